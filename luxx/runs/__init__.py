@@ -1,1 +1,1 @@
-"""Runs: durable pieces of work with an event log, and who drives them."""
+"""Runs: durable pieces of work with an event log, and the engine that drives them."""

@@ -1,6 +1,6 @@
-"""Admission of a chat run: the one transaction that stores a new message of the user and makes the run.
+"""Admission of a chat run: the one transaction that stores a new user message and inserts the run.
 
-Whether the run begins at once or waits for a place is decided inside it (`places.py`).
+It also decides whether the run starts at once or waits for a slot (`engine/slots.py`).
 """
 
 from datetime import datetime
@@ -34,7 +34,7 @@ from luxx.wire.run import ENDED, Run, RunKind, RunPhase, RunStatus, StopReason
 from luxx.wire.tool import CommandPermission
 
 RUNS_AT_ONCE = 20
-"""Deleted in one transaction; each has a log of hundreds of events."""
+"""How many runs one transaction deletes; each has a log of hundreds of events."""
 
 _runs = table_of(RunRow)
 _conversations = table_of(ConversationRow)
@@ -46,7 +46,7 @@ _link_run_to_message = (
 )
 _runs_of_subject = select(_runs.c.id).where(_runs.c.subject_id == bindparam("subject"))
 _active_run = _runs_of_subject.where(_runs.c.status.not_in([status.value for status in ENDED])).limit(1)
-_next_runs = _runs_of_subject.order_by(_runs.c.id).limit(bindparam("most"))
+_next_runs = _runs_of_subject.order_by(_runs.c.id).limit(bindparam("limit"))
 _delete_runs = delete(_runs).where(_runs.c.id.in_(bindparam("ids", expanding=True)))
 _set_active_run = (
     _conversations.update()
@@ -62,10 +62,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class NewChat(msgspec.Struct, frozen=True, kw_only=True):
-    """A user's message and how it is to be answered; `parent_id` of the request is filled in here.
+    """A user's message and the request that answers it; `admit` sets the request's `parent_id`.
 
-    With `content` it is a new one, to be stored below `parent_id` (None: as a first message); without, it
-    is the stored one of this id. `images` are those that the content names; `size` is the bytes of both.
+    With `content` the message is new and stored below `parent_id` (None: as the first message). Without,
+    `parent_id` is the stored message. `images` are those of the content; `size` is the bytes of both.
     """
 
     parent_id: str | None
@@ -83,9 +83,9 @@ def admit(
     process: str,
     limits: LimitsConfig,
 ) -> Run:
-    """Stores the message, if it is new, and the run, which `process` drives unless it has to wait.
+    """Stores the message, if it is new, and the run, which `process` drives unless it waits for a slot.
 
-    Raises Conflict (one runs already) or TooMany.
+    Raises Conflict (the conversation has an active run) or TooMany.
     """
     now = utc_now()
     check_idle(conversation)
@@ -96,7 +96,7 @@ def admit(
     title = conversation.title
     if chat.content is None:
         message_id = chat.parent_id or ""
-        # The newest run that answers it; the earlier ones know their question.
+        # The message names its newest run; each run names its message as `question_id`.
         connection.execute(_link_run_to_message, {"b_id": message_id, "run": run_id})
     else:
         title = title_after(title, chat.content.text)
@@ -118,7 +118,7 @@ def admit(
         {"b_id": conversation.id, "run": run_id, "leaf": message_id, "now": now, "text": title},
     )
     if updated.rowcount != 1:
-        # On PostgreSQL two messages may come this far together; the row lets one of them have it.
+        # On PostgreSQL two transactions may get here; the condition on the row lets one succeed.
         session.refresh(conversation)
         raise run_active_error(conversation.run_id or "")
     return run
@@ -132,7 +132,7 @@ def _store_message(
     ids: tuple[str, str],
     now: datetime,
 ) -> None:
-    """Stores the user's message. `ids` are its own and its run's."""
+    """Stores the user's message. `ids` are its id and its run's."""
     message_id, run_id = ids
     message: dict[str, Any] = {
         "id": message_id, "user_id": caller.user_id, "conversation_id": conversation_id,
@@ -145,7 +145,7 @@ def _store_message(
 
 
 def limits_for(session: Session, caller: Caller, provider_id: int, limits: LimitsConfig) -> LimitsConfig:
-    """The limits of this caller: who has level 1 and uses what others pay for has a daily one in any case."""
+    """The caller's limits: level 1 with another's provider always has a daily limit of tokens."""
     if caller.permission_level > CommandPermission.READ_ONLY or limits.tokens_per_day or limits.cost_per_day:
         return limits
     provider = session.get(ProviderRow, provider_id)
@@ -155,13 +155,13 @@ def limits_for(session: Session, caller: Caller, provider_id: int, limits: Limit
 
 
 def delete_runs_of(session: Session, messages: Select[str]) -> None:
-    """Deletes the runs that answered or wrote messages that are being deleted: their logs hold the text."""
+    """Deletes the runs of deleted messages, because their logs hold the text."""
     runs = select(MessageRow.run_id).where(MessageRow.id.in_(messages), MessageRow.run_id.is_not(None))
     answering = select(RunRow.id).where(RunRow.id.in_(runs)).cte("answering", recursive=True)
     descendants = answering.union_all(
         select(RunRow.id).join(answering, RunRow.parent_run_id == answering.c.id)
     )
-    # Subagents first: they are found by the runs that delegated to them.
+    # Subagents first: the query finds them by their parent runs.
     for condition in (
         RunRow.id.in_(select(descendants.c.id)), RunRow.id.in_(runs), RunRow.question_id.in_(messages)
     ):  # fmt: skip
@@ -169,14 +169,14 @@ def delete_runs_of(session: Session, messages: Select[str]) -> None:
 
 
 def delete_runs(session: Session, subject_id: str) -> bool:
-    """Deletes some runs of a subject that is being deleted; True where there may be more.
+    """Deletes up to RUNS_AT_ONCE runs of a subject that is being deleted; True if there may be more.
 
-    Raises Conflict if one has not ended.
+    Raises Conflict if a run has not ended.
     """
     connection = session.connection()
     if connection.scalar(_active_run, {"subject": subject_id}) is not None:
-        raise Conflict("something was started here a moment ago; try again", kind="run_active")
-    ids = list(connection.scalars(_next_runs, {"subject": subject_id, "most": RUNS_AT_ONCE}))
+        raise Conflict("a run was started here a moment ago; try again", kind="run_active")
+    ids = list(connection.scalars(_next_runs, {"subject": subject_id, "limit": RUNS_AT_ONCE}))
     if ids:
         connection.execute(_delete_runs, {"ids": ids})
     return len(ids) == RUNS_AT_ONCE
@@ -189,8 +189,8 @@ def _run_row(run: Run, caller: Caller, request: ChatRequest, process: str) -> di
         "id": run.id, "user_id": caller.user_id, "tenant_id": caller.tenant_id, "kind": run.kind.value,
         "subject_id": run.subject_id, "message_id": run.message_id, "question_id": request.parent_id,
         "status": run.status.value, "phase": phase, "request": _encode(request).decode(),
-        "owner": process if starts_now else None, "fence": 1 if starts_now else 0, "created_at": run.created_at,
-        "started_at": run.started_at,
+        "owner": process if starts_now else None, "fence": 1 if starts_now else 0,
+        "created_at": run.created_at, "started_at": run.started_at,
     }  # fmt: skip
 
 
@@ -199,14 +199,14 @@ IN_PROGRESS = frozenset({RunStatus.QUEUED, RunStatus.RUNNING})
 
 
 def run_detail(run: Run) -> dict[str, Any]:
-    """The run and the message, as errors name them."""
+    """The ids of the run and its message, for the detail of an error."""
     return {"run_id": run.id, "message_id": run.message_id}
 
 
 def answer_of(session: Session, caller: Caller, run_id: str) -> MessageView | None:
-    """The answer of a run that has ended; None while it is under way.
+    """The answer of a run that has ended; None while it is in progress.
 
-    Raises as `RunService.answer`; a subagent that waits for a person is as good as the run that does.
+    Raises what `RunService.answer` raises. A subagent that waits for a person counts as if the run waited.
     """
     run = run_view(own_run(session, caller, run_id))
     waiting_run_id = run.id if run.status == RunStatus.WAITING else None
@@ -216,7 +216,7 @@ def answer_of(session: Session, caller: Caller, run_id: str) -> MessageView | No
             return None
     if waiting_run_id is not None:
         raise Conflict(
-            f"the run waits for a person; answer what GET /runs/{waiting_run_id}/questions shows",
+            f"the run waits for an answer; see GET /runs/{waiting_run_id}/questions",
             kind="run_waiting",
             detail=run_detail(run),
         )

@@ -1,4 +1,4 @@
-"""Rows of processes, the runs they drive, their event log and the whole outputs of tools that were cut."""
+"""Rows of processes and runs, of event logs, tool calls and full tool outputs."""
 
 from datetime import datetime
 
@@ -31,9 +31,9 @@ TOOL_LENGTH = 200
 
 
 class ProcessRow(Base):
-    """A process that is alive until `lease_until`, in Unix seconds; null where it is alone with its database.
+    """A process with a lease until `lease_until` (Unix seconds; null if it is the only one, with SQLite).
 
-    Its runs name it as their owner, without a foreign key: they outlive it.
+    Runs name it as their owner without a foreign key, because they outlive it.
     """
 
     __tablename__ = "processes"
@@ -48,13 +48,13 @@ class ProcessRow(Base):
 
 
 class RunRow(Base):
-    """`request` is the JSON of what was asked; `owner` is the process that drives it (`leases.py`).
+    """`request` is a ChatRequest as JSON; `owner` is the process that drives the run (`engine/processes.py`).
 
-    `message_id` is the message that it writes, `question_id` the one that it answers, where there is one.
-    `fence` grows by one whenever a process takes the run; an append with an older number is refused.
-    `losses` is how often it was taken up because a process that drove it was lost.
-    `stored_bytes` is what its messages, its log and the outputs of its tools take up (`storage.py`).
-    `driven_seconds` is kept only while there is a limit of time.
+    `message_id` is the message that the run writes, `question_id` the user's message that it answers.
+    `fence` grows by one whenever a process claims the run; an append with an older fence is refused.
+    `losses` counts the claims after the loss of the process that drove the run.
+    `stored_bytes` is the size of its messages, log and tool outputs (`storage.py`).
+    `driven_seconds` is saved only while time is limited.
     """
 
     __tablename__ = "runs"
@@ -62,7 +62,7 @@ class RunRow(Base):
         Index("ix_runs_user_id_id", "user_id", "id"),
         Index("ix_runs_subject_id_id", "subject_id", "id"),
         Index("ix_runs_status_owner", "status", "owner"),
-        # Few rows at any time, and asked for at each beat.
+        # Each heartbeat reads these few rows.
         Index(
             "ix_runs_cancelled",
             "status",
@@ -99,7 +99,7 @@ class RunRow(Base):
 
 
 class RunEventRow(Base):
-    """`data` is the event's JSON as clients get it; `internal` what only the fold needs."""
+    """`data` is the event's JSON as clients get it; `internal` is the note that only the fold needs."""
 
     __tablename__ = "run_events"
 
@@ -111,7 +111,7 @@ class RunEventRow(Base):
 
 
 class ToolCallRow(Base):
-    """A tool call of a run's log: `seq` is the event that asked for it, `result_seq` its answer."""
+    """A tool call of a run's log: `seq` is the event of the call, `result_seq` that of the result."""
 
     __tablename__ = "tool_calls"
 
@@ -127,7 +127,7 @@ class ToolCallRow(Base):
 
 
 class RunResultRow(Base):
-    """The whole output of a tool call whose result was cut."""
+    """The full output of a tool call whose result was shortened."""
 
     __tablename__ = "run_results"
 
@@ -140,7 +140,7 @@ _usage = msgspec.json.Decoder(Usage)
 
 
 def run_view(row: RunRow) -> Run:
-    """A run's row as a value."""
+    """The row of a run as the API returns it."""
     return Run(
         id=row.id,
         kind=RunKind(row.kind),
@@ -180,7 +180,7 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
 def page_of_runs(
     session: Session, caller: Caller, run_filter: RunFilter, *, offset: int, limit: int
 ) -> tuple[list[Run], int]:
-    """The caller's runs, newest first, and how many match in all."""
+    """A page of the caller's runs, newest first, and how many match."""
     query: Select[RunRow] = select(RunRow).where(RunRow.user_id == caller.user_id)
     if run_filter.kind is not None:
         query = query.where(RunRow.kind == run_filter.kind.value)

@@ -1,6 +1,7 @@
-"""Rows of questions and the SQL that asks, answers once, and wakes the run. What may be answered is not here.
+"""Rows of questions, the SQL that stores questions and answers and wakes runs, and the permission answers.
 
-Whatever changes a question of a run that waits takes the run's row first, so that nothing waits in a circle.
+A transaction that changes a question of a waiting run updates the run's row first, so that there is no
+deadlock.
 """
 
 from collections.abc import Sequence
@@ -47,11 +48,11 @@ from luxx.wire.run import RunStatus
 from luxx.wire.step import Step
 
 DUE_AT_ONCE = 50
-"""Found by one look at what is due; there is another look right after."""
+"""How many overdue questions one query reads; further queries read the rest."""
 
 
 class QuestionRow(Base):
-    """`asked` and `answer` are JSON; at `due_at` nobody's answer counts as the recommended one."""
+    """`asked` and `answer` are JSON. At `due_at` an unanswered question gets its recommended option."""
 
     __tablename__ = "questions"
     __table_args__ = (
@@ -76,7 +77,7 @@ class QuestionRow(Base):
 
 
 class StoredAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer that is in the log at `seq`. `is_last`: the run goes on."""
+    """An answer that is in the log at `seq`. `is_last`: no question is open, so the run continues."""
 
     run_id: str
     seq: int
@@ -121,9 +122,9 @@ def insert_questions(connection: Connection, rows: Sequence[dict[str, Any]]) -> 
 
 
 def store_answer(connection: Connection, row: QuestionRow, answer: QuestionAnswered) -> StoredAnswer:
-    """Stores the answer and logs it; wakes the run if it was the last question.
+    """Stores and logs the answer; wakes the run if no other question is open.
 
-    Raises Conflict, and then all of the transaction is to be undone, where it is not open any more.
+    Raises Conflict if the question is no longer open; then the caller must roll back the transaction.
     """
     seq = connection.execute(_next_seq, {"b_id": row.run_id}).scalar()
     if seq is None:
@@ -150,7 +151,7 @@ def store_answer(connection: Connection, row: QuestionRow, answer: QuestionAnswe
 
 
 def wake(connection: Connection, condition: ColumnElement[bool]) -> None:
-    """Puts the runs among `which` that wait for a person into the line for a place."""
+    """Queues the runs that match `condition` and wait for a person."""
     connection.execute(
         update(_runs)
         .where(condition, _runs.c.status == RunStatus.WAITING.value)
@@ -159,27 +160,27 @@ def wake(connection: Connection, condition: ColumnElement[bool]) -> None:
 
 
 def close_questions(connection: Connection, run_id: str) -> None:
-    """Nobody needs to answer what this run still asks: it has ended."""
+    """Closes the open questions of a run that has ended."""
     connection.execute(_close, {"b_run": run_id})
 
 
 def due_questions(connection: Connection) -> list[str]:
-    """Some of the open questions whose time is over, the longest overdue first."""
+    """Up to DUE_AT_ONCE overdue open questions, the longest overdue first."""
     now: Any = DATABASE_NOW if connection.dialect.name == "postgresql" else utc_now()
     query = select(_questions.c.id).where(_open, _questions.c.due_at <= now)
     return list(connection.scalars(query.order_by(_questions.c.due_at).limit(DUE_AT_ONCE)))
 
 
 def question_of(row: QuestionRow) -> Question:
-    """What was asked."""
+    """The question of a row."""
     return _asked.decode(row.asked)
 
 
 def question_view(row: QuestionRow, subject_id: str) -> QuestionView:
-    """A question's row as its person sees it."""
-    asked = question_of(row)
+    """The row of a question as the API returns it."""
+    question = question_of(row)
     return QuestionView(
-        **{name: getattr(asked, name) for name in asked.__struct_fields__},
+        **{name: getattr(question, name) for name in question.__struct_fields__},
         id=row.id,
         run_id=row.run_id,
         subject_id=subject_id,
@@ -195,20 +196,20 @@ def question_view(row: QuestionRow, subject_id: str) -> QuestionView:
 
 
 def check_open(status: str | None) -> None:
-    """Raises Conflict for a question that has its answer, or needs none any more."""
+    """Raises Conflict if the question is answered or closed."""
     if status != QuestionStatus.OPEN.value:
         raise _too_late(status)
 
 
 def _status(connection: Connection, question_id: str) -> str | None:
-    """As it is now: somebody else may have been quicker."""
+    """The current status; another transaction may have changed it."""
     return connection.scalar(select(_questions.c.status).where(_questions.c.id == question_id))
 
 
 def _too_late(status: str | None) -> Conflict:
     if status == QuestionStatus.ANSWERED.value:
         return Conflict("this question has been answered already", kind="question_answered")
-    return Conflict("its run has ended, so this question needs no answer", kind="question_closed")
+    return Conflict("the run has ended, so this question no longer needs an answer", kind="question_closed")
 
 
 ONCE = Option(label=Permission.ONCE.value, description="This call may run")
@@ -216,7 +217,7 @@ REJECT = Option(label=Permission.REJECT.value, description="This call may not ru
 
 
 def call_hash(run_id: str, tool: str, arguments: str) -> str:
-    """The same for the same run, tool and arguments, however the JSON text of these is written."""
+    """A hash of run, tool and arguments; equal for all JSON texts of the same arguments."""
     try:
         decoded: Any = msgspec.json.decode(arguments)
     except (msgspec.DecodeError, RecursionError):
@@ -227,9 +228,9 @@ def call_hash(run_id: str, tool: str, arguments: str) -> str:
 def permission_for(
     run_id: str, call: Step, questions: tuple[QuestionRecord, ...], member: str | UnsetType = UNSET
 ) -> QuestionAnswered | None:
-    """The answer to whether this call may be made as it stands now, if there is one.
+    """The answer to the permission question of this call with its current arguments, or None.
 
-    `member`: where in a composition it is made. One answer is for one call, and another member's is another.
+    `member` is the key of a composition's member: an answer is valid for one member of one call only.
     """
     now = call_hash(run_id, str(call.name), str(call.arguments or "{}"))
     for record in reversed(questions):
@@ -246,24 +247,24 @@ def permission_for(
 
 
 def options_of(usual: str) -> list[Option]:
-    """What can be answered; "always" only where the rule has room."""
+    """The options of a permission; "always" only if the pattern fits into a rule."""
     if not may_be_rule(usual):
         return [ONCE, REJECT]
-    about = "This call may run, and from now on all like it, which is a rule of yours"
+    about = "This call may run, and so may all calls that match; this adds a rule"
     return [ONCE, Option(label=Permission.ALWAYS.value, description=about), REJECT]
 
 
 def may_be_rule(usual: str) -> bool:
-    """Whether a pattern has room in a rule, and is text that every database takes."""
+    """Whether a rule can store the pattern: not too long, and without NUL for PostgreSQL."""
     return len(usual) <= PATTERN_LENGTH and "\0" not in usual
 
 
 def check_permission_answer(question: Question, answer: AnswerValue) -> None:
-    """Raises InvalidInput for what is no answer to a permission."""
+    """Raises InvalidInput if `answer` does not answer a permission."""
     if answer not in list(Permission):
         raise invalid_answer("answer", "a permission is answered with once, always or reject")
     if answer == Permission.ALWAYS and answer not in [option.label for option in question.options]:
-        raise invalid_answer("answer", "what this call does is too long for a rule; answer once or reject")
+        raise invalid_answer("answer", "this call is too long for a rule; answer once or reject")
 
 
 def answer_event(
@@ -275,7 +276,7 @@ def answer_event(
     note: str | None,
     edited: str | None,
 ) -> QuestionAnswered:
-    """A person's answer to a question, as it is logged; a permission is bound to what it allows."""
+    """The event of a person's answer; a permission is bound to the call that it allows."""
     answered = QuestionAnswered(
         question_id=question_id,
         answer=answer,
@@ -287,19 +288,19 @@ def answer_event(
 
 
 def bind_answer(run_id: str, question: Question, answer: QuestionAnswered) -> QuestionAnswered:
-    """The answer with the hash of what it allows."""
+    """The answer with the hash of the call that it allows."""
     if answer.answer == Permission.REJECT:
         return answer
     return msgspec.structs.replace(answer, approves=_approved_hash(run_id, question, answer))
 
 
 def approved_call(answer: QuestionAnswered, arguments: dict[str, Any]) -> Approved:
-    """The call as the answer allows it. Raises Rejected."""
+    """The call as the answer allows it. Raises Rejected if the person rejected it."""
     note = answer.note if isinstance(answer.note, str) else None
     if answer.answer == Permission.REJECT:
-        default_advice = "Do not make it again; find another way, or ask what they want."
-        reason = f", and says: {note}. Do as they say." if note else f". {default_advice}"
-        raise Rejected(f"the person whom you work for did not allow this call{reason}")
+        default_advice = "Do not repeat the call; find another way, or ask the user."
+        reason = f", with this note: {note}. Follow the note." if note else f". {default_advice}"
+        raise Rejected(f"the user did not allow this call{reason}")
     if isinstance(answer.arguments, str):
         edited: dict[str, Any] = msgspec.json.decode(answer.arguments)
         return Approved(arguments=edited, is_edited=edited != arguments, note=note)
@@ -307,7 +308,7 @@ def approved_call(answer: QuestionAnswered, arguments: dict[str, Any]) -> Approv
 
 
 def invalid_answer(field: str, problem: str) -> InvalidInput:
-    """What is not right about one field of an answer."""
+    """The error for one field of an answer."""
     return InvalidInput(f"the request is not valid: {problem}", detail={"fields": {f"$.{field}": problem}})
 
 

@@ -1,8 +1,8 @@
-"""The answer "always": the rule that it makes, and the open questions that need no answer any more for it.
+"""The answer "always": stores its rule, and answers the open questions that a rule covers.
 
-What is covered is judged outside of any transaction, and what still stands of it then is settled. Whoever
-makes a rule looks at the open questions after that, and whoever has put a question looks at the rules after
-that: so one of them sees the other's. Runs are locked in the order of their ids.
+The rules are judged outside of a transaction; a later transaction answers the questions that are still open.
+A new rule is followed by a check of the open questions, and a new question by a check of the rules. So
+neither misses the other. Transactions lock runs in the order of their ids.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ from luxx.wire.rule import Rule, RuleAction
 from luxx.wire.run import RunStatus
 
 MAX_PERMISSIONS = 1000
-"""Open permissions of one user that one answer looks at."""
+"""How many open permissions of one user one check reads."""
 
 _runs, _events = table_of(RunRow), table_of(RunEventRow)
 _lock_waiting_runs = (
@@ -56,7 +56,7 @@ _taint = msgspec.json.Decoder(Tainted)
 
 
 class OpenPermission(msgspec.Struct, frozen=True, kw_only=True):
-    """A question that waits for its person, with what binds its call now."""
+    """An open permission question, with the context that its call has now."""
 
     id: str
     question: Question
@@ -66,7 +66,7 @@ class OpenPermission(msgspec.Struct, frozen=True, kw_only=True):
 def store_rule(
     session: Session, caller: Caller, executor: ToolExecutor, question: Question, answer: QuestionAnswered
 ) -> None:
-    """Makes the rule that "always" means. Raises Conflict where the user has no room for it."""
+    """Stores the rule of the answer "always". Raises Conflict if the user has too many rules."""
     connection = session.connection()
     owner = Owner(tenant_id=caller.tenant_id, user_id=caller.user_id)
     usual = _pattern(executor, question, answer)
@@ -75,7 +75,7 @@ def store_rule(
 
 
 def open_permissions(session: Session, user_id: int, workspace: Path) -> list[OpenPermission]:
-    """The permissions that the user's waiting runs ask for."""
+    """The open permission questions of the user's waiting runs."""
     try:
         caller = user_as_caller(session.connection(), user_id)
     except LuxxError:
@@ -118,7 +118,7 @@ def open_permissions(session: Session, user_id: int, workspace: Path) -> list[Op
 
 
 def find_covered(executor: ToolExecutor, permissions: Sequence[OpenPermission]) -> list[str]:
-    """The ids of those that a rule allows. It may take a while."""
+    """The ids of those that a rule allows. Run it in a thread: judging many is slow."""
     verdicts: dict[tuple[Any, ...], bool] = {}
     allowed_ids: list[str] = []
     for one in permissions:
@@ -131,7 +131,7 @@ def find_covered(executor: ToolExecutor, permissions: Sequence[OpenPermission]) 
 
 
 def store_covered_answers(session: Session, user_id: int, question_ids: Sequence[str]) -> list[StoredAnswer]:
-    """Answers those of these questions that are still open."""
+    """Answers those of the questions that are still open."""
     connection = session.connection()
     connection.execute(_lock_waiting_runs, {"user_id": user_id}).all()
     rows = session.scalars(
@@ -164,7 +164,7 @@ def _is_allowed(executor: ToolExecutor, question: Question, context: ToolContext
 
 
 def _pattern(executor: ToolExecutor, question: Question, answer: QuestionAnswered) -> str:
-    """The pattern that was shown, or where the arguments were changed, that of the changed ones."""
+    """The pattern of the rule: the one shown or, for edited arguments, the one that fits these."""
     tool = executor.registry.get(str(question.tool))
     is_edited = isinstance(answer.arguments, str)
     arguments = msgspec.json.decode(str(answer.arguments)) if is_edited else _arguments(question)
@@ -172,9 +172,7 @@ def _pattern(executor: ToolExecutor, question: Question, answer: QuestionAnswere
         return question.usual
     usual = "*" if tool is None or arguments is None else subject_of(tool, arguments).usual
     if not may_be_rule(usual):
-        raise invalid_answer(
-            "answer", "what these arguments do is too long for a rule; answer once or reject"
-        )
+        raise invalid_answer("answer", "these arguments are too long for a rule; answer once or reject")
     return usual
 
 

@@ -1,9 +1,9 @@
-"""Questions as their person uses them: see them, answer one. And what happens when nobody does in time."""
+"""The operations on questions: list them, answer one, and answer those that are due or covered by a rule."""
 
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, assert_never
+from typing import Any, assert_never
 
 import msgspec
 import structlog
@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.store.engine import Store
+from luxx.runs.engine.processes import RunEngine
 from luxx.runs.models import RunRow, own_run
 from luxx.runs.question_rows import (
     DUE_AT_ONCE,
@@ -49,16 +50,8 @@ from luxx.wire.run import ENDED, RunStatus
 logger = structlog.get_logger()
 
 
-class RunWaker(Protocol):
-    """Who drives runs (`durable.py`)."""
-
-    def wake(self) -> None:
-        """A run waits for a place: somebody is to look."""
-        ...
-
-
 class GivenAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person answers. `arguments` are for a permission: those to run the tool with instead."""
+    """A person's answer. `arguments`, for a permission only, replace the arguments of the call."""
 
     answer: AnswerValue
     note: str | None = None
@@ -79,7 +72,7 @@ class QuestionService:
         self,
         store: Store,
         hub: Hub,
-        engine: RunWaker,
+        engine: RunEngine,
         executor: ToolExecutor,
         notify: Notify,
         workspace_of: Callable[[int], Path],
@@ -94,9 +87,12 @@ class QuestionService:
     async def list_page(
         self, caller: Caller, question_filter: QuestionFilter, *, page: int, page_size: int
     ) -> tuple[list[QuestionView], int]:
-        """The caller's questions, newest first, and how many match. Raises NotFound for another's run."""
+        """A page of the caller's questions, newest first, and how many match.
 
-        def work(session: Session) -> tuple[list[QuestionView], int]:
+        Raises NotFound for another user's run.
+        """
+
+        def read_page(session: Session) -> tuple[list[QuestionView], int]:
             if question_filter.run_id is not None:
                 own_run(session, caller, question_filter.run_id)
             query = _matching(caller, question_filter)
@@ -104,15 +100,15 @@ class QuestionService:
             ordered = query.order_by(QuestionRow.id.desc()).offset((page - 1) * page_size).limit(page_size)
             return [question_view(row, subject_id) for row, subject_id in session.execute(ordered)], total
 
-        return await self._store.read(work)
+        return await self._store.read(read_page)
 
     async def answer(self, caller: Caller, run_id: str, question_id: str, given: GivenAnswer) -> QuestionView:
-        """Takes the answer, once for all processes, and lets the run go on after its last question.
+        """Stores the answer; after the last open question the run continues.
 
-        Raises NotFound, InvalidInput, or Conflict where there is an answer or the run has ended.
+        Raises NotFound, InvalidInput, or Conflict if the question is answered already or the run has ended.
         """
 
-        def work(session: Session) -> tuple[QuestionView, StoredAnswer, bool]:
+        def write_answer(session: Session) -> tuple[QuestionView, StoredAnswer, bool]:
             if given.answer == Permission.ALWAYS:
                 lock_tenant_rules(session.connection(), caller.tenant_id)
             run, row = _own_question(session, caller, run_id, question_id)
@@ -126,47 +122,53 @@ class QuestionService:
             session.refresh(row)
             return question_view(row, run.subject_id), stored, is_rule
 
-        view, stored, is_rule = await self._store.write(work)
+        view, stored, is_rule = await self._store.write(write_answer)
         self._continue_runs(caller.user_id, [stored])
         if is_rule:
             await self.answer_covered(caller.user_id)
         return view
 
     async def answer_covered(self, user_id: int) -> None:
-        """Answers those open permissions of the user's runs that a rule allows now.
+        """Answers the open permission questions of the user that a rule now allows.
 
-        What brought the rule has been done by then: where this fails, the questions stay open.
+        The rule is stored already. If this fails, the questions stay open and the error is logged.
         """
         try:
             workspace = self._workspace_of(user_id)
-            asked = await self._store.read(lambda session: open_permissions(session, user_id, workspace))
-            found = await asyncio.to_thread(find_covered, self._executor, asked) if asked else []
-            if not found:
+            permissions = await self._store.read(
+                lambda session: open_permissions(session, user_id, workspace)
+            )
+            if not permissions:
                 return
-            stored = await self._store.write(lambda session: store_covered_answers(session, user_id, found))
+            allowed_ids = await asyncio.to_thread(find_covered, self._executor, permissions)
+            if not allowed_ids:
+                return
+            stored = await self._store.write(
+                lambda session: store_covered_answers(session, user_id, allowed_ids)
+            )
         except (Conflict, SQLAlchemyError):
-            logger.exception("covered_questions_stay_open", user_id=user_id)
+            logger.exception("covered_questions_not_answered", user_id=user_id)
             return
         self._continue_runs(user_id, stored)
 
     async def answer_due(self) -> None:
-        """Gives those questions their recommended option whose time is over; any process may do it."""
+        """Answers overdue questions with their recommended option; every process may do this."""
         is_more = True
         while is_more:
             due = await self._store.read(lambda session: due_questions(session.connection()))
             ended = [question_id for question_id in due if await self._answer_if_due(question_id)]
-            # What nothing could be done about now is not looked at again before the next beat.
+            # If none could be answered, the next heartbeat tries again.
             is_more = len(due) == DUE_AT_ONCE and bool(ended)
 
     async def _answer_if_due(self, question_id: str) -> bool:
-        """Whether this question is open no longer by what was done here."""
+        """Answers the question if it is overdue. Returns whether this call answered it."""
         try:
-            found = await self._store.write(lambda session: _answer_due(session, question_id))
+            answered_due = await self._store.write(lambda session: _answer_due(session, question_id))
         except Conflict:
-            return False  # Somebody was quicker.
-        if found is None:
+            return False  # Another process or a person has answered it.
+        if answered_due is None:
             return False
-        user_id, stored = found
+        user_id, stored = answered_due
         logger.info("question_timed_out", run_id=stored.run_id)
         self._continue_runs(user_id, [stored])
         return True
@@ -181,7 +183,7 @@ class QuestionService:
     def _validated(
         self, run_id: str, question_id: str, question: Question, given: GivenAnswer
     ) -> QuestionAnswered:
-        """The answer as it is logged. Raises InvalidInput for what answers something else."""
+        """The event of a valid answer. Raises InvalidInput if the answer does not fit the question."""
         if given.arguments is not None and question.kind != QuestionKind.PERMISSION:
             raise invalid_answer("arguments", "only a permission takes arguments")
         match question.kind:
@@ -195,9 +197,9 @@ class QuestionService:
         return answer_event(run_id, question_id, question, given.answer, note=given.note, edited=edited)
 
     def _edited_arguments(self, question: Question, arguments: dict[str, Any]) -> str:
-        """A person's arguments as JSON text; they have to fit the tool as the model's had to."""
-        found = self._executor.registry.lookup(str(question.tool))
-        problems = found[1].problems(arguments) if found is not None else {}
+        """The edited arguments as JSON text. Raises InvalidInput if they do not fit the tool."""
+        tool_and_schema = self._executor.registry.lookup(str(question.tool))
+        problems = tool_and_schema[1].problems(arguments) if tool_and_schema is not None else {}
         if problems:
             problem_text = "; ".join(problems.values())
             fields = {f"$.{path}": problem for path, problem in problems.items()}
@@ -234,14 +236,14 @@ def _own_question(
 
 def _check_choice(question: Question, answer: AnswerValue) -> None:
     if isinstance(answer, list) and not question.multiple:
-        raise invalid_answer("answer", "this question takes one answer, so give one text")
+        raise invalid_answer("answer", "this question accepts one answer; send one string")
     answers = answer if isinstance(answer, list) else [answer]
     if not answers or not all(one.strip() for one in answers):
         raise invalid_answer("answer", "at least one visible character is needed")
 
 
 def _answer_due(session: Session, question_id: str) -> tuple[int, StoredAnswer] | None:
-    """The recommended option, as if somebody had chosen it. Raises Conflict where it is not open any more."""
+    """Stores the recommended option as the answer. Raises Conflict if the question is not open."""
     row = session.get(QuestionRow, question_id)
     run = None if row is None else session.get(RunRow, row.run_id)
     if row is None or run is None:

@@ -1,4 +1,4 @@
-"""Runs as callers use them: send a message, watch, cancel, look back. The loop itself is `loop.py`'s."""
+"""The operations on runs: send a message, watch, cancel, list. `turn/loop.py` has the loop itself."""
 
 import asyncio
 import time
@@ -40,32 +40,32 @@ from luxx.wire.run import ENDED, Run
 T = TypeVar("T")
 
 CANCEL_SECONDS = 0.45
-"""How long `cancel` waits for the driver to write the end: the answer is promised within 0.5 s."""
+"""How long `cancel` waits for the driver to write the end; a cancel must answer within 0.5 s."""
 
 STOP_SECONDS = 15.0
-"""How long `stop` waits: another process ends a run at its next beat or append, and one that died with a
-run keeps it until its lease is over."""
+"""How long `stop` waits. Another process ends its run at its next heartbeat or append; a dead process keeps
+the run until its lease expires."""
 
-STOPPING = "this server is stopping; send it again in a moment, to whichever server answers then"
+STOPPING = "this server is stopping; send the request again in a moment"
 STOPPING_SECONDS = 1
-"""When to try again: where there are several servers the next one is up already."""
+"""The Retry-After value: with several servers another one is available already."""
 
 MAX_POLL_SECONDS = 1.0
-"""A run that has no place, or is driven elsewhere, is looked at at least so often for one who awaits its
-answer; the sooner, the shorter it has been waited for."""
+"""Longest poll interval of `answer` for a run that is queued or driven elsewhere."""
 
 POLL_SECONDS = 0.1
-"""How often a run that another process drives is looked at."""
+"""Poll interval for a run that another process drives."""
 
 MIN_DRIVEN_POLL_SECONDS, MAX_DRIVEN_POLL_SECONDS = 1.0, 5.0
-"""How often one that is driven here is: a subagent of it may wait for a person."""
+"""Poll interval of `answer` for a run that is driven here: a subagent of it may wait for a person."""
 
 
 class AnswerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How to be answered. `tools`: all the user may use, none, or those named; None: what suits the model.
+    """Options of an answer; None means the default.
 
-    `response_schema` is a JSON schema for the text of the answer. `when_asked`: whether the run waits where
-    it has to ask; None: as the configuration says.
+    `tools`: all that the user may use, none, or the named ones; default: all if the model supports tools.
+    `response_schema` is a JSON schema for the answer's text. `when_asked`: whether the run waits when it must
+    ask a person.
     """
 
     tools: bool | list[str] | None = None
@@ -77,7 +77,7 @@ class AnswerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewMessage(AnswerOptions, frozen=True, kw_only=True):
-    """A message to send, below `parent_id` where that is given, else below the selected leaf."""
+    """A message to send, below `parent_id` or by default below the selected leaf."""
 
     conversation_id: str
     text: str
@@ -86,7 +86,7 @@ class NewMessage(AnswerOptions, frozen=True, kw_only=True):
 
 
 class Regeneration(AnswerOptions, frozen=True, kw_only=True):
-    """A message to answer once more: a user's, or the one that an assistant's message answers."""
+    """A message to answer again: a user's message, or an assistant's whose user message is answered again."""
 
     message_id: str
 
@@ -121,11 +121,10 @@ class RunService:
         self._attachments = attachments
 
     async def send(self, caller: Caller, submission: NewMessage | Regeneration) -> Run:
-        """Stores the message if it is new, makes the run that answers it and starts it.
+        """Stores the message if it is new, and starts the run that answers it or queues it for a slot.
 
-        Where there is no place for it, it waits for one. Raises NotFound, InvalidInput, Conflict (one runs
-        already), TooMany, TooLarge (the user has stored too much) or Unavailable (the server stops); then
-        nothing has changed.
+        Raises NotFound, InvalidInput, Conflict (a run is active), TooMany, TooLarge (over the storage limit)
+        or Unavailable (the server stops); then nothing has changed.
         """
         run = await self._admit(caller, submission)
         await self._engine.begin(run)
@@ -134,7 +133,7 @@ class RunService:
     async def send_and_watch(
         self, caller: Caller, submission: NewMessage | Regeneration, *, accumulated: bool = False
     ) -> RunWatch:
-        """`send`, with a watch that is attached before the run begins. Whoever takes it must attach to it."""
+        """`send`, with a watch attached before the run starts. The caller must attach to the watch."""
         run = await self._admit(caller, submission)
         watch = RunWatch(self._hub, self._store, run, accumulated=accumulated)
         watch.attach_before_start()
@@ -142,9 +141,9 @@ class RunService:
         return watch
 
     async def _admit(self, caller: Caller, submission: NewMessage | Regeneration) -> Run:
-        # Files are read before, so that no lock is held while a PDF is.
-        given = submission.attachments if isinstance(submission, NewMessage) else []
-        gathered = await self._attachments.read_attachments(caller, given)
+        # Files are read before the transaction, so that no lock is held while a PDF is parsed.
+        attachments = submission.attachments if isinstance(submission, NewMessage) else []
+        gathered = await self._attachments.read_attachments(caller, attachments)
         if not self._engine.is_open:
             raise Unavailable(STOPPING, kind="stopping", retry_after=STOPPING_SECONDS)
 
@@ -153,7 +152,7 @@ class RunService:
             size = len(submission.text.encode()) + sum(len(image.data) for image in gathered.images.values())
         await self._storage.check(caller.user_id, size)
 
-        def work(session: Session) -> Run:
+        def admit_run(session: Session) -> Run:
             if isinstance(submission, Regeneration):
                 conversation, question_id = _answered_message(session, caller, submission.message_id)
                 request = self._resolve_request(session, caller, conversation, submission, gathered)
@@ -176,7 +175,7 @@ class RunService:
             return admit(session, caller, conversation, chat, self._engine.process, limits)
 
         async with self._engine.admission_lock:
-            run = await self._store.write(work)
+            run = await self._store.write(admit_run)
         self._storage.add(caller.user_id, size)
         self._notify(run.id, caller.user_id)
         return run
@@ -184,9 +183,9 @@ class RunService:
     async def answer(self, caller: Caller, run: Run) -> MessageView:
         """The stored answer, once the run has ended.
 
-        Raises ProviderFailed with the failure's own kind, TooMany or InvalidInput where a limit left no
-        room for a first word, Conflict where the run waits for a person's answer, Unavailable where it is
-        not over: then it goes on, here or elsewhere, and can be followed. All name the run and the message.
+        Raises ProviderFailed with the failure's own kind, TooMany or InvalidInput if a limit left nothing
+        for an answer, Conflict if the run waits for a person, Unavailable if this server stops before the run
+        ends. The details of these errors have the ids of the run and the message.
         """
         hub_closed = asyncio.create_task(self._hub.closed.wait())
         began = time.monotonic()
@@ -202,8 +201,7 @@ class RunService:
                     raise Unavailable(UNFINISHED, kind="run_active", detail=run_detail(run))
                 if is_driven_here:
                     continue
-                # It has no place yet, or another process drives it. What it says is not wanted, only its
-                # end: nobody need tell us of it, and who has waited long waits a little longer.
+                # The run is queued, or another process drives it. Polling for its end needs no messages.
                 waited = time.monotonic() - began
                 await asyncio.wait(
                     {hub_closed}, timeout=min(max(POLL_SECONDS, waited / 10), MAX_POLL_SECONDS)
@@ -212,7 +210,7 @@ class RunService:
             hub_closed.cancel()
 
     async def _is_driven_here(self, run_id: str, hub_closed: asyncio.Task[Any], seconds: float) -> bool:
-        """Returns when it no longer is, when the server begins to stop, or after `seconds`."""
+        """Waits for the drive to end, for the server to stop or for `seconds`; True if still driven."""
         drive_ended = asyncio.create_task(self._engine.wait(run_id, None))
         try:
             await asyncio.wait(
@@ -225,7 +223,7 @@ class RunService:
     async def watch(
         self, caller: Caller, run_id: str, *, after: int = 0, accumulated: bool = False
     ) -> RunWatch:
-        """A cursor over a run of the caller's, from the event after `after`."""
+        """A watch of the caller's run, from the event after `after`."""
         run = await self._store.read(lambda session: run_view(self._logged(session, caller, run_id)))
         if after > run.last_seq:
             raise InvalidInput(f"this run's log ends at {run.last_seq}; there is no event {after}")
@@ -236,7 +234,7 @@ class RunService:
 
     @staticmethod
     def _logged(session: Session, caller: Caller, run_id: str) -> RunRow:
-        """A run of the caller's that still has its log. Raises NotFound or Gone."""
+        """The caller's run, if its log was not deleted. Raises NotFound or Gone."""
         row = own_run(session, caller, run_id)
         check_log(session.connection(), row)
         return row
@@ -244,7 +242,7 @@ class RunService:
     async def list_page(
         self, caller: Caller, run_filter: RunFilter, *, page: int, page_size: int
     ) -> tuple[list[Run], int]:
-        """The caller's runs, newest first, and how many match."""
+        """A page of the caller's runs, newest first, and how many match."""
         offset = 0 if run_filter.before else (page - 1) * page_size
         return await self._store.read(
             lambda session: page_of_runs(session, caller, run_filter, offset=offset, limit=page_size)
@@ -255,15 +253,15 @@ class RunService:
     ) -> tuple[list[StoredEvent], bool]:
         """Up to `limit` logged events after `after`, oldest first, and whether there are more."""
 
-        def work(session: Session) -> tuple[list[StoredEvent], bool]:
+        def read_events(session: Session) -> tuple[list[StoredEvent], bool]:
             last_seq = self._logged(session, caller, run_id).last_seq
             events = read_page(session, run_id, after, limit=limit)
             return events, bool(events) and events[-1].seq < last_seq
 
-        return await self._store.read(work)
+        return await self._store.read(read_events)
 
     async def cancel(self, caller: Caller, run_id: str) -> Run:
-        """Ends a run for good; its text so far is kept. Raises Conflict if it has already ended."""
+        """Cancels a run and keeps its text so far. Raises Conflict if it has already ended."""
         run = await self.get(caller, run_id)
         if run.status in ENDED:
             raise Conflict(f"this run has already ended: {run.status}", kind="run_ended")
@@ -272,33 +270,31 @@ class RunService:
         return await self._ended_within(caller, run_id, CANCEL_SECONDS)
 
     async def stop(self, caller: Caller, run_id: str) -> None:
-        """Cancels a run if it has not ended, and returns when it and its subagents have.
+        """Cancels a run if it has not ended, and waits until it and its subagents have ended.
 
         Raises Conflict after STOP_SECONDS.
         """
         until = time.monotonic() + STOP_SECONDS
-        with suppress(Conflict):  # It has ended by itself.
+        with suppress(Conflict):  # The run has ended already.
             await self.cancel(caller, run_id)
         run = await self._ended_within(caller, run_id, STOP_SECONDS)
         while run.status not in ENDED or await self._has_subagents(run.subject_id):
             if time.monotonic() > until:
-                raise Conflict(
-                    "what runs here is being stopped, which takes a while; try again", kind="run_active"
-                )
+                raise Conflict("a run of this conversation is still stopping; try again", kind="run_active")
             await asyncio.sleep(POLL_SECONDS)
 
     async def _has_subagents(self, subject_id: str) -> bool:
         return await self._store.read_rows(lambda connection: has_subagents(connection, subject_id))
 
     async def _ended_within(self, caller: Caller, run_id: str, seconds: float) -> Run:
-        """The run once it has ended, or as it is after `seconds`. One driven elsewhere is looked at."""
+        """The run once it has ended, or its current state after `seconds`."""
         until = time.monotonic() + seconds
         await self._engine.wait(run_id, seconds)
         while (run := await self.get(caller, run_id)).status not in ENDED:
-            left = until - time.monotonic()
-            if left <= 0:
+            remaining = until - time.monotonic()
+            if remaining <= 0:
                 break
-            await asyncio.sleep(min(POLL_SECONDS, left))
+            await asyncio.sleep(min(POLL_SECONDS, remaining))
         return run
 
     def _resolve_request(
@@ -309,7 +305,7 @@ class RunService:
         options: AnswerOptions,
         gathered: MessageAttachments,
     ) -> ChatRequest:
-        """What was asked, with every default settled: the message's, the conversation's, the user's."""
+        """The request with every default resolved: from the message, the conversation, then the user."""
         settings = read_settings(session, caller)
         choice = self._providers.choose(
             session,
@@ -320,7 +316,7 @@ class RunService:
         )
         if gathered.images and not choice.card.may_take_images:
             raise InvalidInput(
-                f"the model {choice.model} takes no images; choose another or leave them out",
+                f"the model {choice.model} accepts no images; choose another model or omit them",
                 kind="images_not_taken",
                 detail={"fields": {"$.attachments": "images"}},
             )
@@ -330,7 +326,7 @@ class RunService:
         )
         if options.response_schema is not None and not choice.card.structured:
             raise InvalidInput(
-                f"{choice.model} is not known to keep to a JSON schema; leave response_format out, "
+                f"{choice.model} is not known to support JSON schemas; omit response_format, "
                 "or choose another model",
                 kind="response_format_unsupported",
                 detail={"fields": {"$.response_format": "not for this model"}},
@@ -350,42 +346,42 @@ class RunService:
         )
 
     def _tools(
-        self, session: Session, caller: Caller, asked: bool | list[str] | None, *, has_tools: bool
+        self, session: Session, caller: Caller, wanted_tools: bool | list[str] | None, *, has_tools: bool
     ) -> list[str]:
-        if not (has_tools if asked is None else asked):
+        if not (has_tools if wanted_tools is None else wanted_tools):
             return []
         own = self._read_own_tools(session.connection(), caller.user_id)
         level = caller.permission_level
         shared = self._registry.available_to(level, tenant_id=caller.tenant_id)
         available = [tool.name for tool in (*shared, *available_own_tools(own, level))]
-        if isinstance(asked, list):
-            unknown = sorted(set(asked) - set(available))
+        if isinstance(wanted_tools, list):
+            unknown = sorted(set(wanted_tools) - set(available))
             if unknown:
                 raise InvalidInput(
                     f"no tool named {', '.join(unknown)} at your permission level; GET /tools lists yours",
                     kind="tool_unknown",
                     detail={"fields": {"$.tools": "unknown tool"}},
                 )
-            return [name for name in available if name in asked]
+            return [name for name in available if name in wanted_tools]
         return available
 
 
 def _answered_message(session: Session, caller: Caller, message_id: str) -> tuple[ConversationRow, str]:
-    """The user's message that is answered again with this one, and its conversation, locked."""
+    """The conversation, locked, and the id of the user's message that is answered again."""
     conversation, row = locked_message(session, caller, message_id)
-    asked: MessageRow | None = row
+    user_message: MessageRow | None = row
     if row.role != "user":
-        asked = None if row.parent_id is None else session.get(MessageRow, row.parent_id)
-    if asked is None or asked.role != "user":
+        user_message = None if row.parent_id is None else session.get(MessageRow, row.parent_id)
+    if user_message is None or user_message.role != "user":
         raise InvalidInput(
-            "this message answers nothing that a person said, so there is nothing to answer again",
+            "this message does not answer a user's message, so it cannot be answered again",
             kind="not_answerable",
         )
-    return conversation, asked.id
+    return conversation, user_message.id
 
 
 def _model(conversation: ConversationRow, options: AnswerOptions) -> str | None:
-    """The conversation's model, unless the message names another provider than the conversation's."""
+    """The conversation's model, unless the options name another provider."""
     is_elsewhere = options.provider_id not in (None, conversation.provider_id)
     return None if is_elsewhere else conversation.model
 
@@ -397,5 +393,5 @@ def _first_set(*values: T | None) -> T | None:
 def _mark_cancelled(session: Session, caller: Caller, run_id: str) -> None:
     own_run(session, caller, run_id).is_cancelled = True
     session.flush()
-    # One that waits is driven once more, to its end.
+    # A waiting run is driven once more, so that it ends.
     wake(session.connection(), RunRow.id == run_id)

@@ -1,40 +1,34 @@
-"""Stopping all that runs for a user: when an administrator disables, moves or deletes them."""
+"""Cancels all runs of a user when an administrator disables, moves or deletes the user."""
 
 import asyncio
 import time
-from typing import Protocol
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from luxx.infra.store.engine import Store
+from luxx.runs.engine.processes import RunEngine
 from luxx.runs.models import RunRow
 from luxx.runs.question_rows import wake
 from luxx.wire.run import ENDED
 
 MAX_WAIT_SECONDS = 5.0
-"""How long is waited for runs to end; one of another process ends once that is told, or at its beat."""
+"""How long `stop_all_of` waits; another process ends its runs at the latest at its next heartbeat."""
 
 POLL_SECONDS = 0.25
 
 _not_ended = RunRow.status.not_in([status.value for status in ENDED])
 
 
-class RunCanceller(Protocol):
-    """Who drives runs (`durable.py`)."""
-
-    async def cancel(self, run_id: str) -> None: ...
-
-
 class RunStopper:
-    """`engine` is None in a process that drives no runs: then those who do are waited for."""
+    """Cancels runs. `engine` is None in a process that drives no runs; then other processes end them."""
 
-    def __init__(self, store: Store, engine: RunCanceller | None) -> None:
+    def __init__(self, store: Store, engine: RunEngine | None) -> None:
         self._store = store
         self._engine = engine
 
     async def stop_all_of(self, user_id: int) -> None:
-        """Cancels the user's runs and returns when they have ended, or after PATIENCE_SECONDS."""
+        """Cancels the user's runs; returns when they have ended, or after MAX_WAIT_SECONDS."""
         await self._store.write(lambda session: cancel_runs_of(session, user_id))
         until = time.monotonic() + MAX_WAIT_SECONDS
         running = await self._store.read(lambda session: _running(session, user_id))
@@ -47,7 +41,7 @@ class RunStopper:
 
 
 def cancel_runs_of(session: Session, user_id: int) -> None:
-    """Marks the user's runs as ended by a person; whoever drives one sees it within a beat of its lease."""
+    """Marks the user's runs as cancelled; their processes see that at the next heartbeat."""
     session.execute(
         update(RunRow)
         .where(RunRow.user_id == user_id, _not_ended)

@@ -1,6 +1,6 @@
-"""How many bytes the messages and logs of a user's runs take up, and the limit on it.
+"""The bytes that the messages and logs of a user's runs use, and their limit.
 
-Each run keeps its own size, in the statements that write it anyway, so deleting it gives the space back.
+Each run's row has the size of the run, so deleting the run frees the bytes.
 """
 
 import time
@@ -15,7 +15,7 @@ from luxx.runs.models import RunEventRow, RunResultRow, RunRow
 MIB = 1024 * 1024
 
 RECOUNT_SECONDS = 600.0
-"""How long a user's sum is taken for true: other processes add to it, and deletions take from it."""
+"""How long a user's cached total is used; other processes and deletions change the real one."""
 
 _runs, _events, _results = table_of(RunRow), table_of(RunEventRow), table_of(RunResultRow)
 _of_user = select(func.coalesce(func.sum(_runs.c.stored_bytes), 0)).where(
@@ -37,9 +37,9 @@ _shrink = (
 
 
 class StorageUse:
-    """What users have stored, as far as this process knows; it counts anew before it refuses anybody.
+    """The stored bytes of users, cached in this process; it recounts before it refuses anything.
 
-    Several processes can together let a user pass the limit by what the others store in RECOUNT_SECONDS.
+    With several processes a user can exceed the limit by what the others store within RECOUNT_SECONDS.
     """
 
     def __init__(self, store: Store, limit_mb: float) -> None:
@@ -48,7 +48,7 @@ class StorageUse:
         self._cached_sizes: dict[int, tuple[int, float]] = {}
 
     async def check(self, user_id: int, size: int) -> None:
-        """Raises TooLarge where the user may not store so much more; a limit of 0 is none."""
+        """Raises TooLarge if `size` more bytes exceed the user's limit; a limit of 0 means none."""
         if not self._limit_mb:
             return
         limit = self._limit_mb * MIB
@@ -61,21 +61,21 @@ class StorageUse:
             self._cached_sizes[user_id] = (used, now)
         if used + size > limit:
             raise TooLarge(
-                f"your messages and the logs of your runs would take up {(used + size) / MIB:.1f} MiB, and "
-                f"this server gives a user {self._limit_mb:g} (limits.storage_mb_per_user); delete "
-                "conversations that you do not need any more",
+                f"your messages and the logs of your runs would use {(used + size) / MIB:.1f} MiB; the limit "
+                f"is {self._limit_mb:g} MiB (limits.storage_mb_per_user); delete conversations that you no "
+                "longer need",
                 kind="quota_exceeded",
             )
 
     def add(self, user_id: int, size: int) -> None:
-        """So much more was stored."""
+        """Counts `size` more stored bytes."""
         if user_id in self._cached_sizes:
             used, counted_at = self._cached_sizes[user_id]
             self._cached_sizes[user_id] = (used + size, counted_at)
 
 
 def subtract_event_bytes(connection: Connection, run_id: str, last: int) -> None:
-    """Takes off the size of the events up to number `last` and of all tool outputs, which will be deleted."""
+    """Subtracts the size of the events up to number `last` and of all tool outputs, before their deletion."""
     key = {"run_id": run_id, "last": last}
     size = int(connection.scalar(_of_log, key) or 0) + int(connection.scalar(_of_results, key) or 0)
     connection.execute(_shrink, {"b_id": run_id, "size": size})

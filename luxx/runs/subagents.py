@@ -1,7 +1,7 @@
-"""Rows of subagents' runs: made in the transaction that says so in the log of the run that delegates.
+"""Rows of subagents' runs, and the idle runs that wait for them.
 
-So there is one for each call, whoever drives the run that made it, and after whatever crash. It drives and is
-driven as any run, has no message and needs no place; what it may do and spend is its parent's.
+The transaction that logs a subagent in its parent's log inserts its row, so each call has one subagent, even
+after a crash. A subagent's run has no message and needs no slot; it has the rights and limits of its parent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,17 +31,17 @@ _select_end = select(_runs.c.status, _runs.c.stop_reason, _runs.c.error).where(
 )
 _cancel = _runs.update().where(_runs.c.status.not_in(_ended)).values(is_cancelled=True).returning(_runs.c.id)
 _cancel_one = _cancel.where(_runs.c.id == bindparam("run_id"))
-_cancel_below = _cancel.where(_runs.c.parent_run_id == bindparam("run_id"))
-_first_below = select(_runs.c.id).where(_runs.c.parent_run_id == bindparam("root")).cte(recursive=True)
-_all_below = _first_below.union_all(
-    select(_runs.c.id).join(_first_below, _runs.c.parent_run_id == _first_below.c.id)
+_cancel_children = _cancel.where(_runs.c.parent_run_id == bindparam("run_id"))
+_children = select(_runs.c.id).where(_runs.c.parent_run_id == bindparam("root")).cte(recursive=True)
+_descendants = _children.union_all(
+    select(_runs.c.id).join(_children, _runs.c.parent_run_id == _children.c.id)
 )
-_count_below = select(func.count()).select_from(_all_below)
+_count_descendants = select(func.count()).select_from(_descendants)
 _encode = msgspec.json.Encoder().encode
 
 
 def new_run(run_id: str, spec: RunSpec) -> Run:
-    """The run of a subagent of the brief's run, begun at once."""
+    """A run of a subagent of the run of `spec`, which starts at once."""
     now = utc_now()
     return Run(
         id=run_id,
@@ -56,7 +56,7 @@ def new_run(run_id: str, spec: RunSpec) -> Run:
 
 
 def insert_run(connection: Connection, run: Run, spec: RunSpec, request: ChatRequest, process: str) -> None:
-    """Adds it, for `process` to drive."""
+    """Inserts the row, with `process` as the owner."""
     row: dict[str, Any] = {
         "id": run.id, "user_id": spec.user_id, "tenant_id": spec.tenant_id, "kind": run.kind.value,
         "subject_id": run.subject_id, "parent_run_id": run.parent_run_id, "question_id": request.parent_id,
@@ -67,60 +67,60 @@ def insert_run(connection: Connection, run: Run, spec: RunSpec, request: ChatReq
 
 
 def status_of(connection: Connection, run_id: str) -> RunStatus | None:
-    """Where the run stands; None where it is gone."""
-    found = connection.execute(_select_end, {"run_id": run_id}).one_or_none()
-    return None if found is None else RunStatus(found.status)
+    """The status of the run; None if it was deleted."""
+    row = connection.execute(_select_end, {"run_id": run_id}).one_or_none()
+    return None if row is None else RunStatus(row.status)
 
 
 def read_end(connection: Connection, run_id: str) -> SubagentEnd | None:
-    """How a run that has ended did, by its row and its log; None where it is gone."""
-    found = connection.execute(_select_end, {"run_id": run_id}).one_or_none()
-    if found is None:
+    """The end of a run, from its row and its log; None if it was deleted."""
+    row = connection.execute(_select_end, {"run_id": run_id}).one_or_none()
+    if row is None:
         return None
     state = fold(read_log(connection, run_id))
     return SubagentEnd(
         run_id=run_id,
-        status=found.status,
-        stop_reason=found.stop_reason,
+        status=row.status,
+        stop_reason=row.stop_reason,
         answer=_answer(state),
-        error=found.error,
+        error=row.error,
         tool_calls=count_calls(state),
         is_tainted=state.tainted_by is not None,
     )
 
 
-def count_below(connection: Connection, root_run_id: str) -> int:
-    """How many subagents there were and are below the run, however deep."""
-    return int(connection.scalar(_count_below, {"root": root_run_id}) or 0)
+def count_descendants(connection: Connection, root_run_id: str) -> int:
+    """How many subagents the run has had, at all depths."""
+    return int(connection.scalar(_count_descendants, {"root": root_run_id}) or 0)
 
 
 def cancel_subagent(connection: Connection, run_id: str) -> None:
-    """Marks one as ended by a person, if it has not ended."""
+    """Marks the run as cancelled, if it has not ended."""
     _mark_cancelled(connection, _cancel_one, run_id)
 
 
 def cancel_subagents(connection: Connection, parent_run_id: str) -> list[str]:
-    """Marks those of the run's subagents as ended by a person that have not ended; their ids."""
-    return _mark_cancelled(connection, _cancel_below, parent_run_id)
+    """Marks the run's unended subagents as cancelled; returns their ids."""
+    return _mark_cancelled(connection, _cancel_children, parent_run_id)
 
 
 def count_calls(state: ChatState) -> int:
-    """How many calls of tools have been answered, with those of compositions, and of subagents that ended."""
+    """How many tool calls have a result, with those of compositions and of ended subagents."""
     results = [step for step in state.steps if step.type == StepType.TOOL_RESULT]
     own = sum(step.calls if isinstance(step.calls, int) else 1 for step in results)
     return own + sum(one.tool_calls for one in state.subagents)
 
 
 def _mark_cancelled(connection: Connection, cancelling: ReturningUpdate[str], run_id: str) -> list[str]:
-    found = list(connection.execute(cancelling, {"run_id": run_id}).scalars())
-    if found:
-        # One that waits for a person is driven once more, to its end.
-        wake(connection, RunRow.id.in_(found))
-    return found
+    cancelled_ids = list(connection.execute(cancelling, {"run_id": run_id}).scalars())
+    if cancelled_ids:
+        # A run that waits for a person is driven once more, so that it ends.
+        wake(connection, RunRow.id.in_(cancelled_ids))
+    return cancelled_ids
 
 
 def _answer(state: ChatState) -> str:
-    """What it said last: the text after its last tool call, or where there is none, all of it."""
+    """The text after the last tool call or, if that is empty, all text."""
     texts = [
         (step.index, step.content)
         for step in state.steps
@@ -132,18 +132,18 @@ def _answer(state: ChatState) -> str:
 
 
 MAX_IDLE_PER_USER = 100
-"""Idle runs that hold no place; what more of them a user has hold theirs, for each is a drive in memory."""
+"""How many idle runs of a user need no slot. Further ones keep theirs: each is a drive in memory."""
 
 _idle_runs, _calls = table_of(RunRow), table_of(ToolCallRow)
 _parents = _idle_runs.alias("parents")
 _unended = _idle_runs.c.status.not_in([status.value for status in ENDED])
-_below_some = select(
+_unended_subagents = select(
     _idle_runs.c.id, _idle_runs.c.parent_run_id, _idle_runs.c.user_id, _idle_runs.c.status
 ).where(_unended)
-_below_roots = _below_some.join(_parents, _parents.c.id == _idle_runs.c.parent_run_id).where(
+_children_of_roots = _unended_subagents.join(_parents, _parents.c.id == _idle_runs.c.parent_run_id).where(
     _parents.c.parent_run_id.is_(None), _parents.c.status == RunStatus.RUNNING.value
 )
-_below = _below_some.where(_idle_runs.c.parent_run_id.in_(bindparam("ids", expanding=True)))
+_unended_children = _unended_subagents.where(_idle_runs.c.parent_run_id.in_(bindparam("ids", expanding=True)))
 _runs_of_subject = (
     select(_idle_runs.c.id)
     .where(_idle_runs.c.subject_id == bindparam("subject"), _idle_runs.c.parent_run_id.is_not(None), _unended)
@@ -157,7 +157,7 @@ _acting = select(_calls.c.run_id).where(
 
 
 class UnendedSubagent(msgspec.Struct, frozen=True):
-    """An unended subagent, and whose."""
+    """A subagent that has not ended, with its parent and user."""
 
     run_id: str
     parent_id: str
@@ -166,24 +166,27 @@ class UnendedSubagent(msgspec.Struct, frozen=True):
 
 
 class IdleRuns(msgspec.Struct, frozen=True, kw_only=True):
-    """`roots` are runs without a parent, by user; `resuming` the subagents below them that got their answer,
-    and whose is the place that they need."""
+    """Runs that only wait for subagents which wait for a person.
+
+    `roots`: their number per user id. `resuming`: the user id of each queued subagent below them; it got its
+    answer and needs a slot.
+    """
 
     roots: Mapping[int, int]
     resuming: Mapping[str, int]
 
 
 def find_idle(connection: Connection) -> IdleRuns:
-    """Among the runs that are in progress."""
+    """The idle runs among those in progress."""
     tree: dict[str, list[UnendedSubagent]] = {}
-    level = [_read(row) for row in connection.execute(_below_roots)]
+    level = [_read(row) for row in connection.execute(_children_of_roots)]
     roots = {one.parent_id: one.user_id for one in level}
     while level:
         for one in level:
             tree.setdefault(one.parent_id, []).append(one)
         running_ids = [one.run_id for one in level if one.status == RunStatus.RUNNING]
         level = _read_children(connection, running_ids)
-    if all(one.status == RunStatus.RUNNING for below in tree.values() for one in below):
+    if all(one.status == RunStatus.RUNNING for children in tree.values() for one in children):
         return IdleRuns(roots={}, resuming={})
     acting = set(connection.scalars(_acting, {"ids": list(tree)}))
     counts: dict[int, int] = {}
@@ -197,23 +200,23 @@ def find_idle(connection: Connection) -> IdleRuns:
 
 
 def find_waiting_subagent(connection: Connection, run_id: str) -> str | None:
-    """A subagent of the run, however deep, that waits for a person."""
+    """The id of a subagent of the run, at any depth, that waits for a person."""
     ids = [run_id]
-    while found := _read_children(connection, ids):
-        for one in found:
+    while children := _read_children(connection, ids):
+        for one in children:
             if one.status == RunStatus.WAITING:
                 return one.run_id
-        ids = [one.run_id for one in found]
+        ids = [one.run_id for one in children]
     return None
 
 
 def has_subagents(connection: Connection, subject_id: str) -> bool:
-    """Whether any in the subject has not ended."""
+    """Whether the subject has a subagent that has not ended."""
     return connection.scalar(_runs_of_subject, {"subject": subject_id}) is not None
 
 
 def _read_children(connection: Connection, ids: Sequence[str]) -> list[UnendedSubagent]:
-    return [_read(row) for row in connection.execute(_below, {"ids": list(ids)})] if ids else []
+    return [_read(row) for row in connection.execute(_unended_children, {"ids": list(ids)})] if ids else []
 
 
 def _read(row: Row[*tuple[Any, ...]]) -> UnendedSubagent:
@@ -221,16 +224,16 @@ def _read(row: Row[*tuple[Any, ...]]) -> UnendedSubagent:
 
 
 def _is_busy(run_id: str, tree: Mapping[str, Sequence[UnendedSubagent]], acting: set[str]) -> bool:
-    below = tree.get(run_id, ())
-    if not below or run_id in acting:
+    children = tree.get(run_id, ())
+    if not children or run_id in acting:
         return True
-    return any(one.status == RunStatus.RUNNING and _is_busy(one.run_id, tree, acting) for one in below)
+    return any(one.status == RunStatus.RUNNING and _is_busy(one.run_id, tree, acting) for one in children)
 
 
 def _resuming(run_id: str, tree: Mapping[str, Sequence[UnendedSubagent]]) -> list[str]:
-    found: list[str] = []
+    run_ids: list[str] = []
     for one in tree.get(run_id, ()):
         if one.status == RunStatus.QUEUED:
-            found.append(one.run_id)
-        found += _resuming(one.run_id, tree)
-    return found
+            run_ids.append(one.run_id)
+        run_ids += _resuming(one.run_id, tree)
+    return run_ids

@@ -1,4 +1,4 @@
-"""Compositions: named chains of tools as their owner writes them, and what became of a member's call."""
+"""Compositions: named chains of tools as their owner writes them, and the results of their members."""
 
 from enum import StrEnum
 from typing import Annotated, Any
@@ -20,7 +20,7 @@ ResultPath = Annotated[str, Meta(max_length=200)]
 
 
 class CompositionKind(StrEnum):
-    """`sequential`: one by one; `parallel`: all at once; `conditional`: results say which is next."""
+    """`sequential`: one by one; `parallel`: all at once; `conditional`: results choose the next member."""
 
     SEQUENTIAL = "sequential"
     PARALLEL = "parallel"
@@ -37,7 +37,7 @@ class ParameterType(StrEnum):
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An argument of the composition; members take it with `{"$from": "input", "path": name}`."""
+    """An argument of the composition; members refer to it by `{"$from": "input", "path": name}`."""
 
     name: ParameterName
     type: ParameterType = ParameterType.STRING
@@ -52,7 +52,7 @@ class MemberOutcome(StrEnum):
 
 
 class Comparison(StrEnum):
-    """`less` and `greater` are for two numbers or two texts; `contains` for a text, a list or an object."""
+    """`less` and `greater` compare two numbers or two texts; `contains` a text, a list or an object."""
 
     EQUAL = "equal"
     UNEQUAL = "unequal"
@@ -63,9 +63,9 @@ class Comparison(StrEnum):
 
 
 class Branch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where to go after a member of a `conditional` composition: to a later member, or to the `end`.
+    """The next member after a member of a `conditional` composition: a later member, or `end`.
 
-    It is taken where the member ended as `on` says and, with `compare`, what is at `path` in its result
+    The branch applies if the member ended as `on` says and, with `compare`, the value at `path` in its result
     compares so with `value`.
     """
 
@@ -77,16 +77,16 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Fallback(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A tool that is tried where the one before it failed."""
+    """A tool that is tried if the one before it failed."""
 
     tool: ToolName
     arguments: dict[str, Any] = {}
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A call that a composition makes. In `arguments`, `{"$from": source, "path": path}` stands for what is
-    there: of `input`, of the `previous` result, or of the result of an earlier member by its id; a `default`
-    beside it is taken where nothing is."""
+    """A call that a composition makes. In `arguments`, `{"$from": source, "path": path}` is replaced by a
+    value of the `input`, of the `previous` result, or of the result of an earlier member by its id; by its
+    `default` if there is no such value."""
 
     id: MemberId
     tool: ToolName
@@ -96,7 +96,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Composition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A composition as its owner writes it; `name` is its name as a tool, `timeout_seconds` bounds it all."""
+    """A composition as its owner writes it; `name` is its tool name, `timeout_seconds` limits the call."""
 
     name: ToolName
     description: Annotated[str, Meta(min_length=1, max_length=4000)]
@@ -107,7 +107,7 @@ class Composition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class MemberStatus(StrEnum):
-    """`denied`: by level or rule; `rejected`: by a person, after which nothing else is tried."""
+    """`denied`: by level or rule; `rejected`: by a person, and then no fallback is tried."""
 
     DONE = "done"
     FAILED = "failed"
@@ -116,7 +116,7 @@ class MemberStatus(StrEnum):
 
 
 class MemberEnded(msgspec.Struct, frozen=True, kw_only=True):
-    """A member's call that has been made. `key` is the same for the same place in it, tool and arguments."""
+    """A finished call of a member. `key` is equal for the same position, tool and arguments."""
 
     key: str
     id: str

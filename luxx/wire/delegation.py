@@ -1,4 +1,4 @@
-"""Delegation words: what a subagent is asked to do, and under which bounds its run stands."""
+"""Delegation: the task of a subagent, the limits of its run, and its end."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from luxx.wire.rule import Narrowing
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call of `delegate` asks for; what is None is as in the run that delegates."""
+    """The arguments of a `delegate` call; None means the value of the delegating run."""
 
     task: str
     system_prompt: str | None = None
@@ -15,8 +15,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delegated(msgspec.Struct, frozen=True, kw_only=True):
-    """Whence a run was delegated, and what it has from there. `root_run_id`: the first of the chain, whose
-    limits count for all of it; `most_calls`: how many calls of tools it may make, None: any number."""
+    """The origin of a subagent's run and what it inherits. `root_run_id`: the first run of the chain, whose
+    limits all its subagents share. `most_calls`: its limit of tool calls; None: no limit."""
 
     call_id: str
     task: str
@@ -28,8 +28,8 @@ class Delegated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubagentEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """How a subagent ended: its answer, or why there is none. `tool_calls` is how many it made, its own
-    subagents' too; `is_tainted`: it holds content that strangers wrote."""
+    """The end of a subagent: its answer, or why there is none. `tool_calls` includes those of its own
+    subagents; `is_tainted`: the run has untrusted content."""
 
     run_id: str
     status: str

@@ -1,4 +1,4 @@
-"""Deltas: what an adapter reads from a provider's stream, in the one form the loop knows.
+"""Deltas: the fragments of a completion, in one form for all providers.
 
 A parser yields them in the order of the stream. Text and thinking are fragments; a tool call's
 fragments share a `slot`; usage is cumulative for the completion (the last one counts).
@@ -11,10 +11,10 @@ import msgspec
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of tokens. `total_tokens` is prompt plus completion unless the provider says otherwise.
+    """Token counts. `total_tokens` is prompt plus completion unless the provider reports another total.
 
-    `reasoning_tokens` are part of `completion_tokens`; `cached_tokens` (read from the provider's cache) and
-    `cache_write_tokens` (put into it) are parts of `prompt_tokens` that many providers price on their own.
+    `reasoning_tokens` are part of `completion_tokens`. `cached_tokens` (read from the provider's cache) and
+    `cache_write_tokens` (written to it) are parts of `prompt_tokens` with separate prices at many providers.
     """
 
     prompt_tokens: int = 0
@@ -70,16 +70,16 @@ class UsageDelta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """What the dialect needs back unchanged on the next turn (signatures, reasoning items).
+    """Data that the provider needs back unchanged in later requests (signatures, reasoning items).
 
-    Later ones are merged over earlier ones by key; only the adapter that wrote it reads it.
+    Later deltas replace earlier ones by key; only the adapter that wrote the data reads it.
     """
 
     data: dict[str, Any]
 
 
 PAUSED_KEY = "paused"
-"""The key that the loop adds to the replay note of a paused completion: the next one goes on with it."""
+"""The key in the replay note of a paused completion; the next completion continues it."""
 
 
 class FinishDelta(msgspec.Struct, frozen=True, kw_only=True):

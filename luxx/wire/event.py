@@ -1,7 +1,7 @@
-"""Events: the numbered facts of a run. Each is a tagged Struct; its JSON is what clients get.
+"""Events: the numbered entries of a run's log. Each is a tagged Struct; clients get its JSON.
 
-`run_id` and `timestamp` are stamped when the event is appended. Deltas are not events: they are
-frames of the live tail (`runs/frames.py`).
+`run_id` and `timestamp` are set when the event is appended. Deltas are not events: they are frames of the
+live stream (`runs/streams/frames.py`).
 """
 
 from enum import StrEnum
@@ -17,7 +17,7 @@ from luxx.wire.step import Step
 
 
 class EventBase(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """`seq` is there where a log is read as JSON; a frame of a stream has it as its `id`."""
+    """The base of events. `seq` is set where a log is read as JSON; in a stream it is the frame's `id`."""
 
     seq: int | UnsetType = UNSET
     run_id: str = ""
@@ -37,7 +37,7 @@ class ProcessStep(EventBase, frozen=True, kw_only=True, tag="process_step"):
 
 
 class CostUpdate(EventBase, frozen=True, kw_only=True, tag="cost_update"):
-    """One completion ended. `usage` and `cost` are the run's sums so far."""
+    """One completion ended. `usage` and `cost` are the totals of the run so far."""
 
     usage: Usage
     cost: float | None = None
@@ -54,7 +54,7 @@ class Warning(EventBase, frozen=True, kw_only=True, tag="warning"):
 
 
 class QuestionAsked(EventBase, frozen=True, kw_only=True, tag="question_asked"):
-    """The run waits for a person. `call_id` is the tool call that asks; the rest as in `Question`."""
+    """The run waits for a person. `call_id` is the tool call that asks; other fields as in `Question`."""
 
     question_id: str
     call_id: str
@@ -76,8 +76,8 @@ class QuestionAsked(EventBase, frozen=True, kw_only=True, tag="question_asked"):
 
 
 class QuestionAnswered(EventBase, frozen=True, kw_only=True, tag="question_answered"):
-    """A question has its answer. `arguments` are those that a person put in place of the model's; `approves`
-    is the hash of the run, the tool and the arguments that are allowed to run."""
+    """A question was answered. `arguments`: a person's replacement for the model's arguments. `approves`: the
+    hash of the run, tool and arguments that may run."""
 
     question_id: str
     answer: AnswerValue
@@ -88,23 +88,23 @@ class QuestionAnswered(EventBase, frozen=True, kw_only=True, tag="question_answe
 
 
 class Tainted(EventBase, frozen=True, kw_only=True, tag="tainted"):
-    """From here on the run holds content that strangers wrote, brought by the tool `by`: what could do harm
-    with it asks first, unless a rule allows it."""
+    """The tool `by` returned untrusted content. From now on tools that could do harm with it ask first,
+    unless a rule allows them."""
 
     by: str
 
 
 class MembersEnded(EventBase, frozen=True, kw_only=True, tag="members_ended"):
-    """The composition of the call `call_id` waits for a person; these calls it has made before, and does not
-    make again when it goes on."""
+    """The composition of the call `call_id` waits for a person. These members have finished; it does not
+    repeat them when it continues."""
 
     call_id: str
     members: list[MemberEnded]
 
 
 class SkillActivated(EventBase, frozen=True, kw_only=True, tag="skill_activated"):
-    """The skill `name` is active for the rest of the run. `allowed_tools`, where it names any, are all that
-    may be used from here on, beside what each other active skill allows."""
+    """The skill `name` is active for the rest of the run. With `allowed_tools` the run may only use these
+    tools; each active skill must allow a call."""
 
     name: str
     description: str
@@ -112,8 +112,8 @@ class SkillActivated(EventBase, frozen=True, kw_only=True, tag="skill_activated"
 
 
 class SubagentAssigned(EventBase, frozen=True, kw_only=True, tag="subagent_assigned"):
-    """The call `call_id` has a run of its own, `subagent_run_id`: it was begun, waits for a person, or has
-    ended. `task` may be cut; `tool_calls`, at its end, is how many it made."""
+    """The subagent of the call `call_id` in the run `subagent_run_id` started, waits for a person, or ended.
+    `task` may be shortened; `tool_calls` is set at its end."""
 
     subagent_run_id: str
     call_id: str
@@ -123,7 +123,7 @@ class SubagentAssigned(EventBase, frozen=True, kw_only=True, tag="subagent_assig
 
 
 class ErrorEvent(EventBase, frozen=True, kw_only=True, tag="error"):
-    """`code` is the error's class, as `detail.kind` of an answer."""
+    """An error that ended the run. `code` is its kind, as `detail.kind` of an error response."""
 
     message: str
     code: str
@@ -138,7 +138,7 @@ class DoneStatus(StrEnum):
 
 
 class Done(EventBase, frozen=True, kw_only=True, tag="done"):
-    """A chat ended; the message is stored."""
+    """A chat run ended; its message is stored."""
 
     message_id: str
     token_count: int
@@ -168,10 +168,10 @@ CLOSING_EVENT_TYPES = frozenset({"done", "room_completed", "room_paused", "task_
 
 
 class CompletionNote(msgspec.Struct, frozen=True, kw_only=True):
-    """What a `cost_update` keeps for the fold and not for clients.
+    """The part of a `cost_update` that only the fold needs; clients do not get it.
 
-    `replay` goes back to the adapter on later turns; `finish` is why the completion ended. `has_tools`:
-    whether it was offered any; where it was not, calls that it makes all the same are refused.
+    `replay` is sent back to the provider in later requests; `finish` is why the completion ended.
+    `has_tools`: whether it was offered tools; if not, its calls are refused.
     """
 
     finish: str

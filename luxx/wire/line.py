@@ -1,14 +1,14 @@
-"""Patterns of texts of one line, as people name things and paste addresses and keys.
+"""Patterns for texts of one line: names, and pasted addresses and keys.
 
-They end in `$(?!\\n)`. In Python a bare `$` lets a line break at the very end pass; `\\Z` does not, but means
-another thing to the readers of our OpenAPI document.
+They end in `$(?!\\n)`: in Python a bare `$` also matches before a final line break. `\\Z` does not, but in
+the OpenAPI document it has another meaning.
 """
 
 LINE = r"^[^\x00-\x1f\x7f]*$(?!\n)"
-"""Nothing that controls a terminal; may be empty."""
+"""A line without control characters; may be empty."""
 
 NAME = r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$(?!\n)"
-"""A line in which something is seen."""
+"""A line with at least one visible character."""
 
 PASTED = r"^[^\x00-\x1f\x7f]*[\r\n]*$(?!\n)"
-"""A line as it is pasted, with the line break that was copied too; who takes it cuts that off."""
+"""A pasted line, which may end in line breaks; the code that reads it must strip them."""

@@ -1,4 +1,4 @@
-"""Messages: what a prompt to a model is made of, and the stored content of user and assistant messages."""
+"""Messages: those of a prompt to a model, and the stored content of user and assistant messages."""
 
 from typing import Any
 
@@ -9,20 +9,20 @@ from luxx.wire.step import Step
 from luxx.wire.tool import ToolCall
 
 MAX_MESSAGE_TEXT = 1_000_000
-"""Characters that a person can say in one message."""
+"""Limit of characters in one message of a user."""
 
 MAX_ATTACHMENTS = 20
 MAX_ATTACHED_TEXT = 2_000_000
-"""Characters of one text attached to a message."""
+"""Limit of characters in one attached text."""
 
 MAX_FILE_NAME = 255
 MAX_EXTENSION = 20
 
 
 class Attachment(msgspec.Struct, frozen=True, kw_only=True):
-    """A file sent along with a user's message: a text with its content in full, or an image.
+    """A file attached to a user's message: a text with its full content, or an image.
 
-    An image has its type, its size in bytes, a `blob_id` under which the message keeps it, and no content.
+    An image has its type, its size in bytes, the `blob_id` of its stored bytes, and no content.
     """
 
     name: str
@@ -51,21 +51,21 @@ class SystemPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="system"):
 
 
 class PromptImage(msgspec.Struct, frozen=True, kw_only=True):
-    """A picture for a model that reads them: a file of type image/png, jpeg, gif or webp."""
+    """An image for a model: a file of type image/png, jpeg, gif or webp."""
 
     media_type: str
     data: bytes
 
 
 class UserPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="user"):
-    """What a person said; the images belong before the text."""
+    """A user's message; the images come before the text."""
 
     text: str
     images: tuple[PromptImage, ...] = ()
 
 
 class AssistantPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="assistant"):
-    """One earlier completion. `replay` is what its adapter's parser gave as ReplayDelta, merged."""
+    """One earlier completion. `replay` is the merged data of its ReplayDeltas."""
 
     text: str = ""
     thinking: str = ""

@@ -1,4 +1,4 @@
-"""Questions: what a run asks a person, the answers there are, and the words for both."""
+"""Questions of a run to a person, and their answers."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 
 
 class QuestionKind(StrEnum):
-    """`permission`: may this tool run; `clarification`: what is wanted; `decision`: which way to go."""
+    """`permission`: whether a tool may run; `clarification`: what the goal is; `decision`: which option."""
 
     PERMISSION = "permission"
     CLARIFICATION = "clarification"
@@ -24,7 +24,7 @@ class QuestionStatus(StrEnum):
 
 
 class Permission(StrEnum):
-    """Answers to a permission; `always` also makes a rule of the user's (docs/permissions.md)."""
+    """Answers to a permission; `always` also adds a rule of the user (docs/permissions.md)."""
 
     ONCE = "once"
     ALWAYS = "always"
@@ -32,8 +32,8 @@ class Permission(StrEnum):
 
 
 class AnsweredBy(StrEnum):
-    """`timeout`: nobody answered in time, so the recommended option counts. `rule`: the answer `always` to
-    another question made a rule that allows this too."""
+    """`timeout`: nobody answered in time, so the recommended option is the answer. `rule`: a rule now allows
+    the call, for example after the answer `always` to another question."""
 
     PERSON = "person"
     TIMEOUT = "timeout"
@@ -41,7 +41,7 @@ class AnsweredBy(StrEnum):
 
 
 class WhenAsked(StrEnum):
-    """What becomes of a run that has to ask: it waits for a person, or is denied what it asks for."""
+    """What a run does when it must ask a person: it waits, or the call is denied."""
 
     WAIT = "wait"
     DENY = "deny"
@@ -55,16 +55,17 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
 
 
 AnswerValue = str | list[str]
-"""An option's label or own words; several where the question takes several."""
+"""The label of an option or a free text; a list if the question accepts several."""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """`required`: it stays open until a person answers; else the recommended option counts in the end.
+    """A question. `required`: it stays open until a person answers; else it gets the recommended option at
+    the timeout. `timeout_seconds` null: no timeout.
 
-    `timeout_seconds` null: no end is set. `tool`, `arguments` (JSON text, as the model wrote it), `risk`,
-    `because` (why it is asked) and `usual` (the pattern that `always` would allow) are a permission's, and so
-    is `member`, where a member of a composition makes the call: its id, and of its first fallback `id.1`;
-    `question_type` a clarification's, `decision_type` and `context` a decision's.
+    Only of a permission: `tool`, `arguments` (the JSON text that the model wrote), `risk`, `because` (the
+    reason), `usual` (the pattern that `always` would allow) and, for a member of a composition, `member` (its
+    id, with `.1` for its first fallback). Only of a clarification: `question_type`. Only of a decision:
+    `decision_type` and `context`.
     """
 
     kind: QuestionKind
@@ -85,7 +86,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuestionView(Question, frozen=True, kw_only=True):
-    """A question as its person sees it. `call_id` is the tool call that waits for the answer."""
+    """A question as the API returns it. `call_id` is the tool call that waits for the answer."""
 
     id: str
     run_id: str

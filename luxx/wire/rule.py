@@ -1,4 +1,4 @@
-"""Rule words: what happens when a tool is called with an argument that fits a pattern, and who said so."""
+"""Permission rules, skills and narrowings: what a run may do with which tools."""
 
 from enum import StrEnum
 
@@ -12,7 +12,7 @@ class RuleAction(StrEnum):
 
 
 class RuleScope(StrEnum):
-    """Whom a rule binds, in the order in which rules are read: the last that matches decides."""
+    """The scope of a rule, in the order in which rules are read: the last match decides."""
 
     SERVER = "server"
     TENANT = "tenant"
@@ -22,7 +22,7 @@ class RuleScope(StrEnum):
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """`tool` and `pattern` take the wildcards `*` and `?`; see docs/permissions.md."""
+    """A permission rule. `tool` and `pattern` accept the wildcards `*` and `?`; see docs/permissions.md."""
 
     tool: str
     pattern: str = "*"
@@ -30,7 +30,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlacedRule(Rule, frozen=True, kw_only=True):
-    """A rule and where it stands: `place` counts from 0 within its scope. `scope_id` is a project's."""
+    """A rule with its scope; `place` counts from 0 within the scope. `scope_id` is a project's id."""
 
     scope: RuleScope
     scope_id: str | None = None
@@ -38,8 +38,8 @@ class PlacedRule(Rule, frozen=True, kw_only=True):
 
 
 class SkillHead(msgspec.Struct, frozen=True, kw_only=True):
-    """A skill as it is chosen by. `allowed_tools` are entries like `file_read` or `shell_execute(git *)`;
-    None: it leaves the tools of a run as they are."""
+    """The name and description by which a model chooses a skill. `allowed_tools` are entries like `file_read`
+    or `shell_execute(git *)`; None: the skill does not limit the tools of a run."""
 
     name: str
     description: str
@@ -47,8 +47,7 @@ class SkillHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Narrowing(msgspec.Struct, frozen=True, kw_only=True):
-    """The tools that a run may use at most, since the skill `by` is active in it; without one, because a
-    subagent was given no others."""
+    """A limit on the tools of a run, set by the active skill `by`; an empty `by` means the delegating run."""
 
     by: str
     entries: tuple[str, ...]

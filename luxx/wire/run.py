@@ -1,4 +1,4 @@
-"""A run as clients see it, and the words for its state."""
+"""A run as the API returns it, and its states."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -25,12 +25,12 @@ class RunStatus(StrEnum):
 
 
 ENDED = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED})
-"""Statuses that never change again."""
+"""Final statuses."""
 
 
 class RunPhase(StrEnum):
-    """What a running run is at: `thinking` while the model is asked, `acting` while all of its tools work,
-    `observing` once one of them has answered and others still work, `retrying` before a call made again."""
+    """The phase of a running run: `thinking` during a model call, `acting` while all its tools run,
+    `observing` once one has finished and others still run, `retrying` before a repeated model call."""
 
     THINKING = "thinking"
     ACTING = "acting"
@@ -46,12 +46,11 @@ class StopReason(StrEnum):
     TOKENS = "tokens"
     COST = "cost"
     TIME = "time"
-    DOOM_LOOP = "doom_loop"
     ERROR = "error"
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """`last_seq` is the newest event in the log; `cost` in US dollars, null where no price is known."""
+    """A run. `last_seq` is the newest event in the log; `cost` in US dollars is null without a price."""
 
     id: str
     kind: RunKind

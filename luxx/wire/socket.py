@@ -1,4 +1,4 @@
-"""What is said on a socket, both ways: pure values. Who says what when is in `api/sockets.py`."""
+"""The messages on a WebSocket, in both directions. `api/http/sockets.py` sends and handles them."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -13,29 +13,29 @@ SessionId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64, descript
 
 
 class _ServerMessageBase(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """What the server says."""
+    """A message of the server."""
 
 
 class _ClientMessageBase(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True
 ):
-    """What a client says; an unknown field is refused, as in a body."""
+    """A message of a client; unknown fields are refused, as in a request body."""
 
 
 class Subscribe(_ClientMessageBase, frozen=True, kw_only=True, tag="subscribe"):
-    """Tells the session's state at once, and again whenever it changes."""
+    """Requests the session's state now, and again whenever it changes."""
 
     session_id: SessionId
 
 
 class Unsubscribe(_ClientMessageBase, frozen=True, kw_only=True, tag="unsubscribe"):
-    """Ends a subscription; one that there is not is no mistake."""
+    """Ends a subscription; without one it has no effect."""
 
     session_id: SessionId
 
 
 class Ping(_ClientMessageBase, frozen=True, kw_only=True, tag="ping"):
-    """Is answered with `pong`."""
+    """The server answers with `pong`."""
 
 
 ClientMessage = Subscribe | Unsubscribe | Ping
@@ -59,7 +59,7 @@ class SessionStatus(StrEnum):
 
 
 class SessionState(msgspec.Struct, frozen=True, kw_only=True):
-    """A session and its newest run, whose fields are null where there is none; `message_id` is the answer."""
+    """A session and its newest run; the run's fields are null without one. `message_id` is the answer."""
 
     status: SessionStatus
     title: str
@@ -72,14 +72,14 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionUpdate(_ServerMessageBase, frozen=True, kw_only=True, tag="session_update"):
-    """The state of a session that is subscribed to; only the newest is sent."""
+    """The state of a subscribed session; only the newest state is sent."""
 
     session_id: str
     data: SessionState
 
 
 class NotificationData(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to show: `title` is the session's, `message` one sentence."""
+    """The content of a notification: `title` is the session's, `message` is one sentence."""
 
     title: str
     message: str
@@ -89,20 +89,20 @@ class NotificationData(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Notification(_ServerMessageBase, frozen=True, kw_only=True, tag="notification"):
-    """A run ended, failed or waits for a person, in a session that this socket is not subscribed to."""
+    """A run ended, failed or waits for a person, in a session without a subscription of this socket."""
 
     data: NotificationData
 
 
 class RefusalDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """`fields` names each wrong place of a message by its JSON path."""
+    """The detail of a refusal; `fields` maps the JSON path of each invalid field to its problem."""
 
     kind: str
     fields: dict[str, str] | UnsetType = UNSET
 
 
 class Refusal(_ServerMessageBase, frozen=True, kw_only=True, tag="error"):
-    """What was said was refused, or a session is not there (any more); the socket stays open."""
+    """The client's message was refused, or a session does not exist (any more); the socket stays open."""
 
     error: str
     code: int

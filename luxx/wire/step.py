@@ -1,4 +1,4 @@
-"""A step: one ordered item of an assistant message, alike in database, events and API."""
+"""A step: one ordered item of an assistant's message, with the same form in database, events and API."""
 
 from enum import StrEnum
 from urllib.parse import urlsplit
@@ -8,9 +8,8 @@ from msgspec import UNSET, UnsetType
 
 
 class StepImage(msgspec.Struct, frozen=True, kw_only=True):
-    """`file_id` is for `GET /files/{file_id}`, by the step's user alone. `path` is within the workspace.
-
-    `sha256` is of the file as it was; whether it is still that, only the file tells.
+    """An image of a step. `file_id` is for `GET /files/{file_id}`, for the step's user only. `path` is within
+    the workspace. `sha256` is of the file when the step was made; the file may have changed since.
     """
 
     file_id: str
@@ -40,7 +39,7 @@ class StepStatus(StrEnum):
 
 
 class CallOutcome(StrEnum):
-    """`denied`: by level or rule; `rejected`: by a person; `corrected`: made as a person changed it."""
+    """`denied`: by level or rule; `rejected`: by a person; `corrected`: run with changes by a person."""
 
     DENIED = "denied"
     REJECTED = "rejected"
@@ -48,12 +47,12 @@ class CallOutcome(StrEnum):
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """`content` of a tool_result is the result as JSON text `{"success", "data", "error"}`.
+    """A step. `content` of a tool_result is the result as JSON text `{"success", "data", "error"}`.
 
-    `arguments` is the JSON text the model wrote, `id_ref` the call's id on both its steps. Of a tool_result,
-    `outcome` says what people or rules made of the call, `note` is what the model is told of that, and
-    `is_untrusted` that strangers wrote what the result says, and `images` are to be shown with it; of a
-    composition's, `calls` is how many calls it made.
+    `arguments` is the JSON text that the model wrote; `id_ref` is the call's id on both its steps. Only of a
+    tool_result: `outcome` (what people or rules decided on the call), `note` (the text on that for the
+    model), `is_untrusted` (the result has untrusted content), `images` (shown with the result) and, of a
+    composition, `calls` (how many calls it made).
     """
 
     id: str
@@ -80,9 +79,9 @@ def step_id(index: int) -> str:
 
 
 def steps_text(steps: list[Step]) -> str:
-    """What a reader sees as the message: all text steps, in order of index.
+    """The text of the message: all text steps, in order of index.
 
-    Text that a crash cut is left out: its completion was made again and says it anew.
+    Interrupted text steps are left out, because their completion was repeated.
     """
     return "".join(
         step.content for step in steps if step.type == StepType.TEXT and step.status != StepStatus.INTERRUPTED
@@ -95,7 +94,7 @@ MAX_SNIPPET = 300
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """A page. A tool that read one has it in its data's list `sources`."""
+    """A web page; tools return those they read in the list `sources` of their data."""
 
     url: str
     title: str = ""
@@ -104,7 +103,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def source_of(url: str, title: str, snippet: str) -> Source:
-    """The source in one shape: lines without breaks, cut to their bounds. A part of an address is none."""
+    """A normalised source: title and snippet on one line, shortened to their limits."""
     return Source(
         url=url,
         title=_line(title, MAX_TITLE),
@@ -114,12 +113,12 @@ def source_of(url: str, title: str, snippet: str) -> Source:
 
 
 def citable(*sources: Source) -> list[Source]:
-    """Those that can be cited: with a web address, and none that is too long."""
+    """The sources that can be cited: with a web address that is not too long."""
     return [source for source in sources if source.domain and len(source.url) <= MAX_URL]
 
 
 def domain_of(url: str) -> str:
-    """The host without `www.`; empty for what is no web address."""
+    """The host without `www.`; empty if `url` is not a web address."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""

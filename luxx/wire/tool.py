@@ -1,4 +1,4 @@
-"""Tool words: what a tool is to the model, a call of it, and its result."""
+"""Tools: the definition that a model gets, a call, and its result."""
 
 from enum import IntEnum, StrEnum
 from typing import Any
@@ -22,7 +22,7 @@ class Risk(StrEnum):
 
 
 class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool as a model is told of it. `parameters` is a JSON schema of type object."""
+    """A tool as offered to a model. `parameters` is a JSON schema of type object."""
 
     name: str
     description: str
@@ -38,7 +38,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a call, everywhere in this shape. `data` is any JSON value; `error` a sentence."""
+    """The result of a call. `data` is any JSON value; `error` is a sentence."""
 
     success: bool
     data: Any = None

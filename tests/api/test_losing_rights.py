@@ -133,7 +133,7 @@ def test_a_user_with_a_long_conversation_and_a_run_is_deleted_whole(
     admin.bad("GET", f"/auth/users/{user.user['id']}", 404)
     user.bad("GET", f"/conversations/{talk}", 401)
     user.bad("POST", "/auth/login", 401, json={"username": user.user["username"], "password": PASSWORD})
-    assert "run_broke" not in server.output
+    assert "run_crashed" not in server.output
     assert "drive_failed" not in server.output
 
 

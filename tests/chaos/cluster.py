@@ -174,7 +174,7 @@ class Cluster:
     @property
     def deaths(self) -> int:
         """The troubles so far, and how often a process was late without one, as a busy machine makes it."""
-        declared = sum(len(member.lines_with("process_was_declared_dead")) for member in self.members)
+        declared = sum(len(member.lines_with("process_lease_was_expired")) for member in self.members)
         return self.troubles + max(0, declared - self.freezes)
 
     async def kill(self, member: ClusterProcess) -> None:

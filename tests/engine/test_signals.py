@@ -13,7 +13,7 @@ import httpx
 import pytest
 from api.conftest import connect
 from api.person import ApiClient
-from api.server import Server, environment, luxx_command
+from api.server import ServerProcess, environment, luxx_command
 
 from engine.fleet import LEASE_SECONDS, LuxxProcess, settings_for
 from luxx.providers.scripted import Gate, Rule, Script, ScriptedProvider, Text
@@ -70,7 +70,7 @@ def answer_of(add_user: ApiClient, run: dict[str, Any]) -> str:
 
 
 def user_at(server: LuxxProcess) -> ApiClient:
-    return ApiClient(cast("Server", server), None)
+    return ApiClient(cast("ServerProcess", server), None)
 
 
 def on(server: LuxxProcess, add_user: ApiClient) -> ApiClient:

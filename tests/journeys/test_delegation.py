@@ -246,7 +246,7 @@ def test_what_ends_a_subagent_is_said_in_a_sentence(server: LuxxServer, run_scen
             await ann.wait_for_end(run["id"])
             results_by_call = await results(ann, conversation)
             assert "failed" in results_by_call["call-sub"]["error"]
-            assert "ended by a person" in results_by_call["call-stop"]["error"]
+            assert "was cancelled" in results_by_call["call-stop"]["error"]
             assert (await ann.run(run["id"]))["status"] == "completed"
 
     run_scenario(scenario())

@@ -148,7 +148,7 @@ def test_denied_rejected_and_corrected_differ_for_users_and_for_the_model(
                     "call-secret-e": "denied",
                 }
                 errors = {key: json.loads(step["content"])["error"] or "" for key, step in steps.items()}
-                assert "use the other door. Do as they say" in errors["call-a"]
+                assert "use the other door. Follow the note" in errors["call-a"]
                 assert "find another way" in errors["call-b"]
                 assert "the user's rule 1 says: deny visit_outside(secret*)" in errors["call-secret-e"]
                 assert "changed the arguments" in steps["call-c"]["note"]

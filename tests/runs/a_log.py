@@ -164,7 +164,7 @@ def ask(draw: st.DrawFn, log: Log) -> None:
     for call in open_calls(log.state)[: draw(st.integers(1, 3))]:
         entries += [
             marked(call, StepStatus.PENDING),
-            make_question(f"q{len(log.state.asked)}-{call.index}", call),
+            make_question(f"q{len(log.state.questions)}-{call.index}", call),
         ]
     log.append(entries)
 

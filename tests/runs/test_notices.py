@@ -50,7 +50,7 @@ class Listener:
         self.changes.append(session_id)
         self._news.set()
 
-    def note(self, notification: NotificationData) -> None:
+    def show(self, notification: NotificationData) -> None:
         self.notes.append(notification)
         self._news.set()
 
@@ -121,7 +121,7 @@ async def met(store: Store, notices: Notices) -> None:
     unsubscribe = notices.listen(1, scout)
     run_id = await put_run(store, OTHER, "cancelled")
     for count in (1, 2):
-        notices.told(run_id, 1)
+        notices.notify(run_id, 1)
         await scout.until(lambda listener, count=count: len(listener.changes) >= count)
     unsubscribe()
 
@@ -143,10 +143,10 @@ def test_a_change_in_one_process_is_notified_in_another_at_once(
             there.listen(1, watching)
             there.listen(1, elsewhere)
             run_id = await put_run(store, NEW_CONVERSATION, "running")
-            here.told(run_id, 1)
+            here.notify(run_id, 1)
             await watching.until(lambda listener: listener.changes == [NEW_CONVERSATION])
             await put_run(store, NEW_CONVERSATION, "completed", run_id)
-            here.told(run_id, None)
+            here.notify(run_id, None)
             await elsewhere.until(lambda listener: [note.run_id for note in listener.notes] == [run_id])
             # A sweep may say the same once more: that something is to be looked at.
             assert set(watching.changes) == {NEW_CONVERSATION}
@@ -169,7 +169,7 @@ def test_a_run_that_is_followed_in_the_other_process_is_not_noted(
             await met(store, there)
             for run_id in (followed, free):
                 await put_run(store, NEW_CONVERSATION, "completed", run_id)
-                here.told(run_id, 1)
+                here.notify(run_id, 1)
             await listener.until(lambda listener: bool(listener.notes))
             assert [note.run_id for note in listener.notes] == [free]
 
@@ -193,7 +193,7 @@ def test_the_sweep_finds_once_what_no_hint_announced(
             await met(store, there)
             marker = await put_run(store, OTHER, "running")
             await put_run(store, NEW_CONVERSATION, "waiting", run_id)
-            here.told(run_id, 1)
+            here.notify(run_id, 1)
             await watching.until(lambda listener: listener.changes == [NEW_CONVERSATION])
             await elsewhere.until(lambda listener: len(listener.notes) == 1)
             await put_run(store, NEW_CONVERSATION, "completed", run_id)
@@ -223,7 +223,7 @@ def test_what_happened_before_somebody_listens_is_no_news(
             here.listen(1, listener)
             await met(store, here)
             marker = await put_run(store, OTHER, "running")
-            here.told(marker, 1)
+            here.notify(marker, 1)
             await put_run(store, OTHER, "completed", marker)
             await listener.until(lambda listener: bool(listener.notes))
             assert [note.session_id for note in listener.notes] == [OTHER]
@@ -243,10 +243,10 @@ def test_after_the_bus_was_away_everything_is_looked_at_again(
             there.listen(1, listener)
             await met(store, there)
             first = await put_run(store, NEW_CONVERSATION, "running")
-            here.told(first, 1)
+            here.notify(first, 1)
             two.cut()
             await put_run(store, NEW_CONVERSATION, "completed", first)
-            here.told(first, 1)
+            here.notify(first, 1)
             two.reconnect()
             assert listener.restated == 1
             await listener.until(lambda listener: [note.run_id for note in listener.notes] == [first])
@@ -275,7 +275,7 @@ def test_a_process_where_nobody_listens_reads_nothing(store: Store) -> None:
             while before != reads:  # What it had begun to read for the listener.
                 before = reads
                 await asyncio.sleep(0.2)
-            here.told(await put_run(store, NEW_CONVERSATION, "completed"), 1)
+            here.notify(await put_run(store, NEW_CONVERSATION, "completed"), 1)
             for _ in range(20):
                 await asyncio.sleep(0)
             assert reads == before
@@ -296,7 +296,7 @@ def test_what_another_version_says_is_passed_over(store: Store) -> None:
             AccountChanges(two)
             one.publish("account", b"{}")
             run_id = await put_run(store, NEW_CONVERSATION, "completed")
-            there.told(run_id, 1)
+            there.notify(run_id, 1)
             await listener.until(lambda listener: [note.run_id for note in listener.notes] == [run_id])
 
     asyncio.run(run())
@@ -346,7 +346,7 @@ def test_each_question_of_a_subagent_is_noted_and_its_end_is_not(
             await store.write(lambda session: session.execute(parent))
             for status in ("waiting", "queued", "waiting", "completed"):
                 await put_run(store, NEW_CONVERSATION, status, run_id)
-                here.told(run_id, 1)
+                here.notify(run_id, 1)
                 await met(store, here)
             assert [note.run_id for note in listener.notes] == [run_id, run_id]
 

@@ -27,7 +27,7 @@ from luxx.infra.store.migrate import migrate
 from luxx.runs.engine.cancel import CancelSignal
 from luxx.runs.log.events import RunLog, read_log
 from luxx.runs.models import RunRow
-from luxx.runs.streams import publisher as telling
+from luxx.runs.streams import publisher
 from luxx.runs.streams.frames import OpenStep
 from luxx.runs.streams.hub import Channel, Frame, Hub
 from luxx.runs.streams.relay import POLLS_PER_FULL_POLL, RunRelay
@@ -410,7 +410,7 @@ class Breaking:
         self._store = store
 
     async def read(self, work: Any) -> Any:
-        if not self.broke and "Mirror" in work.__qualname__:
+        if not self.broke and "RemoteSubscriber" in work.__qualname__:
             self.broke = True
             raise RuntimeError("nobody foresaw this")
         return await self._store.read(work)
@@ -439,7 +439,7 @@ def test_a_client_goes_on_after_the_log_could_not_be_read_for_it(store: Store) -
 def test_a_subscriber_that_sends_no_heartbeat_is_forgotten(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telling, "FORGET_SECONDS", 0.3)
+    monkeypatch.setattr(publisher, "SUBSCRIPTION_SECONDS", 0.3)
 
     async def work() -> None:
         async with processes(store, InMemoryNetwork()) as (a, b):
@@ -509,7 +509,7 @@ def test_a_run_that_was_just_released_is_checked_before_the_next_heartbeat(store
                 await client.until(lambda: client.types == ["run"])
                 await store.write(lambda session: session.execute(delete(RunRow).where(RunRow.id == run.id)))
             await client.reading
-            assert 0 < relay._looks < POLLS_PER_FULL_POLL
+            assert 0 < relay._poll_count < POLLS_PER_FULL_POLL
         finally:
             await relay.close()
 

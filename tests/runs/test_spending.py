@@ -101,7 +101,7 @@ LONG = Call(prompt=1_000, answer=8_000)
 
 
 @pytest.mark.parametrize(
-    ("left", "held", "may_wait", "verdict", "tokens"),
+    ("left", "reserved", "may_wait", "verdict", "tokens"),
     [
         (10_000, 0, True, ReserveVerdict.FITS, 8_000),
         (6_000, 0, True, ReserveVerdict.FITS, 5_000),
@@ -130,7 +130,10 @@ def test_a_call_fits_waits_or_never_fits(
     ),
     st.lists(
         st.builds(
-            LimitHeadroom, limit=st.sampled_from(SpendingLimit), amount=st.floats(0.001, 20_000), spent=st.floats(0, 9_000),
+            LimitHeadroom,
+            limit=st.sampled_from(SpendingLimit),
+            amount=st.floats(0.001, 20_000),
+            spent=st.floats(0, 9_000),
             reserved=st.floats(0, 9_000),
         ),
         min_size=1, max_size=4,

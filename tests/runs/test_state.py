@@ -82,12 +82,12 @@ def test_what_is_next_always_fits_the_state(log: Log) -> None:
 @given(log=logs())
 def test_a_question_is_answered_once_and_its_first_answer_stays(log: Log) -> None:
     state = log.state
-    answered = {one.question.question_id: one.answer for one in state.asked if one.answer is not None}
+    answered = {one.question.question_id: one.answer for one in state.questions if one.answer is not None}
     again = [
         LoggedEvent(seq=state.seq + at, event=replace(make_answer(one.question), answer="another"))
-        for at, one in enumerate(state.asked, 1)
+        for at, one in enumerate(state.questions, 1)
     ]
-    for one in fold(again, state).asked:
+    for one in fold(again, state).questions:
         assert one.answer is not None
         expected = answered.get(one.question.question_id)
         assert one.answer == expected if expected else one.answer.answer == "another"

@@ -1,1 +1,1 @@
-"""What of a conversation a model is given."""
+"""The prompt of a conversation for a model."""

@@ -1,8 +1,7 @@
-"""The prompt: stored messages and steps turned into what an adapter takes. Pure.
+"""The prompt: turns stored messages and steps into the messages of a request. Pure.
 
-Steps are one row of thinking, text and calls after another; a completion ends where its tools'
-results begin, and a paused one is one with the completion that goes on with it. A call without a result
-is left out: no dialect takes one.
+Steps are a flat list. A completion ends where the results of its tools begin; a paused completion is merged
+with the one that continues it. A call without a result is left out, because no provider accepts one.
 """
 
 import re
@@ -34,7 +33,7 @@ _BACKTICKS = re.compile("`+")
 class PastMessage(msgspec.Struct, frozen=True, kw_only=True):
     """One message of the selected path: a user's content, or an assistant's steps and replay notes.
 
-    `images` are those that the model is shown, by `blob_id`.
+    `images` are those that the model gets, by `blob_id`.
     """
 
     user: UserContent | None = None
@@ -46,7 +45,7 @@ class PastMessage(msgspec.Struct, frozen=True, kw_only=True):
 def prompt_messages(
     system: str, past: Sequence[PastMessage], steps: Sequence[Step] = (), replay: Sequence[Replay] = ()
 ) -> list[PromptMessage]:
-    """The prompt for the next completion: system, the path, then the running message's own steps."""
+    """The prompt for the next completion: system prompt, past messages, then the steps of the current run."""
     messages: list[PromptMessage] = [SystemPrompt(text=system)] if system else []
     for message in past:
         if message.user is not None:
@@ -58,7 +57,7 @@ def prompt_messages(
 
 
 def user_text(content: UserContent, shown: Container[str] = ()) -> str:
-    """A user's text followed by the attached files, each fenced and named; of images, whether it is shown."""
+    """A user's text followed by the attached files, each named and fenced; of an image the name."""
     return "\n\n".join([content.text, *(_attached(file, shown) for file in content.attachments)])
 
 
@@ -69,7 +68,7 @@ def _user_prompt(content: UserContent, images: Mapping[str, PromptImage]) -> Use
 
 
 def assistant_messages(steps: Sequence[Step], replay: Sequence[Replay]) -> list[PromptMessage]:
-    """An assistant message's steps as completions and tool results, in the order they happened."""
+    """The steps of an assistant's message as completions and tool results, in order."""
     messages: list[PromptMessage] = []
     completion_steps: list[Step] = []
     results: list[Step] = []
@@ -83,13 +82,13 @@ def assistant_messages(steps: Sequence[Step], replay: Sequence[Replay]) -> list[
             completion_steps, results = [], []
         if step is not None and (step.type == StepType.TOOL_CALL or step.status != StepStatus.INTERRUPTED):
             completion_steps.append(step)
-    # A completion that paused before it said anything has no steps, and is gone on with all the same.
+    # A completion that paused before its first step has no steps, but its note must be sent back.
     messages.extend(AssistantPrompt(replay=note) for note in notes if PAUSED_KEY in note)
     return messages
 
 
 def _join_paused(replay: Sequence[Replay]) -> Iterator[Replay]:
-    """A note for each row of steps: a paused completion's is joined with that of the next, list by list."""
+    """One note per merged completion: the lists of a paused one's note are extended by the next note's."""
     joined: Replay = {}
     for note in replay:
         for key, value in note.items():
@@ -102,7 +101,7 @@ def _join_paused(replay: Sequence[Replay]) -> Iterator[Replay]:
 
 
 def _extend(joined: Replay, key: str, value: Any) -> None:
-    """In place, on lists of its own: an imported message may hold as many notes as it likes."""
+    """Extends in place, on copies of the lists: an imported message may have very many notes."""
     existing = joined.get(key)
     if not isinstance(value, list):
         joined[key] = value
@@ -113,7 +112,7 @@ def _extend(joined: Replay, key: str, value: Any) -> None:
 
 
 def _completion(completion_steps: list[Step], results: list[Step], replay: Replay) -> list[PromptMessage]:
-    # Ids are the model's and may come again, in a completion that was cut and made anew: the last counts.
+    # A repeated completion may use the same call ids as the interrupted one: the last step counts.
     calls_by_id = {step.id_ref: step for step in completion_steps if step.type == StepType.TOOL_CALL}
     answered_ids = {step.id_ref for step in results}
     calls = [step for id_ref, step in calls_by_id.items() if id_ref in answered_ids]

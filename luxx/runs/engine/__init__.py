@@ -1,1 +1,1 @@
-"""Who drives a run: leases, heartbeat, queue, recovery, cancel."""
+"""The engine that drives runs: leases, heartbeat, slots, recovery, cancel."""

@@ -1,6 +1,6 @@
-"""The cancel signal of one drive. It reaches a wait on the network or on a tool at once, and never an append.
+"""The cancel signal of one drive. It interrupts waits on the network or on tools, but never an append.
 
-`RunCancelled` is a signal, not an error: it passes through everything that does not mean to catch it.
+`RunCancelled` is a signal, not an error: as a BaseException it passes through `except Exception`.
 """
 
 import asyncio
@@ -11,18 +11,18 @@ T = TypeVar("T")
 
 
 class RunCancelled(BaseException):
-    """A person ended the run."""
+    """The cancel signal fired: a person cancelled the run, or its time is up."""
 
 
 class CancelSignal:
-    """Fire it from the event loop's thread; only the drive's own task may wait on it."""
+    """Fire it from the event loop's thread; only the drive's own task may call `wait`."""
 
     def __init__(self) -> None:
         self.is_fired = False
         self._task: asyncio.Task[object] | None = None
 
     def fire(self) -> None:
-        """Ends the wait in progress, if any, and refuses the next. Firing again does nothing."""
+        """Interrupts the current `wait`, if any; later ones raise at once. Firing again does nothing."""
         if self.is_fired:
             return
         self.is_fired = True
@@ -51,7 +51,7 @@ class CancelSignal:
         return result
 
     async def _take_pending_cancel(self, task: asyncio.Task[object]) -> None:
-        """Takes a cancellation that came while the last work was held: here, not at the next await."""
+        """Raises a pending cancellation now, not at the next await."""
         self._task = None
         if not task.cancelling():
             return
@@ -63,7 +63,7 @@ class CancelSignal:
             raise
 
     async def shield(self, awaitable: Awaitable[T]) -> T:
-        """The awaitable's result, which the signal does not interrupt although it is inside a `wait`."""
+        """The awaitable's result; the signal does not interrupt it inside a `wait`."""
         task, self._task = self._task, None
         try:
             return await awaitable
@@ -74,10 +74,10 @@ class CancelSignal:
 
 
 async def run_in_own_task(work: Coroutine[Any, Any, None]) -> None:
-    """Awaits the work in a task of its own: every token wakes it, and what waits for it is deep."""
+    """Awaits the work in its own task: each token wakes only this task, not the deep stack that awaits it."""
     task = asyncio.create_task(work)
     try:
         await task
     finally:
         if task.done() and not task.cancelled():
-            task.exception()  # Seen, also where a cancellation came at the same moment.
+            task.exception()  # Retrieved, so that asyncio does not log it after a simultaneous cancellation.

@@ -1,7 +1,7 @@
-"""The engine: that a run is driven, by one process at a time, and driven again after a crash.
+"""Drives runs: each run in one process at a time, and again after a crash.
 
-What has happened is the log's to say; this only knows which drives are on in this process. Who is alive,
-who lost a run and who waits for a place is found out in `reaping.py`.
+The driver only knows the drives of this process; the log has the state of each run. `heartbeat.py` finds lost
+and queued runs.
 """
 
 import asyncio
@@ -16,34 +16,34 @@ from sqlalchemy.exc import SQLAlchemyError
 from luxx.infra.bus.core import Bus
 from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.store.engine import Store
-from luxx.runs.engine import processes as leases
+from luxx.runs.engine import processes
 from luxx.runs.engine.cancel import CancelSignal, RunCancelled
 from luxx.runs.engine.failing import fail_run
 from luxx.runs.engine.heartbeat import ActiveDrive, Heartbeat
-from luxx.runs.engine.processes import ProcessInfo, unregister
+from luxx.runs.engine.processes import ClaimedRun, ProcessInfo
 from luxx.runs.log.events import LostRun
 from luxx.wire.run import Run, RunStatus
 
 Drive = Callable[[str, int, CancelSignal], Awaitable[None]]
 
 MAX_LOSSES = 100
-"""A run that was lost this often brings its process down, or cannot be read; it is given up."""
+"""A run that was lost this often crashes its process or cannot be read; it ends as failed."""
 
-INTERRUPTED_TOO_OFTEN = f"This run was interrupted {MAX_LOSSES} times and is not taken up again."
+INTERRUPTED_TOO_OFTEN = f"This run was interrupted {MAX_LOSSES} times ; it is not started again."
 
 CANCEL = "cancel"
-"""The bus's topic for the id of a run that a person has ended: who drives it stops at once."""
+"""Bus topic with the id of a cancelled run: the process that drives it fires its cancel signal."""
 
 QUEUE = "queue"
-"""The bus's topic that says, without a word, that a run may wait for somebody to drive it."""
+"""Bus topic without a payload: a run may wait in the queue, so processes scan it."""
 
 logger = structlog.get_logger()
 
 
 class RunDriver:
-    """One per process. `is_alone` where no other process may serve the database.
+    """Drives runs; one per process. `is_alone`: no other process may serve the database.
 
-    `at_beat` is what else has to be looked at as often as who is alive.
+    `on_heartbeat` is called after each heartbeat.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class RunDriver:
         self.heartbeat.on_each_heartbeat(on_heartbeat)
 
     async def open(self) -> None:
-        """Takes up what dead processes left and what is queued, and goes on doing so until `leave`."""
+        """Claims the runs of dead processes and queued runs, from now on until `stop_admitting`."""
         self.is_open = True
         self._bus.on(CANCEL, self._on_cancel)
         self._bus.on(QUEUE, lambda _process, _nothing: self.heartbeat.request_scan())
@@ -84,11 +84,11 @@ class RunDriver:
         await self.heartbeat.open()
 
     def stop_admitting(self) -> None:
-        """Takes nothing more; what is driven here goes on, under its lease, until `drain` or `close`."""
+        """Claims no more runs; the drives of this process continue until `drain` or `close`."""
         self.is_open = False
 
     async def drain(self, seconds: float) -> None:
-        """Returns when nothing is driven here, after `seconds`, or once `hurry` is called."""
+        """Waits until no run is driven here, for `seconds`, or until `end_drain` is called."""
         await self.heartbeat.stop_scanning()
         end_drain = asyncio.create_task(self._drain_ended.wait())
         until = time.monotonic() + seconds
@@ -102,7 +102,7 @@ class RunDriver:
         self._drain_ended.set()
 
     async def close(self) -> None:
-        """Hands what is still driven here over: it is as its log says, and others are told of it."""
+        """Cancels the remaining drives and releases their runs, so that other processes continue them."""
         self.stop_admitting()
         tasks = [driven.task for driven in self._driven.values()]
         for task in tasks:
@@ -112,26 +112,26 @@ class RunDriver:
         try:
             await self._store.write_rows(self._unregister)
         except SQLAlchemyError:
-            # The lease will be over before long.
+            # The lease expires soon.
             logger.exception("leases_not_released")
         if tasks:
             self._bus.publish(QUEUE, b"")
 
     async def begin(self, run: Run) -> None:
-        """Drives a run that was admitted here just now, or sees to it that it is driven in its turn."""
+        """Drives a newly admitted run or, if it is queued, requests a scan of the queue."""
         if run.status == RunStatus.RUNNING:
             await self.start(run.id, 1)
             return
         self.wake()
 
     def wake(self) -> None:
-        """A run waits for a place: somebody is to look."""
+        """Requests a scan of the queue in all processes."""
         self.heartbeat.has_queue = True
         self._bus.publish(QUEUE, b"")
         self.heartbeat.request_scan()
 
     async def start(self, run_id: str, fence: int) -> None:
-        """Drives a run that this process has taken."""
+        """Drives a run that this process has claimed."""
         active = self._driven.get(run_id)
         if active is not None:
             if active.fence >= fence:
@@ -143,14 +143,14 @@ class RunDriver:
         if (start_event := self._starts.pop(run_id, None)) is not None:
             start_event.set()
 
-    async def start_claimed(self, claimed: list[leases.ClaimedRun]) -> None:
-        """Drives runs that were taken up, but for one that was taken up too often."""
+    async def start_claimed(self, claimed: list[ClaimedRun]) -> None:
+        """Drives claimed runs; one that was lost MAX_LOSSES times ends as failed."""
         for run in claimed:
             if run.losses < MAX_LOSSES:
-                logger.info("run_taken_up", run_id=run.run_id, fence=run.fence)
+                logger.info("run_claimed", run_id=run.run_id, fence=run.fence)
                 await self.start(run.run_id, run.fence)
                 continue
-            logger.error("run_given_up", run_id=run.run_id, fence=run.fence)
+            logger.error("run_failed_permanently", run_id=run.run_id, fence=run.fence)
             await self._store.write_rows(
                 lambda connection, run=run: fail_run(
                     connection, run.run_id, run.fence, error=INTERRUPTED_TOO_OFTEN, kind="given_up"
@@ -158,26 +158,26 @@ class RunDriver:
             )
 
     async def cancel(self, run_id: str) -> None:
-        """Fires the cancel signal of a run that a person has ended, wherever it is driven.
+        """Fires the cancel signal of a cancelled run, in whichever process drives it.
 
-        One that nobody drives is driven to its end here. That is asked of the database in any case: what
-        is driven here may be another's since a moment ago, or about to wait for a person.
+        A run that no process drives is claimed and ended here. The claim is always tried: another process may
+        have claimed a run that this one drives, or the run may have begun to wait for a person.
         """
         self._fire(run_id)
         self._bus.publish(CANCEL, run_id.encode())
         claimed = await self._store.write_rows(
-            lambda connection: leases.claim_one(connection, self.process, run_id, is_alone=self._is_alone)
+            lambda connection: processes.claim_one(connection, self.process, run_id, is_alone=self._is_alone)
         )
         await self.start_claimed(claimed)
 
     async def wait(self, run_id: str, seconds: float | None) -> None:
-        """Returns when this process no longer drives the run, or after `seconds`."""
+        """Waits until this process no longer drives the run, or for `seconds`."""
         driven = self._driven.get(run_id)
         if driven is not None:
             await asyncio.wait([driven.task], timeout=seconds)
 
     async def wait_for_start(self, run_id: str, seconds: float) -> None:
-        """Returns once this process drives the run, or after `seconds`."""
+        """Waits until this process drives the run, or for `seconds`."""
         if run_id in self._driven:
             return
         started = self._starts[run_id] = asyncio.Event()
@@ -190,11 +190,11 @@ class RunDriver:
                 del self._starts[run_id]
 
     def drives(self) -> dict[str, ActiveDrive]:
-        """What is driven here just now."""
+        """The current drives of this process, by run id."""
         return dict(self._driven)
 
     def abandon(self, run_id: str, driven: ActiveDrive) -> None:
-        """Ends a drive whose run is another process's now, or gone."""
+        """Ends a drive whose run was deleted or claimed by another process."""
         if self._driven.get(run_id) is driven:
             logger.info("run_lost", run_id=run_id)
             driven.task.cancel()
@@ -209,8 +209,8 @@ class RunDriver:
         return driven is not None
 
     def _unregister(self, connection: Connection) -> None:
-        leases.release(connection, self.process)
-        unregister(connection, self.process)
+        processes.release(connection, self.process)
+        processes.unregister(connection, self.process)
 
     async def _run_drive(self, run_id: str, fence: int, signal: CancelSignal) -> None:
         try:
@@ -218,7 +218,7 @@ class RunDriver:
         except LostRun:
             logger.info("run_lost", run_id=run_id)
         except (Exception, RunCancelled):
-            # The log says where it stands; the reaper finds that nobody drives it.
+            # The log has the state of the run; the heartbeat finds that no process drives it.
             logger.exception("drive_failed", run_id=run_id)
         finally:
             driven = self._driven.get(run_id)
@@ -227,7 +227,7 @@ class RunDriver:
             self._release_slot()
 
     def _release_slot(self) -> None:
-        """A run has ended: whoever waits for its place may have it."""
+        """Requests a scan of the queue, because a slot is free."""
         if not self.heartbeat.has_queue:
             return
         if self.is_open:

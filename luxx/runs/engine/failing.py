@@ -1,7 +1,7 @@
-"""The last resort for a run that cannot be driven: it ends as failed, and no message is stored.
+"""Ends a run that cannot be driven as failed, without a message.
 
-For what keeps a run from ending in the loop's own way: its log cannot be read, its message cannot be
-stored, or it brought its process down too often. Without this it would be taken up for ever.
+For a run whose log cannot be read, whose message cannot be stored, or which crashed its process too often.
+Without this, processes would claim it again and again.
 """
 
 from typing import Any
@@ -30,7 +30,10 @@ _owned_run = select(_runs.c.last_seq, _runs.c.message_id, _runs.c.usage).where(
 
 
 def fail_run(connection: Connection, run_id: str, fence: int, *, error: str, kind: str) -> None:
-    """Ends the run with `error` and `done` and frees its conversation, if it is still ours."""
+    """Ends the run with the events `error` and `done` and releases its conversation, if it has this fence.
+
+    Raises LostRun if another process claims it meanwhile.
+    """
     run = connection.execute(_owned_run, {"run_id": run_id, "fence": fence}).one_or_none()
     if run is None:
         return

@@ -1,7 +1,7 @@
-"""The beat of a process, and what it looks for: that it counts as alive, that what it drives is still its
-own, which runs nobody drives, which wait for a place, and what the database says that is not true.
+"""The heartbeat of a process: renews its lease, checks its drives, and claims lost and queued runs.
 
-Looking is done at each beat, when a place is free, and when another process says so; the beat suffices.
+A scan for runs follows each heartbeat; a free slot or a message of another process requests one earlier. A
+repair clears conversations that name an ended run as active.
 """
 
 import asyncio
@@ -18,41 +18,39 @@ from luxx.domain.conversations.models import ConversationRow
 from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
-from luxx.runs.engine import processes
-from luxx.runs.engine import processes as leases
-from luxx.runs.engine import slots as places
+from luxx.runs.engine import processes, slots
 from luxx.runs.engine.cancel import CancelSignal
-from luxx.runs.engine.processes import ProcessInfo
+from luxx.runs.engine.processes import ClaimedRun, OwnedRun, ProcessInfo
 from luxx.runs.models import RunRow
 from luxx.wire.run import ENDED, RunKind
 
 HEARTBEATS_PER_LEASE = 4
-"""How often a lease is renewed within its length: a process may miss three beats and stays alive."""
+"""Renewals per lease: a process that misses three heartbeats keeps its lease."""
 
 MAX_HEARTBEAT_SECONDS = 1.0
-"""Seconds; a process that died is missed so long after its lease at the latest."""
+"""Longest interval between heartbeats; other processes notice an expired lease within this time."""
 
 GRACE_HEARTBEATS = 3
-"""A process that could not beat for about a lease lets others beat first: they could not either, perhaps, and
-are alive."""
+"""A process that missed heartbeats for about a lease waits this many before it claims lost runs: the others
+may have missed theirs for the same reason and be alive."""
 
 LATE_HEARTBEATS = 2
-"""So many beats before the end of its own lease others' may be over: they beat a little earlier."""
+"""A process is late this many heartbeats before the end of its lease; others' leases may end earlier."""
 
 REPAIR_SECONDS = 60.0
-"""How often conversations are looked through for untruths: all that name a run are read."""
+"""Interval of the repair, which reads all conversations with an active run."""
 
 SCAN_TIMEOUT_SECONDS = 5.0
-"""How long a look that is under way may take when the process is to stop."""
+"""How long a stopping process waits for a scan in progress."""
 
 RETRY_AT_ONCE_BELOW = 3
-"""Taken up less often than this, a run whose drive failed is taken up again at once, else after a lease."""
+"""With a lower fence, a run whose drive failed is claimed again at once, else after a lease."""
 
 logger = structlog.get_logger()
 
 
 class ActiveDrive(msgspec.Struct):
-    """A drive that is on in this process."""
+    """A drive in this process."""
 
     task: asyncio.Task[None]
     signal: CancelSignal
@@ -60,7 +58,7 @@ class ActiveDrive(msgspec.Struct):
 
 
 class DriveControl(Protocol):
-    """Who drives runs here (`durable.py`). Once it is not `is_open`, it takes nothing more."""
+    """The part of the run driver (`driver.py`) that the heartbeat uses. Not `is_open`: claim no more runs."""
 
     is_open: bool
     admission_lock: AbstractAsyncContextManager[object]
@@ -69,21 +67,21 @@ class DriveControl(Protocol):
 
     def abandon(self, run_id: str, driven: ActiveDrive) -> None: ...
 
-    async def start_claimed(self, claimed: list[leases.ClaimedRun]) -> None: ...
+    async def start_claimed(self, claimed: list[ClaimedRun]) -> None: ...
 
 
 class ScanResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one look at the database found; `kinds` are those that this process takes just now."""
+    """The result of a scan. `kinds`: the kinds of runs that this process claims."""
 
     kinds: frozenset[RunKind]
-    lost: list[leases.ClaimedRun]
+    lost: list[ClaimedRun]
     cancelled: list[str]
     queued: set[RunKind]
 
 
 class Heartbeat:
-    """One per process. `has_queue`: runs wait for a place, as far as is known here; `has_others_queue`: of
-    kinds that this process leaves to others."""
+    """One per process. `has_queue`: the last scan found queued runs; `has_others_queue`: also of kinds that
+    this process leaves to others."""
 
     def __init__(
         self,
@@ -105,7 +103,7 @@ class Heartbeat:
         if not is_alone:
             self._interval = min(self._interval, MAX_HEARTBEAT_SECONDS)
         self._scan_requested = asyncio.Event()
-        self._orphaned_runs: dict[leases.ClaimedRun, float] = {}
+        self._orphaned_runs: dict[ClaimedRun, float] = {}
         self._last_heartbeat = self._grace_until = 0.0
         self._next_repair = 0.0
         self._heartbeat_work: list[Callable[[], Awaitable[None]]] = []
@@ -118,14 +116,11 @@ class Heartbeat:
         self.has_others_queue = False
 
     def on_each_heartbeat(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Has `work` done at the start and after each beat: what is due at a time of the day, for example.
-
-        Beats do not wait for it.
-        """
+        """Calls `work` at the start and after each heartbeat; heartbeats do not wait for it."""
         self._heartbeat_work.append(work)
 
     async def open(self) -> None:
-        """Makes the process known, takes up what there is, then goes on beating and looking."""
+        """Registers the process and runs a repair and a scan; then starts the loops."""
         lease = None if self._is_alone else self._lease_seconds
         await self._store.first(lambda connection: processes.register(connection, self._process, lease))
         self._last_heartbeat = time.monotonic()
@@ -137,22 +132,22 @@ class Heartbeat:
         self._maintenance_task = asyncio.create_task(self._maintenance_loop())
 
     async def stop_scanning(self) -> None:
-        """Takes nothing more up, once what a look has found is driven; the beat goes on."""
+        """Ends the scans; the runs of a scan in progress are still driven. The heartbeat continues."""
         self._is_scanning = False
         self._scan_requested.set()
         if self._scan_task is not None:
-            # Cut off, it may have taken runs that nobody would drive.
+            # A cancelled scan may have claimed runs that this process then would not drive.
             await asyncio.wait([self._scan_task], timeout=SCAN_TIMEOUT_SECONDS)
         await _cancel_task(self._scan_task)
 
     async def close(self) -> None:
-        """Ends the beat too; the process counts as dead once its lease is over, if it does not say so."""
+        """Ends the scans and the heartbeat. Unless the caller unregisters the process, its lease expires."""
         await self.stop_scanning()
         await _cancel_task(self._maintenance_task)
         await _cancel_task(self._heartbeat_task)
 
     def request_scan(self) -> None:
-        """Looks soon, once for all who ask until then."""
+        """Requests a scan soon; one scan serves all earlier requests."""
         self._scan_requested.set()
 
     async def _heartbeat_loop(self) -> None:
@@ -161,8 +156,8 @@ class Heartbeat:
             try:
                 await self._send_heartbeat()
             except Exception:
-                # Whatever it was, the next beat may succeed; without beats every run here would be lost.
-                logger.exception("beat_failed")
+                # Continue after any error: without heartbeats this process would lose its runs.
+                logger.exception("heartbeat_failed")
 
     async def _scan_loop(self) -> None:
         while self._is_scanning:
@@ -171,8 +166,8 @@ class Heartbeat:
             try:
                 await self._scan()
             except Exception:
-                # The next beat looks again.
-                logger.exception("look_failed")
+                # The next heartbeat scans again.
+                logger.exception("queue_scan_failed")
 
     async def _maintenance_loop(self) -> None:
         while True:
@@ -183,11 +178,11 @@ class Heartbeat:
                     if self._driver.is_open:
                         await work()
                 except Exception:
-                    # After the next beat it is tried again.
-                    logger.exception("tending_failed")
+                    # The next heartbeat tries again.
+                    logger.exception("maintenance_failed")
 
     def _is_late(self) -> bool:
-        """Whether others may count as dead that only could not beat, as this process could not."""
+        """Whether this process missed heartbeats for about a lease; the others may have missed theirs too."""
         return (
             time.monotonic() - self._last_heartbeat > self._lease_seconds - LATE_HEARTBEATS * self._interval
         )
@@ -197,7 +192,7 @@ class Heartbeat:
         if not self._is_alone:
             was_alive = await self._store.first(lambda connection: self._renew(connection, is_late=is_late))
             if not was_alive:
-                logger.warning("process_was_declared_dead", process=self._process.id)
+                logger.warning("process_lease_was_expired", process=self._process.id)
         now = self._last_heartbeat = time.monotonic()
         if is_late:
             self._grace_until = now + GRACE_HEARTBEATS * self._interval
@@ -212,13 +207,13 @@ class Heartbeat:
         return was_alive
 
     async def _check_own(self) -> None:
-        """Ends what a person ended and what is no longer ours; finds what is ours and not driven."""
+        """Cancels the cancelled runs, abandons those of other processes, claims own runs without a drive."""
         own_drives = self._driver.drives()
 
-        def read(connection: Connection) -> tuple[list[leases.OwnedRun], set[str]]:
-            owned = leases.owned_by(connection, self._process.id)
+        def read(connection: Connection) -> tuple[list[OwnedRun], set[str]]:
+            owned = processes.owned_by(connection, self._process.id)
             missed = own_drives.keys() - {run.run_id for run in owned}
-            return owned, leases.lost_to_others(connection, self._process.id, missed)
+            return owned, processes.lost_to_others(connection, self._process.id, missed)
 
         run_read = self._store.read_rows if self._is_alone else self._store.first
         owned, lost_to_others = await run_read(read)
@@ -229,12 +224,12 @@ class Heartbeat:
                 own_drives[run.run_id].signal.fire()
         driven = self._driver.drives()
         await self._claim_orphaned(
-            [leases.ClaimedRun(run.run_id, run.fence) for run in owned if run.run_id not in driven]
+            [ClaimedRun(run.run_id, run.fence) for run in owned if run.run_id not in driven]
         )
 
-    async def _claim_orphaned(self, orphaned_runs: list[leases.ClaimedRun]) -> None:
-        """Takes up what the database calls driven here and is not: its drive failed. One that was admitted
-        a moment ago is about to be driven, so it is given a beat."""
+    async def _claim_orphaned(self, orphaned_runs: list[ClaimedRun]) -> None:
+        """Claims own runs again whose drive failed. A newly admitted run has no drive yet, so it gets half a
+        heartbeat of time."""
         now = time.monotonic()
         self._orphaned_runs = {run: self._orphaned_runs.get(run, now) for run in orphaned_runs}
         due = [
@@ -244,7 +239,7 @@ class Heartbeat:
         ]
         if due and self._driver.is_open:
             claimed = await self._store.write_rows(
-                lambda connection: leases.claim(connection, self._process.id, due)
+                lambda connection: processes.claim(connection, self._process.id, due)
             )
             await self._driver.start_claimed(claimed)
 
@@ -267,28 +262,28 @@ class Heartbeat:
     def _read_scan(self, connection: Connection) -> ScanResult:
         own_id = self._process.id
         are_workers_up = not self._is_alone and processes.has_workers(connection)
-        kinds = places.kinds_of(self._process.kind, are_workers_up=are_workers_up)
-        # When the database is back, whoever looks before anybody has beaten would find all of them dead.
+        kinds = slots.kinds_of(self._process.kind, are_workers_up=are_workers_up)
+        # After a database outage all leases are expired until the other processes renew theirs.
         may_claim_lost = self._is_alone or (not self._is_late() and time.monotonic() >= self._grace_until)
         return ScanResult(
             kinds=kinds,
-            lost=leases.find_lost(connection, own_id, kinds, is_alone=self._is_alone)
+            lost=processes.find_lost(connection, own_id, kinds, is_alone=self._is_alone)
             if may_claim_lost
             else [],
-            cancelled=leases.find_cancelled(connection),
-            queued=places.queued_kinds(connection),
+            cancelled=processes.find_cancelled(connection),
+            queued=slots.queued_kinds(connection),
         )
 
-    def _claim_undriven(self, connection: Connection, scan: ScanResult) -> list[leases.ClaimedRun]:
-        """What nobody drives and has a place, or needs none."""
+    def _claim_undriven(self, connection: Connection, scan: ScanResult) -> list[ClaimedRun]:
+        """Claims lost runs, which have their slot, and cancelled ones, which need none."""
         own_id = self._process.id
-        claimed = leases.claim(connection, own_id, scan.lost)
+        claimed = processes.claim(connection, own_id, scan.lost)
         for run_id in scan.cancelled:
-            claimed += leases.claim_undriven(connection, own_id, run_id)
+            claimed += processes.claim_undriven(connection, own_id, run_id)
         return claimed
 
-    def _claim_queued(self, connection: Connection, scan: ScanResult) -> list[leases.ClaimedRun]:
-        return places.claim_queued(connection, self._process.id, scan.kinds, self._limits)
+    def _claim_queued(self, connection: Connection, scan: ScanResult) -> list[ClaimedRun]:
+        return slots.claim_queued(connection, self._process.id, scan.kinds, self._limits)
 
     async def _repair_if_due(self) -> None:
         if time.monotonic() >= self._next_repair:
@@ -298,7 +293,9 @@ class Heartbeat:
         self._next_repair = time.monotonic() + REPAIR_SECONDS
         stale = await self._store.read_rows(find_stale)
         if stale:
-            logger.warning("conversations_freed", conversations=[conversation for conversation, _ in stale])
+            logger.warning(
+                "stale_active_runs_cleared", conversations=[conversation for conversation, _ in stale]
+            )
             await self._store.write_rows(lambda connection: clear_stale(connection, stale))
 
 
@@ -324,11 +321,11 @@ _clear_active_run = (
 
 
 def find_stale(connection: Connection) -> list[tuple[str, str]]:
-    """Conversations and the runs that they wrongly name."""
+    """Conversations with an active run that has ended or was deleted, and the id of that run."""
     return [(row.id, row.run_id) for row in connection.execute(_stale)]
 
 
 def clear_stale(connection: Connection, stale: list[tuple[str, str]]) -> None:
-    """Frees conversations that still name the same run; one that has ended never runs again."""
+    """Clears the active run of those conversations that still name the same run."""
     for conversation_id, run_id in stale:
         connection.execute(_clear_active_run, {"b_id": conversation_id, "b_run": run_id})

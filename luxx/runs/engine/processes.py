@@ -1,7 +1,7 @@
-"""Which process drives which run. A run is taken by one conditional UPDATE that raises its fence.
+"""Processes with their leases, and the runs that they own.
 
-It belongs to its owner for as long as that process is alive (`processes.py`). Every append names the fence
-it was taken with, so a process that lost a run cannot write to it.
+One conditional UPDATE claims a run and raises its fence. The run belongs to its owner while that process has
+a lease. Every append names the fence of its claim, so a process that lost a run cannot write to it.
 """
 
 import os
@@ -48,7 +48,7 @@ class ProcessKind(StrEnum):
 
 
 class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Who a process is. `id` is new at each start and owns the runs that it drives."""
+    """The identity of a process. `id` is new at each start; runs name it as their owner."""
 
     id: str
     kind: ProcessKind
@@ -59,14 +59,14 @@ class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessView(ProcessInfo, frozen=True, kw_only=True):
-    """A process as operators see it. `runs`: how many it drives. One that is not alive is about to go."""
+    """A process as operators see it. `runs`: how many it drives. A dead process is soon deleted."""
 
     is_alive: bool
     runs: int
 
 
 def this_process(process_id: str, kind: ProcessKind) -> ProcessInfo:
-    """The process that asks."""
+    """The ProcessInfo of the current process."""
     return ProcessInfo(
         id=process_id,
         kind=kind,
@@ -83,7 +83,7 @@ _delete_process = delete(_processes).where(_processes.c.id == bindparam("b_id"))
 
 
 def register(connection: Connection, process: ProcessInfo, lease_seconds: float | None) -> None:
-    """Makes the process known. Without `lease_seconds` it is alone: no other can be alive, nothing ends."""
+    """Inserts the process. Without `lease_seconds` it is the only one and its lease has no end."""
     if lease_seconds is None:
         connection.execute(delete(_processes))
     until = None if lease_seconds is None else database_time(connection) + lease_seconds
@@ -92,7 +92,7 @@ def register(connection: Connection, process: ProcessInfo, lease_seconds: float 
 
 
 def renew(connection: Connection, process: ProcessInfo, lease_seconds: float) -> bool:
-    """Extends the process's lease. False where it had been declared dead: then it is known again."""
+    """Extends the process's lease. False if its row was deleted as expired; then it is inserted again."""
     renewed = connection.execute(
         update(_processes)
         .where(_processes.c.id == process.id)
@@ -105,17 +105,17 @@ def renew(connection: Connection, process: ProcessInfo, lease_seconds: float) ->
 
 
 def delete_expired(connection: Connection) -> None:
-    """Forgets processes whose lease is over; one that still lives makes itself known again."""
+    """Deletes processes with an expired lease; one that is still alive inserts itself again in `renew`."""
     connection.execute(delete(_processes).where(_processes.c.lease_until < database_time(connection)))
 
 
 def unregister(connection: Connection, process_id: str) -> None:
-    """The process ends by itself."""
+    """Deletes the process when it stops."""
     connection.execute(_delete_process, {"b_id": process_id})
 
 
 def alive_process_ids(connection: Connection) -> Select[str]:
-    """The ids of processes that are alive, as SQL."""
+    """A query of the ids of processes that are alive."""
     return select(_processes.c.id).where(_is_alive(connection))
 
 
@@ -126,13 +126,13 @@ def has_workers(connection: Connection) -> bool:
 
 
 class ProcessService:
-    """One per process."""
+    """Lists the processes for operators."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def list_page(self, caller: Caller, *, page: int, page_size: int) -> tuple[list[ProcessView], int]:
-        """The processes of this database, newest first, and how many there are. Raises NotAllowed."""
+        """A page of the processes, newest first, and how many there are. Raises NotAllowed for others."""
         caller.require_operator()
         all_processes = await self._store.read(read_processes)
         begin = (page - 1) * page_size
@@ -140,7 +140,7 @@ class ProcessService:
 
 
 def read_processes(session: Session) -> list[ProcessView]:
-    """All that are known, newest first. For operators: of users it tells but how many runs there are."""
+    """All processes, newest first, with the number of runs of each."""
     connection = session.connection()
     driven = (
         select(_runs.c.owner, func.count().label("runs"))
@@ -175,14 +175,14 @@ def _is_alive(connection: Connection) -> ColumnElement[bool]:
 
 
 UNDRIVEN = (RunStatus.QUEUED.value, RunStatus.WAITING.value, RunStatus.PAUSED.value)
-"""Statuses in which no process drives a run, so that any may take it."""
+"""Statuses in which no process drives a run, so that any process may claim it."""
 
 _is_running = _runs.c.status == RunStatus.RUNNING.value
 
 
 class ClaimedRun(msgspec.Struct, frozen=True):
-    """A run that is ours now; `fence` above 1 means that somebody drove it before, `losses` how often a
-    process that drove it was lost."""
+    """A run that this process owns. `fence` above 1: it was driven before. `losses`: how often its process
+    was lost."""
 
     run_id: str
     fence: int
@@ -190,7 +190,7 @@ class ClaimedRun(msgspec.Struct, frozen=True):
 
 
 class OwnedRun(msgspec.Struct, frozen=True):
-    """A run that a process drives, as its row has it."""
+    """A run that a process drives according to its row."""
 
     run_id: str
     fence: int
@@ -198,7 +198,7 @@ class OwnedRun(msgspec.Struct, frozen=True):
 
 
 def owned_by(connection: Connection, owner: str) -> list[OwnedRun]:
-    """What the database calls driven by `owner`."""
+    """The runs that `owner` drives according to the database."""
     rows = connection.execute(
         select(_runs.c.id, _runs.c.fence, _runs.c.is_cancelled).where(_is_running, _runs.c.owner == owner)
     )
@@ -206,7 +206,7 @@ def owned_by(connection: Connection, owner: str) -> list[OwnedRun]:
 
 
 def lost_to_others(connection: Connection, owner: str, run_ids: Collection[str]) -> set[str]:
-    """Those of the runs that `owner` drove and that another drives or will drive now, or that are gone."""
+    """Those of the runs that no longer belong to `owner`: claimed by another process, lost or deleted."""
     if not run_ids:
         return set()
     rows = connection.execute(
@@ -219,9 +219,9 @@ def lost_to_others(connection: Connection, owner: str, run_ids: Collection[str])
 def find_lost(
     connection: Connection, owner: str, kinds: Collection[RunKind], *, is_alone: bool
 ) -> list[ClaimedRun]:
-    """Running runs that nobody drives, oldest first, with the fence they have.
+    """Running runs whose owner is dead, oldest first, with their current fence.
 
-    `is_alone`: whoever else is named cannot be alive.
+    `is_alone`: no other process is alive.
     """
     rows = connection.execute(
         select(_runs.c.id, _runs.c.fence)
@@ -232,7 +232,7 @@ def find_lost(
 
 
 def claim(connection: Connection, owner: str, lost_runs: Sequence[ClaimedRun]) -> list[ClaimedRun]:
-    """Takes running runs whose fence is still the one that was found; nobody else can have them then."""
+    """Claims those of the runs whose fence has not changed; so only one process can claim a run."""
     claimed: list[ClaimedRun] = []
     for run in lost_runs:
         losses = connection.execute(
@@ -247,7 +247,7 @@ def claim(connection: Connection, owner: str, lost_runs: Sequence[ClaimedRun]) -
 
 
 def claim_undriven(connection: Connection, owner: str, run_id: str) -> list[ClaimedRun]:
-    """Takes a run that is queued, waits for a person or is paused."""
+    """Claims a run that is queued, paused or waits for a person; an empty list if it has another status."""
     row = connection.execute(
         update(_runs)
         .where(_runs.c.id == run_id, _runs.c.status.in_(UNDRIVEN))
@@ -264,11 +264,11 @@ def claim_undriven(connection: Connection, owner: str, run_id: str) -> list[Clai
 
 
 def find_cancelled(connection: Connection) -> list[str]:
-    """Runs that a person ended while nobody drove them, and that must be driven to their end."""
+    """Cancelled runs that no process drives; a drive must end them."""
     return list(
         connection.scalars(
             select(_runs.c.id).where(
-                # As the index of these few rows has it.
+                # The condition of the partial index `ix_runs_cancelled`.
                 _runs.c.is_cancelled,
                 _runs.c.finished_at.is_(None),
                 _runs.c.status.in_(UNDRIVEN),
@@ -278,7 +278,7 @@ def find_cancelled(connection: Connection) -> list[str]:
 
 
 def claim_one(connection: Connection, owner: str, run_id: str, *, is_alone: bool) -> list[ClaimedRun]:
-    """Takes one run if nobody drives it."""
+    """Claims one run if no process drives it."""
     claimed = claim_undriven(connection, owner, run_id)
     if claimed:
         return claimed
@@ -291,7 +291,7 @@ def claim_one(connection: Connection, owner: str, run_id: str, *, is_alone: bool
 
 
 def release(connection: Connection, owner: str) -> None:
-    """Gives up what `owner` still holds, so that another process need not wait until it counts as dead."""
+    """Releases the runs of `owner`, so that other processes can claim them before its lease expires."""
     connection.execute(update(_runs).where(_is_running, _runs.c.owner == owner).values(owner=None))
 
 
@@ -300,7 +300,7 @@ def _of_kinds(kinds: Collection[RunKind]) -> ColumnElement[bool]:
 
 
 def _is_lost(connection: Connection, owner: str, *, is_alone: bool) -> ColumnElement[bool]:
-    # What is its own a process knows itself, whatever has become of its lease.
+    # A process checks its own runs in memory, even if its lease has expired.
     others = _runs.c.owner != owner
     if not is_alone:
         others = and_(others, _runs.c.owner.not_in(alive_process_ids(connection)))
@@ -308,37 +308,37 @@ def _is_lost(connection: Connection, owner: str, *, is_alone: bool) -> ColumnEle
 
 
 class RunEngine(Protocol):
-    """Who drives runs (`durable.py`)."""
+    """The interface of the run driver (`driver.py`)."""
 
     process: str
-    """The name of this process, which owns the runs that it drives."""
+    """The id of this process, the owner of the runs that it drives."""
 
     is_open: bool
-    """Whether it takes anything more."""
+    """Whether it admits and claims runs."""
 
     admission_lock: AbstractAsyncContextManager[object]
-    """For whatever counts places: where processes share a database, one at a time in each of them. A frozen
-    one then stands in the line for the lock once, and not with every message that it was sent."""
+    """Held while slots are counted: one transaction at a time per process, if processes share a database. So
+    a frozen process waits once for the database lock, and not once per message."""
 
     async def begin(self, run: Run) -> None:
-        """Drives a run that was admitted just now, or sees to it that it is driven in its turn."""
+        """Drives a newly admitted run or, if it is queued, requests a scan of the queue."""
         ...
 
     async def cancel(self, run_id: str) -> None:
-        """Fires the cancel signal of a run that a person has ended, wherever it is driven.
+        """Fires the cancel signal of a cancelled run, in whichever process drives it.
 
-        One that nobody drives is driven to its end here.
+        A run that no process drives is claimed and ended here.
         """
         ...
 
     def wake(self) -> None:
-        """A run waits for a place: somebody is to look."""
+        """Requests a scan of the queue in all processes."""
         ...
 
     async def wait(self, run_id: str, seconds: float | None) -> None:
-        """Returns when the run is no longer driven in this process, or after `seconds`."""
+        """Waits until this process no longer drives the run, or for `seconds`."""
         ...
 
     async def wait_for_start(self, run_id: str, seconds: float) -> None:
-        """Returns once the run is driven in this process, or after `seconds`. For one waiter at a time."""
+        """Waits until this process drives the run, or for `seconds`. One waiter per run at a time."""
         ...

@@ -1,10 +1,9 @@
-"""Places: how many runs may be in progress, who waits for a place, and who gets the next one.
+"""Slots: how many runs may be in progress, which runs wait for a slot, and which run gets the next one.
 
-A place is a running run with its subagents, which need none: they would wait for the run that waits for
-them. While all that it does is wait for subagents that wait for persons, it holds none either, and the first
-subagent that goes on needs one again. The next one goes to the user with the fewest of them, then to who
-waits longest.
-Admissions and the queue count under one lock, so that no place is given twice.
+A running run needs one slot. Its subagents need none: they would wait for the run that waits for them. A run
+that only waits for subagents which wait for persons frees its slot; the first of these subagents that
+continues needs one again. A free slot goes to the user with the fewest running runs, then to the oldest run.
+Admission and the queue count slots under one lock, so that no slot is used twice.
 """
 
 import heapq
@@ -24,13 +23,13 @@ from luxx.runs.subagents import IdleRuns, find_idle
 from luxx.wire.run import RunKind, RunStatus
 
 ADMISSION_LOCK = 7_402_118
-"""The PostgreSQL advisory lock that admissions take in turn."""
+"""The PostgreSQL advisory lock that serialises the counting of slots."""
 
 RETRY_SECONDS = 5
-"""When to try again after a full house: some run will have ended."""
+"""The Retry-After value if all slots and the queue are full."""
 
 WORKER_KINDS = frozenset({RunKind.ROOM, RunKind.TASK})
-"""What workers drive where there are any; a chat begins where it arrives."""
+"""The kinds that only workers claim if there are any; a chat starts in the process that admits it."""
 
 _runs = table_of(RunRow)
 _needs_slot = _runs.c.parent_run_id.is_(None)
@@ -41,7 +40,9 @@ _counts = (
     .group_by(_runs.c.user_id, _runs.c.status)
 )
 _queued = _runs.c.status == RunStatus.QUEUED.value
-_position_of_user = func.row_number().over(partition_by=_runs.c.user_id, order_by=_runs.c.id).label("turn")
+_position_of_user = (
+    func.row_number().over(partition_by=_runs.c.user_id, order_by=_runs.c.id).label("user_position")
+)
 _queue = (
     select(_runs.c.user_id, _runs.c.id, _position_of_user)
     .where(_queued, _needs_slot, _runs.c.kind.in_(bindparam("kinds", expanding=True)))
@@ -50,26 +51,30 @@ _queue = (
 _subagents = select(_runs.c.id).where(
     _queued, _runs.c.parent_run_id.is_not(None), _runs.c.kind.in_(bindparam("kinds", expanding=True))
 )
-_first = select(_queue.c.user_id, _queue.c.id).where(_queue.c.turn <= bindparam("most")).order_by(_queue.c.id)
+_queue_heads = (
+    select(_queue.c.user_id, _queue.c.id)
+    .where(_queue.c.user_position <= bindparam("max_heads"))
+    .order_by(_queue.c.id)
+)
 _queued_kinds = select(_runs.c.kind).where(_queued).distinct()
 
 
 class RunCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many runs each user has in progress and in the queue."""
+    """How many runs each user id has in progress and in the queue."""
 
     running: Mapping[int, int]
     queued: Mapping[int, int]
 
 
 class QueuedRun(msgspec.Struct, frozen=True):
-    """A run that waits for a place."""
+    """A run that waits for a slot."""
 
     user_id: int
     run_id: str
 
 
 def kinds_of(process: ProcessKind, *, are_workers_up: bool) -> frozenset[RunKind]:
-    """What such a process takes from the queue, and of what dead processes left."""
+    """The kinds of runs that such a process claims from the queue and from dead processes."""
     match process:
         case ProcessKind.WORKER:
             return frozenset(RunKind)
@@ -80,9 +85,9 @@ def kinds_of(process: ProcessKind, *, are_workers_up: bool) -> frozenset[RunKind
 
 
 def find_slot(connection: Connection, user_id: int, kind: RunKind, limits: LimitsConfig) -> RunStatus:
-    """Whether a new run of the user begins at once or waits: RUNNING or QUEUED. Raises TooMany.
+    """Whether a new run of the user starts at once or waits: RUNNING or QUEUED. Raises TooMany.
 
-    Nobody else can take the place before this transaction ends.
+    No other transaction can use the slot before this one ends.
     """
     counts = _count(connection)
     if counts.queued or not _has_free_slot(counts, user_id, limits):
@@ -98,7 +103,7 @@ def find_slot(connection: Connection, user_id: int, kind: RunKind, limits: Limit
 def claim_queued(
     connection: Connection, owner: str, kinds: Collection[RunKind], limits: LimitsConfig
 ) -> list[ClaimedRun]:
-    """Gives what places there are to those who wait for them, in their order."""
+    """Claims queued runs for the free slots, in their order, and queued subagents that need no slot."""
     counts = _count(connection)
     idle = find_idle(connection)
     counts = _subtract_idle(idle, counts)
@@ -108,7 +113,7 @@ def claim_queued(
     free = _free_slots(counts, limits)
     if free <= 0:
         return subagents
-    rows = connection.execute(_first, {"kinds": [kind.value for kind in kinds], "most": free})
+    rows = connection.execute(_queue_heads, {"kinds": [kind.value for kind in kinds], "max_heads": free})
     queue = [QueuedRun(row.user_id, row.id) for row in rows]
     queue += [QueuedRun(idle.resuming[run_id], run_id) for run_id in subagent_ids if run_id in idle.resuming]
     queue.sort(key=lambda queued: queued.run_id)
@@ -120,14 +125,14 @@ def claim_queued(
 
 
 def queued_kinds(connection: Connection) -> set[RunKind]:
-    """The kinds of the runs that wait for a place."""
+    """The kinds of the queued runs."""
     return {RunKind(kind) for kind in connection.scalars(_queued_kinds)}
 
 
 def choose_next(
     queue: Sequence[QueuedRun], running: Mapping[int, int], free: int, per_user: int
 ) -> list[str]:
-    """Who of the line, oldest first, gets the free places. `per_user` 0 is no limit."""
+    """The ids of the queued runs (given oldest first) that get the free slots. `per_user` 0: no limit."""
     waiting: dict[int, deque[tuple[int, str]]] = {}
     for position, queued in enumerate(queue):
         waiting.setdefault(queued.user_id, deque()).append((position, queued.run_id))
@@ -145,7 +150,7 @@ def choose_next(
 
 def _count(connection: Connection) -> RunCounts:
     if connection.dialect.name == "postgresql":
-        # One at a time among all processes; on SQLite one thread writes anyway.
+        # SQLite needs no lock: one thread writes.
         connection.execute(_lock_admissions, {"lock": ADMISSION_LOCK})
     running: dict[int, int] = {}
     queued: dict[int, int] = {}
@@ -156,7 +161,7 @@ def _count(connection: Connection) -> RunCounts:
 
 
 def _subtract_idle(idle: IdleRuns, counts: RunCounts) -> RunCounts:
-    """With subagents in the queue that need a place again, instead of the runs that wait for them."""
+    """The counts without idle runs, and with the queued subagents that need their slots."""
     running = {user: runs - idle.roots.get(user, 0) for user, runs in counts.running.items()}
     queued = dict(counts.queued)
     for user in idle.resuming.values():
@@ -165,31 +170,31 @@ def _subtract_idle(idle: IdleRuns, counts: RunCounts) -> RunCounts:
 
 
 def _free_slots(counts: RunCounts, limits: LimitsConfig) -> int:
-    """Places that are free on the whole server; without a limit as many as there are runs to take."""
+    """The free slots of the whole server; without a limit, as many as queued runs."""
     if not limits.concurrent_runs:
         return sum(counts.queued.values())
     return limits.concurrent_runs - sum(counts.running.values())
 
 
 def _has_free_slot(counts: RunCounts, user_id: int, limits: LimitsConfig) -> bool:
-    most = limits.concurrent_runs_per_user
-    if most and counts.running.get(user_id, 0) >= most:
+    per_user = limits.concurrent_runs_per_user
+    if per_user and counts.running.get(user_id, 0) >= per_user:
         return False
     return not limits.concurrent_runs or sum(counts.running.values()) < limits.concurrent_runs
 
 
 def _may_overtake(counts: RunCounts, user_id: int, limits: LimitsConfig) -> bool:
-    """Whether those who wait could not have the place anyway: each of them has as many as a user may."""
-    most = limits.concurrent_runs_per_user
-    if not most or user_id in counts.queued or not _has_free_slot(counts, user_id, limits):
+    """Whether no queued run can use the slot, because each user in the queue is at the limit per user."""
+    per_user = limits.concurrent_runs_per_user
+    if not per_user or user_id in counts.queued or not _has_free_slot(counts, user_id, limits):
         return False
-    return all(counts.running.get(other, 0) >= most for other in counts.queued)
+    return all(counts.running.get(other, 0) >= per_user for other in counts.queued)
 
 
 def _check_queue(counts: RunCounts, user_id: int, limits: LimitsConfig) -> None:
     own_queued, running = counts.queued.get(user_id, 0), counts.running.get(user_id, 0)
-    most = limits.concurrent_runs_per_user
-    if own_queued >= limits.queued_runs_per_user and (own_queued or (most and running >= most)):
+    per_user = limits.concurrent_runs_per_user
+    if own_queued >= limits.queued_runs_per_user and (own_queued or (per_user and running >= per_user)):
         waiting = f" and {own_queued} that wait" if own_queued else ""
         raise TooMany(
             f"you have {running} runs in progress{waiting}, as many as this server allows; "

@@ -1,7 +1,6 @@
-"""The event log: append under the fence, read back, page. SQL for events lives here and nowhere else.
+"""The event log: append under the fence, read, page; and the rows of tool calls and full outputs.
 
-An event is published to watchers only after it is on disk, so a client's last id is always a place
-in the log.
+An event is published only after it is on disk, so the last event id of a client is always in the log.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,9 +31,9 @@ _delete_output = delete(_results).where(
 
 
 def tool_call_rows(run_id: str, logged: Sequence[LoggedEvent]) -> list[dict[str, Any]]:
-    """The rows that these events of one append make or change.
+    """The rows of tool calls that these events of one append insert or update.
 
-    A result is logged right after the last word on the call it answers.
+    A result is logged directly after the last entry of its call.
     """
     calls: dict[int, dict[str, Any]] = {}
     last_call: dict[str, Any] = {}
@@ -43,7 +42,7 @@ def tool_call_rows(run_id: str, logged: Sequence[LoggedEvent]) -> list[dict[str,
             continue
         step = item.event.step
         if step.type == StepType.TOOL_CALL:
-            last_call = calls.setdefault(step.index, _new(run_id, item.seq, step))
+            last_call = calls.setdefault(step.index, _new_row(run_id, item.seq, step))
             _set_status(last_call, step, utc_now())
         elif step.type == StepType.TOOL_RESULT and last_call:
             last_call["result_seq"] = item.seq
@@ -51,17 +50,17 @@ def tool_call_rows(run_id: str, logged: Sequence[LoggedEvent]) -> list[dict[str,
 
 
 def store_calls(connection: Connection, calls: list[dict[str, Any]]) -> None:
-    """Writes what `noted_calls` made; what was known before and is not said again stays."""
+    """Writes the rows of `tool_call_rows`; None keeps the stored value."""
     connection.execute(_upserts[connection.dialect.name], calls)
 
 
 def store_output(connection: Connection, row: dict[str, str]) -> None:
-    """Stores the whole of an output that was cut in the log, in place of one that the call may have."""
+    """Stores the full output of a shortened result; replaces an earlier one of the same call."""
     connection.execute(_delete_output, {"b_run": row["run_id"], "b_call": row["call_id"]})
     connection.execute(_insert_output, row)
 
 
-def _new(run_id: str, seq: int, step: Step) -> dict[str, Any]:
+def _new_row(run_id: str, seq: int, step: Step) -> dict[str, Any]:
     return {
         "run_id": run_id,
         "step_index": step.index,
@@ -96,22 +95,22 @@ def _upsert(dialect_insert: Any) -> Any:
 
 
 _upserts = {"sqlite": _upsert(sqlite.insert), "postgresql": _upsert(postgresql.insert)}
-"""Made once: every tool call is written with it, twice."""
+"""Built once, because every tool call uses it twice."""
 
 
 PAGE_EVENTS = 500
-"""Events read at once in a replay."""
+"""Events per page."""
 
 PAGE_BYTES = 512 * 1024
-"""Bytes of events read at once, but for the last of them: as much waits for a client that does not read."""
+"""A page ends with the event that passes this many bytes; it bounds the memory for a client that is slow."""
 
 SMALL_EVENT_BYTES = 1024
-"""Bytes of an event that is read together with its length; of larger ones, only those that have room are."""
+"""Events up to this size are read with their length; larger ones only if they fit into the page."""
 
 
 @lru_cache(maxsize=64)
 def _fenced_update(columns: tuple[str, ...]) -> Update:
-    """The UPDATE that sets these columns of a run and adds to its size, if its fence is what it was."""
+    """The UPDATE that sets these columns of a run and adds to its size, if its fence is unchanged."""
     runs = table_of(RunRow)
     owned = runs.update().where(runs.c.id == bindparam("b_id"), runs.c.fence == bindparam("b_fence"))
     values: dict[str, Any] = {column: bindparam(column) for column in columns}
@@ -141,11 +140,11 @@ _large = select(_columns.seq, _columns.data).where(*_in_range, _size > SMALL_EVE
 
 
 class LostRun(Exception):
-    """The run is no longer ours: another process took it, or it was deleted. Stop without a word."""
+    """Another process claimed the run, or it was deleted. The drive must stop without writing."""
 
 
 class StoredEvent(msgspec.Struct, frozen=True):
-    """An event of the log in the form it is sent in."""
+    """An event of the log with its JSON as stored."""
 
     seq: int
     type: str
@@ -153,9 +152,10 @@ class StoredEvent(msgspec.Struct, frozen=True):
 
 
 class RunLog:
-    """The log of one run, for the one process that drives it. `on_status`: its status is another on disk.
+    """The log of one run, for the process that drives it. `on_status` is called after a changed status is
+    written.
 
-    `stored` is how many bytes were written through it.
+    `stored_total` counts the bytes written through it.
     """
 
     def __init__(
@@ -186,19 +186,18 @@ class RunLog:
         extra_write: Callable[[Connection], None] | None = None,
         extra_bytes: int = 0,
     ) -> list[LoggedEvent]:
-        """Writes events, `changes` of the run's row and `also` in one transaction, then publishes.
+        """Writes events, `changes` of the run's row and `extra_write` in one transaction, then publishes.
 
-        `also_bytes`: what `also` adds to what the run takes up.
-
-        Raises LostRun, with nothing written, if the run was taken or deleted.
+        `extra_bytes`: the bytes that `extra_write` adds to the size of the run.
+        Raises LostRun, with nothing written, if the run was claimed by another process or deleted.
         """
         logged, rows = self._stamp(entries)
         calls = tool_call_rows(self.run_id, logged)
         values = {**(changes or {}), "last_seq": self.seq + len(rows)}
         size = extra_bytes + sum(len(row["data"]) + len(row["internal"] or b"") for row in rows)
 
-        def work(connection: Connection) -> None:
-            self._fenced_update(connection, values, size)
+        def write_entries(connection: Connection) -> None:
+            self._update_run(connection, values, size)
             if rows:
                 connection.execute(_insert, rows)
             if calls:
@@ -206,7 +205,7 @@ class RunLog:
             if extra_write is not None:
                 extra_write(connection)
 
-        await self._signal.shield(self._store.write_rows(work))
+        await self._signal.shield(self._store.write_rows(write_entries))
         self.seq = values["last_seq"]
         self.stored_total += size
         self._publish(logged, rows)
@@ -215,10 +214,10 @@ class RunLog:
         return logged
 
     def preview(self, entries: Sequence[LogEntry]) -> list[LoggedEvent]:
-        """The entries as they would be logged next; for deciding before writing."""
+        """The entries as they would be logged next, for decisions before the write."""
         return [_logged(self.seq + offset, entry) for offset, entry in enumerate(entries, 1)]
 
-    def _fenced_update(self, connection: Connection, values: dict[str, Any], size: int) -> None:
+    def _update_run(self, connection: Connection, values: dict[str, Any], size: int) -> None:
         key = {"b_id": self.run_id, "b_fence": self._fence, "b_stored": size}
         if connection.execute(_fenced_update(tuple(values)), key | values).rowcount != 1:
             raise LostRun(self.run_id)
@@ -268,9 +267,9 @@ def _logged(seq: int, entry: LogEntry) -> LoggedEvent:
 def read_page(
     session: Session, run_id: str, after: int, until: int | None = None, limit: int = PAGE_EVENTS
 ) -> list[StoredEvent]:
-    """Events after `after` and not after `until`, oldest first, their JSON untouched.
+    """Events after `after` up to `until`, oldest first, with their stored JSON.
 
-    Up to `limit`, and of large ones fewer: no more than begin within PAGE_BYTES.
+    At most `limit`; of large events only those that begin within PAGE_BYTES.
     """
     connection = session.connection()
     values = {"run_id": run_id, "after": after, "until": 2**31 - 1 if until is None else until}
@@ -281,7 +280,7 @@ def read_page(
         large_rows = connection.execute(_large, values | {"until": rows[-1][0]})
         large = {row.seq: row.data for row in large_rows}
     complete_rows = ((seq, type_, large.get(seq) if data is None else data) for seq, type_, _, data in rows)
-    # One that is missing was deleted between the two, and its run with it.
+    # A missing event was deleted with its run between the two statements.
     return [StoredEvent(seq, type_, bytes(data)) for seq, type_, data in complete_rows if data is not None]
 
 
@@ -297,7 +296,7 @@ def count_within_bytes(sizes: Iterable[int]) -> int:
 
 
 def read_log(connection: Connection, run_id: str) -> list[LoggedEvent]:
-    """The whole log of a run, decoded, for folding."""
+    """The whole log of a run, decoded."""
     rows = connection.execute(
         select(RunEventRow.seq, RunEventRow.data, RunEventRow.internal)
         .where(RunEventRow.run_id == run_id)
@@ -310,7 +309,7 @@ def read_log(connection: Connection, run_id: str) -> list[LoggedEvent]:
 
 
 def read_last_error(connection: Connection, run_id: str) -> ErrorEvent | None:
-    """The newest `error` of a run's log."""
+    """The newest `error` event of a run's log, or None."""
     data = connection.execute(
         select(RunEventRow.data)
         .where(RunEventRow.run_id == run_id, RunEventRow.type == "error")

@@ -1,6 +1,6 @@
-"""What happened, looked at afterwards: events of all runs of a conversation, tool calls, whole results.
+"""Replay: reads the events of all runs of a conversation, its tool calls and full tool outputs.
 
-It only reads. Following a run as it goes on is `watch.py`'s.
+`streams/watch.py` follows a run while it is in progress.
 """
 
 import base64
@@ -29,24 +29,23 @@ from luxx.wire.tool import ToolResult
 
 CURSOR_LENGTH = 120
 _is_top_level = RunRow.parent_run_id.is_(None)
-"""One after the other. Subagents work beside them, so that no place in the order of runs could be gone on
-from; what they did is at their own runs."""
+"""Top-level runs of a conversation follow each other, so a cursor can continue after one. Subagents run
+concurrently; their events are read by their own run."""
 
 _events = msgspec.json.Decoder(Event)
 _result = msgspec.json.Decoder(ToolResult)
 
 
 class ReplayPosition(msgspec.Struct, frozen=True, array_like=True):
-    """A place in what happened: after the entry `number` of a run (an event, or a tool call's step)."""
+    """The position of a cursor: after entry `number` of a run (an event's seq, or a step's index)."""
 
     run_id: str
     number: int
 
 
 class ExecutionStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What a conversation is at. `last_sequence` is the end of the log of `run`, its newest run;
-    `current_message_id` the message that is being written. `is_waiting`: it, or a subagent,
-    waits for a person's answer.
+    """The state of a conversation. `last_sequence` is the end of the log of `run`, its newest run;
+    `current_message_id` is the message in progress. `is_waiting`: the run or a subagent waits for a person.
     """
 
     is_running: bool
@@ -57,8 +56,8 @@ class ExecutionStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolExecutionStatus(StrEnum):
-    """`interrupted`: the server stopped while it was running; it is not known whether it took effect.
-    `waiting`: it has to ask a person before it runs.
+    """`interrupted`: the server stopped while the tool was running; it is unknown whether it took effect.
+    `waiting`: the call must ask a person first.
     """
 
     RUNNING = "running"
@@ -70,10 +69,10 @@ class ToolExecutionStatus(StrEnum):
 
 
 class ToolExecution(msgspec.Struct, frozen=True, kw_only=True):
-    """One tool call. `seq` is the event of the run's log that asked for it, `step_number` its step's index.
+    """One tool call. `seq` is the event of the call in the run's log, `step_number` the index of its step.
 
-    `tool_input` is the JSON text that the model wrote, `tool_output` null until there is a result; the whole
-    of one that was cut is at `GET /runs/{run_id}/results/{call_id}`.
+    `tool_input` is the JSON text that the model wrote. `tool_output` is null until there is a result; for a
+    shortened result, `GET /runs/{run_id}/results/{call_id}` has the full output.
     """
 
     run_id: str
@@ -92,7 +91,7 @@ class ToolExecution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WholeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of a tool call's output, `offset` and `total` in characters. `is_cut`: the model got less."""
+    """A part of a tool call's output; `offset` and `total` in characters. `is_cut`: the model got less."""
 
     call_id: str
     output: str
@@ -111,11 +110,13 @@ class ReplayService:
     async def events(
         self, caller: Caller, conversation_id: str, *, cursor: str | None, limit: int
     ) -> tuple[list[StoredEvent], str | None, bool]:
-        """Up to `limit` events of the conversation's own runs, oldest first, of large ones fewer; the cursor
-        after them; whether there are more."""
+        """Up to `limit` events of the conversation's top-level runs, oldest first; fewer if they are large.
+
+        Returns also the cursor after them, and whether there are more.
+        """
         position = read_cursor(cursor)
 
-        def work(session: Session) -> tuple[list[StoredEvent], str | None, bool]:
+        def read_events(session: Session) -> tuple[list[StoredEvent], str | None, bool]:
             own_conversation(session, caller, conversation_id)
             event = RunEventRow
             query = (
@@ -135,12 +136,12 @@ class ReplayService:
             events = [StoredEvent(row.seq, row.type, bytes(row.data)) for row in page]
             return events, write_cursor(after), len(sizes) > len(page)
 
-        return await self._store.read(work)
+        return await self._store.read(read_events)
 
     async def status(self, caller: Caller, conversation_id: str) -> ExecutionStatus:
-        """What the conversation is at."""
+        """The state of the conversation."""
 
-        def work(session: Session) -> ExecutionStatus:
+        def read_status(session: Session) -> ExecutionStatus:
             active = own_conversation(session, caller, conversation_id).run_id
             newest = (
                 select(RunRow)
@@ -159,18 +160,18 @@ class ReplayService:
                 run=run,
             )
 
-        return await self._store.read(work)
+        return await self._store.read(read_status)
 
     async def executions(
         self, caller: Caller, conversation_id: str, *, message_id: str | None, cursor: str | None, limit: int
     ) -> tuple[list[ToolExecution], str | None, bool]:
-        """The calls of the conversation's own runs, oldest first; of a `message_id` those of its runs.
+        """The calls of the conversation's top-level runs, oldest first; with `message_id` only of its runs.
 
-        Raises NotFound also for a message that is not in the conversation.
+        Raises NotFound for a message of another conversation.
         """
         position = read_cursor(cursor)
 
-        def work(session: Session) -> tuple[list[ToolExecution], str | None, bool]:
+        def read_executions(session: Session) -> tuple[list[ToolExecution], str | None, bool]:
             own_conversation(session, caller, conversation_id)
             query = _calls(caller).where(
                 RunRow.subject_id == conversation_id, _is_top_level, *_after(position, ToolCallRow.step_index)
@@ -182,14 +183,14 @@ class ReplayService:
             after = ReplayPosition(page[-1].run_id, page[-1].step_index) if page else position
             return [_execution(row) for row in page], write_cursor(after), len(rows) > limit
 
-        return await self._store.read(work)
+        return await self._store.read(read_executions)
 
     async def calls(
         self, caller: Caller, *, tool: str | None, run_id: str | None, page: int, page_size: int
     ) -> tuple[list[ToolExecution], int]:
         """All the caller's tool calls, newest first, and how many match."""
 
-        def work(session: Session) -> tuple[list[ToolExecution], int]:
+        def read_calls(session: Session) -> tuple[list[ToolExecution], int]:
             conditions: list[ColumnElement[bool]] = []
             if tool is not None:
                 conditions.append(ToolCallRow.tool == tool)
@@ -203,14 +204,14 @@ class ReplayService:
             rows = session.execute(query.limit(page_size).offset((page - 1) * page_size))
             return [_execution(row) for row in rows], total
 
-        return await self._store.read(work)
+        return await self._store.read(read_calls)
 
     async def result(
         self, caller: Caller, run_id: str, call_id: str, *, offset: int, limit: int
     ) -> WholeResult:
-        """A piece of what a tool call put out. Raises NotFound for one that has no result."""
+        """A part of a tool call's output. Raises NotFound if the call has no result."""
 
-        def work(session: Session) -> WholeResult:
+        def read_result(session: Session) -> WholeResult:
             run = own_run(session, caller, run_id)
             is_wanted = (RunResultRow.run_id == run_id, RunResultRow.call_id == call_id[:CALL_ID_LENGTH])
             piece = func.substr(RunResultRow.output, offset + 1, limit)
@@ -232,7 +233,7 @@ class ReplayService:
                 is_cut=stored_output is not None,
             )
 
-        return await self._store.read(work)
+        return await self._store.read(read_result)
 
 
 def _is_waiting(session: Session, run: Run) -> bool:
@@ -242,7 +243,7 @@ def _is_waiting(session: Session, run: Run) -> bool:
 
 
 def read_cursor(cursor: str | None) -> ReplayPosition | None:
-    """The place that a cursor stands for. Raises InvalidInput for what is none."""
+    """The position of a cursor. Raises InvalidInput if it is not valid."""
     if cursor is None:
         return None
     try:
@@ -263,7 +264,7 @@ def write_cursor(position: ReplayPosition | None) -> str | None:
 
 def _invalid_cursor() -> InvalidInput:
     return InvalidInput(
-        "this is not a cursor of an earlier answer", detail={"fields": {"cursor": "not a cursor"}}
+        "this is not a cursor from an earlier response", detail={"fields": {"cursor": "not a cursor"}}
     )
 
 
@@ -274,7 +275,7 @@ def _after(position: ReplayPosition | None, number: Any) -> list[ColumnElement[b
 
 
 def _belongs(session: Session, caller: Caller, conversation_id: str, message_id: str) -> ColumnElement[bool]:
-    """Which runs: the one that wrote the message, or is writing it, or all those that answered it."""
+    """The condition on runs: the run that writes the message or, for a user's message, all that answer it."""
     writes = and_(RunRow.message_id == message_id, RunRow.subject_id == conversation_id)
     run_id = session.scalar(select(RunRow.id).where(RunRow.user_id == caller.user_id, writes))
     if run_id is not None:
@@ -287,7 +288,7 @@ def _belongs(session: Session, caller: Caller, conversation_id: str, message_id:
 
 
 def _calls(caller: Caller) -> Any:
-    asked, answered = aliased(RunEventRow), aliased(RunEventRow)
+    call_event, result_event = aliased(RunEventRow), aliased(RunEventRow)
     return (
         select(
             ToolCallRow.run_id,
@@ -300,30 +301,31 @@ def _calls(caller: Caller) -> Any:
             RunRow.subject_id,
             RunRow.message_id,
             RunRow.status.label("run_status"),
-            asked.data.label("asked"),
-            answered.data.label("answered"),
+            call_event.data.label("call_event"),
+            result_event.data.label("result_event"),
         )
         .join(RunRow, RunRow.id == ToolCallRow.run_id)
-        .join(asked, and_(asked.run_id == ToolCallRow.run_id, asked.seq == ToolCallRow.seq))
+        .join(call_event, and_(call_event.run_id == ToolCallRow.run_id, call_event.seq == ToolCallRow.seq))
         .outerjoin(
-            answered, and_(answered.run_id == ToolCallRow.run_id, answered.seq == ToolCallRow.result_seq)
+            result_event,
+            and_(result_event.run_id == ToolCallRow.run_id, result_event.seq == ToolCallRow.result_seq),
         )
         .where(RunRow.user_id == caller.user_id)
     )
 
 
 def _execution(row: Row[Any]) -> ToolExecution:
-    asked = _events.decode(row.asked)
-    assert isinstance(asked, ProcessStep)
+    call_event = _events.decode(row.call_event)
+    assert isinstance(call_event, ProcessStep)
     return ToolExecution(
         run_id=row.run_id,
         seq=row.seq,
         subject_id=row.subject_id,
         message_id=row.message_id,
-        call_id=asked.step.id_ref or "",
-        tool_name=asked.step.name or "",
-        tool_input=asked.step.arguments or "",
-        tool_output=None if row.answered is None else _output(row.answered),
+        call_id=call_event.step.id_ref or "",
+        tool_name=call_event.step.name or "",
+        tool_input=call_event.step.arguments or "",
+        tool_output=None if row.result_event is None else _output(row.result_event),
         status=_status(StepStatus(row.status), RunStatus(row.run_status)),
         step_number=row.step_index,
         started_at=row.started_at,
@@ -343,7 +345,7 @@ def _status(status: StepStatus, run: RunStatus) -> ToolExecutionStatus:
         case StepStatus.PENDING if run == RunStatus.WAITING:
             return ToolExecutionStatus.WAITING
         case StepStatus.PENDING | StepStatus.RUNNING:
-            # A run that had to be given up leaves calls open.
+            # A run that `fail_run` ended leaves calls open.
             return ToolExecutionStatus.INTERRUPTED if run in ENDED else ToolExecutionStatus.RUNNING
         case StepStatus.DONE:
             return ToolExecutionStatus.SUCCESS
@@ -358,7 +360,7 @@ def _status(status: StepStatus, run: RunStatus) -> ToolExecutionStatus:
 
 
 def _logged_output(session: Session, run_id: str, call_id: str) -> str:
-    """The output of a call whose result was not cut, from the log: a text as it is, other data as JSON."""
+    """The output of a call from the log: text unchanged, other data as JSON. Raises NotFound."""
     answers = session.scalars(
         select(RunEventRow.data)
         .join(

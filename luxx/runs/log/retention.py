@@ -1,7 +1,7 @@
-"""How long what happened in a run is kept: past that its log, its tool calls and their outputs are deleted.
+"""Retention: deletes the logs, tool calls and tool outputs of runs that ended long ago.
 
-The run's row stays and says how it ended, and so do the messages. A log is deleted from its beginning, a
-little at a time, so that others write meanwhile.
+The rows of the runs and the messages stay. A log is deleted from its beginning in small transactions, so that
+other writers are not blocked.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from luxx.runs.storage import subtract_event_bytes
 from luxx.wire.run import ENDED
 
 EVENTS_AT_ONCE = 500
-"""Deleted in one transaction: other writers wait for it."""
+"""How many events one transaction deletes; other writers wait for it."""
 
 _events = table_of(RunEventRow)
 _runs = table_of(RunRow)
@@ -32,7 +32,7 @@ _next_log = (
     .order_by(_events.c.run_id)
     .limit(1)
 )
-"""A leap over one run's events to the next run's: as few steps as there are runs with a log."""
+"""The next run with a log: one index seek per run, not per event."""
 
 _is_over = select(_runs.c.id).where(
     _runs.c.id == bindparam("b_id"), _runs.c.status.in_(_ended), _runs.c.finished_at < bindparam("until")
@@ -50,16 +50,16 @@ _has_first_event = select(_events.c.seq).where(_events.c.run_id == _of_run, _eve
 
 
 class _LoggedRun(msgspec.Struct, frozen=True):
-    """A run with a log, and whether it is to be deleted."""
+    """A run with a log. `is_over`: it ended long enough ago to delete the log."""
 
     run_id: str
     is_over: bool
 
 
 async def delete_old_logs(store: Store, now: datetime, *, days: int) -> int:
-    """Deletes the logs of runs that ended more than `days` ago; how many runs had one."""
+    """Deletes the logs of runs that ended more than `days` ago. Returns the number of deleted logs."""
     until = now - timedelta(days=days)
-    # A run's id is of the time when it began, so none that is newer can have ended before.
+    # Run ids are ordered by time of creation, so no newer run can have ended before `until`.
     before = id_at(max(0, int(until.timestamp() * 1000)), 0)
     deleted, after = 0, ""
     while True:
@@ -77,7 +77,7 @@ async def _delete_log(store: Store, run_id: str) -> None:
     while may_be_more:
         began = time.monotonic()
         may_be_more = await store.write(lambda session: _delete_batch(session, run_id))
-        # Half of the time is everybody else's, however long a disk takes.
+        # Pause as long as the deletion took, so that other writers get half of the time.
         await asyncio.sleep(time.monotonic() - began)
 
 
@@ -102,12 +102,12 @@ def _delete_batch(session: Session, run_id: str) -> bool:
 
 
 def check_log(connection: Connection, run: RunRow) -> None:
-    """Raises Gone for a run whose log was deleted because it ended long ago."""
+    """Raises Gone if the log of the run was deleted."""
     if run.status not in _ended or not run.last_seq:
         return
     if connection.scalar(_has_first_event, {"b_run": run.id}) is None:
         raise Gone(
-            "this run ended so long ago that its log was deleted (runs.retention_days); how it ended and "
-            "the message that it wrote are still there",
+            "the log of this run was deleted after runs.retention_days; its status and its message are still "
+            "available",
             kind="log_deleted",
         )

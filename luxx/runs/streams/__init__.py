@@ -1,1 +1,1 @@
-"""Live streams of a run: the tail in this process, and its relay between processes."""
+"""Live streams of runs: channels in this process, and the relay between processes."""

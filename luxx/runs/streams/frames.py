@@ -1,6 +1,7 @@
-"""Frames: the bytes of a run's stream. Logged events carry an `id`; deltas, snapshots and `run` do not.
+"""Frames: the bytes of a run's stream, and the messages of the relay between processes.
 
-Spliced around msgspec-encoded text, because one of these is made for every token.
+Frames of logged events have an `id`; deltas, snapshots and `run` have none. Delta frames are byte templates
+around the encoded text, because one is made for every token.
 """
 
 import time
@@ -12,7 +13,7 @@ from luxx.wire.run import Run
 from luxx.wire.step import Step, StepStatus, StepType, step_id
 
 MAX_FRAGMENTS = 32
-"""Fragments of a step that are joined: each by itself takes ten times what its text does."""
+"""Fragments of a step before they are joined; a separate fragment uses ten times the memory of its text."""
 
 COMMENT = b": keep-alive\n\n"
 
@@ -25,7 +26,7 @@ def logged_frame(seq: int, event_type: str, data: bytes) -> bytes:
 
 
 def run_frame(run: Run) -> bytes:
-    """The frame that opens every stream: the run as it is now."""
+    """The first frame of every stream: the current state of the run."""
     return b'event: run\ndata: {"type":"run","run_id":"%s","timestamp":"%s","run":%s}\n\n' % (
         run.id.encode(),
         timestamp().encode(),
@@ -34,7 +35,7 @@ def run_frame(run: Run) -> bytes:
 
 
 class OpenStep:
-    """A step that grows. Not a value: it collects its content, for snapshots and for its closing."""
+    """A growing step. Mutable: it collects its content for snapshots and for the closed step."""
 
     __slots__ = ("_fragments", "_head", "_joined", "_middle", "call_id", "index", "name", "started", "type")
 
@@ -64,13 +65,13 @@ class OpenStep:
         )
 
     def content(self) -> str:
-        """All of it so far."""
+        """The text so far."""
         self._joined = ["".join([*self._joined, *self._fragments])]
         self._fragments.clear()
         return self._joined[0]
 
     def grow(self, text: str) -> bytes:
-        """Adds `text` and returns the frame that tells of it."""
+        """Adds `text` and returns its delta frame."""
         fragments = self._fragments
         fragments.append(text)
         if len(fragments) > MAX_FRAGMENTS:
@@ -89,18 +90,18 @@ class OpenStep:
         )
 
     def snapshot(self) -> bytes:
-        """What a client that attaches now begins this step with; the text of a call is its arguments."""
+        """The frame with the text so far, for a client that attaches now; a call has arguments as text."""
         key = b"arguments" if self.type == StepType.TOOL_CALL else b"content"
         text = _encode(self.content())
         return b'%s%s%s"%s":%s}}\n\n' % (self._head, timestamp().encode(), self._middle, key, text)
 
     def reset_frame(self) -> bytes:
-        """What a client is told when what the step said is not kept: its driver was lost, it begins anew."""
+        """The frame that empties the step: its driver was lost, so its text is discarded."""
         key = b"arguments" if self.type == StepType.TOOL_CALL else b"content"
         return b'%s%s%s"%s":""}}\n\n' % (self._head, timestamp().encode(), self._middle, key)
 
     def closed(self, status: StepStatus) -> Step:
-        """The step as it is logged. A tool call closes when its arguments are whole or will never be."""
+        """The step as it is logged, with the final status."""
         step_id_ = step_id(self.index)
         if self.type == StepType.TOOL_CALL:
             return Step(
@@ -124,13 +125,13 @@ class OpenStep:
 
 
 WATCH, UNWATCH, FRAMES, DRIVEN = "watch", "unwatch", "frames", "driven"
-"""Topics of the bus: follows these runs; no longer; what they say; somebody drives this run from now on."""
+"""Bus topics: follow requests; run ids no longer followed; relay messages; a drive begins."""
 
 NOT_COUNTED = -1
 
 
 class StepOpened(msgspec.Struct, frozen=True, array_like=True, tag="o", gc=False):
-    """A step has begun; `text` is what it has said."""
+    """A step has begun; `text` is its text so far."""
 
     index: int
     kind: StepType
@@ -140,30 +141,30 @@ class StepOpened(msgspec.Struct, frozen=True, array_like=True, tag="o", gc=False
 
 
 class StepGrown(msgspec.Struct, frozen=True, array_like=True, tag="g", gc=False):
-    """An open step has said more."""
+    """More text of an open step."""
 
     index: int
     text: str
 
 
 class LogGrown(msgspec.Struct, frozen=True, array_like=True, tag="l", gc=False):
-    """The log goes up to here now."""
+    """The log now ends at `seq`."""
 
     seq: int
 
 
 class DriveEnded(msgspec.Struct, frozen=True, array_like=True, tag="x", gc=False):
-    """This process drives the run no longer."""
+    """The sender no longer drives the run."""
 
 
 RelayItem = StepOpened | StepGrown | LogGrown | DriveEnded
 
 
 class RelayMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The `number`-th thing that a driver tells a follower in one `stream`.
+    """Message `number` of one `stream` from a driver to a subscriber.
 
-    Number 0 begins it: `Logged` says where, and each `Opened` is a step that is open there. A follower that
-    misses a number asks for a new stream. `fence` grows with each drive of the run.
+    Number 0 begins the stream with `LogGrown` and one `StepOpened` per open step. A subscriber that misses a
+    number asks for a new stream. `fence` grows with each drive of the run.
     """
 
     run_id: str
@@ -174,9 +175,9 @@ class RelayMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class FollowRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A process wants to follow a run, or still does. `stream` 0: from here on, with what is open.
+    """A process wants to follow a run, or still follows it. `stream` 0: asks for a new stream.
 
-    `number` is the last that came of the stream, where it has been quiet; else NOT_COUNTED.
+    `number` is the last received one of the stream, if nothing has arrived lately; else NOT_COUNTED.
     """
 
     run_id: str
@@ -185,7 +186,7 @@ class FollowRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class DriveBegun(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The sender drives a run; those of `served` hear from it by themselves."""
+    """The sender drives a run; the processes in `served` get a stream without asking."""
 
     run_id: str
     served: list[str]

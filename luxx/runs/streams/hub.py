@@ -1,8 +1,8 @@
-"""The live tail: what a run says between two rows of its log, for whoever watches in this process.
+"""The hub: one channel per run, with the frames of its live stream, for the watchers in this process.
 
-A channel is a ring of frames with one producer: the driver, or a mirror of one in another process. Watchers
-hold an index into it, so there is no queue to overflow and a slow watcher costs the run nothing; one that
-falls off the ring is sent back to the log. Everything here runs on the event loop's thread.
+A channel is a ring of frames with one producer: the driver, or the remote subscriber of a driver in another
+process. Watchers hold an index into the ring, so no queue can overflow and a slow watcher does not slow the
+run. A watcher that falls off the ring continues from the log. All code here runs on the event loop's thread.
 """
 
 import asyncio
@@ -16,26 +16,26 @@ import msgspec
 from luxx.runs.streams.frames import OpenStep
 
 RING_FRAMES = 2048
-"""Frames kept for watchers that lag, and up to twice as many between cuts: about a megabyte of deltas."""
+"""Frames kept for slow watchers, up to twice as many between two trims: about a megabyte of deltas."""
 
 RING_BYTES = 2 * 1024 * 1024
-"""Bytes of frames that are kept for watchers that lag, as long as deltas alone come up to twice as many."""
+"""Bytes of frames kept for slow watchers; deltas alone may reach twice as many between two trims."""
 
 MIN_RING_FRAMES = 8
-"""Frames that are kept though all have read them, at most: 4 kB of deltas. To cut at each would take time."""
+"""Frames kept even if all readers have read them (4 kB of deltas): a trim at each frame would cost time."""
 
 NO_POSITION = sys.maxsize
-"""The place of a reader that will find its place anew: it needs nothing that is in the ring."""
+"""The position of a reader that will take a new position: it needs no frame of the ring."""
 
 MAX_RESETS = 1000
-"""Frames that took a step back which are kept for watchers that fell off the ring."""
+"""How many reset frames are kept for watchers that fell off the ring."""
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
-    """`seq` is 0 for what is not logged; `step` and `text` are set on deltas.
+    """A frame of the stream. `seq` is 0 if it is not logged; `step` and `text` are set on deltas.
 
-    `empties`: the step begins anew. `is_break`: no frame, but a place where a watcher has to go to the log:
-    what follows does not continue what was before.
+    `is_reset`: the text of the step is discarded. `is_gap`: not a frame but a marker; what follows does not
+    continue what was before, so a watcher must read the log.
     """
 
     data: bytes
@@ -51,29 +51,29 @@ GAP = Frame(b"", is_gap=True)
 
 
 class RingReader(Protocol):
-    """Somebody who reads a ring on from a place."""
+    """A reader with a position in a ring."""
 
     @property
     def position(self) -> int:
-        """The index of the first frame that it has not read; NOWHERE where it needs none."""
+        """The index of the first unread frame; NO_POSITION if it needs none."""
         ...
 
 
 class FrameListener(RingReader, Protocol):
-    """Somebody who is told of every frame as it comes: one in another process who follows a channel
-    (`telling.py`), or a watch whose client takes all at once."""
+    """A reader that is notified of every new frame: the subscription of another process (`publisher.py`), or
+    a watch that writes to its client at once."""
 
     def wake(self) -> None:
-        """There are new frames. Must not raise: it runs inside of whoever publishes."""
+        """Called for new frames. Must not raise: it runs inside `publish`."""
         ...
 
 
 class Channel:
-    """The live tail of one run. `logged` is the seq of the newest logged frame, 0 before the first.
+    """The live stream of one run. `logged` is the seq of the newest logged frame, 0 before the first.
 
-    `driver` is set while the run is driven in this process. `is_fed`: whoever drives it, its frames come
-    here; else there is only the log, which goes up to `known` at least. `is_gone`: the run was deleted.
-    `taken_back` counts the frames that took back what a lost producer had said.
+    `driver` is set while this process drives the run. `has_producer`: frames arrive from a driver, here or
+    remote; else there is only the log, which ends at `known_seq` or later. `is_deleted`: the run was deleted.
+    `reset_count` counts the reset frames, which discard the text of a lost producer.
     """
 
     __slots__ = (
@@ -119,7 +119,7 @@ class Channel:
 
     @property
     def is_driven(self) -> bool:
-        """Whether it is driven in this process."""
+        """Whether this process drives the run."""
         return self.driver is not None
 
     @property
@@ -128,26 +128,26 @@ class Channel:
         return self._base + len(self._frames)
 
     def begin(self, logged: int, steps: Iterable[OpenStep] = ()) -> None:
-        """A producer begins, at this place of the log and with these steps open."""
-        left = self._reset_open_steps()
-        # The dictionary stays the same one: a driver's reader holds it.
+        """A producer begins: the log ends at `logged`, and `steps` are open."""
+        resets = self._reset_open_steps()
+        # Keep the same dict object: the driver's CompletionReader holds it.
         self.open_steps.clear()
         self.open_steps.update({step.index: step for step in steps})
         self.logged, self.has_producer = logged, True
-        if logged or self.open_steps or left:
-            # Whoever watched so far may lack what is between: back to the log, then on from here.
-            self.publish(*left, GAP)
+        if logged or self.open_steps or resets:
+            # Earlier watchers may miss events: they read the log and then continue from here.
+            self.publish(*resets, GAP)
 
     def end_feed(self) -> None:
-        """The producer ends. What it left open is nowhere but here: it is said anew, or never."""
-        left = self._reset_open_steps()
+        """The producer ends. The text of its open steps is not in the log, so watchers must discard it."""
+        resets = self._reset_open_steps()
         self.open_steps.clear()
         self.has_producer = False
-        self.publish(*left)
+        self.publish(*resets)
         self.wake()
 
     def resets_since(self, count: int) -> bytes | None:
-        """The frames that took steps back after the first `count`; None where they are no longer kept."""
+        """The bytes of the reset frames after the first `count`; None if they are no longer kept."""
         missed = self.reset_count - count
         if missed > len(self._reset_frames):
             return None
@@ -160,7 +160,7 @@ class Channel:
         return frames
 
     def publish(self, *frames: Frame) -> None:
-        """Adds frames and wakes whoever waits."""
+        """Adds frames, wakes the waiters and notifies the listeners."""
         self._frames += frames
         if len(self._frames) > self._full:
             self._trim()
@@ -173,19 +173,19 @@ class Channel:
             subscription.wake()
 
     def publish_events(self, *frames: Frame) -> None:
-        """Adds frames of logged events, which may be large: how large all are is looked at."""
+        """Adds frames of logged events. They may be large, so the ring is also trimmed to RING_BYTES."""
         self.publish(*frames)
         self._trim_to_bytes()
 
     def _trim(self) -> None:
-        """Lets go of what all readers have read, and of what those that lag too far have not."""
+        """Drops the frames that all readers have read, and the unread ones of too slow readers."""
         frames = self._frames
         start = end = self._base + len(frames)
         for readers in (self.readers, self.subscriptions):
             for reader in readers:
                 if (position := reader.position) < start:
                     start = position
-        # One that has fallen off the ring already keeps nothing.
+        # A reader that fell off the ring keeps no frames.
         start = max(start, end - RING_FRAMES, self._base)
         del frames[: start - self._base]
         self._base = start
@@ -195,7 +195,7 @@ class Channel:
             self._full = max(MIN_RING_FRAMES, min(2 * len(frames), 2 * RING_FRAMES))
 
     def _trim_to_bytes(self) -> None:
-        """Lets go of the oldest frames past RING_BYTES, but for one."""
+        """Drops the oldest frames beyond RING_BYTES, but keeps at least one."""
         sizes = [len(frame.data) for frame in self._frames]
         size, first = sum(sizes), 0
         while size > RING_BYTES and first < len(sizes) - 1:
@@ -205,30 +205,30 @@ class Channel:
         self._base += first
 
     def trim_idle(self) -> None:
-        """Nobody feeds it, maybe for hours: what all have read is let go of."""
+        """Drops the frames that all have read; for a channel without a producer."""
         if self._frames:
             self._trim()
 
     def frames_since(self, index: int) -> list[Frame] | None:
-        """The frames from `index` on; None where the ring no longer holds it."""
+        """The frames from `index` on; None if the ring no longer has that index."""
         if index < self._base:
             return None
         return self._frames[index - self._base :]
 
     def wake(self) -> None:
-        """Lets every waiter look again."""
+        """Wakes every waiter and every listener."""
         waiting = [*self._waiting, *self._listener_futures]
         self._waiting, self._listener_futures = [], []
         _resolve(waiting)
 
     def next_change(self) -> asyncio.Future[None]:
-        """Done when the next frame is there, or when woken for another reason."""
+        """A future that is done at the next frame or at `wake`."""
         future = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         return future
 
     def listen(self, listener: FrameListener) -> asyncio.Future[None]:
-        """Stirs it for each frame until `hush`; done when woken for another reason than a frame."""
+        """Calls `listener.wake` for each frame until `stop_listening`; the future is done at `wake`."""
         self._listeners = (*self._listeners, listener)
         future = asyncio.get_running_loop().create_future()
         self._listener_futures.append(future)
@@ -248,22 +248,22 @@ def _resolve(waiting: list[asyncio.Future[None]]) -> None:
 
 
 class Relay(Protocol):
-    """Who carries runs from and to other processes (`relay.py`)."""
+    """Carries the streams of runs between processes (`relay.py`)."""
 
     def driven(self, channel: Channel, fence: int) -> None:
-        """This process drives the run from now on, and before any frame."""
+        """This process begins to drive the run; called before the first frame."""
         ...
 
     def stopped_driving(self, channel: Channel) -> None:
-        """This process drives the run no longer."""
+        """This process no longer drives the run."""
         ...
 
     def watched(self, channel: Channel, *, is_started: bool) -> None:
-        """The first watcher of a run that is not driven here; not `is_begun`: it may be, in a moment."""
+        """A run that is not driven here has its first watcher. Not `is_started`: it may start here soon."""
         ...
 
     def unwatched(self, channel: Channel) -> None:
-        """Nobody watches it any more."""
+        """The run no longer has a watcher."""
         ...
 
 
@@ -276,11 +276,11 @@ class Hub:
         self.closed = asyncio.Event()
 
     def connect_relay(self, relay: Relay) -> None:
-        """Tells the relay of what is driven and watched from now on."""
+        """Notifies the relay of driven and watched runs from now on."""
         self._relay = relay
 
     def watch(self, run_id: str, *, is_started: bool = True) -> Channel:
-        """The run's channel, kept until `unwatch`. Not `is_begun`: it is about to be driven here."""
+        """The run's channel, kept until `unwatch`. Not `is_started`: the run is about to start here."""
         channel = self._channels.get(run_id)
         if channel is None:
             channel = self._channels[run_id] = Channel(run_id)
@@ -290,7 +290,7 @@ class Hub:
         return channel
 
     def unwatch(self, channel: Channel) -> None:
-        """One who watched does so no longer."""
+        """Ends one `watch`."""
         channel.watchers -= 1
         if channel.watchers == 0 and not channel.is_driven and self._relay is not None:
             self._relay.unwatched(channel)
@@ -298,7 +298,7 @@ class Hub:
 
     @contextmanager
     def driven(self, run_id: str, logged: int, fence: int = 1) -> Generator[Channel]:
-        """The run's channel for its driver, which took it with `fence` and read its log up to `logged`."""
+        """The run's channel for its driver, which claimed it with `fence` and read its log up to `logged`."""
         channel = self._channels.setdefault(run_id, Channel(run_id))
         driver_token = channel.driver = object()
         if self._relay is not None:
@@ -307,7 +307,7 @@ class Hub:
         try:
             yield channel
         finally:
-            # Another drive of the same run may have begun here meanwhile.
+            # Another drive of the same run may have begun in this process.
             if channel.driver is driver_token:
                 channel.driver = None
                 channel.end_feed()
@@ -316,9 +316,10 @@ class Hub:
                 self._remove_if_unused(channel)
 
     def announce_log(self, run_id: str, seq: int) -> None:
-        """To those who watch a run here: its log goes up to `seq`, by somebody who does not drive it.
+        """Notifies the watchers of a run that its log goes up to `seq`; for writers that do not drive the
+        run.
 
-        No frame, for what other processes logged before it may have been told to nobody here.
+        It publishes no frame, because this process may lack earlier events of other processes.
         """
         channel = self._channels.get(run_id)
         if channel is not None and seq > channel.known_seq:
@@ -327,21 +328,21 @@ class Hub:
 
     @property
     def watchers(self) -> int:
-        """How many clients follow runs here."""
+        """How many clients watch runs in this process."""
         return sum(channel.watchers for channel in self._channels.values())
 
     def is_watched(self, run_id: str) -> bool:
-        """Whether somebody follows the run here."""
+        """Whether a client watches the run in this process."""
         channel = self._channels.get(run_id)
         return channel is not None and channel.watchers > 0
 
     def close(self) -> None:
-        """Ends every watch: the server stops, and clients attach again where they were."""
+        """Ends every watch, because the server stops; clients reconnect with their last event id."""
         self.closed.set()
         self.wake_all()
 
     def wake_all(self) -> None:
-        """Wakes every watcher; called every few seconds so that idle lines are kept open."""
+        """Wakes every watcher; called every few seconds for the keep-alive comments."""
         for channel in list(self._channels.values()):
             channel.wake()
 

@@ -1,7 +1,7 @@
-"""Notices: that a run's status was changed, for whoever listens on a user's behalf, in every process.
+"""Notices: tell the listeners of a user, in every process, that the status of a run changed.
 
-Call `told` after the change is on disk. It is a hint and carries nothing: what is so stands in the rows,
-and a sweep finds what no hint told. How a listener shows it is `api/sockets.py`'s affair.
+Call `notify` after the change is on disk. It sends a hint without the new status: the rows have it, and a
+sweep finds the changes whose hint was lost. `api/http/sockets.py` has the listeners.
 """
 
 import asyncio
@@ -25,8 +25,6 @@ from luxx.wire.run import ENDED, RunStatus
 from luxx.wire.socket import NotificationData, SessionState, SessionStatus
 
 IDS_PER_QUERY = 100
-"""Most ids in one statement."""
-
 ERROR_CHARACTERS = 500
 UNENDED = [
     status.value for status in (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.WAITING, RunStatus.PAUSED)
@@ -66,7 +64,7 @@ _changes_after = _changes.where(
 
 
 class RunChange(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run stands, and in which session of whom."""
+    """The current status of a run, with its session and user."""
 
     run_id: str
     user_id: int
@@ -78,18 +76,18 @@ class RunChange(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_reported(self) -> bool:
-        """Of a subagent no more than that it waits for a person: its end is not its session's."""
+        """Whether listeners are notified; of a subagent only that it waits for a person."""
         return not self.is_subagent or self.status == RunStatus.WAITING
 
 
 def read_states(connection: Connection, user_id: int, session_ids: Sequence[str]) -> dict[str, SessionState]:
-    """Those of the sessions that are there and the user's, at most AT_ONCE, each with its newest run."""
+    """The states of those sessions that belong to the user, each with its newest run, by session id."""
     rows = connection.execute(_states, {"ids": list(session_ids), "user": user_id})
     return {row.session_id: _state(row) for row in rows}
 
 
 def read_changes(connection: Connection, run_ids: Sequence[str]) -> list[RunChange]:
-    """Those of the runs that are there."""
+    """The current state of those runs that exist."""
     changes: list[RunChange] = []
     for first in range(0, len(run_ids), IDS_PER_QUERY):
         rows = connection.execute(_changes_by_id, {"ids": list(run_ids[first : first + IDS_PER_QUERY])})
@@ -98,8 +96,8 @@ def read_changes(connection: Connection, run_ids: Sequence[str]) -> list[RunChan
 
 
 def read_changes_of(connection: Connection, user_ids: Sequence[int], after: str) -> list[RunChange]:
-    """The users' runs that have not ended, and those that were made after an id."""
-    # Of all users, for those that have not ended are few; of each user there may be very many.
+    """The users' runs that have not ended, and those with an id above `after`."""
+    # Unended runs are read for all users: they are few, but the list of users may be long.
     unended = [_run_change(row) for row in connection.execute(_changes_unended)]
     wanted_ids = set(user_ids)
     changes = {change.run_id: change for change in unended if change.user_id in wanted_ids}
@@ -143,21 +141,21 @@ def _cut(text: str | None) -> str | None:
 
 TOPIC = "notice"
 SWEEP_SECONDS = 3.0
-"""How late a change is told where no hint came: the bus was away, or a process died with it."""
+"""Interval of the sweep, which finds changes whose hint was lost with the bus or a process."""
 
 RECENT_SECONDS = 20.0
-"""A sweep sees runs this young even if they have ended: several sweeps, and clocks that differ a little."""
+"""A sweep also reads ended runs that are younger than this: several sweeps, plus clock differences."""
 
 MAX_PENDING = 10_000
-"""Hints that wait to be looked at; what is more, the sweep finds."""
+"""Limit of pending hints; the sweep finds the changes of further ones."""
 
 NOTIFICATION_TEXTS = {
     RunStatus.COMPLETED: "The answer is ready.",
     RunStatus.FAILED: "The answer failed: {error}",
     RunStatus.WAITING: "A question waits for you.",
-    RunStatus.PAUSED: "It is paused and can be resumed.",
+    RunStatus.PAUSED: "The run is paused and can be resumed.",
 }
-"""Worth a notification. Who cancels a run knows it."""
+"""Statuses that cause a notification; a user who cancels a run needs none."""
 
 logger = structlog.get_logger()
 
@@ -165,27 +163,27 @@ Notify = Callable[[str, int | None], None]
 
 
 class SessionListener(Protocol):
-    """Who listens for a user. Called on the event loop's thread; nothing may wait in it."""
+    """A listener for one user. Its methods run on the event loop's thread and must not block."""
 
     def is_subscribed(self, session_id: str) -> bool:
-        """Whether it wants to know all that changes in this session."""
+        """Whether it gets `changed` for this session; else it gets `show`."""
         ...
 
     def changed(self, session_id: str) -> None:
-        """The session may be in another state now; only called for what it hears."""
+        """The state of a subscribed session may have changed."""
         ...
 
     def show(self, notification: NotificationData) -> None:
-        """Something to show, of a session that it does not hear."""
+        """A notification of a session without a subscription."""
         ...
 
     def refresh_all(self) -> None:
-        """Changes may have been missed: look at every session again."""
+        """Changes may be lost: the listener must read every session again."""
         ...
 
 
 class Hint(msgspec.Struct, frozen=True, kw_only=True):
-    """What processes tell each other. `is_watched`: somebody follows the run where the hint comes from."""
+    """The message between processes. `is_watched`: the run has a watcher in the sending process."""
 
     run_id: str
     user_id: int | None
@@ -193,7 +191,7 @@ class Hint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Notices:
-    """One per process. `is_watched` says whether somebody follows a run's events here."""
+    """One per process. `is_watched` returns whether a run has a watcher in this process."""
 
     def __init__(self, store: Store, bus: Bus, *, is_watched: Callable[[str], bool]) -> None:
         self._store = store
@@ -204,16 +202,16 @@ class Notices:
         self._pending: dict[str, bool] = {}
         self._last_statuses: dict[str, RunStatus] = {}
         self._initial_statuses: dict[str, RunStatus] = {}
-        """As runs stood when somebody began to listen: no news by itself, but what is told of them is."""
+        """Statuses of runs when their user's first listener came: not notified, only later changes are."""
         self._has_changes = asyncio.Event()
         self._next_sweep = 0.0
         bus.on(TOPIC, self._on_message)
         bus.on_reconnect(self._catch_up)
 
     def notify(self, run_id: str, user_id: int | None = None) -> None:
-        """The run's status was changed or the run was made, and that is on disk. Costs next to nothing.
+        """Announces a new run or a changed status, which is already on disk.
 
-        Without the user whose run it is, every process that has listeners looks the run up.
+        Without `user_id` every process that has listeners reads the run's row.
         """
         if self._bus.is_alone and not self._listeners:
             return
@@ -223,7 +221,7 @@ class Notices:
         self._accept(hint)
 
     def listen(self, user_id: int, listener: SessionListener) -> Callable[[], None]:
-        """Tells `ear` what happens to the user's runs from now on; the answer ends that."""
+        """Notifies `listener` of the user's runs from now on; the returned function ends that."""
         if user_id not in self._listeners:
             self._new_users.add(user_id)
             self._has_changes.set()
@@ -239,13 +237,13 @@ class Notices:
         return unsubscribe
 
     async def states(self, user_id: int, session_ids: list[str]) -> dict[str, SessionState]:
-        """Those of the sessions that are the user's, as they are now."""
+        """The current states of those sessions that belong to the user."""
         return await self._store.read_rows(lambda connection: read_states(connection, user_id, session_ids))
 
     async def keep_notifying(self) -> None:
-        """Passes on what is told, and sweeps, until cancelled."""
+        """Notifies the listeners of hints, and sweeps, until cancelled."""
         while True:
-            # Not `wait_for`: on Python 3.11 it swallows a cancellation that comes together with the news.
+            # Not `wait_for`: on Python 3.11 it can lose a cancellation that arrives with the event.
             with suppress(TimeoutError):
                 async with asyncio.timeout(SWEEP_SECONDS):
                     await self._has_changes.wait()
@@ -257,19 +255,17 @@ class Notices:
                     self._next_sweep = time.monotonic() + SWEEP_SECONDS
                     await self._sweep()
             except SQLAlchemyError as error:
-                # What was lost with it, the next sweep finds.
-                logger.warning("notices_not_told", error=str(error))
+                # The next sweep finds the lost changes.
+                logger.warning("notices_failed", error=str(error))
             except Exception:
-                logger.exception("notices_broke")
-
-    # What comes in
+                logger.exception("notices_failed")
 
     def _on_message(self, process: str, payload: bytes) -> None:
         try:
             self._accept(msgspec.json.decode(payload, type=Hint))
         except msgspec.DecodeError as error:
-            # Said by another version of Luxx.
-            logger.warning("notice_not_understood", process=process, error=str(error))
+            # The sender may be another version of Luxx.
+            logger.warning("notice_not_decoded", process=process, error=str(error))
 
     def _accept(self, hint: Hint) -> None:
         is_wanted = bool(self._listeners) if hint.user_id is None else hint.user_id in self._listeners
@@ -279,14 +275,12 @@ class Notices:
         self._has_changes.set()
 
     def _catch_up(self) -> None:
-        """The bus was away: what was said meanwhile is lost."""
+        """Sweeps and refreshes all listeners, because hints are lost while the bus is disconnected."""
         self._next_sweep = 0.0
         self._has_changes.set()
         for listeners in self._listeners.values():
             for listener in listeners:
                 listener.refresh_all()
-
-    # What goes out
 
     async def _notify_pending(self) -> None:
         if not self._pending:
@@ -297,7 +291,7 @@ class Notices:
             self._notify_listeners(change, is_watched=pending[change.run_id])
 
     async def _record_initial_statuses(self) -> None:
-        """What happened before somebody listened is no news to them."""
+        """Records the statuses that new listeners must not be notified of."""
         users = list(self._new_users)
         for change in await self._read_of(users):
             self._initial_statuses.setdefault(change.run_id, change.status)
@@ -307,7 +301,7 @@ class Notices:
         changes = await self._read_of(list(self._listeners))
         known_statuses = self._initial_statuses | self._last_statuses
         current_ids = {change.run_id for change in changes}
-        # What was going on and is neither going on nor young any more has ended since.
+        # A run that was unended and is no longer among the current ones has ended.
         ended_ids = [
             run_id
             for run_id, status in known_statuses.items()
@@ -346,7 +340,7 @@ class Notices:
 
 
 def notification(change: RunChange) -> NotificationData:
-    """What a person is shown of a run that ended or waits."""
+    """The notification of a run that ended or waits."""
     return NotificationData(
         title=change.title,
         message=NOTIFICATION_TEXTS[change.status].format(error=change.error or "the reason is not known"),

@@ -1,7 +1,7 @@
-"""The driver's side of the relay: tells other processes what the runs that are driven here say.
+"""The driver's side of the relay: publishes the frames of the runs that are driven here to other processes.
 
-Who follows has a place in the run's ring, as a client here has; what has come since is joined when the bus
-has room for it. A run that nobody follows elsewhere costs nothing.
+A subscription has a position in the run's ring, as a local watch has. When the bus can send, it merges the
+new frames into one message. A run without remote subscribers costs nothing.
 """
 
 import itertools
@@ -27,20 +27,20 @@ from luxx.runs.streams.frames import (
 from luxx.runs.streams.hub import NO_POSITION, Channel, Frame
 
 SUBSCRIPTION_SECONDS = 16.0
-"""Whoever follows says so every five seconds; after this long without a word it is gone."""
+"""Lifetime of a subscription without renewal; subscribers renew every five seconds."""
 
 DELIVERY_SECONDS = 1.0
-"""What was sent so long ago has arrived or is lost."""
+"""A message that was sent longer ago has arrived or is lost."""
 
 MAX_WANTED_RUNS = 5_000
-"""Runs of others that are remembered as wanted: whoever comes to drive one tells those who want it."""
+"""How many runs that are not driven here are remembered with the processes that want to follow them."""
 
 MAX_MESSAGE_CHARACTERS = 64_000
-"""Characters told to one process at once, about; the rest waits for the next time."""
+"""Approximate limit of characters per payload to one process; the rest follows in the next one."""
 
 
 class SubscribedProcess:
-    """Another process that follows runs of this one. `streams` numbers all that this one begins."""
+    """Another process that follows runs of this one. `streams` numbers the streams that this one begins."""
 
     def __init__(self, bus: Bus, process: str, streams: "itertools.count[int]") -> None:
         self.process = process
@@ -51,14 +51,14 @@ class SubscribedProcess:
         self._is_scheduled = False
 
     def wake(self, subscription: "RunSubscription") -> None:
-        """One of its tails has something to tell."""
+        """A subscription has new frames: schedules a payload."""
         self._woken[subscription.run_id] = subscription
         if not self._is_scheduled:
             self._is_scheduled = True
             self._bus.publish_later(FRAMES, self._make_payload, to=self.process)
 
     def drop(self, run_id: str) -> bool:
-        """It does not follow the run any more; False if it did not."""
+        """Removes the subscription to the run; False if there was none."""
         self._woken.pop(run_id, None)
         return self.subscriptions.pop(run_id, None) is not None
 
@@ -79,7 +79,7 @@ class SubscribedProcess:
 
 
 class RunSubscription:
-    """A follower's place in a run that is driven here."""
+    """The subscription of one process to one run that is driven here."""
 
     def __init__(self, channel: Channel, fence: int, subscriber: SubscribedProcess) -> None:
         self.run_id = channel.run_id
@@ -89,7 +89,7 @@ class RunSubscription:
         self.expires_at = 0.0
         self.sent_at = 0.0
         self.size = 0
-        """How much `more` gave, about."""
+        """Approximate characters of the last message."""
         self._fence = fence
         self._channel = channel
         self._subscriber = subscriber
@@ -101,28 +101,28 @@ class RunSubscription:
 
     @property
     def position(self) -> int:
-        """See `Reader`."""
+        """See `RingReader`."""
         return NO_POSITION if self._is_new else self._index
 
     def restart_stream(self) -> None:
-        """The next thing told begins a new stream."""
+        """Makes the next message begin a new stream."""
         self._is_new = True
         self.wake()
 
     def wake(self) -> None:
-        """There are new frames."""
+        """See `FrameListener`."""
         if not self._is_woken:
             self._is_woken = True
             self._subscriber.wake(self)
 
     def end(self) -> None:
-        """No frames will come: the run is driven here no longer."""
+        """The run is no longer driven here: no more frames will follow."""
         self.is_over = True
         self._end = self._channel.end
         self.wake()
 
     def next_message(self) -> RelayMessage | None:
-        """What has come since the last time; None where nothing has."""
+        """A message with the new frames; None if there are none."""
         self._is_woken = False
         frames = None if self._is_new else self._channel.frames_since(self._index)
         items = self._begin() if frames is None else self._items(frames)
@@ -134,12 +134,12 @@ class RunSubscription:
         return RelayMessage(self.run_id, self._fence, self.stream, self.number, items)
 
     def _begin(self) -> list[RelayItem]:
-        """A new stream: the log's place now, and what is open."""
+        """The items of a new stream: the end of the log and the open steps."""
         channel = self._channel
         self._is_new = False
         self.stream, self.number = next(self._subscriber.streams), 0
         self._index = channel.end
-        # Once it is over here, another drive of the run may be using the channel.
+        # After the end another drive of the run may use the channel.
         steps = [] if self.is_over else [channel.open_steps[at] for at in sorted(channel.open_steps)]
         self._sent_steps = {step.index: step for step in steps}
         opened = [_opened(step, step.content()) for step in steps]
@@ -168,7 +168,7 @@ class RunSubscription:
                     items.pop()
                 items.append(LogGrown(frame.seq))
         self._append_text(items, current_step, texts)
-        # What is open no longer says no more: all that came before has been told.
+        # Closed steps get no more text.
         self._sent_steps = {
             at: step for at, step in self._sent_steps.items() if at in self._channel.open_steps
         }
@@ -193,7 +193,7 @@ def _opened(step: OpenStep, text: str) -> StepOpened:
 
 
 class RunPublisher:
-    """Which processes follow which runs of this one, and which they would follow if they were driven here."""
+    """Knows which processes follow the runs of this one, and which runs they would follow if driven here."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -204,29 +204,29 @@ class RunPublisher:
 
     @property
     def is_busy(self) -> bool:
-        """Whether anybody follows, or would."""
+        """Whether any process follows a run, or wants to."""
         return bool(self._subscribers or self._wanted)
 
     def driven(self, channel: Channel, fence: int) -> None:
-        """The run is driven here from now on."""
+        """This process begins to drive the run."""
         self._driven[channel.run_id] = (channel, fence)
         now = time.monotonic()
         wanted = self._wanted.pop(channel.run_id, {})
         served = {process for process, expires_at in wanted.items() if expires_at > now}
-        # Those who followed another drive of it, here.
+        # Also the processes that followed an earlier drive of the run in this process.
         served |= {
             name
             for name, subscriber in self._subscribers.items()
             if channel.run_id in subscriber.subscriptions
         }
         if fence > 1:
-            # Whoever followed its last driver would else find out by and by.
+            # Subscribers of the former driver would otherwise notice only at a later poll.
             self._bus.publish(DRIVEN, encode(DriveBegun(channel.run_id, sorted(served))))
         for process in served:
             self._subscribe(process, channel.run_id, now)
 
     def stopped_driving(self, channel: Channel) -> None:
-        """The run is driven here no longer."""
+        """This process no longer drives the run."""
         self._driven.pop(channel.run_id, None)
         channel.subscriptions = ()
         for subscriber in self._subscribers.values():
@@ -234,7 +234,7 @@ class RunPublisher:
                 subscription.end()
 
     def on_follow_requests(self, sender: str, payload: bytes) -> None:
-        """A process wants to follow runs, or still does."""
+        """Handles follow requests: starts, renews or restarts subscriptions."""
         now = time.monotonic()
         for request in decode_follow_requests(payload):
             if request.run_id not in self._driven:
@@ -253,7 +253,7 @@ class RunPublisher:
                 subscription.restart_stream()
 
     def on_unfollow(self, sender: str, payload: bytes) -> None:
-        """A process does not follow these runs any more."""
+        """Handles the ids of runs that a process no longer follows."""
         subscriber = self._subscribers.get(sender)
         for run_id in decode_ids(payload):
             wanted = self._wanted.get(run_id, {})
@@ -263,13 +263,13 @@ class RunPublisher:
                 self._drop(subscriber, run_id)
 
     def on_bus_up(self) -> None:
-        """The bus was away: who knows what arrived."""
+        """Restarts all streams, because messages may be lost while the bus was disconnected."""
         for subscriber in self._subscribers.values():
             for subscription in subscriber.subscriptions.values():
                 subscription.restart_stream()
 
     def drop_silent(self) -> None:
-        """Drops those who have said nothing for long: their processes are gone."""
+        """Drops expired subscriptions: their processes are dead."""
         now = time.monotonic()
         for subscriber in list(self._subscribers.values()):
             for subscription in list(subscriber.subscriptions.values()):

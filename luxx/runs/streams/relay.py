@@ -1,7 +1,7 @@
-"""The relay: whoever watches a run sees it live, whichever process drives it.
+"""The relay: carries the live stream of a run from the process that drives it to those that watch it.
 
-Joins the two sides (`telling.py`, `mirror.py`) to the bus and the hub, and looks at the rows of runs that
-are watched here and driven elsewhere, or by nobody: what the bus loses is found there.
+It connects the publisher (`publisher.py`) and the remote subscribers (`remote.py`) to the bus and the hub. It
+also polls the rows of watched runs that are not driven here, so that a message lost by the bus does no harm.
 """
 
 import asyncio
@@ -31,10 +31,10 @@ from luxx.runs.streams.remote import RemoteSubscriber, RunRowState
 from luxx.wire.run import RunStatus
 
 POLL_SECONDS = 1.0
-"""How often a run is looked at that somebody else drives and nobody tells of."""
+"""Poll interval for runs that another process drives and that send no messages."""
 
 POLLS_PER_FULL_POLL = 5
-"""All others are looked at once in so many times, and those that are followed are asked for again."""
+"""Every fifth poll reads all runs and renews the follow requests."""
 
 IDS_AT_ONCE = 500
 
@@ -46,7 +46,7 @@ _rows = select(_runs.c.id, _runs.c.status, _runs.c.owner, _runs.c.last_seq).wher
 
 
 class RunRelay:
-    """One per process; where it is alone it only looks at rows."""
+    """One per process. If it is the only process, it only polls rows."""
 
     def __init__(self, hub: Hub, bus: Bus, store: Store, *, poll_seconds: float = POLL_SECONDS) -> None:
         self._bus = bus
@@ -66,15 +66,15 @@ class RunRelay:
 
     @property
     def followed_runs(self) -> int:
-        """How many runs are followed here that another process drives."""
+        """How many runs of other processes this process follows."""
         return sum(1 for subscriber in self._subscribers.values() if subscriber.driver)
 
     async def open(self) -> None:
-        """Begins to look at rows, where there is something to look at."""
+        """Starts to poll rows."""
         self._poll_task = asyncio.create_task(self._keep_polling(), name="relay")
 
     async def close(self) -> None:
-        """Follows nothing any more."""
+        """Ends the polling and all subscriptions."""
         if self._poll_task is not None:
             self._poll_task.cancel()
             await asyncio.gather(self._poll_task, return_exceptions=True)
@@ -83,20 +83,20 @@ class RunRelay:
         self._subscribers.clear()
 
     def driven(self, channel: Channel, fence: int) -> None:
-        """This process drives the run from now on, and before any frame."""
+        """This process begins to drive the run; called before the first frame."""
         self._unsubscribe(channel)
         if not self._bus.is_alone:
             self._publisher.driven(channel, fence)
             self._note_busy()
 
     def stopped_driving(self, channel: Channel) -> None:
-        """This process drives the run no longer; it may end, go on elsewhere, or wait."""
+        """This process no longer drives the run: it ended, waits, or continues elsewhere."""
         self._publisher.stopped_driving(channel)
         if channel.watchers:
             self.watched(channel, is_started=False)
 
     def watched(self, channel: Channel, *, is_started: bool) -> None:
-        """The first watcher of a run that is not driven here; not `is_begun`: it may be, in a moment."""
+        """A run that is not driven here has its first watcher. Not `is_started`: it may start here soon."""
         subscriber = self._subscribers[channel.run_id] = RemoteSubscriber(
             channel, self._store, self._request_follow
         )
@@ -105,7 +105,7 @@ class RunRelay:
             self._request_follow(subscriber, None)
 
     def unwatched(self, channel: Channel) -> None:
-        """Nobody watches it any more."""
+        """The run no longer has a watcher."""
         self._unsubscribe(channel)
 
     def _unsubscribe(self, channel: Channel) -> None:
@@ -165,15 +165,15 @@ class RunRelay:
                         self._publisher.drop_silent()
                         self._renew_follows()
             except SQLAlchemyError as error:
-                logger.warning("runs_not_looked_at", error=type(error).__name__)
+                logger.warning("relay_poll_failed", error=type(error).__name__)
             except Exception:
-                # Whatever it was, the next look may succeed; without looks a lost message is lost for good.
-                logger.exception("look_failed")
+                # Continue after any error: without polls a lost message would stay lost.
+                logger.exception("relay_poll_failed")
             if not (self._subscribers or self._publisher.is_busy):
                 self._busy.clear()
 
     def _is_urgent(self, subscriber: RemoteSubscriber) -> bool:
-        """Whether it should be told what happens now, and is not; or its run may have ended just before."""
+        """Whether the run is running but sends no messages, or was not polled yet."""
         if subscriber.status is None:
             return True
         if self._bus.is_alone:
@@ -190,7 +190,7 @@ class RunRelay:
             batch = polled[start : start + IDS_AT_ONCE]
             row_states = await self._read([subscriber.run_id for subscriber in batch])
             for subscriber in batch:
-                # It may have been stopped, or its run driven here, while the rows were read.
+                # The subscriber may have stopped while the rows were read.
                 if not subscriber.is_over:
                     row = row_states.get(subscriber.run_id)
                     subscriber.compare_with_row(
@@ -198,16 +198,16 @@ class RunRelay:
                     )
 
     async def _read(self, ids: list[str]) -> dict[str, RunRowState]:
-        def work(session: Session) -> dict[str, RunRowState]:
+        def read_rows(session: Session) -> dict[str, RunRowState]:
             rows = session.connection().execute(_rows, {"ids": ids})
             return {
                 id_: RunRowState(RunStatus(status), owner, last_seq) for id_, status, owner, last_seq in rows
             }
 
-        return await self._store.read(work)
+        return await self._store.read(read_rows)
 
     def _renew_follows(self) -> None:
-        """Tells drivers that their runs are still followed here."""
+        """Repeats the follow requests to the drivers."""
         followed: dict[str, list[FollowRequest]] = {}
         for subscriber in self._subscribers.values():
             if subscriber.driver and not subscriber.is_over:

@@ -1,7 +1,7 @@
-"""The follower's side of the relay: a run that another process drives, as if it was driven here.
+"""The subscriber's side of the relay: feeds the channel of a run that another process drives.
 
-A mirror feeds the run's channel with what the driver tells and with the log, which it reads once for all
-who watch here. Whenever it misses something it asks for a new beginning, and watchers go to the log.
+A remote subscriber publishes the driver's messages and the log, which it reads once for all local watchers.
+When it misses a message, it asks for a new stream, and the watchers read the log.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from luxx.wire.event import CLOSING_EVENT_TYPES
 from luxx.wire.run import ENDED, RunStatus
 
 MAX_QUEUED_ITEMS = 20_000
-"""Items that wait while the log is read; more are not kept, and it begins anew."""
+"""Limit of items that wait while the log is read; beyond it the subscriber asks for a new stream."""
 
 STEP_EVENT = "process_step"
 
@@ -44,7 +44,7 @@ class _StepIndex(msgspec.Struct, frozen=True):
 
 
 class _StepOf(msgspec.Struct, frozen=True):
-    """As much of a `process_step` as says which step it closes."""
+    """The part of a `process_step` that identifies the step."""
 
     step: _StepIndex
 
@@ -53,7 +53,7 @@ _step_of = msgspec.json.Decoder(_StepOf).decode
 
 
 class RunRowState(msgspec.Struct, frozen=True):
-    """A run's row, as far as a mirror looks at it."""
+    """The columns of a run's row that a remote subscriber needs."""
 
     status: RunStatus
     owner: str | None
@@ -61,7 +61,7 @@ class RunRowState(msgspec.Struct, frozen=True):
 
 
 class RemoteSubscriber:
-    """Of one run, while somebody watches it here. `ask` sends to a process, or to all (None)."""
+    """Follows one run while it has local watchers. `request_follow` asks a process, or all (None)."""
 
     def __init__(
         self, channel: Channel, store: Store, request_follow: Callable[["RemoteSubscriber", str | None], None]
@@ -69,10 +69,10 @@ class RemoteSubscriber:
         self.channel = channel
         self.run_id = channel.run_id
         self.driver = ""
-        """Who tells us; empty while nobody does."""
+        """The process whose stream arrives; empty while there is none."""
         self.is_over = False
         self.status: RunStatus | None = None
-        """As the run's row said when it was last looked at; None before."""
+        """The status of the run at the last poll; None before the first."""
         self._store = store
         self._request_follow = request_follow
         self._fence = 0
@@ -83,12 +83,12 @@ class RemoteSubscriber:
         self._reading: asyncio.Task[None] | None = None
 
     def follow_request(self) -> FollowRequest:
-        """What tells its driver that it still follows; say it every few seconds."""
+        """The request that renews the subscription; send it every few seconds."""
         has_received, self._has_received = self._has_received, False
         return FollowRequest(self.run_id, self._stream, NOT_COUNTED if has_received else self._number)
 
     def receive(self, sender: str, message: RelayMessage) -> None:
-        """Something that a driver told."""
+        """Handles a message of a driver."""
         if message.number == 0:
             if message.fence >= self._fence:
                 self._begin(sender, message)
@@ -102,25 +102,25 @@ class RemoteSubscriber:
             self._process_queue()
 
     def resubscribe(self, driver: str | None) -> None:
-        """Something was missed, or another drives now: asks, and takes nothing until that is answered."""
+        """Asks for a new stream after a lost message or a new driver; ignores messages until it begins."""
         self._unfollow()
         self._request_follow(self, driver)
 
     def end_feed(self) -> None:
-        """Nobody tells anything for now: there is only the log."""
+        """Ends the feed of the channel; watchers have only the log until a new stream begins."""
         self._unfollow()
         if self.channel.has_producer:
             self.channel.end_feed()
 
     def stop(self) -> None:
-        """It is watched here no longer, or is driven here now."""
+        """Stops for good: the run has no local watchers, or is driven here now."""
         self._unfollow()
         self.is_over = True
 
     def compare_with_row(
         self, row_state: RunRowState | None, own_process: str, *, is_up: bool, is_asking: bool
     ) -> None:
-        """Compares with the run's row; None: it was deleted. Asks its driver, or all if `is_asking`."""
+        """Compares with the run's row (None: deleted); asks its driver to follow, or all if `is_asking`."""
         channel = self.channel
         if row_state is None:
             channel.is_deleted = self.is_over = True
@@ -178,7 +178,7 @@ class RemoteSubscriber:
         )
 
     def _process_queue(self) -> None:
-        """Takes what waits, up to the next place where the log has to be read."""
+        """Publishes the queued items up to the next one that needs the log."""
         frames: list[Frame] = []
         while self._queue and self._reading is None:
             item = self._queue.popleft()
@@ -212,18 +212,18 @@ class RemoteSubscriber:
         return Frame(step.grow(item.text), 0, step, item.text)
 
     async def _read_log(self, seq: int, stream: int) -> None:
-        """Publishes the log up to `seq`, then goes on with what came meanwhile."""
+        """Publishes the log up to `seq`, then continues with the queued items."""
         try:
             while self.channel.logged < seq:
                 page = await self._read_page(self.channel.logged, seq)
                 if not page:
-                    break  # Deleted meanwhile: the next look says so.
+                    break  # The run was deleted; the next poll notices.
                 self._publish(page)
         except SQLAlchemyError as error:
-            logger.warning("log_not_mirrored", run_id=self.run_id, error=type(error).__name__)
+            logger.warning("remote_run_log_read_failed", run_id=self.run_id, error=type(error).__name__)
         except Exception:
-            # Nobody awaits this: it would count as still reading, and nothing would come here any more.
-            logger.exception("log_not_mirrored", run_id=self.run_id)
+            # No task awaits this one: an uncaught error would leave `_reading` set and stop the feed.
+            logger.exception("remote_run_log_read_failed", run_id=self.run_id)
         if self._stream != stream:
             return
         self._reading = None

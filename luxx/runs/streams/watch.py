@@ -1,7 +1,7 @@
-"""Watching a run: the log after a given place, one snapshot of each open step, then the live tail.
+"""Watching a run: the log after a given event, a snapshot of each open step, then the live frames.
 
-No logged event missing and none twice, whether the run is driven here, elsewhere, or over. Gives bytes of
-text/event-stream; `api/sse.py` sends them.
+A watch gives every logged event exactly once, whether the run is driven here, elsewhere, or has ended. It
+yields bytes of text/event-stream, which `api/http/streaming.py` sends.
 """
 
 import asyncio
@@ -20,26 +20,26 @@ WAKE_SECONDS = 5.0
 """How often `Hub.wake_all` is called."""
 
 QUIET_SECONDS = 10.0
-"""A comment line is sent at the first beat after this long without a frame: every 15 s at the latest."""
+"""After this long without a frame the next wake sends a comment line: at the latest after 15 s."""
 
 
 class Pipe(Protocol):
-    """A connection that takes bytes at once."""
+    """A connection that accepts bytes without waiting."""
 
     @property
     def is_writable(self) -> bool:
-        """Whether the client takes what is sent, and little waits for it."""
+        """Whether the client reads fast enough, so that few bytes are buffered."""
         ...
 
     def push(self, data: bytes) -> None:
-        """Sends it while it `is_clear`. Does not raise."""
+        """Sends `data`; call it only while `is_writable`. Does not raise."""
         ...
 
 
 class RunWatch:
     """One client's cursor over one run. Use: `with watch.attached(): while data := await watch.next(): …`.
 
-    It catches up with the log first, then lives on the ring; falling off the ring sends it back.
+    It reads the log first, then the ring; if it falls off the ring it reads the log again.
     """
 
     # Thousands may be open.
@@ -91,15 +91,15 @@ class RunWatch:
         self._wakeup: asyncio.Future[None] | None = None
 
     def write_to(self, pipe: Pipe) -> None:
-        """While nothing waits to be sent, frames go into `pipe` as they come, and not through `next`.
+        """Writes frames into `pipe` as they arrive while it is writable, instead of through `next`.
 
-        The task that calls `next` is then not woken for each of them, which costs as much as all the rest.
+        Waking the task that calls `next` for each frame would double the cost of a frame.
         """
         self._pipe = pipe
 
     def attach_before_start(self) -> None:
-        """Attaches to a run that has not begun: all of it will come live, and no log need be read."""
-        # One that is queued may be taken by any process, which has to know before that somebody watches.
+        """Attaches to a run that has not started: all frames arrive live, so the log is not read."""
+        # Any process may claim a queued run; it must know before that this process watches.
         self._attach(is_started=self._run.status == RunStatus.QUEUED)
         self._has_position = self._is_first = True
         self._index = self._channel.end
@@ -123,21 +123,21 @@ class RunWatch:
 
     @property
     def position(self) -> int:
-        """See `Reader`."""
+        """See `RingReader`."""
         return self._index if self._has_position or self._is_live else NO_POSITION
 
     @property
     def is_cut(self) -> bool:
-        """Whether it ended because the server stops: the client is to attach again, where it was."""
+        """Whether the watch ended because the server stops; the client should reconnect."""
         return self._hub.closed.is_set() and not self._is_over
 
     def stop(self) -> None:
-        """Ends the watch at once, from outside: the client left, or was signed out."""
+        """Ends the watch at once; called when the client disconnects or is signed out."""
         self._is_over = True
         self._channel.wake()
 
     async def next(self) -> bytes:
-        """What to send next, in one piece; empty once the run has ended or the watch or the hub is closed."""
+        """The next bytes to send; empty once the run has ended or the watch or the hub is closed."""
         channel, closed = self._channel, self._hub.closed
         while not (self._is_over or closed.is_set()):
             if not self._is_live:
@@ -154,7 +154,7 @@ class RunWatch:
                     return data
                 continue
             if frames is None:
-                # Fell off the ring. What it has shown meanwhile may have been taken back.
+                # Fell off the ring. Reset frames may have discarded text that the client has.
                 self._is_live = self._has_position = False
                 data = channel.resets_since(self._reset_count)
                 if data is None:
@@ -185,8 +185,8 @@ class RunWatch:
             self._wakeup = None
 
     def wake(self) -> None:
-        """See `Tail`: frames go straight to the client as long as they follow on and it takes them."""
-        # One that was sent to the log takes nothing before it has been there.
+        """See `FrameListener`: writes new frames to the client while it is live and the pipe is writable."""
+        # While it reads the log it accepts no frames.
         pipe = self._pipe if self._is_live and not self._is_over else None
         if pipe is not None and pipe.is_writable and (frames := self._channel.frames_since(self._index)):
             self._index += len(frames)
@@ -199,7 +199,7 @@ class RunWatch:
             self._wakeup.set_result(None)
 
     def _is_behind_log(self, channel: Channel) -> bool:
-        """Nobody feeds the ring, maybe for hours. Whether there is more in the log."""
+        """Without a producer: whether the log has more events; then the watch reads the log."""
         channel.trim_idle()
         if channel.known_seq <= max(self._sent, self._checked_seq):
             return False
@@ -217,7 +217,7 @@ class RunWatch:
         return self._is_over or self._hub.closed.is_set()
 
     async def _catch_up(self) -> bytes:
-        """One piece of what lies before the live tail; empty where there is none left."""
+        """The next bytes before the live frames; empty once there are none."""
         if not self._has_position:
             await self._take_position()
         page = await self._read_page()
@@ -227,11 +227,11 @@ class RunWatch:
             return b"".join(logged_frame(event.seq, event.type, event.data) for event in page)
         has_begun = self._channel.has_producer or self._channel.reset_count > self._reset_count
         if self._until is None and has_begun:
-            # Its frames began to come while the log was read: take their place, and what is open there.
+            # A producer began while the log was read: take a new position with its open steps.
             self._has_position = False
             return b""
-        # A run that had ended when the watch was made has nothing to tell beyond its last event, which
-        # may be on disk already and still on its way to the live tail.
+        # A run that had ended when the watch was made ends with its last event; the live frames of a run
+        # that ended just now may still arrive.
         has_ended = self._run.status in ENDED and self._sent >= self._run.last_seq
         self._is_over = self._is_over or has_ended
         self._is_live = True
@@ -239,7 +239,7 @@ class RunWatch:
         return snapshots
 
     async def _take_position(self) -> None:
-        """Notes where the live tail is taken up, the log's place there, and what is open there."""
+        """Takes a position in the ring, with the end of the log and the snapshots of the open steps there."""
         channel = self._channel
         while channel.has_producer and channel.logged < self._sent and not self._has_to_stop():
             await channel.next_change()
@@ -265,7 +265,7 @@ class RunWatch:
             return frames[0].data
         end = next((at for at, frame in enumerate(frames) if frame.is_gap), None)
         if end is not None:
-            # What follows continues something that is not here.
+            # The frames after the gap continue events that are not in the ring.
             self._is_live = self._has_position = False
             frames = frames[:end]
         self._reset_count += sum(frame.is_reset for frame in frames)
@@ -285,8 +285,10 @@ class RunWatch:
 
 
 def _accumulated(frames: list[Frame], texts: dict[int, str]) -> Iterator[bytes]:
-    """The frames with the text so far in each delta, and one delta of each step between two other frames:
-    each holds all the text, so those of a client that lags would come to the square of it."""
+    """The frames with the text so far in each delta, merged to one delta per step between two other frames.
+
+    Each delta holds all the text, so without the merge the bytes for a slow client would grow quadratically.
+    """
     texts_by_step: dict[OpenStep, list[str]] = {}
     for frame in frames:
         if frame.step is not None and not frame.is_reset:

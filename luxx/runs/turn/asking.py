@@ -1,6 +1,6 @@
-"""Asking, for the drive of a run: what a call is told of its answers, and how new questions are put.
+"""Asking a person, for one drive of a run: gives calls their answers and logs new questions.
 
-Putting questions is the last that a drive does; what comes after is in `questions.py`.
+Logging questions is the last action of a drive; `runs/questions.py` handles the answers.
 """
 
 import asyncio
@@ -30,9 +30,9 @@ from luxx.wire.run import RunPhase, RunStatus
 from luxx.wire.step import Step, StepStatus
 
 CLARIFICATION_SECONDS = 60
-"""How long a clarification waits unless the call says so; decisions have a setting."""
+"""How long a clarification waits by default; decisions have a setting."""
 
-NOBODY_TO_ASK = "nobody is there to be asked: this run was begun so"
+NOBODY_TO_ASK = "nobody is there to be asked: this run was started with when_asked=deny"
 
 WAITING_CHANGES: dict[str, Any] = {"status": RunStatus.WAITING.value, "owner": None}
 
@@ -41,7 +41,7 @@ _cancelled = select(RunRow.is_cancelled).where(RunRow.id == bindparam("run_id"))
 
 
 class QuestionAsker:
-    """For one drive. `decision_seconds` is how long a decision waits unless the call says so, 0 for ever."""
+    """For one drive. `decision_seconds` is how long a decision waits by default; 0 means without limit."""
 
     def __init__(self, spec: RunSpec, log: ChatLog, *, decision_seconds: int) -> None:
         self._spec = spec
@@ -49,31 +49,32 @@ class QuestionAsker:
         self._decision_seconds = decision_seconds
 
     def has_answer(self, call: Step) -> bool:
-        """Whether this call has what it asks for before it begins: a permission for what it is, an answer."""
-        asked = self._log.state.asked
-        if permission_for(self._spec.run_id, call, asked) is not None:
+        """Whether this call has a permission that fits it, or an answer to its question."""
+        records = self._log.state.questions
+        if permission_for(self._spec.run_id, call, records) is not None:
             return True
         return any(
             one.answer is not None
             and one.question.call_id == call.id_ref
             and one.question.kind != QuestionKind.PERMISSION
-            for one in asked
+            for one in records
         )
 
     def with_answers(self, call: Step, context: ToolContext, member: str | UnsetType = UNSET) -> ToolContext:
-        """The context for one call: with its answers, or with the way to ask."""
-        asked = [one for one in self._log.state.asked if one.question.call_id == call.id_ref]
-        given = iter([one for one in asked if one.question.kind != QuestionKind.PERMISSION])
-        permission = permission_for(self._spec.run_id, call, self._log.state.asked, member)
+        """The context for one call, with its answers and with the functions that ask a person."""
+        questions = self._log.state.questions
+        records = [one for one in questions if one.question.call_id == call.id_ref]
+        answered = iter([one for one in records if one.question.kind != QuestionKind.PERMISSION])
+        permission = permission_for(self._spec.run_id, call, questions, member)
 
         async def ask(question: dict[str, Any]) -> dict[str, Any]:
-            one = next(given, None)
+            one = next(answered, None)
             if one is not None and one.answer is not None:
                 return _answer_data(one.answer)
-            wanted = self._question(question)
+            question_to_ask = self._question(question)
             if self._is_unattended:
-                return _recommended_answer(wanted)
-            raise NeedsAnswer(wanted)
+                return _recommended_answer(question_to_ask)
+            raise NeedsAnswer(question_to_ask)
 
         async def approve(tool: ToolDefinition, arguments: dict[str, Any], why: ApprovalReason) -> Approved:
             if self._is_unattended:
@@ -81,13 +82,13 @@ class QuestionAsker:
             raise NeedsAnswer(replace(_permission(tool, call, why), member=member))
 
         earlier_approval = None if permission is None else partial(approved_call, permission)
-        chain_context = self._chaining(call)
+        chain_context = self._chain_context(call)
         return replace(
             context, ask=ask, approve=approve, earlier_approval=earlier_approval, chain_context=chain_context
         )
 
-    def _chaining(self, call: Step) -> ChainContext:
-        """What a composition's call is told: each of its members is asked about as a call of its own."""
+    def _chain_context(self, call: Step) -> ChainContext:
+        """The context of a composition's call: each of its members asks for its own permission."""
 
         def context_for_member(context: ToolContext, member: str, tool: str, arguments: str) -> ToolContext:
             return self.with_answers(replace(call, name=tool, arguments=arguments), context, member)
@@ -102,43 +103,42 @@ class QuestionAsker:
     def _is_unattended(self) -> bool:
         return self._spec.request.when_asked == WhenAsked.DENY
 
-    async def put(self, wanted: list[tuple[Step, NeedsAnswer]]) -> None:
-        """Logs the questions and makes the run wait, in one transaction; from then on nobody drives it.
+    async def ask_person(self, pending: list[tuple[Step, NeedsAnswer]]) -> None:
+        """Logs the questions and sets the run to waiting, in one transaction; then no process drives it.
 
-        With a composition's question goes what the composition has done before it asked.
-
-        Raises RunCancelled where a person has ended the run meanwhile.
+        A composition's question is logged with the results of its finished members.
+        Raises RunCancelled if a person has cancelled the run meanwhile.
         """
         entries: list[LogEntry] = []
-        put: list[QuestionAsked] = []
-        for call, signal in wanted:
+        asked_events: list[QuestionAsked] = []
+        for call, signal in pending:
             question = signal.question
             if signal.ended:
                 entries.append(MembersEnded(call_id=str(call.id_ref), members=list(signal.ended)))
             if call.status != StepStatus.PENDING:
                 entries.append(ProcessStep(step=replace(call, status=StepStatus.PENDING)))
-            asked = QuestionAsked(
+            event = QuestionAsked(
                 **{name: getattr(question, name) for name in question.__struct_fields__},
                 question_id=new_id(),
                 call_id=str(call.id_ref),
             )
-            entries.append(asked)
-            put.append(asked)
-        if await self._wait(entries, put):
+            entries.append(event)
+            asked_events.append(event)
+        if await self._wait(entries, asked_events):
             raise RunCancelled
 
     async def keep_waiting(self) -> None:
-        """Lets a run that was taken up with its questions open wait on."""
+        """Lets a run that was claimed with open questions continue to wait."""
         await self._wait([], [])
 
-    async def _wait(self, entries: list[LogEntry], put: list[QuestionAsked]) -> bool:
-        """Whether a person has ended the run meanwhile."""
+    async def _wait(self, entries: list[LogEntry], asked_events: list[QuestionAsked]) -> bool:
+        """Sets the run to waiting. Returns whether a person has cancelled it meanwhile."""
         cancelled_flags: list[bool] = []
 
         def write_questions(connection: Connection) -> None:
-            if put:
+            if asked_events:
                 now = database_now(connection)
-                insert_questions(connection, [self._row(asked, now) for asked in put])
+                insert_questions(connection, [self._row(event, now) for event in asked_events])
             cancelled_flags.append(connection.execute(_cancelled, {"run_id": self._spec.run_id}).scalar_one())
 
         await self._log.append(
@@ -146,38 +146,38 @@ class QuestionAsker:
         )
         return cancelled_flags[-1]
 
-    def _row(self, asked: QuestionAsked, now: datetime) -> dict[str, Any]:
-        seconds = asked.timeout_seconds
-        question = Question(**{name: getattr(asked, name) for name in Question.__struct_fields__})
+    def _row(self, event: QuestionAsked, now: datetime) -> dict[str, Any]:
+        seconds = event.timeout_seconds
+        question = Question(**{name: getattr(event, name) for name in Question.__struct_fields__})
         return {
-            "id": asked.question_id,
+            "id": event.question_id,
             "run_id": self._spec.run_id,
             "user_id": self._spec.user_id,
             "tenant_id": self._spec.tenant_id,
-            "call_id": asked.call_id[:CALL_ID_LENGTH].replace("\0", "\ufffd"),
-            "kind": asked.kind.value,
+            "call_id": event.call_id[:CALL_ID_LENGTH].replace("\0", "\ufffd"),
+            "kind": event.kind.value,
             "status": QuestionStatus.OPEN.value,
             "asked": _encode(question).decode(),
             "created_at": now,
             "due_at": None if seconds is None else now + timedelta(seconds=seconds),
         }
 
-    def _question(self, given: dict[str, Any]) -> Question:
-        """What a tool wants to know, with its defaults. Raises ToolFailed for what is no question."""
+    def _question(self, data: dict[str, Any]) -> Question:
+        """A tool's question with its defaults. Raises ToolFailed if `data` is not a valid question."""
         try:
-            question = msgspec.convert(given, Question)
+            question = msgspec.convert(data, Question)
         except msgspec.ValidationError as error:
-            raise ToolFailed(f"this is not a question: {error}") from error
+            raise ToolFailed(f"this is not a valid question: {error}") from error
         match question.kind:
             case QuestionKind.PERMISSION:
-                raise ToolFailed("a tool cannot give itself a permission; its risk says whether it is asked")
+                raise ToolFailed("a tool cannot ask for its own permission; its risk level decides that")
             case QuestionKind.CLARIFICATION:
                 seconds = question.timeout_seconds or CLARIFICATION_SECONDS
             case QuestionKind.DECISION:
                 seconds = question.timeout_seconds or self._decision_seconds or None
             case _:
                 assert_never(question.kind)
-        # Where nothing is recommended, nobody's silence can be taken for an answer.
+        # Without a recommended option there is no answer to take at the timeout.
         is_required = question.required or not any(option.is_recommended for option in question.options)
         return replace(question, required=is_required, timeout_seconds=None if is_required else seconds)
 
@@ -197,22 +197,22 @@ def _permission(tool: ToolDefinition, call: Step, why: ApprovalReason) -> Questi
 
 
 def _recommended_answer(question: Question) -> dict[str, Any]:
-    """What is recommended. Raises ToolFailed where only a person can answer."""
+    """The recommended options as the answer. Raises ToolFailed if only a person can answer."""
     recommended = [option.label for option in question.options if option.is_recommended]
     if question.required or not recommended:
-        raise ToolFailed(f"{NOBODY_TO_ASK}; go on as you think best, or say what is missing")
+        raise ToolFailed(f"{NOBODY_TO_ASK}; continue with your best judgement, or say what is missing")
     answer = recommended if question.multiple else recommended[0]
     return {"answer": answer, "answered_by": AnsweredBy.TIMEOUT.value}
 
 
 def _answer_data(answer: QuestionAnswered) -> dict[str, Any]:
-    told: dict[str, Any] = {"answer": answer.answer, "answered_by": answer.answered_by.value}
+    data: dict[str, Any] = {"answer": answer.answer, "answered_by": answer.answered_by.value}
     if isinstance(answer.note, str):
-        told["note"] = answer.note
-    return told
+        data["note"] = answer.note
+    return data
 
 
 def needed_answer(task: "asyncio.Task[Executed]") -> NeedsAnswer | None:
-    """What the tool of an ended task has to ask before it can go on."""
+    """The question that the tool of an ended task raised, or None."""
     raised = task.exception()
     return raised if isinstance(raised, NeedsAnswer) else None

@@ -1,7 +1,7 @@
-"""One completion as it arrives: deltas become growing steps, and steps that close. Pure but for the clock.
+"""One completion as it arrives: turns deltas into steps; and the log entries of calls and results.
 
-Thinking and text alternate, so one closes when the other begins; tool calls may grow side by side and
-close together at the end.
+A thinking step closes when a text step begins, and the reverse. Tool calls may grow concurrently; they close
+together at the end.
 """
 
 from collections.abc import Collection, Iterator
@@ -35,30 +35,30 @@ from luxx.wire.step import CallOutcome, Step, StepStatus, StepType, step_id
 from luxx.wire.tool import ToolCall, ToolResult
 
 REFUSAL = "refusal"
-"""The key of a replay note that holds what a model said instead of an answer."""
+"""The key of a replay note with the model's refusal text."""
 
 CALL_KEYS = frozenset({"id", "call"})
 """The keys under which replay notes name a call."""
 
 MAX_TOKENS = 100_000_000
-"""More than any window holds; a completion that claims more is not believed."""
+"""More than any context window; larger counts of a provider are reduced to this."""
 
 MAX_CHARACTERS = 4_000_000
-"""Some ten times what the longest answers of today's models hold; it bounds what one run can take up."""
+"""About ten times the longest answer of current models; bounds the memory of one run."""
 
 MAX_STEPS = 10_000
 MAX_NAME_CHARACTERS = 10_000
-"""Characters of a call's name and id, which every frame of it repeats."""
+"""Limit for a call's name and id together, which each of its frames repeats."""
 
 Output = Frame | Step
-"""A frame to publish, or a step that has closed and is to be logged before anything after it."""
+"""A frame to publish, or a closed step, which must be logged before any later output."""
 
 
 class CompletionReader:
-    """Feeds on deltas; `open_steps` is the channel's own dict, so that a late watcher sees what grows.
+    """Reads deltas. `open_steps` is the channel's own dict, so that a late subscriber gets the growing steps.
 
-    `taken` are the ids of the run's calls so far: one that comes with such an id gets an id of its own, for
-    a call's result is found by it.
+    `used_call_ids` are the ids of the run's earlier calls. A call with such an id gets a new one, because
+    results are matched by call id.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class CompletionReader:
         self.replay: dict[str, Any] = {}
 
     def feed_text(self, deltas: list[Delta]) -> Frame | None:
-        """The frame of one fragment of the text that is being said, as most reads bring; else None."""
+        """The frame of a single fragment of the growing text, the most frequent case; else None."""
         step = self._current_step
         if step is None or step.type is not StepType.TEXT or len(deltas) != 1:
             return None
@@ -90,10 +90,10 @@ class CompletionReader:
         return self._grow(step, delta.text) if isinstance(delta, TextDelta) and delta.text else None
 
     def feed(self, deltas: list[Delta]) -> Iterator[Output]:
-        """What the deltas of one network read make, in order; fragments of one step become one frame.
+        """The outputs of one network read, in order; fragments of one step become one frame.
 
-        Lazy on purpose: a step grows only when its frame is about to be published. Whoever attaches while
-        an earlier output is being logged must not get, in a snapshot, text that it is then sent again.
+        This is a generator so that a step grows only when its frame is published. Else a client that attaches
+        while an earlier output is being logged would get the text twice: in its snapshot and in the frame.
         """
         for delta in _merge_fragments(deltas):
             match delta:
@@ -116,7 +116,7 @@ class CompletionReader:
                     assert_never(delta)
 
     def close(self, status: StepStatus) -> list[Step]:
-        """Closes all that is open, in order of index; tool calls whose arguments are whole are pending."""
+        """Closes the open steps in order of index; complete tool calls become pending."""
         closing = [self._open[index] for index in sorted(self._open)]
         self._current_step = None
         return [
@@ -153,7 +153,7 @@ class CompletionReader:
         return new_call_id
 
     def _with_new_call_ids(self, note: Any) -> Any:
-        """What goes back to the adapter names calls by the ids that they have in the log."""
+        """The replay note with the call ids of the log in place of the provider's."""
         if not self._new_call_ids:
             return note
         if isinstance(note, list):
@@ -168,13 +168,13 @@ class CompletionReader:
         return note
 
     def _close_current_step(self) -> Iterator[Output]:
-        """Steps are logged in order of index: speech between open calls stays open until they close."""
+        """Closes the current step unless calls are open: steps are logged in order of index."""
         step, self._current_step = self._current_step, None
         if step is not None and not self._calls:
             yield step.closed(StepStatus.DONE)
 
     def _append_refusal(self) -> Iterator[Output]:
-        """The words of a refusal, which some providers keep apart from the text."""
+        """Adds the refusal text, which some providers send apart from the text."""
         refusal = self.replay.get(REFUSAL)
         has_text = self._current_step is not None and self._current_step.type == StepType.TEXT
         if self.finish == FinishReason.REFUSED and isinstance(refusal, str) and not has_text:
@@ -202,13 +202,13 @@ class CompletionReader:
 
 
 def _clamped(usage: Usage) -> Usage:
-    """Counts that a database column can hold: they are what somebody else's server says."""
+    """The usage with counts that a database column can hold: the provider may send any number."""
     counts = {name: min(max(getattr(usage, name), 0), MAX_TOKENS) for name in usage.__struct_fields__}
     return Usage(**counts)
 
 
 def _merge_fragments(deltas: list[Delta]) -> list[Delta]:
-    """Neighbouring fragments of the same kind made one."""
+    """Merges neighbouring fragments of the same kind."""
     if len(deltas) == 1:
         return deltas
     merged: list[Delta] = []
@@ -229,18 +229,18 @@ INTERRUPTED = ToolResult.fail(
 )
 
 NOT_RUN = ToolResult.fail(
-    "This call was not run: the run has made all the calls of tools that it may. Answer with what is known."
+    "This call was not run: the run has reached its limit of tool calls. Answer with what is known."
 )
 
 
 def full_output_row(run_id: str, call_id: str, output: str) -> dict[str, str]:
-    """The row of an output that was cut, in what every database takes: no NUL, no endless id."""
+    """The row of the full output of a shortened result; NUL is replaced and the id cut for PostgreSQL."""
     return {"run_id": run_id, "call_id": call_id[:CALL_ID_LENGTH], "output": output.replace("\0", "\ufffd")}
 
 
-def add_cost(sum_: float | None, cost: float | None) -> float | None:
-    """A run's cost with one more completion; not known where that one's is not."""
-    return None if cost is None else (sum_ or 0.0) + cost
+def add_cost(total: float | None, cost: float | None) -> float | None:
+    """The cost of a run with one more completion; None (unknown) if that completion's cost is unknown."""
+    return None if cost is None else (total or 0.0) + cost
 
 
 def closed_entries(steps: list[Step]) -> list[LogEntry]:
@@ -255,12 +255,12 @@ def status_entry(step: Step, status: StepStatus, duration_ms: int | None = None)
 
 
 def call_of(step: Step) -> ToolCall:
-    """The call that a step says the model made."""
+    """The tool call of a step."""
     return ToolCall(call_id=str(step.id_ref), name=str(step.name), arguments=str(step.arguments or "{}"))
 
 
 def executed_entry(call: Step, index: int, executed: Executed) -> ProcessStep:
-    """The entry of the result of a call that was carried out, or refused."""
+    """The entry of the result of an executed or refused call."""
     entry = result_entry(call, index, executed.result, executed.duration_ms)
     outcome = CallOutcome.CORRECTED if executed.is_corrected else UNSET
     if executed.status in (CallStatus.DENIED, CallStatus.REJECTED):

@@ -1,8 +1,9 @@
-"""Delegation, for the drive of a run: its calls of `delegate` get runs of their own, and wait for their ends.
+"""Delegation, for one drive of a run: each `delegate` call starts a subagent's run and waits for its end.
 
-Only the drive's own task writes its log. So a call that wants something said there puts an order, and rings;
-the drive carries it out between the ends of its tools. The event that names the subagent's run and the row of
-that run are one transaction under the fence: whoever takes the run up finds it by the call, and waits on.
+Only the drive's own task writes the run's log. A call that needs an entry appends an `AppendRequest` and sets
+`requests_ready`; the drive writes it while it waits for its tools. The event that names the subagent's run
+and the row of that run are written in one transaction under the fence. So a process that claims the run later
+finds the subagent by its call id.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from luxx.runs.log.events import LogEntry
 from luxx.runs.subagents import (
     cancel_subagent,
     cancel_subagents,
-    count_below,
+    count_descendants,
     insert_run,
     new_run,
     read_end,
@@ -41,25 +42,25 @@ from luxx.wire.run import ENDED, Run, RunStatus
 from luxx.wire.step import Step
 
 MAX_CONCURRENT_SUBAGENTS = 4
-"""Subagents of one run that work at the same time; others of the same answer wait for them."""
+"""Subagents of one run that work concurrently; further ones wait."""
 
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.1, 1.0
-"""How soon a subagent is looked at again that is not driven here: the sooner, the shorter it has been."""
+"""Poll interval for a subagent that another process drives: a tenth of the time waited, in these bounds."""
 
 MAX_WAITING_POLL_SECONDS = 10.0
-"""The same of one that waits for a person, which may take days; if it goes on here, that is known at once."""
+"""Longest poll interval for a subagent that waits for a person; a start in this process ends the wait."""
 
 STOP_SECONDS = 0.35
-"""How long a run that ends waits for its subagents to: its own end is promised within half a second."""
+"""How long an ending run waits for its subagents to end: a cancel must end the run within 0.5 s."""
 
 TASK_CHARACTERS = 500
-"""Of a task, in the event; the whole of it is in the call's arguments."""
+"""Longest task text in an event; the call's arguments have the full text."""
 
 SYSTEM_PROMPT = files("luxx.runs.turn").joinpath("subagent.md").read_text("utf-8").strip()
 
 
 class AppendRequest:
-    """Something to be written into the log; `done` once it is."""
+    """A request to append an event to the log; `done` is set once it is written."""
 
     def __init__(self, event: SubagentAssigned, request: ChatRequest | None = None) -> None:
         self.event = event
@@ -67,14 +68,17 @@ class AppendRequest:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def refuse(self, message: str) -> None:
-        """Raises ToolFailed in the call that ordered it."""
+        """Raises ToolFailed in the call that made the request."""
         if not self.done.done():
             self.done.set_exception(ToolFailed(message))
 
 
 class Delegator:
-    """For one drive. `depth` is how deep may be delegated at all, `most` how many subagents the first run may
-    have below it (0: any number), `share` how many calls of tools one more subagent may make."""
+    """Starts and stops the subagents of one drive.
+
+    `max_depth` limits the nesting of subagents, `max_subagents` their number below the root run (0: no
+    limit). `share` returns how many tool calls one more subagent may make.
+    """
 
     def __init__(
         self,
@@ -83,7 +87,7 @@ class Delegator:
         store: Store,
         engine: RunEngine,
         *,
-        depth: int,
+        max_depth: int,
         max_subagents: int,
         share: Callable[[ChatState], int | None],
     ) -> None:
@@ -91,7 +95,7 @@ class Delegator:
         self._log = log
         self._store = store
         self._engine = engine
-        self._depth = depth
+        self._max_depth = max_depth
         self._max_subagents = max_subagents
         self._share = share
         self._semaphore = asyncio.Semaphore(MAX_CONCURRENT_SUBAGENTS)
@@ -99,14 +103,14 @@ class Delegator:
         self._ends: dict[str, SubagentEnd] = {}
         self._delegated_calls: set[str] = set()
         self.requests_ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done where there are orders."""
+        """Done while there are append requests."""
 
     def with_delegate(self, call: Step, context: ToolContext) -> ToolContext:
-        """The context for one call, with the way to delegate."""
+        """The context for one call, with the function that delegates."""
         return replace(context, delegate=partial(self._delegate, call, context))
 
     async def write_requested(self) -> None:
-        """Writes what was ordered, and has new subagents driven. Raises LostRun."""
+        """Writes the append requests and starts the new subagents. Raises LostRun."""
         self.requests_ready = asyncio.get_running_loop().create_future()
         append_requests, self._append_requests = self._append_requests, []
         for append_request in append_requests:
@@ -114,7 +118,8 @@ class Delegator:
                 await self._log.append([append_request.event])
             elif await self._has_reached_limit():
                 append_request.refuse(
-                    f"this run has had {self._max_subagents} subagents, as many as this server allows; do it yourself"
+                    f"this run has had {self._max_subagents} subagents, as many as this server allows; "
+                    "do the task in this run"
                 )
             else:
                 await self._start_subagent(append_request, append_request.request)
@@ -122,27 +127,27 @@ class Delegator:
                 append_request.done.set_result(None)
 
     def with_taint(self, executed: Executed) -> Executed:
-        """What strangers wrote for the subagent may be in its answer."""
+        """Marks the result of a tainted subagent as untrusted: it may repeat untrusted content."""
         end = self._ends.get(executed.call_id)
         return replace(executed, is_untrusted=True) if end is not None and end.is_tainted else executed
 
     def end_entries(self, results: list[Executed]) -> list[LogEntry]:
-        """What is to be logged of subagents with these results."""
-        found = [(one.call_id, self._ends[one.call_id]) for one in results if one.call_id in self._ends]
+        """The entries on ended subagents that belong to these results."""
+        ends = [(one.call_id, self._ends[one.call_id]) for one in results if one.call_id in self._ends]
         entries: list[LogEntry] = []
-        for call_id, end in found:
+        for call_id, end in ends:
             assigned = self._assigned(call_id)
             if assigned is not None:
                 entries.append(replace(assigned, status=RunStatus(end.status), tool_calls=end.tool_calls))
         return entries
 
     def without_later_skills(self, call: Step, context: ToolContext) -> ToolContext:
-        """For a call that has its subagent already: a skill of the same answer came after it."""
+        """The context without the limits of skills that were activated after the call's subagent started."""
         is_started = self._assigned(str(call.id_ref)) is not None
         return replace(context, narrowed=initial_state(self._spec).narrowed) if is_started else context
 
     async def end_subagent(self, executed: Executed) -> None:
-        """Ends the subagent of a call that ended without it, because the call is not allowed any more."""
+        """Ends the subagent of a call that ended before it, because the call is no longer allowed."""
         assigned = self._assigned(executed.call_id)
         if assigned is None or assigned.status in ENDED or executed.call_id in self._ends:
             return
@@ -156,15 +161,15 @@ class Delegator:
             self._ends[executed.call_id] = replace(end, status=status)
 
     async def stop(self) -> None:
-        """Ends the subagents that have not ended, for the run ends; they are given a moment."""
+        """Cancels the unfinished subagents when the run ends; waits up to STOP_SECONDS for their ends."""
         if all(one.status in ENDED for one in self._log.state.subagents):
             return
         run_id = self._spec.run_id
-        found = await self._store.write_rows(lambda connection: cancel_subagents(connection, run_id))
-        for subagent in found:
-            await self._engine.cancel(subagent)
-        if found:
-            waits = [asyncio.create_task(self._engine.wait(one, STOP_SECONDS)) for one in found]
+        subagent_ids = await self._store.write_rows(lambda connection: cancel_subagents(connection, run_id))
+        for subagent_id in subagent_ids:
+            await self._engine.cancel(subagent_id)
+        if subagent_ids:
+            waits = [asyncio.create_task(self._engine.wait(one, STOP_SECONDS)) for one in subagent_ids]
             await asyncio.wait(waits, timeout=STOP_SECONDS)
 
     async def _delegate(self, call: Step, context: ToolContext, assignment: Assignment) -> SubagentEnd:
@@ -173,8 +178,8 @@ class Delegator:
         if call_id in self._delegated_calls or (
             existing and existing.task != assignment.task[:TASK_CHARACTERS]
         ):
-            # A tool that makes calls of others may try, in one drive or over several.
-            raise ToolFailed("one call can delegate once only; make a call for each subagent")
+            # A composition's members share its call id; they may try in one drive or in several.
+            raise ToolFailed("a call can delegate only once; make one call for each subagent")
         self._delegated_calls.add(call_id)
         async with self._semaphore:
             assigned = self._assigned(call_id)
@@ -195,37 +200,41 @@ class Delegator:
         return next((one for one in self._log.state.subagents if one.call_id == call_id), None)
 
     def _request(self, call_id: str, context: ToolContext, assignment: Assignment) -> ChatRequest:
-        """What the subagent's run is asked. Raises ToolFailed for more than the run itself has."""
-        asked = self._spec.request
-        depth = 1 if asked.delegated is None else asked.delegated.depth + 1
-        if depth > self._depth:
-            raise ToolFailed(f"subagents are {self._depth} deep here already; do this yourself")
-        own_tools = (
-            asked.tools if depth < self._depth else [name for name in asked.tools if name != DELEGATE_TOOL]
-        )
+        """The request of the subagent's run. Raises ToolFailed for tools or a depth that are not allowed."""
+        run_request = self._spec.request
+        depth = 1 if run_request.delegated is None else run_request.delegated.depth + 1
+        if depth > self._max_depth:
+            raise ToolFailed(
+                f"subagents may be nested at most {self._max_depth} deep; do this task in this run"
+            )
+        may_delegate = depth < self._max_depth
+        own_tools = [name for name in run_request.tools if may_delegate or name != DELEGATE_TOOL]
         unknown = sorted(set(assignment.tools or ()) - {*own_tools, READ_RESULT_TOOL})
         if unknown:
-            raise ToolFailed(f"you cannot give {', '.join(unknown)[:500]}; you have: {', '.join(own_tools)}")
+            raise ToolFailed(
+                f"you cannot give a subagent these tools: {', '.join(unknown)[:500]}; "
+                f"yours are: {', '.join(own_tools)}"
+            )
         tools = (
             own_tools
             if assignment.tools is None
             else [name for name in own_tools if name in assignment.tools]
         )
-        # With any tool comes the one that reads on where an answer of it was cut.
+        # The tool that reads the rest of a shortened result comes with any other tool.
         granted_tools = (*tools, READ_RESULT_TOOL) if tools else ()
         delegated = Delegated(
             call_id=call_id,
             task=assignment.task,
             depth=depth,
-            root_run_id=self._spec.run_id if asked.delegated is None else asked.delegated.root_run_id,
+            root_run_id=self._root_run_id,
             most_calls=self._share(self._log.state),
             tainted_by=context.tainted_by,
-            # A list of tools only hides others from a model; this refuses them.
+            # The list of tools only hides others from the model; `narrowed` refuses their calls.
             narrowed=(*context.narrowed, Narrowing(by="", entries=granted_tools)),
         )
         return replace(
-            asked,
-            model=assignment.model or asked.model,
+            run_request,
+            model=assignment.model or run_request.model,
             tools=tools,
             takes_images=False,
             system_prompt=assignment.system_prompt or SYSTEM_PROMPT,
@@ -240,14 +249,16 @@ class Delegator:
         await append_request.done
 
     async def _has_reached_limit(self) -> bool:
-        asked = self._spec.request.delegated
-        root = self._spec.run_id if asked is None else asked.root_run_id
         if not self._max_subagents:
             return False
-        return (
-            await self._store.read_rows(lambda connection: count_below(connection, root))
-            >= self._max_subagents
-        )
+        root = self._root_run_id
+        count = await self._store.read_rows(lambda connection: count_descendants(connection, root))
+        return count >= self._max_subagents
+
+    @property
+    def _root_run_id(self) -> str:
+        delegated = self._spec.request.delegated
+        return self._spec.run_id if delegated is None else delegated.root_run_id
 
     async def _start_subagent(self, append_request: AppendRequest, request: ChatRequest) -> None:
         run: Run = new_run(append_request.event.subagent_run_id, self._spec)
@@ -259,12 +270,9 @@ class Delegator:
         await self._engine.begin(run)
 
     async def _wait_for_end(self, assigned: SubagentAssigned) -> SubagentEnd:
-        """Once there is one. That it waits for a person is said in the log, once for each time."""
-        run_id, began, is_reported = (
-            assigned.subagent_run_id,
-            time.monotonic(),
-            assigned.status == RunStatus.WAITING,
-        )
+        """The end of the subagent, once it has ended. Logs each change to and from waiting for a person."""
+        run_id, began = assigned.subagent_run_id, time.monotonic()
+        is_reported = assigned.status == RunStatus.WAITING
         while True:
             await self._engine.wait(run_id, None)
             status = await self._store.read_rows(lambda connection: status_of(connection, run_id))
@@ -273,7 +281,7 @@ class Delegator:
             if (status == RunStatus.WAITING) != is_reported:
                 is_reported, began = status == RunStatus.WAITING, time.monotonic()
                 await self._append(AppendRequest(replace(assigned, status=status)))
-            # It waits for a person or a place, or another process drives it.
+            # It waits for a person or a slot, or another process drives it.
             longest = MAX_WAITING_POLL_SECONDS if is_reported else MAX_POLL_SECONDS
             pause = min(max(MIN_POLL_SECONDS, (time.monotonic() - began) / 10), longest)
             await self._engine.wait_for_start(run_id, pause)
@@ -284,15 +292,15 @@ class Delegator:
 
 
 def _require_answer(end: SubagentEnd) -> SubagentEnd:
-    """The end of a subagent that has an answer. Raises ToolFailed for another, with what it said before."""
+    """`end` if it has an answer. Else raises ToolFailed with the reason and the text so far."""
     if end.status == RunStatus.COMPLETED and end.answer:
         return end
     match end.status:
         case RunStatus.CANCELLED:
-            reason = "was ended by a person"
+            reason = "was cancelled"
         case RunStatus.FAILED:
             reason = f"failed: {end.error or 'the reason is not known'}"
         case _:
             reason = f"ended without an answer ({end.stop_reason}){f': {end.error}' if end.error else ''}"
-    partial_answer = f" It had said: {end.answer[:TASK_CHARACTERS]}" if end.answer else ""
+    partial_answer = f" Its last text: {end.answer[:TASK_CHARACTERS]}" if end.answer else ""
     raise ToolFailed(f"the subagent (run {end.run_id}) {reason}.{partial_answer}")

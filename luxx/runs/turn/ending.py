@@ -1,4 +1,4 @@
-"""How a chat run ends: its last events, its final row, the stored message."""
+"""The ending of a chat run: its last events, its final row and the stored message."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,11 +29,11 @@ _encode = msgspec.json.Encoder().encode
 
 COMPLETE, PARTIAL, FAILED = "complete", "partial", "failed"
 INCOMPLETE_REASONS = frozenset({StopReason.TOKENS, StopReason.COST, StopReason.TIME})
-"""Reasons of a completed run that had more to say."""
+"""Stop reasons of a completed run whose answer is incomplete."""
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a run. `error` is what ended it, if an error did."""
+    """The outcome of a run; `error` is the error that ended it, if any."""
 
     status: RunStatus
     stop_reason: StopReason
@@ -51,12 +51,12 @@ CANCELLED = Ending(status=RunStatus.CANCELLED, stop_reason=StopReason.CANCELLED,
 
 
 def failure_ending(error: LuxxError) -> Ending:
-    """The ending of a run that an error ended."""
+    """The ending of a run that failed with `error`."""
     return Ending(status=RunStatus.FAILED, stop_reason=StopReason.ERROR, done=DoneStatus.FAILED, error=error)
 
 
 def ending_for(error: LuxxError) -> Ending:
-    """The ending of a run that an error ended: it failed, or completed with what a limit let it produce."""
+    """The ending after an error: failed or, after LimitReached, completed with the output so far."""
     if not isinstance(error, LimitReached):
         return failure_ending(error)
     reason = StopReason(error.stop_reason)
@@ -64,7 +64,7 @@ def ending_for(error: LuxxError) -> Ending:
 
 
 def ending_events(spec: RunSpec, state: ChatState, ending: Ending) -> list[Event]:
-    """`error` where there was one, then `done`."""
+    """The last events: `error` if there was one, then `done`."""
     events: list[Event] = []
     if ending.error is not None:
         retryable = isinstance(ending.error, ProviderError) and ending.error.retryable
@@ -81,7 +81,7 @@ def ending_events(spec: RunSpec, state: ChatState, ending: Ending) -> list[Event
 
 
 def ending_changes(state: ChatState, ending: Ending) -> dict[str, Any]:
-    """The run's row as it will stay."""
+    """The final values of the run's row."""
     return {
         "status": ending.status.value,
         "phase": None,
@@ -97,9 +97,9 @@ def ending_changes(state: ChatState, ending: Ending) -> dict[str, Any]:
 def prepare_message(
     spec: RunSpec, state: ChatState, ending: Ending
 ) -> tuple[Callable[[Connection], None], int]:
-    """Work that stores the answer, makes it the selected leaf and frees the conversation; and its bytes.
+    """A write that stores the answer, selects it as the leaf and releases the conversation; and its bytes.
 
-    A subagent's answer goes to the run that waits for it, so no message is stored.
+    A subagent's answer goes to its parent run, so nothing is stored.
     """
     if spec.request.delegated is not None:
         return lambda _connection: None, 0
@@ -118,7 +118,7 @@ def prepare_message(
         "created_at": utc_now(),
     }
 
-    def work(connection: Connection) -> None:
+    def write_message(connection: Connection) -> None:
         connection.execute(_insert, row)
         index_message(connection, row)
         connection.execute(
@@ -131,7 +131,7 @@ def prepare_message(
             },
         )
 
-    return work, len(row["content"]) + len(row["replay"] or "")
+    return write_message, len(row["content"]) + len(row["replay"] or "")
 
 
 def _has_replay(state: ChatState) -> bool:

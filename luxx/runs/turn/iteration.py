@@ -1,4 +1,4 @@
-"""One iteration: one completion, then the tools it asked for, each logged before what follows from it."""
+"""One iteration: one model call, then the tool calls it asks for; each is logged before the next begins."""
 
 import asyncio
 from functools import partial
@@ -6,7 +6,6 @@ from functools import partial
 import msgspec
 from sqlalchemy import Connection
 
-from luxx.domain.context.prompt import prompt_messages
 from luxx.domain.usage.estimate import estimated_usage
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import LuxxError, ProviderError
@@ -38,7 +37,6 @@ from luxx.runs.turn.restrictions import (
     new_taint,
     skill_entries,
     tainted_by,
-    with_skills,
 )
 from luxx.runs.turn.spec import RunSpec
 from luxx.runs.turn.spending import Spending
@@ -59,7 +57,7 @@ CallTasks = dict["asyncio.Task[Executed]", Step]
 
 
 class Iteration:
-    """The hands of one drive."""
+    """Calls the model and runs the tools for one drive of a run."""
 
     def __init__(
         self,
@@ -90,16 +88,16 @@ class Iteration:
         self._executor = executor
         self._resources = resources
         self._activated_skills: dict[str, SkillHead] = {}
-        """Skills that calls of this drive have taken from the shelf, by the calls' ids."""
+        """Skills that calls of this drive have activated, by call id."""
         self._last_context = resources.context
         self._context: ToolContext | LuxxError | None = None
-        """For the calls that this drive has started; what the user may do was read as they were."""
+        """For the calls that this drive has started; permissions and rules were read at their start."""
 
     async def call_model(self, *, with_tools: bool) -> CompletionRecord:
-        """Calls the model and publishes what it says. Steps that close on the way are logged.
+        """Calls the model and publishes its deltas. Logs each step that closes before the end.
 
-        Raises Cut when the provider fails for good or a person cancels, LimitReached where the call does
-        not fit what the run may spend.
+        Raises CompletionCut when the provider fails finally or a person cancels, LimitReached where the call
+        does not fit the run's limits.
         """
         steps = self._log.state.steps
         used_call_ids = {str(step.id_ref) for step in steps if step.type == StepType.TOOL_CALL}
@@ -107,8 +105,9 @@ class Iteration:
             self._spec.run_id, len(steps), self._channel.open_steps, used_call_ids=used_call_ids
         )
         self._deltas = 0
+        tools = self._offered() if with_tools else []
         request = await self._spending.admit(
-            self._request(self._offered() if with_tools else []),
+            self._resources.completion_request(self._spec, self._log.state, tools),
             self._resources.target,
             self._resources.card,
             self._log,
@@ -118,16 +117,16 @@ class Iteration:
             await self._signal.wait(run_in_own_task(self._read(reader, request)))
         except ProviderError as error:
             self._metrics.model_called(error.kind, self._deltas)
-            # What fails before it says anything is hardly ever billed; where a limit must hold, it counts.
+            # Providers rarely bill a failure before the first delta; with a limit it counts if they might.
             is_billed = self._deltas > 0 or (self._spending.has_limits and self._may_be_billed(error))
             raise CompletionCut(self._cut(reader, StepStatus.ERROR, request, is_billed), error) from error
         except RunCancelled:
             self._metrics.model_called("cancelled", self._deltas)
-            # What was sent is read and billed; while it connects, or waits to ask again, nothing was.
+            # A sent request is billed. While the client connects or waits for a retry, nothing was sent.
             is_billed = self._answer is not None and self._answer.was_sent
             raise CompletionCut(self._cut(reader, StepStatus.CANCELLED, request, is_billed), None) from None
         finally:
-            # It knows this iteration: a circle that would stay until the collector comes by.
+            # The stream refers to this iteration: without this, the cycle waits for the garbage collector.
             self._answer = None
         self._metrics.model_called("ok", self._deltas)
         return self._completion_record(reader, request, has_tools=with_tools)
@@ -135,10 +134,10 @@ class Iteration:
     async def start_calls(
         self, state: ChatState, preceding: list[LogEntry], usage: UsageEntry | None
     ) -> None:
-        """Logs the open calls of `state` as running, after `before`, and reads what the user may do now.
+        """Logs `preceding`, then the open calls of `state` as running, and reads the user's permissions anew.
 
-        Those that ask a person first do not begin before there is an answer. Where there are no calls,
-        because a turn paused or a crash ended them, the model is asked next.
+        A call that asks a person first stays pending until it is answered. Without calls (the model paused,
+        or a crash ended them) the model is called next.
         """
         refused = self._spending.excess_calls(state)
         calls = [call for call in open_calls(state) if call not in refused]
@@ -160,11 +159,11 @@ class Iteration:
         await self._log.append(entries, phase=phase, changes=spent, extra_write=extra_write)
 
     async def run_calls(self) -> None:
-        """Runs the open calls side by side and logs each result; those that finish together, together.
+        """Runs the open calls concurrently and logs the results; those that finish together in one write.
 
-        What some of them have to ask a person is asked once the others have ended; then the run waits.
-        On cancel the tools are stopped, results that were ready are logged, and RunCancelled passes on.
-        Raises NotAllowed where the user was disabled meanwhile.
+        Questions for a person are asked once the other calls have ended; then the run waits. On cancel this
+        stops the tools, logs the finished results and lets RunCancelled pass.
+        Raises NotAllowed if the user was disabled meanwhile.
         """
         if self._context is None:
             await self._interrupt_lost()
@@ -186,28 +185,28 @@ class Iteration:
             for task in tasks:
                 task.cancel()
         if questions:
-            await self._asker.put(questions)
+            await self._asker.ask_person(questions)
             if self._signal.is_fired:
                 raise RunCancelled
 
     async def keep_waiting(self) -> None:
-        """Lets a run that was taken up while it waits for a person wait on."""
+        """Lets a run that was claimed while it waits for a person continue to wait."""
         await self._asker.keep_waiting()
 
     async def repair(self) -> None:
-        """Marks the steps of a completion that a crash cut: it is made again."""
+        """Marks the steps of a completion that a crash interrupted; the model call is repeated."""
         steps = unfinished_steps(self._log.state)
         await self._log.append([status_entry(step, StepStatus.INTERRUPTED) for step in steps])
 
     async def _read(self, reader: CompletionReader, request: CompletionRequest) -> None:
         publish = self._channel.publish
-        asked = self._client.answer(
+        stream = self._client.answer(
             request,
             self._resources.target,
             on_retry=partial(self._on_retry, reader, request),
-            before_retry=self._on_again,
+            before_retry=self._before_retry,
         )
-        async with asked as answer:
+        async with stream as answer:
             self._answer = answer
             while deltas := await answer.read():
                 self._deltas += len(deltas)
@@ -227,8 +226,8 @@ class Iteration:
             lost = self._estimated(reader, request, [])
         await self._spending.log_retry(self._log, event, lost)
 
-    async def _on_again(self) -> None:
-        """Raises LimitReached where the failed try took what this one needs."""
+    async def _before_retry(self) -> None:
+        """Raises LimitReached if the failed attempt used up what the next one needs."""
         await self._spending.reserve_again(self._log, self._resources.target)
         await self._log.append([], phase=RunPhase.THINKING)
 
@@ -238,27 +237,17 @@ class Iteration:
     def _offered(self) -> list[ToolSpec]:
         return allowed_specs(self._resources.tools, self._executor.registry, self._log.state)
 
-    def _request(self, tools: list[ToolSpec]) -> CompletionRequest:
-        asked, state = self._spec.request, self._log.state
-        replay = [dict(note.replay) for note in state.notes]
-        system = with_skills(asked.system_prompt, self._resources.skills)
-        return CompletionRequest(
-            model=asked.model,
-            messages=prompt_messages(system, self._spec.past, state.steps, replay),
-            tools=tools,
-            thinking_enabled=asked.thinking_enabled,
-            temperature=asked.temperature,
-            max_tokens=asked.max_tokens,
-            response_schema=asked.response_schema,
-        )
-
     def _completion_record(
         self, reader: CompletionReader, request: CompletionRequest, *, has_tools: bool
     ) -> CompletionRecord:
         state, usage = self._log.state, reader.usage
         steps = reader.close(StepStatus.DONE)
         is_reported = bool(usage.prompt_tokens or usage.completion_tokens)
-        entry = self._usage_entry(usage) if is_reported else self._estimated(reader, request, steps)
+        entry = (
+            self._resources.usage_entry(self._spec, usage)
+            if is_reported
+            else self._estimated(reader, request, steps)
+        )
         totals = CostUpdate(usage=state.usage + entry.usage, cost=add_cost(state.cost, entry.cost))
         note = CompletionNote(
             finish=reader.finish.value,
@@ -282,7 +271,7 @@ class Iteration:
     def _estimated(
         self, reader: CompletionReader, request: CompletionRequest, closed: list[Step]
     ) -> UsageEntry:
-        """The line of a completion whose provider did not tell all that it will bill."""
+        """The ledger entry of a completion whose provider did not report its full usage."""
         produced_steps = [*unfinished_steps(self._log.state), *closed]
         usage = estimated_usage(
             reader.usage, request.messages, request.tools, produced_steps, max_tokens=request.max_tokens
@@ -293,28 +282,15 @@ class Iteration:
         )
         if is_hidden:
             usage = self._spending.with_hidden(usage)
-        return self._usage_entry(usage, is_estimated=True)
+        return self._resources.usage_entry(self._spec, usage, is_estimated=True)
 
     def lost_call_entry(self) -> UsageEntry:
-        """The line of a completion that ended with its process: that it was, and no more, is known."""
-        return msgspec.structs.replace(self._usage_entry(Usage(), is_estimated=True), cost=None)
-
-    def _usage_entry(self, usage: Usage, *, is_estimated: bool = False) -> UsageEntry:
-        """A completion's line of the ledger."""
-        return UsageEntry(
-            user_id=self._spec.user_id,
-            tenant_id=self._spec.tenant_id,
-            run_id=self._spec.run_id,
-            subject_id=self._spec.conversation_id,
-            provider_id=self._resources.target.provider_id,
-            model=self._spec.request.model,
-            usage=usage,
-            cost=self._resources.card.cost(usage),
-            is_estimated=is_estimated,
-        )
+        """The ledger entry of a model call that ended with its process; its usage and cost are unknown."""
+        entry = self._resources.usage_entry(self._spec, Usage(), is_estimated=True)
+        return msgspec.structs.replace(entry, cost=None)
 
     async def _interrupt_lost(self) -> None:
-        """Calls that were running when a process died: those that cannot be repeated end as interrupted."""
+        """Ends the calls that ran when a process died as interrupted, unless their tool is repeatable."""
         state = self._log.state
         lost = [
             call
@@ -345,7 +321,7 @@ class Iteration:
         return await self._executor.asks_first(call_of(call), context) and not self._asker.has_answer(call)
 
     def _with_restrictions(self, context: ToolContext) -> ToolContext:
-        """With what the log says that binds a call: taint, skills, whether tools were offered."""
+        """The context with the restrictions of the log: taint, skills, whether tools were offered."""
         state = self._log.state
         is_offered_any = not state.notes or state.notes[-1].has_tools
         return msgspec.structs.replace(
@@ -356,14 +332,14 @@ class Iteration:
         )
 
     async def _start_late_calls(self, context: ToolContext) -> None:
-        """Logs those calls as running that would have asked by the rules of before, and do not any more."""
+        """Logs pending calls as running that no longer need a permission under the current rules."""
         pending = [call for call in open_calls(self._log.state) if call.status == StepStatus.PENDING]
         late = [call for call in pending if not await self._asks_first(call, context)]
         if late:
             await self._log.append([status_entry(call, StepStatus.RUNNING) for call in late])
 
     async def _gather(self, tasks: CallTasks) -> list[tuple[Step, NeedsAnswer]]:
-        """Logs what the tools answer; what they want to know of a person, in the order of the calls."""
+        """Logs the results of the tools. Returns the questions for a person, in the order of the calls."""
         waiting = set(tasks)
         while waiting:
             done, _ = await self._signal.wait(
@@ -372,11 +348,11 @@ class Iteration:
             waiting -= done
             if self._delegator.requests_ready in done:
                 await self._delegator.write_requested()
-            ended = [
+            finished = [
                 (tasks[task], task.result()) for task in tasks if task in done and not needed_answer(task)
             ]
-            if ended:
-                await self._log_results(ended)
+            if finished:
+                await self._log_results(finished)
         return [(call, signal) for task, call in tasks.items() if (signal := needed_answer(task)) is not None]
 
     async def _log_results(self, results: list[tuple[Step, Executed]]) -> None:
@@ -386,14 +362,14 @@ class Iteration:
             status = StepStatus.DONE if executed.result.success else StepStatus.ERROR
             entries.append(status_entry(call, status, executed.duration_ms))
             entries.append(executed_entry(call, index, executed))
-        ended = [executed for _, executed in results]
-        entries += new_taint(self._log.state, ended)
-        entries += skill_entries(self._log.state, self._activated_skills, ended)
-        entries += self._delegator.end_entries(ended)
+        executed_calls = [executed for _, executed in results]
+        entries += new_taint(self._log.state, executed_calls)
+        entries += skill_entries(self._log.state, self._activated_skills, executed_calls)
+        entries += self._delegator.end_entries(executed_calls)
         run_id = self._spec.run_id
         full_output_rows = [
             full_output_row(run_id, one.call_id, one.full_output)
-            for one in ended
+            for one in executed_calls
             if one.full_output is not None
         ]
 
@@ -401,7 +377,7 @@ class Iteration:
             for row in full_output_rows:
                 store_output(connection, row)
 
-        # The model reads the results next: said here, which spares a transaction.
+        # The model reads the results next. Writing that phase here saves a transaction.
         phase = RunPhase.THINKING if is_last else RunPhase.OBSERVING
         size = sum(len(row["output"]) for row in full_output_rows)
         await self._log.append(

@@ -1,7 +1,7 @@
-"""The chat loop: look at the state of the log, do what it asks for, until the run has ended.
+"""The chat loop: read the state of the log and carry out the next action, until the run ends or waits.
 
-`drive` can be started at any point of a run's life, any number of times, by whichever process holds
-its fence: it asks the log and not its memory. How it comes to be started is `durable.py`'s affair.
+`drive` can start at any point of a run and any number of times, in the process that holds the run's fence: it
+uses the log, not memory. `engine/driver.py` starts it.
 """
 
 from collections.abc import Awaitable, Callable
@@ -60,21 +60,19 @@ RECOVERED = (
     "What the interrupted call cost is not known."
 )
 LAST_ITERATION = (
-    "This run has called the model with tools as often as it may; the next call asks for its final answer. "
-    "Go on with another message, or an administrator raises tools.max_iterations."
+    "This run has reached tools.max_iterations; the next model call asks for the final answer. "
+    "Send another message to continue, or ask an administrator to raise the limit."
 )
-INTERNAL_ERROR = (
-    "The server made a mistake and could not go on; its log says more. What was produced is kept."
-)
+INTERNAL_ERROR = "An internal error stopped this run; see the server's log. What was produced is kept."
 
 OnQuestionAsked = Callable[[int], Awaitable[None]]
-"""Is told whose run has begun to wait for a person: a rule may have come that allows what it asks."""
+"""Called with the user's id when a run begins to wait: a new rule may already allow what the run asks for."""
 
 logger = structlog.get_logger()
 
 
 async def ignore_question(user_id: int) -> None:
-    """The `asked` of a loop whose questions nothing but a person answers."""
+    """An `on_question` that does nothing."""
 
 
 class ChatLoop:
@@ -112,11 +110,9 @@ class ChatLoop:
         self._decision_seconds = decision_seconds
 
     async def drive(self, run_id: str, fence: int, signal: CancelSignal) -> None:
-        """Takes the run from where its log ends to its end, or to where it waits for a person.
+        """Continues the run from the end of its log until it ends or waits for a person.
 
-        Returns at once if it is not ours any more.
-
-        Raises LostRun if another process takes it on the way.
+        Returns at once if this process no longer owns the run. Raises LostRun if another process claims it.
         """
         loaded = await self._store.read(lambda session: self._load(session, run_id, fence))
         if loaded is None:
@@ -125,7 +121,7 @@ class ChatLoop:
         if spec.is_cancelled:
             signal.fire()
         state = fold(spec.events, initial_state(spec))
-        # It may have been queued, or lost.
+        # The run may have been queued or lost before, so its phase has changed.
         self._notify(run_id, spec.user_id)
         with (
             self._hub.driven(run_id, state.seq, fence) as channel,
@@ -144,10 +140,10 @@ class ChatLoop:
                     await spending.recover_reservation(log)
                     await self._run_turn(turn, inputs, signal)
                 except (LostRun, OperationalError, InterfaceError):
-                    # Not ours any more, or the database is away: the log says where it stands.
+                    # Another process owns the run, or the database is unavailable: the run continues later.
                     raise
                 except Exception:
-                    logger.exception("run_broke", run_id=run_id)
+                    logger.exception("run_crashed", run_id=run_id)
                     await self._end_after_error(turn, fence)
                 if not turn.status:
                     await wall_time.save()
@@ -163,7 +159,7 @@ class ChatLoop:
             log,
             self._store,
             self._engine(),
-            depth=self._limits.delegation_depth,
+            max_depth=self._limits.delegation_depth,
             max_subagents=self._limits.subagents_per_run,
             share=spending.share_of_calls,
         )
@@ -179,7 +175,7 @@ class ChatLoop:
         )
 
     async def _run_turn(self, turn: "Turn", inputs: RunInputs | LuxxError, signal: CancelSignal) -> None:
-        """The work, and the ending that a person or a known error gives it."""
+        """Runs the iterations; ends the run on cancel or on a LuxxError."""
         try:
             await self._run_iterations(turn, inputs, signal)
         except RunCancelled:
@@ -188,14 +184,14 @@ class ChatLoop:
             await turn.end(turn.close_open_steps(StepStatus.ERROR), ending_for(error))
 
     async def _end_after_error(self, turn: "Turn", fence: int) -> None:
-        """Ends a run after an error that nobody foresaw, which may be that its message cannot be stored."""
+        """Ends a run after an unexpected error; writes only the row if the message cannot be stored."""
         internal_error = LuxxError(INTERNAL_ERROR, kind="internal_error")
         try:
             await turn.end(turn.close_open_steps(StepStatus.ERROR), failure_ending(internal_error))
         except (LostRun, OperationalError, InterfaceError):
             raise
         except Exception:
-            logger.exception("run_given_up", run_id=turn.spec.run_id)
+            logger.exception("run_failed_permanently", run_id=turn.spec.run_id)
             run_id = turn.spec.run_id
             await self._store.write_rows(
                 lambda connection: fail_run(
@@ -220,7 +216,7 @@ class ChatLoop:
     ) -> None:
         spec = turn.spec
         if isinstance(inputs, LuxxError):
-            # Somebody who was disabled, for example, with a run that a person ended by that.
+            # For example, disabling the user also cancels the run: then the run ends as cancelled.
             if signal.is_fired:
                 raise RunCancelled
             raise inputs
@@ -245,7 +241,7 @@ class ChatLoop:
 
 
 class Turn:
-    """One drive's way through the states, and what it writes at each."""
+    """One agent's turn within one drive: carries out the actions and writes the ending."""
 
     def __init__(
         self,
@@ -269,7 +265,7 @@ class Turn:
         self._is_recovered = spec.fence > 1
 
     async def advance(self, iteration: Iteration) -> bool:
-        """Does what the state asks for; False once the run has ended or waits. Raises RunCancelled."""
+        """Carries out the next action; False once the run has ended or waits. Raises RunCancelled."""
         next_action = decide(self.log.state)
         match next_action:
             case NextAction.NOTHING:
@@ -284,7 +280,7 @@ class Turn:
                 await iteration.keep_waiting()
                 return False
             case NextAction.CALL_MODEL if self.log.state.iterations > self._max_iterations:
-                # Even the completion that was offered no tools was not the last: it paused, or called one.
+                # The completion without tools was not the last one: it paused, or called a tool anyway.
                 await self.end([], OUT_OF_ITERATIONS)
             case NextAction.CALL_MODEL:
                 await self._call_model(iteration)
@@ -302,9 +298,9 @@ class Turn:
         *,
         is_cut: bool = False,
     ) -> None:
-        """Writes what is left, the ending and the message, in one transaction.
+        """Writes `entries`, the ending and the message in one transaction.
 
-        `is_cut`: the entries do not tell the sums with `usage`, for its completion did not come to its end.
+        `is_cut`: the completion did not end, so the entries do not include the totals with `usage`.
         """
         await self.delegator.stop()
         final_state = self.log.state_after(entries)
@@ -318,10 +314,10 @@ class Turn:
 
         def extra_write(connection: Connection) -> None:
             save(connection)
-            if final_state.asked:
+            if final_state.questions:
                 close_questions(connection, self.spec.run_id)
             if usage is None and not is_cut and self.spending.has_limits:
-                # Something broke that nobody foresaw, perhaps a call to the model with it.
+                # After an unexpected error a model call may be unfinished: charge its reservation.
                 charge_orphaned_reserve(connection, self.spec.run_id)
             self.spending.close(connection, usage)
 
@@ -333,11 +329,11 @@ class Turn:
         self.usage = final_state.usage
 
     def stop_ending(self) -> Ending:
-        """The ending that the run's signal gives it: a person's, or that of its time."""
+        """The ending after the signal fired: the time limit's or, after a cancel by a person, CANCELLED."""
         return ending_for(self._wall_time.limit_error()) if self._wall_time.is_expired else CANCELLED
 
     def close_open_steps(self, status: StepStatus) -> list[LogEntry]:
-        """The entries that close what is open: growing steps with what they have, unanswered calls."""
+        """The entries that give open calls `status` and close the growing steps with their text so far."""
         open_steps = [self.channel.open_steps[index] for index in sorted(self.channel.open_steps)]
         calls = [status_entry(call, status) for call in open_calls(self.log.state)]
         return [*calls, *closed_entries([step.closed(status) for step in open_steps])]
@@ -358,14 +354,14 @@ class Turn:
 
     async def _log_lost_call(self, lost: UsageEntry) -> None:
         def extra_write(connection: Connection) -> None:
-            # With a limit, what was set aside for the call has been entered already.
+            # With a limit, the reservation of the call has been charged already.
             if not self.spending.has_recorded_lost_call:
                 record(connection, lost)
 
         await self.log.append([Warning(message=RECOVERED)], phase=RunPhase.THINKING, extra_write=extra_write)
 
     async def _log_completion(self, iteration: Iteration, completion_record: CompletionRecord) -> None:
-        """Logs an ended completion together with what follows: the start of its tools, or the end."""
+        """Logs an ended completion together with the start of its calls, or with the end of the run."""
         entries = completion_record.entries
         state_after = self.log.state_after(entries)
         if decide(state_after) == NextAction.FINISH:

@@ -1,4 +1,4 @@
-"""Who a run works with: the provider with its key, the tools its user may use, the user's workspace."""
+"""The resources of a run: the provider with its key, the tools its user may use, the user's workspace."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,28 +13,34 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.service import user_as_caller
 from luxx.domain.accounts.workspaces import Workspaces
+from luxx.domain.context.prompt import prompt_messages
 from luxx.domain.skills.registry import SkillRegistry
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import Gone, LuxxError, NotFound, ProviderError, ToolFailed
-from luxx.providers.adapter import Target
+from luxx.providers.adapter import CompletionRequest, Target
 from luxx.providers.catalog import ModelCard
 from luxx.providers.service import ProviderSelection, ProviderService
 from luxx.runs.engine.cancel import CancelSignal
 from luxx.runs.log.events import LogEntry
 from luxx.runs.log.replay import ReplayService
-from luxx.runs.turn.restrictions import rules_for
+from luxx.runs.turn.restrictions import rules_for, with_skills
 from luxx.runs.turn.spec import ChatRequest, RunSpec
+from luxx.runs.turn.state import ChatState
 from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.tools.compositions.service import ReadOwnTools
 from luxx.tools.core import OwnTools, StoredOutput, ToolContext, available_own_tools
 from luxx.tools.executor import READ_RESULT_TOOL, ToolExecutor
 from luxx.tools.permissions.narrowing import ACTIVATE_TOOL
+from luxx.wire.delta import Usage
 from luxx.wire.rule import PlacedRule
 from luxx.wire.tool import ToolSpec
 
 
 class CompletionCut(Exception):
-    """A completion ended before its end: its open steps, closed with what they had, and what it used."""
+    """A completion stopped before its end. `completion_record` has its closed steps and estimated usage.
+
+    `cause` is the provider's error, or None if the run was cancelled.
+    """
 
     def __init__(self, completion_record: "CompletionRecord", cause: ProviderError | None) -> None:
         super().__init__()
@@ -43,16 +49,19 @@ class CompletionCut(Exception):
 
 
 class CompletionRecord(msgspec.Struct, frozen=True):
-    """A completion that is not yet in the log: its closing entries, and its line of the ledger if a provider
-    may bill it."""
+    """A completion that is not yet in the log: its closing entries, and its ledger entry if the provider may
+    bill it."""
 
     entries: list[LogEntry]
     usage: UsageEntry | None
 
 
 class RunResources(msgspec.Struct, frozen=True, kw_only=True):
-    """Who a run works with. `context` is what the user might do as the drive began; `context_in` reads that
-    anew, rules too, so that a demotion counts at once. `skills` is what the model is told of them."""
+    """The resources of one drive. `context` has the user's permissions at the start of the drive.
+
+    `read_context` reads permissions and rules again, so that a demotion applies at once. `skills` is the text
+    on skills for the system prompt.
+    """
 
     target: Target
     card: ModelCard
@@ -61,9 +70,38 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
     context: ToolContext
     read_context: Callable[[Connection], ToolContext | LuxxError]
 
+    def completion_request(self, spec: RunSpec, state: ChatState, tools: list[ToolSpec]) -> CompletionRequest:
+        """The request for the next model call of the run."""
+        request = spec.request
+        replay = [dict(note.replay) for note in state.notes]
+        system = with_skills(request.system_prompt, self.skills)
+        return CompletionRequest(
+            model=request.model,
+            messages=prompt_messages(system, spec.past, state.steps, replay),
+            tools=tools,
+            thinking_enabled=request.thinking_enabled,
+            temperature=request.temperature,
+            max_tokens=request.max_tokens,
+            response_schema=request.response_schema,
+        )
+
+    def usage_entry(self, spec: RunSpec, usage: Usage, *, is_estimated: bool = False) -> UsageEntry:
+        """The ledger entry of one completion."""
+        return UsageEntry(
+            user_id=spec.user_id,
+            tenant_id=spec.tenant_id,
+            run_id=spec.run_id,
+            subject_id=spec.conversation_id,
+            provider_id=self.target.provider_id,
+            model=spec.request.model,
+            usage=usage,
+            cost=self.card.cost(usage),
+            is_estimated=is_estimated,
+        )
+
 
 class RunInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """What the database says of a brief's user and provider."""
+    """What the database says about the user and the provider of a `RunSpec`."""
 
     caller: Caller
     provider_choice: ProviderSelection
@@ -72,7 +110,7 @@ class RunInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResourceFinder:
-    """For the loop, at each drive; what the user may do is read again before tools run."""
+    """Finds the resources of a run at the start of each drive."""
 
     def __init__(
         self,
@@ -91,8 +129,10 @@ class ResourceFinder:
         self._replay = replay
 
     def read(self, session: Session, spec: RunSpec) -> RunInputs:
-        """In the transaction that reads the brief. Raises NotAllowed for a disabled user, NotFound or
-        InvalidInput for a provider that is gone."""
+        """Reads the inputs, in the transaction that reads the `RunSpec`.
+
+        Raises NotAllowed for a disabled user, NotFound or InvalidInput for a deleted provider.
+        """
         caller = user_as_caller(session.connection(), spec.user_id)
         request = spec.request
         return RunInputs(
@@ -100,13 +140,13 @@ class ResourceFinder:
             provider_choice=self._providers.select_provider(
                 session, caller, request.provider_id, request.model
             ),
-            # Where no tools are offered none is expected; before one runs, the rules are read in any case.
+            # A run without tools needs no rules yet; `read_context` reads them before any tool runs.
             rules=rules_for(session.connection(), caller, spec.conversation_id) if request.tools else (),
             own_tools=self._own_tools(session.connection(), spec),
         )
 
     def _own_tools(self, connection: Connection, spec: RunSpec) -> OwnTools | None:
-        """The user's, where the run was offered any that are not the server's."""
+        """The user's own tools, if the run uses any that are not the server's."""
         registry = self._executor.registry
         needs_own_tools = any(registry.get(name) is None for name in spec.request.tools)
         return self._read_own_tools(connection, spec.user_id) if needs_own_tools else None
@@ -114,12 +154,12 @@ class ResourceFinder:
     async def prepare(
         self, spec: RunSpec, inputs: RunInputs, signal: CancelSignal, *, delegation_depth: int
     ) -> RunResources:
-        """`delegation_depth`: how deep may be delegated at all.
+        """The resources of a drive. `delegation_depth` is the maximum depth of subagents.
 
-        Raises Unavailable where the embedded model cannot be started.
+        Raises Unavailable if the embedded model cannot be started.
         """
         resolved = await self._providers.resolve_selection(inputs.provider_choice)
-        # The directory is made now and in a thread: a slow disk must not hold up the database's writes.
+        # A thread creates the directory, before any transaction: a slow disk must not block database writes.
         workspace = await asyncio.to_thread(self._workspaces.prepare_if_enabled, spec.user_id)
         await self._executor.registry.wait_for(spec.request.tools)
         level, judge = inputs.caller.permission_level, self._executor.judge
@@ -160,21 +200,21 @@ class ResourceFinder:
     async def _read_result(
         self, caller: Caller, run_id: str, ref: str, offset: int, limit: int
     ) -> StoredOutput:
-        """Of this run only, whatever the model names. Raises ToolFailed where there is no such output."""
+        """A part of a stored output of this run, never of another. Raises ToolFailed if it does not exist."""
         try:
             if "\0" in ref:
                 raise NotFound("no call has such an id")
             result = await self._replay.result(caller, run_id, ref, offset=offset, limit=limit)
         except (NotFound, Gone) as error:
             raise ToolFailed(
-                "no output of this run has this ref; an answer that was cut names its own, and what was not "
-                "cut is known already"
+                "no output of this run has this ref; a shortened result names its ref, and a result that was "
+                "not shortened is complete"
             ) from error
         return StoredOutput(output=result.output, total=result.total)
 
 
 def _offered_names(request: ChatRequest, delegation_depth: int) -> list[str]:
-    """What was asked for, and with any tool the one that reads on where an answer of it was cut."""
+    """The requested tools and, if there are any, the tool that reads the rest of a shortened result."""
     depth = 0 if request.delegated is None else request.delegated.depth
     names = [name for name in request.tools if depth < delegation_depth or name != DELEGATE_TOOL]
     return [*names, READ_RESULT_TOOL] if names else []

@@ -1,7 +1,7 @@
-"""Taint: whether a run holds content that strangers wrote, which may carry instructions for its model. Pure.
+"""What restricts the calls of a run: taint, active skills and permission rules.
 
-It is a fact of the log, so it outlives processes; and of stored messages, so that a later run of the same
-conversation has it from its beginning, and so has a subagent of a tainted run.
+A run is tainted once it has content from untrusted sources, which may carry instructions for the model. The
+log and the stored messages record it, so a later run of the conversation and a subagent start tainted too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,18 +22,18 @@ from luxx.wire.tool import ToolSpec
 
 
 def tainted_by(state: ChatState, spec: RunSpec) -> str | None:
-    """The tool that brought the first of it, in this run or in one that it goes on from."""
+    """The tool that first returned untrusted content, in this run or an earlier one; None: not tainted."""
     return state.tainted_by or _earlier_taint(spec)
 
 
 def inherited_taint(state: ChatState, spec: RunSpec) -> list[LogEntry]:
-    """What a run has to log that goes on from tainted messages, or run, and has not said so."""
+    """The entry for a taint of earlier messages or of the parent run, if it is not logged yet."""
     earlier = None if state.tainted_by is not None else _earlier_taint(spec)
     return [] if earlier is None else [Tainted(by=earlier)]
 
 
 def new_taint(state: ChatState, results: Sequence[Executed]) -> list[LogEntry]:
-    """What is to be logged with these results."""
+    """The entry for the first untrusted result, if the run was not tainted before."""
     first = next((one for one in results if one.is_untrusted), None)
     return [] if first is None or state.tainted_by is not None else [Tainted(by=first.name)]
 
@@ -47,7 +47,7 @@ def _earlier_taint(spec: RunSpec) -> str | None:
 
 
 def allowed_specs(tools: Sequence[ToolSpec], registry: ToolRegistry, state: ChatState) -> list[ToolSpec]:
-    """Those of the tools that the active skills leave; no arguments can make a call of another pass."""
+    """The tools that the active skills allow. A call of another tool fails for any arguments."""
     if not state.narrowed:
         return list(tools)
     return [spec for spec in tools if _is_allowed(spec.name, registry, state)]
@@ -56,9 +56,9 @@ def allowed_specs(tools: Sequence[ToolSpec], registry: ToolRegistry, state: Chat
 def skill_entries(
     state: ChatState, activated_by_call: Mapping[str, SkillHead], results: Sequence[Executed]
 ) -> list[LogEntry]:
-    """What is to be logged with these results: the skills of those calls that succeeded, by the call's id.
+    """The entries for the skills that successful calls activated.
 
-    A skill that is active with just these tools is not said again.
+    A skill that is already active with the same tools is not logged again.
     """
     skills = [
         activated_by_call[one.call_id]
@@ -83,10 +83,10 @@ def _is_allowed(name: str, registry: ToolRegistry, state: ChatState) -> bool:
 
 
 def with_skills(system_prompt: str, skills: str) -> str:
-    """The system prompt with what is said of the skills."""
+    """The system prompt followed by the text on skills."""
     return "\n\n".join(part for part in (system_prompt, skills) if part)
 
 
 def rules_for(connection: Connection, caller: Caller, conversation_id: str) -> tuple[PlacedRule, ...]:
-    """The permission rules that bind a run of the caller's in this conversation."""
+    """The permission rules for a run of the caller in this conversation."""
     return read_effective_rules(connection, caller.tenant_id, caller.user_id, conversation_id=conversation_id)

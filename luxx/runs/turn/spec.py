@@ -1,4 +1,4 @@
-"""A chat run's brief: all that a drive needs to know, read in one transaction."""
+"""The specification of a chat run: everything that a drive needs, read in one transaction."""
 
 from typing import Any
 
@@ -18,12 +18,12 @@ from luxx.wire.question import WhenAsked
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked, with every default settled when it was: later changes do not alter a run.
+    """The request of a run, with every default resolved at admission: later changes do not alter a run.
 
-    `tools` names the tools offered to the model. `parent_id` is the user's message that is answered.
-    `response_schema` is the JSON schema that the answer's text must fit.
-    `takes_images`: whether the model is shown the conversation's images. `when_asked`: what becomes of it
-    where it has to ask a person. `delegated`: it is a subagent's, whose task stands in place of the messages.
+    `parent_id` is the user's message to answer. `tools` are the names offered to the model. `takes_images`:
+    whether the model gets the conversation's images. `response_schema`: a JSON schema for the answer's text.
+    `when_asked`: whether the run waits when it must ask a person. `delegated`: set for a subagent; its task
+    replaces the messages.
     """
 
     parent_id: str
@@ -41,8 +41,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A run to drive. `events` is its log so far: empty when it has just begun. A subagent writes no message,
-    so its `message_id` is empty."""
+    """A run to drive. `events` is its log so far. A subagent writes no message: `message_id` is empty."""
 
     run_id: str
     user_id: int
@@ -72,7 +71,7 @@ _request = msgspec.json.Decoder(ChatRequest)
 
 
 def read_spec(connection: Connection, run_id: str, fence: int) -> RunSpec | None:
-    """The brief, or None if the run was deleted or taken by another process since."""
+    """The specification, or None if the run was deleted or claimed by another process."""
     run = connection.execute(_run, {"run_id": run_id, "fence": fence}).one_or_none()
     if run is None:
         return None
@@ -95,7 +94,7 @@ def read_spec(connection: Connection, run_id: str, fence: int) -> RunSpec | None
 
 
 def initial_state(spec: RunSpec) -> ChatState:
-    """The state before the first event: that of a subagent is as narrow as its parent's."""
+    """The state before the first event; a subagent starts with its parent's tool limits."""
     delegated = spec.request.delegated
     return ChatState() if delegated is None else ChatState(narrowed=delegated.narrowed)
 

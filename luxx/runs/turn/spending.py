@@ -1,7 +1,7 @@
-"""What a run may spend: its model calls are set aside for before they are made, its tool calls are counted.
+"""The spending limits of a run, for one drive: reserves for each model call and counts tool calls.
 
-One drive's. What a limit leaves is `usage/reserve.py`'s to say; time is `wall_time.py`'s. Where nothing is
-limited, nothing happens here.
+`domain/usage/reserve.py` computes what a limit leaves; `wall_time.py` limits time. Without limits this module
+writes nothing.
 """
 
 import asyncio
@@ -52,23 +52,25 @@ from luxx.wire.run import RunPhase, StopReason
 from luxx.wire.step import Step, StepStatus
 
 MAX_WAIT_SECONDS = 60.0
-"""How long a call waits for the ends of other calls before it takes what is left, or ends its run."""
+"""How long a call waits for other calls to end before it takes what is left, or ends its run."""
 
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.05, 1.0
-"""How soon it looks again: twice as long each time."""
+"""Poll interval of that wait; it doubles each time."""
 
 TOKENS_OF_PRICE = 1_000_000
-"""What a card's prices are for."""
+"""The prices of a model card are per this many tokens."""
 
 HIDDEN_PER_SECOND = 500
-"""Tokens that a model thinks without showing them: faster than those that hide their thoughts are today."""
+"""Assumed hidden thinking tokens per second; more than current models with hidden thinking produce."""
 
 NO_SPENDING = SpentAmount(tokens=0, cost=0.0)
 
 
 class ReservedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """What is set aside for the call that is made: `tokens` for its answer. `since`: when it was sent, on
-    the monotonic clock. `is_spent`: a try that failed has taken it."""
+    """The reservation of the current call: `tokens` for its answer.
+
+    `since`: when it was sent, on the monotonic clock. `is_spent`: a failed attempt has used it up.
+    """
 
     call: Call
     tokens: int
@@ -77,7 +79,7 @@ class ReservedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Spending:
-    """For the one process that drives the run."""
+    """The spending of one run, for the process that drives it."""
 
     def __init__(self, limits: LimitsConfig, spec: RunSpec) -> None:
         self._limits = limits
@@ -86,16 +88,15 @@ class Spending:
         """Whether tokens or money are limited."""
         self._has_daily = has_daily_limits(limits)
         self._extra_spent = NO_SPENDING
-        """Spent by calls that ended with their process, or that were made again: they are in the ledger, but
-        not in the run's sums."""
+        """Spent by calls that a crash interrupted or that were retried: the log does not count them."""
         self._reserved: ReservedCall | None = None
         self.has_recorded_lost_call = False
-        """Whether this drive has entered such a call."""
+        """Whether this drive has charged the reservation of an interrupted call."""
 
     async def recover_reservation(self, log: ChatLog) -> None:
-        """At the beginning of a drive: enters what was set aside for a call that nobody saw the end of.
+        """Charges the reservation that an earlier drive left, at the start of a drive.
 
-        Raises LostRun where the run is another's by now, who has set aside something of its own.
+        Raises LostRun if another process has claimed the run; the reservation may be its own.
         """
         if self._spec.fence <= 1:
             return
@@ -114,10 +115,10 @@ class Spending:
     async def admit(
         self, request: CompletionRequest, target: Target, card: ModelCard, log: ChatLog, signal: CancelSignal
     ) -> CompletionRequest:
-        """The request, its answer no longer than what was set aside for it.
+        """Reserves for the request; returns it with `max_tokens` no larger than the reservation.
 
-        Waits for the ends of other calls where they hold what this one needs. Raises LimitReached where it
-        cannot be made, InvalidInput where its price is not known but limited.
+        Waits while other calls hold the reservation that this one needs. Raises LimitReached if it does not
+        fit the limits, InvalidInput if cost is limited but the model's price is unknown.
         """
         if not self.has_limits:
             return request
@@ -135,7 +136,7 @@ class Spending:
             pause = min(2 * pause, MAX_POLL_SECONDS)
 
     async def log_retry(self, log: ChatLog, event: Retrying, lost: UsageEntry | None) -> None:
-        """Logs that a try failed; `lost`, if it may be billed, replaces what was set aside for it."""
+        """Logs a failed attempt; `lost`, its ledger entry if it may be billed, replaces the reservation."""
 
         def extra_write(connection: Connection) -> None:
             if lost is not None:
@@ -150,20 +151,20 @@ class Spending:
             )
 
     async def reserve_again(self, log: ChatLog, target: Target) -> None:
-        """Sets aside for the next try what the last one took. Raises LimitReached where that is not left."""
+        """Reserves again what the failed attempt used up. Raises LimitReached if that is not left."""
         reserved = self._reserved
         if reserved is None:
             return
         if reserved.is_spent:
             call = replace(reserved.call, answer=reserved.tokens)
-            # The request is what it was, so its answer may become as long as before.
+            # The request and its max_tokens do not change, so the answer may be as long as before.
             answer = await self._reserve(call, target, log, may_wait=False, least=reserved.tokens)
             if answer.verdict != ReserveVerdict.FITS:
                 raise limit_reached(answer.narrowest, call)
         self._reserved = replace(reserved, is_spent=False, since=time.monotonic())
 
     def with_hidden(self, usage: Usage) -> Usage:
-        """An estimate that has to keep limits: with what the model may have thought and not shown so far."""
+        """The usage plus the hidden thinking that the model may have done, where a limit must hold."""
         reserved = self._reserved
         if not self.has_limits or reserved is None:
             return usage
@@ -174,9 +175,9 @@ class Spending:
     async def _reserve(
         self, call: Call, target: Target, log: ChatLog, *, may_wait: bool, least: int = 0
     ) -> ReserveResult:
-        """Asks, and sets aside what fits, in one transaction under the run's fence.
+        """Checks the limits and reserves what fits, in one transaction under the run's fence.
 
-        An answer that could not be as long as `least` does not fit.
+        A reservation with fewer answer tokens than `least` does not fit.
         """
         answers: list[ReserveResult] = []
         spec = self._spec
@@ -203,17 +204,17 @@ class Spending:
         return answers[-1]
 
     def _headroom_of_run(self, state: ChatState, connection: Connection) -> list[LimitHeadroom]:
-        limits, before, delegated = self._limits, self._extra_spent, self._spec.request.delegated
+        limits, extra, delegated = self._limits, self._extra_spent, self._spec.request.delegated
         if not (limits.tokens_per_run or limits.cost_per_run):
             return []
         if delegated is None and not state.subagents:
             logged_spending = spent_in(state)
             spent = SpentAmount(
-                tokens=logged_spending.tokens + before.tokens, cost=logged_spending.cost + before.cost
+                tokens=logged_spending.tokens + extra.tokens, cost=logged_spending.cost + extra.cost
             )
             reserved = NO_SPENDING
         else:
-            # A run and all its subagents have one limit together, and set aside side by side.
+            # A run and all its subagents share one limit and reserve concurrently.
             lock_user_reserves(connection, self._spec.user_id)
             root = self._spec.run_id if delegated is None else delegated.root_run_id
             tree = spent_by_tree(connection, root)
@@ -250,49 +251,48 @@ class Spending:
         return [headroom for headroom in (tokens, cost) if headroom.amount]
 
     def close(self, connection: Connection, entry: UsageEntry | None) -> None:
-        """Records a completion's line, if it has one, and gives back what was set aside for it."""
+        """Records the ledger entry of a completion, if there is one, and releases its reservation."""
         if entry is not None:
             record(connection, entry)
         if self.has_limits:
             release_reserve(connection, self._spec.run_id)
 
     def excess_calls(self, state: ChatState) -> list[Step]:
-        """The calls that wait to be started although the run has made those it may."""
-        most = self._most_calls
-        if most is None:
+        """The pending calls beyond the run's limit of tool calls."""
+        if self._max_calls is None:
             return []
         waiting = [call for call in open_calls(state) if call.status == StepStatus.PENDING]
         running = len(open_calls(state)) - len(waiting)
-        return waiting[max(0, most - count_calls(state) - running) :]
+        return waiting[max(0, self._max_calls - count_calls(state) - running) :]
 
     def uses_up_calls(self, state: ChatState) -> bool:
-        """Whether the open calls of `state` are the last that the run may make, or more."""
-        most, before = self._most_calls, count_calls(state)
-        return most is not None and before < most <= before + len(open_calls(state))
+        """Whether the open calls of `state` reach or exceed the run's limit of tool calls."""
+        limit, count = self._max_calls, count_calls(state)
+        return limit is not None and count < limit <= count + len(open_calls(state))
 
     def out_of_calls_text(self) -> str:
-        """What is said when the last call is made."""
+        """The warning when the run reaches its limit of tool calls."""
         return (
-            f"This run makes no more than {self._most_calls} calls of tools; it answers with "
-            "what these tell. Go on with another message, or an administrator raises "
+            f"This run has reached its limit of {self._max_calls} tool calls and answers with the results "
+            "so far. Send another message to continue, or ask an administrator to raise "
             "limits.tool_calls_per_run."
         )
 
     def is_out_of_calls(self, state: ChatState) -> bool:
-        """Whether the model is offered no more tools."""
-        return self._most_calls is not None and count_calls(state) >= self._most_calls
+        """Whether the limit of tool calls is reached, so the model is offered no more tools."""
+        return self._max_calls is not None and count_calls(state) >= self._max_calls
 
     def share_of_calls(self, state: ChatState) -> int | None:
-        """How many calls one of the subagents may make that are delegated to now; None: any number."""
-        if self._most_calls is None:
+        """How many tool calls each subagent of the open calls may make; None: no limit."""
+        if self._max_calls is None:
             return None
         calls = open_calls(state)
         sharing = sum(call.name == DELEGATE_TOOL for call in calls)
-        # As long as none of them has ended, what is left is as much as when the first was begun.
-        return max(0, self._most_calls - count_calls(state) - len(calls)) // max(1, sharing)
+        # Until one of them ends, the result is the same for each.
+        return max(0, self._max_calls - count_calls(state) - len(calls)) // max(1, sharing)
 
     @property
-    def _most_calls(self) -> int | None:
+    def _max_calls(self) -> int | None:
         delegated = self._spec.request.delegated
         if delegated is not None:
             return delegated.most_calls
@@ -300,9 +300,9 @@ class Spending:
 
 
 def worst_case(request: CompletionRequest, card: ModelCard) -> Call:
-    """The most that a request can take: all of its prompt unread before, an answer as long as it may be."""
+    """The upper bound of a request: no cached prompt tokens and the longest possible answer."""
     size = prompt_size(request.messages, request.tools, request.response_schema)
-    # A server refuses an answer that cannot fit its window, however short it would have become.
+    # Providers refuse a max_tokens that does not fit the context window.
     longest_answer = max(card.context_window - size.estimate, MIN_ANSWER_TOKENS)
     prices = (card.input_price or 0.0, card.cached_input_price or 0.0, card.cache_write_price or 0.0)
     return Call(
@@ -315,32 +315,32 @@ def worst_case(request: CompletionRequest, card: ModelCard) -> Call:
 
 
 def limit_reached(headroom: LimitHeadroom, call: Call) -> LimitReached:
-    """Says which limit leaves too little for a call, and what can be done."""
+    """The error that names the limit that leaves too little for a call, and what can be done."""
     if headroom.limit.is_money:
         amount, spent, needed = (
-            f"${sum_:.6g}" for sum_ in (headroom.amount, headroom.spent, call.cost(min(call.answer, 1)))
+            f"${dollars:.6g}" for dollars in (headroom.amount, headroom.spent, call.cost(min(call.answer, 1)))
         )
     else:
         amount, spent = f"{headroom.amount:,.0f} tokens", f"{headroom.spent:,.0f}"
         needed = f"{call.prompt:,}"
     if headroom.limit.is_daily:
-        said = f"You may use {amount} a day and have used {spent}"
-        advice = "There is more at midnight UTC; until then a shorter conversation may fit"
+        usage_text = f"You may use {amount} a day and have used {spent}"
+        advice = "The limit resets at midnight UTC; until then a shorter conversation may fit"
     else:
-        said = f"This run may use {amount} and has used {spent}"
-        advice = "Ask for less at once, go on with another message, or begin a new conversation"
+        usage_text = f"This run may use {amount} and has used {spent}"
+        advice = "Ask for less at once, continue with another message, or begin a new conversation"
     return LimitReached(
-        f"{said}; the next model call could take {needed} before it answers. {advice}, "
-        f"or an administrator raises limits.{headroom.limit}.",
+        f"{usage_text}; the next model call could take {needed} before it answers. {advice}, "
+        f"or ask an administrator to raise limits.{headroom.limit}.",
         kind=headroom.limit.value,
         stop_reason=StopReason.COST if headroom.limit.is_money else StopReason.TOKENS,
     )
 
 
-def no_budget_left(said: ErrorEvent | None, detail: dict[str, Any]) -> LuxxError:
-    """The refusal of a message that was stored, and whose answer a limit left no room for."""
-    message = "there is no room for an answer" if said is None else said.message
-    kind = LimitReached.kind if said is None else said.code
+def no_budget_left(last_error: ErrorEvent | None, detail: dict[str, Any]) -> LuxxError:
+    """The error for a stored message whose answer did not fit a limit."""
+    message = "the limits leave nothing for an answer" if last_error is None else last_error.message
+    kind = LimitReached.kind if last_error is None else last_error.code
     if kind not in (SpendingLimit.TOKENS_PER_DAY, SpendingLimit.COST_PER_DAY):
         return InvalidInput(message, kind=kind, detail=detail)
     refused = TooMany(message, retry_after=seconds_to_midnight(utc_now()), kind=kind)
@@ -349,7 +349,7 @@ def no_budget_left(said: ErrorEvent | None, detail: dict[str, Any]) -> LuxxError
 
 
 def spent_in(state: ChatState) -> SpentAmount:
-    """What the log tells that the run has spent."""
+    """The tokens and cost of the run's log."""
     return SpentAmount(
         tokens=state.usage.prompt_tokens + state.usage.completion_tokens, cost=state.cost or 0.0
     )

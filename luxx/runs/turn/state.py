@@ -1,7 +1,7 @@
-"""The state of a chat run, folded from its log. Pure: it decides what comes next, and does nothing.
+"""The state of a chat run, folded from its event log, and the next action that follows from it.
 
-Fold the same log and you get the same state, wherever it was cut and folded on; that is what makes
-a run survive its process.
+The fold is pure: the same log gives the same state, in one pass or continued from an earlier state. So
+another process can continue a run after a crash.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,13 +42,13 @@ class QuestionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatState(msgspec.Struct, frozen=True, kw_only=True):
-    """`steps[i]` is the step of index i, as last logged; `iterations` counts completions that ended.
+    """`steps[i]` is the last logged version of the step of index i; `iterations` counts ended completions.
 
-    Steps before position `settled` belong to ended completions and their tools; the rest were logged
-    by a completion whose end is not in the log. `is_answered` says that the last completion asked for
-    no tool and did not pause, so there is nothing more to ask the model. `tainted_by` is the tool that first
-    brought untrusted content. `skills` are active, `narrowed` is what they leave of the tools.
-    `subagents` is the last that was said of each.
+    The first `finished_count` steps belong to ended completions and their tools. The other steps were logged
+    by a completion whose end is not in the log. `is_answered`: the last completion asked for no tool and did
+    not pause, so the model is not called again. `tainted_by` is the tool that first returned untrusted
+    content. `skills` are active, `narrowed` are their limits on tools. `subagents` holds the last event of
+    each subagent.
     """
 
     steps: tuple[Step, ...] = ()
@@ -58,7 +58,7 @@ class ChatState(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = Usage()
     cost: float | None = None
     notes: tuple[CompletionNote, ...] = ()
-    asked: tuple[QuestionRecord, ...] = ()
+    questions: tuple[QuestionRecord, ...] = ()
     tainted_by: str | None = None
     members_ended: tuple[MembersEnded, ...] = ()
     skills: tuple[SkillHead, ...] = ()
@@ -71,7 +71,7 @@ class ChatState(msgspec.Struct, frozen=True, kw_only=True):
 class NextAction(StrEnum):
     """What a driver does with a state."""
 
-    REPAIR = "mend"
+    REPAIR = "repair"
     CALL_MODEL = "call_model"
     RUN_TOOLS = "run_tools"
     WAIT = "wait"
@@ -86,20 +86,22 @@ def apply(state: ChatState, logged: LoggedEvent) -> ChatState:
         case ProcessStep(step=step):
             return _with_step(state, step, logged.seq)
         case CostUpdate() if logged.note is not None:
-            finished_count = replace(state, finished_count=len(state.steps))
+            completed = replace(state, finished_count=len(state.steps))
             return replace(
-                finished_count,
+                completed,
                 iterations=state.iterations + 1,
-                is_answered=logged.note.finish != FinishReason.PAUSED and not open_calls(finished_count),
+                is_answered=logged.note.finish != FinishReason.PAUSED and not open_calls(completed),
                 usage=event.usage,
                 cost=event.cost,
                 notes=(*state.notes, logged.note),
                 seq=logged.seq,
             )
         case QuestionAsked():
-            return replace(state, asked=(*state.asked, QuestionRecord(question=event)), seq=logged.seq)
+            return replace(
+                state, questions=(*state.questions, QuestionRecord(question=event)), seq=logged.seq
+            )
         case QuestionAnswered():
-            return replace(state, asked=_with_answer(state.asked, event), seq=logged.seq)
+            return replace(state, questions=_with_answer(state.questions, event), seq=logged.seq)
         case Tainted(by=tool):
             return replace(state, tainted_by=state.tainted_by or tool, seq=logged.seq)
         case MembersEnded():
@@ -116,7 +118,7 @@ def apply(state: ChatState, logged: LoggedEvent) -> ChatState:
 
 
 def fold(events: list[LoggedEvent], start: ChatState | None = None) -> ChatState:
-    """The state after `events`, from `start` or from nothing."""
+    """The state after `events`, continued from `start` or from the empty state."""
     state = start or ChatState()
     for event in events:
         state = apply(state, event)
@@ -125,34 +127,36 @@ def fold(events: list[LoggedEvent], start: ChatState | None = None) -> ChatState
 
 def open_calls(state: ChatState) -> list[Step]:
     """Tool calls of ended completions that have no result yet, in order."""
-    finished_count = state.steps[: state.finished_count]
-    return [step for step in finished_count if step.type == StepType.TOOL_CALL and step.status in OPEN_CALL]
+    finished_steps = state.steps[: state.finished_count]
+    return [step for step in finished_steps if step.type == StepType.TOOL_CALL and step.status in OPEN_CALL]
 
 
 def unfinished_steps(state: ChatState) -> list[Step]:
-    """Steps logged by a completion that was cut before its end was."""
+    """Steps of a completion whose end is not in the log."""
     return list(state.steps[state.finished_count :])
 
 
 def open_questions(state: ChatState) -> list[QuestionAsked]:
-    """Questions of open calls that nobody has answered yet, in order."""
+    """Unanswered questions of open calls, in order."""
     waiting = {call.id_ref for call in open_calls(state)}
     return [
-        asked.question for asked in state.asked if asked.answer is None and asked.question.call_id in waiting
+        record.question
+        for record in state.questions
+        if record.answer is None and record.question.call_id in waiting
     ]
 
 
 def decide(state: ChatState) -> NextAction:
-    """What comes next: mend what a crash cut, then the tools that were asked for, then the model.
+    """The next action: first repair an interrupted completion, then run the open calls, then call the model.
 
-    While a question is open, nothing does.
+    While a question of an open call is unanswered, the run waits.
     """
     if state.is_done:
         return NextAction.NOTHING
     if state.finished_count < len(state.steps):
         return NextAction.REPAIR
     if open_calls(state):
-        return NextAction.WAIT if state.asked and open_questions(state) else NextAction.RUN_TOOLS
+        return NextAction.WAIT if state.questions and open_questions(state) else NextAction.RUN_TOOLS
     return NextAction.FINISH if state.is_answered else NextAction.CALL_MODEL
 
 
@@ -163,13 +167,15 @@ def _with_skill(state: ChatState, event: SkillActivated) -> ChatState:
     return replace(state, skills=(*state.skills, skill), narrowed=(*state.narrowed, *narrowing))
 
 
-def _with_answer(asked: tuple[QuestionRecord, ...], answer: QuestionAnswered) -> tuple[QuestionRecord, ...]:
+def _with_answer(
+    questions: tuple[QuestionRecord, ...], answer: QuestionAnswered
+) -> tuple[QuestionRecord, ...]:
     """Only the first answer to a question counts."""
     return tuple(
         replace(one, answer=answer)
         if one.answer is None and one.question.question_id == answer.question_id
         else one
-        for one in asked
+        for one in questions
     )
 
 
@@ -187,7 +193,7 @@ def _with_step(state: ChatState, step: Step, seq: int) -> ChatState:
 
 
 class ChatLog:
-    """For the one process that drives the run. `state` is always that of the log on disk."""
+    """A run's log and state, for the process that drives the run. `state` matches the log on disk."""
 
     def __init__(self, log: RunLog, state: ChatState) -> None:
         self._log = log
@@ -203,7 +209,10 @@ class ChatLog:
         extra_write: Callable[[Connection], None] | None = None,
         extra_bytes: int = 0,
     ) -> None:
-        """Writes in one transaction, publishes, folds; see `RunLog.append`. Raises LostRun."""
+        """Writes the entries in one transaction, publishes them and updates `state`; see `RunLog.append`.
+
+        Raises LostRun.
+        """
         values = {"phase": phase.value, **(changes or {})} if phase is not None else changes
         logged = await self._log.append(
             entries, changes=values, extra_write=extra_write, extra_bytes=extra_bytes
@@ -211,5 +220,5 @@ class ChatLog:
         self.state = fold(logged, self.state)
 
     def state_after(self, entries: Sequence[LogEntry]) -> ChatState:
-        """The state as it would be once these were appended; for deciding before writing."""
+        """The state that appending these entries would give; writes nothing."""
         return fold(self._log.preview(entries), self.state)

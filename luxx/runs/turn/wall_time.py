@@ -1,6 +1,6 @@
-"""A run's time against `limits.seconds_per_run`: what it took while it was driven, over crashes and pauses.
+"""Limits the time that a run is driven to `limits.seconds_per_run`, across crashes and pauses.
 
-When it is up the run's signal fires, as if a person had cancelled; how the run then ends is `ending.py`'s.
+At the limit the run's cancel signal fires; `ending.py` gives the run its ending.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from luxx.runs.models import RunRow
 from luxx.wire.run import StopReason
 
 SAVE_SECONDS = 5.0
-"""How often the time is kept: what a crash can lose of it."""
+"""How often the driven time is saved; a crash loses at most this much."""
 
 _runs = table_of(RunRow)
 _save = (
@@ -33,7 +33,7 @@ logger = structlog.get_logger()
 
 
 class WallTime:
-    """`async with` it around a drive. `before` is what earlier drives took; `limit` 0: nothing is counted."""
+    """Context manager around a drive. `earlier_seconds`: the time of earlier drives; `limit` 0: no limit."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class WallTime:
         self._started = time.monotonic() - earlier_seconds
         self._timer: asyncio.Task[None] | None = None
         self.is_expired = False
-        """Whether it was the time that ended the run."""
+        """Whether the time limit fired the signal."""
 
     async def __aenter__(self) -> Self:
         if self._limit:
@@ -66,36 +66,36 @@ class WallTime:
             self._timer.cancel()
             await asyncio.gather(self._timer, return_exceptions=True)
         if isinstance(error, asyncio.CancelledError):
-            # The server stops; another goes on with the run.
+            # The server stops; another process continues the run.
             await self.save()
 
     async def save(self) -> None:
-        """Writes the time down, at the end of a drive that is not its run's last."""
+        """Saves the driven time, at the end of a drive that does not end the run."""
         if not self._limit:
             return
         values = {**self._key, "seconds": time.monotonic() - self._started}
 
-        def work(connection: Connection) -> None:
+        def write_time(connection: Connection) -> None:
             connection.execute(_save, values)
 
         try:
-            await self._store.write_rows(work)
+            await self._store.write_rows(write_time)
         except SQLAlchemyError as error:
-            logger.warning("time_not_kept", run_id=self._key["b_id"], error=str(error))
+            logger.warning("driven_time_not_saved", run_id=self._key["b_id"], error=str(error))
 
     def limit_error(self) -> LimitReached:
-        """The limit as the run's end tells it."""
+        """The error with which the run ends."""
         return LimitReached(
-            f"This run has worked for the {self._limit:g} seconds that it may; what it produced is kept. "
-            "Ask for less at once, or an administrator raises limits.seconds_per_run.",
+            f"This run has reached its limit of {self._limit:g} seconds; what it produced is kept. "
+            "Ask for less at once, or ask an administrator to raise limits.seconds_per_run.",
             kind="seconds_per_run",
             stop_reason=StopReason.TIME,
         )
 
     async def _run_timer(self) -> None:
-        while (left := self._limit - (time.monotonic() - self._started)) > 0:
-            await asyncio.sleep(min(left, SAVE_SECONDS))
-            if left > SAVE_SECONDS:
+        while (remaining := self._limit - (time.monotonic() - self._started)) > 0:
+            await asyncio.sleep(min(remaining, SAVE_SECONDS))
+            if remaining > SAVE_SECONDS:
                 await self.save()
         if not self._signal.is_fired:
             self.is_expired = True

@@ -118,7 +118,7 @@ def test_a_server_that_has_filled_its_directory_is_not_started_again(open_server
 def test_a_server_that_is_ended_for_what_it_takes_starts_after_pauses_however_long_it_lived(
     open_servers: OpenServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("luxx.domain.mcp.server.SETTLED_SECONDS", 0)
+    monkeypatch.setattr("luxx.domain.mcp.server.RESET_AFTER_SECONDS", 0)
 
     async def work(harness: McpHarness) -> None:
         await harness.until(ServerState.RUNNING)
@@ -172,7 +172,7 @@ def test_a_server_that_died_is_started_again_at_the_next_call_and_then_with_paus
 def test_a_server_that_answers_nothing_any_more_is_ended(
     open_servers: OpenServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("luxx.domain.mcp.connection._PULSE_SECONDS", 0.5)
+    monkeypatch.setattr("luxx.domain.mcp.connection._PING_SECONDS", 0.5)
 
     async def work(harness: McpHarness) -> None:
         await harness.until(ServerState.RUNNING)
@@ -186,7 +186,7 @@ def test_a_server_that_answers_nothing_any_more_is_ended(
 def test_a_server_that_is_only_slow_lives_on(
     open_servers: OpenServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("luxx.domain.mcp.connection._PULSE_SECONDS", 0.5)
+    monkeypatch.setattr("luxx.domain.mcp.connection._PING_SECONDS", 0.5)
 
     async def work(harness: McpHarness) -> None:
         await harness.until(ServerState.RUNNING)

@@ -71,7 +71,7 @@ _WAITING = 256
 """Messages that wait for a server to read them."""
 
 _LAST_WORD_SECONDS = 2.0
-_PULSE_SECONDS = 10.0
+_PING_SECONDS = 10.0
 _UNREADABLE = {"code": -32700, "message": "the answer cannot be read"}
 _TOO_MUCH = {"code": -32700, "message": f"the answer has more than {MOST_PARTS:,} parts"}
 
@@ -289,7 +289,7 @@ class McpConnection:
 
     async def _wait_for_ping(self) -> None:
         try:
-            async with asyncio.timeout(_PULSE_SECONDS):
+            async with asyncio.timeout(_PING_SECONDS):
                 await self._session.send_ping()
         except TimeoutError:
             self._why = "was ended: it did not answer any more"

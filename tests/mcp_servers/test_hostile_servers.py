@@ -23,7 +23,7 @@ WHEN_CALLED: dict[str, tuple[str, dict[str, Any], str]] = {
     "forks": (hostile.FORKS, {}, "has ended: "),
     "eats memory": (hostile.EATS_MEMORY, {}, ""),
     "closes its output": (hostile.CLOSES_ITS_OUTPUT, {"call_seconds": 2}, ""),
-    "breaks the protocol": (hostile.BREAKS_THE_PROTOCOL, {}, "something that is not of the protocol"),
+    "breaks the protocol": (hostile.BREAKS_THE_PROTOCOL, {}, "a message that does not follow the protocol"),
     "answers densely": (hostile.ANSWERS_DENSELY, {}, "the answer has more than 50,000 parts"),
     "nests deeply": (hostile.NESTS_DEEPLY, {}, "sent a message that cannot be read"),
 }
@@ -97,7 +97,7 @@ def test_a_server_that_never_gets_ready_times_out(
 
     async def work(harness: McpHarness) -> None:
         status = await until(
-            lambda: harness.servers.statuses[0], lambda status: "is not tried again" in status.reason
+            lambda: harness.servers.statuses[0], lambda status: "tries again only after" in status.reason
         )
         assert status.state == ServerState.FAILED
         assert "no licence" in status.reason
@@ -209,7 +209,7 @@ def test_of_a_thousand_tools_the_first_are_taken_under_names_of_their_own(open_s
     async def work(harness: McpHarness) -> None:
         status = await harness.until(ServerState.RUNNING)
         assert status.tools == 64
-        assert status.left_out == ["others: the first 64 are taken"]
+        assert status.left_out == ["others: only the first 64 tools are offered"]
         names = [tool.name for tool in harness.registry.list_all()]
         assert len(set(names)) == 64
         assert all(len(name) <= 64 for name in names)

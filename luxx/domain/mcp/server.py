@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from luxx.domain.files.storage import measure
 from luxx.domain.mcp.connection import ListedTool, McpConnection, Sdk, listed_tool, load_sdk
-from luxx.domain.mcp.inbox import Secrets
+from luxx.domain.mcp.inbox import MIB, Secrets
 from luxx.domain.mcp.offering import result_of_answer
 from luxx.errors import Conflict, ToolFailed
 from luxx.infra.config.schema import McpServerConfig
@@ -26,7 +26,6 @@ from luxx.tools.sandbox.resident import ResidentSpec
 from luxx.tools.sandbox.service import Sandbox
 from luxx.wire.tool import ToolResult
 
-MIB = 1024 * 1024
 GROWTH_FACTOR = 2
 """A server's directory may hold, or grow by, this many times `disk_mb`, which bounds one process's writes."""
 

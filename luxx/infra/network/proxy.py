@@ -26,10 +26,9 @@ from luxx.infra.network.proxy_http import (
     tunnel,
     upstream_request,
 )
+from luxx.infra.network.transport import CONNECT_SECONDS, MOST_ADDRESSES
 from luxx.infra.network.urls import AllowList, WebUrl, parse_url
 
-CONNECT_SECONDS = 5.0
-MOST_ADDRESSES = 4
 AT_ONCE = 256
 """Connections of all programs of a server process, shared between users; others wait."""
 WAIT_SECONDS = 30.0

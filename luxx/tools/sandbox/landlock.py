@@ -9,7 +9,6 @@ from enum import IntFlag
 from pathlib import Path
 
 from luxx.tools.sandbox.bubblewrap import ETC, NETWORK_ETC, SYSTEM
-from luxx.tools.sandbox.entering import TEMPORARY
 from luxx.tools.sandbox.plan import (
     ProgramSpec,
     SandboxSettings,
@@ -18,9 +17,9 @@ from luxx.tools.sandbox.plan import (
     existing_hidden,
     shared_spec,
 )
+from luxx.tools.sandbox.program_start import LANDLOCK_CREATE, TEMPORARY
 from luxx.tools.sandbox.seccomp import assemble, denied_calls
 
-LANDLOCK_CREATE_RULESET = 444
 LANDLOCK_VERSION = 1
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 PROC_FILES = (
@@ -66,7 +65,7 @@ def landlock_abi() -> int:
     """The kernel's version of Landlock; 0 if it has none."""
     if sys.platform != "linux":
         return 0
-    abi = ctypes.CDLL(None).syscall(LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), LANDLOCK_VERSION)
+    abi = ctypes.CDLL(None).syscall(LANDLOCK_CREATE, None, ctypes.c_size_t(0), LANDLOCK_VERSION)
     return max(int(abi), 0)
 
 

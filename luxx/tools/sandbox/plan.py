@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import msgspec
 
 from luxx.infra.config.schema import ToolLimits
-from luxx.tools.sandbox.entering import PORT, TEMPORARY
+from luxx.tools.sandbox.program_start import PORT, TEMPORARY
 from luxx.wire.tool import CommandPermission
 
 MIB = 1024 * 1024

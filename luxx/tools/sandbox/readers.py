@@ -25,7 +25,7 @@ MOST_WAITING = 2
 """Waiting readers of a server, of all kinds; each takes some 30 MB, for a minute after a document."""
 PACKAGES = ("msgspec", "lxml", "pypdf", "charset_normalizer", "ddgs")
 """The packages that readers import; their dependencies are in the same directories."""
-_READING = Path(__file__).with_name("reading.py").read_text("utf-8")
+_READER_MAIN = Path(__file__).with_name("reader_main.py").read_text("utf-8")
 _LUXX = Path(__file__).parents[2]
 _PROCESSES = 8
 """Includes bubblewrap's own processes; a reader denies itself to start any."""
@@ -126,7 +126,7 @@ class DocumentReaders:
         interpreter = own_interpreter()
         program_spec = ProgramSpec(
             argv=(
-                *(interpreter.program, "-I", "-S", "-B", "-c", _READING),
+                *(interpreter.program, "-I", "-S", "-B", "-c", _READER_MAIN),
                 *(kind.module, *backend.shown_code(self._code)),
             ),
             workspace=None,

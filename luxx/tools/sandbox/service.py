@@ -26,13 +26,13 @@ from luxx.tools.sandbox.choosing import (
     forbid_unprotected_root,
 )
 from luxx.tools.sandbox.egress import Egress
-from luxx.tools.sandbox.handover import remove_leftovers
 from luxx.tools.sandbox.packages import FOLDER
 from luxx.tools.sandbox.plan import Backend, Interpreter, ProgramLimits, ProgramSpec, limits_for
 from luxx.tools.sandbox.prewarmed import PrewarmedKey, PrewarmedPool
 from luxx.tools.sandbox.process import OnOutput, ProgramNotStarted, ProgramResult, SandboxProcess
 from luxx.tools.sandbox.readers import DocumentReaders
 from luxx.tools.sandbox.resident import Resident, ResidentSpec, resident_spec
+from luxx.tools.sandbox.workspace_setup import remove_leftovers
 from luxx.wire.tool import CommandPermission
 
 
@@ -116,7 +116,7 @@ class _WorkspaceQuota:
 _TOTAL_FACTOR = 16
 """All users together may run this many times as many programs as one workspace."""
 
-INSIDE = Path(__file__).with_name("inside.py").read_text("utf-8")
+PYTHON_MAIN = Path(__file__).with_name("python_main.py").read_text("utf-8")
 """The code that `run_python` passes to the sandbox's Python."""
 
 logger = structlog.get_logger()
@@ -286,7 +286,7 @@ class Sandbox:
             raise ToolFailed("no Python can run in the sandbox; set tools.python to one that can")
         backend = self._backend()
         program_spec = ProgramSpec(
-            argv=(interpreter.program, "-I", "-S", "-c", INSIDE, backend.packages or ""),
+            argv=(interpreter.program, "-I", "-S", "-c", PYTHON_MAIN, backend.packages or ""),
             workspace=key.workspace,
             limits=key.limits,
             has_proxy=key.has_proxy,

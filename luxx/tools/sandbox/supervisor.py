@@ -16,8 +16,6 @@ import time
 
 from luxx.infra.descriptors import close_all_but
 from luxx.tools.sandbox.accounting import DiskUsage, TreeUsage
-from luxx.tools.sandbox.entering import become_bubblewrap, enter, limit_inside, make_proxy_socket, most_tasks
-from luxx.tools.sandbox.handover import give_workspace_to_user, make_scratch, new_scratch, remove_scratch
 from luxx.tools.sandbox.processes import (
     SIGKILL,
     SIGSTOP,
@@ -28,6 +26,19 @@ from luxx.tools.sandbox.processes import (
     reap,
     signal_to,
     tree,
+)
+from luxx.tools.sandbox.program_start import (
+    become_bubblewrap,
+    enter,
+    limit_inside,
+    make_proxy_socket,
+    most_tasks,
+)
+from luxx.tools.sandbox.workspace_setup import (
+    give_workspace_to_user,
+    make_scratch,
+    new_scratch,
+    remove_scratch,
 )
 
 TYPE_CHECKING = False

@@ -149,7 +149,7 @@ async def choose(
     wanted = [name for name in ("bubblewrap", "landlock") if config.sandbox in ("auto", name)]
     tries = await asyncio.gather(*(_try_backend(name, settings, workspaces) for name in wanted))
     tried = dict(zip(wanted, tries, strict=True))
-    backend: Backend | None = next((found for found, _ in tried.values() if found is not None), None)
+    backend: Backend | None = next((one for one, _ in tried.values() if one is not None), None)
     if config.sandbox == "none":
         backend = Unprotected(settings)
     return BackendChoice(

@@ -111,11 +111,11 @@ class DocumentReaders:
         reader_arguments = [*kind.bounds.reader_arguments, *arguments]
         reader = self._prewarmed.take(kind) or await self._start(kind)
         try:
-            ran = await reader.run(_input(reader_arguments, document), limits)
+            result = await reader.run(_input(reader_arguments, document), limits)
         except ProgramNotStarted:
             reader = await self._start(kind)
-            ran = await reader.run(_input(reader_arguments, document), limits)
-        return _answer(ran)
+            result = await reader.run(_input(reader_arguments, document), limits)
+        return _answer(result)
 
     async def _start(self, kind: ReaderKind) -> SandboxProcess:
         return await SandboxProcess.start(self._spec(kind))
@@ -144,15 +144,15 @@ class DocumentReaders:
         kind = ReaderKind(module="luxx.infra.documents.page_text", bounds=_PROBE_BOUNDS)
         try:
             reader = await self._start(kind)
-            ran = await reader.run(
+            result = await reader.run(
                 _input(_PROBE_BOUNDS.reader_arguments, _PROBE_PAGE), _limits(_PROBE_BOUNDS, 10_000)
             )
         except (ToolFailed, OSError) as error:
             return str(error)
-        if b"probe" in ran.stdout:
+        if b"probe" in result.stdout:
             return ""
-        stderr_lines = ran.stderr.decode("utf-8", "replace").strip().splitlines()
-        return stderr_lines[-1][:300] if stderr_lines else f"a reader ended with exit code {ran.exit_code}"
+        stderr_lines = result.stderr.decode("utf-8", "replace").strip().splitlines()
+        return stderr_lines[-1][:300] if stderr_lines else f"a reader ended with exit code {result.exit_code}"
 
 
 def _code() -> tuple[Path, ...]:
@@ -190,13 +190,13 @@ async def _input(reader_arguments: Sequence[str], document: int | bytes) -> Asyn
         yield piece
 
 
-def _answer(ran: ProgramResult) -> bytes | ReadFailure:
-    if ran.is_truncated or ran.exceeded_limit is ExceededLimit.OUTPUT:
+def _answer(result: ProgramResult) -> bytes | ReadFailure:
+    if result.is_truncated or result.exceeded_limit is ExceededLimit.OUTPUT:
         return ReadFailure.LONG
-    if ran.exceeded_limit in (ExceededLimit.TIME, ExceededLimit.CPU):
+    if result.exceeded_limit in (ExceededLimit.TIME, ExceededLimit.CPU):
         return ReadFailure.TIME
-    if ran.exceeded_limit is not None:
+    if result.exceeded_limit is not None:
         return ReadFailure.MEMORY
-    if ran.stdout:
-        return ran.stdout
-    return ReadFailure.TIME if ran.exit_code in _TIME_LIMIT_EXIT_CODES else ReadFailure.MEMORY
+    if result.stdout:
+        return result.stdout
+    return ReadFailure.TIME if result.exit_code in _TIME_LIMIT_EXIT_CODES else ReadFailure.MEMORY

@@ -38,7 +38,7 @@ async def executed(person: AsyncApiClient, code: str) -> Json:
 
 def is_started(result: Json) -> bool:
     """Whether this host has a sandbox at all."""
-    return result["success"] or "nothing would hold them in" not in str(result["error"])
+    return result["success"] or "no sandbox is available" not in str(result["error"])
 
 
 def test_a_run_shows_the_figures_of_its_programs_live_stored_and_replayed(

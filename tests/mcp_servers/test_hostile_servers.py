@@ -23,7 +23,7 @@ WHEN_CALLED: dict[str, tuple[str, dict[str, Any], str]] = {
     "forks": (hostile.FORKS, {}, "has ended: "),
     "eats memory": (hostile.EATS_MEMORY, {}, ""),
     "closes its output": (hostile.CLOSES_ITS_OUTPUT, {"call_seconds": 2}, ""),
-    "breaks the protocol": (hostile.BREAKS_THE_PROTOCOL, {}, "something that is not of the protocol"),
+    "breaks the protocol": (hostile.BREAKS_THE_PROTOCOL, {}, "a message that does not follow the protocol"),
     "answers densely": (hostile.ANSWERS_DENSELY, {}, "the answer has more than 50,000 parts"),
     "nests deeply": (hostile.NESTS_DEEPLY, {}, "sent a message that cannot be read"),
 }
@@ -97,7 +97,7 @@ def test_a_server_that_never_gets_ready_times_out(
 
     async def work(harness: McpHarness) -> None:
         status = await until(
-            lambda: harness.servers.statuses[0], lambda status: "is not tried again" in status.reason
+            lambda: harness.servers.statuses[0], lambda status: "tries again only after" in status.reason
         )
         assert status.state == ServerState.FAILED
         assert "no licence" in status.reason
@@ -118,7 +118,7 @@ def test_a_server_that_has_filled_its_directory_is_not_started_again(open_server
 def test_a_server_that_is_ended_for_what_it_takes_starts_after_pauses_however_long_it_lived(
     open_servers: OpenServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("luxx.domain.mcp.server.SETTLED_SECONDS", 0)
+    monkeypatch.setattr("luxx.domain.mcp.server.RESET_AFTER_SECONDS", 0)
 
     async def work(harness: McpHarness) -> None:
         await harness.until(ServerState.RUNNING)
@@ -172,7 +172,7 @@ def test_a_server_that_died_is_started_again_at_the_next_call_and_then_with_paus
 def test_a_server_that_answers_nothing_any_more_is_ended(
     open_servers: OpenServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("luxx.domain.mcp.connection._PULSE_SECONDS", 0.5)
+    monkeypatch.setattr("luxx.domain.mcp.connection._PING_SECONDS", 0.5)
 
     async def work(harness: McpHarness) -> None:
         await harness.until(ServerState.RUNNING)
@@ -186,7 +186,7 @@ def test_a_server_that_answers_nothing_any_more_is_ended(
 def test_a_server_that_is_only_slow_lives_on(
     open_servers: OpenServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("luxx.domain.mcp.connection._PULSE_SECONDS", 0.5)
+    monkeypatch.setattr("luxx.domain.mcp.connection._PING_SECONDS", 0.5)
 
     async def work(harness: McpHarness) -> None:
         await harness.until(ServerState.RUNNING)
@@ -209,7 +209,7 @@ def test_of_a_thousand_tools_the_first_are_taken_under_names_of_their_own(open_s
     async def work(harness: McpHarness) -> None:
         status = await harness.until(ServerState.RUNNING)
         assert status.tools == 64
-        assert status.left_out == ["others: the first 64 are taken"]
+        assert status.left_out == ["others: only the first 64 tools are offered"]
         names = [tool.name for tool in harness.registry.list_all()]
         assert len(set(names)) == 64
         assert all(len(name) <= 64 for name in names)

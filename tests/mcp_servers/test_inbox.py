@@ -41,7 +41,7 @@ def test_a_large_request_is_received_without_its_parameters(params: bytes) -> No
 
 
 def test_more_than_a_mebibyte_in_a_second_that_nobody_asked_for_ends_the_server() -> None:
-    with pytest.raises(ProtocolAbuse, match="more than 1 MiB that answer nothing"):
+    with pytest.raises(ProtocolAbuse, match="more than 1 MiB that answer no request"):
         inbox().take(CHANGED % dense(60_000) * 20)
 
 
@@ -55,8 +55,8 @@ def test_a_value_of_the_wrong_type_costs_nothing(what: str) -> None:
 
 def test_an_answer_is_let_in_once_and_not_when_nobody_waits_any_more() -> None:
     box = inbox()
-    box.asked(1, "tools/call")
-    box.asked(2, "tools/call")
+    box.expect_answer(1, "tools/call")
+    box.expect_answer(2, "tools/call")
     box.forget(2)
     answers = [b'{"jsonrpc": "2.0", "id": %d, "result": {}}' % number for number in (1, 2)]
     assert box.take(b"\n".join([*answers, b""])) == [McpMessage(text=answers[0], answers=1)]
@@ -67,7 +67,7 @@ def test_an_answer_is_let_in_once_and_not_when_nobody_waits_any_more() -> None:
 def test_a_late_answer_does_not_count_as_one_that_nobody_asked_for() -> None:
     box = inbox()
     for number in range(MOST_LATE + 1):
-        box.asked(number, "tools/call")
+        box.expect_answer(number, "tools/call")
         box.forget(number)
     late = b'{"jsonrpc": "2.0", "id": %d, "result": {"text": "%s"}}\n'
     for number in range(1, 100):
@@ -78,7 +78,7 @@ def test_a_late_answer_does_not_count_as_one_that_nobody_asked_for() -> None:
 
 def test_bytes_of_lists_are_counted() -> None:
     box = inbox()
-    box.asked(1, "tools/list")
+    box.expect_answer(1, "tools/list")
     line = b'{"jsonrpc": "2.0", "id": 1, "result": {"tools": []}}'
     box.take(line + b"\n")
     assert box.listed_bytes == len(line)

@@ -57,7 +57,7 @@ def test_secrets_of_a_server_are_nowhere_in_the_description_of_its_tools() -> No
     (tool,) = found.tools.list_all()
     assert tool.description == padding + "…"
     assert "sk-a" not in str(found.left_out)
-    assert "value: it tells what the server was given as env" in found.left_out
+    assert "value: it contains a value of the server's env" in found.left_out
 
 
 def test_secrets_are_taken_out_of_data_wherever_they_are() -> None:

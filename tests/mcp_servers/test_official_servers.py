@@ -158,9 +158,9 @@ def test_without_a_sandbox_no_server_is_started(
     monkeypatch.setattr("luxx.tools.sandbox.choosing.landlock_abi", lambda: 0)
 
     async def work(harness: McpHarness) -> None:
-        assert harness.sandbox.in_force == "none"
+        assert harness.sandbox.backend_name == "none"
         status = await harness.until(ServerState.FAILED)
-        assert status.reason.startswith("could not be started: programs are not started here")
+        assert status.reason.startswith("could not be started: programs are not started,")
         assert harness.registry.list_all() == []
 
     open_servers([script("well", hostile.WELL)], work)

@@ -41,7 +41,7 @@ async def main(root_dir: Path) -> dict[str, Any]:
         await sandbox.open()
         if sandbox.backend_name == "none":
             return {"in_force": "none"}
-        egress_session = sandbox.egress.egress_session(EgressCaller(user_id=1))
+        egress_session = sandbox.egress.session(EgressCaller(user_id=1))
         urls = [f"http://{entry}/", "http://other.example/"]
         ran = await sandbox.run_python(
             f"URLS = {urls!r}\n{ASKS}", workspace, ProgramLimits(), 20, egress_session

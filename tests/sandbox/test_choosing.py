@@ -52,10 +52,8 @@ def test_where_nothing_holds_programs_in_none_is_started(tmp_path: Path) -> None
     found = run_probe(tmp_path, sandbox="bubblewrap", before=before)
     assert found["in_force"] == "none"
     for error in found["errors"]:
-        assert error.startswith(
-            "programs are not started here, because nothing would hold them in (bubblewrap: "
-        )
-        assert error.endswith("`luxx doctor` says what to do")
+        assert error.startswith("programs are not started, because no sandbox is available (bubblewrap: ")
+        assert error.endswith("run `luxx doctor` for help")
     assert found["left"] == []
 
 
@@ -127,8 +125,8 @@ def test_an_ordinary_user_may_choose_to_run_them_unprotected_and_is_asked() -> N
 
 def test_the_doctor_names_the_backend_in_force_and_why_others_are_not(tmp_path: Path) -> None:
     for name, reason in (
-        ("bubblewrap", "landlock: tools.sandbox asks"),
-        ("landlock", "bubblewrap: tools.sandbox asks"),
+        ("bubblewrap", "landlock: tools.sandbox selects another one"),
+        ("landlock", "bubblewrap: tools.sandbox selects another one"),
     ):
         config = Config(
             tools=ToolsConfig(sandbox=name),

@@ -13,7 +13,7 @@ from files.putting import pdf_of
 
 from luxx.infra.config.schema import ToolsConfig
 from luxx.infra.secrets import SECRET_FILE
-from luxx.tools.sandbox.plan import Limits
+from luxx.tools.sandbox.plan import ProgramLimits
 from luxx.tools.sandbox.service import Sandbox
 from sandbox.outside import Attacker, Child, Json, attacked_server, children_once, in_force
 
@@ -105,7 +105,7 @@ def test_a_program_inherits_nothing_on_either_loop(backend: str, loop: str, tmp_
             # As a library does that opens it without O_CLOEXEC once the server runs.
             with files_held_open(tmp_path / "data"):
                 argv = (sandbox.interpreter.program, "-I", "-S", "-c", TRIES)
-                ran = await sandbox.run_sandboxed(argv, None, Limits())
+                ran = await sandbox.run_sandboxed(argv, None, ProgramLimits())
             assert json.loads(ran.stdout) == [[0, 1, 2], []]
         finally:
             await sandbox.close()

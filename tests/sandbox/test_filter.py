@@ -55,7 +55,7 @@ def test_every_named_call_is_denied_and_others_pass(machine: str) -> None:
         program = assemble(denied, machine)
         for one in denied:
             number = number_of(one.name, machine)
-            if number is not None and not one.only and not one.but:
+            if number is not None and not one.only_args and not one.unless_args:
                 assert verdict(program, machine, number) == 0x50000 | one.error, one.name
         for number in (0, 1, 3, 60 if machine == "x86_64" else 93):
             assert verdict(program, machine, number) == ALLOW

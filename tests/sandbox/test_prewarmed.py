@@ -8,10 +8,10 @@ from pathlib import Path
 from luxx.tools.sandbox.plan import ProgramLimits
 from luxx.tools.sandbox.prewarmed import PrewarmedKey, PrewarmedPool
 from luxx.tools.sandbox.process import SandboxProcess
-from luxx.tools.sandbox.service import INSIDE
+from luxx.tools.sandbox.service import PYTHON_MAIN
 from sandbox.desk import OpenSandboxClient, SandboxClient, processes_with, wait_until
 
-WAITING = INSIDE.splitlines()[0]
+WAITING = PYTHON_MAIN.splitlines()[0]
 """Every Python jail has this in its command line."""
 
 

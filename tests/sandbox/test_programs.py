@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from luxx.tools.history import CallStatus
-from luxx.tools.sandbox.plan import Limits
+from luxx.tools.sandbox.plan import ProgramLimits
 from luxx.wire.tool import CommandPermission, Risk
 from sandbox.desk import OpenSandboxClient, SandboxClient, processes_with, wait_until
 
@@ -116,12 +116,12 @@ def test_more_time_than_the_level_allows_is_not_given(open_sandbox_client: OpenS
 
 def test_limits_are_set_by_tool_and_level(open_sandbox_client: OpenSandboxClient) -> None:
     async def work(client: SandboxClient) -> None:
-        def of(tool: str, level: CommandPermission) -> Limits:
+        def of(tool: str, level: CommandPermission) -> ProgramLimits:
             return client.sandbox.limits_for(tool, level)
 
         level = CommandPermission.EXECUTE
-        assert of("shell_execute", level) == Limits(memory_mb=300, seconds=5)
-        assert of("python_execute", level) == Limits(memory_mb=300)
+        assert of("shell_execute", level) == ProgramLimits(memory_mb=300, seconds=5)
+        assert of("python_execute", level) == ProgramLimits(memory_mb=300)
         assert of("python_execute", CommandPermission.ADMIN).memory_mb == 400
         assert of("python_execute", CommandPermission.ADMIN).seconds == 600
 
@@ -154,7 +154,7 @@ def test_output_is_reported_as_it_arrives(open_sandbox_client: OpenSandboxClient
             client.sandbox.run_sandboxed(
                 ["/bin/sh", "-c", "echo one; while [ ! -e go ]; do sleep 0.01; done; echo two >&2"],
                 workspace,
-                Limits(),
+                ProgramLimits(),
                 on_output=lambda name, piece: output_pieces.append((name, piece)),
             )
         )

@@ -38,7 +38,7 @@ def test_a_document_is_read_in_the_sandbox(attacker: Attacker, backend: str, kin
         "page": lambda: attacker.read(SLOW_PAGE, "text/html"),
         "pdf": lambda: attacker.read(SLOW_PDF, "application/pdf"),
     }
-    module = f"luxx.documents.{kind}_text"
+    module = f"luxx.infra.documents.{kind}_text"
     with attacker.meanwhile(works[kind]) as answers:
         found = children_once(attacker.server, module, more=is_waiting)
     server = Child(attacker.server.pid)
@@ -64,7 +64,7 @@ def read_beneath(shown: Path, backend: str) -> tuple[str, str]:
         sandbox = Sandbox(ToolsConfig(sandbox=backend), shown / "data", shown / "workspaces", [shown])  # type: ignore[arg-type]
         await sandbox.open()
         await sandbox.readers.open()
-        if sandbox.in_force == "none":
+        if sandbox.backend_name == "none":
             pytest.skip(f"{backend} does not work here")
         try:
             assert sandbox.readers.backend_name == backend, sandbox.readers.problem
@@ -92,7 +92,7 @@ def test_bounds_hold_in_the_sandbox_and_nothing_is_left(backend: str, tmp_path: 
         sandbox = Sandbox(ToolsConfig(sandbox=backend), tmp_path / "data", tmp_path / "workspaces")  # type: ignore[arg-type]
         await sandbox.open()
         await sandbox.readers.open()
-        if sandbox.in_force == "none":
+        if sandbox.backend_name == "none":
             pytest.skip(f"{backend} does not work here")
         run = sandbox.readers.run
         try:

@@ -62,13 +62,13 @@ def test_allowed_tools_are_a_line_or_a_list(
 BROKEN = {
     "does not begin with front matter": "Do it.",
     "not valid YAML": front("name: [a"),
-    "not a list of keys": front("just text"),
+    "does not consist of keys": front("just text"),
     "needs a name": front("description: Does it."),
     "needs a description": front("name: a-skill"),
     "needs a description, as text": front("name: a-skill", "description: 7"),
-    "small letters": front("name: A_Skill", "description: Does it."),
+    "lower case letters": front("name: A_Skill", "description: Does it."),
     "must be the same": front("name: another", "description: Does it."),
-    "1024 are taken": front("name: a-skill", f"description: {'x' * 1025}"),
+    "limit is 1024": front("name: a-skill", f"description: {'x' * 1025}"),
     "has no instructions": front(GOOD, body=""),
     "neither a tool's name": front(GOOD, "allowed-tools: 'file read)'"),
     "parenthesis stands alone": front(GOOD, "allowed-tools: shell_execute(git"),
@@ -77,19 +77,19 @@ BROKEN = {
     "more than 200 entries": front(GOOD, f"allowed-tools: {'a ' * 201}"),
     "wildcards": front(GOOD, f"allowed-tools: shell_execute({'a*' * 30})"),
     "YAML alias": front(GOOD, "a: &a [1]", "b: [*a, *a]"),
-    "characters that are no text": front("name: a-skill", 'description: "a\\0b"'),
-    "its license holds": front(GOOD, 'license: "\\ud800"'),
+    "control characters": front("name: a-skill", 'description: "a\\0b"'),
+    "its license contains": front(GOOD, 'license: "\\ud800"'),
     "cannot be read": front(GOOD, "since: 2026-02-31"),
     "nested too deeply": front(GOOD, f"a: {'[' * 2000}"),
     "is nested too deeply": front(GOOD, f"a:\n  {'- ' * 2000}x"),
     "the front matter is nested too deeply": front(GOOD, f"a: [{'1,' * 3000}]"),
-    "8192 are taken": front(GOOD, f"a: {'x' * 9000}"),
+    "limit is 8192": front(GOOD, f"a: {'x' * 9000}"),
     "cannot be read (IndexError)": front(GOOD, 'x: !!int ""'),
     "cannot be read (KeyError)": front(GOOD, "x: !!bool x"),
     "cannot be read (AttributeError)": front(GOOD, "x: !!timestamp x"),
-    "allowed_tools, which may be a slip": front(GOOD, "allowed_tools: file_read"),
-    "Allowed-Tools, which may be a slip": front(GOOD, "Allowed-Tools: file_read"),
-    "alowed-tool, which may be a slip": front(GOOD, "alowed-tool: file_read"),
+    "allowed_tools; if you mean allowed-tools": front(GOOD, "allowed_tools: file_read"),
+    "Allowed-Tools; if you mean allowed-tools": front(GOOD, "Allowed-Tools: file_read"),
+    "alowed-tool; if you mean allowed-tools": front(GOOD, "alowed-tool: file_read"),
     "allowed-tools more than once": front(GOOD, "allowed-tools: file_read", "allowed-tools: '*'"),
     "or merges keys": front(GOOD, "<<: {allowed-tools: '*'}"),
     "larger": front(GOOD, body="x" * 50_000),
@@ -141,7 +141,7 @@ def test_of_very_many_folders_the_first_are_read(tmp_path: Path) -> None:
     written(tmp_path, front(GOOD))
     skill_registry = read_skills([str(tmp_path)], tmp_path)
     assert list(skill_registry.skills) == ["a-skill"]
-    assert "there are more of them" in skill_registry.broken[0].problem
+    assert "has more than" in skill_registry.broken[0].problem
 
 
 def test_bytes_that_are_no_text_and_no_file_at_all_are_said(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_a_body_of_small_chunks_is_read_to_a_bound(public: Site, base_url: str) 
 def test_preliminary_answers_without_end_are_refused_early(public: Site, base_url: str) -> None:
     web = WebTools(f"public.example:{public.port}", seconds=20.0)
     public.routes["/"] = FLOODS["preliminary answers"]
-    assert "does not speak HTTP" in web.refusal(f"{base_url}/")
+    assert "sent no valid HTTP response" in web.refusal(f"{base_url}/")
 
 
 def test_control_small_chunks_and_a_preliminary_answer_are_fine(

@@ -44,7 +44,7 @@ def test_a_head_of_thousands_of_headers_is_refused(public: Site, listed: dict[st
     with_proxy(work, **listed)
 
 
-@pytest.mark.parametrize("way", ["plain", "tunnel"])
+@pytest.mark.parametrize("kind", ["plain", "tunnel"])
 def test_a_program_that_does_not_read_is_broken_off(public: Site, listed: dict[str, Any], kind: str) -> None:
     is_over = threading.Event()
 

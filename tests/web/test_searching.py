@@ -109,7 +109,7 @@ def test_a_search_without_results_is_an_answer(searching: WebTools, public: Site
         (page("", status="200 OK"), "a page that holds no results"),
         (page("<div class='result'>" * 200_000), "a page that holds no results"),
         (page("busy", status="503 Busy"), "it answered 503 Service Unavailable"),
-        (b"", "does not speak HTTP"),
+        (b"", "sent no valid HTTP response"),
     ],
 )
 def test_an_engine_that_does_not_answer_is_reported_in_a_sentence(

@@ -99,4 +99,4 @@ def test_tls_that_breaks_after_its_handshake_is_reported_in_a_sentence(
     base_url = f"https://{NAME}:{secure.port}"
     result = web.execute("batch_fetch", urls=[f"{base_url}/", f"{base_url}/good"])
     assert [one["success"] for one in result.data["results"]] == [False, True]
-    assert "does not speak HTTP as it should, or broke off" in result.data["results"][0]["error"]
+    assert "sent no valid HTTP response, or closed the connection early" in result.data["results"][0]["error"]

@@ -1,8 +1,8 @@
-"""Which tools of MCP servers may be offered: what they say of themselves was seen before, or approved since.
+"""Decides which tools of MCP servers may be offered: those with an unchanged or approved definition.
 
-A tool's description and schema are instructions to every model that is offered it. So they are recorded when
-the tool is first seen; one that says something else later is withheld until an ADMIN of the tenant approves
-just that. Not here: who asks, and when (service).
+A tool's description and schema are instructions to every model that gets them. So Luxx records them when a
+server first lists the tool. If they change, the tool is withheld until an ADMIN of the tenant approves
+exactly the new definition. Not here: when this is checked (`service`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,8 +26,8 @@ from luxx.tools.core import CommandPermission, Risk, ToolDefinition
 
 
 class McpToolRow(Base):
-    """A tool of a server of a tenant, by its name without the server's prefix. `pending` is what it says of
-    itself since it has changed; null where that is what was approved."""
+    """A tool of a tenant's server; `tool` is its name without the server's prefix. `pending` is a changed
+    definition that waits for approval, else null."""
 
     __tablename__ = "mcp_tools"
     __table_args__ = (UniqueConstraint("tenant_id", "server", "tool"),)
@@ -45,14 +45,14 @@ class McpToolRow(Base):
 
 
 class McpDefinition(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a model, and whoever judges a call, is told of a tool by its server."""
+    """What a server says about its tool to models and to the permission rules."""
 
     description: str
     parameters: dict[str, Any]
     is_read_only: bool
 
     def encoded(self) -> str:
-        """As it is stored; the order in which a server says it makes no difference."""
+        """The stored form: JSON with sorted keys, so that the server's key order does not matter."""
         return msgspec.json.encode(self, order="deterministic").decode()
 
 
@@ -63,7 +63,7 @@ class StoredDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangedRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A row with a definition that waits."""
+    """A row with a pending definition."""
 
     id: str
     server: str
@@ -96,7 +96,7 @@ def hash_of(encoded: str) -> str:
 
 
 def read_server(connection: Connection, tenant_id: int, server: str) -> dict[str, StoredDefinition]:
-    """All tools that this server has ever had, by their names."""
+    """All tools that this server has ever listed, by their names."""
     rows = connection.execute(_of_server, {"tenant_id": tenant_id, "server": server})
     return {
         row.tool: StoredDefinition(id=row.id, approved_hash=row.approved_hash, pending_hash=row.pending_hash)
@@ -104,8 +104,10 @@ def read_server(connection: Connection, tenant_id: int, server: str) -> dict[str
     }
 
 
-def insert_tools(connection: Connection, tenant_id: int, server: str, found: dict[str, str]) -> None:
-    """Approves tools that were never seen. One that another process has added meanwhile stays as it is."""
+def insert_tools(
+    connection: Connection, tenant_id: int, server: str, encoded_by_name: dict[str, str]
+) -> None:
+    """Records new tools as approved. A row that another process has added meanwhile stays unchanged."""
     now = utc_now()
     connection.execute(
         _add[connection.dialect.name],
@@ -119,13 +121,13 @@ def insert_tools(connection: Connection, tenant_id: int, server: str, found: dic
                 "approved_hash": hash_of(encoded),
                 "created_at": now,
             }
-            for tool, encoded in found.items()
+            for tool, encoded in encoded_by_name.items()
         ],
     )
 
 
 def set_pending(connection: Connection, row_id: str, encoded: str | None) -> None:
-    """Has this definition wait for an ADMIN in place of any other; None: none waits."""
+    """Sets the definition that waits for approval; None: none waits."""
     values: dict[str, Any] = {"pending": encoded, "pending_hash": None, "changed_at": None}
     if encoded is not None:
         values |= {"pending_hash": hash_of(encoded), "changed_at": utc_now()}
@@ -135,22 +137,22 @@ def set_pending(connection: Connection, row_id: str, encoded: str | None) -> Non
 def page_of_changed(
     connection: Connection, tenant_id: int, *, offset: int, limit: int
 ) -> tuple[list[ChangedRow], int]:
-    """Rows with a definition that waits, and how many there are."""
+    """A page of the rows with a pending definition, and how many there are in all."""
     values = {"tenant_id": tenant_id}
-    found = _changed.order_by(_tools.c.server, _tools.c.tool).offset(offset).limit(limit)
+    page = _changed.order_by(_tools.c.server, _tools.c.tool).offset(offset).limit(limit)
     total = connection.scalar(select(func.count()).select_from(_changed.subquery()), values)
-    return [ChangedRow(**row) for row in connection.execute(found, values).mappings()], int(total or 0)
+    return [ChangedRow(**row) for row in connection.execute(page, values).mappings()], int(total or 0)
 
 
 def read_changed(connection: Connection, tenant_id: int, row_id: str) -> ChangedRow | None:
-    """The row, locked; None where there is none, or none that waits."""
-    found = _changed.where(_tools.c.id == bindparam("row_id")).with_for_update()
-    row = connection.execute(found, {"tenant_id": tenant_id, "row_id": row_id}).mappings().one_or_none()
+    """The row, locked for update; None if it does not exist or has no pending definition."""
+    statement = _changed.where(_tools.c.id == bindparam("row_id")).with_for_update()
+    row = connection.execute(statement, {"tenant_id": tenant_id, "row_id": row_id}).mappings().one_or_none()
     return None if row is None else ChangedRow(**row)
 
 
 def approve_pending(connection: Connection, row_id: str) -> None:
-    """What waits is what is approved."""
+    """Makes the pending definition the approved one."""
     values: dict[str, Any] = {
         "approved": _tools.c.pending,
         "approved_hash": _tools.c.pending_hash,
@@ -170,21 +172,21 @@ _add = {
 
 
 MOST_KNOWN = 500
-"""Tools that one server may ever have had; more are withheld, for each leaves a row."""
+"""How many tools of one server are recorded; more are withheld, because each takes a row."""
 
 _definition = msgspec.json.Decoder(McpDefinition).decode
 
 
 class Withheld(StrEnum):
-    """Why a tool is not offered, in words that follow its name."""
+    """Why a tool is not offered, as a predicate that follows its name."""
 
-    CHANGED = "has changed since it was approved; an ADMIN approves it (GET /mcp/changes) or it stays out"
-    TOO_MANY = f"is new, and this server has had {MOST_KNOWN} tools already"
+    CHANGED = "has changed since it was approved; an ADMIN must approve the change (GET /mcp/changes)"
+    TOO_MANY = f"is new, and this server has already listed {MOST_KNOWN} different tools"
 
 
 class McpChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool that is withheld. `hash` is of the new definition, and an approval names it. `diff`: lines with
-    `-` are of the old one, with `+` of the new."""
+    """A withheld tool. An approval names the `hash` of the new definition. Lines of `diff` start with `-` if
+    they are old, with `+` if they are new."""
 
     id: str
     server: str
@@ -197,15 +199,16 @@ class McpChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """What a list of tools means beside what is stored: `new` is to be added, `waiting` to be set by row."""
+    """The differences between listed and stored tools: `new` definitions by name to insert, `pending` ones by
+    row id to set."""
 
     new: dict[str, str]
-    waiting: dict[str, str | None]
+    pending: dict[str, str | None]
     withheld: dict[str, Withheld]
 
 
 class Definitions:
-    """One per process. `is_looking`: nothing is recorded, as for one who only looks."""
+    """One per process. `is_read_only`: records nothing (for `luxx doctor`)."""
 
     def __init__(self, store: Store, *, is_read_only: bool = False) -> None:
         self._store = store
@@ -214,31 +217,34 @@ class Definitions:
     async def withheld(
         self, tenant_id: int, server: str, tools: Mapping[str, ToolDefinition]
     ) -> dict[str, Withheld]:
-        """Those of the tools, by their names without the server's prefix, that may not be offered, and why.
+        """The tools that may not be offered, and why, by name without the server's prefix.
 
-        Records what is new of them.
+        Records new tools and changed definitions.
         """
-        found = {name: definition_of(tool).encoded() for name, tool in tools.items()}
+        listed = {name: definition_of(tool).encoded() for name, tool in tools.items()}
 
-        def look(connection: Connection) -> _Comparison:
-            return _compare(read_server(connection, tenant_id, server), found)
+        def compare(connection: Connection) -> _Comparison:
+            return _compare(read_server(connection, tenant_id, server), listed)
 
         def write_changes(connection: Connection) -> _Comparison:
-            if new := look(connection).new:
+            if new := compare(connection).new:
                 insert_tools(connection, tenant_id, server, new)
-            # Another process may have added one of the same name before.
-            comparison = look(connection)
-            for row_id, encoded in comparison.waiting.items():
+            # Compared again: another process may have added a tool of the same name first.
+            comparison = compare(connection)
+            for row_id, encoded in comparison.pending.items():
                 set_pending(connection, row_id, encoded)
             return comparison
 
-        comparison = await self._store.read_rows(look)
-        if (comparison.new or comparison.waiting) and not self._is_read_only:
+        comparison = await self._store.read_rows(compare)
+        if (comparison.new or comparison.pending) and not self._is_read_only:
             comparison = await self._store.write_rows(write_changes)
         return comparison.withheld
 
     async def changes(self, caller: Caller, *, page: int, page_size: int) -> tuple[list[McpChange], int]:
-        """The tools of the caller's tenant that wait for an ADMIN, by server and name, and how many."""
+        """A page of the tenant's pending changes, by server and name, and how many there are.
+
+        Raises NotAllowed.
+        """
         caller.require(CommandPermission.ADMIN)
 
         def work(connection: Connection) -> tuple[list[McpChange], int]:
@@ -249,8 +255,8 @@ class Definitions:
         return await self._store.read_rows(work)
 
     async def approve(self, caller: Caller, change_id: str, new_hash: str) -> None:
-        """Approves just the definition with this hash. Raises NotAllowed, NotFound, or Conflict where the
-        tool says something else again."""
+        """Approves the pending definition if it has this hash. Raises NotAllowed, NotFound, or Conflict if
+        the definition has changed again."""
         caller.require(CommandPermission.ADMIN)
 
         def work(session: Session) -> None:
@@ -259,8 +265,8 @@ class Definitions:
                 raise NotFound("no changed tool has this id", kind="mcp_change_not_found")
             if row.pending_hash != new_hash:
                 raise Conflict(
-                    f"{row.tool} of {row.server} is not as you have seen it: it has changed again; look at "
-                    "GET /mcp/changes, and approve with the hash that stands there now",
+                    f"{row.tool} of {row.server} has changed again since you have seen it; read "
+                    "GET /mcp/changes, and approve with the hash that it returns now",
                     kind="mcp_change_outdated",
                 )
             approve_pending(session.connection(), row.id)
@@ -278,24 +284,24 @@ class Definitions:
         await self._store.write(work)
 
 
-def _compare(known: Mapping[str, StoredDefinition], found: Mapping[str, str]) -> _Comparison:
+def _compare(stored_by_name: Mapping[str, StoredDefinition], listed: Mapping[str, str]) -> _Comparison:
     new: dict[str, str] = {}
-    waiting: dict[str, str | None] = {}
+    pending: dict[str, str | None] = {}
     withheld: dict[str, Withheld] = {}
-    for tool, encoded in found.items():
-        stored = known.get(tool)
+    for tool, encoded in listed.items():
+        stored = stored_by_name.get(tool)
         if stored is None:
-            if len(known) + len(new) < MOST_KNOWN:
+            if len(stored_by_name) + len(new) < MOST_KNOWN:
                 new[tool] = encoded
             else:
                 withheld[tool] = Withheld.TOO_MANY
         elif (hashed := hash_of(encoded)) != stored.approved_hash:
             withheld[tool] = Withheld.CHANGED
             if hashed != stored.pending_hash:
-                waiting[stored.id] = encoded
+                pending[stored.id] = encoded
         elif stored.pending_hash is not None:
-            waiting[stored.id] = None
-    return _Comparison(new=new, waiting=waiting, withheld=withheld)
+            pending[stored.id] = None
+    return _Comparison(new=new, pending=pending, withheld=withheld)
 
 
 def _change(row: ChangedRow) -> McpChange:
@@ -313,11 +319,12 @@ def _change(row: ChangedRow) -> McpChange:
 
 
 def difference(old: Sequence[str], new: Sequence[str]) -> str:
-    """What stands between the first and the last line that differ, of both; in time that is linear, for a
-    server chooses the lines."""
-    most = min(len(old), len(new))
-    head = next((at for at in range(most) if old[at] != new[at]), most)
-    tail = next((at for at in range(most - head) if old[-1 - at] != new[-1 - at]), most - head)
+    """The old and the new lines from the first to the last one that differ. Linear in time, because a server
+    chooses the lines and could make a better diff slow."""
+    shorter = min(len(old), len(new))
+    head = next((index for index in range(shorter) if old[index] != new[index]), shorter)
+    rest = shorter - head
+    tail = next((index for index in range(rest) if old[-1 - index] != new[-1 - index]), rest)
     removed = [f"-{line}" for line in old[head : len(old) - tail]]
     added = [f"+{line}" for line in new[head : len(new) - tail]]
     return "\n".join([*removed, *added])

@@ -1,6 +1,6 @@
-"""One process of an MCP server with a session of the official SDK on its pipes, from its start to its end.
+"""One process of an MCP server, with a session of the official SDK on its pipes.
 
-Used up once it has ended, for whatever reason. Not here: when one is started and how often (server).
+A connection is not reused after its end. Not here: when a process is started and how often (`server`).
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _MISSING = "the extra 'mcp' is not installed: pip install 'luxx[mcp]'"
 
 
 class Sdk(msgspec.Struct, frozen=True, kw_only=True):
-    """What is used of it: the class of sessions, the words of the protocol, and how both are carried."""
+    """The parts of the SDK in use: session class, protocol types, message wrapper, and error class."""
 
     session: Any
     types: Any
@@ -36,13 +36,13 @@ class Sdk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def load_sdk() -> Sdk:
-    """In a thread: the server goes on meanwhile. Raises ToolFailed where it is not installed."""
+    """Imports the SDK in a thread, because that takes long. Raises ToolFailed if it is not installed."""
     return await asyncio.to_thread(_load)
 
 
 def _load() -> Sdk:
     try:
-        found = Sdk(
+        sdk = Sdk(
             session=import_module("mcp.client.session").ClientSession,
             types=import_module("mcp_types"),
             message=import_module("mcp.shared.message").SessionMessage,
@@ -51,9 +51,9 @@ def _load() -> Sdk:
     except ImportError as error:
         raise ToolFailed(_MISSING) from error
     for name in _OWN_LOGGERS:
-        # They tell in the server's words what it sent wrong; what is worth telling is told of it here.
+        # The SDK logs text that the server sent, which may hold secrets; Luxx logs failures itself.
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    return found
+    return sdk
 
 
 if TYPE_CHECKING:
@@ -62,22 +62,25 @@ if TYPE_CHECKING:
 MOST_PAGES = 50
 MOST_LISTED_BYTES = MIB
 MOST_LISTED = 256
-"""No more pages are asked for past so many bytes or tools, and no more tools are looked at."""
+"""Listing stops after this many bytes or tools; further tools are ignored."""
 
 THREAD_BYTES = 64 * 1024
-"""Messages longer than this are read in a thread."""
+"""Longer messages are parsed in a thread."""
 
-_WAITING = 256
-"""Messages that wait for a server to read them."""
+_OUTGOING_MESSAGES = 256
+"""How many messages may wait for a server to read them."""
 
-_LAST_WORD_SECONDS = 2.0
-_PULSE_SECONDS = 10.0
+_END_SECONDS = 2.0
+"""How long a process may run on after it has closed its output."""
+
+_PING_SECONDS = 10.0
 _UNREADABLE = {"code": -32700, "message": "the answer cannot be read"}
-_TOO_MUCH = {"code": -32700, "message": f"the answer has more than {MOST_PARTS:,} parts"}
+_TOO_MANY_PARTS = {"code": -32700, "message": f"the answer has more than {MOST_PARTS:,} parts"}
 
 
 class McpConnection:
-    """`open` first; `call` and `list_tools` from any task. `on_change`: the server's tools are others now."""
+    """Await `open` first; any task may use `call` and `list_tools`. `on_change`: called when the server
+    announces that its list of tools has changed."""
 
     def __init__(
         self,
@@ -94,7 +97,9 @@ class McpConnection:
         self._on_change = on_change
         self._inbox = Inbox(time.monotonic)
         self._incoming_writer, self._incoming_reader = anyio.create_memory_object_stream[Any](0)
-        self._outgoing_writer, self._outgoing_reader = anyio.create_memory_object_stream[Any](_WAITING)
+        self._outgoing_writer, self._outgoing_reader = anyio.create_memory_object_stream[Any](
+            _OUTGOING_MESSAGES
+        )
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._closing = asyncio.Event()
         self._ended = asyncio.Event()
@@ -110,16 +115,16 @@ class McpConnection:
 
     @property
     def why(self) -> str:
-        """Why it has ended, in words that follow "it"."""
+        """Why it has ended, as a predicate that follows the server's name."""
         return self._why or "has ended"
 
     @property
     def exceeded_limits(self) -> bool:
-        """Whether it was ended for what it used; all the processor time of a life may well be needed."""
+        """Whether it was ended for a limit other than processor time, which ordinary use exhausts."""
         return self._exceeded_limit not in (None, ExceededLimit.CPU)
 
     async def open(self, seconds: float) -> None:
-        """Waits until both have agreed on a protocol. Raises ToolFailed with words that follow "it"."""
+        """Waits until the MCP handshake is done. Raises ToolFailed with a predicate that follows the name."""
         try:
             async with asyncio.timeout(seconds):
                 await asyncio.shield(self._ready)
@@ -127,25 +132,26 @@ class McpConnection:
             raise ToolFailed(f"was not ready within {seconds:g} seconds") from None
 
     async def list_tools(self, seconds: float) -> "list[Tool]":
-        """All its tools, or the first 256. Raises ToolFailed with words that follow "it"."""
-        types, cursor, had = self._sdk.types, None, self._inbox.listed_bytes
-        found: list[Tool] = []
+        """Its tools, at most MOST_LISTED. Raises ToolFailed with a predicate that follows the name."""
+        types, cursor, bytes_before = self._sdk.types, None, self._inbox.listed_bytes
+        tools: list[Tool] = []
         try:
             async with asyncio.timeout(seconds):
                 for _ in range(MOST_PAGES):
                     params = types.PaginatedRequestParams(cursor=cursor)
                     page = await self._ask(types.ListToolsRequest(params=params), types.ListToolsResult)
-                    found += page.tools
+                    tools += page.tools
                     cursor = page.next_cursor
-                    is_enough = self._inbox.listed_bytes - had > MOST_LISTED_BYTES
-                    if cursor is None or is_enough or len(found) > MOST_LISTED:
+                    is_enough = self._inbox.listed_bytes - bytes_before > MOST_LISTED_BYTES
+                    if cursor is None or is_enough or len(tools) > MOST_LISTED:
                         break
         except TimeoutError:
             raise ToolFailed(f"did not list its tools within {seconds:g} seconds") from None
-        return found[:MOST_LISTED]
+        return tools[:MOST_LISTED]
 
     async def call(self, tool: str, arguments: dict[str, Any], seconds: float) -> "CallToolResult":
-        """Cancelled, it tells the server. Raises ToolFailed with words that follow "it"."""
+        """Call a tool; cancellation notifies the server. Raises ToolFailed with a predicate that follows the
+        server's name."""
         types = self._sdk.types
         params = types.CallToolRequestParams(name=tool, arguments=arguments)
         try:
@@ -156,39 +162,39 @@ class McpConnection:
             raise ToolFailed(f"did not answer within {seconds:g} seconds") from None
 
     async def close(self, why: str | None = None) -> None:
-        """End the process with all it started; calls under way learn why."""
+        """End the process with all it started; pending calls fail with `why`."""
         self._why = self._why or why
         self._closing.set()
         await asyncio.wait({self._task})
 
     async def _ask(self, request: Any, kind: Any) -> Any:
-        """Sent past the session's own methods: those check answers by schemas of the server's choice."""
+        """Sends a request without the session's methods, which validate answers by the server's schemas."""
         try:
             return await self._session.send_request(request, kind)
         except self._sdk.error as error:
             problem = f"answered with an error: {self._secrets.cut(str(error), 1000)}"
             raise ToolFailed(self.why if self._ended.is_set() else problem) from error
         except (ValueError, RuntimeError) as error:
-            # pydantic's word for what does not fit the protocol is a ValueError.
-            problem = "answered with something that is not of the protocol"
+            # pydantic's ValidationError is a ValueError.
+            problem = "answered with a message that does not follow the protocol"
             raise ToolFailed(self.why if self._ended.is_set() else problem) from error
 
     async def _run(self) -> None:
-        """All of its life; whatever ends one part ends the others."""
-        parts = [
+        """Runs reader, writer and session; when one of them ends, all end."""
+        tasks = [
             asyncio.create_task(one)
             for one in (self._read_messages(), self._write_messages(), self._run_session())
         ]
         closing = asyncio.create_task(self._closing.wait())
         try:
-            await asyncio.wait({parts[0], parts[2], closing}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({tasks[0], tasks[2], closing}, return_when=asyncio.FIRST_COMPLETED)
             if self._why is None and not self._closing.is_set():
                 self._why = await self._end_reason()
         finally:
             self._ended.set()
-            for task in (*parts, closing, *([self._ping] if self._ping else [])):
+            for task in (*tasks, closing, *([self._ping] if self._ping else [])):
                 task.cancel()
-            await asyncio.gather(*parts, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             for stream in (
                 self._incoming_writer,
                 self._incoming_reader,
@@ -198,7 +204,7 @@ class McpConnection:
                 stream.close()
             if not self._ready.done():
                 self._ready.set_exception(ToolFailed(self.why))
-                # Nobody may be waiting for it any more.
+                # Marks the exception as retrieved: no task may wait for it.
                 self._ready.exception()
             await self._resident.close()
 
@@ -217,18 +223,18 @@ class McpConnection:
             await self._on_change()
             return
         is_long = len(message.text) > THREAD_BYTES
-        read = await asyncio.to_thread(self._read, message) if is_long else self._read(message)
-        if read is not None:
-            await self._incoming_writer.send(self._sdk.message(read))
+        parsed = await asyncio.to_thread(self._parse, message) if is_long else self._parse(message)
+        if parsed is not None:
+            await self._incoming_writer.send(self._sdk.message(parsed))
 
-    def _read(self, message: McpMessage) -> Any:
-        """In the words of the SDK; None where nothing can be made of it, and nobody waits for it."""
+    def _parse(self, message: McpMessage) -> Any:
+        """The message as an SDK type; an error if it is an unreadable answer, None if it is another one."""
         adapter = self._sdk.types.jsonrpc_message_adapter
         problem = _UNREADABLE
         try:
             if message.answers is None or parts(message.text) <= MOST_PARTS:
                 return adapter.validate_json(message.text, by_name=False)
-            problem = _TOO_MUCH
+            problem = _TOO_MANY_PARTS
         except ValueError:
             if message.answers is None:
                 return None
@@ -236,22 +242,22 @@ class McpConnection:
         return adapter.validate_python(failure, by_name=False)
 
     async def _write_messages(self) -> None:
-        async for carried in self._outgoing_reader:
-            message = carried.message
-            self._note(message)
+        async for session_message in self._outgoing_reader:
+            message = session_message.message
+            self._track(message)
             text = message.model_dump_json(by_alias=True, exclude_unset=True)
             try:
                 await self._resident.write(text.encode("utf-8", "replace") + b"\n")
             except OSError:
                 return
 
-    def _note(self, message: Any) -> None:
-        """An answer is awaited to what goes out, or to what went out before not any more."""
+    def _track(self, message: Any) -> None:
+        """Tells the inbox to expect an answer to this request, or none any more to a cancelled one."""
         method, number = getattr(message, "method", None), getattr(message, "id", None)
         if method == "notifications/cancelled":
             self._inbox.forget(cast("dict[str, Any]", message.params or {}).get("requestId"))
         elif method is not None and type(number) is int:
-            self._inbox.asked(number, method)
+            self._inbox.expect_answer(number, method)
 
     async def _run_session(self) -> None:
         info = self._sdk.types.Implementation(name="luxx", version=__version__)
@@ -262,7 +268,7 @@ class McpConnection:
             try:
                 await session.initialize()
             except (self._sdk.error, ValueError, RuntimeError) as error:
-                self._why = f"could not be agreed with on a protocol: {self._secrets.cut(str(error), 300)}"
+                self._why = f"failed the MCP handshake: {self._secrets.cut(str(error), 300)}"
                 return
             if not self._ready.done():
                 self._ready.set_result(None)
@@ -270,37 +276,37 @@ class McpConnection:
 
     async def _end_reason(self) -> str:
         try:
-            async with asyncio.timeout(_LAST_WORD_SECONDS):
-                ran = await self._resident.ended()
+            async with asyncio.timeout(_END_SECONDS):
+                result = await self._resident.ended()
         except TimeoutError:
             return "was ended: it closed its output"
         except ToolFailed as error:
             return f"could not be started: {error.message}"
-        if ran.exit_code == 0 and ran.exceeded_limit is None:
+        if result.exit_code == 0 and result.exceeded_limit is None:
             return "has ended by itself"
-        self._exceeded_limit = ran.exceeded_limit
-        stderr_text = self._secrets.hidden(ran.stderr.decode("utf-8", "replace"))
-        return f"has ended: {why_ended(replace(ran, stderr=stderr_text.encode()), self._limits)}"
+        self._exceeded_limit = result.exceeded_limit
+        stderr_text = self._secrets.hidden(result.stderr.decode("utf-8", "replace"))
+        return f"has ended: {why_ended(replace(result, stderr=stderr_text.encode()), self._limits)}"
 
     def _start_ping(self) -> None:
-        """Whether it is only this call that takes long; a server that answers nothing is ended."""
+        """Finds out whether only one call takes long: a server that answers no ping either is ended."""
         if self._ping is None or self._ping.done():
             self._ping = asyncio.create_task(self._wait_for_ping())
 
     async def _wait_for_ping(self) -> None:
         try:
-            async with asyncio.timeout(_PULSE_SECONDS):
+            async with asyncio.timeout(_PING_SECONDS):
                 await self._session.send_ping()
         except TimeoutError:
             self._why = "was ended: it did not answer any more"
             self._closing.set()
         except (self._sdk.error, ValueError, RuntimeError):
-            # An error is an answer, too.
+            # An error also shows that the server answers.
             return
 
 
 class ListedTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool as its server lists it."""
+    """A tool as its server lists it, without SDK types."""
 
     name: str
     description: str
@@ -309,7 +315,7 @@ class ListedTool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def listed_tool(tool: "Tool") -> ListedTool:
-    """The words of the protocol in those of the house."""
+    """Converts the SDK's type."""
     hints = tool.annotations
     title = tool.title or (None if hints is None else hints.title)
     return ListedTool(

@@ -1,7 +1,7 @@
-"""What an MCP server prints, cut into messages and looked at before anything is made of it.
+"""Splits the output of an MCP server into messages and checks them before they are parsed.
 
-Only answers to what was asked are let in without a limit to their number; the rest is counted. What is made
-of a message takes a time that grows with its parts, so nothing of very many parts is let in. Pure.
+Answers to open requests are not limited in number; all other messages are. The time to parse a message grows
+with the values in it, so messages with too many values are refused. Pure.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,37 +14,37 @@ from luxx.domain.mcp.schema import shortened
 
 MIB = 1024 * 1024
 MOST_BYTES = 4 * MIB
-"""Of one message."""
+"""The size limit of one message."""
 
 MOST_PARTS = 50_000
-"""Values in an answer: reading so many takes about a twentieth of a second, in which nothing else runs."""
+"""Values in an answer: parsing this many blocks the event loop for about a twentieth of a second."""
 
 MOST_UNASKED = 200
 MOST_UNASKED_BYTES = MIB
-"""Messages in a second that answer nothing, and their bytes; lines that are no messages are among them."""
+"""Lines per second that answer no request, and their bytes; lines that are no messages count, too."""
 
 MOST_ASKING_BYTES = 64 * 1024
 MOST_ASKING_PARTS = 200
-"""Of a request of the server; one with more is heard without its parameters, and so refused."""
+"""Limits of a server's request. A larger one is passed on without its parameters, so the SDK refuses it."""
 
 MOST_LATE = 1_000
-"""Requests given up whose answers may still come."""
+"""Cancelled requests that are remembered because their answers may still arrive."""
 
 _CHANGED = "notifications/tools/list_changed"
-"""The notification that means something here; a server may send others."""
+"""The only notification that Luxx handles."""
 
-_MOST_WORD = 300
+_MOST_SHORT = 300
 """Bytes of an id or of a method's name."""
 
 
 class ProtocolAbuse(Exception):
-    """The server does what nobody has to bear, in words that follow "it"."""
+    """The server misuses the protocol; the message is a predicate that follows "it"."""
 
 
 class McpMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message as it was written; `answers`: the id of the request of ours that it answers.
+    """A message as the server wrote it. `answers`: the id of Luxx's request that it answers.
 
-    `is_change`: all it says is that the server's tools are others now.
+    `is_change`: the notification that the server's list of tools has changed; `text` is empty then.
     """
 
     text: bytes
@@ -61,31 +61,31 @@ class _MessageHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Inbox:
-    """`clock` in seconds, monotonic."""
+    """`clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._partial = bytearray()
-        self._asked: dict[int, str] = {}
+        self._open: dict[int, str] = {}
         self._late: dict[int, None] = {}
         self.listed_bytes = 0
-        self._since = clock()
+        self._second_began = clock()
         self._unasked = 0
         self._unasked_bytes = 0
 
-    def asked(self, number: int, method: str) -> None:
-        """A request with this id goes out."""
-        self._asked[number] = method
+    def expect_answer(self, number: int, method: str) -> None:
+        """Record that Luxx sends a request with this id."""
+        self._open[number] = method
 
     def forget(self, number: Any) -> None:
-        """Nobody waits for the answer to this request any more; it may come, and is let go."""
-        if type(number) is int and self._asked.pop(number, None) is not None:
+        """Record that this request is cancelled: its answer is dropped if it still arrives."""
+        if type(number) is int and self._open.pop(number, None) is not None:
             self._late[number] = None
             if len(self._late) > MOST_LATE:
                 del self._late[next(iter(self._late))]
 
     def take(self, piece: bytes) -> list[McpMessage]:
-        """The messages that are whole with this piece and worth hearing. Raises Misbehaved."""
+        """The messages to handle that this piece of output completes. Raises ProtocolAbuse."""
         first, *others = piece.split(b"\n")
         self._partial += first
         if len(self._partial) > MOST_BYTES:
@@ -116,49 +116,49 @@ class Inbox:
         return McpMessage(text=text)
 
     def _is_answer(self, number: int) -> bool:
-        return number in self._asked or number in self._late
+        return number in self._open or number in self._late
 
     def _answer(self, number: int, text: bytes) -> McpMessage | None:
         if number in self._late:
             del self._late[number]
             return None
-        if self._asked.pop(number) == "tools/list":
+        if self._open.pop(number) == "tools/list":
             self.listed_bytes += len(text)
         return McpMessage(text=text, answers=number)
 
     def _count(self, size: int) -> None:
         now = self._clock()
-        if now - self._since >= 1:
-            self._since, self._unasked, self._unasked_bytes = now, 0, 0
+        if now - self._second_began >= 1:
+            self._second_began, self._unasked, self._unasked_bytes = now, 0, 0
         self._unasked += 1
         self._unasked_bytes += size
         if self._unasked > MOST_UNASKED:
-            raise ProtocolAbuse(f"printed more than {MOST_UNASKED} lines in a second that answer nothing")
+            raise ProtocolAbuse(f"printed more than {MOST_UNASKED} lines in a second that answer no request")
         if self._unasked_bytes > MOST_UNASKED_BYTES:
-            raise ProtocolAbuse(f"printed more than {MOST_UNASKED_BYTES // MIB} MiB that answer nothing")
+            raise ProtocolAbuse(f"printed more than {MOST_UNASKED_BYTES // MIB} MiB that answer no request")
 
 
 def parts(text: bytes) -> int:
-    """How many values there are about, outside of texts. Takes some milliseconds for a MiB."""
+    """About how many values a JSON text has, by its punctuation outside of strings. Some ms for a MiB."""
     if _value_marks(text) < MOST_ASKING_PARTS:
         return _value_marks(text)
     plain = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     if plain.count(b'"') > 4 * MOST_PARTS:
-        # A value and its name have no more than four.
+        # A value and its name have at most four quotes.
         return MOST_PARTS + 1
     return _value_marks(b"".join(plain.split(b'"')[::2]))
 
 
 def _value_marks(text: bytes) -> int:
-    """What each value but the last of a list or an object is followed by, or begins with."""
+    """The number of `{`, `[` and `,`: about one for each value."""
     return text.count(b"{") + text.count(b"[") + text.count(b",")
 
 
 def _short_value(raw: msgspec.Raw) -> Any:
-    """What a short part of a message says; of a longer one nothing is made."""
-    said = bytes(raw)
+    """The decoded value; None if it is longer than _MOST_SHORT bytes or invalid."""
+    data = bytes(raw)
     with suppress(msgspec.MsgspecError, UnicodeDecodeError):
-        return msgspec.json.decode(said) if len(said) <= _MOST_WORD else None
+        return msgspec.json.decode(data) if len(data) <= _MOST_SHORT else None
     return None
 
 
@@ -170,42 +170,42 @@ def _head(text: bytes) -> _MessageHead | None:
 
 
 SHORTEST = 6
-"""Characters of a value that is taken out; a shorter one may be any word."""
+"""The minimum length of a value that is hidden; a shorter one may be part of ordinary text."""
 
-_INSTEAD = "…"
+_REPLACEMENT = "…"
 
 
 class Secrets:
-    """`env`: entries `NAME=value`."""
+    """Hides the values of a server's environment in text. `env`: entries `NAME=value`."""
 
     def __init__(self, env: Iterable[str]) -> None:
         values = {one.partition("=")[2] for one in env}
         self._values = sorted((one for one in values if len(one) >= SHORTEST), key=len, reverse=True)
 
     def hidden(self, text: str) -> str:
-        """The text without them."""
+        """The text with each secret replaced."""
         for value in self._values:
-            text = text.replace(value, _INSTEAD)
+            text = text.replace(value, _REPLACEMENT)
         return text
 
     def cut(self, text: str, most: int) -> str:
-        """The same, shortened: only afterwards, so that no half of one is left."""
+        """The text with each secret replaced, then shortened, so that no part of a secret remains."""
         return shortened(self.hidden(text), most)
 
     def occur_in(self, data: Any) -> bool:
-        """Whether JSON data say one anywhere."""
+        """Whether JSON data contain a secret."""
         return self.hidden_in(data) is not data
 
     def hidden_in(self, data: Any) -> Any:
-        """JSON data without them; the same object where there are none in it."""
+        """JSON data with each secret replaced; the same object if they contain none."""
         if not self._values:
             return data
-        found: Any = data
+        replaced: Any = data
         if isinstance(data, str):
-            found = self.hidden(data)
+            replaced = self.hidden(data)
         elif isinstance(data, list):
-            found = [self.hidden_in(one) for one in cast("list[Any]", data)]
+            replaced = [self.hidden_in(one) for one in cast("list[Any]", data)]
         elif isinstance(data, dict):
-            given = cast("dict[str, Any]", data)
-            found = {self.hidden(name): self.hidden_in(one) for name, one in given.items()}
-        return cast(Any, data) if found == data else found
+            values = cast("dict[str, Any]", data)
+            replaced = {self.hidden(name): self.hidden_in(one) for name, one in values.items()}
+        return cast(Any, data) if replaced == data else replaced

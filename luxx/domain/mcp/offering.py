@@ -1,6 +1,6 @@
-"""What a tool of an MCP server answered, as the result of a Luxx tool. Pure.
+"""Turns tools of MCP servers into Luxx tool definitions, and their answers into tool results. Pure.
 
-Images and sounds have no place in a result: they are told of by kind and size.
+A result holds no images and sounds: text names their type and size instead.
 """
 
 import hashlib
@@ -22,15 +22,15 @@ from luxx.wire.tool import CommandPermission, Risk, ToolResult
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
 
-_NO_WORDS = "the tool failed and did not say why"
+_NO_REASON = "the tool failed without an error message"
 
 
 def result_of_answer(answer: "CallToolResult") -> ToolResult:
-    """Text as text, structured content as data; where both say the same, it is said once."""
+    """Text content as text, structured content as data; only the data if both are equal."""
     text = "\n".join(_block_text(block) for block in answer.content)
     structured = answer.structured_content
     if answer.is_error:
-        return ToolResult(success=False, data=structured, error=text or _NO_WORDS)
+        return ToolResult(success=False, data=structured, error=text or _NO_REASON)
     if structured is None:
         return ToolResult.ok(text)
     inner = _unwrapped(structured)
@@ -41,7 +41,7 @@ def result_of_answer(answer: "CallToolResult") -> ToolResult:
 
 
 def _unwrapped(structured: Any) -> Any:
-    """Servers made with the official SDK wrap what is no object."""
+    """Undoes the wrapping of values that are no objects, which servers with the official SDK do."""
     if isinstance(structured, dict) and list(cast("dict[str, Any]", structured)) == ["result"]:
         return cast("dict[str, Any]", structured)["result"]
     return cast(Any, structured)
@@ -50,12 +50,12 @@ def _unwrapped(structured: Any) -> Any:
 def _says_same(text: str, data: Any) -> bool:
     if text == data:
         return True
-    said = text.encode("utf-8", "replace")
-    if parts(said) > MOST_PARTS:
-        # Reading it would take long; then it is given as it is.
+    encoded = text.encode("utf-8", "replace")
+    if parts(encoded) > MOST_PARTS:
+        # Parsing would take too long; the result then holds both.
         return False
     with suppress(msgspec.DecodeError, RecursionError):
-        return bool(msgspec.json.decode(said) == data)
+        return bool(msgspec.json.decode(encoded) == data)
     return False
 
 
@@ -79,12 +79,12 @@ def _resource(resource: Any) -> str:
     return f"{head}\n{text}" if isinstance(text, str) else f"{head[:-1]}, {_bytes_in(resource.blob)}]"
 
 
-def _line(*words: str | None) -> str:
-    return f"[{_joined(words)}]"
+def _line(*values: str | None) -> str:
+    return f"[{_joined(values)}]"
 
 
-def _joined(words: Iterable[str | None]) -> str:
-    first, *others = [_short(one) for one in words if one]
+def _joined(values: Iterable[str | None]) -> str:
+    first, *others = [_short(one) for one in values if one]
     return f"{first}: {', '.join(others)}" if others else first
 
 
@@ -93,7 +93,7 @@ def _kind(mime: str) -> str:
 
 
 def _bytes_in(base64: str) -> str:
-    """How much a base64 text holds."""
+    """The decoded size of a base64 text."""
     return f"{len(base64.rstrip('=')) * 3 // 4:,} bytes"
 
 
@@ -111,16 +111,16 @@ _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def server_prefix(tenant: str, server: str) -> str:
-    """What the names of all tools of this server begin with, and of no other's. `server` is plain already."""
+    """The prefix of this server's tool names, and of no other's. `server` has only allowed characters."""
     plain = _NOT_PLAIN.sub("-", tenant.lower())
     if plain != tenant or len(plain) > MOST_TENANT:
-        # Tenants whose names differ only in what cannot be said here stay apart.
+        # The digest keeps tenants apart whose names differ only in replaced characters.
         plain = f"{plain[: MOST_TENANT - _DIGEST - 1]}-{_digest(tenant)}"
     return f"{PREFIX}{plain}_{server}__"
 
 
 def tool_name(prefix: str, tool: str) -> str:
-    """The name of a server's tool: the same for the same tool, whatever else there is."""
+    """The Luxx name of a server's tool; it depends on the prefix and the tool's own name only."""
     plain = _NOT_ALLOWED.sub("_", tool)
     if plain and plain == tool and len(prefix) + len(plain) <= MOST:
         return prefix + plain
@@ -133,27 +133,27 @@ def _digest(text: str) -> str:
 
 CATEGORY = "mcp"
 MOST_TOOLS = 64
-"""Of one server; models are told of each with every question, and some vendors take 128 in all."""
+"""Tools of one server: each is in every request to a model, and some vendors take 128 in all."""
 
 MOST_BYTES = 128 * 1024
-"""Of what all tools of one server say of themselves: models are told all of it each time, and it costs."""
+"""Descriptions and schemas of all tools of one server: they are part of every request and cost tokens."""
 
 MOST_REASONS = 50
 
-MOST_WORDS = 2_000
+MOST_DESCRIPTION = 2_000
 """Characters of a tool's description."""
 
-MOST_GIVEN = 1024 * 1024
+MOST_ARGUMENT_BYTES = 1024 * 1024
 """Bytes of the arguments of one call."""
 
 SPARE_SECONDS = 5.0
-"""What a call may take beyond the server's own times, which then say more than the executor's."""
+"""The executor's timeout exceeds the server's own ones by this, because theirs have better error messages."""
 
 CallTool = Callable[[str, dict[str, Any]], Awaitable[ToolResult]]
 
 
 class OfferedTools(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of a list: `left_out` says why of each tool that is not there."""
+    """The usable tools of a list; `left_out` has the name of each other tool and why it cannot be used."""
 
     tools: ToolRegistry
     left_out: list[str]
@@ -162,14 +162,14 @@ class OfferedTools(msgspec.Struct, frozen=True, kw_only=True):
 def build_offered_tools(
     config: McpServerConfig, prefix: str, tenant_id: int, tools: Sequence[ListedTool], call: CallTool
 ) -> OfferedTools:
-    """The definitions, in the order of the list; what cannot be taken over is left out. Takes a while."""
-    found = ToolRegistry()
+    """The definitions, in the order of the list, without unusable tools. Slow: call it in a thread."""
+    registry = ToolRegistry()
     left_out: list[str] = []
     secrets = Secrets(config.env)
     spent = 0
     for tool in tools:
-        if len(found.list_all()) >= MOST_TOOLS:
-            left_out.append(f"others: the first {MOST_TOOLS} are taken")
+        if len(registry.list_all()) >= MOST_TOOLS:
+            left_out.append(f"others: only the first {MOST_TOOLS} tools are offered")
             break
         try:
             name = tool_name(prefix, tool.name)
@@ -177,30 +177,30 @@ def build_offered_tools(
             size = len(msgspec.json.encode((definition.description, definition.parameters)))
             if spent + size > MOST_BYTES:
                 raise UnusableSchema(f"all tools together take more than {MOST_BYTES // 1024} KiB")
-            # Spent even if there turns out to be something wrong with it: finding that takes its time, too.
+            # Counted even if registering fails: the check takes time, too.
             spent += size
-            found.register(definition)
+            registry.register(definition)
         except (UnusableSchema, ConfigError) as error:
             left_out.append(f"{secrets.cut(tool.name, 100)}: {secrets.cut(str(error), 300)}")
     if len(left_out) > MOST_REASONS:
         left_out[MOST_REASONS:] = [f"{len(left_out) - MOST_REASONS} more"]
-    return OfferedTools(tools=found, left_out=left_out)
+    return OfferedTools(tools=registry, left_out=left_out)
 
 
 def _definition(
     config: McpServerConfig, name: str, tenant_id: int, tool: ListedTool, call: CallTool, secrets: Secrets
 ) -> ToolDefinition:
     async def handler(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        if len(msgspec.json.encode(arguments)) > MOST_GIVEN:
-            raise ToolFailed(f"MCP servers are given arguments of {MOST_GIVEN // 1024:,} KiB at most")
+        if len(msgspec.json.encode(arguments)) > MOST_ARGUMENT_BYTES:
+            raise ToolFailed(f"the arguments have more than {MOST_ARGUMENT_BYTES // 1024:,} KiB; send less")
         return await call(tool.name, arguments)
 
     parameters = sanitized_schema(tool.parameters)
     if secrets.occur_in(parameters) or secrets.hidden(name) != name:
-        raise UnusableSchema("it tells what the server was given as env")
+        raise UnusableSchema("it contains a value of the server's env")
     return ToolDefinition(
         name=name,
-        description=secrets.cut(tool.description, MOST_WORDS),
+        description=secrets.cut(tool.description, MOST_DESCRIPTION),
         parameters=parameters,
         handler=handler,
         category=CATEGORY,

@@ -1,7 +1,8 @@
-"""The schema of a tool of an MCP server, made harmless: known words, no references, few and shallow.
+"""Sanitizes the JSON schema of an MCP tool: known keywords, no references, bounded size and depth.
 
-What is taken out only makes it allow more: the server checks its arguments itself. So words are not taken
-over that allow less where what is in them allows more: `not`, `if`; `oneOf` becomes `anyOf`. Pure.
+Removing a keyword may only make the schema allow more, because the server validates its arguments itself. So
+keywords that allow less when their subschema allows more (`not`, `if`) are dropped, and `oneOf` becomes
+`anyOf`. Pure.
 """
 
 import re
@@ -16,19 +17,19 @@ from luxx.tools.pattern import compile_regex
 MOST_NODES = 2_000
 MOST_DEPTH = 24
 MOST_BYTES = 32 * 1024
-MOST_WORDS = 1_000
+MOST_DESCRIPTION = 1_000
 """Characters of one description."""
 
 MOST_ALTERNATIVES = 20
 MOST_ALTERNATIVES_IN_ALL = 200
-"""In one `anyOf` or `allOf`, and in the whole schema; the word is left out where there are more."""
+"""In one `anyOf` or `allOf`, and in the whole schema; a keyword with more is dropped."""
 
 MOST_VALUES = 500
 MOST_VALUE = 200
-"""Of an `enum`, and characters of one of them."""
+"""Values of an `enum`, and characters of one value."""
 
 LARGEST = 2**53
-"""Numbers beyond it are read differently by different readers of JSON, or not at all."""
+"""JSON parsers differ for larger numbers, or refuse them."""
 
 Schema = dict[str, Any]
 
@@ -38,29 +39,29 @@ _COUNTS = frozenset(
     {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains"}
 )
 _NUMBERS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
-_AS_THEY_ARE = frozenset({"type", "required"})
-_BESIDE = frozenset({"description", "default"})
-"""What may stand beside a reference without saying what is allowed."""
+_COPIED = frozenset({"type", "required"})
+_ANNOTATIONS = frozenset({"description", "default"})
+"""Keywords beside a reference that do not restrict values."""
 
 _REFUSED_AT_THE_TOP = frozenset({"allOf", "anyOf", "enum", "const", "not"})
-"""Vendors of models refuse a whole question because of one tool with these."""
+"""Model vendors refuse a request if one tool's schema has these at the top level."""
 
 _ALTERNATIVES = frozenset({"allOf", "anyOf", "oneOf"})
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-"""What an argument may be called, as all vendors take it; deeper names are free."""
+"""Argument names that all vendors accept; they restrict the top level only."""
 
 
 class UnusableSchema(Exception):
-    """The schema cannot be taken over, in words."""
+    """The tool cannot be offered; the message says why."""
 
 
-def sanitized_schema(given: Schema) -> Schema:
-    """The schema as models are given it and arguments are checked by it. Raises Unfit."""
-    if given.get("type", "object") != "object":
+def sanitized_schema(original: Schema) -> Schema:
+    """The schema for models and for the check of arguments. Raises UnusableSchema."""
+    if original.get("type", "object") != "object":
         raise UnusableSchema("its arguments are no object")
     try:
-        schema = _at_the_top(_Copy(given).of(given, (), 0), given)
+        schema = _at_the_top(_Sanitizer(original).copy(original, (), 0), original)
         size = len(msgspec.json.encode(schema))
     except RecursionError as error:
         raise UnusableSchema("its schema is nested too deeply") from error
@@ -69,31 +70,33 @@ def sanitized_schema(given: Schema) -> Schema:
     return schema
 
 
-def _at_the_top(found: Schema, given: Schema) -> Schema:
-    schema: Schema = {word: found[word] for word in found if word not in _REFUSED_AT_THE_TOP}
+def _at_the_top(sanitized: Schema, original: Schema) -> Schema:
+    schema: Schema = {key: sanitized[key] for key in sanitized if key not in _REFUSED_AT_THE_TOP}
     schema["type"] = "object"
     properties = schema.setdefault("properties", {})
-    if not properties and not _ALTERNATIVES.isdisjoint(found.keys() | given.keys()):
-        raise UnusableSchema("its arguments are told as alternatives alone, which models are not given")
+    if not properties and not _ALTERNATIVES.isdisjoint(sanitized.keys() | original.keys()):
+        raise UnusableSchema("its arguments are described only as alternatives, which models do not support")
     for name in properties:
         if not _NAME.fullmatch(name):
-            raise UnusableSchema(f"models do not take an argument named {name!r}")
+            raise UnusableSchema(f"models do not accept an argument named {name!r}")
     required = schema.pop("required", None)
     if isinstance(required, list):
-        # Some vendors refuse one that is not told of; the server still misses it.
-        source = [one for one in cast("list[Any]", required) if isinstance(one, str) and one in properties]
-        schema |= {"required": source} if source else {}
+        # Some vendors refuse a required name without a property; the server still checks for it.
+        names = [one for one in cast("list[Any]", required) if isinstance(one, str) and one in properties]
+        schema |= {"required": names} if names else {}
     return schema
 
 
-class _Copy:
+class _Sanitizer:
+    """Copies a schema within the bounds on its nodes and alternatives."""
+
     def __init__(self, root: Schema) -> None:
         self._root = root
         self._nodes = 0
         self._alternatives = 0
 
-    def of(self, node: Any, within: tuple[str, ...], depth: int) -> Any:
-        """`within`: the references that led here; one that leads back allows anything."""
+    def copy(self, node: Any, within: tuple[str, ...], depth: int) -> Any:
+        """The sanitized node. `within`: the references on the path; a circular one allows anything."""
         self._nodes += 1
         if self._nodes > MOST_NODES:
             raise UnusableSchema(f"its schema has more than {MOST_NODES:,} parts")
@@ -106,32 +109,32 @@ class _Copy:
         source = cast(Schema, node)
 
         def inner(child: Any) -> Any:
-            return self.of(child, within, depth + 1)
+            return self.copy(child, within, depth + 1)
 
         copied = self._plain(source) | self._nested(source, inner)
         reference = source.get("$ref")
         if not isinstance(reference, str) or reference in within:
             return copied
-        target = self.of(self._target(reference), (*within, reference), depth + 1)
-        if copied.keys() - {word for word in ("type",) if copied.get(word) == target.get(word)} <= _BESIDE:
+        target = self.copy(self._target(reference), (*within, reference), depth + 1)
+        same_type = {"type"} if copied.get("type") == target.get("type") else set[str]()
+        if copied.keys() - same_type <= _ANNOTATIONS:
             return target | copied
         return {**copied, "allOf": [target, *copied.get("allOf", [])]}
 
     def _plain(self, source: Schema) -> Schema:
-        kept: Schema = {word: source[word] for word in source if word in _AS_THEY_ARE}
-        kept |= {word: source[word] for word in source if word in _NUMBERS and _is_number(source[word])}
+        """The keywords of a node without subschemas."""
+        kept: Schema = {key: source[key] for key in source if key in _COPIED}
+        kept |= {key: source[key] for key in source if key in _NUMBERS and _is_number(source[key])}
         kept |= {
-            word: source[word]
-            for word in source
-            if word in _COUNTS and type(source[word]) is int and _is_number(source[word])
+            key: source[key]
+            for key in source
+            if key in _COUNTS and type(source[key]) is int and _is_number(source[key])
         }
-        kept |= {
-            word: source[word] for word in ("const", "default") if word in source and _is_short(source[word])
-        }
+        kept |= {key: source[key] for key in ("const", "default") if key in source and _is_short(source[key])}
         if _are_values(source.get("enum")):
             kept["enum"] = source["enum"]
         if isinstance(source.get("description"), str):
-            kept["description"] = shortened(source["description"], MOST_WORDS)
+            kept["description"] = shortened(source["description"], MOST_DESCRIPTION)
         if isinstance(source.get("format"), str) and len(source["format"]) <= MOST_VALUE:
             kept["format"] = source["format"]
         if isinstance(source.get("pattern"), str) and _is_searchable(source["pattern"]):
@@ -139,28 +142,28 @@ class _Copy:
         return kept
 
     def _nested(self, source: Schema, inner: Callable[[Any], Any]) -> Schema:
-        """The schemas in a schema, word by word."""
+        """The keywords of a node with subschemas."""
         copied: Schema = {}
-        for word in source:
-            if word == "items" and isinstance(source[word], list):
-                copied["prefixItems"] = [inner(one) for one in source[word]]
-            elif word == "additionalProperties" and isinstance(source[word], bool):
-                copied[word] = source[word]
-            elif word in _ONE:
-                copied[word] = inner(source[word])
-        for word in source:
-            if word in _SEVERAL and isinstance(source[word], list) and self._are_few(word, len(source[word])):
-                copied.setdefault(_SEVERAL[word], [inner(one) for one in source[word]])
+        for key in source:
+            if key == "items" and isinstance(source[key], list):
+                copied["prefixItems"] = [inner(one) for one in source[key]]
+            elif key == "additionalProperties" and isinstance(source[key], bool):
+                copied[key] = source[key]
+            elif key in _ONE:
+                copied[key] = inner(source[key])
+        for key in source:
+            if key in _SEVERAL and isinstance(source[key], list) and self._are_few(key, len(source[key])):
+                copied.setdefault(_SEVERAL[key], [inner(one) for one in source[key]])
         properties = source.get("properties")
         if isinstance(properties, dict):
             copied["properties"] = {name: inner(one) for name, one in cast(Schema, properties).items()}
         if "patternProperties" in source:
-            # What they allow is more than is told here.
+            # The dropped patternProperties allow more properties.
             copied.pop("additionalProperties", None)
         return copied
 
-    def _are_few(self, word: str, count: int) -> bool:
-        if word == "prefixItems":
+    def _are_few(self, key: str, count: int) -> bool:
+        if key == "prefixItems":
             return count > 0
         if not 0 < count <= MOST_ALTERNATIVES or self._alternatives + count > MOST_ALTERNATIVES_IN_ALL:
             return False
@@ -168,16 +171,16 @@ class _Copy:
         return True
 
     def _target(self, reference: str) -> Any:
-        """What a reference within the schema leads to; anything is allowed where it leads elsewhere."""
+        """The node that a local reference points to; `True` (allows anything) for any other reference."""
         if not reference.startswith("#"):
             return True
-        found: Any = self._root
-        for word in reference[1:].split("/")[1:]:
-            key = word.replace("~1", "/").replace("~0", "~")
-            if not isinstance(found, dict) or key not in found:
+        node: Any = self._root
+        for part in reference[1:].split("/")[1:]:
+            key = part.replace("~1", "/").replace("~0", "~")
+            if not isinstance(node, dict) or key not in node:
                 return True
-            found = cast(Schema, found)[key]
-        return found
+            node = cast(Schema, node)[key]
+        return node
 
 
 def shortened(text: str, most: int) -> str:

@@ -1,6 +1,6 @@
-"""One configured MCP server: started when it is needed, used by all of its tenant, started again later.
+"""One configured MCP server: starts its process when needed, and restarts it with a backoff.
 
-Not here: what is made of its tools (offering), the process itself (connection).
+All users of a tenant share it. Not here: its tools (`offering`), the process itself (`connection`).
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from luxx.domain.files.storage import measure
 from luxx.domain.mcp.connection import ListedTool, McpConnection, Sdk, listed_tool, load_sdk
-from luxx.domain.mcp.inbox import Secrets
+from luxx.domain.mcp.inbox import MIB, Secrets
 from luxx.domain.mcp.offering import result_of_answer
 from luxx.errors import Conflict, ToolFailed
 from luxx.infra.config.schema import McpServerConfig
@@ -26,44 +26,48 @@ from luxx.tools.sandbox.resident import ResidentSpec
 from luxx.tools.sandbox.service import Sandbox
 from luxx.wire.tool import ToolResult
 
-MIB = 1024 * 1024
 GROWTH_FACTOR = 2
-"""So many times what a server may write in its life its directory may hold, or grow by."""
+"""A server's directory may hold, or grow by, this many times `disk_mb`, which bounds one process's writes."""
 
 _CLEANUP_HINT = "delete some of it"
 
 
 class McpDirectory:
-    """`is_own`: Luxx made it for this server. Another one may hold whatever the operator keeps there."""
+    """The working directory of a server, with a bound on its size.
+
+    `is_own`: Luxx created it for this server, and its size is bounded. A configured directory may hold the
+    operator's files, and only its growth is bounded.
+    """
 
     def __init__(self, workspace: Path, disk_mb: int, *, is_own: bool) -> None:
         self._workspace = workspace
-        self._most = GROWTH_FACTOR * disk_mb * MIB
+        self._max_bytes = GROWTH_FACTOR * disk_mb * MIB
         self._is_own = is_own
         self._initial_bytes: int | None = 0 if is_own else None
-        self._is_known = is_own
+        self._is_measured = is_own
 
     def make(self) -> None:
-        """Makes and measures it. Raises ToolFailed with words that follow the server's name."""
+        """Creates and measures it. Raises ToolFailed with a predicate that follows the server's name."""
         try:
             make_directory(self._workspace.parent)
             self._workspace.mkdir(mode=0o700, exist_ok=True)
             current_bytes = self._measured()
         except OSError as error:
-            problem = f"could not be started: {self._workspace} cannot be made: {error.strerror}"
+            problem = f"could not be started: {self._workspace} cannot be created: {error.strerror}"
             raise ToolFailed(problem) from error
-        if not self._is_known:
-            self._initial_bytes, self._is_known = current_bytes, True
+        if not self._is_measured:
+            self._initial_bytes, self._is_measured = current_bytes, True
         if self._initial_bytes is None:
-            # What the operator keeps there cannot be counted, so nobody knows by how much it grows.
+            # The operator's files are too many to be measured, so the growth is unknown.
             return
         if current_bytes is None:
             raise ToolFailed(
-                f"is not started: what {self._workspace} holds cannot be counted; {_CLEANUP_HINT}"
+                f"is not started: {self._workspace} holds too much to be measured; {_CLEANUP_HINT}"
             )
-        if current_bytes - self._initial_bytes > self._most:
-            words = f"holds {current_bytes // MIB:,} MiB by now; {_CLEANUP_HINT}, or raise disk_mb of mcp in tools.limits"
-            raise ToolFailed(f"is not started: {self._workspace} {words}")
+        if current_bytes - self._initial_bytes > self._max_bytes:
+            size = f"holds {current_bytes // MIB:,} MiB by now"
+            hint = f"{_CLEANUP_HINT}, or raise disk_mb of mcp in tools.limits"
+            raise ToolFailed(f"is not started: {self._workspace} {size}; {hint}")
 
     def _measured(self) -> int | None:
         fd = os.open(self._workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -76,9 +80,8 @@ class McpDirectory:
 
 
 class Backoff:
-    """At once, then after `first` seconds, and after twice as long each time, up to `longest`.
-
-    From the beginning again when nothing was done for `settled` seconds more than that.
+    """Pauses between repetitions of an action: none before the first, then `first` seconds, doubled up to
+    `longest`. They start over if the action is due and not done for `reset_after` seconds.
     """
 
     def __init__(self, clock: Callable[[], float], first: float, longest: float, reset_after: float) -> None:
@@ -94,7 +97,7 @@ class Backoff:
         return max(self._last + self._pause - self._clock(), 0.0) if self._pause else 0.0
 
     def done(self) -> None:
-        """It was done now."""
+        """Record that the action was done now."""
         now = self._clock()
         is_reset = not self._pause or now - self._last >= self._pause + self._reset_after
         self._pause = self._first if is_reset else min(self._pause * 2, self._longest)
@@ -102,10 +105,10 @@ class Backoff:
 
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
-"""Seconds between a failure and the next try; each failure in a row doubles them."""
+"""Seconds between a failure and the next start; each consecutive failure doubles them."""
 
 RESET_AFTER_SECONDS = 60.0
-"""Who has lived so long has not failed in a row."""
+"""The end of a server that has run this long is no consecutive failure."""
 
 logger = structlog.get_logger()
 
@@ -118,7 +121,7 @@ class ServerState(StrEnum):
 
 
 class McpServer:
-    """`on_tools` is told what the server lists, at each start and when that changes."""
+    """`on_tools` is called with the server's list of tools, at each start and when the list changes."""
 
     def __init__(
         self,
@@ -146,7 +149,7 @@ class McpServer:
         self._refreshes = Backoff(clock, FIRST_PAUSE, LONGEST_PAUSE, RESET_AFTER_SECONDS)
         self._pause = 0.0
         self._not_before = 0.0
-        self._since = 0.0
+        self._started_at = 0.0
         self._is_closed = False
 
     @property
@@ -159,7 +162,7 @@ class McpServer:
 
     @property
     def why(self) -> str:
-        """Why it has failed, in words that follow its name; empty where it has not."""
+        """Why it has failed, as a predicate that follows its name; empty if it has not."""
         if self.state != ServerState.FAILED:
             return ""
         return self.reason or (
@@ -167,27 +170,27 @@ class McpServer:
         )
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> ToolResult:
-        """Call one of its tools, starting it if need be. Raises ToolFailed."""
+        """Call one of its tools; starts the server if needed. Raises ToolFailed."""
         try:
             connection = await self.connected()
             result = result_of_answer(await connection.call(tool, arguments, self.config.call_seconds))
         except ToolFailed as error:
-            words = self._secrets.hidden(error.message)
-            raise ToolFailed(f"the MCP server {self.config.name} {words}") from error
+            problem = self._secrets.hidden(error.message)
+            raise ToolFailed(f"the MCP server {self.config.name} {problem}") from error
         if result.success:
             return result
         hidden = self._secrets.hidden_in
         return replace(result, data=hidden(result.data), error=hidden(result.error))
 
     async def connected(self) -> McpConnection:
-        """The running process, or a new one. Raises ToolFailed with words that follow the server's name."""
+        """The running process, or a new one. Raises ToolFailed with a predicate that follows the name."""
         connection = self._connection
         if connection is not None and connection.is_alive:
             return connection
         if self._starting is None:
             self._check_pause(connection)
             self._starting = asyncio.create_task(self._start())
-            self._starting.add_done_callback(self._started)
+            self._starting.add_done_callback(self._on_start_done)
         return await asyncio.shield(self._starting)
 
     async def close(self) -> None:
@@ -201,17 +204,18 @@ class McpServer:
 
     @property
     def seconds_to_wait(self) -> float:
-        """Until it may be started again."""
+        """Seconds until it may be started again."""
         return max(self._not_before - self._clock(), 0.0)
 
     def _check_pause(self, last: McpConnection | None) -> None:
         if self._is_closed:
             raise ToolFailed("is not started any more: Luxx stops")
         if last is not None and not self.reason:
-            is_reset = self._clock() - self._since >= RESET_AFTER_SECONDS and not last.exceeded_limits
+            seconds = self._clock() - self._started_at
+            is_reset = seconds >= RESET_AFTER_SECONDS and not last.exceeded_limits
             self._failed(last.why, is_reset=is_reset)
             if self._pause == FIRST_PAUSE:
-                # The first end after a while: started again at once.
+                # The first failure after a long run: restart at once.
                 return
         if (wait := self.seconds_to_wait) > 0:
             raise ToolFailed(f"{self.reason}; it can be started again in {max(round(wait), 1)} seconds")
@@ -223,7 +227,7 @@ class McpServer:
         name, tenant = self.config.name, self.config.tenant
         logger.warning("mcp_server_failed", server=name, tenant=tenant, reason=self.reason)
 
-    def _started(self, task: "asyncio.Task[McpConnection]") -> None:
+    def _on_start_done(self, task: "asyncio.Task[McpConnection]") -> None:
         self._starting = None
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed(
@@ -239,7 +243,7 @@ class McpServer:
         except BaseException as error:
             await connection.close(error.message if isinstance(error, ToolFailed) else None)
             raise
-        self._connection, self._since, self.reason = connection, self._clock(), ""
+        self._connection, self._started_at, self.reason = connection, self._clock(), ""
         logger.info("mcp_server_started", server=self.config.name, tenant=self.config.tenant)
         if self._is_changed:
             await self._changed()
@@ -273,7 +277,7 @@ class McpServer:
             await asyncio.sleep(self._refreshes.seconds_to_wait)
             connection = self._connection
             if connection is None or not connection.is_alive:
-                # Said while it starts, it is looked after then.
+                # A change during a start: `_start` handles it.
                 return
             self._is_changed = False
             try:

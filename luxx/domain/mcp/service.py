@@ -1,4 +1,4 @@
-"""All MCP servers of the configuration: started beside the server's own work, ended with it, told of."""
+"""All configured MCP servers: starts them in the background, offers their tools, reports their status."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -22,30 +22,30 @@ from luxx.tools.sandbox.service import Sandbox
 from luxx.wire.tool import CommandPermission
 
 FOLDER = "mcp"
-"""Below the root of the workspaces; each server has a directory of its own there."""
+"""A directory below the root of the workspaces, with one directory for each server."""
 
 LIMITS = "mcp"
-"""The name by which `tools.limits` means these servers."""
+"""The tool name of these servers in `tools.limits`."""
 
 CPU_SECONDS = 3600.0
-"""In the life of a server; it is started anew afterwards."""
+"""Default processor time in the life of a server; Luxx restarts it afterwards."""
 
 MOST_TRIES = 20
-"""Of a server that does not get ready; with their pauses they take about an hour."""
+"""Failed starts of a server before Luxx stops trying; with the pauses they take about an hour."""
 
 RECHECK_SECONDS = 5.0
-"""How often withheld tools are looked up again; where none is withheld, nothing is asked."""
+"""How often the database is asked whether withheld tools were approved; only while there are some."""
 
 TenantIds = Callable[[], Awaitable[Mapping[str, int]]]
 WithheldOf = Callable[[int, str, Mapping[str, ToolDefinition]], Awaitable[dict[str, Withheld]]]
-"""Which tools of a tenant's server may not be offered, by their names without the server's prefix."""
+"""Called with tenant id, server and its tools; returns the tools to withhold. Names without server prefix."""
 
 logger = structlog.get_logger()
 
 
 class McpStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How a server stands. `reason`: why it failed; `left_out`: why tools of it are not there; `withheld`:
-    those that could be, but for what they say of themselves since it was approved."""
+    """The status of a server. `reason`: why it failed; `left_out`: unusable tools, with reasons; `withheld`:
+    tools whose definition has changed since its approval."""
 
     name: str
     tenant: str
@@ -57,7 +57,7 @@ class McpStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Entry:
-    """A server with what came of its last list."""
+    """A server and the state of its last list of tools."""
 
     def __init__(self, config: McpServerConfig) -> None:
         self.config = config
@@ -75,7 +75,7 @@ class _Entry:
 
 
 class McpServers:
-    """`tenant_ids` gives the tenants by name. Cheap, and without the SDK, where no server is configured."""
+    """`tenant_ids` returns the tenants by name. Without configured servers it does not load the SDK."""
 
     def __init__(
         self,
@@ -97,13 +97,13 @@ class McpServers:
             registry.wait_for_tools = self._wait_for
 
     def open(self) -> None:
-        """Starts what is configured, in the background."""
+        """Starts the configured servers in the background."""
         if self._entries:
             self._tasks.append(asyncio.create_task(self._start_all()))
             self._tasks.append(asyncio.create_task(self._recheck_regularly()))
 
     async def close(self) -> None:
-        """Ends all of them with all they started."""
+        """Ends all servers with every process they started."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -115,14 +115,14 @@ class McpServers:
         return [_status(one) for one in self._entries]
 
     async def recheck_withheld(self) -> None:
-        """Offers what was withheld and has been approved since, by whichever process."""
+        """Offers withheld tools that were approved since, by this process or another one."""
         for entry in self._entries:
             if entry.withheld or not entry.is_checked:
                 with suppress(ToolFailed):
                     await self._offer(entry)
 
     async def try_all(self) -> list[McpStatus]:
-        """Starts each once and says how it stands; for one who looks whether they work."""
+        """Starts each server once and returns the statuses, for `luxx doctor`."""
         await self._make_servers()
         await asyncio.gather(*(self._try(one) for one in self._entries))
         return self.statuses
@@ -132,24 +132,24 @@ class McpServers:
         await asyncio.gather(*(self._start_with_retries(one) for one in self._entries))
 
     async def _recheck_regularly(self) -> None:
-        """Another process that shares the database may be asked to approve. Until it is closed."""
+        """Runs until it is cancelled; needed because another process may write the approval."""
         while True:
             await asyncio.sleep(RECHECK_SECONDS)
             await self.recheck_withheld()
 
     async def _make_servers(self) -> None:
         try:
-            known = await self._tenant_ids()
+            tenant_ids = await self._tenant_ids()
         except Exception as error:
-            # Whatever is wrong with the database, it is told of there, and these wait for the next start.
+            # The database's own checks report the failure. The servers stay off until Luxx restarts.
             logger.error("mcp_tenants_unknown", error=repr(error))
-            known = {}
+            tenant_ids = {}
         for entry in self._entries:
             config = entry.config
-            if config.tenant not in known:
+            if config.tenant not in tenant_ids:
                 entry.reason = f"is not started: there is no tenant named {config.tenant!r}"
                 continue
-            entry.tenant_id = known[config.tenant]
+            entry.tenant_id = tenant_ids[config.tenant]
             workspace = (
                 Path(config.workspace)
                 if config.workspace
@@ -160,7 +160,7 @@ class McpServers:
             )
 
     async def _start_with_retries(self, entry: _Entry) -> None:
-        """Until its tools are known; from then on it is started again when one of them is called."""
+        """Tries until the server has listed its tools. Afterwards a call of a tool restarts it if needed."""
         server = entry.server
         for _ in range(MOST_TRIES):
             is_up = await self._try(entry)
@@ -169,11 +169,11 @@ class McpServers:
                 return
             await asyncio.sleep(max(server.seconds_to_wait, 1.0))
         if server is not None:
-            entry.reason = f"{server.why}; it is not tried again before Luxx starts anew"
-            logger.error("mcp_server_given_up", server=entry.config.name, reason=entry.reason)
+            entry.reason = f"{server.why}; Luxx tries again only after a restart"
+            logger.error("mcp_server_failed_permanently", server=entry.config.name, reason=entry.reason)
 
     async def _wait_for(self, names: Iterable[str]) -> None:
-        """A run that goes on after a restart finds the tools that it was given."""
+        """Waits until each server of these tools was tried, so that a resumed run finds its tools."""
         wanted = [one for one in self._entries if any(name.startswith(one.prefix) for name in names)]
         with suppress(TimeoutError):
             async with asyncio.timeout(max((one.config.start_seconds for one in wanted), default=0)):
@@ -188,25 +188,25 @@ class McpServers:
         except ToolFailed:
             return False
         except Exception:
-            # The server has told of it; one that breaks in a way of its own is tried again like others.
+            # McpServer has logged it; an unexpected error is retried like any other.
             return False
         return True
 
     def _on_tools_for(self, entry: _Entry) -> Callable[[McpServer, Sequence[ListedTool]], Awaitable[None]]:
-        async def take(server: McpServer, tools: Sequence[ListedTool]) -> None:
-            made = await asyncio.to_thread(
+        async def on_tools(server: McpServer, tools: Sequence[ListedTool]) -> None:
+            built = await asyncio.to_thread(
                 build_offered_tools, entry.config, entry.prefix, entry.tenant_id, tools, server.call
             )
-            entry.listed, entry.left_out = made.tools, made.left_out
+            entry.listed, entry.left_out = built.tools, built.left_out
             if entry.left_out:
                 logger.warning("mcp_tools_left_out", server=entry.config.name, reasons=entry.left_out[:10])
             await self._offer(entry)
 
-        return take
+        return on_tools
 
     async def _offer(self, entry: _Entry) -> None:
-        """Puts those of the listed tools into the registry that may be. Raises ToolFailed, with none of them
-        there, where the database cannot be asked."""
+        """Registers the listed tools that are not withheld. If the database cannot be read, registers none
+        and raises ToolFailed."""
         async with entry.lock:
             by_name = {tool.name.removeprefix(entry.prefix): tool for tool in entry.listed.list_all()}
             before, entry.is_checked = entry.withheld, False
@@ -217,7 +217,7 @@ class McpServers:
                 logger.warning(
                     "mcp_definitions_unknown", server=entry.config.name, error=type(error).__name__
                 )
-                raise ToolFailed("offers nothing: the database does not say what was approved") from error
+                raise ToolFailed("offers no tools: the database with the approvals cannot be read") from error
             entry.is_checked = True
             offered = entry.listed.without({entry.prefix + name for name in entry.withheld})
             self._registry.replace_tools(offered, entry.prefix)
@@ -232,10 +232,11 @@ class McpServers:
 
 
 def limits_of_servers(configured: Sequence[ToolLimits]) -> ProgramLimits:
-    """What a server may use with all it starts. Its processor time is meant for its whole life."""
-    found = limits_for(LIMITS, CommandPermission.EXECUTE, configured)
+    """The limits of a server with all it starts. Processor time counts over its whole life, so only an entry
+    for these servers sets it."""
+    limits = limits_for(LIMITS, CommandPermission.EXECUTE, configured)
     own = [one.cpu_seconds for one in configured if one.tool == LIMITS and one.cpu_seconds is not None]
-    return replace(found, cpu_seconds=own[-1] if own else CPU_SECONDS)
+    return replace(limits, cpu_seconds=own[-1] if own else CPU_SECONDS)
 
 
 def _status(entry: _Entry) -> McpStatus:

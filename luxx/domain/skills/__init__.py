@@ -1,1 +1,1 @@
-"""Skills: instructions that are loaded on demand."""
+"""Skills: instructions that a model loads on demand."""

@@ -1,6 +1,6 @@
-"""A skill's folder as it is read: `SKILL.md` with its front matter, in the public Agent Skills format.
+"""Reads skills from directories: `SKILL.md` with front matter, in the public Agent Skills format.
 
-What is wrong with one is said in a sentence, and stops nothing. Not here: which folders there are (shelf).
+A broken skill becomes a BrokenSkill with a sentence, and does not affect the others.
 """
 
 import difflib
@@ -22,11 +22,11 @@ from luxx.wire.rule import SkillHead
 
 FILE = "SKILL.md"
 MAX_FILE_BYTES = 40 * 1024
-"""So that the answer that brings the instructions is never cut; more belongs into other files."""
+"""Tool results of this size are never cut; longer instructions belong into other files."""
 
 MAX_FRONT_CHARACTERS = 8 * 1024
 MAX_DEPTH, MAX_EVENTS, MAX_BRACKETS = 20, 2_000, 100
-"""Of the front matter; it costs a YAML parser much more to read on than its size tells."""
+"""Bounds of the front matter, because parsing small YAML can take much time."""
 
 MAX_NAME, MAX_DESCRIPTION, MAX_LICENSE = 64, 1024, 500
 
@@ -38,7 +38,7 @@ _NO_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
 class Skill(SkillHead, frozen=True, kw_only=True):
-    """A skill that can be activated; `folder` is a path of the host, and never told."""
+    """A skill that can be activated; `folder` is a path of the host, which no API or model sees."""
 
     instructions: str
     folder: Path
@@ -46,14 +46,14 @@ class Skill(SkillHead, frozen=True, kw_only=True):
 
 
 class BrokenSkill(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder that holds no skill that can be used, and why."""
+    """A folder without a usable skill; `problem` says why."""
 
     name: str
     problem: str
 
 
 def read_skill(directory: Path, name: str) -> Skill | BrokenSkill:
-    """The skill in the folder `name` of `directory`, from which no link leads out."""
+    """The skill in the folder `name` of `directory`. Links that lead out of the folder are refused."""
     try:
         text = Workspace(directory / name).read(FILE, MAX_FILE_BYTES).decode("utf-8")
         return _skill(text.removeprefix("\ufeff").replace("\r\n", "\n"), directory / name)
@@ -64,28 +64,28 @@ def read_skill(directory: Path, name: str) -> Skill | BrokenSkill:
     except yaml.YAMLError as error:
         problem = f"the front matter is not valid YAML: {' '.join(str(error).split())}"
     except Exception as error:
-        # Of a value that its type does not take, for example, PyYAML raises whatever it stumbles over.
+        # PyYAML raises errors of any type, for example for a value that does not fit its type tag.
         problem = f"the front matter holds a value that cannot be read ({type(error).__name__})"
     return BrokenSkill(name=printable(name), problem=printable(problem)[:500])
 
 
 def printable(text: str) -> str:
-    """The text with what no database and no answer takes replaced."""
+    """The text with U+FFFD in place of characters that databases and JSON answers do not accept."""
     return _NO_TEXT.sub("\ufffd", text)
 
 
 def _skill(text: str, folder: Path) -> Skill:
-    found = _FRONT_MATTER.match(text)
-    if found is None:
+    match = _FRONT_MATTER.match(text)
+    if match is None:
         raise InvalidInput(f"{FILE} does not begin with front matter between two lines of ---")
-    front = _front_matter(found[1])
+    front = _front_matter(match[1])
     name = _text(front, "name", MAX_NAME)
     if not _NAME.fullmatch(name):
-        raise InvalidInput("its name must be small letters, digits and single hyphens between them")
+        raise InvalidInput("its name may only have lower case letters, digits and single hyphens inside")
     if name != folder.name:
         raise InvalidInput(f"its name is {name}, but its folder's is {folder.name}; they must be the same")
     description = _text(front, "description", MAX_DESCRIPTION)
-    instructions = (found[2] or "").strip()
+    instructions = (match[2] or "").strip()
     if not instructions:
         raise InvalidInput(f"{FILE} has no instructions below its front matter")
     return Skill(
@@ -104,17 +104,19 @@ def _front_matter(text: str) -> dict[str, Any]:
     try:
         front = yaml.safe_load(text)
     except (ValueError, OverflowError) as error:
-        # A date of the 31st of June, for example.
+        # For example the date 2026-06-31.
         raise InvalidInput(f"the front matter holds a value that cannot be read: {error}") from error
     if not isinstance(front, dict):
-        raise InvalidInput("the front matter is not a list of keys and values")
+        raise InvalidInput("the front matter does not consist of keys with values")
     return cast("dict[str, Any]", front)
 
 
 def _check_size(text: str) -> None:
-    """That it can be read in little time and memory: a few aliases of aliases fill any memory."""
+    """Refuses front matter that takes much time or memory to parse, such as nested aliases."""
     if len(text) > MAX_FRONT_CHARACTERS:
-        raise InvalidInput(f"the front matter has {len(text)} characters; {MAX_FRONT_CHARACTERS} are taken")
+        raise InvalidInput(
+            f"the front matter has {len(text)} characters; the limit is {MAX_FRONT_CHARACTERS}"
+        )
     too_deep = InvalidInput("the front matter is nested too deeply")
     if text.count("[") + text.count("{") > MAX_BRACKETS:
         raise too_deep
@@ -122,7 +124,7 @@ def _check_size(text: str) -> None:
     events = cast("Iterator[object]", yaml.parse(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
     for number, event in enumerate(events):
         if isinstance(event, yaml.AliasEvent):
-            raise InvalidInput("the front matter uses a YAML alias, which is not taken")
+            raise InvalidInput("the front matter uses a YAML alias, which is not supported")
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH or number > MAX_EVENTS:
@@ -130,7 +132,7 @@ def _check_size(text: str) -> None:
 
 
 def _check_keys(text: str) -> None:
-    """That no slip in a key leaves all tools allowed: one written twice, or only nearly right."""
+    """Refuses duplicate keys and misspellings of `allowed-tools`, which would leave all tools allowed."""
     node = cast("Any", yaml.compose(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
     if not isinstance(node, yaml.MappingNode):
         return
@@ -140,9 +142,9 @@ def _check_keys(text: str) -> None:
         if times > 1 or key == "<<":
             raise InvalidInput(f"the front matter has {key[:80]} more than once, or merges keys")
         plain = re.sub("[^a-z]", "", key.lower())
-        likeness = difflib.SequenceMatcher(None, plain, _TOOLS_KEY.replace("-", "")).ratio()
-        if key != _TOOLS_KEY and likeness >= _SIMILARITY:
-            raise InvalidInput(f"the front matter has {key[:80]}, which may be a slip for {_TOOLS_KEY}")
+        similarity = difflib.SequenceMatcher(None, plain, _TOOLS_KEY.replace("-", "")).ratio()
+        if key != _TOOLS_KEY and similarity >= _SIMILARITY:
+            raise InvalidInput(f"the front matter has {key[:80]}; if you mean {_TOOLS_KEY}, correct the key")
 
 
 def _text(front: dict[str, Any], key: str, most: int) -> str:
@@ -150,14 +152,14 @@ def _text(front: dict[str, Any], key: str, most: int) -> str:
     if not isinstance(value, str) or not value.strip():
         raise InvalidInput(f"the front matter needs a {key}, as text")
     if len(value) > most:
-        raise InvalidInput(f"its {key} has {len(value)} characters; {most} are taken")
+        raise InvalidInput(f"its {key} has {len(value)} characters; the limit is {most}")
     if _NO_TEXT.search(value):
-        raise InvalidInput(f"its {key} holds characters that are no text")
+        raise InvalidInput(f"its {key} contains control characters or invalid Unicode")
     return value.strip()
 
 
 def _allowed_tools(front: dict[str, Any]) -> tuple[str, ...] | None:
-    """The entries, written as one line or as a list. A key without a value may be a slip: it is refused."""
+    """The entries, from one line or a list; None if the key is missing. A key without a value is refused."""
     if _TOOLS_KEY not in front:
         return None
     value = front[_TOOLS_KEY]
@@ -171,16 +173,16 @@ def _allowed_tools(front: dict[str, Any]) -> tuple[str, ...] | None:
         raise InvalidInput(f"allowed-tools has more than {MAX_ENTRIES} entries")
     for entry in entries:
         if _NO_TEXT.search(entry):
-            raise InvalidInput("allowed-tools holds characters that are no text")
+            raise InvalidInput("allowed-tools contains control characters or invalid Unicode")
         check_entry(entry)
     return tuple(entries)
 
 
 MOST_SKILLS = 200
-"""On one server: all their names and descriptions stand in the prompt of runs that may activate one."""
+"""Skills of one server: the prompt of each run that may activate one has all names and descriptions."""
 
 MOST_FOLDERS = 500
-"""Read of one directory; a start waits for all of them."""
+"""Folders of one directory that are read; the start of the server waits for them."""
 
 INTRODUCTION = files("luxx.domain.skills").joinpath("prompt.md").read_text("utf-8").strip()
 
@@ -188,7 +190,7 @@ logger = structlog.get_logger()
 
 
 class SkillRegistry:
-    """`skills` can be activated, by name; `broken` folders cannot; `missing` directories are not there."""
+    """`skills` by name, `broken` folders with their problems, and configured but `missing` directories."""
 
     def __init__(
         self, skills: Iterable[Skill] = (), broken: Iterable[BrokenSkill] = (), missing: Iterable[str] = ()
@@ -199,7 +201,7 @@ class SkillRegistry:
 
     @property
     def prompt(self) -> str:
-        """What a model is told of the skills before it activates one; empty where there is none."""
+        """The part of the system prompt that lists the skills; empty if there are none."""
         if not self.skills:
             return ""
         lines = [f"- {skill.name}: {skill.description}" for skill in self.skills.values()]
@@ -207,23 +209,23 @@ class SkillRegistry:
 
 
 def read_skills(directories: Iterable[str], data_dir: Path) -> SkillRegistry:
-    """What is in these directories, a relative one being in `data_dir`. Of one name the first counts."""
+    """The skills of these directories; relative paths are below `data_dir`. The first of a name counts."""
     skills: dict[str, Skill] = {}
     broken: list[BrokenSkill] = []
     missing: list[str] = []
     for configured in directories:
         directory = data_dir / Path(configured).expanduser()
         for name in _folders(directory, configured, broken, missing):
-            found = read_skill(directory, name)
-            if isinstance(found, Skill):
-                found = _add_skill(found, skills)
-            if isinstance(found, BrokenSkill):
-                broken.append(found)
+            skill: Skill | BrokenSkill | None = read_skill(directory, name)
+            if isinstance(skill, Skill):
+                skill = _add_skill(skill, skills)
+            if skill is not None:
+                broken.append(skill)
     return SkillRegistry(skills.values(), broken[:MOST_SKILLS], missing)
 
 
 def log_problems(skill_registry: SkillRegistry) -> None:
-    """Logs what is wrong, at a start."""
+    """Logs broken skills and missing directories."""
     for one in skill_registry.broken:
         logger.warning("skill_broken", skill=one.name, problem=one.problem)
     for directory in skill_registry.missing:
@@ -231,7 +233,7 @@ def log_problems(skill_registry: SkillRegistry) -> None:
 
 
 def _folders(directory: Path, configured: str, broken: list[BrokenSkill], missing: list[str]) -> list[str]:
-    """The names of those that may hold a skill."""
+    """The names of the folders that may hold a skill; adds problems to `broken` and `missing`."""
     try:
         names = sorted(entry.name for entry in directory.iterdir() if not entry.name.startswith("."))
     except OSError:
@@ -242,13 +244,11 @@ def _folders(directory: Path, configured: str, broken: list[BrokenSkill], missin
         try:
             is_folder = (directory / name).is_dir()
         except OSError as error:
-            # A link into a directory that is closed to us, for example.
+            # For example a link into a directory without read permission.
             broken.append(BrokenSkill(name=printable(name), problem=f"it cannot be read: {error.strerror}"))
             continue
         if is_folder and len(folders) == MOST_FOLDERS:
-            problem = (
-                f"{MOST_FOLDERS} folders of a directory are read, and there are more of them in {configured}"
-            )
+            problem = f"{configured} has more than {MOST_FOLDERS} folders; only the first ones are read"
             broken.append(BrokenSkill(name=printable(name), problem=printable(problem)))
             break
         if is_folder:
@@ -257,10 +257,12 @@ def _folders(directory: Path, configured: str, broken: list[BrokenSkill], missin
 
 
 def _add_skill(skill: Skill, skills: dict[str, Skill]) -> BrokenSkill | None:
-    """Puts it on the shelf, or says why it cannot stand there."""
+    """Adds the skill to `skills`, or returns why it cannot be added."""
     if skill.name in skills:
         return BrokenSkill(name=skill.name, problem="an earlier directory has a skill of this name")
     if len(skills) >= MOST_SKILLS:
-        return BrokenSkill(name=printable(skill.name), problem=f"there are {MOST_SKILLS} skills before it")
+        return BrokenSkill(
+            name=printable(skill.name), problem=f"the limit of {MOST_SKILLS} skills is reached"
+        )
     skills[skill.name] = skill
     return None

@@ -1,6 +1,6 @@
-"""activate_skill, skill_read: a model takes instructions from the shelf, and reads their other files.
+"""The tools activate_skill and skill_read: a model loads a skill's instructions and reads its other files.
 
-That a skill is active, and what it leaves of the tools, is the run's to keep (runs/narrowed).
+The run stores which skills are active and which tools they allow.
 """
 
 from typing import Any
@@ -21,11 +21,11 @@ _SHOWN = 50
 
 
 def skill_tools(skill_registry: SkillRegistry) -> list[ToolDefinition]:
-    """Both, as a registry takes them; where there are no skills a model need not know of them."""
-    return [_activating(skill_registry), _reading(skill_registry)]
+    """The definitions of both tools."""
+    return [_activate_tool(skill_registry), _read_tool(skill_registry)]
 
 
-def _activating(skill_registry: SkillRegistry) -> ToolDefinition:
+def _activate_tool(skill_registry: SkillRegistry) -> ToolDefinition:
     @tool(
         name=ACTIVATE_TOOL,
         description=(
@@ -35,7 +35,7 @@ def _activating(skill_registry: SkillRegistry) -> ToolDefinition:
         parameters={"name": _NAME},
         required_params=["name"],
         category="skills",
-        # A call that a crash cut is made again, and its answer is never kept: making it is the point.
+        # Repeatable after a crash and never cached: the call's effect on the run matters, not its result.
         repeatable=True,
         keeps=cache_never,
     )
@@ -52,7 +52,7 @@ def _activating(skill_registry: SkillRegistry) -> ToolDefinition:
     return replace(activate_skill.definition, keeps_lines=True)
 
 
-def _reading(skill_registry: SkillRegistry) -> ToolDefinition:
+def _read_tool(skill_registry: SkillRegistry) -> ToolDefinition:
     @tool(
         name=READ_TOOL,
         description="Read a text file that a skill's instructions name, by its path in the skill's folder.",

@@ -1,4 +1,4 @@
-"""What a process that reads a document takes from itself before it looks at it. Runs in that process only."""
+"""Limits that a reader process sets on itself before it reads a document, and the cleanup of its text."""
 
 import logging
 import os
@@ -7,23 +7,26 @@ import warnings
 
 
 def limit(memory: int, seconds: int) -> None:
-    """Past these the kernel refuses or kills; core dumps and writing files are off; others go first."""
+    """Set kernel limits on address space (bytes) and processor time (seconds), and lower the priority.
+
+    The process can write no files and start no processes afterwards. Also disables logs and warnings.
+    """
     os.nice(10)
-    wanted = {
+    limits = {
         resource.RLIMIT_AS: memory,
         resource.RLIMIT_CPU: seconds,
         resource.RLIMIT_FSIZE: 0,
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_NOFILE: 16,
-        resource.RLIMIT_NPROC: 0,  # for some filters a library would start a program
+        resource.RLIMIT_NPROC: 0,  # a library would start programs for some PDF filters
     }
-    for kind, most in wanted.items():
-        resource.setrlimit(kind, (most, most))
+    for kind, value in limits.items():
+        resource.setrlimit(kind, (value, value))
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
 
 
 def storable(text: str) -> str:
-    """Without what no JSON and no database takes: NUL and halves of characters."""
+    """The text without NUL and lone surrogates, which JSON and databases refuse."""
     whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return whole.replace("\0", "")

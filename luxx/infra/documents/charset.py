@@ -1,6 +1,6 @@
-"""In which encoding a document is written: its mark, its server, itself, and at last a guess.
+"""Detects the encoding of a document: from its byte order mark, the server, the document, or by a guess.
 
-Runs in a process of its own, where the guessing library costs the server nothing.
+Runs in a reader process, so that the server does not load the guessing library.
 """
 
 import codecs
@@ -14,7 +14,7 @@ _BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-# As browsers do: a label stands for the larger encoding that its users mean.
+# As in browsers, a label stands for the superset that pages with this label use.
 _CODEC_ALIASES = {
     "ascii": "cp1252",
     "iso8859-1": "cp1252",
@@ -33,7 +33,7 @@ _DECLARED = re.compile(
 )
 _DECLARED_WITHIN = 4096
 _GUESSED_FROM = 64 * 1024
-# A guess among all there are would find rare ones; these are what pages without a label are written in.
+# The encodings of pages without a label. A guess among all encodings would find rare ones.
 _COMMON_CODECS = [
     "cp1252",
     "cp1251",
@@ -47,17 +47,17 @@ _COMMON_CODECS = [
     "cp1256",
 ]
 _LOST_SHARE = 0.02
-# Of what looks like characters in UTF-8: a page with a few broken ones is still written in it.
+# A UTF-8 page may have this share of broken characters among its non-ASCII ones.
 _BROKEN_SHARE = 0.25
 _BEFORE_GUESS = 1000
 _NOT_ASCII = re.compile(rb"[\x80-\xff]+")
-# The first stands for Western Europe, which most of such pages are from.
+# Western Europe comes first, because most of these pages are from there.
 _LATIN = ["cp1252", "cp1250"]
 _LATIN_RUN_LENGTH = 1.5
 
 
 class Decoded(msgspec.Struct, frozen=True, kw_only=True):
-    """`charset` is the codec's name; `is_guess` where nothing said it; what it cannot say became U+FFFD."""
+    """`charset` is the codec's name; `is_guess`: nothing declared it. Undecodable bytes became U+FFFD."""
 
     text: str
     charset: str
@@ -65,13 +65,13 @@ class Decoded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decode(data: bytes, declared_by_server: str = "") -> Decoded:
-    """The text of a document. `told` is what the server said."""
+    """Decodes a document. `declared_by_server`: the label from the Content-Type header, or empty."""
     for mark, codec in _BYTE_ORDER_MARKS:
         if data.startswith(mark):
             return Decoded(text=data.decode(codec, "replace"), charset="utf-8" if "8" in codec else "utf-16")
     for label in (declared_by_server, _declared(data)):
         codec = _codec(label)
-        # Some servers call everything by one name: a label that fits badly is not believed.
+        # Some servers declare one encoding for all pages, so a label that fits badly is ignored.
         if codec and _decodes_well(data, codec):
             return Decoded(text=data.decode(codec, "replace"), charset=codec)
     if _decodes_well(data, "utf-8"):
@@ -81,16 +81,17 @@ def decode(data: bytes, declared_by_server: str = "") -> Decoded:
 
 
 def _declared(data: bytes) -> str:
-    found = _DECLARED.search(data[:_DECLARED_WITHIN])
-    return (found[1] or found[2]).decode("ascii", "replace") if found else ""
+    match = _DECLARED.search(data[:_DECLARED_WITHIN])
+    return (match[1] or match[2]).decode("ascii", "replace") if match else ""
 
 
 def _codec(label: str) -> str:
+    """Python's codec for a label; empty if there is none."""
     try:
         info = codecs.lookup(label.strip())
     except (LookupError, ValueError):
         return ""
-    # A codec of Python's own kind (rot13, zip, idna) is no encoding of a page.
+    # Python-specific codecs (rot13, zip, idna) are no encodings of pages.
     is_text = getattr(info, "_is_text_encoding", False)
     if not is_text or info.name in ("idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined"):
         return ""
@@ -109,10 +110,10 @@ def _decodes_well(data: bytes, codec: str) -> bool:
 
 
 def _is_utf8(data: bytes) -> bool:
-    """Judged by all of it: in other encodings one letter in fifty looks broken, and nothing looks whole."""
+    """Whether at most _BROKEN_SHARE of the non-ASCII characters of the whole document are broken."""
     if data.isascii():
         return True
-    # A character that the end cuts in two is none that is broken.
+    # An incremental decoder ignores a character that is cut at the end.
     text = codecs.getincrementaldecoder("utf-8")("replace").decode(data)
     broken = text.count("\ufffd") - data.count("\ufffd".encode())
     if not broken:
@@ -121,12 +122,12 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def _guess(data: bytes) -> str:
-    """From the first letters that are no ASCII: before them may stand a long head of it."""
-    found = _NOT_ASCII.search(data)
-    start = max(found.start() - _BEFORE_GUESS, 0) if found else 0
+    """Guesses from a sample around the first non-ASCII bytes, which may follow a long ASCII head."""
+    match = _NOT_ASCII.search(data)
+    start = max(match.start() - _BEFORE_GUESS, 0) if match else 0
     sample = data[start : start + _GUESSED_FROM]
     non_ascii_runs = _NOT_ASCII.findall(sample)
-    # Latin letters with marks stand among others without, those of other scripts beside each other.
+    # Accented Latin letters are mostly isolated; letters of other scripts form runs.
     if sum(map(len, non_ascii_runs)) < _LATIN_RUN_LENGTH * len(non_ascii_runs):
         return max(_LATIN, key=lambda codec: _coherence(sample, codec))
     best = from_bytes(sample, cp_isolation=_COMMON_CODECS, preemptive_behaviour=False).best()
@@ -134,6 +135,6 @@ def _guess(data: bytes) -> str:
 
 
 def _coherence(sample: bytes, codec: str) -> float:
-    """How much like some language the text is in this encoding."""
+    """How similar the decoded text is to a known language."""
     best = from_bytes(sample, cp_isolation=[codec], preemptive_behaviour=False).best()
     return best.coherence if best is not None else -1.0

@@ -1,6 +1,6 @@
-"""What of a page is its content: not its menus, its banners, its scripts, nor what nobody sees.
+"""Extracts the main content of a page and writes it as Markdown or plain text.
 
-Works on the parser's tree; text is made of it by `markdown.py`.
+Menus, banners, scripts and hidden elements are dropped. Works on the tree of `tree.parse_html`.
 """
 
 import re
@@ -32,7 +32,7 @@ _NAMED_BOILERPLATE_TAGS = frozenset(("div", "section", "ul", "ol", "p", "span", 
 _HIDDEN = re.compile(
     r"display\s*:\s*none|visibility\s*:\s*hidden|(?:font-size|opacity)\s*:\s*(?:0+\.?0*|\.0+)(?![.\d])"
 )
-# A part that looks like chrome by its name is content all the same if it holds this share of the text.
+# An element that looks like boilerplate counts as content if it holds more than this share of the text.
 _BOILERPLATE_MAX_SHARE = 0.4
 _MAIN_SHARE = 0.25
 _MAIN_LEAST = 140
@@ -41,10 +41,10 @@ _BLOCK_SHARE = 0.35
 
 
 def content_of(root: HtmlElement) -> HtmlElement:
-    """The element that holds the content, cleaned; the tree is changed."""
+    """The element with the content, without hidden elements and boilerplate. Changes the tree."""
     body = root if root.tag == "body" else root.find(".//body")
     _drop(root, _is_hidden)
-    # A page may leave out its body's tag, and the parser takes younger elements for the head's.
+    # If a page has no body tag, the parser puts elements that it does not know into the head.
     head = root.find("head")
     if body is None or (head is not None and head.text_content().strip()):
         body = root
@@ -62,7 +62,7 @@ def content_of(root: HtmlElement) -> HtmlElement:
 
 
 def _drop(top: HtmlElement, is_unwanted: Callable[[HtmlElement], bool]) -> None:
-    """Takes parts out, keeping the text that follows them."""
+    """Removes elements, and keeps the text that follows them."""
     for element in [one for one in top.iterdescendants() if is_unwanted(one)]:
         if element.getparent() is not None:
             element.drop_tree()
@@ -85,7 +85,7 @@ def _is_boilerplate(element: HtmlElement, sizes: dict[HtmlElement, int], whole: 
     if sizes.get(element, 0) > _BOILERPLATE_MAX_SHARE * whole:
         return False
     if element.tag in _BOILERPLATE_TAGS:
-        # An article's own header holds its title.
+        # A header with an h1 holds the title of the article.
         return element.tag != "header" or element.find(".//h1") is None
     if get("role") in _BOILERPLATE_ROLES:
         return True
@@ -96,7 +96,7 @@ def _is_boilerplate(element: HtmlElement, sizes: dict[HtmlElement, int], whole: 
 
 
 def _sizes(top: HtmlElement) -> dict[HtmlElement, int]:
-    """Characters of text in each element."""
+    """The number of text characters in each element."""
     sizes: dict[HtmlElement, int] = {}
     for element in _from_the_leaves(top):
         size = len((element.text or "").strip())
@@ -111,7 +111,7 @@ def _from_the_leaves(top: HtmlElement) -> Iterator[HtmlElement]:
 
 
 def _declared_content(body: HtmlElement, sizes: dict[HtmlElement, int], total: int) -> HtmlElement | None:
-    """What the page itself calls its content, if that is a fair part of it."""
+    """The largest element that the page marks as its content; None if it holds too little of the text."""
     candidates = [
         element
         for element in body.iter()
@@ -126,13 +126,13 @@ def _declared_content(body: HtmlElement, sizes: dict[HtmlElement, int], total: i
 
 
 def _densest(body: HtmlElement, sizes: dict[HtmlElement, int]) -> HtmlElement | None:
-    """The element around most of the page's running text, if most of it is inside one."""
+    """The element with the most paragraph text; None if it holds too little of the page."""
     scores: dict[HtmlElement, float] = {}
     for paragraph in body.iter("p", "pre", "blockquote", "td"):
         size = sizes.get(paragraph, 0) - sum(sizes.get(link, 0) for link in paragraph.iter("a"))
-        # What holds paragraphs is judged by them.
-        is_around = paragraph.tag in ("td", "blockquote") and paragraph.find(".//p") is not None
-        if size < _PARAGRAPH_LEAST or is_around:
+        # A cell or quote with paragraphs would count their text twice.
+        has_paragraphs = paragraph.tag in ("td", "blockquote") and paragraph.find(".//p") is not None
+        if size < _PARAGRAPH_LEAST or has_paragraphs:
             continue
         parent = paragraph.getparent()
         for share in (1.0, 0.5):
@@ -164,20 +164,20 @@ _LONG_LINE = 1500
 
 
 class MarkdownWriter:
-    """Makes text of elements. `is_plain`: without marks and addresses. `base`: what links are relative to."""
+    """Writes elements as Markdown; `is_plain`: as text without marks and URLs. `base`: the base of links."""
 
     def __init__(self, base: str, *, is_plain: bool = False) -> None:
         self._base = base
         self._is_plain = is_plain
         self.links: dict[str, str] = {}
-        """Texts by address, in the order of the page."""
+        """Link texts by URL, in the order of the page."""
 
     def write(self, element: HtmlElement) -> str:
-        """All of it, without blank lines at its ends and never two in a row."""
+        """The text of the element, without blank lines at its ends, and never two in a row."""
         return _BLANK_LINES.sub("\n\n", self._blocks(element)).strip()
 
     def _blocks(self, element: HtmlElement) -> str:
-        """What an element contains: runs of inline text and blocks, each block between blank lines."""
+        """The contents of an element: runs of inline text and blocks, separated by blank lines."""
         parts: list[str] = []
         run: list[str] = [element.text or ""]
 
@@ -220,7 +220,7 @@ class MarkdownWriter:
                 return self._blocks(element)
 
     def _line(self, element: HtmlElement) -> str:
-        """What an element contains, as one line."""
+        """The contents of an element as one line."""
         return _SPACES.sub(" ", self._inside(element).replace("\x1e", " ")).strip()
 
     def _inside(self, element: HtmlElement) -> str:
@@ -264,10 +264,10 @@ class MarkdownWriter:
         text = "".join(element.itertext()).replace("\r\n", "\n").strip("\n")
         if self._is_plain or not text.strip():
             return text
-        longest = max((len(found) for found in re.findall(r"`+", text)), default=0)
+        longest = max((len(ticks) for ticks in re.findall(r"`+", text)), default=0)
         fence = "`" * max(3, longest + 1)
-        named = [one.attrib.get("class", "") for one in (element, *element.iter("code"))]
-        language = next((found[1] for name in named if (found := _LANGUAGE.search(name[:300]))), "")
+        classes = [one.attrib.get("class", "") for one in (element, *element.iter("code"))]
+        language = next((match[1] for name in classes if (match := _LANGUAGE.search(name[:300]))), "")
         return f"{fence}{language}\n{text}\n{fence}"
 
     def _list(self, element: HtmlElement) -> str:
@@ -275,7 +275,7 @@ class MarkdownWriter:
         number = 1
         for item in element:
             text = _BLANK_LINES.sub("\n\n", self._blocks(item)).strip()
-            # A list inside an item follows its text at once.
+            # No blank line between an item's text and a nested list.
             text = re.sub(r"\n\n(?=(?:- |\d+\. ))", "\n", text)
             if not text:
                 continue
@@ -294,7 +294,7 @@ class MarkdownWriter:
         rows = [row for row in rows if any(row)]
         width = max((len(row) for row in rows), default=0)
         if width <= 1 or element.find(".//table") is not None:
-            # A table of one column, or of tables, lays out a page.
+            # A table with one column or with nested tables is page layout.
             return "\n\n".join(part for cell in element.iter("td", "th", "caption")
                                if cell.find(".//td") is None and (part := self._blocks(cell)))  # fmt: skip
         if self._is_plain:
@@ -305,12 +305,12 @@ class MarkdownWriter:
 
 
 def _clean_inline(text: str) -> str:
-    """A run of inline text, its lines broken only where the page breaks them."""
+    """A run of inline text with line breaks only at the page's `br` elements."""
     return "\n".join(_break_long_line(_SPACES.sub(" ", line).strip()) for line in text.split("\x1e")).strip()
 
 
 def _break_long_line(line: str) -> str:
-    """A long line in several: lines past a bound are cut when a model reads them."""
+    """Splits a line longer than _LONG_LINE, because tools cut long lines in what a model reads."""
     pieces: list[str] = []
     while len(line) > _LONG_LINE:
         position = max(line.rfind(mark, _LONG_LINE // 2, _LONG_LINE) for mark in " 。，、")
@@ -326,12 +326,12 @@ def _is_block(element: HtmlElement) -> bool:
 
 
 def _holds_blocks(element: HtmlElement) -> bool:
-    """Whether it is one of the many elements without a meaning of their own that pages wrap blocks in."""
+    """Whether it wraps blocks: pages use elements such as span or custom ones for that."""
     return element.tag != "a" and any(_is_block(inside) for inside in element.iterdescendants())
 
 
 def _wrap(text: str, before: str, after: str = "") -> str:
-    """Marks set inside the spaces at both ends, where they would not count."""
+    """The text between marks. Spaces at its ends stay outside: Markdown ignores marks next to spaces."""
     core = text.strip()
     if not core:
         return text
@@ -340,7 +340,7 @@ def _wrap(text: str, before: str, after: str = "") -> str:
 
 
 def _address(base: str, href: str) -> str:
-    """The whole address of a link; empty for what is no page."""
+    """The absolute URL of a link; empty if it is not HTTP or leads to the same page."""
     href = href.strip()
     if not href or href.startswith("#") or len(href) > 2000:
         return ""

@@ -1,7 +1,7 @@
-"""One web page, or another text from the web, made readable; in a process of its own that may be killed.
+"""The reader process for web pages and other text from the web; `reader.PageProcess` starts it.
 
-Started by `page.py`: stdin is what is asked, as a line, and then what the server sent; stdout is one JSON
-object. The process limits itself before it looks at what it was given.
+Standard input has a PageRequest as one line of JSON, then the document. Standard output is a PageText as
+JSON. The process sets limits on itself before it reads the document, and may be killed at any time.
 """
 
 import sys
@@ -15,16 +15,16 @@ from luxx.infra.documents.content import MarkdownWriter, content_of
 from luxx.infra.documents.reader import LINK_BYTES, PageForm, PageLink, PageRequest, PageText
 from luxx.infra.documents.tree import HtmlElement, parse_html
 
-# The parser's tree is at most some 2,000 deep, and writing one element takes a few calls.
-_CALLS_WITHIN_CALLS = 20_000
-_TITLE = 300
-_DESCRIPTION = 500
+# The tree is at most about 2,000 deep, and writing one element takes a few nested calls.
+_RECURSION_LIMIT = 20_000
+_MAX_TITLE = 300
+_MAX_DESCRIPTION = 500
 
 
 def main() -> None:
     memory, seconds = (int(word) for word in sys.argv[1:3])
     limit(memory, seconds)
-    sys.setrecursionlimit(_CALLS_WITHIN_CALLS)
+    sys.setrecursionlimit(_RECURSION_LIMIT)
     page_request = msgspec.json.decode(sys.stdin.buffer.readline(), type=PageRequest)
     try:
         answer = read(sys.stdin.buffer.read(), page_request)
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def read(data: bytes, page_request: PageRequest) -> PageText:
-    """What was asked for, of at most so many characters."""
+    """The answer for a document, cut to the requested number of characters."""
     decoded = decode(data, page_request.charset)
     if "\0" in decoded.text[:2000] and not page_request.is_html:
         return PageText(error="binary")
@@ -64,11 +64,11 @@ def _page(text: str, page_request: PageRequest) -> PageText:
     )
 
 
-def _links(found: Mapping[str, str], most: int) -> list[PageLink]:
-    """The first that fit."""
+def _links(texts_by_url: Mapping[str, str], most: int) -> list[PageLink]:
+    """The first links that fit into the bounds of the request."""
     remaining_bytes = most * LINK_BYTES
     kept: list[PageLink] = []
-    for url, text in found.items():
+    for url, text in texts_by_url.items():
         size = len(url.encode()) + len(text.encode())
         if len(kept) < most and size <= remaining_bytes:
             kept.append(PageLink(text=text, url=url))
@@ -77,24 +77,24 @@ def _links(found: Mapping[str, str], most: int) -> list[PageLink]:
 
 
 def _title(root: HtmlElement) -> str:
-    found = root.find(".//title")
-    title = _line(found.text_content()) if found is not None else ""
+    element = root.find(".//title")
+    title = _line(element.text_content()) if element is not None else ""
     title = title or _meta(root, "og:title")
     if not title and (heading := root.find(".//h1")) is not None:
         title = _line(heading.text_content())
-    return title[:_TITLE]
+    return title[:_MAX_TITLE]
 
 
 def _meta(root: HtmlElement, name: str) -> str:
     for meta in root.iter("meta"):
         if name in (meta.attrib.get("name", "").lower(), meta.attrib.get("property", "").lower()):
-            return _line(meta.attrib.get("content", ""))[:_DESCRIPTION]
+            return _line(meta.attrib.get("content", ""))[:_MAX_DESCRIPTION]
     return ""
 
 
 def _base(root: HtmlElement, url: str) -> str:
-    found = root.find(".//base[@href]")
-    href = found.attrib.get("href", "") if found is not None else ""
+    element = root.find(".//base[@href]")
+    href = element.attrib.get("href", "") if element is not None else ""
     return href if href.startswith(("http://", "https://")) else url
 
 

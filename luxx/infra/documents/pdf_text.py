@@ -1,7 +1,7 @@
-"""The text of one PDF, in a process of its own that may be killed: stdin is the file, stdout the answer.
+"""The reader process for PDF files; `reader.PdfProcess` starts it.
 
-Started by `pdf.py`. A PDF is a program of sorts: before it is looked at, the process limits its own
-memory, time and files. One JSON object is the answer.
+Standard input is the file, standard output one JSON object. The process sets limits on its memory, time and
+files before it reads the file, and may be killed at any time.
 """
 
 import io
@@ -27,14 +27,14 @@ def main() -> None:
     except RecursionError:
         answer = {"error": "broken"}
     except (PyPdfError, ValueError, TypeError, KeyError, IndexError, AttributeError, OSError) as error:
-        # The library raises what its code runs into when a file is not what it claims to be.
+        # pypdf raises such errors for malformed files.
         answer = {"error": "encrypted" if "decrypt" in str(error).lower() else "broken"}
     sys.stdout.buffer.write(msgspec.json.encode(answer))
     sys.stdout.buffer.flush()
 
 
 def extract(characters: int, *, may_cut: bool) -> dict[str, Any]:
-    """The text of all pages, up to `characters`: more is an error, or cut off where it may be."""
+    """The text of all pages. A text of more than `characters` is cut if `may_cut`, else an error."""
     stdin = sys.stdin.buffer
     reader = PdfReader(stdin if stdin.seekable() else io.BytesIO(stdin.read()), strict=False)
     if reader.is_encrypted and not reader.decrypt(""):
@@ -58,7 +58,7 @@ def extract(characters: int, *, may_cut: bool) -> dict[str, Any]:
 
 
 def title_of(reader: PdfReader) -> str:
-    """What the file says it is called; empty where it does not."""
+    """The title from the file's metadata; empty if there is none."""
     metadata_title = reader.metadata.title if reader.metadata is not None else None
     return storable(metadata_title)[:300] if isinstance(metadata_title, str) else ""
 

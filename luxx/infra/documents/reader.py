@@ -1,4 +1,7 @@
-"""Web pages as text, for whoever fetched one: the process that reads it is `page_text.py`."""
+"""Reads web pages and PDF files in separate processes, with bounds on time, memory and parallel reads.
+
+The modules that run in these processes are `page_text` and `pdf_text`.
+"""
 
 import asyncio
 import os
@@ -18,7 +21,7 @@ _GRACE_SECONDS = 1.0
 
 
 class ReadFailure(StrEnum):
-    """Why there is no answer."""
+    """Why a reader has no answer."""
 
     TIME = "time"
     MEMORY = "memory"
@@ -26,9 +29,8 @@ class ReadFailure(StrEnum):
 
 
 class ReaderBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one process: `memory` in bytes of address space, `seconds` of work, `wait` by the clock.
-
-    Without a `wait` it is a little more than the work.
+    """Bounds of one process: `memory` in bytes of address space, processor `seconds`, and `wait`, the seconds
+    of wall time (None: a little more than `seconds`).
     """
 
     memory: int
@@ -41,12 +43,12 @@ class ReaderBounds(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reader_arguments(self) -> tuple[str, str]:
-        """The first arguments of each reader."""
+        """The first command line arguments of each reader."""
         return str(self.memory), str(self.seconds)
 
 
 class RunReader(Protocol):
-    """Runs a module that reads one document, as `read_in_process` does; no argument has a space in it."""
+    """Runs a module that reads one document, like `read_in_process`; arguments contain no spaces."""
 
     async def __call__(
         self,
@@ -62,10 +64,11 @@ class RunReader(Protocol):
 async def read_in_process(
     module: str, arguments: Sequence[str], document: int | bytes, bounds: ReaderBounds, *, limit: int
 ) -> bytes | ReadFailure:
-    """What `module` answers, at most `limit` bytes; `given` is its input, as a descriptor or as bytes.
+    """The output of `module`, at most `limit` bytes; `document` is its input, a descriptor or bytes.
 
-    An answer that was cut off is for the caller to notice, as MEMORY is what the kernel does not tell.
-    Raises Unavailable where no process can be started.
+    The caller must detect an incomplete answer: a process that the kernel ends may have printed a part. A
+    process that ends without output for an unknown reason counts as MEMORY. Raises Unavailable if no process
+    can be started.
     """
     try:
         child = await start_child(
@@ -77,7 +80,7 @@ async def read_in_process(
             start_new_session=True,
         )  # fmt: skip
     except OSError as error:
-        raise Unavailable("this server cannot start a process to read it just now; try again") from error
+        raise Unavailable("the server cannot start a process to read the document; try again") from error
     feeding = asyncio.create_task(_feed(child, document)) if isinstance(document, bytes) else None
     try:
         async with asyncio.timeout(bounds.wait_seconds):
@@ -109,7 +112,7 @@ async def _read_output(child: asyncio.subprocess.Process, limit: int) -> bytes |
             return ReadFailure.LONG
     if output:
         return bytes(output)
-    # The kernel ended it: for its time by one of these signals, else for its memory.
+    # The kernel ends a process that exceeds its processor time with one of these signals.
     is_late = await child.wait() in (-signal.SIGXCPU, -signal.SIGKILL)
     return ReadFailure.TIME if is_late else ReadFailure.MEMORY
 
@@ -121,23 +124,23 @@ class _UserQueue:
 
 
 class ReaderSlots:
-    """One per kind of document and server."""
+    """Limits the readers of one kind of document, in `total` and `per_user`. `max_wait` is in seconds."""
 
     def __init__(self, *, total: int, per_user: int, max_wait: float) -> None:
-        self._in_all = asyncio.Semaphore(total)
+        self._total = asyncio.Semaphore(total)
         self._per_user = per_user
-        self._patience = max_wait
+        self._max_wait = max_wait
         self._queues: dict[int, _UserQueue] = {}
 
     @asynccontextmanager
     async def of(self, user_id: int) -> AsyncGenerator[None]:
-        """A place of theirs. Raises TimeoutError where they would wait for longer than the patience."""
+        """Holds a slot for the user. Raises TimeoutError after `max_wait` seconds."""
         queue = self._queues.setdefault(user_id, _UserQueue(self._per_user))
         queue.waiting += 1
         try:
-            async with asyncio.timeout(self._patience) as max_wait, queue.slots, self._in_all:
-                # Waiting is over; how long the work takes is bounded elsewhere.
-                max_wait.reschedule(None)
+            async with asyncio.timeout(self._max_wait) as timeout, queue.slots, self._total:
+                # The timeout is for the wait only; ReaderBounds limit the work.
+                timeout.reschedule(None)
                 yield
         finally:
             queue.waiting -= 1
@@ -146,20 +149,20 @@ class ReaderSlots:
 
 
 PAGE_MEMORY_BYTES = 640 * 1024 * 1024
-"""Address space of the process: five million bytes of small paragraphs take a third of it."""
+"""Address space of the process: a page with 5 MB of small paragraphs takes a third of it."""
 
 PAGE_SECONDS = 5
-"""Of work; a page of a megabyte takes one."""
+"""Processor time; a page of a megabyte takes one second."""
 
 WAIT_SECONDS = 15.0
-"""By the clock: others go first on a busy machine."""
+"""Wall time; it is longer, because readers have a low priority on a busy machine."""
 
 PAGES_AT_ONCE = 4
 PAGES_PER_USER = 2
-"""Processes of one server, and of one user; more wait for their turn."""
+"""Processes of one server, and of one user; others wait."""
 
-PAGE_PATIENCE_SECONDS = 30.0
-"""How long a page may wait for its turn."""
+PAGE_MAX_WAIT = 30.0
+"""Seconds that a page may wait for its process."""
 
 
 MOST_LINKS = 50
@@ -173,9 +176,10 @@ class PageForm(StrEnum):
 
 
 class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`url` is what links are relative to, `charset` what the server said. Not `is_html`: a plain text.
+    """`url` is the base of relative links, `charset` the one that the server declared. Not `is_html`: the
+    document is plain text.
 
-    `links` are given at most, and these take `LINK_BYTES` each on the average.
+    The answer has at most `characters` of text, and at most `links` links, of LINK_BYTES each on average.
     """
 
     url: str
@@ -192,7 +196,7 @@ class PageLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PageText(msgspec.Struct, frozen=True, kw_only=True):
-    """`error` is binary, memory, time, long or broken with the reason; empty where there is a text."""
+    """`error` is binary, memory, time, long, or broken with the reason; empty if there is a text."""
 
     text: str = ""
     title: str = ""
@@ -204,7 +208,7 @@ class PageText(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PageProcess:
-    """One per server; `run_reader` runs the module that reads."""
+    """One per server. `run_reader` starts the process."""
 
     def __init__(
         self,
@@ -215,12 +219,10 @@ class PageProcess:
     ) -> None:
         self._run_reader = run_reader
         self._bounds = ReaderBounds(memory=memory_bytes, seconds=seconds, wait=WAIT_SECONDS)
-        self._slots = ReaderSlots(
-            total=PAGES_AT_ONCE, per_user=PAGES_PER_USER, max_wait=PAGE_PATIENCE_SECONDS
-        )
+        self._slots = ReaderSlots(total=PAGES_AT_ONCE, per_user=PAGES_PER_USER, max_wait=PAGE_MAX_WAIT)
 
     async def read(self, data: bytes, page_request: PageRequest, user_id: int = 0) -> PageText:
-        """The page made readable, for a user. Raises Unavailable where too many are being read."""
+        """The text of a page. Raises Unavailable if too many pages are being read."""
         limit = 12 * page_request.characters + 500_000
         answer = await self.run(
             "luxx.infra.documents.page_text", data, page_request, limit=limit, user_id=user_id
@@ -235,34 +237,34 @@ class PageProcess:
     async def run(
         self, module: str, data: bytes, page_request: msgspec.Struct, *, limit: int, user_id: int = 0
     ) -> bytes | ReadFailure:
-        """The same process and bounds for another `module` that reads pages.
+        """Like `read`, with the same bounds, for another `module` that reads pages; returns its output.
 
-        Its input is what is `asked`, on a line of its own, and the page: anybody of this machine may read the
-        arguments of a process.
+        The first line of its input is `page_request` as JSON, the rest is the page. The request is no
+        argument, because any user of the machine can read the arguments of a process.
         """
         document = msgspec.json.encode(page_request) + b"\n" + data
         try:
             async with self._slots.of(user_id):
                 return await self._run_reader(module, [], document, self._bounds, limit=limit)
         except TimeoutError as error:
-            raise Unavailable("too many pages are being read just now; try again") from error
+            raise Unavailable("the server is reading too many pages at the moment; try again") from error
 
 
 MAX_PDF_BYTES = 50 * 1024 * 1024
 PDF_MEMORY_BYTES = 768 * 1024 * 1024
-"""Address space of the process: reading a book of 50 MB takes less, a bomb more."""
+"""Address space of the process: enough for a book of 50 MB."""
 
 PDF_SECONDS = 30
 PDFS_AT_ONCE = 2
 PDFS_PER_USER = 1
-"""Processes of one server, and of one user; more wait for their turn."""
+"""Processes of one server, and of one user; others wait."""
 
-PDF_PATIENCE_SECONDS = 60.0
-"""How long a PDF may wait for its turn."""
+PDF_MAX_WAIT = 60.0
+"""Seconds that a PDF may wait for its process."""
 
 
 class PdfText(msgspec.Struct, frozen=True):
-    """`error` is encrypted, memory, time, pages, long or broken; empty where there is a text."""
+    """`error` is encrypted, memory, time, pages, long or broken; empty if there is a text."""
 
     text: str = ""
     title: str = ""
@@ -272,7 +274,7 @@ class PdfText(msgspec.Struct, frozen=True):
 
 
 class PdfProcess:
-    """One per server; `run_reader` runs the module that reads."""
+    """One per server. `run_reader` starts the process."""
 
     def __init__(
         self,
@@ -283,14 +285,13 @@ class PdfProcess:
     ) -> None:
         self._run_reader = run_reader
         self._bounds = ReaderBounds(memory=memory_bytes, seconds=seconds)
-        self._slots = ReaderSlots(total=PDFS_AT_ONCE, per_user=PDFS_PER_USER, max_wait=PDF_PATIENCE_SECONDS)
+        self._slots = ReaderSlots(total=PDFS_AT_ONCE, per_user=PDFS_PER_USER, max_wait=PDF_MAX_WAIT)
 
     async def read(
         self, document: int | bytes, *, characters: int, user_id: int, may_cut: bool = False
     ) -> PdfText:
-        """The text of a PDF, a descriptor or bytes; past `characters` cut, or an error if it may not be.
-
-        Raises Unavailable where too many are being read.
+        """The text of a PDF, given as a descriptor or bytes. A text of more than `characters` is cut if
+        `may_cut`, else an error. Raises Unavailable if too many PDFs are being read.
         """
         try:
             async with self._slots.of(user_id):
@@ -303,7 +304,8 @@ class PdfProcess:
                     limit=12 * characters + 10_000,
                 )
         except TimeoutError as error:
-            raise Unavailable("too many PDFs are being read just now; try again", kind="pdf_busy") from error
+            text = "the server is reading too many PDFs at the moment; try again"
+            raise Unavailable(text, kind="pdf_busy") from error
         if isinstance(answer, ReadFailure):
             return PdfText(error=answer)
         try:

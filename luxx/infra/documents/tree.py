@@ -1,6 +1,6 @@
-"""HTML as a tree: the parser, and what of its untyped elements is used here.
+"""Parses HTML into a tree, and declares types for the parts of lxml's elements that Luxx uses.
 
-Depth is bounded by the parser, to some 2,000; comments and instructions are left out.
+The parser bounds the depth to about 2,000, and drops comments and processing instructions.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ import lxml.html
 
 
 class HtmlElement(Protocol):
-    """`text` comes before the first child, `tail` after the element's end."""
+    """`text` is the text before the first child, `tail` the text after the element's end."""
 
     tag: str
     text: str | None
@@ -29,12 +29,12 @@ class HtmlElement(Protocol):
 
 
 def parse_html(text: str) -> tuple[HtmlElement | None, bool]:
-    """The root, None for a text without any element; and whether what is nested too deeply was left out."""
+    """The root (None for a text without elements), and whether the parser dropped parts nested too deeply."""
     data = text.encode("utf-8", "replace")
     if not data.strip():
         return None, False
     untyped: Any = lxml.html
-    # Old pages leave hundreds of elements open; memory and time are bounded by the process.
+    # huge_tree: old pages leave hundreds of elements open. The process bounds memory and time.
     parser = untyped.HTMLParser(
         encoding="utf-8", remove_comments=True, remove_pis=True, collect_ids=False, huge_tree=True
     )

@@ -1,6 +1,6 @@
-"""What one program does outside, on whose behalf, and where it went: counted, bounded, told once.
+"""The egress session of one program: which hosts it reached, for whom, how many bytes, with bounds and logs.
 
-Not here: what it may do (allowlist, guard), how it is done (proxy).
+Not here: which hosts are allowed (`urls`, `hosts`), the connections themselves (`proxy`).
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import structlog
 from luxx.infra.network.hosts import Resolve
 
 MAX_HOSTS = 50
-"""Of one outing, which goes to no more; and its refusals kept by name, the others counted with the last."""
+"""Hosts that one session may reach, and refusals that it keeps by name; further ones count as OTHERS."""
 OTHERS = "others"
 MAX_TEXT = 300
 
@@ -23,11 +23,11 @@ logger = structlog.get_logger()
 
 
 class ByteLimitExceeded(Exception):
-    """The outing has used up its bytes."""
+    """The session has used up its bytes."""
 
 
 class ReachedHost(msgspec.Struct, kw_only=True):
-    """A `host:port` that was connected to. `sent` and `received` in bytes, as the program sees it."""
+    """A `host:port` that the program connected to. It `sent` and `received` this many bytes."""
 
     host: str
     connections: int = 0
@@ -36,7 +36,7 @@ class ReachedHost(msgspec.Struct, kw_only=True):
 
 
 class RefusedHost(msgspec.Struct, kw_only=True):
-    """What was not done. `kind` as errors name it, `reason` a sentence."""
+    """A refused request. `kind` is the code of the error, `reason` a sentence."""
 
     host: str
     kind: str
@@ -45,7 +45,7 @@ class RefusedHost(msgspec.Struct, kw_only=True):
 
 
 class EgressCaller(msgspec.Struct, frozen=True, kw_only=True):
-    """For whom a program goes out, in which call of which tool."""
+    """The user a program runs for, and the tool call that started it."""
 
     user_id: int
     username: str = ""
@@ -56,7 +56,7 @@ class EgressCaller(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EgressSession:
-    """Of one program, from its beginning to its end."""
+    """The network use of one program. `resolve` replaces the guard's DNS lookup."""
 
     def __init__(self, caller: EgressCaller, resolve: Resolve | None = None) -> None:
         self.caller = caller
@@ -76,13 +76,13 @@ class EgressSession:
         return list(self._refused.values())
 
     def may_connect(self, host_port: str) -> bool:
-        """Whether it may go there, too, and so where it was can be told in full."""
+        """Whether the host is among the first MAX_HOSTS; so the record of hosts is always complete."""
         if len(self._hosts) < MAX_HOSTS:
             self._hosts.add(host_port)
         return host_port in self._hosts
 
     def record_connection(self, host_port: str) -> ReachedHost:
-        """A connection was made."""
+        """Record a new connection to the host."""
         if host_port not in self._reached:
             self._reached[host_port] = ReachedHost(host=host_port)
             self._log("egress", host=host_port)
@@ -91,7 +91,7 @@ class EgressSession:
         return reached_host
 
     def record_refusal(self, host_port: str, kind: str, reason: str) -> None:
-        """Something was asked for and not done."""
+        """Record a refused request; `host_port` may be empty."""
         host = host_port[:MAX_TEXT]
         if (host, kind) not in self._refused and len(self._refused) >= MAX_HOSTS:
             host, kind = OTHERS, OTHERS
@@ -113,7 +113,7 @@ class EgressSession:
 
 
 class Traffic:
-    """The bytes of one connection both ways; idle is it only when both of them are."""
+    """Counts the bytes of one connection; it is idle only if both directions are."""
 
     def __init__(self, egress_session: EgressSession, most_bytes: int) -> None:
         self.reached_host: ReachedHost | None = None
@@ -122,7 +122,7 @@ class Traffic:
         self._most_bytes = most_bytes
 
     def count(self, *, sent: int = 0, received: int = 0) -> None:
-        """Raises TooMuch."""
+        """Raises ByteLimitExceeded."""
         self.last_moved_at = time.monotonic()
         self._egress_session.bytes += sent + received
         if self.reached_host is not None:
@@ -133,8 +133,10 @@ class Traffic:
 
 
 class FairSlots:
-    """One who holds as many as are free gets no other before somebody gives one back; who holds the fewest
-    goes first."""
+    """Shares `total` slots between users: the user with the fewest slots goes first.
+
+    A user who holds as many slots as are free waits for a release, so that one user cannot take all.
+    """
 
     def __init__(self, total: int) -> None:
         self._free = total
@@ -143,7 +145,7 @@ class FairSlots:
 
     @asynccontextmanager
     async def one(self, user_id: int, seconds: float) -> AsyncGenerator[None]:
-        """A place until this is left. Raises TimeoutError if there is none within so many seconds."""
+        """Holds a slot. Raises TimeoutError if none is free within `seconds`."""
         await self._acquire(user_id, seconds)
         try:
             yield
@@ -166,7 +168,7 @@ class FairSlots:
 
     def _forget(self, user_id: int, future: asyncio.Future[None]) -> None:
         futures = self._waiting.get(user_id, deque())
-        # One that was given up may have been passed over meanwhile.
+        # `_grant` may have removed a cancelled one already.
         if future in futures:
             futures.remove(future)
             if not futures:

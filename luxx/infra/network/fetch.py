@@ -1,6 +1,6 @@
-"""One request for a user or a model: guarded, with a deadline over all of it, and bounds on all it may bring.
+"""One HTTP request for a user or a model: to checked addresses, with one deadline and bounds on the answer.
 
-What the bytes mean is for those who asked; nothing here knows pages, tools or searches.
+Callers interpret the bytes; nothing here knows pages, tools or searches.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ from luxx.infra.network.transport import (
 from luxx.infra.network.urls import WebUrl, next_url, parse_url
 
 ENCODINGS = "gzip, deflate"
-"""What is asked for; another one, or several on top of each other, is not unpacked."""
+"""The Accept-Encoding of requests; other encodings, or several combined, are not decoded."""
 
 
 class DecompressionError(Exception):
-    """The body is damaged, or packed in a way that was not asked for."""
+    """The body is damaged, or has an unsupported encoding."""
 
 
 _GZIP = b"\x1f\x8b"
@@ -50,7 +50,7 @@ class _Decompress(Protocol):
 
 
 class Inflater:
-    """Unpacks a body as it comes, up to `limit` bytes; `is_full` says that there was more."""
+    """Decompresses a body piece by piece, up to `limit` bytes; `is_full`: there was more."""
 
     def __init__(self, encoding: str, limit: int) -> None:
         self._encoding = _known_encoding(encoding)
@@ -64,13 +64,13 @@ class Inflater:
 
     @property
     def is_whole(self) -> bool:
-        """Whether what came is all of it: nothing was left out, and nothing ends in its middle."""
+        """Whether the body is complete: nothing was dropped, and the compressed data have ended."""
         if self.is_full or self._pending:
             return False
         return self._has_ended or self._inflate is None or self._inflate.eof
 
     def feed(self, piece: bytes) -> None:
-        """Raises NotUnpacked."""
+        """Raises DecompressionError."""
         if self.is_full or self._has_ended or not piece:
             return
         if not self._encoding:
@@ -79,36 +79,36 @@ class Inflater:
         rest = self._pending + piece
         self._pending = b""
         while rest and not (self.is_full or self._has_ended):
-            rest = self._unpack(rest)
+            rest = self._decompress(rest)
 
     @property
     def _remaining(self) -> int:
-        """One byte more than there is room for tells whether there is more."""
+        """One byte more than the limit allows, which shows whether the body is longer."""
         return self._limit - len(self.data) + 1
 
-    def _add(self, unpacked: bytes) -> None:
-        self.data += unpacked
+    def _add(self, data: bytes) -> None:
+        self.data += data
         if len(self.data) > self._limit:
             del self.data[self._limit :]
             self.is_full = True
 
-    def _unpack(self, packed: bytes) -> bytes:
-        """What is left of it for the part that follows, as gzip may have several."""
+    def _decompress(self, data: bytes) -> bytes:
+        """Decompresses one member; returns the data after it, because gzip allows several members."""
         if self._inflate is None or self._inflate.eof:
-            if len(packed) < _HEAD_BYTES:
-                self._pending = packed
+            if len(data) < _HEAD_BYTES:
+                self._pending = data
                 return b""
-            # What follows and is no such part is padding.
-            if self._parts and not (self._encoding == "gzip" and packed.startswith(_GZIP)):
+            # Data after a member that start no other one are padding.
+            if self._parts and not (self._encoding == "gzip" and data.startswith(_GZIP)):
                 self._has_ended = True
                 return b""
             self._parts += 1
             if self._parts > _MOST_PARTS:
                 self.is_full = True
                 return b""
-            self._inflate = _inflate(self._encoding, packed)
+            self._inflate = _inflate(self._encoding, data)
         try:
-            self._add(self._inflate.decompress(packed, self._remaining))
+            self._add(self._inflate.decompress(data, self._remaining))
         except zlib.error as error:
             if self._parts == 1:
                 raise DecompressionError("its compressed body is damaged") from error
@@ -118,7 +118,7 @@ class Inflater:
 
 
 def _known_encoding(encoding: str) -> str:
-    """`gzip`, `deflate`, or nothing."""
+    """`gzip`, `deflate`, or an empty text for no encoding. Raises DecompressionError for another one."""
     match encoding.strip().lower():
         case "" | "identity":
             return ""
@@ -127,13 +127,13 @@ def _known_encoding(encoding: str) -> str:
         case "deflate":
             return "deflate"
         case other:
-            raise DecompressionError(f"its body is packed as {other[:40]!r}, which was not asked for")
+            raise DecompressionError(f"its body has the encoding {other[:40]!r}, which is not supported")
 
 
 def _inflate(encoding: str, beginning: bytes) -> _Decompress:
     if encoding == "gzip":
         return zlib.decompressobj(16 + zlib.MAX_WBITS)
-    # "deflate" means zlib's format, and many servers send the bare one.
+    # "deflate" means zlib's format, but many servers send raw deflate data.
     method, check = beginning[0], int.from_bytes(beginning[:_HEAD_BYTES])
     is_wrapped = method & 0x0F == zlib.DEFLATED and check % 31 == 0
     return zlib.decompressobj(zlib.MAX_WBITS if is_wrapped else -zlib.MAX_WBITS)
@@ -141,18 +141,18 @@ def _inflate(encoding: str, beginning: bytes) -> _Decompress:
 
 USER_AGENT = f"Mozilla/5.0 (compatible; Luxx/{__version__})"
 AT_ONCE = 48
-"""Requests of one server process; more wait for their turn, within their deadline."""
+"""Requests of one server process; others wait, within their deadline."""
 
 SMALL_CHUNK_BYTES = 256
 MAX_SMALL_CHUNKS = 4000
-"""Pieces of a body that may be smaller than that; after them the rest is left unread, as each costs time."""
+"""Pieces of a body that may be smaller than that. After them reading stops, because each piece costs time."""
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_TIMEOUT_WORDS = "did not answer in full"
+_TIMEOUT_TEXT = "did not answer in full"
 
 
 class FetchBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """`seconds` for all of it, redirects and the slowest drip included; `size` in bytes, packed or not."""
+    """`seconds` for the whole request with its redirects; `size`: bytes of the body, compressed or not."""
 
     seconds: float = 25.0
     redirects: int = 5
@@ -160,10 +160,10 @@ class FetchBounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fetched(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer. `content_type` without parameters, in lower case, empty where there is none.
+    """An answer. `content_type` has no parameters, is in lower case, and may be empty.
 
-    `body` is empty where its reading was not wanted, and of a failure; `is_cut`: there was more than was
-    read. `length` as the server gave it.
+    `body` is empty for a status from 400 on, and if the request wanted none of it. `is_cut`: the body is
+    incomplete. `length` is the server's Content-Length.
     """
 
     url: str
@@ -186,13 +186,13 @@ CheckRedirect = Callable[[str, str], Awaitable[None]]
 
 
 async def allow_all_redirects(url: str, target: str) -> None:
-    """The `check_redirect` of a request whose redirects only the guard judges."""
+    """The `check_redirect` of a request whose redirects only the guard checks."""
 
 
 class FetchRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A GET, or with a `form` a POST of it. `size_of` says, by content type, how much is read at most.
+    """A GET, or a POST of the `form`. `size_of(content_type)` returns the maximum bytes to read.
 
-    `check_redirect(url, target)` is awaited before a redirect is followed; what it raises ends the request.
+    `check_redirect(url, target)` is awaited before a redirect is followed; an exception ends the request.
     """
 
     url: str
@@ -203,7 +203,7 @@ class FetchRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fetcher:
-    """One per server. `tls` is for tests with a certificate authority of their own."""
+    """One per server. Tests with their own certificate authority pass `tls`."""
 
     def __init__(
         self,
@@ -219,10 +219,10 @@ class Fetcher:
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def fetch(self, request: FetchRequest, resolve: Resolve | None = None) -> Fetched:
-        """The answer, whatever its status, after its redirects. `resolve` stands in for the guard's own.
+        """The answer of any status, after redirects. `resolve` replaces the guard's DNS lookup.
 
-        Raises InvalidInput for a bad URL, NotAllowed for an address that may not be reached, Unavailable for
-        what the server or the way to it does not give.
+        Raises InvalidInput for a bad URL, NotAllowed for an address that may not be reached, Unavailable if
+        the server cannot be reached or does not answer properly.
         """
         url = parse_url(request.url)
         try:
@@ -230,7 +230,7 @@ class Fetcher:
                 return await self._fetch(url, request, resolve)
         except TimeoutError as error:
             raise Unavailable(
-                f"{url.host} {_TIMEOUT_WORDS} within {self._bounds.seconds:g} seconds"
+                f"{url.host} {_TIMEOUT_TEXT} within {self._bounds.seconds:g} seconds"
             ) from error
 
     async def _fetch(self, url: WebUrl, request: FetchRequest, resolve: Resolve | None) -> Fetched:
@@ -243,14 +243,14 @@ class Fetcher:
             if isinstance(answer, Fetched):
                 return answer
             await request.check_redirect(url.text, answer.text)
-            # A form is for the server it was meant for.
+            # A form is sent to the first server only.
             url, form = answer, None
         raise Unavailable(f"{url.host} redirects more than {self._bounds.redirects} times")
 
     async def _ask(
         self, url: WebUrl, form: bytes | None, request: FetchRequest, resolve: Resolve | None
     ) -> Fetched | WebUrl:
-        """The answer to one request, or where it leads on."""
+        """The answer to one request, or the URL that it redirects to."""
 
         async def addresses_of(host: str, port: int) -> list[str]:
             return await self._guard.addresses_of(host, port, resolve)
@@ -284,14 +284,14 @@ class Fetcher:
 
 
 async def _read_body(body: Inflater, pieces: AsyncGenerator[bytes], size: int) -> bool:
-    """Whether all of it was read: it is not too long, did not come in crumbs, and unpacks to its end."""
-    taken = count = 0
+    """Whether all of it was read: it is not too long, has not too many small pieces, and is complete."""
+    received = count = 0
     async with aclosing(pieces):
         async for piece in pieces:
-            taken += len(piece)
+            received += len(piece)
             count += 1
             body.feed(piece)
-            if body.is_full or taken > size or count > MAX_SMALL_CHUNKS + taken // SMALL_CHUNK_BYTES:
+            if body.is_full or received > size or count > MAX_SMALL_CHUNKS + received // SMALL_CHUNK_BYTES:
                 return False
     return body.is_whole
 
@@ -300,7 +300,7 @@ def _redirected(url: WebUrl, location: str) -> WebUrl:
     try:
         return next_url(url, location)
     except InvalidInput as error:
-        raise Unavailable(f"{url.host} redirects to what cannot be fetched: {error.message}") from error
+        raise Unavailable(f"{url.host} redirects to a URL that cannot be fetched: {error.message}") from error
 
 
 def _content_type(header: str) -> tuple[str, str]:
@@ -318,8 +318,8 @@ def _failure(url: WebUrl, error: Exception) -> Unavailable:
         case ConnectFailed():
             return Unavailable(f"{url.host} cannot be reached: {error}")
         case ResponseTimeout():
-            return Unavailable(f"{url.host} {_TIMEOUT_WORDS} in time")
+            return Unavailable(f"{url.host} {_TIMEOUT_TEXT} in time")
         case DecompressionError():
             return Unavailable(f"{url.host} cannot be read: {error}")
         case _:
-            return Unavailable(f"{url.host} does not speak HTTP as it should, or broke off")
+            return Unavailable(f"{url.host} sent no valid HTTP response, or closed the connection early")

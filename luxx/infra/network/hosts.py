@@ -1,7 +1,7 @@
-"""Hosts and addresses: every spelling read to one, and each public, private or never to be reached.
+"""Hosts and addresses: normalizes each spelling, and classifies them as public, private or forbidden.
 
-The one rule for whatever is connected to on behalf of others: providers, and what tools fetch. Who may
-reach what is private is decided by those who ask.
+All connections on behalf of users use these rules: those to providers, and those of tools. Callers decide
+who may reach private addresses.
 """
 
 import asyncio
@@ -17,17 +17,17 @@ import msgspec
 
 from luxx.errors import ConfigError, InvalidInput, NotAllowed, Unavailable, Unreachable
 
-# Of documentation: no machine has them.
+# Reserved for documentation, so no machine has them.
 _UNASSIGNED = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
 _NOT_OURS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 def is_own_address(text: str) -> bool:
-    """Asks the kernel; nothing is sent."""
+    """Whether this machine has the address. Asks the kernel; sends nothing."""
     family = socket.AF_INET6 if ip_address(text).version == 6 else socket.AF_INET
     if not _can_be_bound(family, text):
         return False
-    # Where anything may be bound, as routers and balancers are set up, this says nothing.
+    # Routers and load balancers may allow to bind any address; there only the route's source is a proof.
     return not _can_be_bound(family, _UNASSIGNED[family]) or _is_route_source(family, text)
 
 
@@ -41,7 +41,7 @@ def _can_be_bound(family: socket.AddressFamily, address: str) -> bool:
 
 
 def _is_route_source(family: socket.AddressFamily, address: str) -> bool:
-    """Whether the way to it begins at it."""
+    """Whether the kernel's route to the address starts at the address itself."""
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as one:
             one.connect((address, 9))
@@ -93,7 +93,7 @@ _NOT_PUBLIC = tuple(
         "fec0::/10",  # site-local, deprecated
     )
 )
-"""What the IANA registries keep for special use, and some Python version calls global."""
+"""Networks that the IANA registries reserve, and that `is_global` of some Python version includes."""
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")
 
@@ -110,7 +110,7 @@ def join_host_port(host: str, port: int) -> str:
 
 
 def parse_host_port(text: str) -> tuple[str, int]:
-    """A `host:port` as an administrator writes it, in canonical spelling. Raises InvalidInput."""
+    """The canonical host and the port of a configured `host:port`. Raises InvalidInput."""
     host, separator, port = text.strip().rpartition(":")
     if not separator or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65536:
         raise InvalidInput(f"'{text}' is not host:port; write it like 127.0.0.1:11434 or [::1]:8080")
@@ -118,9 +118,9 @@ def parse_host_port(text: str) -> tuple[str, int]:
 
 
 def canonical_host(text: str) -> str:
-    """A host as name, dotted IPv4 or IPv6 without brackets, however it was spelled. Raises InvalidInput.
+    """The host as a name, a dotted IPv4 or an IPv6 address without brackets. Raises InvalidInput.
 
-    Numbers are read as `inet_aton` does (octal, hex, fewer than four parts), as resolvers would.
+    Numbers are read as `inet_aton` and resolvers do: octal, hexadecimal, fewer than four parts.
     """
     if text.startswith("["):
         return _canonical_v6(text)
@@ -143,7 +143,7 @@ def _canonical_v6(text: str) -> str:
             raise ValueError(text)
         address = IPv6Address(text[1:-1])
     except ValueError as error:
-        raise InvalidInput(f"the host '{text}' is not a valid IPv6 address (zones are not taken)") from error
+        raise InvalidInput(f"the host '{text}' is not a valid IPv6 address without a zone") from error
     return str(address.ipv4_mapped or address)
 
 
@@ -169,16 +169,16 @@ def _read_number(label: str) -> int:
 
 
 def reach_of_address(text: str) -> Reach:
-    """How an IP address is to be treated; an IPv6 address counts as the worst of what it carries.
+    """The class of an IP address; the strictest one if an IPv6 address embeds IPv4 addresses.
 
-    This machine's own are private, public as they may look.
+    This machine's own addresses count as private, even public ones.
     """
     address = ip_address(text.partition("%")[0])
-    found = {_reach_of_one(address)}
+    reaches = {_reach_of_one(address)}
     if isinstance(address, IPv6Address):
-        found.update(_reach_of_one(inner) for inner in _embedded_ipv4(address))
+        reaches.update(_reach_of_one(inner) for inner in _embedded_ipv4(address))
     for reach in (Reach.FORBIDDEN, Reach.PRIVATE):
-        if reach in found:
+        if reach in reaches:
             return reach
     return Reach.PRIVATE if is_own_address(str(address)) else Reach.PUBLIC
 
@@ -187,14 +187,14 @@ def _reach_of_one(address: IPv4Address | IPv6Address) -> Reach:
     if address in _METADATA_ADDRESSES or address.is_link_local or address.is_multicast:
         return Reach.FORBIDDEN
     if address in _NAT64[0]:
-        return Reach.PUBLIC  # IPv6-only networks reach the public IPv4 world by it; what it carries counts
+        return Reach.PUBLIC  # IPv6-only networks reach public IPv4 by it; the embedded address decides
     if not address.is_global or address.is_reserved or any(address in network for network in _NOT_PUBLIC):
         return Reach.PRIVATE
     return Reach.PUBLIC
 
 
 def _embedded_ipv4(address: IPv6Address) -> list[IPv4Address]:
-    """The IPv4 addresses that an IPv6 address stands for or tunnels to."""
+    """The IPv4 addresses that an IPv6 address maps to or tunnels to."""
     last = IPv4Address(int(address) & 0xFFFFFFFF)
     inner = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
     if any(address in network for network in _NAT64) or (address in _COMPATIBLE and int(address) > 1):
@@ -207,7 +207,7 @@ def _embedded_ipv4(address: IPv6Address) -> list[IPv4Address]:
 
 
 def reach_of_name(host: str) -> Reach | None:
-    """What is clear from a canonical host alone; None where it must be resolved."""
+    """The class of a canonical host if it needs no DNS lookup, else None."""
     try:
         return reach_of_address(host)
     except ValueError:
@@ -220,17 +220,17 @@ def reach_of_name(host: str) -> Reach | None:
 
 
 async def resolve_host(host: str, port: int) -> list[str]:
-    """The addresses of a name, by the system's resolver, at most RESOLVE_SECONDS long. Raises Unreachable."""
+    """The addresses from the system's resolver, within RESOLVE_SECONDS. Raises Unreachable."""
     try:
         async with asyncio.timeout(RESOLVE_SECONDS):
-            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            entries = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError, TimeoutError) as error:
         raise Unreachable(f"the host '{host}' cannot be found; check its spelling and the network") from error
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
 class HostCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a host just now: connect to one of `addresses`, never to the name again."""
+    """The class and the addresses of a host. Connect to one of `addresses`: the name may resolve anew."""
 
     host_port: str
     reach: Reach
@@ -238,9 +238,9 @@ class HostCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def check_host(host: str, port: int, resolve: Callable[[str, int], Awaitable[list[str]]]) -> HostCheck:
-    """How a host, in any spelling, is to be treated: as the worst of its name and its addresses.
+    """Classifies a host in any spelling: the strictest class of its name and all its addresses.
 
-    Raises InvalidInput for what is no host, and whatever `resolve` raises.
+    Raises InvalidInput for an invalid host, and the errors of `resolve`.
     """
     name = canonical_host(f"[{host}]" if ":" in host and not host.startswith("[") else host)
     reach = reach_of_name(name)
@@ -254,7 +254,7 @@ async def check_host(host: str, port: int, resolve: Callable[[str, int], Awaitab
 
 
 def max_reach(*reaches: Reach | None) -> Reach | None:
-    """The strictest of several; None where nothing is known."""
+    """The strictest class; None if all are None."""
     for reach in (Reach.FORBIDDEN, Reach.PRIVATE, Reach.PUBLIC):
         if reach in reaches:
             return reach
@@ -262,7 +262,7 @@ def max_reach(*reaches: Reach | None) -> Reach | None:
 
 
 def is_literal(host: str) -> bool:
-    """Whether a canonical host is an address and no name."""
+    """Whether a canonical host is an address, not a name."""
     try:
         ip_address(host)
     except ValueError:
@@ -274,19 +274,22 @@ Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 
 class WebGuard:
-    """`allow_private`: exact `host:port` entries that may be private; raises ConfigError for a wrong one."""
+    """Decides which addresses tools may connect to.
+
+    `allow_private`: exact `host:port` entries that may be private. Raises ConfigError for an invalid one.
+    """
 
     def __init__(self, allow_private: Collection[str] = (), *, resolve: Resolve = resolve_host) -> None:
         self._resolve = resolve
         self._allowed = frozenset(_entry(text) for text in allow_private)
 
     async def addresses_of(self, host: str, port: int, resolve: Resolve | None = None) -> list[str]:
-        """The addresses to connect to, in order, and no others. `resolve` stands in for the guard's own.
+        """The only addresses to connect to, in order. `resolve` replaces the guard's DNS lookup.
 
-        Raises NotAllowed for what may not be reached, Unavailable where the name cannot be resolved,
-        InvalidInput for what is no host.
+        Raises NotAllowed for a host that may not be reached, Unavailable if the name cannot be resolved,
+        InvalidInput for an invalid host.
         """
-        # Whether there is such a name inside is nobody's business, so it is not looked up.
+        # Refuse private names before the lookup, which would reveal whether they exist.
         self._refuse(reach_of_name(host), join_host_port(host, port))
         try:
             checked = await check_host(host, port, resolve or self._resolve)

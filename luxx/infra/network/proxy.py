@@ -1,7 +1,7 @@
-"""The one way out of a jail: a proxy that reaches listed hosts only, at addresses that the guard lets pass.
+"""The proxy for sandboxed programs: it reaches only listed hosts, at addresses that the guard allows.
 
-It resolves names itself and connects to what was judged. Each request is judged by itself, and a connection
-carries one. Not here: how requests are read and written (proxy_speech), what is told of it (outing).
+The proxy resolves names itself and connects to the checked addresses. A connection carries one request. Not
+here: parsing and writing HTTP (`proxy_http`), the record of hosts and bytes (`egress`).
 """
 
 import asyncio
@@ -26,27 +26,27 @@ from luxx.infra.network.proxy_http import (
     tunnel,
     upstream_request,
 )
+from luxx.infra.network.transport import CONNECT_SECONDS, MOST_ADDRESSES
 from luxx.infra.network.urls import AllowList, WebUrl, parse_url
 
-CONNECT_SECONDS = 5.0
-MOST_ADDRESSES = 4
 AT_ONCE = 256
-"""Connections of all jails of a server process together, shared out by user; more wait."""
+"""Connections of all programs of a server process, shared between users; others wait."""
 WAIT_SECONDS = 30.0
-"""For a place among these."""
+"""How long a connection may wait for a slot."""
 ACCEPT_PAUSE_SECONDS = 0.2
-"""Where the kernel gives no connection; mostly this process has too many files open."""
+"""Pause after `accept` has failed; usually this process has too many open files."""
 NOT_LISTED = "host_not_listed"
 TOO_MANY = "too_many_hosts"
-"""What programs and logs are told; no answer of the API has it."""
+"""Error codes for programs and logs; the API does not use them."""
 
 logger = structlog.get_logger()
 
 
 class ProxyBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one program: connections at once and in all, bytes both ways; seconds of a head, and of silence.
+    """Bounds of one program: connections `at_once` and in all, `size` in bytes of both directions, seconds to
+    send a request head, seconds without traffic.
 
-    Of all of them: connections `altogether`, and seconds of waiting for one of these.
+    For all programs together: `total_connections` at once, and seconds of waiting for one.
     """
 
     at_once: int = 16
@@ -59,7 +59,7 @@ class ProxyBounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PolicyProxy:
-    """One per server, made only where hosts are listed."""
+    """One per server, only if hosts are listed."""
 
     def __init__(self, allow: AllowList, guard: WebGuard, bounds: ProxyBounds | None = None) -> None:
         self.bounds = bounds or ProxyBounds()
@@ -70,28 +70,28 @@ class PolicyProxy:
 
     @asynccontextmanager
     async def serving(self, listener: socket.socket, egress_session: EgressSession) -> AsyncGenerator[None]:
-        """Whoever connects to `listener` goes out as `outing`, until this is left; then all is broken off."""
-        connections_tasks: set[asyncio.Task[None]] = set()
-        accepting = asyncio.create_task(self._accept(listener, egress_session, connections_tasks))
+        """Serves connections to `listener` on behalf of the session; leaving the context aborts them all."""
+        connection_tasks: set[asyncio.Task[None]] = set()
+        accepting = asyncio.create_task(self._accept(listener, egress_session, connection_tasks))
         try:
             yield
         finally:
             accepting.cancel()
             await asyncio.gather(accepting, return_exceptions=True)
             listener.close()
-            for task in list(connections_tasks):
+            for task in list(connection_tasks):
                 task.cancel()
-            await asyncio.gather(*connections_tasks, return_exceptions=True)
-            # What is broken off is closed at the loop's next turn, which may be its last.
+            await asyncio.gather(*connection_tasks, return_exceptions=True)
+            # asyncio closes aborted connections in the loop's next iteration, which may be its last.
             await asyncio.sleep(0)
 
     async def _accept(
         self,
         listener: socket.socket,
         egress_session: EgressSession,
-        connections_tasks: set[asyncio.Task[None]],
+        connection_tasks: set[asyncio.Task[None]],
     ) -> None:
-        """One after the other; what is more than may be at once waits outside, in the kernel's own queue."""
+        """Accepts up to `bounds.at_once` connections; others wait in the kernel's queue."""
         listener.setblocking(False)
         slots = asyncio.Semaphore(self.bounds.at_once)
         while egress_session.connections < self.bounds.connections:
@@ -99,8 +99,8 @@ class PolicyProxy:
             connection = await _accepted(listener)
             egress_session.connections += 1
             task = asyncio.create_task(self._serve_connection(connection, egress_session, slots))
-            connections_tasks.add(task)
-            task.add_done_callback(connections_tasks.discard)
+            connection_tasks.add(task)
+            task.add_done_callback(connection_tasks.discard)
         egress_session.record_refusal("", "too_many_connections", "the program opened too many connections")
         listener.close()
 
@@ -118,17 +118,17 @@ class PolicyProxy:
             slots.release()
 
     async def addresses_of(self, host: str, port: int, egress_session: EgressSession) -> list[str]:
-        """Where to connect for a canonical host. Raises NotAllowed, Unavailable, InvalidInput."""
-        where = join_host_port(host, port)
+        """The addresses to connect to for a canonical host. Raises NotAllowed, Unavailable, InvalidInput."""
+        host_port = join_host_port(host, port)
         if not self._allow.allows(host, port):
-            raise NotAllowed(f"{where} is not one of the hosts that programs may reach", kind=NOT_LISTED)
-        if not egress_session.may_connect(where):
-            raise NotAllowed(f"{where} is one host more than a program may reach", kind=TOO_MANY)
+            raise NotAllowed(f"{host_port} is not one of the hosts that programs may reach", kind=NOT_LISTED)
+        if not egress_session.may_connect(host_port):
+            raise NotAllowed(f"{host_port} is one host more than a program may reach", kind=TOO_MANY)
         return await self._guard.addresses_of(host, port, egress_session.resolve)
 
 
 class _ProxyConnection:
-    """One connection of a jail."""
+    """One connection of a program."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class _ProxyConnection:
         )
 
     async def run(self, slot: AbstractAsyncContextManager[None]) -> None:
-        """Never raises but when cancelled. Nothing is read before there is a `place` for it."""
+        """Serves the connection once it has its slot. Raises nothing but CancelledError."""
         try:
             await self._serve_at(slot)
         except ByteLimitExceeded:
@@ -165,7 +165,7 @@ class _ProxyConnection:
             try:
                 await stack.enter_async_context(slot)
             except TimeoutError:
-                await self._refuse(503, "", "too_busy", "too many programs are outside; try again later")
+                await self._refuse(503, "", "too_busy", "too many programs use the network; try again later")
             else:
                 await self._serve()
             await self._client.close()
@@ -178,7 +178,8 @@ class _ProxyConnection:
             await self._refuse(408, "", "slow_request", "the request did not come in time")
             return
         except h11.RemoteProtocolError as error:
-            await self._refuse(error.error_status_hint, "", "bad_request", f"this is no request: {error}")
+            text = f"the request is not valid HTTP: {error}"
+            await self._refuse(error.error_status_hint, "", "bad_request", text)
             return
         if isinstance(request, h11.Request):
             await self._handle_request(request)
@@ -195,17 +196,17 @@ class _ProxyConnection:
         except InvalidInput as error:
             await self._refuse(400, target, "bad_request", error.message)
             return
-        where = join_host_port(host, port)
+        host_port = join_host_port(host, port)
         try:
             addresses = await self._proxy.addresses_of(host, port, self._egress_session)
             reader, writer = await _connected(addresses, port)
         except NotAllowed as error:
-            await self._refuse(403, where, error.kind, error.message)
+            await self._refuse(403, host_port, error.kind, error.message)
             return
         except (Unavailable, InvalidInput) as error:
-            await self._refuse(502, where, error.kind, error.message)
+            await self._refuse(502, host_port, error.kind, error.message)
             return
-        self._traffic.reached_host = self._egress_session.record_connection(where)
+        self._traffic.reached_host = self._egress_session.record_connection(host_port)
         bounds = self._proxy.bounds
         upstream = HttpPeer(
             h11.CLIENT, reader, writer, self._traffic, bounds.idle_seconds, self._proxy.chunk_throttle
@@ -223,21 +224,22 @@ class _ProxyConnection:
         try:
             await upstream.send(upstream_request(url, request))
         except h11.ProtocolError as error:
-            text = f"this is no request: {error}"
+            text = f"the request is not valid HTTP: {error}"
             await self._refuse(error.error_status_hint, url.authority, "bad_request", text)
             return
         sending = asyncio.create_task(forward_body(self._client, upstream))
         answering = asyncio.create_task(self._answer(url, upstream))
         try:
             await asyncio.wait({sending, answering}, return_when=asyncio.FIRST_COMPLETED)
-            if (broken := _broken_off(sending)) is None or answering.done():
+            if (error := _request_error(sending)) is None or answering.done():
                 await answering
                 return
             answering.cancel()
             await asyncio.gather(answering, return_exceptions=True)
-            if isinstance(broken, ByteLimitExceeded):
-                raise broken
-            await self._refuse(400, url.authority, "bad_request", f"this is no request: {broken}")
+            if isinstance(error, ByteLimitExceeded):
+                raise error
+            text = f"the request is not valid HTTP: {error}"
+            await self._refuse(400, url.authority, "bad_request", text)
         finally:
             sending.cancel()
             answering.cancel()
@@ -247,12 +249,13 @@ class _ProxyConnection:
         try:
             answer = await read_response_head(upstream)
         except (OSError, TimeoutError, h11.RemoteProtocolError) as error:
-            await self._refuse(502, url.authority, "bad_answer", f"{url.host} gave no answer: {error}")
+            await self._refuse(502, url.authority, "bad_answer", f"{url.host} did not answer: {error}")
             return
         await forward_response(answer, upstream, self._client)
 
-    async def _refuse(self, status: int, where: str, kind: str, reason: str) -> None:
-        self._egress_session.record_refusal(where, kind, reason)
+    async def _refuse(self, status: int, host_port: str, kind: str, reason: str) -> None:
+        """Records the refusal and answers with it, or aborts if the answer has begun."""
+        self._egress_session.record_refusal(host_port, kind, reason)
         if self._client.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self._client.abort()
             return
@@ -269,14 +272,14 @@ class _ProxyConnection:
         await self._client.send(h11.EndOfMessage())
 
 
-def _broken_off(sending: asyncio.Task[None]) -> Exception | None:
-    """What is wrong with a request that ended; a host that takes no more of it may have answered."""
+def _request_error(sending: asyncio.Task[None]) -> Exception | None:
+    """The error of the program's request body, if any. An error of the host is none: it may have answered."""
     error = sending.exception() if sending.done() else None
     return error if isinstance(error, ByteLimitExceeded | h11.RemoteProtocolError) else None
 
 
 async def _accepted(listener: socket.socket) -> socket.socket:
-    """The next connection. What the kernel cannot give now it may give later, so there is no failure."""
+    """The next connection. Retries if `accept` fails, because the kernel's shortage may pass."""
     loop, is_logged = asyncio.get_running_loop(), False
     while True:
         try:
@@ -291,7 +294,7 @@ async def _accepted(listener: socket.socket) -> socket.socket:
 
 
 async def _opened(connection: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """From here on the socket is the streams' to close."""
+    """Streams on the socket; closing them closes the socket."""
     try:
         return await asyncio.open_connection(sock=connection, limit=PIECE)
     except BaseException:
@@ -300,14 +303,14 @@ async def _opened(connection: socket.socket) -> tuple[asyncio.StreamReader, asyn
 
 
 def _request_url(target: str) -> WebUrl:
-    """The URL of a request that is not for a tunnel. Raises InvalidInput."""
+    """The URL of a request other than CONNECT. Raises InvalidInput."""
     if not target.lower().startswith("http://"):
-        raise InvalidInput("a proxy takes http:// addresses, and CONNECT for everything else")
+        raise InvalidInput("the proxy accepts http:// URLs, and CONNECT for everything else")
     return parse_url(target)
 
 
 async def _connected(addresses: list[str], port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to the first address that takes one. Raises Unavailable."""
+    """A connection to the first address that accepts one. Raises Unavailable."""
     text = "the name has no address"
     for address in addresses[:MOST_ADDRESSES]:
         try:
@@ -317,9 +320,9 @@ async def _connected(addresses: list[str], port: int) -> tuple[asyncio.StreamRea
             text = "connecting took too long"
         except OSError as error:
             text = error.strerror or "no connection"
-    raise Unavailable(f"there is no connection: {text}")
+    raise Unavailable(f"the connection failed: {text}")
 
 
 def _reason_phrase(text: bytes) -> bytes:
-    """What a reason phrase may hold."""
+    """The text cut to 200 characters, with `?` for those that a reason phrase must not contain."""
     return bytes(one if 32 <= one < 127 else 63 for one in text[:200])

@@ -1,7 +1,7 @@
-"""Both ends of a proxy's connection, in HTTP/1.1: read into events, and written anew from these.
+"""Both peers of a proxied HTTP/1.1 connection: parses messages into events and serializes them again.
 
-What one end says reaches the other only as what it was understood to be, so nothing can mean one thing
-here and another there. Which host may be spoken to is the proxy's to decide.
+The proxy forwards parsed events, never raw bytes, so the two peers cannot understand a message differently
+(request smuggling). Not here: which hosts are allowed (`proxy`).
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from luxx.infra.network.urls import WebUrl
 HEAD_BYTES = 32 * 1024
 PIECE = 64 * 1024
 READ_BYTES = 4096
-"""At a time where it is parsed: a parser hands out all the crumbs of a read without a pause."""
-MOST_PRELIMINARY = 16
+"""Bytes of one read of parsed data: the parser returns all small chunks of a read without a pause."""
+MOST_INFORMATIONAL = 16
 MOST_HEADERS = 200
 _MANY_SMALL_CHUNKS = 64
-"""Pieces in one read that are too small to be passed over."""
+"""From this many chunks in one read on, the sender is throttled."""
 LINGER_SECONDS, LINGER_BYTES = 1.0, 1024 * 1024
 
 HeaderList = list[tuple[bytes, bytes]]
@@ -42,20 +42,22 @@ _HOP_BY_HOP = frozenset(
 
 
 class SmallChunkThrottle:
-    """Makes those who send crumbs, which take long to read, wait for each other: of all that one proxy
-    serves, they get a fifth of the time."""
+    """Makes connections that send many small chunks wait for each other, because parsing these takes long.
+
+    All of them together get a fifth of the time.
+    """
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
 
     async def pause(self, seconds: float) -> None:
-        """After reading so long."""
+        """Wait four times the `seconds` that parsing took."""
         async with self._lock:
             await asyncio.sleep(4 * seconds)
 
 
 class HttpPeer:
-    """One end: a SERVER to the jail, a CLIENT to the host."""
+    """One peer. The proxy's role is SERVER towards the program, CLIENT towards the host."""
 
     def __init__(
         self,
@@ -75,7 +77,7 @@ class HttpPeer:
         self._is_client = role is h11.SERVER
 
     async def read(self, most: int) -> bytes:
-        """What came; empty at its end. Raises TimeoutError after a while without traffic either way."""
+        """The next bytes; empty at the end. Raises TimeoutError after `idle_seconds` without any traffic."""
         while True:
             try:
                 async with asyncio.timeout(self._idle_seconds):
@@ -91,7 +93,7 @@ class HttpPeer:
         return data
 
     async def write(self, data: bytes | None) -> None:
-        """Raises TimeoutError where none of it is taken for a while, without traffic either way."""
+        """Raises TimeoutError if the peer takes nothing for `idle_seconds`, without any other traffic."""
         if not data:
             return
         self.writer.write(data)
@@ -108,11 +110,11 @@ class HttpPeer:
                     raise
 
     async def next(self) -> h11.Event:
-        """The next thing said; ConnectionClosed at the end. Raises RemoteProtocolError."""
+        """The next event; ConnectionClosed at the end. Raises RemoteProtocolError."""
         while True:
             event = self.http.next_event()
             if event is h11.PAUSED:
-                # More than one request on one connection is never looked at.
+                # A second request on the connection is ignored.
                 return h11.ConnectionClosed()
             if event is not h11.NEED_DATA:
                 assert isinstance(event, h11.Event)
@@ -123,7 +125,7 @@ class HttpPeer:
             self.http.receive_data(await self.read(READ_BYTES))
 
     async def body(self) -> AsyncGenerator[bytes]:
-        """What follows a head, all that one read brought at a time. Raises RemoteProtocolError."""
+        """The body, one piece for each read. Raises RemoteProtocolError."""
         event = await self.next()
         while True:
             began, pieces = time.monotonic(), list[bytes]()
@@ -136,7 +138,7 @@ class HttpPeer:
             if isinstance(event, h11.EndOfMessage):
                 return
             if event is not h11.NEED_DATA:
-                raise h11.RemoteProtocolError("it broke off")
+                raise h11.RemoteProtocolError("the body is incomplete")
             if len(pieces) >= _MANY_SMALL_CHUNKS:
                 await self._chunk_throttle.pause(seconds)
             event = await self.next()
@@ -145,7 +147,7 @@ class HttpPeer:
         await self.write(self.http.send(event))
 
     async def close(self) -> None:
-        """Let it read to the end what was said: what it still sends would else break that off."""
+        """Read for up to LINGER_SECONDS, then close: unread data would reset the connection."""
         with suppress(OSError, TimeoutError):
             if self.writer.can_write_eof():
                 self.writer.write_eof()
@@ -156,19 +158,20 @@ class HttpPeer:
         self.writer.close()
 
     def abort(self) -> None:
-        """Break it off, so that nobody takes what came for all of it."""
+        """Reset the connection, so that the peer does not take a partial message for a complete one."""
         self.writer.transport.abort()
 
 
 def upstream_request(url: WebUrl, request: h11.Request) -> h11.Request:
-    """The request as the host is to get it, whose name is the judged one whatever the program's `Host` says.
+    """The request for the host. Its `Host` is the checked name; the program's own `Host` is dropped.
 
-    Raises RemoteProtocolError where its length is said in two ways, or too much is said.
+    Raises RemoteProtocolError for a request with two lengths, or with too many headers.
     """
     _require_few(request.headers)
     names = {name for name, _ in request.headers}
     if b"transfer-encoding" in names and b"content-length" in names:
-        raise h11.RemoteProtocolError("its length is said in two ways", error_status_hint=400)
+        problem = "it has both Transfer-Encoding and Content-Length"
+        raise h11.RemoteProtocolError(problem, error_status_hint=400)
     headers = [(b"host", url.authority.encode()), (b"connection", b"close")]
     headers += [one for one in _end_to_end(request.headers) if one[0] != b"host"]
     if b"transfer-encoding" in names:
@@ -177,7 +180,7 @@ def upstream_request(url: WebUrl, request: h11.Request) -> h11.Request:
 
 
 async def forward_body(client: HttpPeer, upstream: HttpPeer) -> None:
-    """The rest of a request. Raises RemoteProtocolError where it breaks off."""
+    """Forward the body of a request. Raises RemoteProtocolError if it is incomplete."""
     async with aclosing(client.body()) as pieces:
         async for piece in pieces:
             await upstream.send(h11.Data(data=piece))
@@ -185,19 +188,19 @@ async def forward_body(client: HttpPeer, upstream: HttpPeer) -> None:
 
 
 async def read_response_head(upstream: HttpPeer) -> h11.Response:
-    """Raises RemoteProtocolError where there is none."""
-    for _ in range(MOST_PRELIMINARY):
+    """The head after any informational responses. Raises RemoteProtocolError if there is none."""
+    for _ in range(MOST_INFORMATIONAL):
         event = await upstream.next()
         if isinstance(event, h11.Response):
             _require_few(event.headers)
             return event
         if not isinstance(event, h11.InformationalResponse):
             break
-    raise h11.RemoteProtocolError("it gave no answer")
+    raise h11.RemoteProtocolError("it sent no response")
 
 
 async def forward_response(answer: h11.Response, upstream: HttpPeer, client: HttpPeer) -> None:
-    """The answer whose head has come, to its end."""
+    """Send the response with its body to the program."""
     headers = [*_end_to_end(answer.headers), (b"connection", b"close")]
     await client.send(h11.Response(status_code=answer.status_code, headers=headers, reason=answer.reason))
     async with aclosing(upstream.body()) as pieces:
@@ -212,17 +215,20 @@ def _require_few(headers: Iterable[tuple[bytes, bytes]]) -> None:
 
 
 def _end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> HeaderList:
-    """Without those that are for the next hop only, or named as such. Names are in lower case."""
-    given = list(headers)
+    """The headers without hop-by-hop ones and those that `Connection` names. Names are in lower case."""
+    all_headers = list(headers)
     named = {
-        part.strip().lower() for name, value in given if name == b"connection" for part in value.split(b",")
+        part.strip().lower()
+        for name, value in all_headers
+        if name == b"connection"
+        for part in value.split(b",")
     }
-    left_out = _HOP_BY_HOP | (named - {b"host", b"content-length"})
-    return [(name, value) for name, value in given if name not in left_out]
+    dropped = _HOP_BY_HOP | (named - {b"host", b"content-length"})
+    return [(name, value) for name, value in all_headers if name not in dropped]
 
 
 async def tunnel(client: HttpPeer, upstream: HttpPeer) -> None:
-    """Pass bytes both ways until both have ended, or one breaks off."""
+    """Copy bytes in both directions until both have ended or one fails."""
     early, _ = client.http.trailing_data
     await upstream.write(early)
     directions = [asyncio.create_task(_copy(client, upstream)), asyncio.create_task(_copy(upstream, client))]

@@ -1,7 +1,7 @@
-"""The transport under every request that a user or a model can steer: it connects to checked addresses only.
+"""The HTTP transport of requests whose URL a user or a model chooses: it connects to checked addresses only.
 
-A name is resolved once for each connection, its answers are judged, and the connection goes to one of
-these addresses as such, so that nothing after the check resolves again; TLS verifies the name.
+The caller resolves and checks the name once per request. The connection goes to one of these addresses, so
+nothing resolves the name again after the check (DNS rebinding). TLS verifies the name.
 """
 
 import asyncio
@@ -17,24 +17,24 @@ from luxx.infra.network.urls import WebUrl
 
 READ_BYTES = 4096
 HEAD_BYTES = 128 * 1024
-"""What may come before the body: preliminary answers, and a head that may have 100 KB."""
+"""Bytes before the body: informational responses, and a head of up to 100 KB."""
 
 
 class BoundedBackend(httpcore.AsyncNetworkBackend):
-    """For the connection of one request."""
+    """A network backend for one request, which bounds the bytes before the body."""
 
     def __init__(self) -> None:
-        # Its type is that of a stand-in, for where the library's own library is missing.
+        # httpcore declares a placeholder type for the case that anyio is missing.
         self._inner = cast(httpcore.AsyncNetworkBackend, httpcore.AnyIOBackend())
         self._before_body = 0
         self._has_head = False
 
     def head_received(self) -> None:
-        """What comes from now on is the body, which others bound."""
+        """Stop counting: what follows is the body, which the caller bounds."""
         self._has_head = True
 
     def count_received(self, size: int) -> None:
-        """Raises RemoteProtocolError where too much comes without a body."""
+        """Raises RemoteProtocolError if too many bytes precede the body."""
         self._before_body += size
         if not self._has_head and self._before_body > HEAD_BYTES:
             raise httpcore.RemoteProtocolError("too much before the body")
@@ -52,15 +52,15 @@ class BoundedBackend(httpcore.AsyncNetworkBackend):
 
 
 class _Stream(httpcore.AsyncNetworkStream):
-    def __init__(self, inner: httpcore.AsyncNetworkStream, wire: BoundedBackend) -> None:
+    def __init__(self, inner: httpcore.AsyncNetworkStream, backend: BoundedBackend) -> None:
         self._inner = inner
-        self._wire = wire
+        self._backend = backend
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        # What has come already is handed over without a pause.
+        # Buffered data would be returned without giving other tasks a chance to run.
         await asyncio.sleep(0)
         data = await self._inner.read(min(max_bytes, READ_BYTES), timeout)
-        self._wire.count_received(len(data))
+        self._backend.count_received(len(data))
         return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
@@ -72,7 +72,7 @@ class _Stream(httpcore.AsyncNetworkStream):
     async def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.AsyncNetworkStream:
-        return _Stream(await self._inner.start_tls(ssl_context, server_hostname, timeout), self._wire)
+        return _Stream(await self._inner.start_tls(ssl_context, server_hostname, timeout), self._backend)
 
     def get_extra_info(self, info: str) -> object:
         return self._inner.get_extra_info(info)
@@ -80,26 +80,26 @@ class _Stream(httpcore.AsyncNetworkStream):
 
 CONNECT_SECONDS = 5.0
 MOST_ADDRESSES = 4
-"""Of one name that are tried in turn."""
+"""How many addresses of a name are tried."""
 
 _PIECES_WITHOUT_PAUSE = 64
-"""After so many small pieces of a body others get their turn."""
+"""After this many small pieces of a body, other tasks may run."""
 
 
 class ConnectFailed(Exception):
-    """There is no connection; its words say why."""
+    """There is no connection; the message says why."""
 
 
 class ResponseTimeout(Exception):
-    """Something did not come in time."""
+    """The server did not answer in time."""
 
 
 class BadResponse(Exception):
-    """What came is no answer, or it broke off."""
+    """The server sent no valid HTTP response, or an incomplete one."""
 
 
 class WireRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A GET, or a POST of a `form` that is encoded already. `seconds` for each wait."""
+    """A GET, or a POST of the encoded `form`. `seconds`: the timeout of each wait."""
 
     url: WebUrl
     headers: dict[str, str]
@@ -108,23 +108,23 @@ class WireRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WireAnswer:
-    """The head of an answer; `pieces` reads its body, packed as it came."""
+    """The head of an answer; `pieces` reads its body without decompressing it."""
 
     def __init__(self, response: httpcore.Response) -> None:
         self.status = response.status
         self._response = response
 
     def values(self, name: str) -> list[str]:
-        """Of all fields of that name, in lower case."""
+        """The values of all headers with this name, which is in lower case."""
         wanted = name.encode()
         return [_text(value) for field, value in self._response.headers if field.lower() == wanted]
 
     def value(self, name: str) -> str:
-        """Of the first field of that name; empty where there is none."""
+        """The value of the first header with this name; empty if there is none."""
         return next(iter(self.values(name)), "")
 
     async def pieces(self) -> AsyncGenerator[bytes]:
-        """Raises TooSlow and BadAnswer."""
+        """Raises ResponseTimeout and BadResponse."""
         count = 0
         with _translated_errors():
             async for piece in self._response.aiter_stream():
@@ -140,16 +140,18 @@ async def open_response(
     addresses_of: Callable[[str, int], Awaitable[Sequence[str]]],
     tls: ssl.SSLContext,
 ) -> AsyncGenerator[WireAnswer]:
-    """The answer of the first address that takes a connection. Cookies and proxies are not used.
+    """The answer from the first address that accepts a connection. Uses neither cookies nor proxies.
 
-    `addresses_of(host, port)` gives the addresses that may be connected to, or raises. Raises NotConnected,
-    TooSlow and BadAnswer.
+    `addresses_of(host, port)` returns the checked addresses, or raises. Raises ConnectFailed,
+    ResponseTimeout and BadResponse.
     """
-    wire = BoundedBackend()
-    # No connection is kept: one to an address, verified for a name, must not serve another name.
-    async with httpcore.AsyncConnectionPool(tls, max_keepalive_connections=0, network_backend=wire) as pool:
+    backend = BoundedBackend()
+    # No keep-alive: a connection to an address, verified for one name, must not serve another name.
+    async with httpcore.AsyncConnectionPool(
+        tls, max_keepalive_connections=0, network_backend=backend
+    ) as pool:
         response = await _sent(pool, request, await addresses_of(request.url.host, request.url.port))
-        wire.head_received()
+        backend.head_received()
         try:
             if response.status < 200:
                 raise BadResponse(f"status {response.status}")
@@ -173,7 +175,7 @@ async def _sent(
 
 
 def _request_to_address(request: WireRequest, address: str) -> httpcore.Request:
-    """The request to an address in place of a name."""
+    """The httpcore request, with the address in place of the name in its URL."""
     url, form, wait = request.url, request.form, request.seconds
     headers = {"Host": url.authority, **request.headers}
     if form is not None:
@@ -197,7 +199,7 @@ def _request_to_address(request: WireRequest, address: str) -> httpcore.Request:
 
 @contextmanager
 def _translated_errors() -> Generator[None]:
-    """Whatever the library, its parsers and TLS raise, as one of three."""
+    """Translates errors of httpcore, its parsers and TLS to one of this module's three."""
     try:
         yield
     except (httpcore.ConnectTimeout, httpcore.PoolTimeout) as error:
@@ -207,7 +209,7 @@ def _translated_errors() -> Generator[None]:
     except httpcore.TimeoutException as error:
         raise ResponseTimeout from error
     except (httpcore.NetworkError, httpcore.ProtocolError, OSError, ValueError) as error:
-        # TLS that breaks after its handshake is an OSError.
+        # A TLS failure after the handshake is an OSError.
         raise BadResponse(type(error).__name__) from error
 
 

@@ -1,4 +1,4 @@
-"""URLs as people, models and pages write them, read so that every later parser sees the same host."""
+"""Parses URLs so that every later parser sees the same host, and the list of allowed hosts."""
 
 import re
 from collections.abc import Iterable
@@ -18,9 +18,9 @@ from luxx.infra.network.hosts import (
 
 MAX_URL = 4096
 _BAD = re.compile(r"[\s\\\x00-\x20\x7f\ud800-\udfff]")
-# What a path or a query says as it is, on the wire; what is encoded already stays as it is.
-_PLAIN = "!$%&'()*+,-./:;=?@[]_|~^"
-# Below it lives what must not be spoken to in HTTP: mail, shells, printers, databases of old.
+# Characters of a target that are not percent-encoded on the wire; `%` keeps existing encodings.
+_UNENCODED = "!$%&'()*+,-./:;=?@[]_|~^"
+# Lower ports belong to services that must not receive HTTP requests, such as mail and SSH.
 _FIRST_FREE_PORT = 1024
 
 
@@ -34,9 +34,9 @@ class WebUrl(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def authority(self) -> str:
-        """The host, with its port where that is not the usual one."""
-        where = join_host_port(self.host, self.port)
-        return where.rpartition(":")[0] if DEFAULT_PORTS[self.scheme] == self.port else where
+        """The host, with the port unless it is the scheme's default."""
+        host_port = join_host_port(self.host, self.port)
+        return host_port.rpartition(":")[0] if DEFAULT_PORTS[self.scheme] == self.port else host_port
 
     @property
     def text(self) -> str:
@@ -44,12 +44,12 @@ class WebUrl(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def target_on_the_wire(self) -> bytes:
-        """With everything encoded that a request cannot say as it is."""
-        return quote(self.target, safe=_PLAIN).encode()
+        """The target with all other characters percent-encoded."""
+        return quote(self.target, safe=_UNENCODED).encode()
 
 
 def parse_url(text: str) -> WebUrl:
-    """The URL written in `text`. Raises InvalidInput with a sentence saying what is wrong with it."""
+    """The URL in `text`. Raises InvalidInput with a sentence that says what is wrong with it."""
     text = text.strip()
     if not text or len(text) > MAX_URL:
         raise InvalidInput(f"a URL has 1 to {MAX_URL:,} characters")
@@ -64,12 +64,12 @@ def parse_url(text: str) -> WebUrl:
     if scheme not in DEFAULT_PORTS:
         raise InvalidInput(f"'{_shown(text)}' does not begin with http:// or https://")
     if "@" in parts.netloc:
-        raise InvalidInput("a URL with a user name or password in it is not fetched")
+        raise InvalidInput("the URL contains a user name or password; remove it")
     if not parts.hostname:
         raise InvalidInput(f"'{_shown(text)}' has no host")
     port = DEFAULT_PORTS[scheme] if port is None else port
     if port < _FIRST_FREE_PORT and port not in DEFAULT_PORTS.values():
-        raise InvalidInput(f"port {port} is not one of the web: it must be 80, 443, or 1024 and above")
+        raise InvalidInput(f"port {port} is not allowed: the port must be 80, 443, or 1024 and above")
     target = parts.path or "/"
     if not target.startswith("/"):
         raise InvalidInput(f"'{_shown(text)}' is not a valid URL")
@@ -79,7 +79,7 @@ def parse_url(text: str) -> WebUrl:
 
 
 def next_url(url: WebUrl, location: str) -> WebUrl:
-    """Where a redirect leads. Raises InvalidInput."""
+    """The target of a redirect. Raises InvalidInput."""
     try:
         return parse_url(urljoin(url.text, location))
     except ValueError as error:
@@ -97,7 +97,7 @@ def _shown(text: str) -> str:
 
 
 DEFAULT_PORT_SET = frozenset(DEFAULT_PORTS.values())
-"""Of an entry without a port."""
+"""The ports of an entry without a port."""
 
 _PORT = re.compile(r"(.+):([0-9]{1,5})")
 _WILDCARD = "*."
@@ -105,7 +105,7 @@ _FORMAT_HINT = "write it like example.org, example.org:8443 or *.example.org"
 
 
 class AllowedHost(msgspec.Struct, frozen=True, kw_only=True):
-    """`host` is canonical; with `is_suffix` it stands for all names below it, and not for itself."""
+    """`host` is canonical. `is_suffix`: the entry means all names below `host`, and not `host` itself."""
 
     host: str
     ports: frozenset[int]
@@ -117,7 +117,7 @@ class AllowedHost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AllowList:
-    """Raises InvalidInput for an entry that is none."""
+    """Raises InvalidInput for an invalid entry."""
 
     def __init__(self, entries: Iterable[str]) -> None:
         self._entries = tuple(allowed_host(text) for text in entries)
@@ -128,21 +128,23 @@ class AllowList:
 
 
 def allowed_host(text: str) -> AllowedHost:
-    """One entry. Raises InvalidInput."""
+    """Parses one entry. Raises InvalidInput."""
     name, ports = text.strip(), DEFAULT_PORT_SET
     is_suffix = name.startswith(_WILDCARD)
     name = name.removeprefix(_WILDCARD)
     if (match := _PORT.fullmatch(name)) is not None and not name.endswith("]"):
         name, ports = match[1], frozenset({int(match[2])})
     if not all(0 < port < 65536 for port in ports):
-        raise InvalidInput(f"'{text}' has no port that there is; {_FORMAT_HINT}")
+        raise InvalidInput(f"'{text}' has an invalid port; {_FORMAT_HINT}")
     try:
         host = canonical_host(name)
     except InvalidInput as error:
         raise InvalidInput(f"'{text}' is not a host; {_FORMAT_HINT}") from error
     if is_suffix and (is_literal(host) or "." not in host):
-        raise InvalidInput(f"'{text}' would open too much; name at least two parts, as in *.example.org")
+        raise InvalidInput(f"'{text}' allows too many hosts; name at least two parts, as in *.example.org")
     if reach_of_name(host) is Reach.FORBIDDEN:
-        where = join_host_port(host, min(ports))
-        raise InvalidInput(f"{where} is a metadata or link-local address, which is never reached; remove it")
+        host_port = join_host_port(host, min(ports))
+        raise InvalidInput(
+            f"{host_port} is a metadata or link-local address, which is never reached; remove it"
+        )
     return AllowedHost(host=host, ports=ports, is_suffix=is_suffix)

@@ -19,9 +19,9 @@ from luxx.tools.core import CommandPermission, Risk, ToolContext, ToolDefinition
 from luxx.tools.factory import tool
 from luxx.tools.marks import SaveFigures, save_no_figures
 from luxx.tools.sandbox.changes import FileChanges, changes_between, snapshot_files
-from luxx.tools.sandbox.inside import FIGURES
 from luxx.tools.sandbox.plan import ProgramLimits
 from luxx.tools.sandbox.process import ExceededLimit, ProgramResult
+from luxx.tools.sandbox.python_main import FIGURES
 from luxx.tools.sandbox.service import Sandbox
 
 MAX_SECONDS = 3600

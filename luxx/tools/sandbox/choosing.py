@@ -1,4 +1,4 @@
-"""Which backend holds programs in on this host: each is tried with a program in it, and says why not."""
+"""Chooses the backend for this host: runs a test program in each, and reports why one fails."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ from luxx.tools.sandbox.landlock import LEAST_ABI, Landlock, Unprotected, landlo
 from luxx.tools.sandbox.plan import Backend, Interpreter, ProgramLimits, ProgramSpec, SandboxSettings
 from luxx.tools.sandbox.process import SandboxProcess
 
-_ASK_SECONDS = 10.0
+_QUERY_SECONDS = 10.0
 _QUERY_CODE = (
     "import os, sys; print(os.path.realpath(sys.executable)); "
     "print(sys.base_prefix); print(sys.base_exec_prefix)"
@@ -33,32 +33,32 @@ _SHOWN_ANYWAY = "/usr"
 
 
 async def find_interpreters(configured: str) -> list[Interpreter]:
-    """In the order to try them; only the configured one where there is one."""
+    """The Pythons to try, in order: the configured one, else the server's own and the system's."""
     if configured:
         queried = await _query(configured)
         return [] if queried is None else [queried]
-    found = [own_interpreter()]
+    interpreters = [own_interpreter()]
     system = shutil.which("python3", path=_SYSTEM_PATH)
     queried = None if system is None else await _query(system)
-    if queried is not None and queried.program != found[0].program:
-        found.append(queried)
-    return found
+    if queried is not None and queried.program != interpreters[0].program:
+        interpreters.append(queried)
+    return interpreters
 
 
 def own_interpreter() -> Interpreter:
-    """The Python below the server's own environment."""
+    """The base Python of the server's virtual environment."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     program = os.path.realpath(Path(sys.base_prefix) / "bin" / f"python{version}")
     return _interpreter(program, {sys.base_prefix, sys.base_exec_prefix})
 
 
 def environments_of(interpreters: list[Interpreter]) -> list[Path]:
-    """Where other programs of these Pythons, and the server, keep their packages: not for a jail to see."""
-    found = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
+    """The package directories of the server and of these Pythons, which programs must not see."""
+    directories = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
     for one in interpreters:
         for prefix in one.prefixes:
-            found.update(Path(prefix).glob("lib*/python3*/site-packages"))
-    return sorted(found)
+            directories.update(Path(prefix).glob("lib*/python3*/site-packages"))
+    return sorted(directories)
 
 
 async def _query(program: str) -> Interpreter | None:
@@ -69,7 +69,7 @@ async def _query(program: str) -> Interpreter | None:
     except OSError:
         return None
     try:
-        async with asyncio.timeout(_ASK_SECONDS):
+        async with asyncio.timeout(_QUERY_SECONDS):
             stdout, _ = await process.communicate()
     except TimeoutError:
         process.kill()
@@ -86,14 +86,14 @@ def _interpreter(program: str, prefixes: set[str]) -> Interpreter:
 
 
 SANDBOX_UID = 65533
-"""Whom jails of a root server run as: nobody else's number, and one that containers map too."""
+"""The user that programs of a root server run as: a number that no account uses and that containers map."""
 
 _WORKSPACE_PROBE = ("sh", "-c", "echo written > probe && cat probe && rm probe")
 _PROBE = ProgramLimits(seconds=10, cpu_seconds=10)
 OWN_FILES = ("config.yaml", ".env")
-"""In the directory that the server is started in."""
+"""The server's own files in its working directory."""
 _NOT_NEEDED = "not needed: bubblewrap is in force"
-_NOT_ASKED = "tools.sandbox asks for another"
+_NOT_CONFIGURED = "tools.sandbox selects another one"
 
 
 class BackendStatus(StrEnum):
@@ -104,9 +104,9 @@ class BackendStatus(StrEnum):
 
 
 class BackendReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How a backend stands here; `reason` says why it is not in force, and is empty where it is.
+    """The status of a backend on this host. `reason`: why it is not in force; empty if it is.
 
-    `said` is what the failing program itself said; it is for the operator.
+    `output` is the last line that the failing program printed, for the operator.
     """
 
     name: str
@@ -116,7 +116,7 @@ class BackendReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackendChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """`backend` None: nothing holds programs in, so none is started. `interpreter` None: no Python there."""
+    """`backend` None: no sandbox works, so none is started. `interpreter` None: no Python works there."""
 
     backend: Backend | None
     interpreter: Interpreter | None
@@ -124,10 +124,10 @@ class BackendChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def forbid_unprotected_root(config: ToolsConfig, uid: int) -> None:
-    """Raises ConfigError where programs would run as root and unprotected."""
+    """Raises ConfigError if programs would run as root without a sandbox."""
     if config.sandbox == "none" and uid == 0:
         raise ConfigError(
-            "tools.sandbox: none lets programs do all that Luxx may, so it is refused when Luxx runs as "
+            "tools.sandbox: none gives programs all rights of Luxx, so it is refused when Luxx runs as "
             "root; use auto, or run Luxx as an ordinary user"
         )
 
@@ -135,7 +135,9 @@ def forbid_unprotected_root(config: ToolsConfig, uid: int) -> None:
 async def choose(
     config: ToolsConfig, hidden: tuple[Path, ...], packages: Path, workspaces: Path
 ) -> BackendChoice:
-    """Tries what the configuration allows, where the workspaces are or will be."""
+    """Tries the backends that the configuration allows. `workspaces` is the root of the workspaces; the tests
+    write there. `hidden` are paths that programs must not see.
+    """
     interpreters = await find_interpreters(config.python)
     settings = SandboxSettings(
         machine=os.uname().machine,
@@ -147,7 +149,7 @@ async def choose(
     wanted = [name for name in ("bubblewrap", "landlock") if config.sandbox in ("auto", name)]
     tries = await asyncio.gather(*(_try_backend(name, settings, workspaces) for name in wanted))
     tried = dict(zip(wanted, tries, strict=True))
-    backend: Backend | None = next((found for found, _ in tried.values() if found is not None), None)
+    backend: Backend | None = next((one for one, _ in tried.values() if one is not None), None)
     if config.sandbox == "none":
         backend = Unprotected(settings)
     return BackendChoice(
@@ -158,12 +160,12 @@ async def choose(
 
 
 def _with_resolved(paths: list[Path]) -> list[Path]:
-    """As they are named and, where a link leads there, as they are."""
+    """The absolute paths, and the paths that links among them resolve to."""
     return sorted({each for one in paths for each in (one.absolute(), one.resolve())})
 
 
 def _own_files(interpreters: list[Interpreter]) -> list[Path]:
-    """What configures the server, and all that lies with it unless programs need something there."""
+    """The server's own files, and its working directory if it holds one and programs need nothing in it."""
     here = Path.cwd()
     own = [here / name for name in OWN_FILES]
     needed = [
@@ -180,18 +182,18 @@ def _report(
     name: str, tried: dict[str, tuple[Backend | None, str]], backend: Backend | None
 ) -> BackendReport:
     if name not in tried:
-        return BackendReport(name=name, standing=BackendStatus.NOT_TRIED, reason=_NOT_ASKED)
-    found, reason = tried[name]
-    if found is None:
+        return BackendReport(name=name, standing=BackendStatus.NOT_TRIED, reason=_NOT_CONFIGURED)
+    tried_backend, reason = tried[name]
+    if tried_backend is None:
         reason, _, output = reason.partition(": ")
         return BackendReport(name=name, standing=BackendStatus.UNUSABLE, reason=reason, output=output)
-    if found is backend:
+    if tried_backend is backend:
         return BackendReport(name=name, standing=BackendStatus.IN_FORCE)
     return BackendReport(name=name, standing=BackendStatus.USABLE, reason=_NOT_NEEDED)
 
 
 async def _try_backend(name: str, settings: SandboxSettings, workspaces: Path) -> tuple[Backend | None, str]:
-    """The backend, or why it cannot be used."""
+    """The backend and an empty text, or None and why it cannot be used."""
     if sys.platform != "linux":
         return None, "it needs Linux"
     candidates: list[Backend] = []
@@ -216,7 +218,7 @@ async def _try_backend(name: str, settings: SandboxSettings, workspaces: Path) -
 
 @contextmanager
 def _probe_workspace(root: Path) -> Generator[Path | None]:
-    """A workspace where real ones will be; None where none can be made, which others complain of."""
+    """A temporary workspace beside the real ones; None if it cannot be created, which other code reports."""
     parent = next((one for one in (root, *root.parents) if one.is_dir()), root)
     try:
         made = Path(tempfile.mkdtemp(prefix=".luxx-probe-", dir=parent))
@@ -238,15 +240,15 @@ async def _probe_problem(
     )
     try:
         process = await SandboxProcess.start(backend.spec(program_spec))
-        ran = await process.run(b"", _PROBE)
+        result = await process.run(b"", _PROBE)
     except ToolFailed as error:
         return error.message
     except OSError as error:
         return f"the supervisor cannot be started: {error.strerror}"
-    if ran.exit_code == 0:
+    if result.exit_code == 0:
         return None
-    output = ran.stderr.decode("utf-8", "replace").strip().splitlines()
-    return f"{argv[0]} ended with exit code {ran.exit_code}" + (f": {output[-1][:300]}" if output else "")
+    output = result.stderr.decode("utf-8", "replace").strip().splitlines()
+    return f"{argv[0]} ended with exit code {result.exit_code}" + (f": {output[-1][:300]}" if output else "")
 
 
 async def _choose_interpreter(backend: Backend | None, interpreters: list[Interpreter]) -> Interpreter | None:

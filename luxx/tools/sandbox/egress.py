@@ -1,6 +1,6 @@
-"""Whether programs of this server have a way out, and serving it for one jail at a time.
+"""Network access of sandboxed programs: whether it is available, and the proxy for one process at a time.
 
-Which hosts it leads to is the configuration's to say, what goes through it the proxy's to judge.
+The configuration lists the hosts; the proxy checks each request (`infra/network/proxy`).
 """
 
 import asyncio
@@ -28,13 +28,13 @@ logger = structlog.get_logger()
 
 
 async def ignore_ended(session: EgressSession) -> None:
-    """The `on_ended` of a server that keeps no record of outings."""
+    """The `on_ended` of a server that records no egress sessions."""
 
 
 class Egress:
-    """One per server; `backend` gives the one in force. Raises ConfigError for an entry that is no host.
+    """One per server; `backend` returns the active backend. Raises ConfigError for an entry that is no host.
 
-    `resolve_for` stands in for the lookups of each user, and `bounds` for the usual ones.
+    `resolve_for` replaces each user's DNS lookups, `bounds` the default bounds of the proxy.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Egress:
     ) -> None:
         self.hosts = tuple(config.network_allow)
         self.on_ended: Callable[[EgressSession], Coroutine[Any, Any, None]] = ignore_ended
-        """Told of each session that ended."""
+        """Called with each session that has ended."""
         self._is_available = False
         self._failure = ""
         self._notifications: set[asyncio.Task[None]] = set()
@@ -67,7 +67,7 @@ class Egress:
         return bool(self.hosts)
 
     async def open(self) -> None:
-        """Finds out whether jails can be given a door here, where hosts are listed."""
+        """If hosts are listed, tests whether a sandbox with a proxy socket works on this host."""
         backend = self._backend()
         if not self.is_configured or backend is None or not backend.supports_proxy:
             return
@@ -77,8 +77,8 @@ class Egress:
             process = await SandboxProcess.start(backend.spec(program_spec))
             await process.run(b"", _PROBE)
         except (ToolFailed, OSError) as error:
-            logger.warning("no_way_out", error=str(error))
-            self._failure = f"there is no network: no jail can be given a way out here ({error})"
+            logger.warning("egress_unavailable", error=str(error))
+            self._failure = f"there is no network: the sandbox cannot provide a proxy on this host ({error})"
         else:
             self._is_available = True
 
@@ -88,21 +88,21 @@ class Egress:
 
     @property
     def problem(self) -> str:
-        """Why programs have no way out though hosts are listed; empty where they have."""
+        """Why programs have no network although hosts are listed; empty otherwise."""
         backend = self._backend()
         if not self.is_configured or self.is_open or backend is None:
             return ""
         if backend.name == "none":
-            return f"without a sandbox programs reach whatever Luxx can, and {KEY} bounds nothing"
+            return f"without a sandbox programs reach every host that Luxx can reach, and {KEY} has no effect"
         return self._failure or f"there is no network: {KEY} needs bubblewrap, and {backend.name} is in force"
 
     def session(self, caller: EgressCaller) -> EgressSession | None:
-        """For one program; None where hosts are not listed."""
+        """A session for one program; None if no hosts are listed."""
         return EgressSession(caller, self._resolve_for(caller.user_id)) if self.is_configured else None
 
     @asynccontextmanager
     async def serve(self, process: SandboxProcess, session: EgressSession | None) -> AsyncGenerator[None]:
-        """The process reaches what the session may reach, until this is left."""
+        """Connects the process to the proxy, on behalf of the session, until the context ends."""
         proxy_socket = process.take_proxy_socket()
         if proxy_socket is None or session is None or self._proxy is None:
             if proxy_socket is not None:
@@ -113,11 +113,11 @@ class Egress:
             async with self._proxy.serving(proxy_socket, session):
                 yield
         finally:
-            # Told also of a call that was cancelled, which must not wait for it.
+            # A task of its own: a cancelled call is recorded, too, and must not wait for it.
             notification = asyncio.create_task(self.on_ended(session))
             self._notifications.add(notification)
             notification.add_done_callback(self._notifications.discard)
 
     async def close(self) -> None:
-        """Returns when all outings that ended have been told of."""
+        """Returns once `on_ended` has handled all ended sessions."""
         await asyncio.gather(*self._notifications, return_exceptions=True)

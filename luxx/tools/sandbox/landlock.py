@@ -1,4 +1,4 @@
-"""The second backend, where user namespaces are blocked: Landlock for files, the filter for the rest."""
+"""The backend for hosts that block user namespaces: Landlock for files, a system call filter for the rest."""
 
 import ctypes
 import os
@@ -9,7 +9,6 @@ from enum import IntFlag
 from pathlib import Path
 
 from luxx.tools.sandbox.bubblewrap import ETC, NETWORK_ETC, SYSTEM
-from luxx.tools.sandbox.entering import TEMPORARY
 from luxx.tools.sandbox.plan import (
     ProgramSpec,
     SandboxSettings,
@@ -18,9 +17,9 @@ from luxx.tools.sandbox.plan import (
     existing_hidden,
     shared_spec,
 )
+from luxx.tools.sandbox.program_start import LANDLOCK_CREATE, TEMPORARY
 from luxx.tools.sandbox.seccomp import assemble, denied_calls
 
-LANDLOCK_CREATE_RULESET = 444
 LANDLOCK_VERSION = 1
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 PROC_FILES = (
@@ -31,13 +30,13 @@ PROC_FILES = (
     "/proc/loadavg",
     "/proc/version",
 )
-"""What programs like to know of the machine; the rest of /proc tells of other people's processes."""
+"""Machine facts that programs commonly read; the rest of /proc would show processes of other users."""
 LEAST_ABI, NET_ABI, SCOPE_ABI = 3, 4, 6
-"""Before the first, what may only be read may still be emptied."""
+"""Versions of Landlock. Before LEAST_ABI a program could truncate files that it may only read."""
 
 
 class Access(IntFlag):
-    """What a rule may allow; the newer ones by the version of Landlock that brought them."""
+    """Access rights of a rule, in the order in which Landlock's versions added them."""
 
     EXECUTE = 1 << 0
     WRITE_FILE = 1 << 1
@@ -63,24 +62,24 @@ _OF_FILES = Access.EXECUTE | Access.WRITE_FILE | Access.READ_FILE | Access.TRUNC
 
 
 def landlock_abi() -> int:
-    """The kernel's version of Landlock; 0 where there is none."""
+    """The kernel's version of Landlock; 0 if it has none."""
     if sys.platform != "linux":
         return 0
-    found = ctypes.CDLL(None).syscall(LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), LANDLOCK_VERSION)
-    return max(int(found), 0)
+    abi = ctypes.CDLL(None).syscall(LANDLOCK_CREATE, None, ctypes.c_size_t(0), LANDLOCK_VERSION)
+    return max(int(abi), 0)
 
 
 def handled_by(abi: int) -> Access:
-    """All accesses a version of Landlock knows, from the least one that is used."""
-    known = 15 + (abi >= 5)
-    return Access((1 << known) - 1)
+    """All access rights that Landlock version `abi` (LEAST_ABI or later) supports."""
+    count = 15 + (abi >= 5)
+    return Access((1 << count) - 1)
 
 
 class Landlock:
-    """Jails without namespaces. `abi` as `landlock_abi` found it."""
+    """Confines programs without namespaces. `abi`: the result of `landlock_abi`."""
 
     name = "landlock"
-    # Its rules know ports and no addresses: a way to the proxy's would be one to that port everywhere.
+    # Its rules have ports but no addresses: access to the proxy's port would open that port of every host.
     supports_proxy = False
 
     def __init__(self, abi: int, settings: SandboxSettings) -> None:
@@ -98,12 +97,14 @@ class Landlock:
         settings, handled = self._settings, handled_by(self._abi)
         workspace = "/" if program_spec.workspace is None else str(program_spec.workspace.absolute())
         home = workspace if program_spec.is_resident else TEMPORARY
-        own = assemble(denied_calls(network=program_spec.network, landlock_abi=self._abi), settings.machine)
+        own_filter = assemble(
+            denied_calls(network=program_spec.network, landlock_abi=self._abi), settings.machine
+        )
         return shared_spec(program_spec, settings) | {
             "env": environment(self.packages, program_spec.interpreter, home=home),
             "cwd": workspace,
             "scratch": True,
-            "filter": own if program_spec.filter is None else program_spec.filter,
+            "filter": own_filter if program_spec.filter is None else program_spec.filter,
             "landlock": {
                 "attributes": self._attributes(handled, program_spec.network),
                 "paths": [*self._readable(program_spec), *self._writable(program_spec, handled)],
@@ -113,7 +114,7 @@ class Landlock:
         }
 
     def _attributes(self, handled: Access, network: bool) -> bytes:
-        """`struct landlock_ruleset_attr`, as long as this version has it."""
+        """`struct landlock_ruleset_attr`, with the fields that this version of Landlock has."""
         values = [int(handled)]
         if self._abi >= NET_ABI:
             values.append(0 if network else 0b11)
@@ -131,25 +132,26 @@ class Landlock:
             *(() if interpreter is None else interpreter.prefixes),
             *(() if packages is None else (packages,)),
         ]
-        found: list[tuple[str, int]] = []
+        rules: list[tuple[str, int]] = []
         for root in roots:
             if os.path.exists(root):
-                found += self._without_hidden(os.path.realpath(root))
+                rules += self._without_hidden(os.path.realpath(root))
         for one in program_spec.code:
-            found += self._without_hidden(str(one), is_shown=True)
-        return found
+            rules += self._without_hidden(str(one), is_shown=True)
+        return rules
 
     def _without_hidden(self, root: str, *, is_shown: bool = False) -> list[tuple[str, int]]:
-        """A rule holds for all beneath it: around what is hidden, its neighbours are allowed one by one.
+        """Rules to read `root` without its hidden paths.
 
-        `is_shown`: even where `root` itself is hidden.
+        A rule covers everything beneath its path. So where a directory holds a hidden path, each of its other
+        entries gets a rule of its own. `is_shown`: allow `root` even if it is hidden itself.
         """
         hidden = [one for one in existing_hidden(self._settings, root) if one != root or not is_shown]
         if not hidden:
             return [(root, int(_READ))]
         if root in hidden:
             return []
-        # What a link there leads to has its own rule, or none.
+        # Symbolic links are skipped: the target has its own rule, or none.
         inside = [one.path for one in os.scandir(root) if not one.is_symlink()]
         below = [rule for one in sorted(inside) for rule in self._without_hidden(one)]
         return [(root, int(Access.READ_DIR)), *below]
@@ -162,7 +164,7 @@ class Landlock:
 
 
 class Unprotected:
-    """No backend: programs do as the server's user may, within limits and never longer than their jail."""
+    """No confinement: programs have the rights of the server's user; the limits still apply."""
 
     name = "none"
     supports_proxy = False

@@ -1,4 +1,4 @@
-"""The packages that Python in jails has beside its standard library: put there once, by an operator."""
+"""Python packages for sandboxed programs, besides the standard library; an operator installs them."""
 
 import os
 import shutil
@@ -16,9 +16,10 @@ _LIST = "luxx-packages.txt"
 
 
 def install(packages: Sequence[str], program: str, folder: Path) -> None:
-    """Make `folder` hold just these, for the Python `program`; it changes as a whole or not at all.
+    """Replace `folder` by one with exactly these packages, for the Python `program`.
 
-    Only wheels are taken, so that nothing of a package runs here. Raises Unavailable with pip's own words.
+    Only wheels are installed, so that no code of a package runs here. Raises Unavailable with pip's last
+    line; then `folder` is unchanged.
     """
     fresh, old = folder.with_name(f"{folder.name}.new"), folder.with_name(f"{folder.name}.old")
     for one in (fresh, old):
@@ -35,7 +36,7 @@ def install(packages: Sequence[str], program: str, folder: Path) -> None:
 
 
 def installed(folder: Path) -> list[str]:
-    """What `install` was last asked for."""
+    """The packages of the last `install`."""
     try:
         return (folder / _LIST).read_text("utf-8").splitlines()
     except OSError:

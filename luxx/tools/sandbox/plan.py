@@ -1,4 +1,4 @@
-"""What is asked of a backend, what it asks of the supervisor, and a program's environment in a jail."""
+"""Program limits, the spec a backend gets, the spec it makes for the supervisor, and the environment."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -7,17 +7,17 @@ from typing import Any, Protocol
 import msgspec
 
 from luxx.infra.config.schema import ToolLimits
-from luxx.tools.sandbox.entering import PORT, TEMPORARY
+from luxx.tools.sandbox.program_start import PORT, TEMPORARY
 from luxx.wire.tool import CommandPermission
 
 MIB = 1024 * 1024
 
 
 class ProgramLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one program with all its children: seconds of time and of processor, tasks, and MiB.
+    """Limits of one program together with all its children. `seconds` is wall time, `processes` counts tasks.
 
-    `memory_mb` is what all of them hold and what each may ask for, `file_mb` the largest file, `disk_mb` what
-    they write in all, `output_kb` what is kept of what they print.
+    `memory_mb` bounds what all processes hold together and what each may allocate. `file_mb` is the largest
+    file, `disk_mb` bounds all writes, `output_kb` the printed output that is kept.
     """
 
     seconds: float = 60
@@ -34,23 +34,23 @@ BY_LEVEL = {
         seconds=600, cpu_seconds=600, memory_mb=2048, processes=256, file_mb=1000, disk_mb=5000
     )
 }
-"""Other levels have the defaults of Limits."""
+"""Other levels have the defaults of ProgramLimits."""
 
 
 def limits_for(tool: str, level: CommandPermission, configured: Iterable[ToolLimits]) -> ProgramLimits:
-    """Built in for the level, then what each fitting entry sets, in order."""
+    """The built-in limits of the level, overridden in order by each entry that fits `tool` and `level`."""
     limits = BY_LEVEL.get(level, ProgramLimits())
     for entry in configured:
         if entry.tool in ("*", tool) and entry.level in (None, level):
-            given = {name: getattr(entry, name) for name in ProgramLimits.__struct_fields__}
+            values = {name: getattr(entry, name) for name in ProgramLimits.__struct_fields__}
             limits = msgspec.structs.replace(
-                limits, **{name: value for name, value in given.items() if value is not None}
+                limits, **{name: value for name, value in values.items() if value is not None}
             )
     return limits
 
 
 SupervisorSpec = dict[str, Any]
-"""What the supervisor is told, in values that `marshal` can carry."""
+"""The message that starts a supervisor, made of values that `marshal` can carry."""
 
 
 _PROXY = f"http://127.0.0.1:{PORT}"
@@ -58,24 +58,24 @@ PROXY_ENVIRONMENT = {
     **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), _PROXY),
     **dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1,::1"),
 }
-"""The variables by which programs find the way out."""
+"""The variables by which programs find the proxy."""
 
 
 class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
-    """A Python for jails; `prefixes` are the directories it needs, as far as they are its own."""
+    """A Python for programs; `prefixes` are the directories it needs outside of /usr."""
 
     program: str
     prefixes: tuple[str, ...] = ()
 
 
 class ProgramSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A program to be started. `waits`: its limits count only from when it is told to go.
+    """A program to start. `waits`: time and processor limits count from the server's start message on.
 
-    `has_door`: it has a way out, by the proxy, where the backend can give it one. `has_stdin`: its standard
-    input is the server's, and otherwise /dev/null. `is_resident`: it has that too, and its HOME is its
-    workspace, because whoever configured it decides what is in there.
-    `code`: directories of the server's own code that it may read even where they are hidden; what is hidden
-    beneath them stays so. `filter` replaces the backend's own; None leaves that.
+    `has_proxy`: it reaches the network through the proxy, if the backend supports one. `has_stdin`: the
+    server writes its standard input, which is /dev/null otherwise. `is_resident`: it has a standard input,
+    and HOME is its workspace, because the operator who configured it decides what is in there.
+    `code`: directories of the server's own code that it may read although they are hidden; hidden paths
+    beneath them stay hidden. `filter` replaces the backend's own; None keeps that.
     """
 
     argv: tuple[str, ...]
@@ -92,12 +92,11 @@ class ProgramSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SandboxSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What is the same for all jails of a server.
+    """Settings that all sandboxed programs of a server share.
 
-    `uid` whom to become, None: who the server is. `hidden`, real paths of directories and files, is not to
-    be seen even where it lies beneath something that is. `packages`, where it exists, holds what Python
-    finds beside its standard library. `memory_reserve_mb`: what programs leave of the machine's memory; 0 is
-    a sixteenth of it.
+    `uid` is the user to run as; None: the server's own. `hidden` are real paths of files and directories that
+    programs never see, also beneath a visible directory. `packages` is a directory of Python packages and may
+    be missing. `memory_reserve_mb`: memory of the machine that programs leave free; 0 means a sixteenth.
     """
 
     machine: str
@@ -108,32 +107,32 @@ class SandboxSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Backend(Protocol):
-    """A way to hold a program in."""
+    """A way to confine a program."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def supports_proxy(self) -> bool:
-        """Whether its jails have a network of their own, so that the proxy is the only way out."""
+        """Whether each sandbox has a network of its own, so that the proxy is its only connection."""
         ...
 
     @property
     def packages(self) -> str | None:
-        """Where a program inside finds the packages for Python."""
+        """The path of the Python packages inside the sandbox; None if there are none."""
         ...
 
     def shown_code(self, code: Sequence[Path]) -> list[str]:
-        """Where a program inside finds the directories that its order has as `code`."""
+        """The paths inside the sandbox of the directories in `ProgramSpec.code`."""
         ...
 
     def spec(self, program_spec: ProgramSpec) -> SupervisorSpec:
-        """Raises ToolFailed where it cannot be done at all."""
+        """The message for the supervisor. Raises ToolFailed if this backend cannot confine the program."""
         ...
 
 
 def shared_spec(program_spec: ProgramSpec, settings: SandboxSettings) -> SupervisorSpec:
-    """What every backend asks of the supervisor alike."""
+    """The part of the supervisor's message that is the same for every backend."""
     limits = program_spec.limits
     return {
         "argv": list(program_spec.argv),
@@ -141,8 +140,8 @@ def shared_spec(program_spec: ProgramSpec, settings: SandboxSettings) -> Supervi
         "workspace": None if program_spec.workspace is None else str(program_spec.workspace),
         "waits": program_spec.waits,
         "has_stdin": program_spec.has_stdin or program_spec.waits or program_spec.is_resident,
-        "has_door": False,
-        "letterbox": None,
+        "has_proxy": False,
+        "fd_channel": None,
         "bubblewrap": None,
         "landlock": None,
         "scratch": False,
@@ -162,36 +161,37 @@ def shared_spec(program_spec: ProgramSpec, settings: SandboxSettings) -> Supervi
 def environment(
     packages: str | None, interpreter: Interpreter | None, *, home: str = TEMPORARY, has_proxy: bool = False
 ) -> dict[str, str]:
-    """All variables a program in a jail has.
+    """All environment variables of a sandboxed program.
 
-    HOME is not the workspace: most programs run or obey what they find there, and the workspace may hold
-    what strangers wrote.
+    HOME is not the workspace: most programs execute or obey files in HOME, and the workspace may hold files
+    from untrusted sources.
     """
     path = ["/usr/local/bin", "/usr/bin", "/bin"]
     if interpreter is not None:
         folder = str(Path(interpreter.program).parent)
         path += [folder] if folder not in path else []
-    found = {
-        # Git gives up where it may not read the configuration of the system.
+    variables = {
+        # Git fails if it may not read the system's configuration.
         "GIT_CONFIG_NOSYSTEM": "1",
         "HOME": home,
         "LANG": "C.UTF-8",
-        "LOGNAME": "jail",
+        "LOGNAME": "sandbox",
         "MPLBACKEND": "agg",
         "MPLCONFIGDIR": TEMPORARY,
         "OMP_NUM_THREADS": "4",
         "OPENBLAS_NUM_THREADS": "4",
         "PATH": ":".join(path),
         "PYTHONDONTWRITEBYTECODE": "1",
-        # Bash on a socket runs ~/.bashrc unless another shell is above it.
+        # Bash with a socket as stdin runs ~/.bashrc unless SHLVL shows a parent shell.
         "SHLVL": "1",
         "TERM": "dumb",
         "TMPDIR": TEMPORARY,
-        "USER": "jail",
+        "USER": "sandbox",
     }
-    return found | ({"PYTHONPATH": packages} if packages else {}) | (PROXY_ENVIRONMENT if has_proxy else {})
+    variables |= {"PYTHONPATH": packages} if packages else {}
+    return variables | (PROXY_ENVIRONMENT if has_proxy else {})
 
 
 def existing_hidden(settings: SandboxSettings, below: str) -> list[str]:
-    """What is hidden, lies beneath `below` and exists."""
+    """The hidden paths that exist at or beneath `below`."""
     return sorted({str(one) for one in settings.hidden if one.is_relative_to(below) and one.exists()})

@@ -1,6 +1,7 @@
-"""Jails that are ready before they are needed: one for a user who has just used one, for one program each.
+"""Sandbox processes that are started before they are needed, each for one program.
 
-Their programs have begun and wait; nothing of anybody has run in them. They are few, and end by themselves.
+After a call, a process for the same key starts and waits for the next one. No user's code has run in it. The
+pool is small, and idle processes end.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ logger = structlog.get_logger()
 
 
 class PrewarmedKey(msgspec.Struct, frozen=True, kw_only=True):
-    """What a waiting jail was made for; no other workspace and no other limits may have it."""
+    """A waiting process serves only calls with the same workspace, limits and proxy."""
 
     workspace: Path
     limits: ProgramLimits
@@ -31,11 +32,13 @@ class PrewarmedKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 K = TypeVar("K", bound=Hashable)
-"""What a waiting jail is good for; nothing else may have it."""
 
 
 class PrewarmedPool(Generic[K]):
-    """At most `most` jails wait, each for at most `idle_seconds`; the one that waits longest goes first."""
+    """At most `most` processes wait, each at most `idle_seconds`; a new one evicts the oldest.
+
+    A waiting process serves only calls with the key it was started for.
+    """
 
     def __init__(
         self, start: Callable[[K], Awaitable[SandboxProcess]], most: int, idle_seconds: float = IDLE_SECONDS
@@ -52,7 +55,7 @@ class PrewarmedPool(Generic[K]):
         return len(self._waiting)
 
     def take(self, key: K) -> SandboxProcess | None:
-        """The jail that waits for just this; it is the caller's now."""
+        """Remove and return the process that waits for this key, or None; the caller closes it."""
         entry = self._waiting.pop(key, None)
         if entry is None:
             return None
@@ -64,20 +67,20 @@ class PrewarmedPool(Generic[K]):
         return None
 
     def refill(self, key: K) -> None:
-        """Have a jail made for the next call, unless there is one. Returns at once."""
+        """Start a process for the next call in the background, unless one waits already."""
         if not self._is_closed and self._most and key not in self._waiting and key not in self._tasks:
             task = asyncio.create_task(self._make(key))
             self._tasks[key] = task
             task.add_done_callback(lambda _: self._tasks.pop(key, None))
 
     async def close(self) -> None:
-        """End all that wait."""
+        """End all waiting processes."""
         self._is_closed = True
         making = list(self._tasks.values())
         for task in making:
             task.cancel()
         if making:
-            # One that does not end has nothing running; it shall not keep the server.
+            # A task that hangs runs no user's code; it must not delay the server's shutdown.
             await asyncio.wait(making, timeout=CLOSE_SECONDS)
         for key in list(self._waiting):
             self._drop(key)
@@ -89,7 +92,7 @@ class PrewarmedPool(Generic[K]):
         try:
             process = await self._start(key)
         except (ToolFailed, OSError) as error:
-            logger.warning("jail_not_prewarmed", error=str(error))
+            logger.warning("sandbox_process_not_prewarmed", error=str(error))
             return
         timer = asyncio.get_running_loop().call_later(self._idle_seconds, self._drop, key)
         self._waiting[key] = (process, timer)

@@ -1,6 +1,6 @@
-"""One jail as the server sees it: started through a supervisor, listened to, and always ended.
+"""One sandbox process as the server sees it: starts it through a supervisor, reads its output, ends it.
 
-Not here: how a program is held in (the backends), and which jail a call gets (`sandbox`).
+Not here: how a program is confined (`bubblewrap`, `landlock`), and which process a call gets (`service`).
 """
 
 import asyncio
@@ -28,18 +28,19 @@ _SUPERVISOR_CODE = (
 )
 _START_SECONDS = 15.0
 _END_SECONDS = 10.0
-"""How long a supervisor may take to end a tree before its keeper is killed, which tells it once more."""
+"""How long a supervisor may take to end its tree. After that the server kills the keeper, and the supervisor
+ends the tree because its keeper is gone."""
 _DRAIN_SECONDS = 2.0
 _CHUNK_BYTES = 65_536
 OUTPUT_KILL_FACTOR = 16
-"""What is printed past the limit is dropped, up to so many times the limit; then the program is ended."""
+"""Output past the limit is dropped. A program that prints this many times the limit is ended."""
 
 OnOutput = Callable[[str, bytes], None]
-"""Told of each piece that is kept, with `stdout` or `stderr`, as it comes."""
+"""Called with `stdout` or `stderr` and each kept piece of output as it arrives."""
 
 
 class ExceededLimit(StrEnum):
-    """The limit a program was ended for."""
+    """The limit that a program exceeded and was ended for."""
 
     TIME = "time"
     CPU = "cpu"
@@ -52,13 +53,13 @@ class ExceededLimit(StrEnum):
 
 
 class ProgramNotStarted(ToolFailed):
-    """The jail was gone before anything ran in it, so it can be done again elsewhere."""
+    """The sandbox process ended before its program started, so the caller can retry in another one."""
 
 
 class ProgramResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How a program ended. `exit_code` is negative for a signal; `memory` the most it held, in bytes.
+    """How a program ended. `exit_code` is negative for a signal; `memory` is its peak in bytes.
 
-    `is_truncated`: it printed more than was kept.
+    `is_truncated`: the program printed more than the limit, and the rest is dropped.
     """
 
     exit_code: int
@@ -72,7 +73,7 @@ class ProgramResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SandboxProcess:
-    """A started program. `run` hears it out; `close` ends it at any time. Both may be awaited once done."""
+    """A started program. `run` waits for its end; `close` ends it at any time and may be called again."""
 
     def __init__(
         self, spec: SupervisorSpec, process: Process, control: socket.socket, fd_channel: socket.socket | None
@@ -85,7 +86,7 @@ class SandboxProcess:
 
     @property
     def pid(self) -> int:
-        """Of the supervisor's keeper, which goes after everything else."""
+        """The pid of the supervisor's keeper, which ends after all other processes of the sandbox."""
         return self._process.pid
 
     @property
@@ -94,12 +95,13 @@ class SandboxProcess:
 
     @staticmethod
     async def start(spec: SupervisorSpec) -> "SandboxProcess":
-        """Raises ToolFailed where the program could not be started."""
+        """Raises ToolFailed if the program cannot be started."""
         own_socket, supervisor_socket = socket.socketpair()
         own_socket.setblocking(False)
-        own_channel, supervisor_channel = socket.socketpair() if spec["has_door"] else (None, None)
+        own_channel, supervisor_channel = socket.socketpair() if spec["has_proxy"] else (None, None)
         passed = [one for one in (supervisor_socket, supervisor_channel) if one is not None]
-        message = spec | {"letterbox": None if supervisor_channel is None else supervisor_channel.fileno()}
+        channel_fd = None if supervisor_channel is None else supervisor_channel.fileno()
+        spec_with_channel = spec | {"fd_channel": channel_fd}
         try:
             process = await _new_supervisor([one.fileno() for one in passed])
         except BaseException:
@@ -110,28 +112,28 @@ class SandboxProcess:
         started = SandboxProcess(spec, process, own_socket, own_channel)
         try:
             async with asyncio.timeout(_START_SECONDS):
-                text = marshal.dumps(message)
-                await asyncio.get_running_loop().sock_sendall(own_socket, len(text).to_bytes(4, "big") + text)
+                data = marshal.dumps(spec_with_channel)
+                await asyncio.get_running_loop().sock_sendall(own_socket, len(data).to_bytes(4, "big") + data)
                 await started._wait_for_message("started")
             started._receive_proxy_socket()
         except BaseException as error:
             await started.close()
             if isinstance(error, TimeoutError):
-                raise ToolFailed("the jail was not ready in time") from None
+                raise ToolFailed("the sandbox process did not start in time") from None
             raise
         return started
 
     async def run(
         self, stdin: bytes | AsyncIterable[bytes], limits: ProgramLimits, on_output: OnOutput | None = None
     ) -> ProgramResult:
-        """Let it go, give it `stdin`, and hear it out. Ended early, it ends the program first.
+        """Let the program run, write `stdin` to it, and wait for its end. A cancelled call ends the program.
 
-        Of `limits` the time of one that waited counts, and the output. Raises ToolFailed where the jail was
-        not set up after all.
+        Of `limits` this uses the seconds (for a program that waited) and the output size. Raises ToolFailed
+        if the sandbox could not be set up, ProgramNotStarted if a waiting process ended too early.
         """
         output = _OutputCollector(limits, on_output, self._close_control)
-        listening = [self._feed_once_begun(stdin, output), *self._listen(output)]
-        streams = [asyncio.create_task(one) for one in listening]
+        copying = [self._feed_once_begun(stdin, output), *self._listen(output)]
+        streams = [asyncio.create_task(one) for one in copying]
         try:
             ended = await self._wait_for_end(output.has_begun)
             await asyncio.wait(streams, timeout=_DRAIN_SECONDS)
@@ -148,7 +150,7 @@ class SandboxProcess:
         )
 
     def streams(self) -> tuple[asyncio.StreamWriter, asyncio.StreamReader, asyncio.StreamReader]:
-        """Its stdin, stdout and stderr, for one who does not `run` it but talks to it."""
+        """Its stdin, stdout and stderr, for a caller that talks to the program instead of calling `run`."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -156,16 +158,16 @@ class SandboxProcess:
         return process.stdin, process.stdout, process.stderr
 
     async def wait_for_end(self) -> dict[str, Any]:
-        """What the supervisor says once a program that one talks to has ended."""
+        """The supervisor's last message, for a caller that uses `streams`; `result_of` reads it."""
         return await self._wait_for_end(asyncio.Event())
 
     @staticmethod
-    def ran(ended: dict[str, Any], *, stderr: bytes) -> ProgramResult:
-        """How a program ended that one talked to. Raises ToolFailed where it never began."""
+    def result_of(ended: dict[str, Any], *, stderr: bytes) -> ProgramResult:
+        """The result for a message of `wait_for_end`. Raises ToolFailed if the program never started."""
         return _program_result(ended, {"stdout": [], "stderr": [stderr]})
 
     async def close(self) -> None:
-        """End it with everything it started. Nothing of it runs any more afterwards."""
+        """End the program with every process it started; none of them runs when this returns."""
         self._close_control()
         try:
             async with asyncio.timeout(_END_SECONDS):
@@ -178,35 +180,36 @@ class SandboxProcess:
             _close(self._control, self._fd_channel, self._proxy_socket)
 
     def take_proxy_socket(self) -> socket.socket | None:
-        """The socket that listens in a jail with a way out; it is the caller's now, to serve and to close."""
+        """The proxy socket that listens inside the sandbox, or None. The caller serves it and closes it."""
         proxy_socket, self._proxy_socket = self._proxy_socket, None
         return proxy_socket
 
     def _receive_proxy_socket(self) -> None:
-        """It lies in the letterbox when the jail has started."""
+        """Reads the socket from the fd channel, where the supervisor has put it before it sends `started`."""
         if self._fd_channel is not None:
             self._fd_channel.setblocking(False)
-            _, found, _, _ = socket.recv_fds(self._fd_channel, 1, 1)
-            self._proxy_socket = socket.socket(fileno=found[0])
+            _, fds, _, _ = socket.recv_fds(self._fd_channel, 1, 1)
+            self._proxy_socket = socket.socket(fileno=fds[0])
             self._proxy_socket.setblocking(False)
 
     def _close_control(self) -> None:
-        """The supervisor takes silence as the word to end everything."""
+        """The supervisor ends the whole tree when its control socket is closed."""
         with suppress(OSError):
             self._control.shutdown(socket.SHUT_WR)
 
     async def _wait_for_end(self, has_begun: asyncio.Event) -> dict[str, Any]:
-        began = time.monotonic()
+        started_at = time.monotonic()
         message = await self._receive_message()
         while message is not None and "code" not in message and "failed" not in message:
-            if "going" in message:
+            if "begun" in message:
                 has_begun.set()
             message = await self._receive_message()
         if self._waits and not has_begun.is_set():
-            raise ProgramNotStarted("the jail ended before its program began")
+            raise ProgramNotStarted("the sandbox process ended before its program started")
         if message is None:
-            # The supervisor was killed; its keeper ends what it watched over.
-            return {"code": -9, "hit": None, "wall": time.monotonic() - began, "cpu": 0.0, "memory": 0}
+            # The supervisor was killed; its keeper ends the tree.
+            seconds = time.monotonic() - started_at
+            return {"code": -9, "exceeded_limit": None, "wall": seconds, "cpu": 0.0, "memory": 0}
         return message
 
     async def _feed_once_begun(self, stdin: bytes | AsyncIterable[bytes], output: "_OutputCollector") -> None:
@@ -215,7 +218,7 @@ class SandboxProcess:
             await output.has_begun.wait()
         writer = self._process.stdin
         assert writer is not None
-        # A program that has already ended takes its streams along.
+        # The pipe is closed already if the program has ended.
         if not writer.is_closing():
             with suppress(BrokenPipeError, ConnectionResetError):
                 async for piece in _pieces(stdin):
@@ -231,9 +234,10 @@ class SandboxProcess:
             output.listen("stderr", self._process.stderr),
         ]
 
-    async def _wait_for_message(self, word: str) -> None:
+    async def _wait_for_message(self, key: str) -> None:
+        """Raises ToolFailed if the next message has no such key."""
         message = await self._receive_message()
-        if message is None or word not in message:
+        if message is None or key not in message:
             reason = "its supervisor ended" if message is None else str(message.get("failed"))
             assert self._process.stderr is not None
             stderr_text = (await self._process.stderr.read(1000)).decode("utf-8", "replace").strip()
@@ -241,25 +245,25 @@ class SandboxProcess:
 
     async def _receive_message(self) -> dict[str, Any] | None:
         length = await self._receive_exactly(4)
-        text = None if length is None else await self._receive_exactly(int.from_bytes(length, "big"))
-        return None if text is None else marshal.loads(text)
+        data = None if length is None else await self._receive_exactly(int.from_bytes(length, "big"))
+        return None if data is None else marshal.loads(data)
 
     async def _receive_exactly(self, length: int) -> bytes | None:
         loop = asyncio.get_running_loop()
-        output = b""
-        while len(output) < length:
+        data = b""
+        while len(data) < length:
             try:
-                piece = await loop.sock_recv(self._control, length - len(output))
+                piece = await loop.sock_recv(self._control, length - len(data))
             except ConnectionError:
                 return None
             if not piece:
                 return None
-            output += piece
-        return output
+            data += piece
+        return data
 
 
 async def _new_supervisor(passed: list[int]) -> Process:
-    """The first descriptor is the one it is told on."""
+    """The first of the descriptors is the control socket."""
     return await start_child(
         *(sys.executable, "-I", "-S", "-c", _SUPERVISOR_CODE, _ROOT, *map(str, passed)),
         stdin=PIPE,
@@ -287,9 +291,11 @@ def _close(*sockets: socket.socket | None) -> None:
 
 
 class _OutputCollector:
-    """What a program printed, up to a limit for both of its streams together."""
+    """Keeps a program's output, up to one limit for stdout and stderr together."""
 
-    def __init__(self, limits: ProgramLimits, on_output: OnOutput | None, end: Callable[[], None]) -> None:
+    def __init__(
+        self, limits: ProgramLimits, on_output: OnOutput | None, stop_program: Callable[[], None]
+    ) -> None:
         self.kept: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
         self.size = 0
         self.is_output_exceeded = False
@@ -297,7 +303,7 @@ class _OutputCollector:
         self.seconds = limits.seconds
         self._limit = limits.output_kb * 1024
         self._on_output = on_output
-        self._stop_program = end
+        self._stop_program = stop_program
 
     @property
     def is_truncated(self) -> bool:
@@ -325,9 +331,10 @@ def _program_result(
 ) -> ProgramResult:
     stdout, stderr = (b"".join(kept[name]) for name in ("stdout", "stderr"))
     if "failed" in ended:
-        stderr_text = stderr.decode("utf-8", "replace").strip().splitlines()
-        raise ToolFailed(f"{ended['failed']}: {stderr_text[-1][:300]}" if stderr_text else ended["failed"])
-    exceeded_limit = ExceededLimit(ended["hit"]) if ended["hit"] else _limit_from_exit_code(ended["code"])
+        stderr_lines = stderr.decode("utf-8", "replace").strip().splitlines()
+        raise ToolFailed(f"{ended['failed']}: {stderr_lines[-1][:300]}" if stderr_lines else ended["failed"])
+    limit = ended["exceeded_limit"]
+    exceeded_limit = ExceededLimit(limit) if limit else _limit_from_exit_code(ended["code"])
     return ProgramResult(
         exit_code=ended["code"],
         stdout=stdout,
@@ -341,7 +348,7 @@ def _program_result(
 
 
 def _limit_from_exit_code(code: int) -> ExceededLimit | None:
-    """The limit that the kernel itself enforced; bubblewrap tells a signal as 128 and its number."""
+    """The limit that the kernel itself enforced. Bubblewrap reports a signal as 128 plus its number."""
     match code:
         case -24 | 152:
             return ExceededLimit.CPU

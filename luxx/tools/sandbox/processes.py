@@ -1,7 +1,7 @@
-"""What a tree of processes is, and what each of them uses, read from /proc.
+"""The process tree and what each process uses, read from /proc, and the memory state of the machine.
 
-Part of the supervisor: only the standard library, and of it only what loads fast. Not here: the sum over
-time, with those that are gone (account).
+Part of the supervisor: imports only fast modules of the standard library. Not here: totals over time, with
+ended processes (`accounting`).
 """
 
 from __future__ import annotations
@@ -10,18 +10,36 @@ import os
 import resource
 import stat
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing takes as long to load as all the rest
+    from collections.abc import Iterable
+
 SIGKILL, SIGSTOP = 9, 19
 EACCES, EPERM = 13, 1
+PIPE_BYTES = 16 * resource.getpagesize()
+"""The capacity of a pipe; the system call filter denies enlarging it."""
+DEFAULT_BUFFER_BYTES = 212_992
+"""Buffer bytes of one socket and direction, used if the machine's setting cannot be read."""
+UNCOUNTED_FILES = 256
+"""If all processes together have at most this many open files, pipes and sockets are not counted."""
+NAME_BYTES = 2048
+"""Memory for one file of a tmpfs besides its contents: inode, directory entry and a long name."""
+RESERVE_FRACTION = 16
+"""Programs leave this fraction of the machine's memory free if the configuration sets no reserve."""
+CHECK_INTERVAL = 4
+"""The machine's memory is read once per this many updates."""
+PATIENCE = 3
+"""How many of these checks a program that holds no memory survives while the machine is short of memory."""
 _DEAD = (b"Z", b"X", b"")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class ProcessSample:
-    """One process at one moment. `used` are seconds of processor and bytes written, with waited children's.
-    `files`: how many it has open.
+    """One process at one moment. `used`: processor seconds and written bytes, with those of reaped children.
+    `files`: the number of its open files.
 
-    `is_unreadable`: what it wrote may not be known; `is_hidden`: though it has not ended. A dead one uses no
-    memory, but what it has used stays until somebody has waited for it.
+    `is_unreadable`: reading its written bytes is denied; `is_hidden`: denied although it still runs. A dead
+    process uses no memory, but keeps its `used` until its parent reaps it.
     """
 
     def __init__(self, pid: int) -> None:
@@ -43,7 +61,7 @@ class ProcessSample:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Numbers are given again; with the time it began, one is never another's."""
+        """The pid with the start time: the kernel reuses pids, but never both."""
         return self.pid, self.start_ticks
 
 
@@ -51,16 +69,16 @@ _MEMORY = (b"RssAnon", b"RssShmem", b"VmSwap", b"VmPTE")
 
 
 def tree(root: int) -> list[int]:
-    """All processes below `root`, without it; the dead are among them until somebody has waited for them."""
+    """The pids of all descendants of `root`, dead ones that were not reaped included."""
     descendants: list[int] = []
-    seen: set[int] = set()
-    waiting = [root]
-    while waiting:
-        for child in children(waiting.pop()):
-            if child not in seen:
-                seen.add(child)
+    visited: set[int] = set()
+    pending = [root]
+    while pending:
+        for child in children(pending.pop()):
+            if child not in visited:
+                visited.add(child)
                 descendants.append(child)
-                waiting.append(child)
+                pending.append(child)
     return descendants
 
 
@@ -77,13 +95,13 @@ def children(pid: int) -> list[int]:
 
 
 def _is_dead(pid: int) -> bool:
-    """A process whose first thread has ended is none while others of its threads go on."""
+    """Whether the process has ended. Its first thread may be dead while other threads still run."""
     state = _read(f"/proc/{pid}/stat").rpartition(b")")[2].strip()[:1]
     return state in _DEAD and _threads(_read(f"/proc/{pid}/status")) < 2
 
 
 def tasks_of(uid: int) -> int:
-    """How many tasks a user has; the kernel's limit counts them all where there is no user namespace."""
+    """How many tasks a user has. Outside of a user namespace the kernel's limit counts all of them."""
     count = 0
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -96,7 +114,7 @@ def tasks_of(uid: int) -> int:
 
 
 def _status(pid: int) -> bytes:
-    """Of a thread that still has the memory: the first one may have ended before the others."""
+    """/proc/…/status of a thread that still has the memory: the first thread may have ended earlier."""
     status = _read(f"/proc/{pid}/status")
     if b"\nRssAnon:" in status or _threads(status) < 2:
         return status
@@ -113,7 +131,7 @@ def _threads(status: bytes) -> int:
 
 
 def _open_files(pid: int) -> int:
-    """Before Linux 6.2 the directory does not tell how many are in it."""
+    """From Linux 6.2 on, the directory's size is the number of open files; before, it is 0."""
     try:
         return os.stat(f"/proc/{pid}/fd").st_size or len(os.listdir(f"/proc/{pid}/fd"))
     except OSError:
@@ -121,7 +139,7 @@ def _open_files(pid: int) -> int:
 
 
 def _written(pid: int) -> tuple[int, bool]:
-    """Bytes, and whether this may not be known. What was dropped unwritten is never more than was written."""
+    """Written bytes, and whether reading them is denied. Cancelled writes are subtracted."""
     try:
         with open(f"/proc/{pid}/io", "rb", buffering=0) as file:
             io = b"\n" + (file.read(4096) or b"")
@@ -131,7 +149,7 @@ def _written(pid: int) -> tuple[int, bool]:
 
 
 def _number(text: bytes, name: bytes) -> int:
-    """What stands behind `name` at the start of a line; what stands elsewhere a program may have chosen."""
+    """The number after `name:` at the start of a line. Other positions may hold text that a program chose."""
     fields = text.partition(b"\n" + name + b":")[2].split(None, 1)
     return int(fields[0]) if fields and fields[0].isdigit() else 0
 
@@ -152,7 +170,7 @@ def signal_to(pid: int, number: int) -> None:
 
 
 def reap(main_pid: int | None) -> None:
-    """Take leave of dead orphans; the main process keeps its status until it is asked for."""
+    """Reap dead children except `main_pid`, whose exit status the caller reads."""
     for pid in children(os.getpid()):
         if pid != main_pid:
             try:
@@ -161,41 +179,19 @@ def reap(main_pid: int | None) -> None:
                 continue
 
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # typing takes as long to load as all the rest
-    from collections.abc import Iterable
-
-    from luxx.tools.sandbox.processes import ProcessSample
-
-PIPE_BYTES = 16 * resource.getpagesize()
-"""What a pipe holds at most; the filter keeps it from being enlarged."""
-DEFAULT_BUFFER_BYTES = 212_992
-"""Bytes of one socket and direction, unless the machine's settings are others and can be read."""
-UNCOUNTED_FILES = 256
-"""Up to so many open files of all processes together, these are not looked at one by one."""
-NAME_BYTES = 2048
-"""Of one file in memory, besides its contents: inode, entry and a long name."""
-RESERVE_FRACTION = 16
-"""Programs leave this part of the machine's memory, where the configuration does not say how much."""
-CHECK_INTERVAL = 4
-"""The machine is looked at each so many looks at the program."""
-PATIENCE = 3
-"""So many of these a program that holds nothing outlasts when the machine is short of memory."""
-
-
 class KernelBuffers:
-    """`look` tells what pipes and sockets may hold: each counts as if it were full.
+    """Measures kernel memory of pipes and sockets; each counts as if its buffers were full.
 
-    `network_of` is a process in a network of the program's own, where all sockets can be counted, also those
-    that no process has open: unaccepted connections, and closed ones with something left to send.
+    `network_of` is the pid of a process in the sandbox's own network, or None. There all sockets are counted,
+    also those that no process has open: unaccepted connections, and closed ones with unsent data.
     """
 
     def __init__(self, network_of: int | None) -> None:
         self._network_of = network_of
         self._socket_bytes = 0
 
-    def look(self, processes: Iterable[ProcessSample]) -> int:
-        """To be called as the user of the processes."""
+    def measure(self, processes: Iterable[ProcessSample]) -> int:
+        """Bytes that the buffers may hold. The caller must have the file system uid of the processes."""
         with_files = [one for one in processes if one.files]
         pipes, sockets = (
             _buffered(with_files) if sum(one.files for one in with_files) > UNCOUNTED_FILES else (0, 0)
@@ -208,17 +204,17 @@ class KernelBuffers:
 
 
 class MachineMemory:
-    """Whether the machine is short of memory, and whether a program is among those that have to go."""
+    """Decides whether a program must end because less than `reserve` bytes (0: the default) are available."""
 
     def __init__(self, reserve: int) -> None:
         self._reserve = reserve
         self._short_for = 0
-        self._looks = 0
+        self._updates = 0
 
     def must_end(self, share: float) -> bool:
-        """`share`: the part of its limit that the program holds. Who holds more goes sooner."""
-        self._looks += 1
-        if self._looks % CHECK_INTERVAL:
+        """`share`: the part of its memory limit that the program holds. A larger share ends sooner."""
+        self._updates += 1
+        if self._updates % CHECK_INTERVAL:
             return False
         if not self._is_short():
             self._short_for = 0
@@ -234,12 +230,12 @@ class MachineMemory:
 
 
 def name_memory_bytes(taken: os.statvfs_result) -> int:
-    """Bytes of memory for the names in a file system in memory."""
+    """Bytes of memory for the names of all files in a tmpfs."""
     return (taken.f_files - taken.f_ffree) * NAME_BYTES
 
 
 def _buffered(processes: list[ProcessSample]) -> tuple[int, int]:
-    """How many pipes and sockets they have open, each counted once."""
+    """How many different pipes and sockets the processes have open."""
     pipes: set[int] = set()
     sockets: set[int] = set()
     for one in processes:
@@ -279,5 +275,5 @@ def _buffer(name: str) -> int:
         with open(f"/proc/sys/net/core/{name}", "rb", buffering=0) as file:
             return int(file.read(64) or b"0")
     except OSError:
-        # Older kernels do not show it in a container's network.
+        # Older kernels hide the setting in a network namespace.
         return DEFAULT_BUFFER_BYTES

@@ -1,7 +1,7 @@
-"""Readers of documents in the sandbox: no workspace, no network, and only Luxx's own code to read.
+"""Runs document readers in the sandbox: without workspace and network, with read access to Luxx's code only.
 
-What a reader does, and how it bounds itself, is in `documents/`. Each document has a sandbox of its own; one
-that has loaded its reader waits for the next, and nothing of anybody has been in it.
+`infra/documents` holds the readers and their own limits. Each document gets a sandbox process of its own.
+After a document, a process with its reader loaded waits for the next one; no document has been in it.
 """
 
 import asyncio
@@ -22,31 +22,32 @@ from luxx.tools.sandbox.prewarmed import PrewarmedPool
 from luxx.tools.sandbox.process import ExceededLimit, ProgramNotStarted, ProgramResult, SandboxProcess
 
 MOST_WAITING = 2
-"""Of a server, all kinds of readers together; each takes some 30 MB, for a minute after a document."""
+"""Waiting readers of a server, of all kinds; each takes some 30 MB, for a minute after a document."""
 PACKAGES = ("msgspec", "lxml", "pypdf", "charset_normalizer", "ddgs")
-"""What readers import; others lie where these do."""
-_READING = Path(__file__).with_name("reading.py").read_text("utf-8")
+"""The packages that readers import; their dependencies are in the same directories."""
+_READER_MAIN = Path(__file__).with_name("reader_main.py").read_text("utf-8")
 _LUXX = Path(__file__).parents[2]
 _PROCESSES = 8
-"""Bubblewrap's own among them; a reader lets itself start none."""
+"""Includes bubblewrap's own processes; a reader denies itself to start any."""
 _CHUNK_BYTES = 1 << 20
 _PROBE_BOUNDS = ReaderBounds(memory=640 * MIB, seconds=10)
 _PROBE_PAGE = msgspec.json.encode(PageRequest(url="", form=PageForm.TEXT, characters=100)) + b"\n<p>probe"
 _TIME_LIMIT_EXIT_CODES = (-signal.SIGXCPU, -signal.SIGKILL, 128 + signal.SIGXCPU, 128 + signal.SIGKILL)
-"""How the kernel ends what has worked too long; bubblewrap tells a signal as 128 and its number."""
+"""Exit codes of a reader that the kernel ended for its processor time. Bubblewrap reports a signal as 128
+plus its number."""
 
 logger = structlog.get_logger()
 
 
 class ReaderKind(msgspec.Struct, frozen=True, kw_only=True):
-    """What a waiting reader is good for."""
+    """The key of waiting readers: the module they have loaded, and their bounds."""
 
     module: str
     bounds: ReaderBounds
 
 
 class DocumentReaders:
-    """One per server; `backend` gives the sandbox's backend in force. Before `open` nothing is held in."""
+    """One per server; `backend` returns the active backend. Before `open` readers run unconfined."""
 
     def __init__(self, backend: Callable[[], Backend | None]) -> None:
         self._backend = backend
@@ -55,23 +56,22 @@ class DocumentReaders:
         self._is_own_user = False
         self._prewarmed = PrewarmedPool(self._start, MOST_WAITING)
         self.problem = ""
-        """Why readers run outside of the sandbox that is in force; empty where they do not."""
+        """Why readers run outside of the active sandbox; empty if they run in it."""
 
     @property
     def backend_name(self) -> str:
-        """The name of the backend that holds readers in; `none` where they run as the server's user."""
+        """The name of the backend that confines readers; `none` if they run as the server's user."""
         return "none" if self._active_backend is None else self._active_backend.name
 
     async def open(self) -> None:
-        """Finds out whether readers run in the sandbox in force, by reading a page."""
+        """Reads a test page to find out whether readers work in the active sandbox."""
         backend = self._backend()
         if backend is None or backend.name == "none":
             return
         self._active_backend = backend
-        # Landlock moves nothing: another user may not get to where this Python lies, for example below /root.
-        for self._is_own_user in (
-            (False, True) if backend.name == "landlock" and os.geteuid() == 0 else (False,)
-        ):
+        # Landlock binds no paths: another user may have no access to this Python, for example below /root.
+        tries_own_user = backend.name == "landlock" and os.geteuid() == 0
+        for self._is_own_user in (False, True) if tries_own_user else (False,):
             self.problem = await self._probe()
             if not self.problem:
                 break
@@ -80,7 +80,7 @@ class DocumentReaders:
             logger.warning("readers_not_sandboxed", reason=self.problem)
 
     async def close(self) -> None:
-        """Ends the readers that wait."""
+        """Ends the waiting readers."""
         await self._prewarmed.close()
 
     async def run(
@@ -92,7 +92,7 @@ class DocumentReaders:
         *,
         limit: int,
     ) -> bytes | ReadFailure:
-        """As `read_in_process`, and in the sandbox where it works. Raises Unavailable."""
+        """Like `read_in_process`, but in the sandbox if readers work there. Raises Unavailable."""
         if self._active_backend is None:
             return await read_in_process(module, arguments, document, bounds, limit=limit)
         kind = ReaderKind(module=module, bounds=bounds)
@@ -100,7 +100,7 @@ class DocumentReaders:
             return await self._run(kind, arguments, document, limit)
         except (ToolFailed, OSError) as error:
             logger.warning("reader_not_started", reason=str(error))
-            raise Unavailable("this server cannot start a process to read it just now; try again") from error
+            raise Unavailable("the server cannot start a process to read the document; try again") from error
         finally:
             self._prewarmed.refill(kind)
 
@@ -111,11 +111,11 @@ class DocumentReaders:
         reader_arguments = [*kind.bounds.reader_arguments, *arguments]
         reader = self._prewarmed.take(kind) or await self._start(kind)
         try:
-            ran = await reader.run(_input(reader_arguments, document), limits)
+            result = await reader.run(_input(reader_arguments, document), limits)
         except ProgramNotStarted:
             reader = await self._start(kind)
-            ran = await reader.run(_input(reader_arguments, document), limits)
-        return _answer(ran)
+            result = await reader.run(_input(reader_arguments, document), limits)
+        return _answer(result)
 
     async def _start(self, kind: ReaderKind) -> SandboxProcess:
         return await SandboxProcess.start(self._spec(kind))
@@ -126,7 +126,7 @@ class DocumentReaders:
         interpreter = own_interpreter()
         program_spec = ProgramSpec(
             argv=(
-                *(interpreter.program, "-I", "-S", "-B", "-c", _READING),
+                *(interpreter.program, "-I", "-S", "-B", "-c", _READER_MAIN),
                 *(kind.module, *backend.shown_code(self._code)),
             ),
             workspace=None,
@@ -140,23 +140,23 @@ class DocumentReaders:
         return spec | {"uid": None} if self._is_own_user else spec
 
     async def _probe(self) -> str:
-        """Why a page cannot be read; empty where it can."""
+        """Why a test page cannot be read; empty if it can."""
         kind = ReaderKind(module="luxx.infra.documents.page_text", bounds=_PROBE_BOUNDS)
         try:
             reader = await self._start(kind)
-            ran = await reader.run(
+            result = await reader.run(
                 _input(_PROBE_BOUNDS.reader_arguments, _PROBE_PAGE), _limits(_PROBE_BOUNDS, 10_000)
             )
         except (ToolFailed, OSError) as error:
             return str(error)
-        if b"probe" in ran.stdout:
+        if b"probe" in result.stdout:
             return ""
-        stderr_lines = ran.stderr.decode("utf-8", "replace").strip().splitlines()
-        return stderr_lines[-1][:300] if stderr_lines else f"a reader ended with exit code {ran.exit_code}"
+        stderr_lines = result.stderr.decode("utf-8", "replace").strip().splitlines()
+        return stderr_lines[-1][:300] if stderr_lines else f"a reader ended with exit code {result.exit_code}"
 
 
 def _code() -> tuple[Path, ...]:
-    """This package, and the directories that hold the others readers need."""
+    """The directory of Luxx, and those that hold the packages of the readers."""
     directories: list[Path] = []
     for name in PACKAGES:
         spec = find_spec(name)
@@ -167,7 +167,7 @@ def _code() -> tuple[Path, ...]:
 
 
 def _limits(bounds: ReaderBounds, answer: int) -> ProgramLimits:
-    """A little wider than what the reader allows itself, so that it can still say what it was ended for."""
+    """A little wider than the reader's own limits, so that it can still report which one it exceeded."""
     return ProgramLimits(
         seconds=bounds.wait_seconds,
         cpu_seconds=bounds.seconds + 2,
@@ -190,13 +190,13 @@ async def _input(reader_arguments: Sequence[str], document: int | bytes) -> Asyn
         yield piece
 
 
-def _answer(ran: ProgramResult) -> bytes | ReadFailure:
-    if ran.is_truncated or ran.exceeded_limit is ExceededLimit.OUTPUT:
+def _answer(result: ProgramResult) -> bytes | ReadFailure:
+    if result.is_truncated or result.exceeded_limit is ExceededLimit.OUTPUT:
         return ReadFailure.LONG
-    if ran.exceeded_limit in (ExceededLimit.TIME, ExceededLimit.CPU):
+    if result.exceeded_limit in (ExceededLimit.TIME, ExceededLimit.CPU):
         return ReadFailure.TIME
-    if ran.exceeded_limit is not None:
+    if result.exceeded_limit is not None:
         return ReadFailure.MEMORY
-    if ran.stdout:
-        return ran.stdout
-    return ReadFailure.TIME if ran.exit_code in _TIME_LIMIT_EXIT_CODES else ReadFailure.MEMORY
+    if result.stdout:
+        return result.stdout
+    return ReadFailure.TIME if result.exit_code in _TIME_LIMIT_EXIT_CODES else ReadFailure.MEMORY

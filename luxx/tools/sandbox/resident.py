@@ -1,6 +1,6 @@
-"""A program that stays in its jail: whoever started it talks to it through pipes until one of both ends it.
+"""A long-running program in the sandbox, which its starter talks to through pipes.
 
-Its limits are those of any jail but for the time; what it uses is counted over its whole life.
+It has no time limit. All other limits apply, and count over its whole life.
 """
 
 import asyncio
@@ -25,17 +25,16 @@ from luxx.tools.sandbox.process import ProgramResult, SandboxProcess
 
 NO_TIME_LIMIT = math.inf
 TICK_MS = 100
-"""How often a watch looks at what may stay for days; the usual pace takes a fiftieth of a processor."""
+"""How often LimitWatch measures a program that may run for days; the default rate takes 2 % of a CPU."""
 _CHUNK_BYTES = 65_536
 _DRAIN_SECONDS = 1.0
 _KEPT_ERRORS = 4_096
-"""Bytes of what it last said on stderr; the rest is let go."""
+"""The last bytes of stderr that are kept."""
 
 
 class ResidentSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A program to stay. `argv[0]` is a path or a name; `reads`: directories it may read besides the system.
-
-    `variables` are added to its environment and never stand in the arguments of any process.
+    """A long-running program. `argv[0]` is a path or a name; `reads`: directories it may read besides the
+    system's. `variables` are added to its environment and never appear in the arguments of a process.
     """
 
     argv: tuple[str, ...]
@@ -48,7 +47,7 @@ class ResidentSpec(msgspec.Struct, frozen=True, kw_only=True):
 def resident_spec(
     program_spec: ResidentSpec, backend: Backend, interpreter: Interpreter | None
 ) -> SupervisorSpec:
-    """What the supervisor is told. Raises ToolFailed where there is no such program."""
+    """The message for the supervisor. Raises ToolFailed if the program is not found."""
     own: tuple[str, ...] = () if interpreter is None else interpreter.prefixes
     shown = Interpreter(
         program="/usr/bin/env" if interpreter is None else interpreter.program,
@@ -69,7 +68,7 @@ def resident_spec(
 
 
 def _program(name: str, interpreter: Interpreter | None) -> str:
-    """Its path; `python` and `python3` are the Python of jails."""
+    """The path of the program; `python` and `python3` mean the sandbox's Python."""
     if "/" in name:
         return name
     if name in ("python", "python3") and interpreter is not None:
@@ -78,11 +77,11 @@ def _program(name: str, interpreter: Interpreter | None) -> str:
         path = Path(folder) / name
         if path.is_file():
             return str(path)
-    raise ToolFailed(f"there is no program named {name!r} where the sandbox looks for programs")
+    raise ToolFailed(f"there is no program named {name!r} in the directories that the sandbox searches")
 
 
 class Resident:
-    """`read` and `write` are for one task each; `ended` and `close` for any."""
+    """Only one task may call `read` and one `write`; any task may call `ended` and `close`."""
 
     def __init__(self, process: SandboxProcess) -> None:
         self._process = process
@@ -93,33 +92,33 @@ class Resident:
 
     @staticmethod
     async def start(spec: SupervisorSpec) -> "Resident":
-        """Raises ToolFailed where the program could not be started."""
+        """Raises ToolFailed if the program cannot be started."""
         return Resident(await SandboxProcess.start(spec))
 
     @property
     def pid(self) -> int:
-        """Of the process that goes after everything else in the jail."""
+        """The pid of the keeper, which ends after all other processes of the sandbox."""
         return self._process.pid
 
     async def read(self) -> bytes:
-        """What it printed next; nothing once it has closed its output."""
+        """The next output; empty once the program has closed stdout."""
         return await self._reader.read(_CHUNK_BYTES)
 
     async def write(self, data: bytes) -> None:
-        """Returns once there is room for more. Raises OSError where it listens no more."""
+        """Returns once the pipe can take more. Raises OSError if the program has closed stdin."""
         if self._writer.is_closing():
             raise BrokenPipeError
         self._writer.write(data)
         await self._writer.drain()
 
     async def ended(self) -> ProgramResult:
-        """Waits until it has ended with all it started. Raises ToolFailed where it never began."""
+        """Waits until the program and all it started have ended. Raises ToolFailed if it never started."""
         return await asyncio.shield(self._end)
 
     async def close(self) -> None:
-        """End it with everything it started. Nobody may be in `read` any more."""
+        """End the program with everything it started. No task may be in `read`."""
         self._writer.close()
-        # What is left in a pipe keeps it open, and an open pipe passes for a living process.
+        # asyncio counts the process as alive while a pipe holds unread data.
         draining = asyncio.create_task(self._drain())
         await self._process.close()
         await asyncio.wait({draining}, timeout=_DRAIN_SECONDS)
@@ -140,6 +139,6 @@ class Resident:
 
     async def _wait_for_end(self) -> ProgramResult:
         ended_message = await self._process.wait_for_end()
-        # What it said last is on its way; another process may hold the pipe open.
+        # Bounded: another process may keep stderr open.
         await asyncio.wait({self._listening}, timeout=1.0)
-        return self._process.ran(ended_message, stderr=self._stderr_tail)
+        return self._process.result_of(ended_message, stderr=self._stderr_tail)

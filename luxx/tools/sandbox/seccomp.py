@@ -1,8 +1,8 @@
-"""Which system calls a program in a jail may not make, and the filter that the kernel enforces it with.
+"""The system calls that a sandboxed program may not make, and the seccomp filter that denies them.
 
-Everything is allowed but what is named here: calls that reach other processes, mounts, namespaces, keys and
-kernel machinery, or memory and disk that no limit counts. Own assembler, because a filter is a list of
-comparisons and a binding would need a C library on every host. Pure.
+All other calls are allowed. Denied are calls that reach other processes, mounts, namespaces, keys or kernel
+interfaces, and calls that take memory or disk that no limit counts. The module assembles the filter itself,
+because a filter is a list of comparisons and a binding would need a C library on every host. Pure.
 """
 
 import struct
@@ -21,13 +21,13 @@ F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETPIPE_SZ = 8, 10, 15, 1031
 SOL_SOCKET, SO_SNDBUF, SO_RCVBUF = 1, 7, 8
 PR_SET_DUMPABLE = 4
 NEW_NAMESPACES = 0x7E020000
-"""The CLONE_NEW… flags of clone(2)."""
+"""The CLONE_NEW* flags of clone(2)."""
 CLONE_PARENT = 0x8000
 
 SIGNAL_SCOPE_ABI = 6
-"""From here on Landlock itself keeps signals inside."""
+"""From this version on, Landlock itself denies signals to processes outside of the sandbox."""
 NEWEST_NUMBER = 467
-"""What a later kernel adds is not known here, so it is as if it were not there."""
+"""Calls with a higher number fail with ENOSYS, as on an older kernel."""
 
 _LOAD, _AND, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
 _ALLOW, _ERROR, _KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
@@ -36,7 +36,7 @@ _ALL = 0xFFFFFFFF
 
 
 class ArgumentCheck(msgspec.Struct, frozen=True):
-    """Holds if the lower half of an argument, masked, is `value`; every argument looked at here is an int."""
+    """Holds if the lower 32 bits of an argument, masked, equal `value`; every checked argument is an int."""
 
     argument: int
     value: int
@@ -44,10 +44,10 @@ class ArgumentCheck(msgspec.Struct, frozen=True):
 
 
 class DeniedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call answered with `error`; 0 lets it seem done.
+    """A system call that fails with `error`; 0 means the call does nothing and reports success.
 
-    With `only`, just calls that fit one of these; with `but`, all calls except those that fit one. An
-    alternative fits if all its conditions hold.
+    With `only_args`, only calls that match one alternative are denied; with `unless_args`, all calls except
+    those that match one. An alternative matches if all its checks hold.
     """
 
     name: str
@@ -67,7 +67,6 @@ _OTHER_PROCESSES = (
     "move_pages",
     "migrate_pages",
 )
-"""Other processes."""
 
 _MOUNTS = (
     "mount",
@@ -131,7 +130,7 @@ _MACHINERY = (
     "sethostname",
     "setdomainname",
 )
-"""Keys and kernel machinery."""
+"""Keys and kernel interfaces."""
 
 _UNCOUNTED_MEMORY = (
     "memfd_create",
@@ -144,7 +143,7 @@ _UNCOUNTED_MEMORY = (
     "set_mempolicy",
     "set_mempolicy_home_node",
 )
-"""Memory that belongs to no process and that no limit counts."""
+"""Memory that no limit counts, because it belongs to no process."""
 
 _SILENTLY_IGNORED = (
     "chmod",
@@ -166,7 +165,7 @@ _NEW_ATTRIBUTES = (
     "fsetxattr",
     "setxattrat",
 )
-"""In a file system in memory their values are memory of the kernel. Programs that copy know the error."""
+"""In a tmpfs, values of extended attributes take kernel memory. Programs that copy files handle the error."""
 _OLD_ATTRIBUTES = (
     "removexattr",
     "lremovexattr",
@@ -184,7 +183,7 @@ _SYSTEM_V_IPC = (
     "semctl",
     "mq_unlink",
 )
-"""What others made; its numbers can be guessed."""
+"""Objects of other programs, whose ids can be guessed."""
 _SIGNALS = (
     "kill",
     "tkill",
@@ -195,20 +194,20 @@ _SIGNALS = (
 )
 
 _CONDITIONAL = (
-    # With ENOSYS the C library falls back to clone, whose flags can be seen.
+    # With ENOSYS the C library falls back to clone, whose flags a filter can read.
     DeniedCall(name="clone3", error=ENOSYS),
-    # A sibling instead of a child could run ahead of what ends the tree.
+    # With CLONE_PARENT a program could start siblings faster than the supervisor ends the tree.
     DeniedCall(name="clone", unless_args=((ArgumentCheck(0, 0, NEW_NAMESPACES | CLONE_PARENT),),)),
-    # Who hides its memory hides what it writes, too.
+    # A process that is not dumpable hides its memory and its written bytes from the supervisor.
     DeniedCall(name="prctl", only_args=((ArgumentCheck(0, PR_SET_DUMPABLE),),)),
     DeniedCall(name="personality", unless_args=((ArgumentCheck(0, 0),), (ArgumentCheck(0, _ALL),))),
     DeniedCall(name="prlimit64", unless_args=((ArgumentCheck(0, 0),),)),
-    # As on a kernel without it: inotify's quotas are one for all programs of a user, and the server's too.
+    # All programs of a user and the server share inotify's quotas.
     DeniedCall(name="inotify_init", error=ENOSYS),
     DeniedCall(name="inotify_init1", error=ENOSYS),
-    # It keeps pages in a pipe that are whole huge pages for the kernel.
+    # It can pin huge pages in a pipe.
     DeniedCall(name="vmsplice", error=ENOSYS),
-    # Larger buffers are a favour of the kernel, and nobody counts on them.
+    # Reports success without effect: programs do not depend on larger buffers.
     DeniedCall(
         name="setsockopt",
         error=0,
@@ -216,13 +215,13 @@ _CONDITIONAL = (
             (ArgumentCheck(1, SOL_SOCKET), ArgumentCheck(2, option)) for option in (SO_SNDBUF, SO_RCVBUF)
         ),
     ),
-    # Room on a disk is to be seen by the watch, which counts what is written.
+    # LimitWatch counts written bytes, and fallocate takes disk space without writing.
     DeniedCall(name="fallocate", error=EOPNOTSUPP),
 )
 
 
 def denied_calls(*, network: bool, landlock_abi: int | None = None) -> list[DeniedCall]:
-    """What a jail may not call. `landlock_abi`: of a jail without namespaces of its own, else None."""
+    """The denied calls. `landlock_abi`: Landlock's version for a sandbox without namespaces, else None."""
     denied = [
         *(DeniedCall(name=name) for name in (*_OTHER_PROCESSES, *_MOUNTS, *_MACHINERY, *_UNCOUNTED_MEMORY)),
         *(DeniedCall(name=name, error=EOPNOTSUPP) for name in _NEW_ATTRIBUTES),
@@ -232,16 +231,17 @@ def denied_calls(*, network: bool, landlock_abi: int | None = None) -> list[Deni
     ]
     families = [AF_INET, AF_INET6] if network else []
     if landlock_abi is None:
-        # An own network namespace has nothing to reach; the host's has abstract sockets of everybody.
+        # In a network namespace of its own a socket reaches nothing else; the host's has other programs'
+        # abstract Unix sockets.
         families = families or [AF_UNIX, AF_INET, AF_INET6]
         return [*denied, _sockets(families)]
     return [*denied, _sockets(families), *_without_namespaces(landlock_abi)]
 
 
 def assemble(denied: list[DeniedCall], machine: str) -> bytes:
-    """The filter, as `struct sock_filter[]`. Raises ToolFailed for a machine that is not known."""
+    """The filter, as `struct sock_filter[]`. Raises ToolFailed for an unsupported machine."""
     if machine not in AUDIT_ARCH:
-        raise ToolFailed(f"no filter is known for {machine}")
+        raise ToolFailed(f"the sandbox does not support the processor type {machine}")
     code = [
         _instruction(_LOAD, 4),
         _instruction(_EQUAL, AUDIT_ARCH[machine], 1, 0),
@@ -266,7 +266,7 @@ def _sockets(families: list[int]) -> DeniedCall:
 
 
 def _ioctls(landlock_abi: int | None) -> DeniedCall:
-    """Typing into terminals; and having signals sent, where nothing else keeps them inside."""
+    """Terminal input injection; before SIGNAL_SCOPE_ABI also requests that make the kernel send signals."""
     requests = [TIOCSTI, TIOCLINUX, TIOCSETD]
     if landlock_abi is not None and landlock_abi < SIGNAL_SCOPE_ABI:
         requests += [FIOSETOWN, SIOCSPGRP]
@@ -274,7 +274,7 @@ def _ioctls(landlock_abi: int | None) -> DeniedCall:
 
 
 def _fcntls(landlock_abi: int | None) -> DeniedCall:
-    """Larger pipes; and a descriptor that sends signals, where nothing else keeps them inside."""
+    """Larger pipes; before SIGNAL_SCOPE_ABI also descriptors that make the kernel send signals."""
     commands = [F_SETPIPE_SZ]
     if landlock_abi is not None and landlock_abi < SIGNAL_SCOPE_ABI:
         commands += [F_SETOWN, F_SETSIG, F_SETOWN_EX]
@@ -282,9 +282,9 @@ def _fcntls(landlock_abi: int | None) -> DeniedCall:
 
 
 def _without_namespaces(abi: int) -> list[DeniedCall]:
-    """What Landlock leaves open: other processes of the same user, and files' owners, modes and times."""
+    """Calls that Landlock leaves open: on processes of the same user, and on owners, modes and times."""
     denied = [
-        # Connected pairs of streams reach nobody else; a pair of datagrams can be told another address.
+        # A connected stream pair reaches no other socket; a datagram socket can send to another address.
         DeniedCall(
             name="socketpair",
             unless_args=((ArgumentCheck(0, AF_UNIX), ArgumentCheck(1, SOCK_STREAM, SOCK_TYPES)),),
@@ -299,11 +299,11 @@ def _without_namespaces(abi: int) -> list[DeniedCall]:
                 ("sched_setscheduler", 0),
             )
         ),
-        # Itself, as a process: 0 may also mean its whole user.
+        # Only the calling process: with another `which`, id 0 means its process group or its user.
         DeniedCall(name="setpriority", unless_args=((ArgumentCheck(0, 0), ArgumentCheck(1, 0)),)),
         DeniedCall(name="ioprio_set", unless_args=((ArgumentCheck(0, 1), ArgumentCheck(1, 0)),)),
         *(DeniedCall(name=name) for name in _SYSTEM_V_IPC),
-        # These go by the path of any file, so they seem done: copying a file must not fail for its mode.
+        # Denied for every file, but reported as success: copying a file must not fail because of its mode.
         *(DeniedCall(name=name, error=0) for name in _SILENTLY_IGNORED),
         *(DeniedCall(name=name, error=EOPNOTSUPP) for name in _OLD_ATTRIBUTES),
     ]
@@ -313,20 +313,20 @@ def _without_namespaces(abi: int) -> list[DeniedCall]:
 
 
 def _block(one: DeniedCall) -> list[bytes]:
-    """What follows once the number fits; every way through it ends in a verdict."""
+    """The instructions after the call's number has matched; every path through them returns."""
     deny, allow = _instruction(_RETURN, _ERROR | one.error), _instruction(_RETURN, _ALLOW)
     if not one.only_args and not one.unless_args:
         return [deny]
     verdict, otherwise = (deny, allow) if one.only_args else (allow, deny)
     code: list[bytes] = []
     for conditions in one.only_args or one.unless_args:
-        # Each condition takes three steps; a failing one goes on behind the verdict.
+        # Each check takes three instructions; a failing one jumps behind the verdict.
         for index, check in enumerate(conditions):
-            left = 3 * (len(conditions) - index - 1) + 1
+            jump = 3 * (len(conditions) - index - 1) + 1
             code += [
                 _instruction(_LOAD, 16 + 8 * check.argument),
                 _instruction(_AND, check.mask),
-                _instruction(_EQUAL, check.value & check.mask, 0, left),
+                _instruction(_EQUAL, check.value & check.mask, 0, jump),
             ]
         code.append(verdict)
     return [*code, otherwise]

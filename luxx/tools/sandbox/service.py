@@ -1,6 +1,6 @@
-"""The sandbox of a server: every program that a tool starts is started here, or refused.
+"""The sandbox of a server: starts every program of a tool, or refuses it, and queues them.
 
-Not here: which backend it is (choosing), what programs may use (limits), the tools themselves (builtin).
+Not here: the choice of the backend (`choosing`), program limits (`plan`), the tools (`tools/builtin`).
 """
 
 import asyncio
@@ -26,20 +26,21 @@ from luxx.tools.sandbox.choosing import (
     forbid_unprotected_root,
 )
 from luxx.tools.sandbox.egress import Egress
-from luxx.tools.sandbox.handover import remove_leftovers
 from luxx.tools.sandbox.packages import FOLDER
 from luxx.tools.sandbox.plan import Backend, Interpreter, ProgramLimits, ProgramSpec, limits_for
 from luxx.tools.sandbox.prewarmed import PrewarmedKey, PrewarmedPool
 from luxx.tools.sandbox.process import OnOutput, ProgramNotStarted, ProgramResult, SandboxProcess
 from luxx.tools.sandbox.readers import DocumentReaders
 from luxx.tools.sandbox.resident import Resident, ResidentSpec, resident_spec
+from luxx.tools.sandbox.workspace_setup import remove_leftovers
 from luxx.wire.tool import CommandPermission
 
 
 class ProgramSlots:
-    """Others wait for a turn, in order.
+    """Limits running programs, `per_workspace` and in `total`; others wait in order.
 
-    The programs of one workspace may take `memory_mb` together; one that may take more by itself runs alone.
+    The limits of the running programs of one workspace sum up to at most `memory_mb`. A program with a larger
+    limit runs alone.
     """
 
     def __init__(self, per_workspace: int, total: int, memory_mb: int) -> None:
@@ -64,7 +65,7 @@ class ProgramSlots:
 
 
 class _WorkspaceQuota:
-    """What the programs of one workspace have taken, and who waits for it."""
+    """The running and waiting programs of one workspace."""
 
     def __init__(self, programs: int, memory_mb: int) -> None:
         self._programs = programs
@@ -78,7 +79,7 @@ class _WorkspaceQuota:
         return not self._running and not self._waiting
 
     async def acquire(self, memory_mb: int) -> None:
-        """Returns once there is enough left."""
+        """Returns once the program may start."""
         future = asyncio.get_running_loop().create_future()
         entry = (future, memory_mb)
         self._waiting.append(entry)
@@ -113,20 +114,20 @@ class _WorkspaceQuota:
 
 
 _TOTAL_FACTOR = 16
-"""All users together may run this many times what one may."""
+"""All users together may run this many times as many programs as one workspace."""
 
-INSIDE = Path(__file__).with_name("inside.py").read_text("utf-8")
-"""What a Python in a jail runs."""
+PYTHON_MAIN = Path(__file__).with_name("python_main.py").read_text("utf-8")
+"""The code that `run_python` passes to the sandbox's Python."""
 
 logger = structlog.get_logger()
 
 
 class Sandbox:
-    """Starts programs in jails. Made cheaply; `open` finds out what this host can do.
+    """Starts sandboxed programs. The constructor does no I/O; `open` tries what this host supports.
 
-    No program sees the data directory, the root of the workspaces or `hidden`, wherever these lie.
-    `resolve_for` stands in for the lookups of each user's programs, `bounds` for those of going out.
-    Raises ConfigError where programs would run as root and unprotected.
+    No program sees the data directory, the root of the workspaces or the paths in `hidden`, except its own
+    workspace. `resolve_for` replaces each user's DNS lookups, `bounds` the default bounds of the proxy.
+    Raises ConfigError if programs would run as root without a sandbox.
     """
 
     def __init__(
@@ -154,18 +155,18 @@ class Sandbox:
 
     @property
     def backend_name(self) -> str:
-        """The backend's name; `none` where there is none."""
+        """The name of the active backend; `none` if there is none."""
         backend = self._active_backend()
         return "none" if backend is None else backend.name
 
     @property
     def is_unprotected(self) -> bool:
-        """Whether the configuration lets programs run without any protection."""
+        """Whether the configuration lets programs run without a sandbox."""
         return self._config.sandbox == "none"
 
     @property
     def reports(self) -> list[BackendReport]:
-        """How each backend stands here."""
+        """The status of each backend on this host; empty before `open`."""
         return [] if self._choice is None else self._choice.reports
 
     @property
@@ -173,7 +174,7 @@ class Sandbox:
         return None if self._choice is None else self._choice.interpreter
 
     async def open(self) -> None:
-        """Tries the backends, and deletes what jails of a killed server left."""
+        """Tries the backends, and deletes scratch directories that a killed server left."""
         await asyncio.to_thread(remove_leftovers, {os.geteuid(), SANDBOX_UID})
         self._choice = await choose(self._config, self._hidden, self.packages, self._workspaces)
         await self.egress.open()
@@ -181,13 +182,13 @@ class Sandbox:
         logger.info("sandbox", backend=self.backend_name, python=python)
 
     async def close(self) -> None:
-        """Ends the jails that wait."""
+        """Ends the waiting processes, and records the egress sessions that ended."""
         await self._prewarmed.close()
         await self.readers.close()
         await self.egress.close()
 
     def limits_for(self, tool: str, level: CommandPermission) -> ProgramLimits:
-        """What a program may use that `tool` starts for a caller of `level`."""
+        """The limits of a program that `tool` starts for a caller of `level`."""
         return limits_for(tool, level, self._config.limits)
 
     async def run_sandboxed(
@@ -202,12 +203,12 @@ class Sandbox:
         egress_session: EgressSession | None = None,
         filter: bytes | None = None,
     ) -> ProgramResult:
-        """Run a program in a jail of its own and hear it out; cancelled, it ends the whole process tree.
+        """Run a program in a sandbox of its own until it ends; cancellation ends the whole process tree.
 
-        `argv[0]` is an absolute path; without `stdin` it reads /dev/null. `on_output` is told what is printed
-        as it comes. With an `outing` it reaches the listed hosts, where `way_out` has a way. `filter`
-        replaces the backend's filter of system calls, which only tests of that filter do.
-        Raises ToolFailed where no program may be started, or this one could not be.
+        `argv[0]` is an absolute path; without `stdin` the program reads /dev/null. `on_output` gets output as
+        it arrives. With an `egress_session` the program reaches the listed hosts if `egress` is open.
+        `filter` replaces the backend's system call filter; only tests of the filter use it.
+        Raises ToolFailed if no program may be started, or this one cannot be.
         """
         program_spec = ProgramSpec(
             argv=tuple(argv),
@@ -233,14 +234,17 @@ class Sandbox:
         seconds: float,
         egress_session: EgressSession | None = None,
     ) -> ProgramResult:
-        """Run Python for at most `seconds`, in a jail that waits for it where there is one."""
+        """Run Python code for at most `seconds`, in a waiting process if the pool has one for this call.
+
+        Raises ToolFailed like `run_sandboxed`.
+        """
         has_proxy = self.egress.is_open and egress_session is not None
         key = PrewarmedKey(workspace=_absolute(workspace), limits=limits, has_proxy=has_proxy)
         wanted = replace(limits, seconds=seconds)
         text = code.encode("utf-8", "replace")
         self._backend()
         async with self._slots.slot(key.workspace, limits.memory_mb):
-            # Where none can be started, none is made for the next time either.
+            # Outside of `try`: if no process can be started, none is prewarmed either.
             waiting_process = self._prewarmed.take(key) or await self.start_prewarmed(key)
             try:
                 try:
@@ -257,9 +261,9 @@ class Sandbox:
         return None if self._choice is None else self._choice.backend
 
     async def start_resident(self, program_spec: ResidentSpec) -> Resident:
-        """Start a program that stays until it is closed or ends by itself; it takes no turn of anybody.
+        """Start a program that runs until it ends or is closed; it takes no program slot.
 
-        Raises ToolFailed where no program may be started, or this one could not be.
+        Raises ToolFailed if no program may be started, or this one cannot be.
         """
         return await Resident.start(resident_spec(program_spec, self._backend(), self.interpreter))
 
@@ -270,19 +274,19 @@ class Sandbox:
         if choice.backend is None:
             reasons = "; ".join(f"{one.name}: {one.reason}" for one in choice.reports)
             raise ToolFailed(
-                f"programs are not started here, because nothing would hold them in ({reasons}); "
-                "`luxx doctor` says what to do"
+                f"programs are not started, because no sandbox is available ({reasons}); "
+                "run `luxx doctor` for help"
             )
         return choice.backend
 
     async def start_prewarmed(self, key: PrewarmedKey) -> SandboxProcess:
-        """A jail whose Python waits for its program. Raises ToolFailed where there can be none."""
+        """A process whose Python waits for code. Raises ToolFailed if it cannot be started."""
         interpreter = self.interpreter
         if interpreter is None:
-            raise ToolFailed("there is no Python that can run in the sandbox; set tools.python to one")
+            raise ToolFailed("no Python can run in the sandbox; set tools.python to one that can")
         backend = self._backend()
         program_spec = ProgramSpec(
-            argv=(interpreter.program, "-I", "-S", "-c", INSIDE, backend.packages or ""),
+            argv=(interpreter.program, "-I", "-S", "-c", PYTHON_MAIN, backend.packages or ""),
             workspace=key.workspace,
             limits=key.limits,
             has_proxy=key.has_proxy,

@@ -1,8 +1,8 @@
-"""The supervisor of one jail: a program of its own, run with `python -I -S`.
+"""The supervisor of one sandbox process: a separate program, run with `python -I -S`.
 
-It is bubblewrap on a socket what to start, starts it, watches what its process tree uses, and ends the whole tree
-when it is done, over a limit, or when the other end of the socket is gone. It imports only the standard
-library, and of it what loads fast. What is started and how it is held in is the backend's to say.
+It reads a spec from its control socket, starts the program, and measures what the process tree uses. It ends
+the whole tree when the program ends, exceeds a limit, or the server closes the socket. It imports only fast
+modules of the standard library. The backend decides what is started and how it is confined (the spec).
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ import time
 
 from luxx.infra.descriptors import close_all_but
 from luxx.tools.sandbox.accounting import DiskUsage, TreeUsage
-from luxx.tools.sandbox.entering import become_bubblewrap, enter, limit_inside, make_proxy_socket, most_tasks
-from luxx.tools.sandbox.handover import give_workspace_to_user, make_scratch, new_scratch, remove_scratch
 from luxx.tools.sandbox.processes import (
     SIGKILL,
     SIGSTOP,
@@ -29,26 +27,48 @@ from luxx.tools.sandbox.processes import (
     signal_to,
     tree,
 )
+from luxx.tools.sandbox.program_start import (
+    become_bubblewrap,
+    enter,
+    limit_inside,
+    make_proxy_socket,
+    most_tasks,
+)
+from luxx.tools.sandbox.workspace_setup import (
+    give_workspace_to_user,
+    make_scratch,
+    new_scratch,
+    remove_scratch,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing takes as long to load as all the rest
-    from typing import NoReturn
+    from typing import Any, NoReturn
+
+    SupervisorSpec = dict[str, Any]
 
 KILL_SECONDS = 60.0
 STOP_ROUNDS = 20
-"""So often what is new is only stopped, so that nothing of it is missed; then it is killed at once."""
+"""In this many rounds new processes are only stopped, so that none forks unseen; then all are killed."""
 PR_SET_CHILD_SUBREAPER = 36
+TICK_MS = 25
+SETUP_MS = 10_000
+"""How long bubblewrap may take to create a sandbox."""
+WORKSPACE_GROWTH_FACTOR = 2
+"""How many times the disk limit a workspace may grow while a program runs. It is more than 1, because other
+programs of the same user write there, too."""
+TMPFS = ("tmp", "dev/shm")
 
 
 def inherit_orphans() -> None:
-    """Have what lost its parent become our child instead of the first process's."""
+    """Make orphaned descendants children of this process instead of pid 1."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def end_tree(main_pid: int | None) -> None:
-    """End all below this process; what forks meanwhile is stopped first, so that nothing gets away.
+    """End all descendants of this process. New ones are stopped first, so that no fork escapes.
 
-    The status of `main_pid` is left to be asked for.
+    `main_pid` is not reaped: the caller reads its exit status.
     """
     deadline = time.monotonic() + KILL_SECONDS
     stopped: set[int] = set()
@@ -73,7 +93,7 @@ def end_tree(main_pid: int | None) -> None:
 
 
 def watch_supervisor(supervisor: int, scratch: str) -> NoReturn:
-    """Wait for the supervisor; where it was killed, end what it leaves behind, which is ours then."""
+    """Wait for the supervisor. If it was killed, end its descendants, which this process inherits."""
     release_streams()
     _, status = os.waitpid(supervisor, 0)
     if status != 0:
@@ -83,30 +103,17 @@ def watch_supervisor(supervisor: int, scratch: str) -> NoReturn:
 
 
 def release_streams() -> None:
-    """The program's streams are its own: only when it lets go of them do they end."""
+    """Close stdin, stdout and stderr here, so that only the program keeps its pipes open."""
     dev_null = os.open("/dev/null", os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(dev_null, fd)
 
 
-if TYPE_CHECKING:  # typing takes as long to load as all the rest
-    from typing import Any, NoReturn
-
-    SupervisorSpec = dict[str, Any]
-
-TICK_MS = 25
-SETUP_MS = 10_000
-"""How long bubblewrap may take to build a jail."""
-WORKSPACE_GROWTH_FACTOR = 2
-"""So many times the limit a workspace may grow while a program runs: others of its user write there, too."""
-TMPFS = ("tmp", "dev/shm")
-
-
 def main(passed: list[int]) -> NoReturn:
-    """Does all of it and ends the process, without the time that a tidy end takes.
+    """Run one sandbox and exit at once, without the interpreter's shutdown.
 
-    Two processes: each sees to the end of the jail where the other is killed. Of `passed`, the descriptors
-    that are for it, the first is the one it is bubblewrap on.
+    Forks into a keeper and a supervisor; if one is killed, the other ends the tree. `passed`: the inherited
+    descriptors to keep; the first is the control socket.
     """
     close_all_but(passed)
     control = passed[0]
@@ -120,7 +127,7 @@ def main(passed: list[int]) -> NoReturn:
         _supervise(control, keeper, scratch)
         code = 0
     except Exception as error:
-        # Nobody would see a traceback; the keeper ends what runs.
+        # A traceback would be lost, so the error goes to the server; the keeper ends the tree.
         _send_message(control, {"failed": f"its supervisor failed: {error!r}"})
     finally:
         os._exit(code)
@@ -133,19 +140,19 @@ def _supervise(control: int, keeper: int, scratch_path: str) -> None:
     if os.getppid() != keeper:
         return
     spec = _read_spec(control)
-    if spec["letterbox"] is not None:
-        os.set_inheritable(spec["letterbox"], False)
+    if spec["fd_channel"] is not None:
+        os.set_inheritable(spec["fd_channel"], False)
     if not spec["has_stdin"]:
-        nothing = os.open("/dev/null", os.O_RDONLY)
-        os.dup2(nothing, 0)
-        os.close(nothing)
+        dev_null = os.open("/dev/null", os.O_RDONLY)
+        os.dup2(dev_null, 0)
+        os.close(dev_null)
     scratch = None
     try:
         give_workspace_to_user(spec, control)
         scratch = make_scratch(spec, scratch_path)
         supervised = SupervisedProcess(spec, scratch)
     except OSError as error:
-        _send_message(control, {"failed": f"the jail could not be made: {error.strerror or error}"})
+        _send_message(control, {"failed": f"the sandbox could not be created: {error.strerror or error}"})
         remove_scratch(scratch)
         return
     release_streams()
@@ -164,7 +171,10 @@ def _supervise(control: int, keeper: int, scratch_path: str) -> None:
 
 
 class SupervisedProcess:
-    """What was started. `root` is the process to measure from, `init` the first one inside a bubblewrap."""
+    """The started program. `pid` is the child of the supervisor, `init` pid 1 inside a bubblewrap sandbox.
+
+    `problem`: why it could not be started, else None.
+    """
 
     def __init__(self, spec: SupervisorSpec, scratch: str | None) -> None:
         self.problem: str | None = None
@@ -177,31 +187,32 @@ class SupervisedProcess:
         self.pidfd = os.pidfd_open(self.pid)
 
     def kill(self) -> None:
-        """End all of it."""
+        """End the whole process tree."""
         if self.init is not None:
-            # The death of a namespace's first process is the death of all in it.
+            # The kernel kills all processes of a pid namespace when its first one dies.
             signal_to(self.init, SIGKILL)
         end_tree(self.pid)
 
     def tmpfs_bytes(self, most: float) -> int:
-        """Bytes that files in memory and their names take, as far as they can be seen."""
+        """Bytes of memory that the files of the sandbox's tmpfs mounts and their names take.
+
+        A mount larger than `most` bytes belongs to the host: the sandbox is not set up yet.
+        """
         if self.init is None:
             return 0
-        taken = 0
+        used_bytes = 0
         for one in TMPFS:
             try:
                 file_system = os.statvfs(f"/proc/{self.init}/root/{one}")
             except OSError:
                 continue
-            # What is larger is not ours: the jail does not stand yet.
             if file_system.f_blocks * file_system.f_frsize <= most:
-                taken += (
-                    file_system.f_blocks - file_system.f_bfree
-                ) * file_system.f_frsize + name_memory_bytes(file_system)
-        return taken
+                used_blocks = file_system.f_blocks - file_system.f_bfree
+                used_bytes += used_blocks * file_system.f_frsize + name_memory_bytes(file_system)
+        return used_bytes
 
     def is_set_up(self) -> bool:
-        """Whether the program itself was run, as far as its starter bubblewrap."""
+        """Whether the program itself was executed, as bubblewrap reports it on its status pipe."""
         if self.status_fd is None:
             return True
         os.set_blocking(self.status_fd, False)
@@ -211,18 +222,18 @@ class SupervisedProcess:
             return False
 
     def _start_directly(self, spec: SupervisorSpec, scratch: str | None) -> None:
-        bubblewrap, tell = os.pipe()
+        error_reader, error_writer = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
             try:
                 enter(spec, scratch)
             except BaseException as error:
-                os.write(tell, f"the jail could not be entered: {error}".encode())
+                os.write(error_writer, f"the sandbox could not be entered: {error}".encode())
             os._exit(126)
-        os.close(tell)
-        # Closed unwritten by the exec that replaces the child.
-        self.problem = os.read(bubblewrap, 4096).decode("utf-8", "replace") or None
-        os.close(bubblewrap)
+        os.close(error_writer)
+        # A successful exec closes the child's end, and the read returns nothing.
+        self.problem = os.read(error_reader, 4096).decode("utf-8", "replace") or None
+        os.close(error_reader)
 
     def _start_bubblewrap(self, spec: SupervisorSpec) -> None:
         status, status_writer = os.pipe()
@@ -232,25 +243,25 @@ class SupervisedProcess:
             try:
                 become_bubblewrap(spec, status_writer, blocked)
             except BaseException as error:
-                os.write(2, f"the jail could not be made: {error}".encode())
+                os.write(2, f"the sandbox could not be created: {error}".encode())
             os._exit(126)
         os.close(status_writer)
         os.close(blocked)
         self.status_fd = status
         self.init = _first_process(status)
         if self.init is None:
-            self.problem = "bubblewrap made no jail"
+            self.problem = "bubblewrap created no sandbox"
             return
         bubblewrap = spec["bubblewrap"]
         limit_inside(self.init, most_tasks(spec["limits"]), spec["uid"], bubblewrap["has_own_network"])
-        if spec["letterbox"] is not None:
-            make_proxy_socket(self.init, spec["uid"], spec["letterbox"])
+        if spec["fd_channel"] is not None:
+            make_proxy_socket(self.init, spec["uid"], spec["fd_channel"])
         os.write(unblock, b"1")
         os.close(unblock)
 
 
 class LimitWatch:
-    """Looks at a jail until it has ended, and ends it when it must."""
+    """Measures a sandbox until its program ends, and ends it when it exceeds a limit."""
 
     def __init__(self, spec: SupervisorSpec, supervised: SupervisedProcess, scratch: str | None) -> None:
         self.spec = spec
@@ -261,7 +272,7 @@ class LimitWatch:
         self.usage = TreeUsage({supervised.pid, supervised.init or supervised.pid}, spec["uid"], buffers)
         self.machine = MachineMemory(spec["limits"]["reserve"])
         self.disk_usage = DiskUsage([one for one in (spec["workspace"], scratch) if one is not None])
-        self.began: float | None = None
+        self.started_at: float | None = None
         self.peak = 0
         self.exceeded_limit: str | None = None
         self.is_cancelled = False
@@ -269,55 +280,55 @@ class LimitWatch:
             self._begin()
 
     def run(self, control: int, keeper_fd: int) -> dict[str, Any]:
+        """Wait for the end of the program, end the tree, and return the last message for the server."""
         poller = select.poll()
         for fd in (control, keeper_fd, self.supervised.pidfd):
             poller.register(fd, select.POLLIN)
         while True:
-            ready = {
-                fd for fd, _ in poller.poll(None if self.began is None else self.spec.get("tick_ms", TICK_MS))
-            }
+            timeout = None if self.started_at is None else self.spec.get("tick_ms", TICK_MS)
+            ready = {fd for fd, _ in poller.poll(timeout)}
             if self.supervised.pidfd in ready:
                 break
             if keeper_fd in ready or (control in ready and not self._listen(control)):
                 self.is_cancelled = True
                 break
-            if self.began is not None and self._exceeds_limit():
+            if self.started_at is not None and self._exceeds_limit():
                 break
         ended_by_itself = self.exceeded_limit is None and not self.is_cancelled
         self.supervised.kill()
         _, status = os.waitpid(self.supervised.pid, 0)
         reap(None)
         code = os.waitstatus_to_exitcode(status)
-        ended: dict[str, Any] = {"code": code, "hit": self.exceeded_limit, **self._used()}
-        # Who is killed has no last word.
+        ended: dict[str, Any] = {"code": code, "exceeded_limit": self.exceeded_limit, **self._used()}
+        # A killed process reports no setup failure.
         if ended_by_itself and code >= 0 and not self.supervised.is_set_up():
-            ended["failed"] = "bubblewrap could not set the jail up"
+            ended["failed"] = "bubblewrap could not set up the sandbox"
         return ended
 
     def _listen(self, control: int) -> bool:
-        """Hear the word to begin, which is how long it may take; whether anybody is still there."""
+        """Read the server's start message: the seconds the program may take. False: the socket is closed."""
         try:
             data = os.read(control, 32)
         except ConnectionResetError:
-            # Gone with something of ours unread.
+            # The server closed the socket before it read all messages.
             return False
-        if data and self.began is None:
+        if data and self.started_at is None:
             self.limits = {**self.limits, "wall": float(data)}
             give_workspace_to_user(self.spec, control)
             self._begin()
-            _send_message(control, {"going": True})
+            _send_message(control, {"begun": True})
         return bool(data)
 
     def _begin(self) -> None:
-        self.usage.look(tree(os.getpid()))
+        self.usage.update(tree(os.getpid()))
         self.usage.begin()
         self.disk_usage.update()
-        self.began = time.monotonic()
+        self.started_at = time.monotonic()
 
     def _exceeds_limit(self) -> bool:
         usage, limits = self.usage, self.limits
-        usage.look(tree(os.getpid()))
-        # The dead have been seen; unless we wait for them, they count as tasks of their user.
+        usage.update(tree(os.getpid()))
+        # Dead processes are measured now. Until they are reaped, they count as tasks of their user.
         reap(self.supervised.pid)
         self.disk_usage.update()
         memory = usage.memory + self.supervised.tmpfs_bytes(limits["memory"])
@@ -335,21 +346,21 @@ class LimitWatch:
         ):
             self.exceeded_limit = "disk"
         elif usage.is_hiding:
-            # What it writes cannot be bubblewrap, so it is taken for too much.
+            # Its writes cannot be measured, so they count as over the limit.
             self.exceeded_limit = "disk"
-        elif time.monotonic() - (self.began or 0) > limits["wall"]:
+        elif time.monotonic() - (self.started_at or 0) > limits["wall"]:
             self.exceeded_limit = "time"
         return self.exceeded_limit is not None
 
     def _used(self) -> dict[str, Any]:
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        wall = 0.0 if self.began is None else time.monotonic() - self.began
+        wall = 0.0 if self.started_at is None else time.monotonic() - self.started_at
         memory = max(self.peak, used.ru_maxrss * 1024)
         return {"wall": wall, "cpu": max(used.ru_utime + used.ru_stime, self.usage.cpu), "memory": memory}
 
 
 def _first_process(status: int) -> int | None:
-    """The first process inside, as bubblewrap tells it; None if it gave up."""
+    """The pid of the sandbox's first process, from bubblewrap's status pipe; None if bubblewrap failed."""
     poller = select.poll()
     poller.register(status, select.POLLIN)
     data = b""
@@ -378,8 +389,8 @@ def _read_exactly(fd: int, length: int) -> bytes:
 
 
 def _send_message(control: int, message: dict[str, Any]) -> None:
-    text = marshal.dumps(message)
+    data = marshal.dumps(message)
     try:
-        os.write(control, len(text).to_bytes(4, "big") + text)
+        os.write(control, len(data).to_bytes(4, "big") + data)
     except OSError:
         return

@@ -1,10 +1,10 @@
 """The numbers of the system calls that the filter names, on x86_64 and aarch64.
 
-None where an architecture has no such call. Taken from the kernel's headers; a test compares them.
+None: the architecture has no such call. The numbers come from the kernel's headers; a test compares them.
 """
 
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-"""As a filter reads the architecture of a call."""
+"""The architecture's value in `struct seccomp_data`."""
 
 NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "_sysctl": (156, None),
@@ -142,5 +142,5 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
 
 
 def number_of(name: str, machine: str) -> int | None:
-    """The call's number on `machine`, as `os.uname` names it. Raises KeyError for an unknown call."""
+    """The call's number on `machine`, as in `os.uname().machine`. Raises KeyError for an unknown call."""
     return NUMBERS[name][list(AUDIT_ARCH).index(machine)]

@@ -1,6 +1,6 @@
-"""How the child of a supervisor becomes the program of a jail, or the bubblewrap around it.
+"""How the supervisor's child process becomes the confined program, or the bubblewrap around it.
 
-Part of the supervisor: only the standard library, and of it only what loads fast.
+Part of the supervisor: imports only fast modules of the standard library.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 22, 
 SECCOMP_MODE_FILTER = 2
 LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446
 TEMPORARY = "/tmp"
-"""A variable with this value names a program's own directory for temporary files, wherever that is."""
+"""`enter` replaces an environment variable with this value by the path of the scratch directory."""
 STAGE = "/tmp"
-"""Where a private mount namespace shows what bubblewrap shall bind, whoever may reach it outside."""
+"""A private mount namespace shows the sources of bubblewrap's binds here, so that any user can reach them."""
 MOST_FILES, MOST_LOCKED, MOST_ADDRESSES = 128, 64 * 1024, 64 << 30
-"""Open at once in each process, bytes of memory that cannot be swapped, and bytes of addresses."""
+"""Of each process: open files, bytes of locked memory, and bytes of address space."""
 MOST_BUFFERED = b"4096 65536 212992"
-"""Bytes that TCP keeps for one connection and direction: least, at first, most."""
+"""Bytes that TCP buffers per connection and direction: minimum, default, maximum."""
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 CAPABILITY_VERSION = 0x20080522
 
@@ -41,7 +41,7 @@ from_kernel = ctypes.CDLL(None, use_errno=True)
 
 
 def enter(spec: SupervisorSpec, scratch: str | None) -> NoReturn:
-    """Become the program, held in by Landlock and the filter as far as the spec says."""
+    """Replace this process by the program, confined by Landlock and the filter that the spec has."""
     os.setsid()
     rules = _open_rules(spec, scratch)
     os.chdir(spec["cwd"])
@@ -51,64 +51,66 @@ def enter(spec: SupervisorSpec, scratch: str | None) -> NoReturn:
     from_kernel.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
     checked(from_kernel.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     if spec["landlock"] is not None:
-        # Before the limits: there may be more rules than a program may have files open.
+        # Before the limits: the rules may need more open files than a program may have.
         _restrict(spec["landlock"], rules)
     _limit(spec["limits"])
     _set_limit(resource.RLIMIT_NPROC, most_tasks(spec["limits"]) + existing_tasks)
     if spec["filter"]:
         _set_filter(spec["filter"])
-    own = {name: scratch if value == TEMPORARY and scratch else value for name, value in spec["env"].items()}
-    os.execve(spec["argv"][0], spec["argv"], own)
+    env = {name: scratch if value == TEMPORARY and scratch else value for name, value in spec["env"].items()}
+    os.execve(spec["argv"][0], spec["argv"], env)
 
 
 def become_bubblewrap(spec: SupervisorSpec, status_writer: int, blocked: int) -> NoReturn:
-    told = spec["bubblewrap"]
+    """Replace this process by bubblewrap. It waits for a byte on `blocked` before it starts the program.
+
+    Raises OSError if a source of a bind is missing.
+    """
+    bubblewrap = spec["bubblewrap"]
     os.setsid()
     _lower_priority()
-    staged: dict[str, str] = {} if spec["uid"] is None else _stage_sources(told)
+    staged: dict[str, str] = {} if spec["uid"] is None else _stage_sources(bubblewrap)
     drop_rights(spec["uid"])
-    for _, source, _ in told["binds"]:
-        # Said here, because bubblewrap would say it too late.
+    for _, source, _ in bubblewrap["binds"]:
+        # Bubblewrap would report a missing source only after the sandbox counts as created.
         os.stat(staged.get(source) or source)
     _limit(spec["limits"])
-    arguments = [
-        "bwrap",
-        *told["arguments"],
-        "--json-status-fd",
-        str(status_writer),
-        "--block-fd",
-        str(blocked),
-    ]
+    arguments = ["bwrap", *bubblewrap["arguments"]]
+    arguments += ["--json-status-fd", str(status_writer), "--block-fd", str(blocked)]
     inherited = [status_writer, blocked]
-    for flag, source, target in told["binds"]:
+    for flag, source, target in bubblewrap["binds"]:
         arguments += [flag, staged.get(source, source), target]
-    for content, target in told["data"]:
+    for content, target in bubblewrap["data"]:
         inherited.append(_pipe_with(content))
         arguments += ["--ro-bind-data", str(inherited[-1]), target]
-    arguments += told["last"]
+    arguments += bubblewrap["last"]
     if spec["filter"]:
         inherited.append(_pipe_with(spec["filter"]))
         arguments += ["--seccomp", str(inherited[-1])]
     for name, value in spec["env"].items():
         arguments += ["--setenv", name, value]
     if spec.get("private"):
-        # Everybody on the machine may read the arguments of a process.
-        words = [word for name, value in spec["private"].items() for word in ("--setenv", name, value)]
-        inherited.append(_pipe_with("\0".join([*words, ""]).encode()))
+        # Through a pipe: any user of the machine can read the arguments of a process.
+        options = [one for name, value in spec["private"].items() for one in ("--setenv", name, value)]
+        inherited.append(_pipe_with("\0".join([*options, ""]).encode()))
         arguments += ["--args", str(inherited[-1])]
     for fd in inherited:
         os.set_inheritable(fd, True)
-    folder = staged.get(told["folder"], told["folder"])
-    os.execve(f"{folder}/{told['program']}", [*arguments, "--", *spec["argv"]], {})
+    folder = staged.get(bubblewrap["folder"], bubblewrap["folder"])
+    os.execve(f"{folder}/{bubblewrap['program']}", [*arguments, "--", *spec["argv"]], {})
 
 
-def _stage_sources(told: dict[str, Any]) -> dict[str, str]:
-    """Show each source at a place of our own, since whom we become may not reach where it lies."""
-    named = [*told["beside"], *((source, str(n)) for n, (_, source, _) in enumerate(told["binds"]))]
+def _stage_sources(bubblewrap: dict[str, Any]) -> dict[str, str]:
+    """Bind each source below STAGE, because the sandbox user may not reach its real path.
+
+    Returns the staged path by source; empty if this process may not create a mount namespace.
+    """
+    binds = bubblewrap["binds"]
+    named = [*bubblewrap["beside"], *((source, str(n)) for n, (_, source, _) in enumerate(binds))]
     if from_kernel.unshare(CLONE_NEWNS) != 0:
         return {}
     _mount(None, "/", None, MS_REC | MS_PRIVATE)
-    # Opened only now: what is open from another namespace cannot be bound.
+    # Opened after unshare: a descriptor from another mount namespace cannot be bound.
     opened = [(source, name, os.open(source, os.O_PATH | os.O_CLOEXEC)) for source, name in named]
     _mount("tmpfs", STAGE, "tmpfs", 0)
     os.chmod(STAGE, 0o755)
@@ -125,14 +127,14 @@ def _stage_sources(told: dict[str, Any]) -> dict[str, str]:
 
 
 def _mount(source: str | None, target: str, kind: str | None, flags: int) -> None:
-    told = [None if one is None else one.encode() for one in (source, target, kind)]
-    checked(from_kernel.mount(*told, ctypes.c_ulong(flags), None))
+    arguments = [None if one is None else one.encode() for one in (source, target, kind)]
+    checked(from_kernel.mount(*arguments, ctypes.c_ulong(flags), None))
 
 
 def drop_rights(uid: int | None) -> None:
-    """Be an ordinary user without any capability, also in what could be gained later.
+    """Become the user `uid` (None: stay) and drop every capability, from the bounding and ambient sets, too.
 
-    An ordinary user may have been given some, and they outlast the start of a program.
+    An ordinary user may hold ambient capabilities, and a program keeps them across execve.
     """
     for capability in range(64):
         from_kernel.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
@@ -141,12 +143,12 @@ def drop_rights(uid: int | None) -> None:
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
     from_kernel.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
-    who = CAPABILITY_VERSION.to_bytes(4, sys.byteorder) + bytes(4)
-    checked(from_kernel.capset(who, bytes(24)))
+    header = CAPABILITY_VERSION.to_bytes(4, sys.byteorder) + bytes(4)
+    checked(from_kernel.capset(header, bytes(24)))
 
 
 def _lower_priority() -> None:
-    """When memory or time is short, a jail goes before the server."""
+    """Lower the processor priority, and make the kernel kill this process before the server."""
     os.nice(5)
     try:
         with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
@@ -156,10 +158,11 @@ def _lower_priority() -> None:
 
 
 def limit_inside(pid: int, tasks: int, uid: int | None, has_own_network: bool) -> None:
-    """Set how many tasks the first process of a namespace may have; from there on only its own are counted.
-    And how large the buffers of TCP may grow in a network of its own.
+    """Set how many tasks the first process of a namespace may have; the kernel counts per user namespace.
+    Also bound the TCP buffers of the sandbox's own network.
 
-    Done as whom it runs, in a child: root may lack the capability to do it to another user's process.
+    Runs in a child as the sandbox user: root may lack the capability to change another user's process.
+    Raises OSError.
     """
     child = os.fork()
     if child == 0:
@@ -176,7 +179,7 @@ def limit_inside(pid: int, tasks: int, uid: int | None, has_own_network: bool) -
 
 
 def enter_network(pid: int) -> None:
-    """Who made a namespace may enter it. Raises OSError."""
+    """Enter the network namespace of `pid`; the user who made a namespace may do so. Raises OSError."""
     network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     owner = fcntl.ioctl(network, NS_GET_USERNS)
     checked(from_kernel.setns(owner, CLONE_NEWUSER))
@@ -190,12 +193,12 @@ def _limit_buffers(pid: int) -> None:
             with open(f"/proc/sys/net/ipv4/{name}", "wb", buffering=0) as file:
                 file.write(MOST_BUFFERED)
     except OSError:
-        # In a container that may not set it, the kernel's bound on all of TCP remains.
+        # A container may forbid it; then only the kernel's bound on all of TCP applies.
         return
 
 
 def most_tasks(limits: dict[str, int]) -> int:
-    """A little above what the watch allows: it shall see what goes past the limit."""
+    """The kernel's task limit: a little above the supervisor's, so that LimitWatch can report the excess."""
     return limits["processes"] + 8
 
 
@@ -215,38 +218,38 @@ def _limit(limits: dict[str, int]) -> None:
 
 
 def _set_limit(name: int, value: int) -> None:
-    """Nobody may raise what they have been left."""
-    most = resource.getrlimit(name)[1]
-    soft_limit = value if most == resource.RLIM_INFINITY else min(value, most)
-    resource.setrlimit(name, (soft_limit, soft_limit))
+    """Set the soft and the hard limit, never above the present hard limit: only root may raise that."""
+    hard_limit = resource.getrlimit(name)[1]
+    limit = value if hard_limit == resource.RLIM_INFINITY else min(value, hard_limit)
+    resource.setrlimit(name, (limit, limit))
 
 
 def _set_filter(program: bytes) -> None:
     class Program(ctypes.Structure):
         _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
-    told = Program(len(program) // 8, program)
-    checked(from_kernel.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(told), 0, 0))
+    filter_program = Program(len(program) // 8, program)
+    checked(from_kernel.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(filter_program), 0, 0))
 
 
 def _open_rules(spec: SupervisorSpec, scratch: str | None) -> list[tuple[int, int]]:
-    """What may be reached, as (rights, descriptor); opened while we still may."""
+    """The Landlock rules as (rights, descriptor). Opens the paths while this process still has the right."""
     if spec["landlock"] is None:
         return []
-    told = spec["landlock"]
-    wanted = [*told["paths"], *([(scratch, told["write"])] if scratch is not None else [])]
+    landlock = spec["landlock"]
+    wanted = [*landlock["paths"], *([(scratch, landlock["write"])] if scratch is not None else [])]
     rules: list[tuple[int, int]] = []
     for path, rights in wanted:
         try:
             fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
         except OSError:
             continue
-        rules.append((rights if os.path.isdir(path) else rights & told["file_rights"], fd))
+        rules.append((rights if os.path.isdir(path) else rights & landlock["file_rights"], fd))
     return rules
 
 
-def _restrict(told: dict[str, Any], rules: list[tuple[int, int]]) -> None:
-    attributes = told["attributes"]
+def _restrict(landlock: dict[str, Any], rules: list[tuple[int, int]]) -> None:
+    attributes = landlock["attributes"]
     ruleset = checked(from_kernel.syscall(LANDLOCK_CREATE, attributes, len(attributes), 0))
     for rights, fd in rules:
         rule = rights.to_bytes(8, sys.byteorder) + fd.to_bytes(4, sys.byteorder)
@@ -257,7 +260,7 @@ def _restrict(told: dict[str, Any], rules: list[tuple[int, int]]) -> None:
 
 
 def _pipe_with(content: bytes) -> int:
-    """A descriptor to read `content` from, which fits a pipe."""
+    """A descriptor to read `content` from; it must fit into a pipe's buffer."""
     read, write = os.pipe()
     os.write(write, content)
     os.close(write)
@@ -265,7 +268,7 @@ def _pipe_with(content: bytes) -> int:
 
 
 def checked(result: int) -> int:
-    """The result of a system call. Raises OSError where it failed."""
+    """The result of a system call. Raises OSError if the call failed."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
@@ -273,17 +276,17 @@ def checked(result: int) -> int:
 
 
 PORT = 3128
-"""Of 127.0.0.1 in the jail."""
+"""The proxy's port on 127.0.0.1 inside the sandbox."""
 
 IP_FREEBIND = 15
 BACKLOG = 64
 
 
 def make_proxy_socket(pid: int, uid: int | None, fd_channel: int) -> None:
-    """Put the socket into `letterbox`, for the jail whose first process is `pid`.
+    """Create a listening socket in the network of `pid`, and send it over `fd_channel` to the server.
 
-    Done as whom it runs, in a child: who made a namespace may enter it, root may lack the capability.
-    Raises OSError.
+    Runs in a child as the sandbox user: the user who made a namespace may enter it, while root may lack the
+    capability. Raises OSError.
     """
     child = os.fork()
     if child == 0:
@@ -294,16 +297,16 @@ def make_proxy_socket(pid: int, uid: int | None, fd_channel: int) -> None:
         finally:
             os._exit(1)
     if os.waitpid(child, 0)[1] != 0:
-        raise OSError(0, "its way out could not be made")
+        raise OSError(0, "the proxy socket could not be created")
 
 
 def _make(pid: int, fd_channel: int) -> None:
     enter_network(pid)
     proxy_socket = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
-    # The jail may not have its address yet.
+    # Bubblewrap may not have configured the address yet.
     proxy_socket.setsockopt(_socket.IPPROTO_IP, IP_FREEBIND, 1)
     proxy_socket.bind(("127.0.0.1", PORT))
     proxy_socket.listen(BACKLOG)
     number = proxy_socket.fileno().to_bytes(4, sys.byteorder)
-    told = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, number)]
-    _socket.socket(fileno=fd_channel).sendmsg([b"d"], told)
+    ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, number)]
+    _socket.socket(fileno=fd_channel).sendmsg([b"d"], ancillary)

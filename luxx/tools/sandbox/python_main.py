@@ -1,6 +1,6 @@
-"""What Python runs in a jail: it waits for a program on its standard input, runs that, and keeps its figures.
+"""The main program of Python in the sandbox: reads code from standard input, runs it, saves its figures.
 
-Its text is handed to the jail's own interpreter, so it imports nothing but the standard library.
+The server passes this file's text to the sandbox's interpreter, so it imports only the standard library.
 """
 
 import linecache
@@ -18,8 +18,8 @@ FIGURES = "figures"
 
 
 def main() -> int:
-    """Run what comes as its own `__main__`; the exit code."""
-    # Last: a file of the workspace shall not stand in for a package that was installed.
+    """Run the code as `__main__`; returns the exit code."""
+    # Last: a file of the workspace must not replace an installed package.
     sys.path.extend([*(path for path in sys.argv[1:] if path), os.getcwd()])
     site.setquit()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
@@ -44,7 +44,7 @@ def _run(text: str, names: dict[str, Any]) -> int:
     except SystemExit:
         raise
     except BaseException as error:
-        # Without our own frames.
+        # Skip the frames of this file.
         frame = error.__traceback__
         while frame is not None and frame.tb_frame.f_code.co_filename != NAME:
             frame = frame.tb_next
@@ -54,19 +54,19 @@ def _run(text: str, names: dict[str, Any]) -> int:
 
 
 def _keep_figures() -> None:
-    """Save what was drawn and not closed, under names that are free."""
-    drawing: Any = sys.modules.get("matplotlib.pyplot")
-    if drawing is None:
+    """Save the open matplotlib figures under unused names."""
+    pyplot: Any = sys.modules.get("matplotlib.pyplot")
+    if pyplot is None:
         return
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    for count, number in enumerate(drawing.get_fignums(), 1):
+    for count, number in enumerate(pyplot.get_fignums(), 1):
         os.makedirs(FIGURES, exist_ok=True)
         name = f"{FIGURES}/figure-{stamp}-{count}.png"
-        again = 1
+        suffix = 1
         while os.path.exists(name):
-            again += 1
-            name = f"{FIGURES}/figure-{stamp}-{count}-{again}.png"
-        drawing.figure(number).savefig(name)
+            suffix += 1
+            name = f"{FIGURES}/figure-{stamp}-{count}-{suffix}.png"
+        pyplot.figure(number).savefig(name)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""What a supervisor prepares for a jail on disk: whose the workspace is, and a place for temporary files.
+"""What a supervisor prepares on disk: the owner of the workspace, and a scratch directory.
 
-Part of the supervisor: only the standard library, and of it only what loads fast.
+Part of the supervisor: imports only fast modules of the standard library.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:  # typing takes as long to load as all the rest
 SCRATCH = "/tmp"
 SCRATCH_PREFIX = "luxx-jail-"
 MAX_DEPTH = 64
-"""As deep as the file tools go."""
+"""The depth limit of the file tools."""
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class ControlClosed(OSError):
-    """Nobody wants the jail any more."""
+    """The server has closed the control socket, so the sandbox is not needed any more."""
 
 
 def give_workspace_to_user(spec: dict[str, Any], control: int) -> None:
-    """Give what the server wrote into the workspace to whom the jail runs as; what is theirs stays theirs.
+    """Change the owner of files that the server wrote into the workspace to the sandbox user.
 
-    Raises OSError once nobody at the other end of `control` wants it any more.
+    Files of other owners keep theirs. Raises OSError; ControlClosed once the server has closed `control`.
     """
     uid: int | None = spec["uid"]
     workspace: str | None = spec["workspace"]
@@ -74,17 +74,17 @@ def _give_to_user(fd: int, uid: int, depth: int, control_poll: select.poll) -> N
         except ControlClosed:
             raise
         except OSError:
-            # Gone meanwhile, or made something else; the jail then does without it.
+            # A program deleted or replaced it meanwhile.
             continue
 
 
 def new_scratch() -> str:
-    """Where a directory for temporary files will be, where no mount gives one."""
+    """The path of the directory for temporary files, for a backend without a private /tmp."""
     return f"{SCRATCH}/{SCRATCH_PREFIX}{os.getpid()}-{os.urandom(8).hex()}"
 
 
 def make_scratch(spec: dict[str, Any], path: str) -> str | None:
-    """Makes it if it is wanted, and holds it as long as this process lives."""
+    """Create the directory if the spec wants it. A lock marks it as used until this process ends."""
     if not spec["scratch"]:
         return None
     made = f"{path}.new"
@@ -102,7 +102,7 @@ def remove_scratch(scratch: str | None) -> None:
 
 
 def remove_leftovers(owners: set[int]) -> None:
-    """Delete what killed supervisors left, if it belongs to one of `owners` and nobody holds it any more."""
+    """Delete scratch directories of killed supervisors that belong to one of `owners` and are not locked."""
     for name in os.listdir(SCRATCH):
         if not name.startswith(SCRATCH_PREFIX) or name.endswith(".new"):
             continue
@@ -115,7 +115,7 @@ def remove_leftovers(owners: set[int]) -> None:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 remove_tree(f"{SCRATCH}/{name}")
         except OSError:
-            # Somebody holds it.
+            # Another process has locked it.
             continue
         finally:
             os.close(fd)

@@ -1,7 +1,7 @@
-"""What Python runs in a sandbox to read one document: it loads a reader, then waits for the document.
+"""The main program of a document reader in the sandbox: loads the reader, then waits for the document.
 
-Its text is handed to the interpreter, so it imports nothing but the standard library at first. The first line
-of its input is the reader's arguments, the rest the document.
+The server passes this file's text to the interpreter, so it imports only the standard library at first. The
+first line of standard input has the reader's arguments, the rest is the document.
 """
 
 import importlib
@@ -12,10 +12,10 @@ PACKAGE = "luxx"
 
 
 def main() -> None:
-    """The arguments: the module to run, the directory of this package, those of others."""
+    """Arguments: the module to run, the directory of Luxx, the directories of other packages."""
     module, package, *others = sys.argv[1:]
     sys.path.extend(others)
-    # The directory that the package lies in is not shown: the configuration may lie there, too.
+    # Not through sys.path: the parent directory is hidden, because it may hold the configuration.
     spec = importlib.util.spec_from_file_location(
         PACKAGE, f"{package}/__init__.py", submodule_search_locations=[package]
     )

@@ -226,10 +226,10 @@ def python_tool(sandbox: Sandbox, save_figures: SaveFigures = save_no_figures) -
     @tool(
         name=EXECUTE,
         description=(
-            f"Run a Python program in the workspace, in a sandbox{network_description(sandbox)}: the workspace can "
-            "be written, the system only read, nothing else is there. Print what you want to know. Gives "
-            "exit code, stdout, stderr and the files that changed; open matplotlib figures are saved, named "
-            "and shown. Each program starts anew; files stay."
+            f"Run a Python program in the workspace, in a sandbox{network_description(sandbox)}: "
+            "the workspace can be written, the system only read, nothing else is there. Print what you want "
+            "to know. Gives exit code, stdout, stderr and the files that changed; open matplotlib figures "
+            "are saved, named and shown. Each program starts anew; files stay."
         ),
         parameters={
             "code": {"type": "string", "minLength": 1, "maxLength": MAX_CODE_LENGTH},
@@ -291,9 +291,9 @@ def shell_tool(sandbox: Sandbox, save_figures: SaveFigures = save_no_figures) ->
     @tool(
         name=NAME,
         description=(
-            f"Run a shell command in the workspace, in a sandbox{network_description(sandbox)}: the workspace can "
-            "be written, the system only read, nothing else is there. Gives exit code, stdout, stderr and "
-            "the files that changed. Nothing goes on running afterwards; files stay."
+            f"Run a shell command in the workspace, in a sandbox{network_description(sandbox)}: "
+            "the workspace can be written, the system only read, nothing else is there. Gives exit code, "
+            "stdout, stderr and the files that changed. Nothing goes on running afterwards; files stay."
         ),
         parameters={
             "command": {

@@ -207,12 +207,13 @@ class Judge:
         if rule is None and not (part_ruling.is_unsure or is_unclear):
             return msgspec.structs.replace(default, text=part.text)
         if part_ruling.is_suspected and rule is not None:
+            suspected = f"{_rule_location(rule)} denies: {_rule_text(rule)}"
             return PartVerdict(
                 text=part.text,
                 action=RuleAction.DENY,
                 decided_by=DecidedBy.NOT_UNDERSTOOD,
                 rule=rule,
-                because=f"{subject.problem}, so it may be what {_rule_location(rule)} denies: {_rule_text(rule)}",
+                because=f"{subject.problem}, so it may be what {suspected}",
             )
         if rule is None or (rule.action == RuleAction.ALLOW and part_ruling.is_unsure):
             return PartVerdict(

@@ -368,7 +368,7 @@ def test_untrusted_content_read_by_a_member_taints_the_following_members(
 
     one = {"members": [member("a", "strangers"), member("b", "outside", {"what": taken("a", "data.text")})]}
     done = ran(harness, context_of(approve=approve), one)
-    assert asked == [("outside", "strangers has brought content into this run that strangers wrote")]
+    assert asked == [("outside", "strangers has brought untrusted content into this run")]
     assert done.is_untrusted
     assert done.result.data["sources"] == [{"url": "https://a.example/", "title": "A"}]
     asked.clear()

@@ -83,7 +83,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 async def ask_unavailable(question: dict[str, Any]) -> dict[str, Any]:
     """Default for `ToolContext.ask`: the call has no user who could answer."""
-    raise ToolFailed("nobody can be asked here: this call does not belong to a run")
+    raise ToolFailed("questions are not available: this call does not belong to a run")
 
 
 def discard_event(event: dict[str, Any]) -> None:
@@ -106,7 +106,7 @@ def ignore_activation(skill: SkillHead) -> None:
 
 async def delegation_unavailable(assignment: Assignment) -> SubagentEnd:
     """Default for `ToolContext.delegate`: the call belongs to no run."""
-    raise ToolFailed("there is nobody to delegate to: this call does not belong to a run")
+    raise ToolFailed("delegation is not available: this call does not belong to a run")
 
 
 def cache_always(result: ToolResult) -> bool:
@@ -121,7 +121,7 @@ def cache_never(result: ToolResult) -> bool:
 
 async def no_stored_output(ref: str, offset: int, limit: int) -> "StoredOutput":
     """Default for `ToolContext.read_result`: the call belongs to no run."""
-    raise ToolFailed("there are no outputs here: this call does not belong to a run, which would keep them")
+    raise ToolFailed("stored outputs are not available: this call does not belong to a run")
 
 
 async def no_pending_tools(names: Iterable[str]) -> None:

@@ -29,7 +29,7 @@ class Overrun(Exception):
 
     def __init__(self, timeout: float, *, is_committing: bool = False) -> None:
         unknown = "; it is not known whether it took effect" if is_committing else ""
-        super().__init__(f"did not finish within {timeout:g} seconds and was given up{unknown}")
+        super().__init__(f"did not finish within {timeout:g} seconds and was cancelled{unknown}")
 
 
 class _Job(Generic[T]):

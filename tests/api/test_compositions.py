@@ -252,7 +252,7 @@ def test_a_composition_says_so_when_a_tool_of_it_is_gone(tmp_path: Path) -> None
         ServerProcess(tmp_path, LUXX_TOOLS__MODULES="my_tools_later", **settings) as server,
         ApiClient(server, None).sign_in() as admin,
     ):
-        gone = "there is no tool named comes_and_goes any more"
+        gone = "the tool comes_and_goes no longer exists"
         assert admin.good("GET", f"{PATH}/{made}")["problems"] == [gone]
         assert gone in admin.good("GET", "/tools/both")["description"]
         done = admin.good("POST", "/tools/both/execute", json={})

@@ -105,9 +105,9 @@ def test_a_search_without_results_is_an_answer(searching: WebTools, public: Site
     ("answer", "words"),
     [
         (page(saved("duckduckgo_challenge.html"), status="202 Accepted"), "it answered 202 Accepted"),
-        (page(saved("duckduckgo_challenge.html")), "a page that holds no results"),
-        (page("", status="200 OK"), "a page that holds no results"),
-        (page("<div class='result'>" * 200_000), "a page that holds no results"),
+        (page(saved("duckduckgo_challenge.html")), "a page without results"),
+        (page("", status="200 OK"), "a page without results"),
+        (page("<div class='result'>" * 200_000), "a page without results"),
         (page("busy", status="503 Busy"), "it answered 503 Service Unavailable"),
         (b"", "does not speak HTTP"),
     ],
@@ -118,7 +118,7 @@ def test_an_engine_that_does_not_answer_is_reported_in_a_sentence(
     public.routes["/html/"] = answer
     result = searching.execute("web_search", query="bread")
     assert result.success is False
-    assert (result.error or "").startswith("no search engine answers just now; try later (DuckDuckGo: ")
+    assert (result.error or "").startswith("no search engine answers at the moment; try later (DuckDuckGo: ")
     assert words in (result.error or "")
 
 

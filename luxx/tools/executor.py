@@ -271,13 +271,13 @@ class ToolExecutor:
 
     def _resolve_call(self, call: ToolCall, context: ToolContext) -> tuple[ToolDefinition, dict[str, Any]]:
         entry = context.find(self.registry, call.name)
-        unknown = partial(self.judge.unknown, call.name, self.registry, context)
+        unknown_message = partial(self.judge.unknown_message, call.name, self.registry, context)
         if entry is None:
-            raise _Stopped(CallStatus.UNKNOWN, unknown())
+            raise _Stopped(CallStatus.UNKNOWN, unknown_message())
         tool, check = entry
         refused = self.judge.refusal(tool, context)
         if refused is not None:
-            message = unknown() if refused.decided_by == DecidedBy.OFFER else refused.because
+            message = unknown_message() if refused.decided_by == DecidedBy.OFFER else refused.because
             raise _Stopped(CallStatus.DENIED, message, verdict=refused)
         arguments = _read_arguments(call.arguments)
         _require_valid(tool, check.problems(arguments))
@@ -314,7 +314,7 @@ class ToolExecutor:
     ) -> PermissionVerdict:
         verdict = await self.judge.verdict_async(tool, arguments, context)
         if verdict.action == RuleAction.DENY:
-            message = f"{tool.name} was not run: {verdict.because}. No person is asked about it."
+            message = f"{tool.name} was not run: {verdict.because}. A user cannot approve it."
             raise _Stopped(CallStatus.DENIED, message, verdict=verdict)
         return verdict
 

@@ -171,9 +171,9 @@ class ArgumentCheck:
                 yield path, f"{path}: {error.message}"
 
     def _unknown(self, name: str, known: list[str]) -> str:
-        some = known[:_MAX_NAMES]
-        near = difflib.get_close_matches(name[:64], some, n=1)
-        hint = f'; did you mean "{near[0]}"?' if near else f"; it takes {', '.join(some) or 'none'}"
+        names = known[:_MAX_NAMES]
+        near = difflib.get_close_matches(name[:64], names, n=1)
+        hint = f'; did you mean "{near[0]}"?' if near else f"; it takes {', '.join(names) or 'none'}"
         return f'there is no argument "{name[:64]}"{hint}'
 
 

@@ -135,7 +135,7 @@ def test_an_edit_that_was_stopped_on_its_way_changes_nothing(
     for name, arguments in (("file_edit", edit), ("file_multi_edit", {"edits": [edit]})):
         asked = call(name, {"path": "a.txt", **arguments})
         done = asyncio.run(builtin_executor.execute(asked, context_of(cancelled=lambda: True)))
-        assert "stopped; nothing was changed" in str(done.result.error)
+        assert "cancelled; nothing was changed" in str(done.result.error)
     assert (workspace / "a.txt").read_text() == "a\n"
 
 
@@ -388,7 +388,7 @@ def test_an_edit_that_is_stopped_while_the_file_is_written_changes_nothing(
     assert tool is not None
     with at_the_last_moment("open", lambda: stopped.append(True)), pytest.raises(ToolFailed) as refused:
         tool.handler(json.loads(asked.arguments), context)
-    assert "stopped; nothing was changed" in refused.value.message
+    assert "cancelled; nothing was changed" in refused.value.message
     assert (workspace / "a.txt").read_text() == "a\n"
 
 

@@ -72,7 +72,7 @@ def test_csv_and_json_are_each_others_way_back() -> None:
     [
         ("parse", "{", {}, "not valid JSON"),
         ("parse", "[" * 50_000, {}, "not valid JSON"),
-        ("get", {"a": 1}, {"path": "b"}, "nothing at 'b'"),
+        ("get", {"a": 1}, {"path": "b"}, "no value at the path 'b'"),
         ("get", {"a": 1}, {}, "wrong options"),
         ("sort", {"a": 1}, {}, "needs a list"),
         ("pick", [1], {"keys": []}, "list of objects"),

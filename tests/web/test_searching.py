@@ -12,8 +12,8 @@ from luxx.infra.config.schema import ToolsConfig
 from luxx.infra.documents.reader import PageProcess
 from luxx.infra.network.fetch import Fetcher
 from luxx.tools.web.access import web_access
-from luxx.tools.web.library_engine import run_engine
-from luxx.tools.web.search import ENGINES, DuckDuckGo, LibraryEngine
+from luxx.tools.web.ddgs_process import run_engine
+from luxx.tools.web.search import ENGINES, DdgsEngine, DuckDuckGo
 from luxx.tools.web.search_pages import EngineRequest
 from luxx.tools.web.visitors import WebClient
 from luxx.wire.step import Source, source_of
@@ -184,8 +184,8 @@ def test_the_engine_itself_is_asked_through_the_guard() -> None:
 
 
 def test_the_library_opens_no_connection_of_its_own() -> None:
-    def engines(fetcher: Fetcher, pages: PageProcess) -> list[LibraryEngine]:
-        return [LibraryEngine("mojeek", fetcher, pages)]
+    def engines(fetcher: Fetcher, pages: PageProcess) -> list[DdgsEngine]:
+        return [DdgsEngine("mojeek", fetcher, pages)]
 
     result = WebTools(engines=engines).execute("web_search", query="why does bread rise")
     assert "www.mojeek.com:443 is not on the public internet" in (result.error or "")

@@ -99,8 +99,8 @@ def _pick(data: Any, options: KeysOptions) -> Any:
 
 
 def _omit(data: Any, options: KeysOptions) -> Any:
-    left_out = set(options.keys)
-    return _each(data, lambda row: {key: value for key, value in row.items() if key not in left_out})
+    excluded = set(options.keys)
+    return _each(data, lambda row: {key: value for key, value in row.items() if key not in excluded})
 
 
 def _rename(data: Any, options: RenameOptions) -> Any:

@@ -179,7 +179,7 @@ def file_grep(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]
     if kind == "file":
         search.search_file(path, workspace.read(path))
         return search.answer()
-    for name, data in _files(workspace, path, glob, search):
+    for name, data in _read_files(workspace, path, glob, search):
         if search.files >= _MAX_FILES or search.bytes >= _MAX_SEARCHED_BYTES:
             search.ended_by = "too many files for one search; narrow the path or file_pattern"
         else:
@@ -187,7 +187,10 @@ def file_grep(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]
     return search.answer()
 
 
-def _files(workspace: Workspace, path: str, glob: str | None, search: _Search) -> Iterator[tuple[str, bytes]]:
+def _read_files(
+    workspace: Workspace, path: str, glob: str | None, search: _Search
+) -> Iterator[tuple[str, bytes]]:
+    """The path and content of each file to search."""
     name_pattern = compile_glob(glob) if glob else None
     prefix = "" if path == "." else f"{path}/"
     with workspace.open_directory(path) as directory:

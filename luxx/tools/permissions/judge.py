@@ -21,7 +21,7 @@ from luxx.tools.core import (
     ToolRegistry,
     available_own_tools,
 )
-from luxx.tools.permissions.following import resolve_links
+from luxx.tools.permissions.links import resolve_links
 from luxx.tools.permissions.narrowing import block_reason, blocking_narrowing
 from luxx.tools.permissions.rules import find_ruling, is_always_denied, rules_for_tool, sort_rules
 from luxx.tools.permissions.subjects import (
@@ -169,12 +169,12 @@ class Judge:
         """Whether the rules allow the tool with some arguments. A model is offered only such tools."""
         return not is_always_denied(self._rules_for(tool, rules))
 
-    def unknown(self, name: str, registry: ToolRegistry, context: ToolContext) -> str:
+    def unknown_message(self, name: str, registry: ToolRegistry, context: ToolContext) -> str:
         """The message for a tool that does not exist or was not offered; it does not tell which. It names
         only tools that this call could have used."""
         if context.chain_context.is_member:
             return f"there is no tool named {name[:64]!r}"
-        names = self._usable(registry, context)
+        names = self._usable_names(registry, context)
         near = difflib.get_close_matches(name[:64], names, n=3)
         where = "" if context.offered is None else " among those offered here"
         hint = (
@@ -182,14 +182,14 @@ class Judge:
         )
         return f"there is no tool named {name[:64]!r}{where}{hint}"
 
-    def _usable(self, registry: ToolRegistry, context: ToolContext) -> list[str]:
+    def _usable_names(self, registry: ToolRegistry, context: ToolContext) -> list[str]:
         level = context.user_permission_level
-        known = registry.available_to(level, context.offered, tenant_id=context.tenant_id)
+        tools = registry.available_to(level, context.offered, tenant_id=context.tenant_id)
         if context.own_tools is not None:
-            known += available_own_tools(context.own_tools, level, context.offered)
+            tools += available_own_tools(context.own_tools, level, context.offered)
         return [
             tool.name
-            for tool in known
+            for tool in tools
             if self.refusal(tool, context) is None and self.is_offered(tool, context.rules)
         ]
 

@@ -42,7 +42,7 @@ def with_redirect_check(
                 await on_refused(context, tool.name, verdict)
                 raise ToolFailed(
                     f"{url} redirects to {target}, which was not fetched: {verdict.because}. "
-                    "No person is asked about it."
+                    "A user cannot approve it."
                 )
             case RuleAction.ASK:
                 if not _is_approved(tool, arguments, context, verdict, target):

@@ -164,10 +164,10 @@ def _may_equal(exact_text: str, kind: SubjectKind, part: SubjectPart) -> bool:
 
 def _may_match_command(pattern: str, part: SubjectPart) -> bool:
     """Whether the pattern matches a variant of the command, or of a command that it may run."""
-    wanted_words = _pattern_words(pattern)
+    pattern_words = _pattern_words(pattern)
     if runs_other_programs(part.words):
-        wanted_words = ("*", *wanted_words)
-    return any(matches_words(wanted_words, variant) for variant in part.variants)
+        pattern_words = ("*", *pattern_words)
+    return any(matches_words(pattern_words, variant) for variant in part.variants)
 
 
 @lru_cache(maxsize=4096)
@@ -179,18 +179,18 @@ def _pattern_words(pattern: str) -> CommandWords:
 
 
 def _matches_command(pattern: str, part: SubjectPart) -> bool:
-    wanted_words = _pattern_words(pattern)
+    pattern_words = _pattern_words(pattern)
     # "Always" creates patterns like `git grep *`; these do not cover `git grep -O…`, which runs a program.
     if (
-        wanted_words[2:] == ("*",)
-        and is_read_only_subcommand(wanted_words[:2])
+        pattern_words[2:] == ("*",)
+        and is_read_only_subcommand(pattern_words[:2])
         and not is_read_only(part.words)
     ):
         return False
     # `docs/*` must not allow `docs/../secret`.
-    if any(".." in word.split("/") for word in part.words) and _has_wild_word(wanted_words):
+    if any(".." in word.split("/") for word in part.words) and _has_wild_word(pattern_words):
         return False
-    return matches_words(wanted_words, join_words(part.words))
+    return matches_words(pattern_words, join_words(part.words))
 
 
 def _has_wild_word(pattern: CommandWords) -> bool:

@@ -29,10 +29,10 @@ from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import Base, UtcDateTime, table_of
-from luxx.tools import pattern as wildcards
 from luxx.tools.compositions.service import ReadOwnTools
 from luxx.tools.core import CommandPermission, ToolContext, ToolDefinition
 from luxx.tools.executor import ToolExecutor
+from luxx.tools.pattern import check_wildcards
 from luxx.tools.permissions.judge import PermissionVerdict
 from luxx.tools.permissions.rules import EXACT_PREFIX, sort_rules
 from luxx.wire.rule import PlacedRule, Rule, RuleAction, RuleScope
@@ -350,7 +350,7 @@ def _check_rule(index: int, rule: Rule) -> None:
     is_exact = rule.pattern.startswith(EXACT_PREFIX)
     for name, pattern in (("tool", rule.tool), ("pattern", "" if is_exact else rule.pattern)):
         try:
-            wildcards.check_wildcards(pattern)
+            check_wildcards(pattern)
         except InvalidInput as error:
             raise InvalidInput(
                 f"rule {index + 1}: {error.message}", detail={"fields": {f"$[{index}].{name}": error.message}}

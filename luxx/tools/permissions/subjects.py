@@ -188,8 +188,8 @@ def _read(name: str, raw: str, workspace: PurePath | None, *, is_server_tool: bo
 
 
 def _kind(name: str) -> SubjectKind:
-    known = {"command": SubjectKind.COMMAND, "path": SubjectKind.PATH}
-    return SubjectKind.URL if name in ("url", "urls") else known.get(name, SubjectKind.TEXT)
+    kinds = {"command": SubjectKind.COMMAND, "path": SubjectKind.PATH}
+    return SubjectKind.URL if name in ("url", "urls") else kinds.get(name, SubjectKind.TEXT)
 
 
 def _text(value: Any) -> str:

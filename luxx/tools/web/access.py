@@ -5,7 +5,7 @@ from luxx.infra.documents.reader import PageProcess, PdfProcess, RunReader, read
 from luxx.infra.network.fetch import FetchBounds, Fetcher
 from luxx.infra.network.hosts import WebGuard
 from luxx.tools.web.reading import WebReader
-from luxx.tools.web.search import DuckDuckGo, WebSearch, library_engines
+from luxx.tools.web.search import DuckDuckGo, WebSearch, ddgs_engines
 from luxx.tools.web.visitors import DnsLookups, WebClients
 
 SEARCH_SECONDS = 12.0
@@ -25,9 +25,9 @@ def web_access(config: ToolsConfig, run_reader: RunReader = read_in_process) -> 
     """Opens no connection and starts no process before a tool is used. Raises ConfigError."""
     guard = WebGuard(config.web_allow_private)
     pages = PageProcess(run_reader)
-    searching = Fetcher(guard, FetchBounds(seconds=SEARCH_SECONDS))
+    search_fetcher = Fetcher(guard, FetchBounds(seconds=SEARCH_SECONDS))
     return WebAccess(
         WebReader(Fetcher(guard), pages, PdfProcess(run_reader)),
-        WebSearch([DuckDuckGo(searching, pages), *library_engines(searching, pages)]),
+        WebSearch([DuckDuckGo(search_fetcher, pages), *ddgs_engines(search_fetcher, pages)]),
         WebClients(DnsLookups().for_user),
     )

@@ -126,11 +126,11 @@ class DuckDuckGo:
         return page.sources
 
 
-LIBRARY_READER = "luxx.tools.web.library_engine"
+DDGS_READER = "luxx.tools.web.ddgs_process"
 ENGINES = ("mojeek", "brave", "yahoo")
 
 
-class LibraryEngine:
+class DdgsEngine:
     """One search engine of the library `ddgs`."""
 
     def __init__(self, name: str, fetcher: Fetcher, pages: PageProcess) -> None:
@@ -155,9 +155,7 @@ class LibraryEngine:
     async def _run_engine_process(
         self, request: EngineRequest, page: bytes, client: WebClient
     ) -> EngineResponse:
-        output = await self._pages.run(
-            LIBRARY_READER, page, request, limit=MAX_ANSWER, user_id=client.user_id
-        )
+        output = await self._pages.run(DDGS_READER, page, request, limit=MAX_ANSWER, user_id=client.user_id)
         if isinstance(output, ReadFailure):
             raise Unavailable("the answer of the search engine cannot be read")
         response = msgspec.json.decode(output, type=EngineResponse)
@@ -166,8 +164,8 @@ class LibraryEngine:
         return response
 
 
-def library_engines(fetcher: Fetcher, pages: PageProcess) -> list[LibraryEngine]:
+def ddgs_engines(fetcher: Fetcher, pages: PageProcess) -> list[DdgsEngine]:
     """The engines of the library in the order of use; none if the library is not installed."""
     if find_spec("ddgs") is None:
         return []
-    return [LibraryEngine(name, fetcher, pages) for name in ENGINES]
+    return [DdgsEngine(name, fetcher, pages) for name in ENGINES]

@@ -63,6 +63,12 @@ def network_description(sandbox: Sandbox) -> str:
     return f" (network: only HTTP and HTTPS to {shown}, by the proxy in HTTP_PROXY; if that is not set, none)"
 
 
+def _call_limits(level_limits: ProgramLimits, arguments: dict[str, Any]) -> ProgramLimits:
+    """The limits of the user's level, with the call's `timeout` if it is shorter."""
+    seconds = min(arguments.get("timeout", level_limits.seconds), level_limits.seconds)
+    return replace(level_limits, seconds=seconds)
+
+
 class NetworkUse(msgspec.Struct, frozen=True, kw_only=True):
     """The hosts that a program reached or was refused; `problem`: why it has no network at all."""
 
@@ -246,9 +252,7 @@ def python_tool(sandbox: Sandbox, save_figures: SaveFigures = save_no_figures) -
     async def python_execute(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         workspace, code = workspace_path(context), arguments["code"]
         level_limits = sandbox.limits_for(EXECUTE, context.user_permission_level)
-        limits = replace(
-            level_limits, seconds=min(arguments.get("timeout", level_limits.seconds), level_limits.seconds)
-        )
+        limits = _call_limits(level_limits, arguments)
         program_call = new_program_call(sandbox, EXECUTE, context, limits, save_figures)
         return await run_program_call(
             program_call,
@@ -284,9 +288,7 @@ NAME = "shell_execute"
 
 def shell_tool(sandbox: Sandbox, save_figures: SaveFigures = save_no_figures) -> ToolDefinition:
     """shell_execute in one server's sandbox."""
-    bash = shutil.which("bash", path="/usr/bin:/bin")
-    # Start-up files in the workspace or in HOME must not add to an approved command.
-    shell = ("/bin/sh",) if bash is None else (bash, "--noprofile", "--norc")
+    shell = _shell_argv()
 
     @tool(
         name=NAME,
@@ -315,9 +317,7 @@ def shell_tool(sandbox: Sandbox, save_figures: SaveFigures = save_no_figures) ->
     async def shell_execute(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         workspace = workspace_path(context)
         level_limits = sandbox.limits_for(NAME, context.user_permission_level)
-        limits = replace(
-            level_limits, seconds=min(arguments.get("timeout", level_limits.seconds), level_limits.seconds)
-        )
+        limits = _call_limits(level_limits, arguments)
         argv = (*shell, "-c", arguments["command"])
         program_call = new_program_call(sandbox, NAME, context, limits, save_figures)
         return await run_program_call(
@@ -328,3 +328,9 @@ def shell_tool(sandbox: Sandbox, save_figures: SaveFigures = save_no_figures) ->
         )
 
     return shell_execute.definition
+
+
+def _shell_argv() -> tuple[str, ...]:
+    bash = shutil.which("bash", path="/usr/bin:/bin")
+    # Start-up files in the workspace or in HOME must not add to an approved command.
+    return ("/bin/sh",) if bash is None else (bash, "--noprofile", "--norc")

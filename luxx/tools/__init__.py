@@ -1,1 +1,1 @@
-"""Tools: what they are, how one is written, and the executor that every call goes through."""
+"""Tools: definitions, the `@tool` decorator, and the executor of all tool calls."""

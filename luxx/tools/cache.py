@@ -1,6 +1,6 @@
-"""Answers of repeatable, read-only tools, kept for a while per user. Memory only, bounded.
+"""An in-memory, bounded cache, per user, for results of repeatable, read-only tools.
 
-They are kept whole: where one is cut, the note in it names the call to read on in, which each has its own.
+It stores results uncut, because the note in a cut result names the id of one call.
 """
 
 from collections import OrderedDict
@@ -15,25 +15,25 @@ from luxx.wire.tool import ToolResult
 
 _MAX_ENTRIES = 1000
 _MAX_BYTES = 32 * 1024 * 1024
-# One answer may take at most this share, or a single big one would drive out all the others.
+# Limit for one result, so that a single big one does not evict all others.
 _MAX_ENTRY_BYTES = _MAX_BYTES // 32
 
 
 class CacheKey(msgspec.Struct, frozen=True):
-    """`digest` stands for the tool's name and its arguments with sorted keys."""
+    """`digest` is the hash of the tool's name and its arguments with sorted keys."""
 
     user_id: int
     digest: bytes
 
 
 def cache_key(tool: str, arguments: dict[str, Any], user_id: int) -> CacheKey:
-    """The same for the same tool, user and arguments, in whatever order these are written."""
+    """The key for this tool, user and arguments, independent of the order of the arguments."""
     text = msgspec.json.encode([tool, arguments], order="sorted")
     return CacheKey(user_id, blake2b(text, digest_size=32).digest())
 
 
 class ResultCache:
-    """Least recently used goes first. Safe across threads. `ttl` in seconds, `clock` monotonic."""
+    """An LRU cache, thread-safe. `ttl` in seconds, `clock` monotonic."""
 
     def __init__(self, ttl: float, clock: Callable[[], float]) -> None:
         self._ttl = ttl
@@ -55,7 +55,7 @@ class ResultCache:
         return msgspec.json.decode(text, type=ToolResult)
 
     def put(self, key: CacheKey, result: ToolResult) -> None:
-        """Keeps a copy; an answer over 1 MB is not kept, nor one that is no valid JSON before it is cut."""
+        """Store a copy. Skips results over 1 MB and results that cannot be encoded as JSON."""
         try:
             text = msgspec.json.encode(result)
         except (UnicodeEncodeError, RecursionError):
@@ -70,7 +70,7 @@ class ResultCache:
                 self._drop(next(iter(self._entries)))
 
     def clear(self, user_id: int | None = None) -> int:
-        """Forget one user's answers, or all; how many these were."""
+        """Remove one user's results, or all; return how many."""
         with self._lock:
             keys = [key for key in self._entries if user_id is None or key.user_id == user_id]
             for key in keys:

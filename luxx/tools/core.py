@@ -1,7 +1,6 @@
-"""What a tool is, what it is told when it runs, and the registry that knows which tools there are.
+"""The definition of a tool, the context of a tool call, and the registry of a server's tools.
 
-Public names: ToolDefinition, ToolContext, ToolRegistry, and the words of `luxx.wire.tool`.
-Not here: how a tool is written (factory), how a call is carried out (executor).
+It re-exports the types of `luxx.wire.tool`. `factory` defines `@tool`; `executor` executes calls.
 """
 
 import inspect
@@ -43,10 +42,11 @@ __all__ = [
 
 
 class NeedsAnswer(BaseException):
-    """A signal, not an error: the call cannot go on until its run's person has answered `question`.
+    """A signal, not an error: the call cannot continue until the run's user has answered `question`.
 
-    It passes through everything that does not mean to catch it; once there is an answer, the tool runs anew.
-    A composition that does finds those members of it `recalled` that had `ended`.
+    It is a BaseException, so that `except Exception` does not catch it. After the answer the tool runs again
+    from its beginning. For a composition, `ended` holds the members that had finished; its next call gets
+    them as `ChainContext.finished_members`.
     """
 
     def __init__(self, question: Question, ended: tuple[MemberEnded, ...] = ()) -> None:
@@ -56,11 +56,11 @@ class NeedsAnswer(BaseException):
 
 
 class Rejected(ToolFailed):
-    """A person does not want this call to be made."""
+    """A user rejected this call."""
 
 
 class ApprovalReason(Protocol):
-    """Why a person is asked, and the pattern of what they most likely mean by "always"."""
+    """Why the user is asked (`because`), and the rule pattern that "always" creates (`usual`)."""
 
     @property
     def because(self) -> str: ...
@@ -70,94 +70,95 @@ class ApprovalReason(Protocol):
 
 
 class Approved(msgspec.Struct, frozen=True, kw_only=True):
-    """A call as a person allows it; `note` is what they tell the model with that."""
+    """The arguments that a user approved; `note` is the user's comment for the model."""
 
     arguments: dict[str, Any]
     is_edited: bool = False
     note: str | None = None
 
 
-# The narrowest of what model vendors accept as a function's name.
+# The strictest syntax for function names among the model vendors.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
 async def ask_unavailable(question: dict[str, Any]) -> dict[str, Any]:
-    """The `ask` of a call behind which no person waits."""
-    raise ToolFailed("nobody can be asked here: this call does not belong to a run")
+    """Default for `ToolContext.ask`: the call has no user who could answer."""
+    raise ToolFailed("questions are not available: this call does not belong to a run")
 
 
 def discard_event(event: dict[str, Any]) -> None:
-    """The `emit` of a call that no log listens to."""
+    """Default for `ToolContext.emit`: the call has no event log."""
 
 
 def never_cancelled() -> bool:
-    """The `cancelled` of a call that nothing can end early."""
+    """Default for `ToolContext.cancelled`: nothing can cancel the call."""
     return False
 
 
 def always_may_commit() -> bool:
-    """The `may_conclude` of a call that is waited for whatever it does."""
+    """Default for `ToolContext.may_commit`: the caller waits for the call without a limit."""
     return True
 
 
 def ignore_activation(skill: SkillHead) -> None:
-    """The `activate` of a call that belongs to no run."""
+    """Default for `ToolContext.activate`: the call belongs to no run."""
 
 
 async def delegation_unavailable(assignment: Assignment) -> SubagentEnd:
-    """The `delegate` of a call that belongs to no run."""
-    raise ToolFailed("there is nobody to delegate to: this call does not belong to a run")
+    """Default for `ToolContext.delegate`: the call belongs to no run."""
+    raise ToolFailed("delegation is not available: this call does not belong to a run")
 
 
 def cache_always(result: ToolResult) -> bool:
-    """The `keeps` of a tool whose every success is good for as long as the cache lives."""
+    """Value for `ToolDefinition.keeps`: every successful result is cached."""
     return True
 
 
 def cache_never(result: ToolResult) -> bool:
-    """The `keeps` of a tool whose call may be made again after a crash, but whose answer is of it alone."""
+    """Value for `ToolDefinition.keeps`: a call may be repeated after a crash, but no result is cached."""
     return False
 
 
 async def no_stored_output(ref: str, offset: int, limit: int) -> "StoredOutput":
-    """The `read_result` of a call that belongs to no run."""
-    raise ToolFailed("there are no outputs here: this call does not belong to a run, which would keep them")
+    """Default for `ToolContext.read_result`: the call belongs to no run."""
+    raise ToolFailed("stored outputs are not available: this call does not belong to a run")
 
 
 async def no_pending_tools(names: Iterable[str]) -> None:
-    """The `arrival` of a registry whose tools are all there from the start."""
+    """Default for `ToolRegistry.wait_for_tools`: all tools are registered at start-up."""
 
 
 async def reject_redirect(url: str, target: str, next_arguments: dict[str, Any]) -> None:
-    """The `check_redirect` of a call that no executor has judged."""
+    """Default for `ToolContext.check_redirect`: no executor made the call, so no rules are checked."""
     raise ToolFailed(f"{url} redirects to {target}, and no redirect is followed here")
 
 
 async def approve_as_caller(
     tool: "ToolDefinition", arguments: dict[str, Any], reason: ApprovalReason
 ) -> Approved:
-    """The `approve` of a call that a person makes by hand: whoever calls has approved."""
+    """Default for `ToolContext.approve`: a user makes the call directly, which is the approval."""
     return Approved(arguments=arguments)
 
 
 class StoredOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of a tool call's whole output, and how many characters there are in all."""
+    """A piece of a stored output; `total` is the number of characters of the whole output."""
 
     output: str
     total: int
 
 
 def unchanged_context(context: "ToolContext", member: str, tool: str, arguments: str) -> "ToolContext":
-    """The `told` of a call in which nobody is asked."""
+    """Default for `ChainContext.context_for_member`: the same context, without an earlier approval."""
     return msgspec.structs.replace(context, earlier_approval=None)
 
 
 class ChainContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call is told that makes calls of other tools, which are its members.
+    """What a call of a composition needs in order to call its members.
 
-    `told(context, member, tool, arguments)` is the context for one of them, with what a person has said of
-    just that call, at the place `member`; `recalled` are those that had ended before this call had to wait,
-    by their keys. `is_member`: the call is one, so it is read by a program and not cut for a model.
+    `context_for_member(context, member, tool, arguments)` returns the context for the call of one member; it
+    holds the user's approval of exactly that call. `finished_members` are the members that ended before this
+    call had to wait for an answer, by key. `is_member`: this call is a member call, so a program reads its
+    result and the executor does not cut it for a model.
     """
 
     call_id: str = ""
@@ -167,7 +168,7 @@ class ChainContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OwnTools(Protocol):
-    """Tools that one user has beside those of the server, such as their compositions."""
+    """The tools of one user in addition to the server's tools, such as their compositions."""
 
     def lookup(self, name: str) -> "tuple[ToolDefinition, ArgumentCheck] | None": ...
 
@@ -175,26 +176,30 @@ class OwnTools(Protocol):
 
 
 class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
-    """For whom a tool runs, and its ways to the outside.
+    """The user for whom a tool runs, and the functions through which it reaches its run.
 
-    `ask` puts a question to the run's person: an asynchronous tool gets the answer by being run again from
-    its beginning, so it asks before it does anything. `approve` is told why it is asked; it gives the call as
-    a person allows it, or raises Rejected, or ToolFailed where nobody can allow it; the executor calls it.
-    `answered` is what a person has said of just this call before, which counts more than a rule that allows.
-    `rules` are the permission rules above the server's own, in order; `tainted_by` names what brought
-    untrusted content into the run. `read_result(ref, offset, limit)` gives characters of the whole output of
-    an earlier call of the run, or raises ToolFailed. `emit` reports progress to the run, `cancelled` says
-    whether to stop: a long synchronous tool looks at it between pieces of work. It also becomes true when the
-    tool has overrun its time. A synchronous tool that undoes what it did when it is given up asks
-    `may_conclude` before it does what cannot be undone: from a yes on it is waited for past its time.
-    `own_tools` are the user's beside those of the registry. In `marks`, which are
-    new for each call, a tool tells what its result does not. `narrowed`: what skills leave of the tools;
-    `activate` makes a skill active in the run, once the call has succeeded. `delegate` has a subagent do
-    something, and gives how that ended; it raises ToolFailed where there is no answer. `offered` are the
-    names of the tools that the calling model was offered; None: a person calls, or a composition does.
-    `check_redirect(url, target, next_arguments)` is awaited before a redirect from `url` to `target` is
-    followed; `next_arguments` are those of a call that names the target. It raises ToolFailed with the reason
-    where such a call would be denied or would have to ask.
+    - `ask`: asks the run's user. The tool runs again from its beginning to get the answer, so an
+      asynchronous tool asks before it does anything else.
+    - `approve`: called by the executor with the reason. Returns the approved call, or raises Rejected, or
+      ToolFailed where nobody can approve.
+    - `earlier_approval`: the user's earlier answer for exactly this call. It overrides a rule that allows.
+    - `rules`: the permission rules in addition to the server's, in order. `tainted_by`: the tool that brought
+      untrusted content into the run.
+    - `read_result(ref, offset, limit)`: characters of the stored output of an earlier call of the run.
+      Raises ToolFailed.
+    - `emit`: reports progress to the run.
+    - `cancelled`: whether to stop; also true after the timeout. A long synchronous tool checks it regularly.
+    - `may_commit`: a synchronous tool that can roll back calls it before an irreversible action. After True
+      the caller waits past the timeout.
+    - `own_tools`: the user's tools in addition to the registry's. `metadata`: new for each call; the tool
+      writes into it what does not belong into its result.
+    - `narrowed`: the restrictions of active skills. `activate`: makes a skill active in the run once the call
+      has succeeded.
+    - `delegate`: runs a subagent and returns its end. Raises ToolFailed where there is no answer.
+    - `offered`: names of the tools that the model was offered. None: a user or a composition makes the call.
+    - `check_redirect(url, target, next_arguments)`: awaited before a redirect from `url` to `target` is
+      followed; `next_arguments` are those of a call that names the target. Raises ToolFailed with the reason
+      where such a call would be denied or would need an approval.
     """
 
     user_id: int
@@ -224,11 +229,11 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     check_redirect: Callable[[str, str, dict[str, Any]], Awaitable[None]] = reject_redirect
 
     def is_offered(self, name: str) -> bool:
-        """Whether a tool of this name may be called at all."""
+        """Whether the caller was offered a tool of this name."""
         return self.offered is None or name in self.offered
 
     def find(self, registry: "ToolRegistry", name: str) -> "tuple[ToolDefinition, ArgumentCheck] | None":
-        """The server's tool of this name, or else the user's own, with the check of its arguments."""
+        """The server's tool of this name, or else the user's own, with its argument check."""
         entry = registry.lookup_for(name, self.tenant_id)
         return entry or (None if self.own_tools is None else self.own_tools.lookup(name))
 
@@ -236,12 +241,12 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
 class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """A tool. `handler(arguments, context)`, sync or async, returns data or a ToolResult, or raises.
 
-    `repeatable`: running it again with the same arguments changes nothing and gives the same answer
-    for as long as the cache lives. `timeout` in seconds; None: the configured one. `only_asks`: all it does
-    is to ask the run's person, so nobody is asked whether it may. `keeps_lines`: its answer is a page of
-    something kept whole, so long lines in it are not cut. `keeps(result)`: whether this success of a
-    repeatable tool may be given again. `is_chain`: all it does is to call other tools, and each of these
-    calls is judged by itself. `tenant_id`: whose it is alone; None: everybody's.
+    `repeatable`: a second call with the same arguments changes nothing and returns the same result within
+    the lifetime of a cache entry. `timeout` in seconds; None: the configured one. `only_asks`: the tool only
+    asks the run's user, so it needs no approval. `keeps_lines`: the result is a page of stored text, so long
+    lines in it are not cut. `keeps(result)`: whether this successful result of a repeatable tool may be
+    cached. `is_chain`: the tool only calls other tools, and each of these calls is judged separately.
+    `tenant_id`: the only tenant that has the tool; None: all tenants.
     """
 
     name: str
@@ -264,7 +269,7 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     tenant_id: int | None = None
 
     def is_for(self, tenant_id: int | None) -> bool:
-        """Whether the tool exists for this tenant; to others it is unknown."""
+        """Whether the tool exists for this tenant."""
         return self.tenant_id is None or self.tenant_id == tenant_id
 
     @property
@@ -276,26 +281,26 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
         return self.repeatable and self.required_permission == CommandPermission.READ_ONLY
 
     def to_spec(self) -> ToolSpec:
-        """The tool as a provider adapter is told of it."""
+        """The tool in the form that provider adapters take."""
         return ToolSpec(name=self.name, description=self.description, parameters=self.parameters)
 
     def to_openai_format(self) -> dict[str, Any]:
-        """The tool as the OpenAI chat API is told of it."""
+        """The tool in the form that the OpenAI chat API takes."""
         function = {"name": self.name, "description": self.description, "parameters": self.parameters}
         return {"type": "function", "function": function}
 
 
 class ToolSource(Protocol):
-    """Anything that carries a definition, such as what `@tool` makes of a function."""
+    """An object with a tool definition, such as a function decorated with `@tool`."""
 
     @property
     def definition(self) -> ToolDefinition: ...
 
 
 class ToolRegistry:
-    """The tools of one server, by name, in the order they were registered.
+    """The tools of one server, by name, in the order of registration.
 
-    `arrival(names)` waits for those of these tools that are still on their way, within bounds.
+    `wait_for_tools(names)` waits, for a bounded time, until these tools are registered.
     """
 
     def __init__(self, tools: Iterable[ToolDefinition | ToolSource] = ()) -> None:
@@ -306,7 +311,7 @@ class ToolRegistry:
             self.register(tool)
 
     def register(self, tool: ToolDefinition | ToolSource) -> None:
-        """Raises ConfigError for a bad name, a name already taken, or parameters that are no JSON schema."""
+        """Raises ConfigError for an invalid or duplicate name and for parameters that are no JSON schema."""
         definition = tool if isinstance(tool, ToolDefinition) else tool.definition
         if not _NAME.fullmatch(definition.name):
             raise ConfigError(
@@ -322,11 +327,11 @@ class ToolRegistry:
         return entry[0] if entry else None
 
     def lookup(self, name: str) -> tuple[ToolDefinition, ArgumentCheck] | None:
-        """The tool with the check of its arguments."""
+        """The tool with its argument check."""
         return self._tools.get(name)
 
     def lookup_for(self, name: str, tenant_id: int | None) -> tuple[ToolDefinition, ArgumentCheck] | None:
-        """The same, if the tool exists for this tenant."""
+        """The tool with its argument check, if it exists for this tenant."""
         entry = self._tools.get(name)
         return entry if entry is not None and entry[0].is_for(tenant_id) else None
 
@@ -339,7 +344,7 @@ class ToolRegistry:
     def available_to(
         self, level: CommandPermission, names: Iterable[str] | None = None, *, tenant_id: int | None = None
     ) -> list[ToolDefinition]:
-        """A tenant's tools at or below `level`; of these only `names` where given, unknown ones left out."""
+        """A tenant's tools at or below `level`, limited to `names` if given. Ignores unknown names."""
         allowed_names = None if names is None else set(names)
         return [
             tool
@@ -350,31 +355,31 @@ class ToolRegistry:
         ]
 
     async def wait_for(self, names: Iterable[str]) -> None:
-        """Returns once those of these tools are there that come later than the server."""
+        """Wait for those of these tools that are registered after start-up."""
         missing = [name for name in names if name not in self._tools]
         if missing:
             await self.wait_for_tools(missing)
 
     def replace_tools(self, prepared: "ToolRegistry", prefix: str) -> None:
-        """Have the tools of `prepared` in place of those whose names begin with `prefix`."""
+        """Replace the tools whose names begin with `prefix` by the tools of `prepared`."""
         remaining = {name: entry for name, entry in self._tools.items() if not name.startswith(prefix)}
         self._tools = remaining | prepared._tools
 
     def without(self, names: Collection[str]) -> "ToolRegistry":
-        """Another registry with the other tools."""
+        """A new registry with all tools but these."""
         other = ToolRegistry()
         other._tools = {name: entry for name, entry in self._tools.items() if name not in names}
         return other
 
     def remove(self, name: str) -> bool:
-        """Whether there was such a tool."""
+        """Remove a tool; return whether it existed."""
         return self._tools.pop(name, None) is not None
 
 
 def available_own_tools(
     own: OwnTools, level: CommandPermission, names: Iterable[str] | None = None
 ) -> list[ToolDefinition]:
-    """A user's own tools as `available_to` gives those of the server."""
+    """A user's own tools, selected like `ToolRegistry.available_to`."""
     allowed_names = None if names is None else set(names)
     return [
         tool

@@ -1,6 +1,6 @@
-"""The one way every tool call goes: find, read, check, judge, approve, remember, run in time, cut, record.
+"""Executes every tool call: find, check, judge, approve, cache, run with a timeout, cut, record.
 
-Not here: what is permitted (permission), how a person is asked, where results are kept for good (runs).
+Not here: permission decisions (`permissions`), questions to users and stored results (`runs`).
 """
 
 import asyncio
@@ -35,21 +35,21 @@ from luxx.tools.workers import CancelToken, Overrun, Workers
 from luxx.wire.rule import RuleAction
 from luxx.wire.tool import ToolCall, ToolResult
 
-# All users together may run this many times what one may, so that slow tools of one leave room for others.
+# Limit for all users, as a multiple of the limit for one: slow tools of one user leave threads for others.
 _USERS_AT_ONCE = 16
-# Of one batch; a model may write hundreds of calls into one answer.
+# Per batch; a model may write hundreds of calls into one answer.
 _MAX_PARALLEL = 32
-# How long a cancelled asynchronous tool may take to clean up before it is left alone.
+# How long the executor waits for a cancelled asynchronous tool to clean up.
 _GRACE_SECONDS = 1.0
 READ_RESULT_TOOL = "result_read"
 
 
 async def ignore_refusal(context: ToolContext, tool: str, verdict: PermissionVerdict) -> None:
-    """The `on_refused` of a server that keeps no record of refusals."""
+    """Default for `on_refused`: refusals are not recorded."""
 
 
 class _Stopped(Exception):
-    """The call ends here, without the tool's own answer. `verdict` is what refused it."""
+    """Ends a call without a result of the tool. `verdict`: the verdict that refused it, if one did."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class _Stopped(Exception):
 
 
 class _CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a call ended, as `Executed` tells of it."""
+    """How a call ended; the fields are those of `Executed`."""
 
     status: CallStatus
     output: CutOutput
@@ -82,10 +82,10 @@ _CANCELLED = _CallOutcome(status=CallStatus.CANCELLED, output=CutOutput(result=T
 
 
 class ToolExecutor:
-    """Carries out calls of one registry's tools. `clock` in seconds, monotonic; `now` an ISO time.
+    """Executes calls of one registry's tools. `clock` in seconds, monotonic; `now` an ISO time.
 
-    `on_call` is told of every call that ended, however it did. `is_sandboxed`: whether a sandbox holds what
-    programs do; where none does, and unless told so none does, whatever starts a program asks.
+    `on_call` gets the record of every call that ended. `is_sandboxed`: whether programs run in a sandbox
+    (default: no). Without a sandbox, tools that start programs need an approval.
     """
 
     def __init__(
@@ -111,17 +111,16 @@ class ToolExecutor:
         self._workers = Workers(config.max_workers, config.max_workers * _USERS_AT_ONCE)
 
     async def execute(self, call: ToolCall, context: ToolContext) -> Executed:
-        """Carry out one call. What goes wrong is the result; only cancellation and signals are raised."""
+        """Execute one call. Errors become the result; only cancellation and signals are raised."""
         started_at, start = self._now(), self._clock()
         ended, has_ended = _CANCELLED, True
         context = msgspec.structs.replace(context, metadata=CallMetadata(call.call_id))
         try:
             ended = await self._carry_out(call, context)
         except _Stopped as stop:
-            output = CutOutput(result=ToolResult.fail(stop.message))
             ended = _CallOutcome(
                 status=stop.status,
-                output=output,
+                output=CutOutput(result=ToolResult.fail(stop.message)),
                 problems=stop.problems,
                 note=stop.note,
                 is_corrected=stop.is_corrected,
@@ -156,7 +155,7 @@ class ToolExecutor:
             self._on_call(record)
 
     async def asks_first(self, call: ToolCall, context: ToolContext) -> bool:
-        """Whether this call asks a person before it does anything."""
+        """Whether this call asks a user before it does anything."""
         entry = context.find(self.registry, call.name)
         if entry is None or (tool := entry[0]).only_asks:
             return entry is not None
@@ -167,13 +166,13 @@ class ToolExecutor:
         return (await self.judge.verdict_async(tool, arguments, context)).action == RuleAction.ASK
 
     async def process_tool_calls(self, calls: Sequence[ToolCall], context: ToolContext) -> list[Executed]:
-        """One after the other."""
+        """Execute the calls one after the other."""
         return [await self.execute(call, context) for call in calls]
 
     async def process_tool_calls_parallel(
         self, calls: Sequence[ToolCall], context: ToolContext
     ) -> list[Executed]:
-        """At the same time; the results in the order of the calls."""
+        """Execute the calls in parallel; the results are in the order of the calls."""
         results: dict[int, Executed] = {}
         async for batch in self.as_finished(calls, context):
             results.update(batch)
@@ -182,9 +181,9 @@ class ToolExecutor:
     async def as_finished(
         self, calls: Sequence[ToolCall], context: ToolContext
     ) -> AsyncIterator[list[tuple[int, Executed]]]:
-        """At the same time; what finished together comes together, each with its place among the calls.
+        """Execute the calls in parallel; yield the results in batches as they finish, each with its index.
 
-        Ended early, it cancels what still runs. A signal raised by a call is raised after the others ended.
+        Closing the generator cancels the running calls. A signal is raised after all other calls ended.
         """
         semaphore = asyncio.Semaphore(_MAX_PARALLEL)
 
@@ -212,11 +211,11 @@ class ToolExecutor:
             raise signal
 
     def get_history(self, user_id: int | None = None, limit: int = 100) -> list[CallRecord]:
-        """The latest calls first, of one user or of all; of the last 1,000."""
+        """The latest of the last 1,000 calls, newest first, of one user or of all."""
         return self._history.latest(user_id, limit)
 
     def clear_cache(self, user_id: int | None = None) -> int:
-        """Forget one user's cached answers, or all; how many these were."""
+        """Remove one user's cached results, or all; return how many."""
         return self._cache.clear(user_id)
 
     def close(self) -> None:
@@ -244,13 +243,12 @@ class ToolExecutor:
     async def _cached_or_run(
         self, tool: ToolDefinition, arguments: dict[str, Any], call: ToolCall, context: ToolContext
     ) -> tuple[CallStatus, CutOutput]:
-        """What the tool says, or has said before."""
-        read_on_hint, is_for_program = self._read_on_hint(call, context), context.chain_context.is_member
+        """The cached result, or the result of running the tool with its hooks."""
         cut = partial(
             cut_output_async,
-            read_on_hint=read_on_hint,
+            read_on_hint=self._read_on_hint(call, context),
             keeps_lines=tool.keeps_lines,
-            is_for_program=is_for_program,
+            is_for_program=context.chain_context.is_member,
         )
         key = None
         if self._config.enable_cache and tool.is_cacheable:
@@ -264,9 +262,8 @@ class ToolExecutor:
             username=context.username,
             run_id=context.run_id,
         )
-        result = await self.registry.hooks.run_with_hooks(
-            hooked, partial(self._run, tool, arguments, context)
-        )
+        run = partial(self._run, tool, arguments, context)
+        result = await self.registry.hooks.run_with_hooks(hooked, run)
         output = await cut(result)
         if key is not None and result.success and not context.metadata.is_redirected and tool.keeps(result):
             self._cache.put(key, result)
@@ -274,14 +271,13 @@ class ToolExecutor:
 
     def _resolve_call(self, call: ToolCall, context: ToolContext) -> tuple[ToolDefinition, dict[str, Any]]:
         entry = context.find(self.registry, call.name)
+        unknown_message = partial(self.judge.unknown_message, call.name, self.registry, context)
         if entry is None:
-            raise _Stopped(CallStatus.UNKNOWN, self.judge.unknown(call.name, self.registry, context))
+            raise _Stopped(CallStatus.UNKNOWN, unknown_message())
         tool, check = entry
         refused = self.judge.refusal(tool, context)
         if refused is not None:
-            message = refused.because
-            if refused.decided_by == DecidedBy.OFFER:
-                message = self.judge.unknown(call.name, self.registry, context)
+            message = unknown_message() if refused.decided_by == DecidedBy.OFFER else refused.because
             raise _Stopped(CallStatus.DENIED, message, verdict=refused)
         arguments = _read_arguments(call.arguments)
         _require_valid(tool, check.problems(arguments))
@@ -290,7 +286,7 @@ class ToolExecutor:
     async def _approved_call(
         self, tool: ToolDefinition, arguments: dict[str, Any], context: ToolContext
     ) -> Approved:
-        """The call as it may be made: as the model wants it, or as a person changed it."""
+        """The approved call, with the model's arguments or with those that a user edited."""
         verdict = await self._require_not_denied(tool, arguments, context)
         try:
             if context.earlier_approval is not None:
@@ -318,7 +314,7 @@ class ToolExecutor:
     ) -> PermissionVerdict:
         verdict = await self.judge.verdict_async(tool, arguments, context)
         if verdict.action == RuleAction.DENY:
-            message = f"{tool.name} was not run: {verdict.because}. No person is asked about it."
+            message = f"{tool.name} was not run: {verdict.because}. A user cannot approve it."
             raise _Stopped(CallStatus.DENIED, message, verdict=verdict)
         return verdict
 
@@ -335,7 +331,7 @@ class ToolExecutor:
             return ToolResult.fail(error.message)
 
     def _read_on_hint(self, call: ToolCall, context: ToolContext) -> str:
-        # Of a member nothing is kept but what its composition says.
+        # Outputs of member calls are not stored; only the output of the composition is.
         reader = None if context.chain_context.is_member else self.registry.get(READ_RESULT_TOOL)
         if context.run_id is not None and reader is not None and self.judge.is_offered(reader, context.rules):
             ref = msgspec.json.encode(call.call_id[:MAX_REF]).decode()
@@ -377,7 +373,7 @@ async def _run_async(
 
 
 async def _cancel(tasks: set["asyncio.Task[Any]"]) -> None:
-    """Cancel what still runs and give it a moment to clean up."""
+    """Cancel the running tasks and wait up to `_GRACE_SECONDS` for them to clean up."""
     running = {task for task in tasks if not task.done()}
     for task in running:
         task.cancel()
@@ -392,7 +388,7 @@ def _require_valid(tool: ToolDefinition, problems: dict[str, str]) -> None:
 
 
 def _read_arguments(text: str) -> dict[str, Any]:
-    """The arguments as the model wrote them; an empty text stands for none, as some models write it."""
+    """The arguments as a dict. Some models write an empty text for no arguments."""
     try:
         arguments = decode_strict((text.strip() or "{}").encode())
     except (ValueError, RecursionError) as error:

@@ -1,7 +1,7 @@
-"""How a tool is written: `@tool` over a function that only does its work.
+"""The `@tool` decorator, which makes a tool of a function, sync or async.
 
-`f(arguments)` or `f(arguments, context)` with a schema, or annotated parameters and no schema; sync
-or async. What it returns is the result's data; what it raises becomes the result's error.
+The function takes `(arguments)` or `(arguments, context)` and has a schema, or it has annotated parameters.
+Its return value becomes the data of the result, and an exception becomes the error.
 """
 
 import copy
@@ -20,11 +20,11 @@ from luxx.tools.schema import ArgumentCheck, object_schema
 
 
 class Signature:
-    """What `function` takes, as a schema, and how to call it with arguments that came as JSON.
+    """The parameters of `function` as a JSON schema, and the conversion of JSON arguments to its parameters.
 
-    Every parameter needs a type msgspec knows; one annotated with a type in `given`, such as ToolContext, is
-    not an argument: it gets what each call brings of this type.
-    `Annotated[int, msgspec.Meta(description=…)]` describes a parameter. Raises ConfigError.
+    Every parameter needs a type that msgspec supports. A parameter with a type in `injected`, such as
+    ToolContext, is not part of the schema: `bind` fills it. `Annotated[int, msgspec.Meta(description=…)]`
+    describes a parameter. Raises ConfigError.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Signature:
         self.schema = _schema(tool, self._struct)
 
     def bind(self, arguments: dict[str, Any], injected: Mapping[type, Any]) -> dict[str, Any]:
-        """The keyword arguments for one call. Raises ToolFailed where a value does not fit its type."""
+        """The keyword arguments for one call. Raises ToolFailed for a value of the wrong type."""
         try:
             values = msgspec.convert(arguments, self._struct)
         except msgspec.ValidationError as error:
@@ -65,7 +65,7 @@ class Signature:
 
 
 def _contains_injected(hint: Any, injected: tuple[type, ...]) -> bool:
-    """Whether a type that a call brings is a part of this one: a model must not be able to fill it in."""
+    """Whether an injected type is part of this type. A model must not be able to fill it in."""
     return any(each in injected for each in _parts_of(hint))
 
 
@@ -96,10 +96,10 @@ def _schema(tool: str, struct: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 class ToolFunction:
-    """A function that is a tool; `definition` is what a registry takes.
+    """A function decorated with `@tool`; a registry takes its `definition`.
 
-    Called with arguments it checks them, runs, and gives a ToolResult (an awaitable of one if the
-    function is async), without levels, timeout or cutting: those belong to the executor.
+    A call checks the arguments, runs the function and returns a ToolResult (an awaitable of one if the
+    function is async). Permissions, timeout and cutting belong to the executor.
     """
 
     def __init__(self, function: Callable[..., Any], definition: ToolDefinition) -> None:
@@ -149,10 +149,10 @@ def tool(
     starts_programs: bool = False,
     keeps: Callable[[ToolResult], bool] = cache_always,
 ) -> Callable[[Callable[..., Any]], ToolFunction]:
-    """Make a tool of a function; its name and docstring stand in for a name and description not given.
+    """Make a tool of a function. Default name and description: the function's name and docstring.
 
-    `parameters`: a JSON schema of type object, or its properties alone. The last five are `ToolDefinition`'s.
-    Raises ConfigError.
+    `parameters`: a JSON schema of type object, or only its properties. The other parameters are those of
+    `ToolDefinition`. Raises ConfigError.
     """
 
     def decorate(function: Callable[..., Any]) -> ToolFunction:

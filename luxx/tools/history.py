@@ -1,4 +1,4 @@
-"""What became of a call: how its caller gets it, and the record of the last thousand. Memory only."""
+"""The outcome of executed calls, the in-memory history, and the records in metrics and audit log."""
 
 from collections import deque
 from enum import StrEnum
@@ -27,7 +27,7 @@ _MAX_RECORDS = 1000
 
 
 class CallStatus(StrEnum):
-    """`denied`: by level or rule; `rejected`: by a person."""
+    """`denied`: by level, rule or skill; `rejected`: by a user."""
 
     DONE = "done"
     CACHED = "cached"
@@ -41,11 +41,11 @@ class CallStatus(StrEnum):
 
 
 class Executed(msgspec.Struct, frozen=True, kw_only=True):
-    """A call carried out. `full_output` is set where the result was cut.
+    """An executed call. `full_output` is set if the result was cut.
 
-    `problems`: of an invalid call, what is wrong by JSON path. `note`: what the model is told of a person's
-    part in it. `is_corrected`: it was made as that person changed it. `is_untrusted`: strangers wrote what
-    it says. `images` are shown with it; `calls` of others it has made.
+    `problems`: the errors of an invalid call by JSON path. `note`: tells the model what the user decided
+    about the call. `is_corrected`: the user edited the arguments. `is_untrusted`: the result has untrusted
+    content. `images` are shown with it. `calls`: the number of member calls it made.
     """
 
     call_id: str
@@ -96,7 +96,7 @@ def record_of(
 
 
 class CallHistory:
-    """The last thousand calls."""
+    """The last 1,000 calls. In memory only."""
 
     def __init__(self) -> None:
         self._records: deque[CallRecord] = deque(maxlen=_MAX_RECORDS)
@@ -105,70 +105,64 @@ class CallHistory:
         self._records.append(record)
 
     def latest(self, user_id: int | None, limit: int) -> list[CallRecord]:
-        """The latest first."""
+        """At most `limit` records, newest first."""
         records = [item for item in reversed(self._records) if user_id is None or item.user_id == user_id]
         return records[: max(limit, 0)]
 
 
 MAX_ENTRIES = 10
-"""Of one call and each outcome; one more is for what is past them, with the names of all."""
+"""Audit entries per call and outcome. One further entry names all hosts beyond this limit."""
 
 
 class EgressRecord:
-    """One per process."""
+    """Writes the hosts that programs reached, or were refused, to the audit log. One per process."""
 
     def __init__(self, store: Store, refusals: Refusals) -> None:
         self._store = store
         self._refusals = refusals
 
     async def record(self, egress_session: EgressSession) -> None:
-        """Writes what came of it. Nothing here fails: what was done is done."""
-        egress_client = egress_session.caller
-        actor = Actor(
-            user_id=egress_client.user_id,
-            tenant_id=egress_client.tenant_id,
-            username=egress_client.username or None,
-        )
+        """Write the audit entries of one session. Raises nothing: the connections have already happened."""
+        caller = egress_session.caller
+        actor = Actor(user_id=caller.user_id, tenant_id=caller.tenant_id, username=caller.username or None)
         reached = [(one.host, "", one.connections) for one in egress_session.reached]
         refused = [(one.host, one.kind, one.times) for one in egress_session.refused]
         entries = [
             AuditEntry(action=Action.EGRESS, actor=actor, target_type="host", target_id=target, detail=detail)
-            for target, _, detail in _audit_rows(egress_client, reached)
+            for target, _, detail in _audit_rows(caller, reached)
         ]
         await record_in_own_transaction(self._store, entries, failure="egress_not_recorded")
-        for target, kind, detail in _audit_rows(egress_client, refused):
+        for target, kind, detail in _audit_rows(caller, refused):
             await self._refusals.note(Action.EGRESS, actor, kind, detail=detail, target=("host", target))
 
 
-def _audit_rows(
-    egress_client: EgressCaller, hosts: list[tuple[str, str, int]]
-) -> list[tuple[str, str, Detail]]:
-    """The target, kind and detail of each entry about hosts, which are given with their kinds and counts."""
+def _audit_rows(caller: EgressCaller, hosts: list[tuple[str, str, int]]) -> list[tuple[str, str, Detail]]:
+    """The target, kind and detail of each entry. `hosts`: host, kind and count."""
     rows = [
-        (host, kind, _detail(egress_client, count, [host] if len(host) > MAX_TARGET_ID else None))
+        (host, kind, _detail(caller, count, [host] if len(host) > MAX_TARGET_ID else None))
         for host, kind, count in hosts[:MAX_ENTRIES]
     ]
     if others := hosts[MAX_ENTRIES:]:
         names = list(dict.fromkeys(host for host, _, _ in others))
-        rows.append((OTHERS, OTHERS, _detail(egress_client, sum(count for _, _, count in others), names)))
+        rows.append((OTHERS, OTHERS, _detail(caller, sum(count for _, _, count in others), names)))
     return rows
 
 
-def _detail(egress_client: EgressCaller, count: int, hosts: list[str] | None) -> Detail:
+def _detail(caller: EgressCaller, count: int, hosts: list[str] | None) -> Detail:
     return Detail(
-        name=egress_client.tool,
+        name=caller.tool,
         count=count,
-        call_id=egress_client.call_id[:64].replace("\0", "\ufffd"),
-        run_id=egress_client.run_id or UNSET,
+        call_id=caller.call_id[:64].replace("\0", "\ufffd"),
+        run_id=caller.run_id or UNSET,
         hosts=hosts or UNSET,
     )
 
 
-_ANSWERED = frozenset({CallStatus.DONE, CallStatus.CACHED})
+_SUCCESSFUL = frozenset({CallStatus.DONE, CallStatus.CACHED})
 
 
 class CallRecorder:
-    """One per process."""
+    """Counts calls in the metrics and writes refusals to the audit log. One per process."""
 
     def __init__(self, registry: ToolRegistry, metrics: Metrics, refusals: Refusals) -> None:
         self._registry = registry
@@ -176,13 +170,13 @@ class CallRecorder:
         self._refusals = refusals
 
     def record(self, call: CallRecord) -> None:
-        """Counts a call."""
-        # A model may ask for a tool of any name; only known ones become labels.
+        """Count a call in the metrics."""
+        # A model may call any name; only the names of existing tools become labels.
         name = call.name if self._registry.get(call.name) is not None else "unknown"
-        self._metrics.tool_called(name, call.duration_ms / 1000, success=call.status in _ANSWERED)
+        self._metrics.tool_called(name, call.duration_ms / 1000, success=call.status in _SUCCESSFUL)
 
     async def record_refusal(self, context: ToolContext, tool: str, verdict: PermissionVerdict) -> None:
-        """Records a call that a run or a composition was not allowed; a request has its own entry."""
+        """Record a refused call of a run or a composition. A refused API request has its own entry."""
         if context.run_id is None and not context.chain_context.is_member:
             return
         actor = Actor(user_id=context.user_id, tenant_id=context.tenant_id, username=context.username)

@@ -1,7 +1,7 @@
-"""Hooks: functions of others that are called before a tool runs and after, for all tools whose names fit.
+"""Hooks: plugin functions that run before or after the calls of all tools whose name matches a pattern.
 
-A hook before may refuse the call, and sees it as it will be made: it cannot change what a person allowed.
-A hook after may put another result in the place of the tool's. Answers from the cache have none.
+A hook before a call may refuse it but cannot change it, because a user may have approved these arguments.
+A hook after a call may replace the result. Cached results run no hooks.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from luxx.wire.tool import ToolResult
 
 
 def result_of(value: Any) -> ToolResult:
-    """A returned value as a success; a returned ToolResult as it is. `data` becomes plain JSON values."""
+    """The return value of a handler as a ToolResult; `data` is converted to plain JSON values."""
     result = value if isinstance(value, ToolResult) else ToolResult(success=True, data=value)
     try:
         data = msgspec.to_builtins(result.data, str_keys=True)
@@ -32,14 +32,14 @@ def result_of(value: Any) -> ToolResult:
 
 
 def result_of_error(error: BaseException) -> ToolResult:
-    """A raised error as a failure: a ToolFailed in its own words, any other as `ValueError: words`."""
+    """An exception as a failed result: the message of a ToolFailed, else `ValueError: message`."""
     if isinstance(error, ToolFailed):
         return ToolResult.fail(error.message)
     return ToolResult.fail(describe_error(error))
 
 
 def describe_error(error: BaseException) -> str:
-    """`ValueError: words`, or the class alone where the error has no words."""
+    """`ValueError: message`, or only the class name if there is no message."""
     try:
         message = str(error)
     except Exception:
@@ -49,7 +49,7 @@ def describe_error(error: BaseException) -> str:
 
 
 HOOK_SECONDS = 10.0
-"""How long one hook may take; the call fails after that."""
+"""Timeout of one hook; the call fails after it."""
 
 logger = structlog.get_logger()
 
@@ -60,7 +60,7 @@ class HookPhase(StrEnum):
 
 
 class HookedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that is permitted and about to be made, or made."""
+    """A permitted call, before or after its execution."""
 
     tool: str
     arguments: dict[str, Any]
@@ -70,7 +70,7 @@ class HookedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolHook(msgspec.Struct, frozen=True, kw_only=True):
-    """`function(call)` before, `function(call, result)` after; sync or async. `tools` takes wildcards."""
+    """`function(call)` runs before a call, `function(call, result)` after; `tools` may have wildcards."""
 
     tools: str
     phase: HookPhase
@@ -78,17 +78,17 @@ class ToolHook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def before_tool(tools: str = "*") -> Callable[[Callable[[HookedCall], Any]], ToolHook]:
-    """Make a hook of a function that looks at calls before they are made; ToolFailed refuses one."""
+    """Make a hook that runs before calls; a call is refused if it raises ToolFailed."""
     return lambda function: ToolHook(tools=tools, phase=HookPhase.BEFORE, function=function)
 
 
 def after_tool(tools: str = "*") -> Callable[[Callable[[HookedCall, ToolResult], Any]], ToolHook]:
-    """Make a hook of a function that looks at results; what it returns, if anything, is the result then."""
+    """Make a hook that runs after calls; its return value, unless None, replaces the result."""
     return lambda function: ToolHook(tools=tools, phase=HookPhase.AFTER, function=function)
 
 
 class Hooks:
-    """Those of one registry, in the order they were added."""
+    """The hooks of one registry, in the order they were added."""
 
     def __init__(self) -> None:
         self._hooks: list[ToolHook] = []
@@ -97,7 +97,7 @@ class Hooks:
         self._hooks.append(hook)
 
     async def run_with_hooks(self, call: HookedCall, run: Callable[[], Awaitable[ToolResult]]) -> ToolResult:
-        """What the tool answers, or the hooks in its place. A hook that breaks fails the call."""
+        """Run the call between its hooks and return the final result. A failing hook fails the call."""
         try:
             for hook in self._hooks_for(call, HookPhase.BEFORE):
                 await _call_hook(hook, call)
@@ -119,10 +119,10 @@ class Hooks:
 
 
 async def _call_hook(hook: ToolHook, *hook_arguments: Any) -> Any:
-    """What the hook says. Raises ToolFailed, also for a hook that breaks or takes too long."""
+    """The return value of the hook. Raises ToolFailed, also for any other exception and for a timeout."""
     call, *results = hook_arguments
     try:
-        # Its own copy: what it does to the arguments changes neither the call nor what others see.
+        # The hook gets a copy, so that it cannot change the arguments of the call or of other hooks.
         hook_arguments = (msgspec.structs.replace(call, arguments=deepcopy(call.arguments)), *results)
         async with asyncio.timeout(HOOK_SECONDS):
             if inspect.iscoroutinefunction(hook.function):
@@ -133,5 +133,5 @@ async def _call_hook(hook: ToolHook, *hook_arguments: Any) -> Any:
     except TimeoutError as error:
         raise ToolFailed(f"a hook did not finish within {HOOK_SECONDS:g} seconds") from error
     except Exception as error:
-        logger.exception("hook_broke", tool=call.tool)
-        raise ToolFailed(f"a hook broke: {describe_error(error)}") from error
+        logger.exception("hook_failed", tool=call.tool)
+        raise ToolFailed(f"a hook failed: {describe_error(error)}") from error

@@ -1,4 +1,4 @@
-"""Tools of others: modules named in `tools.modules`, and packages with the entry point `luxx.tools`."""
+"""Loads plugin tools: modules named in `tools.modules`, and packages with the entry point `luxx.tools`."""
 
 import importlib
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ ENTRY_POINT_GROUP = "luxx.tools"
 
 
 def installed_entry_points() -> list[EntryPoint]:
-    """The entry points of installed packages that bring tools."""
+    """The entry points of installed packages in the group `luxx.tools`."""
     return list(entry_points(group=ENTRY_POINT_GROUP))
 
 
@@ -28,11 +28,11 @@ def load_modules(
     entry_points: Iterable[EntryPoint] = (),
     store: Store | None = None,
 ) -> list[str]:
-    """Register the tools and hooks found there; the names of the tools, in order.
+    """Register the tools and hooks of these modules and entry points; return the tool names, in order.
 
-    An entry point may name a module, one tool, or a list of tools. A tool met twice counts once. Tools made
-    of service functions have their sessions from `store`, and are left out where there is none.
-    Raises ConfigError naming the module that cannot be imported or holds no tool.
+    An entry point may name a module, one tool, or a list of tools. Duplicates are registered once. Service
+    tools take their sessions from `store` and are skipped without one.
+    Raises ConfigError that names a module without tools or one that cannot be imported.
     """
     items_by_id: dict[int, LoadedItem] = {}
     for name in names:
@@ -73,8 +73,8 @@ def _load_entry_point(entry: EntryPoint) -> Any:
 def _collect(items_by_id: dict[int, LoadedItem], where: str, item: Any) -> None:
     tools = list(_tools_in(item))
     if not tools:
-        raise ConfigError(f"{where} holds no tool; decorate a function in it with @tool")
-    items_by_id.update({id(definition): definition for definition in tools})
+        raise ConfigError(f"{where} contains no tool; decorate a function in it with @tool")
+    items_by_id.update({id(tool): tool for tool in tools})
 
 
 def _tools_in(item: Any) -> Iterator[LoadedItem]:

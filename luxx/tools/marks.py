@@ -1,4 +1,4 @@
-"""What a tool tells of one call besides its result; and how the figures of a program become images."""
+"""The metadata that a tool reports besides its result, and the function type that saves figures as images."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -9,8 +9,8 @@ from luxx.wire.step import StepImage
 
 
 class CallMetadata:
-    """Of one call, to be written by its tool: `images` it shows, whether strangers wrote what it says,
-    whether a redirect led to it, and how many `calls` of other tools it made."""
+    """Metadata of one call, written by its tool: the `images` it shows, whether its content is untrusted,
+    whether it followed a redirect, and the number of member `calls` it made."""
 
     def __init__(self, call_id: str = "") -> None:
         self.call_id = call_id
@@ -21,16 +21,16 @@ class CallMetadata:
 
 
 class SavedFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """`problems`: a sentence for each figure that is not shown."""
+    """`problems`: one sentence per figure that is not shown."""
 
     images: list[StepImage] = []
     problems: list[str] = []
 
 
 SaveFigures = Callable[[int, Path, list[str]], Awaitable[SavedFigures]]
-"""Makes images of files: of this user, in this workspace, by their paths in it. Raises nothing."""
+"""Saves files as images, given the user id, the workspace and the paths in it. Raises nothing."""
 
 
 async def save_no_figures(user_id: int, workspace: Path, paths: list[str]) -> SavedFigures:
-    """Where files have no ids."""
+    """Default for servers without a file store."""
     return SavedFigures()

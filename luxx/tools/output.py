@@ -1,6 +1,6 @@
-"""How much of a tool's output a model reads: 50 KB, lines of 2,000 characters; the rest is kept apart.
+"""Cuts the output of a tool for the model: 50 KiB, lines of 2,000 characters. The rest is stored separately.
 
-Sizes are those of the JSON text, which is what the model is given. Pure.
+Sizes are those of the JSON text, because the model gets JSON. Pure, except `cut_output_async`.
 """
 
 import asyncio
@@ -19,20 +19,20 @@ MAX_LINE_LENGTH = 2000
 MAX_ERROR_BYTES = 1000
 MAX_READ_ON_BYTES = 1000
 MAX_WHOLE_BYTES = 128 * 1024
-"""Of a result that a program reads."""
+"""Limit for a result that a program reads."""
 MAX_REF = 200
-"""Characters of a call's id by which its whole output is known; of a longer id the first."""
+"""Length of the reference to a stored output: the first characters of the call id."""
 
-# Room left for the error, and for the note that says how to read on.
+# Reserved for the error and for the note that says how to read on.
 _NOTE_BYTES = 2560
-# A text of so many characters is never shortened to make room.
+# Texts up to this many characters are never shortened.
 _MIN_SHORTENED_TEXT = 64
-# Indentation makes gigabytes of a short text that is deeply nested; past this it is left out.
+# Indentation can expand a short, deeply nested value to gigabytes; above this limit it is left out.
 _MAX_INDENT_BYTES = 8 * 1024 * 1024
 
 
 class CutOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """`full` is the whole output as text where something was cut: a text as it is, other data as JSON."""
+    """`full` is the whole output if something was cut: a text unchanged, other data as JSON text."""
 
     result: ToolResult
     full: str | None = None
@@ -41,11 +41,11 @@ class CutOutput(msgspec.Struct, frozen=True, kw_only=True):
 def cut_output(
     result: ToolResult, read_on_hint: str, *, keeps_lines: bool = False, is_for_program: bool = False
 ) -> CutOutput:
-    """The result as a model may read it. `read_on` is the sentence that says how to get at the rest.
+    """The result for the model. `read_on_hint` is the sentence that says how to get the rest.
 
-    A text is cut at its end, other data keeps its shape if shorter texts in it are enough, and is
-    otherwise given as the beginning of its JSON text. With `keeps_lines` only what is over 50 KB is cut;
-    `is_whole`, for what a program reads, only what is over 128 KB.
+    A text is cut at its end. Other data keeps its structure if shorter texts in it are enough; otherwise the
+    result is the beginning of its JSON text. With `keeps_lines` only output over 50 KiB is cut, with
+    `is_for_program` only output over 128 KiB.
     """
     try:
         if is_for_program and len(msgspec.json.encode(result)) <= MAX_WHOLE_BYTES:
@@ -81,14 +81,14 @@ def _cut(result: ToolResult, read_on_hint: str, keeps_lines: bool) -> CutOutput:
 
 
 def cut_lines(text: str) -> str:
-    """The text with each line over 2,000 characters cut, and saying so."""
+    """The text with each line over 2,000 characters cut and marked."""
     if len(text) <= MAX_LINE_LENGTH:
         return text
     return "\n".join(_cut_line(line) for line in text.split("\n"))
 
 
 def truncate_to_bytes(text: str, budget: int) -> str:
-    """The longest beginning of `text` that takes at most `budget` bytes inside a JSON text."""
+    """The longest prefix of `text` that takes at most `budget` bytes inside a JSON text."""
     low, high = 0, min(len(text), max(budget, 0))
     while low < high:
         middle = (low + high + 1) // 2
@@ -100,7 +100,7 @@ def truncate_to_bytes(text: str, budget: int) -> str:
 
 
 def indented_size(data: Any, text: bytes, indent: int) -> int:
-    """At most how many bytes `data`, whose JSON text is `text`, takes when written with `indent`."""
+    """An upper bound of the bytes that `data`, with the JSON text `text`, takes with `indent`."""
     depth, level = 0, [data]
     while level:
         depth += 1
@@ -127,20 +127,20 @@ def _cut_text(text: str, note: str) -> str:
 
 
 def _cut_value(data: Any, note: str) -> dict[str, Any]:
-    shape = cast(dict[str, Any], data) if isinstance(data, dict) else {"items": data}
+    fields = cast(dict[str, Any], data) if isinstance(data, dict) else {"items": data}
     cut = {"output_cut": f"Output cut: {note}"}
-    # What was read is cited by its sources, so they stay as they are.
-    sources_fields = _sources_of(shape)
+    # Citations refer to the sources, so the sources are not shortened.
+    sources_fields = _sources_of(fields)
     budget = MAX_OUTPUT_BYTES - _NOTE_BYTES - len(msgspec.json.encode(sources_fields))
-    rest = {key: item for key, item in shape.items() if key not in sources_fields}
-    kept = _shortened(rest, budget)
-    if kept is None:
+    rest = {key: item for key, item in fields.items() if key not in sources_fields}
+    shortened = _shortened(rest, budget)
+    if shortened is None:
         return {"beginning": truncate_to_bytes(_full_text(data), budget), **sources_fields, **cut}
-    return {**kept, **sources_fields, **cut}
+    return {**shortened, **sources_fields, **cut}
 
 
 def _shortened(value: dict[str, Any], budget: int) -> dict[str, Any] | None:
-    """The value with its texts cut to as much as fits into `budget` bytes; None if no cut is enough."""
+    """The value with its texts shortened to fit into `budget` bytes; None if that is not enough."""
     if takes_more_than(budget, value, _MIN_SHORTENED_TEXT):
         return None
     texts: list[tuple[str, str]] = []
@@ -151,7 +151,7 @@ def _shortened(value: dict[str, Any], budget: int) -> dict[str, Any] | None:
         texts.append((text, cut_lines(text)))
         return ""
 
-    # All but the long texts takes as much whatever these are cut to.
+    # The size of everything but the long texts does not depend on where these are cut.
     budget -= len(msgspec.json.encode(_map_text(value, collect)))
     limit = MAX_OUTPUT_BYTES
     while limit >= _MIN_SHORTENED_TEXT:
@@ -166,21 +166,21 @@ def _next_or_same(short: Iterator[str], text: str) -> str:
 
 
 def _shorten_all(texts: list[tuple[str, str]], limit: int, budget: int) -> list[str] | None:
-    """The texts, given with their lines cut, at most `limit` characters of each; None if over the budget."""
-    kept: list[str] = []
-    for full_data, text in texts:
-        short = text if len(text) <= limit else f"{text[:limit]}… [cut: {len(full_data) - limit:,} more]"
+    """At most `limit` characters of each text; None if over the budget. `texts`: original, with cut lines."""
+    shortened: list[str] = []
+    for original, text in texts:
+        short = text if len(text) <= limit else f"{text[:limit]}… [cut: {len(original) - limit:,} more]"
         budget -= len(msgspec.json.encode(short)) - 2
         if budget < 0:
             return None
-        kept.append(short)
-    return kept
+        shortened.append(short)
+    return shortened
 
 
 def takes_more_than(budget: int, value: Any, longest: int = MAX_OUTPUT_BYTES) -> bool:
-    """Whether the JSON text of `value` is certainly longer; looked at no further than until it is.
+    """Whether the JSON text of `value` is certainly longer than `budget` bytes. Stops as soon as it is.
 
-    Only the first `longest` characters of each text count, and what they are made of does not.
+    Counts only the first `longest` characters of each text, and one byte per character.
     """
     pending = [value]
     while pending and budget >= 0:
@@ -203,10 +203,10 @@ def takes_more_than(budget: int, value: Any, longest: int = MAX_OUTPUT_BYTES) ->
     return budget < 0
 
 
-def _sources_of(shape: dict[str, Any]) -> dict[str, Any]:
-    """The list `sources`, if it is one of sources: the first of them that take half the room."""
+def _sources_of(fields: dict[str, Any]) -> dict[str, Any]:
+    """The field `sources`, if it is a list of Source: the first ones that fit into half of the limit."""
     try:
-        sources = msgspec.convert(shape.get("sources"), list[Source])
+        sources = msgspec.convert(fields.get("sources"), list[Source])
     except msgspec.ValidationError:
         return {}
     remaining_bytes = MAX_OUTPUT_BYTES // 2
@@ -220,7 +220,7 @@ def _sources_of(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def _map_text(value: Any, change: Callable[[str], str]) -> Any:
-    """All texts changed but addresses: a part of one leads elsewhere."""
+    """Apply `change` to all texts except URLs, because a part of a URL is another address."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, list):
@@ -234,7 +234,7 @@ def _map_text(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def _replace_surrogates(value: Any) -> Any:
-    """The same value; halves of surrogate pairs, which UTF-8 cannot say, become `?`."""
+    """The value with lone surrogates, which UTF-8 cannot encode, replaced by `?`."""
     if isinstance(value, dict):
         return {
             _replace_surrogates(key): _replace_surrogates(item)
@@ -265,25 +265,25 @@ def _full_text(data: Any) -> str:
 
 
 _MAX_INLINE_BYTES = 32 * 1024
-"""Bytes of JSON that are looked through on the event loop."""
+"""Bytes of JSON that are processed on the event loop."""
 
 
 async def cut_output_async(
     result: ToolResult, read_on_hint: str, *, keeps_lines: bool = False, is_for_program: bool = False
 ) -> CutOutput:
-    """As `cut_output` says; a large result is cut in a thread."""
+    """Like `cut_output`; cuts a large result in a thread."""
     cut = partial(cut_output, result, read_on_hint, keeps_lines=keeps_lines, is_for_program=is_for_program)
     if takes_more_than(_MAX_INLINE_BYTES, [result.data, result.error]):
         return await asyncio.to_thread(cut)
     return cut()
 
 
-# Of arguments that a person changed; the model knows the rest from its own.
+# Characters of edited arguments in a note; the model knows the rest from its own call.
 _MAX_SHOWN_ARGUMENTS = 4000
 
 
 def approval_note(approved: Approved) -> str | None:
-    """Of a call that was made; None where there is nothing to know."""
+    """The note for the model about a user's approval; None if the user changed and said nothing."""
     comment = "" if approved.note is None else f" They say: {approved.note}"
     if approved.is_edited:
         return (
@@ -294,7 +294,7 @@ def approval_note(approved: Approved) -> str | None:
 
 
 def denied_edit_note(approved: Approved) -> str:
-    """Of a call that was not made, because what they changed it to is denied."""
+    """The note for the model about a call that was denied with the arguments that the user edited."""
     return (
         f"The person whom you work for changed the arguments to {_arguments_text(approved.arguments)}, "
         "and with these the call is denied."

@@ -1,4 +1,7 @@
-"""Patterns that users and models write: regular expressions and file globs, run by RE2 in linear time."""
+"""Patterns that users and models write: regular expressions, file globs and wildcards.
+
+All of them run on RE2, in linear time.
+"""
 
 from functools import lru_cache
 from typing import Any, Protocol, cast
@@ -9,14 +12,14 @@ from luxx.errors import InvalidInput, ToolFailed
 
 MAX_PATTERN_LENGTH = 1000
 _RE2: Any = re2
-# A compiled pattern may use this much memory; the library keeps up to 128 of them.
+# Memory limit of one compiled pattern, in bytes; the library caches up to 128 of them.
 _MAX_MEMORY = 1 << 20
-# Characters times instructions, at worst: a second or two. Nothing ends a search but its end.
+# Characters times instructions. In the worst case it takes one or two seconds; a search cannot be cancelled.
 _MAX_WORK = 100_000_000
 
 
 class CompiledPattern(Protocol):
-    """The part of a compiled pattern that is used here."""
+    """The methods of a compiled RE2 pattern that Luxx uses."""
 
     def search(self, text: Any) -> Any: ...
 
@@ -27,13 +30,13 @@ class CompiledPattern(Protocol):
 
 
 def compile_regex(pattern: str, *, ignore_case: bool = False) -> CompiledPattern:
-    """Raises ToolFailed for what RE2 does not know (look-around, back-references) or finds too big."""
+    """Raises ToolFailed for what RE2 does not support (look-around, back-references) or finds too big."""
     if len(pattern) > MAX_PATTERN_LENGTH:
         raise ToolFailed(f"the pattern is longer than {MAX_PATTERN_LENGTH} characters")
     options: Any = _RE2.Options()
     options.max_mem = _MAX_MEMORY
     options.log_errors = False
-    # Only whether and where it matches is asked, and groups multiply the work.
+    # Callers need only the position of the match, and capturing groups multiply the work.
     options.never_capture = True
     options.case_sensitive = not ignore_case
     try:
@@ -48,12 +51,13 @@ def compile_regex(pattern: str, *, ignore_case: bool = False) -> CompiledPattern
 
 
 def max_searchable_length(pattern: CompiledPattern) -> int:
-    """How many characters may be searched at once: small patterns a whole file, the largest some thousand."""
+    """How many characters may be searched at once: a whole file with a small pattern, some thousand with the
+    largest."""
     return max(_MAX_WORK // max(pattern.programsize, 1), 1)
 
 
 def compile_glob(glob: str) -> CompiledPattern:
-    """`*`, `?`, `[a-z]`, `[!a]`, `{a,b}` and `**` over a relative path with `/`."""
+    """Compile a glob over a relative path with `/`: `*`, `?`, `[a-z]`, `[!a]`, `{a,b}` and `**`."""
     return compile_regex(_glob_to_regex(glob))
 
 
@@ -105,14 +109,14 @@ def _glob_class(content: str) -> str:
 
 
 MAX_WILDCARDS = 20
-"""In one pattern: each makes a match slower, and a call may be matched with many."""
+"""Limit for one pattern: each wildcard makes a match slower, and a call is matched with many patterns."""
 
 _WILDCARD_MEMORY = 8 << 20
 _ANY_WORDS = r"(?:\x00[^\x00]*)*"
 
 
 def matches_wildcards(pattern: str, text: str) -> bool:
-    """Whether the whole text is as the pattern says."""
+    """Whether the pattern matches the whole text."""
     if pattern == "*":
         return True
     if "*" not in pattern and "?" not in pattern:
@@ -121,23 +125,24 @@ def matches_wildcards(pattern: str, text: str) -> bool:
 
 
 def join_words(words: tuple[str, ...]) -> str:
-    """Words as one text in which they stay apart."""
+    """The words as one text, each after a NUL character."""
     return "".join(f"\0{word}" for word in words)
 
 
 def matches_words(pattern: tuple[str, ...], text: str) -> bool:
-    """Word by word, of words that are `joined`; a `*` that stands alone is any number of words, none too."""
+    """Match word by word a text made by `join_words`. A `*` that is a word of its own matches any number of
+    words, including none."""
     return _compiled_words(pattern).fullmatch(text) is not None
 
 
 def check_wildcards(pattern: str) -> None:
-    """Raises InvalidInput for a pattern that cannot be run, or not fast."""
+    """Raises InvalidInput for a pattern that cannot be compiled or has too many wildcards."""
     if sum(map(_collapse_stars(pattern).count, "*?")) > MAX_WILDCARDS:
         raise InvalidInput(f"this pattern has more than {MAX_WILDCARDS} wildcards")
     try:
         _compiled(pattern)
     except (_RE2.error, UnicodeEncodeError) as error:
-        raise InvalidInput("this pattern is too large, or holds what is no text") from error
+        raise InvalidInput("this pattern is too large or contains invalid characters") from error
 
 
 @lru_cache(maxsize=4096)
@@ -171,7 +176,7 @@ def _options() -> Any:
 
 
 def _collapse_stars(pattern: str) -> str:
-    """With each row of stars as one: they mean the same, and cost less."""
+    """Replace consecutive stars by one, which matches the same at a lower cost."""
     while "**" in pattern:
         pattern = pattern.replace("**", "*")
     return pattern

@@ -1,6 +1,6 @@
-"""The JSON schema of a tool's arguments: brought into one form, compiled once, its violations named.
+"""The JSON schema of a tool's arguments: normalization, compilation, and messages for violations.
 
-Not here: a schema made from a function's signature (signature).
+`factory.Signature` makes a schema from the signature of a function.
 """
 
 import difflib
@@ -22,19 +22,19 @@ _MAX_PROBLEMS = 10
 _NO_OTHER_SCHEMAS: Any = cast(Any, Registry)()
 _MAX_PROBLEM_LENGTH = 300
 _MAX_NAMES = 100
-"""Of a tool's arguments that are looked at for one that was meant, or told of."""
+"""Limit for the argument names that are suggested or listed in a message."""
 
 MAX_CHECK_COST = 50_000
-"""Of one check of arguments. It takes some tenths of a second, in which the server does nothing else."""
+"""Cost limit of one check of arguments: some tenths of a second, during which the event loop is blocked."""
 
 
 def object_schema(
     name: str, parameters: dict[str, Any] | None, required: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """A schema of type object from a whole schema or from its properties alone.
+    """A schema of type object, made from a whole schema or from its properties.
 
-    Arguments that are not named are refused unless the schema itself allows them.
-    Raises ConfigError where `required` names a parameter that is not there.
+    It refuses additional arguments unless the given schema allows them.
+    Raises ConfigError if `required` names an unknown parameter.
     """
     raw_parameters = parameters or {}
     schema: dict[str, Any] = (
@@ -66,11 +66,11 @@ def _match_pattern(
 
 
 class _CostExceeded(Exception):
-    """The check has taken all the steps it may."""
+    """The check has used up its cost limit."""
 
 
-_remaining_cost: ContextVar[int] = ContextVar("steps_left")
-"""Of the check under way."""
+_remaining_cost: ContextVar[int] = ContextVar("remaining_cost")
+"""The remaining cost of the current check."""
 
 
 def _spend(cost: int) -> None:
@@ -81,7 +81,7 @@ def _spend(cost: int) -> None:
 
 
 def _metered(check: Any) -> Any:
-    """The check of one word of a schema, counted: what it goes through, and the words it makes."""
+    """The check of one schema keyword, which charges for the values it visits and the messages it makes."""
 
     def metered(validator: Any, rule: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
         _spend(1 + _size(rule) // 10 + _size(instance) // 20)
@@ -98,8 +98,7 @@ def _size(value: Any) -> int:
     return len(cast("list[Any]", value)) if isinstance(value, list | dict) else 0
 
 
-# A schema may come from another server: its patterns run on RE2 like any other stranger's, and no other word
-# of it may take long either.
+# A schema may come from an untrusted MCP server. So its patterns run on RE2, and every keyword is metered.
 _VALIDATORS: Any = validators
 _KEYWORD_CHECKS: dict[str, Any] = {
     **cast(Any, jsonschema.Draft202012Validator).VALIDATORS,
@@ -112,7 +111,7 @@ _SchemaValidator: Any = _VALIDATORS.extend(jsonschema.Draft202012Validator, {"pa
 
 
 class ArgumentCheck:
-    """A tool's schema, compiled. Raises ConfigError if it is none, or refers to something outside itself."""
+    """A tool's schema, compiled. Raises ConfigError if it is invalid or has external references."""
 
     def __init__(self, tool: str, schema: dict[str, Any]) -> None:
         if schema.get("type") != "object":
@@ -130,7 +129,7 @@ class ArgumentCheck:
         self._validator: Any = _Validator(schema, registry=_NO_OTHER_SCHEMAS)
 
     def problems(self, arguments: dict[str, Any]) -> dict[str, str]:
-        """What is wrong, by JSON path; empty if nothing is. At most ten."""
+        """At most ten messages by JSON path; empty if the arguments are valid."""
         violations: dict[str, str] = {}
         before = _remaining_cost.set(MAX_CHECK_COST)
         try:
@@ -172,9 +171,9 @@ class ArgumentCheck:
                 yield path, f"{path}: {error.message}"
 
     def _unknown(self, name: str, known: list[str]) -> str:
-        some = known[:_MAX_NAMES]
-        near = difflib.get_close_matches(name[:64], some, n=1)
-        hint = f'; did you mean "{near[0]}"?' if near else f"; it takes {', '.join(some) or 'none'}"
+        names = known[:_MAX_NAMES]
+        near = difflib.get_close_matches(name[:64], names, n=1)
+        hint = f'; did you mean "{near[0]}"?' if near else f"; it takes {', '.join(names) or 'none'}"
         return f'there is no argument "{name[:64]}"{hint}'
 
 

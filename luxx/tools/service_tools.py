@@ -1,6 +1,6 @@
-"""Tools made of plain service functions: `service_tool(function)`, with a database session for every call.
+"""`service_tool(function)` makes a tool of a service function and gives every call a database session.
 
-The function knows nothing of tools. Its session, and its caller where it asks for one, are never arguments.
+The function needs no tool code. Its Session and Caller parameters are never arguments of the tool.
 """
 
 import inspect
@@ -22,22 +22,22 @@ from luxx.tools.factory import Signature, tool
 from luxx.tools.hooks import result_of
 
 NO_TRANSACTION_CONTROL = (
-    "a function that is lent a session neither commits nor rolls back: whoever lends it does"
+    "the function must not commit or roll back its session; the caller ends the transaction"
 )
 
 _PRAGMAS_DENIED = frozenset({"query_only", "writable_schema"})
 _DENIED = frozenset({sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH})
 
-_only_read = text("SET TRANSACTION READ ONLY")
-# PostgreSQL refuses to lift it once anything has been asked.
-_anything = text("SELECT 1")
+_set_read_only = text("SET TRANSACTION READ ONLY")
+# After the first query PostgreSQL refuses to make the transaction writable again.
+_any_query = text("SELECT 1")
 
 
 @contextmanager
 def scoped_session(session: Session, *, reads: bool) -> Generator[None]:
-    """Savepoints are the borrower's own affair. Raises RuntimeError where it ended the transaction.
+    """Give a function a session whose transaction it cannot end; savepoints are allowed.
 
-    `reads`: and no statement makes it one that can write.
+    `reads`: the transaction is read-only. Raises RuntimeError if the function ended the transaction.
     """
     ends: list[str] = []
 
@@ -53,7 +53,7 @@ def scoped_session(session: Session, *, reads: bool) -> Generator[None]:
     event.listen(session, "before_commit", refuse)
     event.listen(session, "after_soft_rollback", remember)
     try:
-        with _only_reading(session) if reads else nullcontext():
+        with _read_only(session) if reads else nullcontext():
             yield
     finally:
         event.remove(session, "before_commit", refuse)
@@ -63,11 +63,11 @@ def scoped_session(session: Session, *, reads: bool) -> Generator[None]:
 
 
 @contextmanager
-def _only_reading(session: Session) -> Generator[None]:
+def _read_only(session: Session) -> Generator[None]:
     connection = session.connection()
     if connection.dialect.name == "postgresql":
-        connection.execute(_only_read)
-        connection.execute(_anything)
+        connection.execute(_set_read_only)
+        connection.execute(_any_query)
         yield
         return
     driver: Any = connection.connection.driver_connection
@@ -79,7 +79,7 @@ def _only_reading(session: Session) -> Generator[None]:
 
 
 def _authorize(action: int, name: str | None, value: str | None, *_where: str | None) -> int:
-    """Search asks pragmas of its own, so only those are denied that let a statement write."""
+    """SQLite authorizer. Full-text search uses pragmas, so it denies only those that allow writing."""
     if action in _DENIED:
         return sqlite3.SQLITE_DENY
     if action == sqlite3.SQLITE_PRAGMA and value is not None and (name or "").lower() in _PRAGMAS_DENIED:
@@ -87,16 +87,16 @@ def _authorize(action: int, name: str | None, value: str | None, *_where: str | 
     return sqlite3.SQLITE_OK
 
 
-CALL_ABANDONED = "nobody waits for this call any more, so what it did was undone"
+CALL_ABANDONED = "the caller stopped waiting for this call; its changes were rolled back"
 
 POLL_SECONDS = 0.25
-"""How often a call that waits for its place looks whether anybody still waits for it."""
+"""How often a call that waits for a database slot checks whether it was cancelled."""
 
 logger = structlog.get_logger()
 
 
 class ServiceTool:
-    """A service function that is to be a tool; `on(store)` is what a registry takes."""
+    """A service function as a tool; a registry takes the definition that `bind_store` returns."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class ServiceTool:
         self._writes = writes
 
     def bind_store(self, store: Store) -> ToolDefinition:
-        """The tool whose sessions are those of this database."""
+        """The tool definition with sessions of this database."""
 
         def handler(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
             return self._call(store, arguments, context)
@@ -120,7 +120,7 @@ class ServiceTool:
         return msgspec.structs.replace(self._definition, handler=handler)
 
     def _call(self, store: Store, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        """In one transaction, in the thread that the call has. Raises ToolFailed."""
+        """Run the call in one transaction, in the current thread. Raises ToolFailed."""
 
         def work(session: Session) -> ToolResult:
             return self._perform(session, arguments, context)
@@ -132,24 +132,24 @@ class ServiceTool:
         except LuxxError as error:
             raise ToolFailed(error.message) from error
         except Exception as error:
-            logger.exception("service_tool_broke", tool=name, user_id=context.user_id)
+            logger.exception("service_tool_failed", tool=name, user_id=context.user_id)
             raise ToolFailed(
-                f"{name} could not do this: something in it broke, which the server's log tells of"
+                f"{name} failed with an internal error; the server log has the details"
                 + ("; nothing was changed" if self._writes else "")
             ) from error
 
     def _perform(self, session: Session, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        """Raises ToolFailed for what must undo the transaction: a failure that the function returned, too."""
+        """Raises ToolFailed, which rolls the transaction back, also if the function returned a failure."""
         if context.cancelled():
             raise ToolFailed(CALL_ABANDONED)
         injected: dict[type, Any] = {Session: session, ToolContext: context}
         if Caller in self._signature.injected.values():
             injected[Caller] = _caller(context)
         with scoped_session(session, reads=not self._writes):
-            # Made plain while the session is open: rows may still load what belongs to them.
+            # Converted while the session is open, because rows may still load related rows.
             result = result_of(self._function(**self._signature.bind(arguments, injected)))
             if not result.success:
-                raise ToolFailed(result.error or "it says no more")
+                raise ToolFailed(result.error or "no reason was given")
             session.flush()
         if context.cancelled() or (self._writes and not context.may_commit()):
             raise ToolFailed(CALL_ABANDONED)
@@ -158,7 +158,7 @@ class ServiceTool:
 
 @contextmanager
 def _database_slot(store: Store, context: ToolContext) -> Generator[None]:
-    """One of those that such calls have in the database. Raises ToolFailed where nobody waits any more."""
+    """Hold one of the database slots for service tools. Raises ToolFailed if the call is cancelled."""
     while not store.external_sessions.acquire(timeout=POLL_SECONDS):
         if context.cancelled():
             raise ToolFailed(CALL_ABANDONED)
@@ -181,14 +181,14 @@ def service_tool(
     timeout: float | None = None,
     subject: str = "",
 ) -> ServiceTool:
-    """Make a tool of `f(session, …)`; a parameter that is a Session, a Caller or a ToolContext is given.
+    """Make a tool of `f(session, …)`. Parameters of type Session, Caller and ToolContext are injected.
 
-    It may only read, unless it `writes`: then it needs level WRITE or more, all it does is one transaction,
-    and an error undoes that. The rest is as for `@tool`. Raises ConfigError.
+    Without `writes` the transaction is read-only. With it the tool needs level WRITE or more, and an error
+    rolls the transaction back. The other parameters are those of `@tool`. Raises ConfigError.
     """
     own_name = name or function.__name__
     if inspect.iscoroutinefunction(function):
-        raise ConfigError(f"tool {own_name}: a service function is not async; it gets a thread of its own")
+        raise ConfigError(f"tool {own_name}: a service function must not be async; it runs in a thread")
     signature = Signature(own_name, function, injected=(Session, Caller, ToolContext))
     if Session not in signature.injected.values():
         raise ConfigError(f"tool {own_name}: none of its parameters is a Session; use @tool for it")
@@ -198,7 +198,9 @@ def service_tool(
     level = CommandPermission.WRITE if writes else CommandPermission.READ_ONLY
     needed = level if required_permission is None else CommandPermission(required_permission)
     if writes and (repeatable or needed < level):
-        raise ConfigError(f"tool {own_name}: what writes is not repeatable and needs level WRITE or more")
+        raise ConfigError(
+            f"tool {own_name}: with writes=True it cannot be repeatable and needs level WRITE or more"
+        )
     make_tool = tool(
         name=own_name,
         description=text,
@@ -214,14 +216,14 @@ def service_tool(
 
 
 def _unbound(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-    """The handler of a service tool that is on no database."""
+    """The handler of a service tool before `bind_store`."""
     raise ToolFailed("this tool has no database")
 
 
 def _caller(context: ToolContext) -> Caller:
-    """Whoever the call is made for. Raises ToolFailed where it belongs to no tenant."""
+    """The user of the call. Raises ToolFailed if the call has no tenant."""
     if context.tenant_id is None:
-        raise ToolFailed("it is not known for which tenant this call is made")
+        raise ToolFailed("this call has no tenant, and the tool needs one")
     return Caller(
         user_id=context.user_id,
         tenant_id=context.tenant_id,

@@ -1,7 +1,7 @@
-"""Threads for synchronous tools: a few per user, taken in turn, and none lost to a tool that never ends.
+"""A thread pool for synchronous tools: limited per user, fair between users, safe against endless tools.
 
-A thread cannot be killed. When a job overruns its time its caller goes on at once; the thread gives
-up its place, another one may start in it, and it ends by itself when the job at last returns.
+A thread cannot be killed. When a job exceeds its timeout, its caller continues at once and the thread's slot
+becomes free for another thread. The overrun thread ends when its job returns.
 """
 
 import asyncio
@@ -18,20 +18,18 @@ from luxx.errors import ToolFailed
 T = TypeVar("T")
 
 _IDLE_SECONDS = 30.0
-# Overrun threads per user, as a multiple of what a user may run at once; past it new jobs are refused.
+# Limit of overrun threads per user, as a multiple of `per_owner`; beyond it new jobs are refused.
 _MAX_OVERRUN_FACTOR = 4
-
-
 COMMIT_GRACE_SECONDS = 30.0
-"""How long a job is waited for past its time that has begun with what cannot be undone."""
+"""How long the caller waits past the timeout for a job that is committing."""
 
 
 class Overrun(Exception):
-    """A job did not end in time. `is_concluding`: so whether it has done what it does is not known."""
+    """A job exceeded its timeout. `is_committing`: it is unknown whether the job took effect."""
 
     def __init__(self, timeout: float, *, is_committing: bool = False) -> None:
         unknown = "; it is not known whether it took effect" if is_committing else ""
-        super().__init__(f"did not finish within {timeout:g} seconds and was given up{unknown}")
+        super().__init__(f"did not finish within {timeout:g} seconds and was cancelled{unknown}")
 
 
 class _Job(Generic[T]):
@@ -46,7 +44,7 @@ class _Job(Generic[T]):
         self._context = contextvars.copy_context()
 
     def perform(self, cancel_token: "CancelToken") -> Callable[[], None]:
-        """Do the work; what is returned hands over its outcome."""
+        """Do the work; the returned function delivers the outcome to the future."""
         try:
             value = self._context.run(self._work, cancel_token)
         except BaseException as error:
@@ -56,7 +54,7 @@ class _Job(Generic[T]):
 
 
 class CancelToken:
-    """A job's view of its caller. Called, it says whether nobody waits for the job any more."""
+    """Tells a job about its caller. Calling it returns whether the caller stopped waiting."""
 
     def __init__(self, job: _Job[Any], condition: threading.Condition) -> None:
         self._job = job
@@ -66,14 +64,14 @@ class CancelToken:
         return self._job.is_abandoned
 
     def may_commit(self) -> bool:
-        """Whether it may begin with what cannot be undone: if so it is waited for past its time."""
+        """Whether the job may begin an irreversible action; if so, the caller waits past the timeout."""
         with self._condition:
             self._job.is_committing = not self._job.is_abandoned
             return self._job.is_committing
 
 
 class Workers:
-    """At most `per_owner` jobs of one owner and `total` of all run at once; the others wait in turn."""
+    """Runs at most `per_owner` jobs per owner and `total` jobs in all; the others wait in a queue."""
 
     def __init__(self, per_owner: int, total: int) -> None:
         self._per_owner = per_owner
@@ -87,9 +85,8 @@ class Workers:
         self._is_closed = False
 
     async def run(self, owner: int, work: Callable[[CancelToken], T], timeout: float) -> T:
-        """What `work` returns. Time counts from its start, not from its place in the queue.
+        """Run `work(cancel_token)` in a thread and return its value. The time in the queue does not count.
 
-        `work` is given a Watch, which says whether nobody waits for it any more.
         Raises Overrun after `timeout` seconds, ToolFailed if the owner has too many overrun jobs.
         """
         job = self._submit(owner, work)
@@ -127,7 +124,7 @@ class Workers:
         return job
 
     def _provide_thread(self) -> None:
-        """See to it that somebody comes for what waits. The lock is held."""
+        """Start or wake a thread for the waiting jobs. The caller holds the lock."""
         ready = sum(min(len(jobs), self._free_slots(owner)) for owner, jobs in self._waiting.items())
         if ready > self._idle and self._threads < self._total:
             self._threads += 1
@@ -168,7 +165,7 @@ class Workers:
             job = jobs.popleft()
             del self._waiting[owner]
             if jobs:
-                self._waiting[owner] = jobs  # to the end: the next one is another owner's
+                self._waiting[owner] = jobs  # moves the owner to the end, so that the next job is another's
             self._running[owner] += 1
             job.started_at = time.monotonic()
             job.future.set_running_or_notify_cancel()
@@ -176,14 +173,14 @@ class Workers:
         return None
 
     def _abandon_unless_committing(self, job: "_Job[Any]") -> bool:
-        """Its time is over: whether it is abandoned, as one is that has not begun to conclude."""
+        """After the timeout: abandon the job unless it is committing; return whether it was abandoned."""
         with self._condition:
             if not job.is_committing:
                 self._abandon(job)
             return not job.is_committing
 
     def _abandon(self, job: "_Job[Any]") -> None:
-        """Nobody waits for the job any more; nothing happens if it is finished."""
+        """The caller stopped waiting: free the job's slot. A finished job stays as it is."""
         with self._condition:
             if job.is_finished or job.is_abandoned:
                 return

@@ -252,13 +252,13 @@ def test_a_composition_says_so_when_a_tool_of_it_is_gone(tmp_path: Path) -> None
         ServerProcess(tmp_path, LUXX_TOOLS__MODULES="my_tools_later", **settings) as server,
         ApiClient(server, None).sign_in() as admin,
     ):
-        gone = "there is no tool named comes_and_goes any more"
+        gone = "the tool comes_and_goes no longer exists"
         assert admin.good("GET", f"{PATH}/{made}")["problems"] == [gone]
         assert gone in admin.good("GET", "/tools/both")["description"]
         done = admin.good("POST", "/tools/both/execute", json={})
         assert "there is no tool named 'comes_and_goes'" in done["error"]
         hidden = next(each for each in admin.good("GET", PATH)["items"] if each["name"] == "takes_the_name")
-        assert "runs in its place" in hidden["problems"][0]
+        assert "has the same name and hides it" in hidden["problems"][0]
         names = [tool["name"] for tool in admin.good("GET", "/tools?page_size=100")["items"]]
         assert names.count("takes_the_name") == 1
         assert admin.good("POST", "/tools/takes_the_name/execute", json={})["data"] == "here"

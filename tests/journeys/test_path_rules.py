@@ -83,7 +83,7 @@ def test_a_file_of_several_names_is_denied_by_a_tenant_and_asked_about_otherwise
                     await stream.until("question_asked")
                 (question,) = await open_questions(ann, run["id"])
                 assert question["call_id"] == "hard.txt"
-                assert "several names" in question["because"]
+                assert "several hard links" in question["because"]
                 await answer(ann, question, "reject")
                 await ann.wait_for_end(run["id"])
                 assert SECRET not in str(await ann.messages(conversation))
@@ -91,7 +91,7 @@ def test_a_file_of_several_names_is_denied_by_a_tenant_and_asked_about_otherwise
             await set_rules(ann, "deny file_read(secrets/*)", scope="tenant")
             outcomes = await ran(ann, read("hard.txt"), read("docs/a.txt"))
             assert outcomes["hard.txt"]["outcome"] == "denied"
-            assert "several names" in outcomes["hard.txt"]["content"]
+            assert "several hard links" in outcomes["hard.txt"]["content"]
             assert "an open word" in outcomes["docs/a.txt"]["content"]
 
     run_scenario(scenario())

@@ -63,7 +63,7 @@ def test_a_program_with_egress_taints_its_run_and_is_in_the_audit_log(
                 await stream.until("question_asked")
             (question,) = await open_questions(ann, run["id"])
             assert question["tool"] == "python_execute"
-            assert "python_execute has brought content into this run that strangers wrote" in str(question)
+            assert "python_execute has brought untrusted content into this run" in str(question)
             await ann.cancel(run["id"])
             await written_down(ann, run["id"], open_to, closed)
 

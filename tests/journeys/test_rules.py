@@ -352,7 +352,7 @@ def test_once_untrusted_content_is_in_a_conversation_outgoing_calls_ask(
             run = await ann.start_run(conversation)
             (question,) = await asked(ann, run)
             assert (question["tool"], question["risk"]) == ("visit_outside", "low")
-            assert "visit_strangers has brought content" in question["because"]
+            assert "visit_strangers has brought untrusted content" in question["because"]
             assert sorted(controller.keys_seen()) == ["in", "news"]
             await ann.kill_and_start()
             assert await open_questions(ann, run["id"]) == [question]

@@ -71,7 +71,7 @@ BROKEN = {
     "limit is 1024": front("name: a-skill", f"description: {'x' * 1025}"),
     "has no instructions": front(GOOD, body=""),
     "neither a tool's name": front(GOOD, "allowed-tools: 'file read)'"),
-    "parenthesis stands alone": front(GOOD, "allowed-tools: shell_execute(git"),
+    "parenthesis is not balanced": front(GOOD, "allowed-tools: shell_execute(git"),
     "leave it out for all": front(GOOD, "allowed-tools:"),
     "or a list of them": front(GOOD, "allowed-tools: [[file_read]]"),
     "more than 200 entries": front(GOOD, f"allowed-tools: {'a ' * 201}"),

@@ -112,9 +112,9 @@ def test_what_may_only_read_cannot_write(some: Store) -> None:
     with capture_logs() as logs:
         (done,) = run_tool(some, service_tool(add_note), {"what": "sneaked in"})
     assert done.result.error is not None
-    assert done.result.error.startswith("add_note could not do this")
+    assert done.result.error.startswith("add_note failed with an internal error")
     assert kept(some) == ["one", "two"]
-    assert [entry["event"] for entry in logs] == ["service_tool_broke"]
+    assert [entry["event"] for entry in logs] == ["service_tool_failed"]
     assert run_tool(some, service_tool(list_notes), {})[0].result.success
 
 
@@ -126,10 +126,9 @@ def test_what_may_only_read_cannot_write(some: Store) -> None:
         ("odd", "TypeError: the tool's answer cannot be written as JSON"),
         (
             "broken",
-            "add_note could not do this: something in it broke, which the server's log tells of; "
-            "nothing was changed",
+            "add_note failed with an internal error; the server log has the details; nothing was changed",
         ),
-        ("one", "add_note could not do this: something in it broke"),
+        ("one", "add_note failed with an internal error"),
     ],
 )
 def test_an_error_undoes_what_was_written_and_is_reported_without_internals(
@@ -228,7 +227,7 @@ def test_a_service_function_does_not_end_its_transaction(some: Store, how: str) 
     with capture_logs() as logs:
         done = asyncio.run(among_others())
     assert (done.result.error or "").endswith("nothing was changed")
-    assert [entry["event"] for entry in logs] == ["service_tool_broke"]
+    assert [entry["event"] for entry in logs] == ["service_tool_failed"]
     assert kept(some) == ["one", "two"]
 
 
@@ -298,7 +297,7 @@ def test_service_functions_leave_connections_for_the_server_however_slow_they_ar
 
 def test_a_call_without_a_tenant_is_refused_where_the_function_asks_who_calls(some: Store) -> None:
     (done,) = run_tool(some, service_tool(list_notes), {}, context(tenant_id=None))
-    assert done.result.error == "it is not known for which tenant this call is made"
+    assert done.result.error == "this call has no tenant, and the tool needs one"
 
 
 async def coroutine(session: Session) -> None:
@@ -319,11 +318,11 @@ def without_docs(session: Session) -> None: ...
 @pytest.mark.parametrize(
     ("function", "more", "words"),
     [
-        (coroutine, {}, "is not async"),
+        (coroutine, {}, "must not be async"),
         (without_session, {}, "none of its parameters is a Session"),
         (with_a_caller_in_part, {}, "must be annotated with the type alone"),
         (without_docs, {}, "needs a description or a docstring"),
-        (list_notes, {"writes": True, "repeatable": True}, "not repeatable"),
+        (list_notes, {"writes": True, "repeatable": True}, "cannot be repeatable"),
         (list_notes, {"writes": True, "required_permission": CommandPermission.READ_ONLY}, "level WRITE"),
         (list_notes, {"risk": "huge"}, "its risk is 'huge'"),
     ],

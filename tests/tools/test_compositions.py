@@ -141,13 +141,13 @@ class CompositionHarness:
 
     async def execute(self, one: Json, context: ToolContext, arguments: Json | None = None) -> Executed:
         own = self.own(one)
-        told = msgspec.structs.replace(context, own_tools=own)
+        call_context = msgspec.structs.replace(context, own_tools=own)
         call = ToolCall(
             call_id="call",
             name=own.list_all()[0].name,
             arguments=msgspec.json.encode(arguments or {}).decode(),
         )
-        return await self.executor.execute(call, told)
+        return await self.executor.execute(call, call_context)
 
 
 def composition(*members: Json, **more: Any) -> Composition:
@@ -211,7 +211,7 @@ def test_what_one_member_says_is_what_the_next_is_given(
 def test_a_chain_ends_at_the_first_member_that_fails(harness: CompositionHarness, context_of: Maker) -> None:
     one = {"members": [member("a", "fail"), member("b", "say")]}
     done = ran(harness, context_of(), one)
-    assert done.result.error == "chain: its member a (fail) was tried and failed: it always does"
+    assert done.result.error == "chain: its member a (fail) failed: it always does"
     assert [name for name, _ in harness.called] == ["fail"]
     assert harness.counted == [("0", False)]
 
@@ -221,7 +221,7 @@ def test_what_is_not_there_fails_the_member_that_needs_it(
 ) -> None:
     one = {"members": [member("a", "say"), member("b", "say", {"what": taken("previous", "data.no[3].x")})]}
     done = ran(harness, context_of(), one)
-    assert "say was not run: there is nothing at data.no[3].x of previous" in (done.result.error or "")
+    assert "say was not run: previous has no value at data.no[3].x" in (done.result.error or "")
     assert len(harness.called) == 1
 
 
@@ -267,7 +267,7 @@ def test_parallel_members_run_at_the_same_time_and_are_put_together(
     done = ran(harness, context_of(), {"kind": "parallel", "members": members})
     assert harness.most_at_once == 2
     assert done.result.data["output"] == {"b": "waited", "a": "waited"}
-    assert done.result.error == "chain: its member c (fail) was tried and failed: it always does"
+    assert done.result.error == "chain: its member c (fail) failed: it always does"
     good = ran(CompositionHarness(), context_of(), {"kind": "parallel", "members": members[:2]})
     assert good.result.success
 
@@ -368,7 +368,7 @@ def test_untrusted_content_read_by_a_member_taints_the_following_members(
 
     one = {"members": [member("a", "strangers"), member("b", "outside", {"what": taken("a", "data.text")})]}
     done = ran(harness, context_of(approve=approve), one)
-    assert asked == [("outside", "strangers has brought content into this run that strangers wrote")]
+    assert asked == [("outside", "strangers has brought untrusted content into this run")]
     assert done.is_untrusted
     assert done.result.data["sources"] == [{"url": "https://a.example/", "title": "A"}]
     asked.clear()
@@ -397,13 +397,15 @@ def test_a_member_that_asks_stops_the_chain_which_goes_on_without_doing_anything
     async def approve(definition: ToolDefinition, arguments: Json, why: Any) -> Approved:
         raise NeedsAnswer(Question(kind=QuestionKind.PERMISSION, prompt="May I?", tool=definition.name))
 
-    def told(context: ToolContext, place: str, name: str, arguments: str) -> ToolContext:
+    def context_for_member(context: ToolContext, place: str, name: str, arguments: str) -> ToolContext:
         asked.append((name, arguments))
         return msgspec.structs.replace(context, earlier_approval=None)
 
     one = {"members": [member("a", "fail", fallbacks=[{"tool": "say", "arguments": {"what": 1}}]),
                        member("b", "risky", {"what": taken("previous", "data.said")})]}  # fmt: skip
-    context = context_of(approve=approve, chain_context=ChainContext(call_id="c", told=told))
+    context = context_of(
+        approve=approve, chain_context=ChainContext(call_id="c", context_for_member=context_for_member)
+    )
     with pytest.raises(NeedsAnswer) as raised:
         ran(harness, context, one)
     assert raised.value.question.tool == "risky"
@@ -425,7 +427,7 @@ def test_every_call_that_could_be_asked_about_has_its_own_path(
 ) -> None:
     orders: list[str] = []
 
-    def told(context: ToolContext, place: str, name: str, arguments: str) -> ToolContext:
+    def context_for_member(context: ToolContext, place: str, name: str, arguments: str) -> ToolContext:
         orders.append(place)
         return msgspec.structs.replace(context, earlier_approval=None)
 
@@ -438,7 +440,14 @@ def test_every_call_that_could_be_asked_about_has_its_own_path(
     first = member("a", "risky", fallbacks=same, then=[{"on": "any", "go": "b"}])
     one = {"kind": "conditional", "members": [first, member("b", "risky")]}
     with pytest.raises(NeedsAnswer) as raised:
-        ran(harness, context_of(approve=approve, chain_context=ChainContext(call_id="c", told=told)), one)
+        ran(
+            harness,
+            context_of(
+                approve=approve,
+                chain_context=ChainContext(call_id="c", context_for_member=context_for_member),
+            ),
+            one,
+        )
     assert orders == ["a", "a.1", "a.2", "b"]
     assert len({each.key for each in raised.value.ended}) == 3
 
@@ -481,7 +490,7 @@ def test_what_is_for_the_model_alone_is_not_run_as_a_member_either(
     )
     harness.registry.register(delegate)
     done = ran(harness, context_of(), {"members": [member("a", "delegate")]})
-    assert "delegate cannot be a member: it is for the model alone" in (done.result.error or "")
+    assert "delegate cannot be a member: only the model may call it" in (done.result.error or "")
     assert harness.called == []
 
 
@@ -544,11 +553,11 @@ def test_a_tool_of_the_server_comes_before_a_composition_of_its_name(harness: Co
     assert (own.lookup("say"), own.list_all()) == (None, [])
     problems = traits_of(one, harness.registry, 1).problems
     assert problems == [
-        "a tool of the server has its name, and runs in its place; give it another",
-        "there is no tool named gone any more",
+        "a tool of the server has the same name and hides it; rename the composition",
+        "the tool gone no longer exists",
     ]
     shown = harness.own({"members": [member("a", "gone")]}).list_all()[0]
-    assert "there is no tool named gone any more" in shown.description
+    assert "the tool gone no longer exists" in shown.description
 
 
 # --- what is refused --------------------------------------------------------------------------------
@@ -658,7 +667,7 @@ def test_what_is_filled_into_one_call_is_bounded_before_it_is_written_out(
     members = [member("a", "say", {"what": "x" * 100_000}), member("b", "say", many)]
     done = ran(harness, context_of(), {"members": members})
     assert done.result.error is not None
-    assert done.result.error.endswith("what is filled into its arguments is over 1,000,000 bytes")
+    assert done.result.error.endswith("the values filled into its arguments exceed 1,000,000 bytes")
     assert [name for name, _ in harness.called] == ["say"]
     few = {"what": [taken("a", "data.said")] * 9}
     members = [member("a", "say", {"what": "x" * 100_000}), member("b", "say", few)]
@@ -729,7 +738,7 @@ def test_tools_of_the_owners_tenant_are_members_and_those_of_others_are_not_ther
         check_composition(theirs, harness.registry, level, tenant_id=1)
     traits = traits_of(theirs, harness.registry, 1)
     assert traits.required_permission == CommandPermission.READ_ONLY
-    assert traits.problems == ["there is no tool named mcp__other__find any more"]
+    assert traits.problems == ["the tool mcp__other__find no longer exists"]
 
 
 def test_a_composition_counts_as_the_calls_that_it_makes(

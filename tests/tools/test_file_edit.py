@@ -135,7 +135,7 @@ def test_an_edit_that_was_stopped_on_its_way_changes_nothing(
     for name, arguments in (("file_edit", edit), ("file_multi_edit", {"edits": [edit]})):
         asked = call(name, {"path": "a.txt", **arguments})
         done = asyncio.run(builtin_executor.execute(asked, context_of(cancelled=lambda: True)))
-        assert "stopped; nothing was changed" in str(done.result.error)
+        assert "cancelled; nothing was changed" in str(done.result.error)
     assert (workspace / "a.txt").read_text() == "a\n"
 
 
@@ -239,7 +239,7 @@ def test_what_somebody_else_wrote_meanwhile_is_not_lost(workspace: Path) -> None
         path.write_text("theirs, and longer")
         return b"changed"
 
-    with pytest.raises(ToolFailed, match="written by something else meanwhile"):
+    with pytest.raises(ToolFailed, match="written by another program in the meantime"):
         Workspace(workspace).change("a.txt", work)
     assert path.read_text() == "theirs, and longer"
 
@@ -247,7 +247,7 @@ def test_what_somebody_else_wrote_meanwhile_is_not_lost(workspace: Path) -> None
         Workspace(workspace).write("a.txt", b"replaced")
         return b"changed"
 
-    with pytest.raises(ToolFailed, match="written by something else meanwhile"):
+    with pytest.raises(ToolFailed, match="written by another program in the meantime"):
         Workspace(workspace).change("a.txt", replaced)
     assert path.read_text() == "replaced"
 
@@ -291,7 +291,7 @@ def test_what_is_written_while_an_edit_is_is_not_lost(write: Callable[[Path], No
     (workspace / "a.txt").write_text("mine")
     with (
         at_the_last_moment("open", lambda: write(workspace)),
-        pytest.raises(ToolFailed, match="written by something else meanwhile"),
+        pytest.raises(ToolFailed, match="written by another program in the meantime"),
     ):
         Workspace(workspace).change("a.txt", lambda data: b"changed")
     assert (workspace / "a.txt").read_text() == "theirs, and longer"
@@ -301,7 +301,7 @@ def test_a_file_that_is_removed_while_it_is_edited_does_not_come_back(workspace:
     (workspace / "a.txt").write_text("mine")
     with (
         at_the_last_moment("open", lambda: (workspace / "a.txt").unlink()),
-        pytest.raises(ToolFailed, match="written by something else meanwhile"),
+        pytest.raises(ToolFailed, match="written by another program in the meantime"),
     ):
         Workspace(workspace).change("a.txt", lambda data: b"changed")
     assert not (workspace / "a.txt").exists()
@@ -322,7 +322,7 @@ def test_what_is_written_between_the_last_look_and_the_change_gets_its_name_back
         return int(exchange(*arguments))
 
     monkeypatch.setattr("luxx.tools.files.replacing._renameat2", exchange_late)
-    with pytest.raises(ToolFailed, match="written by something else meanwhile"):
+    with pytest.raises(ToolFailed, match="written by another program in the meantime"):
         Workspace(workspace).change("a.txt", lambda data: b"changed")
     assert len(written) == newer
     assert (workspace / "a.txt").read_bytes() == written[-1]
@@ -371,7 +371,7 @@ def test_where_names_cannot_be_exchanged_a_file_is_edited_all_the_same(
     assert (workspace / "a.txt").read_text() == "changed"
     with (
         at_the_last_moment("open", lambda: write_anew(workspace)),
-        pytest.raises(ToolFailed, match="written by something else meanwhile"),
+        pytest.raises(ToolFailed, match="written by another program in the meantime"),
     ):
         Workspace(workspace).change("a.txt", lambda data: b"changed again")
     assert (workspace / "a.txt").read_text() == "theirs, and longer"
@@ -388,7 +388,7 @@ def test_an_edit_that_is_stopped_while_the_file_is_written_changes_nothing(
     assert tool is not None
     with at_the_last_moment("open", lambda: stopped.append(True)), pytest.raises(ToolFailed) as refused:
         tool.handler(json.loads(asked.arguments), context)
-    assert "stopped; nothing was changed" in refused.value.message
+    assert "cancelled; nothing was changed" in refused.value.message
     assert (workspace / "a.txt").read_text() == "a\n"
 
 

@@ -46,7 +46,7 @@ def test_nothing_is_searched_for_somebody_who_has_gone(path: str, grep: Grep, wo
         (workspace / f"{number}.txt").write_text("b\n" * 10)
     done = grep(0, pattern="b", path=path)
     assert done.data["matches"] == []
-    assert done.data["note"] == "the search was stopped"
+    assert done.data["note"] == "the search was cancelled"
     assert done.data["files_searched"] == (0 if path == "." else 1)
 
 
@@ -54,7 +54,7 @@ def test_a_tree_in_which_no_file_is_wanted_is_left_when_nobody_waits(grep: Grep,
     for number in range(50):
         (workspace / f"{number}.txt").write_text("b")
     done = grep(7, pattern="b", file_pattern="*.none")
-    assert done.data["note"] == "the search was stopped"
+    assert done.data["note"] == "the search was cancelled"
 
 
 @pytest.mark.parametrize("end", ["", "\n"])

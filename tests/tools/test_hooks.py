@@ -106,7 +106,7 @@ def test_a_hook_that_breaks_fails_the_call(context_of: Any, call: Any) -> None:
         raise ValueError("oops")
 
     done, ran = run(context_of, call, breaks)
-    assert (done.result.error, ran) == ("say was not run: a hook broke: ValueError: oops", [])
+    assert (done.result.error, ran) == ("say was not run: a hook failed: ValueError: oops", [])
 
 
 def test_hooks_of_a_module_are_loaded_with_its_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ def test_an_entry_point_names_a_module_a_tool_or_a_list(module: Path, what: str)
         ("raise ValueError('boom')", "ValueError: boom"),
         ("import sys; sys.exit(3)", "SystemExit: 3"),
         ("import a_module_that_is_missing", "ModuleNotFoundError"),
-        ("x = 1", "holds no tool"),
+        ("x = 1", "contains no tool"),
     ],
 )
 def test_a_module_that_brings_no_tools_stops_the_start_by_name(module: Path, text: str, words: str) -> None:

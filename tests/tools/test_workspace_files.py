@@ -185,7 +185,7 @@ def test_a_link_within_the_workspace_works_where_the_kernel_can_tell(workspace: 
 def test_without_a_workspace_the_file_tools_say_so(
     builtin_executor: ToolExecutor, context_of: Any, call: Any, tmp_path: Path
 ) -> None:
-    for place, words in ((None, "no workspace here"), (tmp_path / "gone", "workspace does not exist")):
+    for place, words in ((None, "has no workspace"), (tmp_path / "gone", "workspace does not exist")):
         done = asyncio.run(builtin_executor.execute(call("file_list"), context_of(workspace=place)))
         assert words in str(done.result.error)
         assert str(tmp_path) not in str(done.result.error)

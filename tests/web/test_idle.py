@@ -26,5 +26,5 @@ def test_a_name_is_looked_up_by_the_system() -> None:
 
 def test_an_unknown_name_is_reported_in_a_sentence() -> None:
     for name in ("nobody.invalid", "a" * 64 + ".example"):
-        with pytest.raises(Unavailable, match="cannot be found"):
+        with pytest.raises(Unavailable, match="cannot be resolved"):
             asyncio.run(DnsLookups().for_user(1)(name, 80))

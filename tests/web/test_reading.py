@@ -95,7 +95,7 @@ def test_a_page_made_by_scripts_is_called_so(web: WebTools, public: Site, base_u
     public.routes["/"] = page("<title>App</title><div id=root></div><script src=app.js></script>")
     data = web.read(f"{base_url}/")
     assert (data["title"], data["content"]) == ("App", "")
-    assert "made by scripts" in data["note"]
+    assert "scripts may create its content" in data["note"]
 
 
 RUSSIAN = "Хлеб поднимается медленно, и тесто должно отдохнуть перед тем, как его поставят в печь. " * 4

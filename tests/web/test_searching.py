@@ -12,8 +12,8 @@ from luxx.infra.config.schema import ToolsConfig
 from luxx.infra.documents.reader import PageProcess
 from luxx.infra.network.fetch import Fetcher
 from luxx.tools.web.access import web_access
-from luxx.tools.web.library_engine import run_engine
-from luxx.tools.web.search import ENGINES, DuckDuckGo, LibraryEngine
+from luxx.tools.web.ddgs_process import run_engine
+from luxx.tools.web.search import ENGINES, DdgsEngine, DuckDuckGo
 from luxx.tools.web.search_pages import EngineRequest
 from luxx.tools.web.visitors import WebClient
 from luxx.wire.step import Source, source_of
@@ -105,9 +105,9 @@ def test_a_search_without_results_is_an_answer(searching: WebTools, public: Site
     ("answer", "words"),
     [
         (page(saved("duckduckgo_challenge.html"), status="202 Accepted"), "it answered 202 Accepted"),
-        (page(saved("duckduckgo_challenge.html")), "a page that holds no results"),
-        (page("", status="200 OK"), "a page that holds no results"),
-        (page("<div class='result'>" * 200_000), "a page that holds no results"),
+        (page(saved("duckduckgo_challenge.html")), "a page without results"),
+        (page("", status="200 OK"), "a page without results"),
+        (page("<div class='result'>" * 200_000), "a page without results"),
         (page("busy", status="503 Busy"), "it answered 503 Service Unavailable"),
         (b"", "sent no valid HTTP response"),
     ],
@@ -118,7 +118,7 @@ def test_an_engine_that_does_not_answer_is_reported_in_a_sentence(
     public.routes["/html/"] = answer
     result = searching.execute("web_search", query="bread")
     assert result.success is False
-    assert (result.error or "").startswith("no search engine answers just now; try later (DuckDuckGo: ")
+    assert (result.error or "").startswith("no search engine answers at the moment; try later (DuckDuckGo: ")
     assert words in (result.error or "")
 
 
@@ -184,8 +184,8 @@ def test_the_engine_itself_is_asked_through_the_guard() -> None:
 
 
 def test_the_library_opens_no_connection_of_its_own() -> None:
-    def engines(fetcher: Fetcher, pages: PageProcess) -> list[LibraryEngine]:
-        return [LibraryEngine("mojeek", fetcher, pages)]
+    def engines(fetcher: Fetcher, pages: PageProcess) -> list[DdgsEngine]:
+        return [DdgsEngine("mojeek", fetcher, pages)]
 
     result = WebTools(engines=engines).execute("web_search", query="why does bread rise")
     assert "www.mojeek.com:443 is not on the public internet" in (result.error or "")

@@ -1,4 +1,4 @@
-"""The built-in tools that need no other package: code, files, data, the web, questions."""
+"""The built-in tools: code, files, data, the web, questions, delegation."""
 
 from luxx.infra.config.schema import ToolsConfig
 from luxx.infra.documents.reader import RunReader, read_in_process
@@ -18,9 +18,9 @@ from luxx.tools.web.access import web_access
 def builtin_tools(
     config: ToolsConfig | None = None, run_reader: RunReader = read_in_process
 ) -> list[ToolDefinition]:
-    """All of them, in the order a user sees them; without a `config`, as the defaults have it.
+    """All built-in tools but those that start programs, in display order. Default: the default configuration.
 
-    `run_reader` runs what reads documents from the web.
+    `run_reader` starts the processes that parse documents from the web.
     """
     tools = [
         python_eval,

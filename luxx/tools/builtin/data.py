@@ -1,4 +1,4 @@
-"""process_data: one tool for what is done with JSON and CSV; the operations are in data_operations."""
+"""The tool process_data, with its operations on JSON and CSV data."""
 
 import csv
 import io
@@ -33,12 +33,12 @@ O = TypeVar("O", bound=msgspec.Struct)  # noqa: E741
 _MISSING: Any = object()
 _MAX_FLATTEN_DEPTH = 50
 _MAX_CHOICES = 1000
-# Keys are written again for every item: short data with a long key would become gigabytes.
+# Each item repeats the keys, so short data with a long key could become gigabytes.
 _MAX_RESULT_BYTES = 20_000_000
 
 
 class DataOperation(msgspec.Struct, Generic[O], frozen=True, kw_only=True):
-    """`reads_json`: data given as text is read as JSON first."""
+    """`reads_json`: text data is parsed as JSON first."""
 
     description: str
     options: type[O]
@@ -66,7 +66,7 @@ def _parse(data: Any, options: Options) -> Any:
 
 def _format(data: Any, options: FormatOptions) -> str:
     if not 0 <= options.indent <= 8:
-        raise ToolFailed("indent goes from 0 to 8")
+        raise ToolFailed("indent must be from 0 to 8")
     text = msgspec.json.encode(data, order="sorted" if options.sort_keys else None)
     _check_result(indented_size(data, text, options.indent))
     return msgspec.json.format(text, indent=options.indent).decode()
@@ -79,7 +79,7 @@ def _minify(data: Any, options: Options) -> str:
 def _get(data: Any, options: PathOptions) -> Any:
     value = _value_at(data, options.path)
     if value is _MISSING:
-        raise ToolFailed(f"there is nothing at {options.path!r}")
+        raise ToolFailed(f"the data has no value at the path {options.path!r}")
     return value
 
 
@@ -99,8 +99,8 @@ def _pick(data: Any, options: KeysOptions) -> Any:
 
 
 def _omit(data: Any, options: KeysOptions) -> Any:
-    left_out = set(options.keys)
-    return _each(data, lambda row: {key: value for key, value in row.items() if key not in left_out})
+    excluded = set(options.keys)
+    return _each(data, lambda row: {key: value for key, value in row.items() if key not in excluded})
 
 
 def _rename(data: Any, options: RenameOptions) -> Any:
@@ -132,7 +132,7 @@ def _unique(data: Any, options: UniqueOptions) -> list[Any]:
 
 def _flatten(data: Any, options: FlattenOptions) -> dict[str, Any]:
     if len(options.separator) > 8:
-        raise ToolFailed("the separator has at most 8 characters")
+        raise ToolFailed("the separator must have at most 8 characters")
     flat: dict[str, Any] = {}
     size = 0
     pending: list[tuple[str, Any, int]] = [("", data, 0)]
@@ -194,7 +194,7 @@ def _check_result(size: int) -> None:
 
 
 def _value_at(data: Any, path: str) -> Any:
-    """What is at a path like a.b.0, or _MISSING."""
+    """The value at a path such as a.b.0, or _MISSING."""
     value = data
     for part in path.split(".") if path else []:
         if isinstance(value, dict) and part in value:
@@ -260,8 +260,8 @@ def _tester(options: FilterOptions) -> Callable[[Any], bool]:
 def _matches(pattern: CompiledPattern, value: str) -> bool:
     if len(value) > (max_length := max_searchable_length(pattern)):
         raise ToolFailed(
-            f"a text of {len(value):,} characters is too long for this pattern, which is looked for in "
-            f"{max_length:,} at most"
+            f"a text of {len(value):,} characters is too long for this pattern; "
+            f"it can search at most {max_length:,}"
         )
     return pattern.search(value) is not None
 
@@ -273,14 +273,14 @@ def _contains(value: Any, expected: Any) -> bool:
 
 
 def _comparison_kind(value: Any) -> str:
-    """Values of one kind have an order among them; missing ones and containers have none."""
+    """`number`, `text` or `other`. Values can be ordered only within the first two kinds."""
     if isinstance(value, int | float):
         return "number"
     return "text" if isinstance(value, str) else "other"
 
 
 def _sort_key(value: Any) -> tuple[int, Any]:
-    """Numbers, then text, then everything else as its JSON text, then what is missing."""
+    """Sorts numbers first, then text, then other values by their JSON text, then missing values."""
     if value is _MISSING or value is None:
         return (3, 0)
     if isinstance(value, int | float):

@@ -1,7 +1,7 @@
-"""Where a piece of text stands in another, for edits: exactly, or nearly as a model remembers it. Pure.
+"""Finds the text to replace in a file, exactly or approximately, because models misquote text. Pure.
 
-Six strategies, from the strictest on; the first that finds something decides. Line ends are `\\n` here.
-What replaces a near match is fitted to it: indented as the place is, unescaped where the search text was.
+It tries six strategies from the strictest on and takes the first that finds something. Line ends are `\\n`.
+The replacement of an approximate match gets the match's indentation and escapes.
 """
 
 import re
@@ -15,10 +15,10 @@ from typing import NamedTuple
 import msgspec
 
 MAX_TEXT_EDITS = 100_000
-"""More places are not looked for: a list of them would take more memory than the file."""
+"""Limit for the matches, because their list takes more memory than the file."""
 
 MAX_NEAR_CHARACTERS = 1_000_000
-"""In longer texts nothing is looked for but the exact text; the near strategies hold a text several times."""
+"""Longer texts get only the exact strategies, because the others hold several copies of a text."""
 
 _MIN_BLOCK_SIMILARITY = 0.5
 _MAX_BLOCK_LINES = 1000
@@ -44,7 +44,7 @@ class Strategy(StrEnum):
 
 
 class TextEdit(NamedTuple):
-    """The characters from `start` to before `end` are to become `new`."""
+    """Replace the characters [start, end) by `new`."""
 
     start: int
     end: int
@@ -52,16 +52,16 @@ class TextEdit(NamedTuple):
 
 
 class MatchResult(msgspec.Struct, frozen=True):
-    """At least one spot, none touching another, in order; at most MAX_SPOTS and one."""
+    """One or more edits in order, without overlaps; at most MAX_TEXT_EDITS + 1."""
 
     strategy: Strategy
     text_edits: list[TextEdit]
 
 
 def find(text: str, old: str, new: str, *, wants_all: bool = False) -> MatchResult | None:
-    """Where `old` stands, and what `new` is to be there. `old` is not empty.
+    """The edits that replace `old`, which is not empty, by `new`; None if it is not found.
 
-    With `wants_all` nothing is chosen among several places that are as near.
+    Without `wants_all`, indentation may select one of several matches.
     """
     if text_edits := _exact(text, old, new):
         return MatchResult(Strategy.SIMPLE, text_edits)
@@ -70,12 +70,12 @@ def find(text: str, old: str, new: str, *, wants_all: bool = False) -> MatchResu
     if max(len(text), len(old)) > MAX_NEAR_CHARACTERS or not old.strip():
         return None
     lines = _Lines(text)
-    if positions := _escaped_places(lines, old):
-        # Any other strategy would put `new` there without the escapes that it needs.
+    if positions := _escaped_positions(lines, old):
+        # Any other strategy would insert `new` without the escapes that it needs there.
         text_edits = _escaped_lines(lines, positions, old, new)
         return MatchResult(Strategy.ESCAPE_NORMALIZED, text_edits) if text_edits else None
-    if found := _trimmed(lines, old, new, wants_all=wants_all):
-        return found
+    if trimmed_match := _trimmed(lines, old, new, wants_all=wants_all):
+        return trimmed_match
     if text_edits := _any_whitespace(text, old, new):
         return MatchResult(Strategy.WHITESPACE_NORMALIZED, text_edits)
     if text_edits := _anchored(lines, old, new):
@@ -84,7 +84,7 @@ def find(text: str, old: str, new: str, *, wants_all: bool = False) -> MatchResu
 
 
 def similarity(one: Counter[str], other: Counter[str]) -> float:
-    """From 0, nothing in common, to 1, the same words, however often and in whatever order."""
+    """From 0, nothing in common, to 1, the same words in any order."""
     size = one.total() + other.total()
     return 2 * (one & other).total() / size if size else 1.0
 
@@ -94,26 +94,26 @@ def split_words(text: str) -> list[str]:
 
 
 class _Lines:
-    """A text by lines; `starts` are their places in it."""
+    """A text by lines; `starts` are the offsets of the lines."""
 
     def __init__(self, text: str) -> None:
         self.bodies = text.split("\n")
         self.starts = [0, *accumulate(len(body) + 1 for body in self.bodies)]
 
     def text_edit(self, first: int, count: int, new: str, *, with_end: bool) -> TextEdit:
-        """The lines from `first` on, with the newline after the last one if wanted and there."""
+        """Replace `count` lines from `first` on. `with_end`: and the newline after the last, if any."""
         last = first + count - 1
         end = self.starts[last] + len(self.bodies[last])
         return TextEdit(self.starts[first], end + (with_end and last + 1 < len(self.bodies)), new)
 
 
 class _Searched(NamedTuple):
-    """`old` as lines, without the newline at its end; `new` as lines to take their place."""
+    """`old` as lines, without the newline at its end, and `new` as lines that replace them."""
 
     old: list[str]
     new: list[str]
     with_end: bool
-    """Whether the newline after the lines goes too."""
+    """Whether the newline after the lines is replaced, too."""
 
 
 def _searched(old: str, new: str) -> _Searched:
@@ -138,15 +138,15 @@ def _exact(text: str, old: str, new: str) -> list[TextEdit]:
 
 
 def _unescaped(text: str, old: str, new: str) -> list[TextEdit]:
-    """`old` was escaped once too often: then so was `new`. Spaces alone do not say which ones are meant."""
+    """Unescape both texts, if `old` was escaped once too often. Ignores an `old` of only whitespace."""
     unescaped_old, replacement = (
         _ESCAPE.sub(_letter, original_text).replace("\r\n", "\n") for original_text in (old, new)
     )
     return _exact(text, unescaped_old, replacement) if unescaped_old.strip() and unescaped_old != old else []
 
 
-def _escaped_places(lines: _Lines, old: str) -> list[int]:
-    """Where the text escapes, within its lines, what `old` has as it is."""
+def _escaped_positions(lines: _Lines, old: str) -> list[int]:
+    """The first lines of matches in which the text has escapes and `old` has none."""
 
     def plain(body: str) -> str:
         return _ESCAPE_WITHIN_LINE.sub(_letter, body)
@@ -157,8 +157,8 @@ def _escaped_places(lines: _Lines, old: str) -> list[int]:
 
 
 def _escaped_lines(lines: _Lines, positions: list[int], old: str, new: str) -> list[TextEdit]:
-    """What `old` and `new` have in common keeps the escapes it has in the text; what differs becomes as `new`
-    has it. Nothing where that would have to be escaped, which cannot be done without knowing the language."""
+    """Edits that keep the escapes of what `old` and `new` have in common at begin and end. Empty if the rest
+    of `new` needs escapes, because these depend on the language."""
     if len(new) > MAX_NEAR_CHARACTERS:
         return []
     searched = _searched(old, new)
@@ -191,7 +191,7 @@ def _letter(escape: re.Match[str]) -> str:
 
 
 def _find_lines(lines: _Lines, searched: list[str], change: Callable[[str], str]) -> list[int]:
-    """Where lines stand that are the sought ones once all are changed; none overlapping another."""
+    """First lines of the matches, without overlaps, after `change` was applied to all lines."""
     changed = [change(body) for body in lines.bodies]
     starts = [0, *accumulate(len(body) + 1 for body in changed)]
     expected = [change(body) for body in searched]
@@ -199,21 +199,21 @@ def _find_lines(lines: _Lines, searched: list[str], change: Callable[[str], str]
 
 
 def _find_sequence(pieces: list[str], expected: list[str], between: str) -> list[int]:
-    """Where the wanted pieces stand, whole and in a row, in all of them joined; none overlapping another."""
+    """Offsets, in the joined pieces, of the expected sequence of whole pieces; without overlaps."""
     text = between.join(["", *pieces, ""])
     row = between.join(["", *expected, ""])
-    found: list[int] = []
+    positions: list[int] = []
     position = text.find(row)
-    while position != -1 and len(found) <= MAX_TEXT_EDITS:
-        found.append(position)
-        # What ends one may be what is before the next.
+    while position != -1 and len(positions) <= MAX_TEXT_EDITS:
+        positions.append(position)
+        # The separator at the end may be the separator before the next match.
         position = text.find(row, position + len(row) - 1)
-    return found
+    return positions
 
 
 def _trimmed(lines: _Lines, old: str, new: str, *, wants_all: bool) -> MatchResult | None:
-    """Lines that differ at their ends only. If several do and one is wanted, it is the one that is indented
-    as they are among themselves."""
+    """Lines that differ only in leading and trailing whitespace. Of several matches, if one is wanted, the
+    only one with the same relative indentation."""
     searched = _searched(old, new)
     count = len(searched.old)
     positions = _find_lines(lines, searched.old, str.strip)
@@ -221,10 +221,10 @@ def _trimmed(lines: _Lines, old: str, new: str, *, wants_all: bool) -> MatchResu
         return None
     strategy = Strategy.LINE_TRIMMED
     if len(positions) > 1 and not wants_all:
-        shape = _dedented(searched.old)
-        same_shape = [at for at in positions if _dedented(lines.bodies[at : at + count]) == shape]
-        if len(same_shape) == 1:
-            strategy, positions = Strategy.INDENTATION_FLEXIBLE, same_shape
+        dedented = _dedented(searched.old)
+        same_indents = [at for at in positions if _dedented(lines.bodies[at : at + count]) == dedented]
+        if len(same_indents) == 1:
+            strategy, positions = Strategy.INDENTATION_FLEXIBLE, same_indents
     text_edits: list[TextEdit] = []
     for at in positions:
         fitted = _indented(searched.new, zip(searched.old, lines.bodies[at : at + count], strict=True))
@@ -233,9 +233,9 @@ def _trimmed(lines: _Lines, old: str, new: str, *, wants_all: bool) -> MatchResu
 
 
 def _dedented(bodies: Sequence[str]) -> list[str]:
-    """The lines without the indentation that all have, and without what follows their last letter."""
+    """The lines without their common indentation and without trailing whitespace."""
     indents = [_indent(body) for body in bodies if body.strip()]
-    # What the first and the last have in common by order, all between them have.
+    # The common prefix of the smallest and the largest is the common prefix of all.
     first, last = min(indents, default=""), max(indents, default="")
     shared = next(
         (at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first)
@@ -244,7 +244,7 @@ def _dedented(bodies: Sequence[str]) -> list[str]:
 
 
 def _indented(new: list[str], pairs: Iterable[tuple[str, str]]) -> str:
-    """The new lines, indented as those in the text are. `pairs`: a line as it was sought, as it is."""
+    """The new lines with the indentation of the text. `pairs`: a searched line and the line in the text."""
     real: dict[str, str] = {}
     for searched, body in pairs:
         if searched.strip():
@@ -261,16 +261,16 @@ def _indented(new: list[str], pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def _indent(body: str) -> str:
-    found = _INDENT.match(body)
-    return found[0] if found else ""
+    indent = _INDENT.match(body)
+    return indent[0] if indent else ""
 
 
 # --- by words ---------------------------------------------------------------------------------------
 
 
 def _any_whitespace(text: str, old: str, new: str) -> list[TextEdit]:
-    """The same words with other whitespace between them, over the ends of lines too. A word is all that is
-    between two spaces, and none is found within another; one alone has nothing between to differ in."""
+    """Matches with different whitespace between the words, also across lines. Words are separated by
+    whitespace and match as a whole. A single word cannot match this way."""
     expected = old.split()
     if len(expected) < 2:
         return []
@@ -289,8 +289,8 @@ def _any_whitespace(text: str, old: str, new: str) -> list[TextEdit]:
 
 
 def _anchored(lines: _Lines, old: str, new: str) -> list[TextEdit]:
-    """Blocks that begin and end with the same lines as `old` and have at least half of their words in common
-    with it; of those that begin at one line, the one most like it."""
+    """Blocks that begin and end with the same lines as `old` and share at least half of the words; of several
+    with the same first line, the most similar."""
     searched = _searched(old, new)
     bodies = [body.strip() for body in lines.bodies]
     first, *middle, last = [body.strip() for body in searched.old] if len(searched.old) > 1 else ["", ""]
@@ -310,29 +310,30 @@ def _anchored(lines: _Lines, old: str, new: str) -> list[TextEdit]:
 
 
 class _Blocks:
-    """Compares blocks with the one that is sought, as long as that is not too much work."""
+    """Compares blocks with the searched block, within a limit of work."""
 
     def __init__(self, bodies: list[str], middle: list[str], last: str) -> None:
         self._bodies = bodies
         self._offsets = [0, *accumulate(len(body) + 1 for body in bodies)]
         self._ends = [at for at, body in enumerate(bodies) if body == last]
         self._lines = len(middle)
-        self._wanted = Counter(split_words("\n".join(middle)))
-        self._left = _MAX_COMPARED_CHARACTERS
+        self._expected = Counter(split_words("\n".join(middle)))
+        self._remaining = _MAX_COMPARED_CHARACTERS
 
     @property
     def is_over_budget(self) -> bool:
-        return self._left < 0
+        return self._remaining < 0
 
     def most_similar_end(self, first: int) -> int | None:
-        """Where the block ends that begins here, has half to twice as many lines, and is most like it."""
+        """The last line of the most similar block from `first` on that has half to twice as many lines."""
         nearest, farthest = first + 1 + max(1, self._lines // 2), first + 1 + 2 * self._lines
         best, best_end = _MIN_BLOCK_SIMILARITY, None
         for end in self._ends[bisect_left(self._ends, nearest) : bisect_right(self._ends, farthest)]:
-            self._left -= self._offsets[end] - self._offsets[first]
-            if self._left < 0:
+            self._remaining -= self._offsets[end] - self._offsets[first]
+            if self._remaining < 0:
                 return None
-            score = similarity(self._wanted, Counter(split_words("\n".join(self._bodies[first + 1 : end]))))
+            words = Counter(split_words("\n".join(self._bodies[first + 1 : end])))
+            score = similarity(self._expected, words)
             if score > best or (score == best and best_end is None):
                 best, best_end = score, end
         return best_end

@@ -1,7 +1,7 @@
-"""A text file while it is edited: what is replaced in it, and how it differs from what it was. Pure.
+"""Applies edits to the text of a file and computes the diff. Pure.
 
-Each line knows which line of the file it was, so that line ends stay as they were, in mixed files too, and
-the difference is found in one pass, however large the file. Line ends are `\\n` inside.
+`EditedText` maps each line to its original line. So it keeps mixed line ends and finds the diff in one pass.
+Inside, line ends are `\\n`.
 """
 
 import difflib
@@ -23,6 +23,7 @@ from luxx.tools.builtin.edit_matching import (
     find,
     split_words,
 )
+from luxx.tools.builtin.file import split_lines
 from luxx.tools.files.workspace import MAX_FILE_BYTES
 
 _MAX_CHARACTERS = 1_000_000
@@ -35,7 +36,7 @@ _MAX_NEAREST_LINE = 100
 
 
 class Nearest(msgspec.Struct, frozen=True):
-    """Lines counted from 1, both included; `shown` is some of them, numbered."""
+    """`first` and `last` count from 1, both inclusive; `shown` holds the first lines, numbered."""
 
     first: int
     last: int
@@ -43,8 +44,7 @@ class Nearest(msgspec.Struct, frozen=True):
 
 
 def nearest(text: str, search_text: str) -> Nearest | None:
-    """The lines most like `sought`, as many as it has; None where nothing is like it or there is too much
-    to look through."""
+    """The block most similar to `search_text`; None if nothing is similar or the text is too long."""
     if len(text) > _MAX_CHARACTERS:
         return None
     lines = text.removesuffix("\n").split("\n")
@@ -61,7 +61,7 @@ def nearest(text: str, search_text: str) -> Nearest | None:
 def _most_similar(
     lines: list[str], expected_lines: list[str], parts: Callable[[str], list[str]]
 ) -> int | None:
-    """The first of as many lines as are wanted that have most parts in common with them."""
+    """The index where the block begins that shares most parts with the expected lines."""
     expected = Counter(part for line in expected_lines for part in parts(line.strip()))
     span = len(expected_lines)
     of_lines: list[list[str]] = []
@@ -90,7 +90,7 @@ def _most_similar(
 
 
 def _trigrams(text: str) -> list[str]:
-    """Three letters each, one letter further; so that a wrong letter leaves most as they were."""
+    """All sequences of three characters, so that one wrong character leaves most parts equal."""
     return [text[at : at + 3] for at in range(max(len(text) - 2, 1))] if text else []
 
 
@@ -99,25 +99,26 @@ def _cut(line: str) -> str:
 
 
 MAX_LINES = 300_000
-"""Of a file that is edited, before and after: each line takes ten times the memory of a short one's text."""
+"""Limit for an edited file, before and after: a short line takes ten times the memory of its text."""
 
 _NEW = -1
 _MAX_LINES_NAMED = 5
-# Of a larger change all old lines are shown as removed and all new ones as added: comparing takes its square.
+# Old lines times new lines of one change. A larger change shows all its lines as removed and added, because
+# the time of a comparison grows with this product.
 _MAX_COMPARED = 10_000
-# Of all changes of a file together, for the same reason.
-_MAX_COMPARED_IN_ALL = 500_000
+# The same for all changes of a file together.
+_MAX_TOTAL_COMPARED = 500_000
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
-    """How an edit found its place, and how many places it changed."""
+    """The strategy that found `old_string`, and the number of replacements."""
 
     strategy: Strategy
     replacements: int
 
 
 class Change(NamedTuple):
-    """Lines `old_from` to before `old_to` became lines `new_from` to before `new_to`; counted from 0."""
+    """Lines [old_from, old_to) became lines [new_from, new_to), counted from 0."""
 
     old_from: int
     old_to: int
@@ -126,7 +127,7 @@ class Change(NamedTuple):
 
 
 class EditedText:
-    """Begins as the text of a file, with the line ends it has there. Raises ToolFailed for too many lines."""
+    """The text of a file and the edits made to it. Raises ToolFailed for too many lines."""
 
     def __init__(self, text: str) -> None:
         _require_few(text.count("\n"))
@@ -137,7 +138,7 @@ class EditedText:
         self._origins = list(range(len(self._is_crlf)))
 
     def apply(self, old: str, new: str, *, replace_all: bool, where: str) -> Applied:
-        """Replaces the one place where `old` stands, or all. Raises ToolFailed, and then nothing has changed.
+        """Replace the only occurrence of `old`, or all. Changes nothing if it raises ToolFailed.
 
         `where` names the file in messages.
         """
@@ -161,20 +162,20 @@ class EditedText:
         return Applied(strategy=match_result.strategy, replacements=len(match_result.text_edits))
 
     def result(self) -> str:
-        """The whole text, with its line ends."""
+        """The whole edited text with the file's line ends."""
         bodies = self._text.split("\n")
         ends = ["\r\n" if is_crlf else "\n" for is_crlf in self._is_crlf[:-1]]
         return "".join(part for pair in zip(bodies, [*ends, ""], strict=True) for part in pair)
 
     def lines_before(self) -> list[str]:
-        """The lines as they were, with their ends, where the last may have none."""
-        return _with_ends(self._original)
+        """The original lines with their line ends; the last may have none."""
+        return split_lines(self._original)
 
     def lines_after(self) -> list[str]:
-        return _with_ends(self._text)
+        return split_lines(self._text)
 
     def changes(self) -> Iterator[Change]:
-        """What differs, from the top down, none touching another."""
+        """The changed line ranges from top to bottom; no two are adjacent."""
         before, after = self.lines_before(), self.lines_after()
         comparer = _LineComparer(before, after)
         old_from = new_from = 0
@@ -188,17 +189,12 @@ class EditedText:
             yield from comparer.refine(Change(old_from, len(before), new_from, len(after)))
 
     def _replace(self, text_edits: list[TextEdit]) -> None:
-        size = len(self._text) + sum(
-            len(text_edit.new) - (text_edit.end - text_edit.start) for text_edit in text_edits
-        )
+        size = len(self._text) + sum(len(edit.new) - (edit.end - edit.start) for edit in text_edits)
         if size > MAX_FILE_BYTES:
             raise ToolFailed(
                 f"the file would have {size:,} characters; at most {MAX_FILE_BYTES:,} are written"
             )
-        ends = sum(
-            text_edit.new.count("\n") - self._text.count("\n", text_edit.start, text_edit.end)
-            for text_edit in text_edits
-        )
+        ends = sum(edit.new.count("\n") - self._text.count("\n", edit.start, edit.end) for edit in text_edits)
         _require_few(self._text.count("\n") + ends)
         bodies = self._text.split("\n")
         starts = [0, *accumulate(len(body) + 1 for body in bodies)]
@@ -222,12 +218,9 @@ class EditedText:
         self._is_crlf = [*is_crlf, *self._is_crlf[line:]]
 
     def _ambiguous_message(self, match_result: MatchResult, where: str) -> str:
-        count = len(match_result.text_edits)
-        numbers = [
-            self._text.count("\n", 0, text_edit.start) + 1
-            for text_edit in match_result.text_edits[:_MAX_LINES_NAMED]
-        ]
-        named = ", ".join(str(number) for number in numbers) + (", …" if count > _MAX_LINES_NAMED else "")
+        edits, count = match_result.text_edits, len(match_result.text_edits)
+        numbers = [str(self._text.count("\n", 0, edit.start) + 1) for edit in edits[:_MAX_LINES_NAMED]]
+        named = ", ".join(numbers) + (", …" if count > _MAX_LINES_NAMED else "")
         many = f"more than {MAX_TEXT_EDITS:,}" if count > MAX_TEXT_EDITS else f"{count:,}"
         how = "" if match_result.strategy == Strategy.SIMPLE else f", found by {match_result.strategy}"
         return (
@@ -254,13 +247,8 @@ def _require_few(line_ends: int) -> None:
         raise ToolFailed(f"a file that is edited may have {MAX_LINES:,} lines; this would be {line_ends:,}")
 
 
-def _with_ends(text: str) -> list[str]:
-    *lines, last = text.split("\n")
-    return [*(f"{line}\n" for line in lines), *([last] if last else [])]
-
-
 def _regions(starts: list[int], text_edits: list[TextEdit]) -> Iterator[tuple[int, int, list[TextEdit]]]:
-    """The spots by the lines that they touch: first line, last line, and the spots in them."""
+    """Groups the edits by the lines they touch: first line, last line, and the edits in them."""
     first = last = -1
     group: list[TextEdit] = []
     for text_edit in text_edits:
@@ -285,7 +273,7 @@ def _spliced(text: str, begin: int, end: int, text_edits: list[TextEdit]) -> str
 
 
 def _origins_of(new_lines: list[str], bodies: list[str], origins: list[int]) -> list[int]:
-    """Which lines these were, of those in whose place they are: at both ends, what has stayed the same."""
+    """The original line of each new line; only equal lines at the begin and at the end have one."""
     max_common = min(len(new_lines), len(bodies))
     head = next((at for at in range(max_common) if new_lines[at] != bodies[at]), max_common)
     tail = next(
@@ -296,8 +284,8 @@ def _origins_of(new_lines: list[str], bodies: list[str], origins: list[int]) -> 
 
 
 def _fit_line_ends(is_crlf: list[bool], count: int) -> list[bool]:
-    """The line ends for so many lines in place of those: one for one, and further ones like the last but one,
-    because the last line's own end is the end of all."""
+    """The line ends for `count` lines that replace these. Further lines get the end of the last but one,
+    because the last keeps its own."""
     *before, last = is_crlf
     if count <= len(before):
         return [*before[: count - 1], last]
@@ -306,19 +294,19 @@ def _fit_line_ends(is_crlf: list[bool], count: int) -> list[bool]:
 
 
 class _LineComparer:
-    """Finds what has stayed within changes, as long as that is not too much work."""
+    """Finds unchanged lines inside changes, within a limit of work."""
 
     def __init__(self, before: list[str], after: list[str]) -> None:
         self._before = before
         self._after = after
-        self._left = _MAX_COMPARED_IN_ALL
+        self._remaining = _MAX_TOTAL_COMPARED
 
     def refine(self, change: Change) -> Iterator[Change]:
-        """The same change without the lines in its middle that have stayed, if it is small enough to look."""
+        """Split the change at its unchanged lines, if it is small enough to compare."""
         old_from, old_to, new_from, new_to = change
         size = (old_to - old_from) * (new_to - new_from)
-        self._left -= min(size, _MAX_COMPARED)
-        if size > _MAX_COMPARED or self._left < 0:
+        self._remaining -= min(size, _MAX_COMPARED)
+        if size > _MAX_COMPARED or self._remaining < 0:
             yield change
             return
         sides = self._before[old_from:old_to], self._after[new_from:new_to]
@@ -334,7 +322,7 @@ _NO_END = "\\ No newline at end of file\n"
 
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
-    """`text` ends early where `is_cut`; `added` and `removed` count all lines."""
+    """A unified diff. `text` is incomplete if `is_cut`; `added` and `removed` count all lines."""
 
     text: str
     added: int
@@ -343,7 +331,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def diff_of(edited: EditedText, path: str) -> Diff:
-    """How the text differs from the file at `path`; line ends are left out, which stay as they are."""
+    """The unified diff between the original and the edited text, without line ends, which do not change."""
     before, after = edited.lines_before(), edited.lines_after()
     added = removed = size = 0
     pieces = [f"--- a/{path}\n+++ b/{path}\n"]
@@ -363,7 +351,7 @@ def diff_of(edited: EditedText, path: str) -> Diff:
 
 
 def _hunks(changes: list[Change]) -> Iterator[list[Change]]:
-    """Changes whose context would touch, together."""
+    """Groups changes whose context lines would touch."""
     hunk: list[Change] = []
     for change in changes:
         if hunk and change.old_from - hunk[-1].old_to > 2 * _CONTEXT:
@@ -394,7 +382,7 @@ def _hunk_lines(before: list[str], after: list[str], hunk: list[Change]) -> Iter
 
 
 def _range(first: int, end: int) -> str:
-    """As unified diffs write it: an empty range names the line before it."""
+    """A range in unified diff format; an empty range names the line before it."""
     count = end - first
     if count == 1:
         return str(first + 1)

@@ -1,5 +1,6 @@
-"""Evaluates a Python expression without Python's eval: it walks the syntax tree and knows only what is
-listed (expression_names), within a budget (expression_limits). Nothing of the host can be named.
+"""Evaluates a Python expression without `eval`: walks the syntax tree, within a budget of work.
+
+It knows only the names listed in `expression_names`, so an expression cannot access the host.
 """
 
 import ast
@@ -32,7 +33,7 @@ _CONVERSIONS: dict[int, Callable[[Any], Any]] = {-1: lambda value: value, 114: r
 def evaluate(expression: str) -> Any:
     """The value: numbers, text, booleans, None, and lists, tuples, sets and dicts of them.
 
-    Raises ToolFailed for what is not available or too much, and what the operations raise.
+    Raises ToolFailed for unavailable syntax or too much work, and the errors of the operations.
     """
     if len(expression) > MAX_EXPRESSION_LENGTH:
         raise ToolFailed(f"the expression is longer than {MAX_EXPRESSION_LENGTH} characters")
@@ -47,7 +48,7 @@ def evaluate(expression: str) -> Any:
 
 
 class _Evaluation:
-    """One evaluation and what it has cost so far."""
+    """One evaluation and its budget."""
 
     def __init__(self) -> None:
         self._budget = Budget()
@@ -164,7 +165,7 @@ class _Evaluation:
         return self._require_real(function(*first, *arguments, **named))
 
     def _callee(self, node: ast.expr, names: Names, depth: int) -> tuple[Callable[..., Any], list[Any]]:
-        """What is called, and the value whose method it is."""
+        """The function, and a list with the value whose method it is, if it is a method."""
         if isinstance(node, ast.Name):
             if node.id in FUNCTIONS:
                 return FUNCTIONS[node.id], []
@@ -257,7 +258,7 @@ class _Evaluation:
     def _comprehension_scopes(
         self, generators: list[ast.comprehension], names: Names, depth: int
     ) -> Iterator[Names]:
-        """The names of each round of a comprehension, the outermost `for` first."""
+        """The names of each iteration of a comprehension, the outermost `for` first."""
         if not generators:
             yield names
             return

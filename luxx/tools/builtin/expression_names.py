@@ -1,6 +1,6 @@
-"""What an expression can name: constants, operators, functions, and methods of text, lists and dicts.
+"""The names in expressions (constants, operators, functions, methods) and the budget of work.
 
-Each that could do much work for little input is bounded before it starts.
+Operations that could do much work for little input check their limits before they start.
 """
 
 import ast
@@ -16,29 +16,29 @@ from luxx.errors import ToolFailed
 MAX_EXPRESSION_LENGTH = 4000
 MAX_DEPTH = 60
 MAX_WORK = 400_000
-# The dearest function takes about 60 µs for arguments of fixed size.
+# The slowest function takes about 60 µs for arguments of fixed size.
 CALL_WORK = 10
 MAX_ITEMS = 50_000
 MAX_SIZE = 200_000
-# About the 4,300 digits up to which Python turns an integer into text.
+# Just below the 4,300 digits up to which Python converts an integer to text.
 MAX_INT_BITS = 14_000
-# Numbers can be chosen so that all fall on the same place of a set: building one then takes n² steps.
+# Numbers with colliding hashes make building a set take n² steps.
 MAX_HASHED = 2000
 
 
 class Budget:
-    """Work left for one expression. Everything raises ToolFailed when there is too much of it."""
+    """The remaining work of one expression. All methods raise ToolFailed when it is used up."""
 
     def __init__(self) -> None:
-        self._left = MAX_WORK
+        self._remaining = MAX_WORK
 
     def spend(self, units: int) -> None:
-        self._left -= units
-        if self._left < 0:
+        self._remaining -= units
+        if self._remaining < 0:
             raise ToolFailed("the expression takes too much work; compute less at once")
 
     def pay_for(self, value: Any) -> None:
-        """Pay for an operation that goes through the whole of `value`, and see that it is not too big."""
+        """Pay for an operation that processes the whole `value`, and check its size."""
         if value is None or isinstance(value, bool | float):
             return
         if isinstance(value, int):
@@ -90,7 +90,7 @@ def check_size(size: int) -> None:
 
 
 def check_hashed(count: int) -> None:
-    """For a set or dict about to be built."""
+    """Check the size of a set or dict before it is built."""
     if count > MAX_HASHED:
         raise ToolFailed(f"a set or dict can have {MAX_HASHED:,} entries here")
 
@@ -110,13 +110,13 @@ _FORMAT = re.compile(
 )
 _MAX_ROUND_DIGITS = 400
 _MAX_FACTORIAL = 1000
-# Bits of the exponent times squared bits of the modulus: a tenth of a millisecond.
+# Bits of the exponent times squared bits of the modulus; takes a tenth of a millisecond.
 _MAX_MODULAR_WORK = 10**7
 _OPERATOR: Any = operator
 
 
 def multiply(left: Any, right: Any) -> Any:
-    """`*`, its size known before."""
+    """`*`; checks the size of the result first."""
     for sequence, times in ((left, right), (right, left)):
         if isinstance(sequence, str) and isinstance(times, int):
             check_size(len(sequence) * times)
@@ -126,7 +126,7 @@ def multiply(left: Any, right: Any) -> Any:
 
 
 def power(base: Any, exponent: Any, modulus: Any = None) -> Any:
-    """`**` and `pow`, their size known before."""
+    """`**` and `pow`; check the size of the result first."""
     if modulus is not None:
         return _modular_power(base, exponent, modulus)
     if isinstance(base, int) and isinstance(exponent, int) and exponent > 0 and abs(base) > 1:
@@ -143,14 +143,14 @@ def _modular_power(base: int, exponent: int, modulus: int) -> int:
 
 
 def shift_left(value: Any, by: Any) -> Any:
-    """`<<`, its size known before."""
+    """`<<`; checks the size of the result first."""
     if isinstance(value, int) and isinstance(by, int) and value:
         check_bits(value.bit_length() + by)
     return value << by if value or by < 0 else 0
 
 
 def remainder(left: Any, right: Any) -> Any:
-    """`%` of numbers; of a text it would format, with any width."""
+    """`%` of numbers; `%` of a text is refused, because it formats with any width."""
     if isinstance(left, str):
         raise ToolFailed("% does not format text here; use an f-string")
     return left % right

@@ -1,8 +1,7 @@
-"""The file tools: read, write, list, exists. All paths are relative to the user's workspace.
+"""The tools file_read, file_write, file_list and file_exists. Paths are relative to the user's workspace.
 
-None is repeatable: a file changes by other hands too, so an answer about it must not come from the cache.
-Not here: editing (file_edit), finding (file_glob), searching in files (file_search), how a path is opened
-(confine).
+None is repeatable, so that no result comes from the cache: other programs may change a file at any time.
+`file_edit` edits, `file_search` finds and searches, `files.workspace` opens paths.
 """
 
 import codecs
@@ -19,13 +18,13 @@ from luxx.tools.files.walk import MAX_NAMES, walk
 from luxx.tools.files.workspace import Workspace, translate_os_errors
 
 MAX_FILE_BYTES = 1 << 30
-"""Going through more takes longer than anybody waits for a page."""
+"""Limit for file_read, because it scans the whole file."""
 
 MAX_LINE_BYTES = 1 << 20
-"""Of a longer line only the beginning is given."""
+"""file_read cuts longer lines."""
 
 _MAX_CONTENT_BYTES = 40 * 1024
-"""Whole lines are given up to here, so that an answer of many lines is not cut in the middle of one."""
+"""Limit for the lines of a page, below the limit of the executor, which cuts in the middle of a line."""
 
 _PIECE_BYTES = 1 << 20
 _SCAN_BYTES = 1 << 14
@@ -39,7 +38,7 @@ _WIDE_BOMS = {
 
 
 class LinePage(msgspec.Struct, frozen=True, kw_only=True):
-    """`lines` with their ends. `is_cut`: the only one is longer than is given. `is_utf8`: all of it was."""
+    """`lines` with line ends. `is_cut`: the only line is cut. `is_utf8`: all bytes of the page are UTF-8."""
 
     lines: list[str]
     total: int
@@ -48,7 +47,7 @@ class LinePage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def require_text(head: bytes, name: str, size: int) -> None:
-    """Raises ToolFailed where the first bytes of a file say that it is no text in UTF-8."""
+    """Raises ToolFailed if the first bytes of a file show that it is not UTF-8 text."""
     for bom, encoding in _WIDE_BOMS.items():
         if head.startswith(bom):
             raise ToolFailed(f"{name} is {encoding} text; the file tools take UTF-8 only")
@@ -57,9 +56,9 @@ def require_text(head: bytes, name: str, size: int) -> None:
 
 
 def read_page(fd: int, name: str, *, offset: int, limit: int, is_cancelled: Callable[[], bool]) -> LinePage:
-    """At most `limit` whole lines from line `offset` on, counted from 0, fewer of long ones but always one.
+    """At most `limit` whole lines from line `offset` on, counted from 0; at least one.
 
-    Raises ToolFailed for what is no text, is too large, or has no such line.
+    Raises ToolFailed for binary or too large files and for an offset past the end.
     """
     size = os.fstat(fd).st_size
     if size > MAX_FILE_BYTES:
@@ -79,14 +78,14 @@ def read_page(fd: int, name: str, *, offset: int, limit: int, is_cancelled: Call
 
 
 def split_lines(text: str) -> list[str]:
-    """The lines with their ends; only a newline ends a line, as in an editor."""
+    """The lines with their ends; only `\\n` ends a line."""
     lines = [f"{line}\n" for line in text.split("\n")]
     lines[-1] = lines[-1][:-1]
     return lines if lines[-1] else lines[:-1]
 
 
 class _PageReader:
-    """Takes a file piece by piece: skips, holds what belongs to the page, counts the rest."""
+    """Processes a file piece by piece: collects the bytes of the page and counts all lines."""
 
     def __init__(self, offset: int, limit: int) -> None:
         self.page_bytes = bytearray()
@@ -126,7 +125,7 @@ class _PageReader:
         self._has_more = stop < len(piece)
 
     def page(self) -> LinePage:
-        """What was held, as whole lines within the bounds."""
+        """The collected bytes as whole lines within the limits."""
         data = bytes(self.page_bytes)
         end = data.rfind(b"\n") + 1 if self._has_more else len(data)
         first_end = data.find(b"\n") + 1 or len(data)
@@ -143,13 +142,13 @@ def _pieces(fd: int, is_cancelled: Callable[[], bool]) -> Iterator[bytes]:
     remaining = MAX_FILE_BYTES
     while remaining > 0 and (piece := os.read(fd, _PIECE_BYTES)):
         if is_cancelled():
-            raise ToolFailed("the reading was stopped")
+            raise ToolFailed("reading was cancelled")
         remaining -= len(piece)
         yield piece
 
 
 def _offset_after_lines(piece: bytes, count: int) -> int:
-    """The place after so many ends of lines, which the piece must have."""
+    """The offset after `count` line ends. The piece must contain that many."""
     position = 0
     for start in range(0, len(piece), _SCAN_BYTES):
         ends = piece.count(b"\n", start, start + _SCAN_BYTES)
@@ -163,7 +162,7 @@ def _offset_after_lines(piece: bytes, count: int) -> int:
 
 
 def _decoded(data: bytes, *, is_cut: bool) -> tuple[str, bool]:
-    """The text, and whether all of it was UTF-8. What is not becomes U+FFFD, half a letter at a cut goes."""
+    """The text, and whether all of it is UTF-8. Invalid bytes become U+FFFD; a cut character is dropped."""
     decoder = codecs.getincrementaldecoder("utf-8")
     try:
         return decoder("strict").decode(data, final=not is_cut), True
@@ -172,7 +171,7 @@ def _decoded(data: bytes, *, is_cut: bool) -> tuple[str, bool]:
 
 
 def _within_budget(lines: list[str]) -> list[str]:
-    """As many lines from the first on as fit the budget; always one."""
+    """The first lines that fit into `_MAX_CONTENT_BYTES`; at least one."""
     size = 0
     for count, line in enumerate(lines):
         size += len(msgspec.json.encode(line)) - 2
@@ -189,9 +188,9 @@ PATH = {"type": "string", "minLength": 1, "description": "Path relative to the w
 
 
 def workspace_of(context: ToolContext) -> Workspace:
-    """The files of the user a tool runs for."""
+    """The workspace of the user for whom the tool runs."""
     if context.workspace is None:
-        raise ToolFailed("there is no workspace here, so there are no files")
+        raise ToolFailed("this call has no workspace, so it has no files")
     return Workspace(context.workspace)
 
 
@@ -232,7 +231,7 @@ def file_read(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]
 
 
 def _notes(page: LinePage, offset: int, end: int) -> list[str]:
-    """What a reader should know of a page besides its lines, in sentences."""
+    """Sentences for the model about a page: a cut line, invalid bytes, further lines."""
     notes: list[str] = []
     if page.is_cut:
         notes.append(f"Line {offset} has more than {MAX_LINE_BYTES:,} bytes; the rest of it is left out.")
@@ -296,7 +295,7 @@ def file_list(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]
                 entry["size"] = walk_entry.size
             size += len(msgspec.json.encode(entry)) + 1
             if len(entries) >= MAX_ENTRIES or size > MAX_LIST_BYTES or context.cancelled():
-                notes.append("there is more than is shown; list a directory below, or use file_glob")
+                notes.append("there are more entries; list a subdirectory, or use file_glob")
                 break
             entries.append(entry)
     answer = {"path": path, "entries": entries, "count": len(entries), "truncated": bool(notes)}
@@ -318,7 +317,7 @@ def file_exists(arguments: dict[str, Any], context: ToolContext) -> dict[str, An
 
 
 def encode_text(text: str) -> bytes:
-    """As it stands in a file. Raises ToolFailed for halves of surrogate pairs, which UTF-8 cannot say."""
+    """The text as UTF-8. Raises ToolFailed for lone surrogates, which UTF-8 cannot encode."""
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError:
@@ -326,10 +325,10 @@ def encode_text(text: str) -> bytes:
 
 
 def too_many_names_note(directory: str) -> str:
-    """What is said of a directory with too many names in it."""
-    return f"{directory} has more than {MAX_NAMES:,} names in it; only the first are looked at"
+    """The note about a directory with too many names."""
+    return f"{directory} has more than {MAX_NAMES:,} names; only the first are used"
 
 
 def printable_path(path: str) -> str:
-    """A name that is not UTF-8, in a form JSON can carry."""
+    """The path with bytes that are not UTF-8 replaced, so that JSON can encode it."""
     return os.fsencode(path).decode("utf-8", "replace")

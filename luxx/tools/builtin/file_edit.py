@@ -1,7 +1,6 @@
-"""file_edit and file_multi_edit: text in a file replaced by other text, all of it or nothing.
+"""The tools file_edit and file_multi_edit, which replace text in a file atomically.
 
-Not here: how a place is found (edit_matching), what becomes of the text (edit_text), how the file is
-replaced (confine).
+`edit_matching` finds the text, `edit_text` applies the edits, `files.workspace` replaces the file.
 """
 
 import codecs
@@ -91,7 +90,7 @@ def _apply_numbered(
     edited: EditedText, edit: dict[str, Any], path: str, number: int, count: int, context: ToolContext
 ) -> Applied:
     if context.cancelled():
-        raise ToolFailed("the edits were stopped; nothing was changed")
+        raise ToolFailed("the edits were cancelled; nothing was changed")
     try:
         return _apply(edited, edit, path)
     except ToolFailed as error:
@@ -106,7 +105,7 @@ def _apply(edited: EditedText, edit: dict[str, Any], path: str) -> Applied:
 def _edit(
     raw_path: str, context: ToolContext, work: Callable[[EditedText, str], T]
 ) -> tuple[T, dict[str, Any]]:
-    """What `work` says of the edits it made, and what the answer tells of the file."""
+    """The return value of `work`, and the part of the answer that describes the file."""
     workspace = workspace_of(context)
     path = workspace.relative(raw_path)
     results: list[tuple[T, Diff]] = []
@@ -118,14 +117,13 @@ def _edit(
         changed = bom + encode_text(text.result())
         if changed == data:
             raise ToolFailed(f"the edit leaves {path} as it is; nothing was changed")
-        # All that takes time comes before the file changes: who is told that the edit was given up makes
-        # it again.
+        # Everything slow happens before the file changes, because after a timeout the model edits again.
         results.append((applied, diff_of(text, path)))
         return changed
 
     def precondition() -> None:
         if context.cancelled():
-            raise ToolFailed("the edit was stopped; nothing was changed")
+            raise ToolFailed("the edit was cancelled; nothing was changed")
 
     workspace.change(path, change, precondition=precondition)
     applied, diff = results[0]
@@ -136,7 +134,7 @@ def _edit(
         "diff": diff.text,
     }
     if diff.is_cut:
-        answer["note"] = "The diff is longer than is shown here; read the file to see the rest."
+        answer["note"] = "The diff is cut; read the file to see the rest."
     return applied, answer
 
 
@@ -147,5 +145,5 @@ def _decoded(data: bytes, path: str) -> str:
     except UnicodeDecodeError as error:
         raise ToolFailed(
             f"{path} is not UTF-8 text (byte 0x{data[error.start]:02x} at offset {error.start:,}), so an "
-            "edit could damage it; write it anew with file_write, or leave it"
+            "edit could damage it; replace the whole file with file_write, or leave it"
         ) from error

@@ -1,4 +1,4 @@
-"""file_grep: a regular expression over the files of a workspace, in linear time and bounded in every way."""
+"""The tools file_grep and file_glob, which search a workspace in linear time and within limits."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -34,18 +34,18 @@ _MAX_ANSWER_BYTES = 40 * 1024
 _MAX_LINE = 500
 _MAX_SKIPPED_REPORTED = 10
 _MAX_CONTEXT = 10
-# Searched at once, between two looks whether to stop; less of it for a pattern that is slow.
+# Characters that are searched between two checks for cancellation; less with a slow pattern.
 _PIECE = 64 * 1024
 _PIECES_PER_MAX_LENGTH = 5
 
 
 class _Search:
-    """One search as it goes on: what was found, what was looked at, and why it ended early."""
+    """The state of one file_grep call: matches, counters, and why it ended early."""
 
     def __init__(self, arguments: dict[str, Any], is_cancelled: Callable[[], bool]) -> None:
         text: str = arguments["pattern"]
         self._pattern = compile_regex(text, ignore_case=bool(arguments.get("ignore_case", False)))
-        # Without anchors what is in no part of a file is in no line of it: one quick look instead of many.
+        # Without anchors, a pattern that does not match in a piece matches in none of its lines.
         self._can_search_whole_piece = not any(anchor in text for anchor in ("^", "$", "\\A", "\\z"))
         self._needs_end = "$" in text or "\\z" in text
         self._max_length = max_searchable_length(self._pattern)
@@ -61,13 +61,13 @@ class _Search:
         self.ended_by = ""
 
     def is_over(self) -> bool:
-        """Whether there is nothing more to do: enough was found, or nobody waits any more."""
+        """Whether the search has ended: it reached a limit, or it was cancelled."""
         if not self.ended_by and self._is_cancelled():
-            self.ended_by = "the search was stopped"
+            self.ended_by = "the search was cancelled"
         return bool(self.ended_by)
 
     def search_file(self, path: str, data: bytes) -> None:
-        """Search one file; a binary one is passed over."""
+        """Search one file; skip a binary one."""
         self.files += 1
         self.bytes += len(data)
         if b"\0" in data[:8192]:
@@ -92,7 +92,7 @@ class _Search:
                     return
 
     def _search_long_line(self, path: str, number: int, text: str, start: int, end: int) -> None:
-        """A line longer than the pattern can be looked for in: its beginning, if the pattern has no end."""
+        """Search the beginning of a line that is too long for the pattern, unless it has an end anchor."""
         max_length = 0 if self._needs_end else self._max_length
         if max_length and self._pattern.search(text[start : start + max_length]):
             self._add(path, number, text, start, end)
@@ -101,7 +101,7 @@ class _Search:
         self._report_skipped(path, f"{size}; its first {max_length:,} were searched" if max_length else size)
 
     def skip_file(self, path: str, because: str) -> None:
-        """Count a file that cannot be searched; of the first few the answer says why."""
+        """Count a file that cannot be searched; the answer has the reasons for the first few."""
         self.skipped += 1
         self._report_skipped(path, because)
 
@@ -127,7 +127,7 @@ class _Search:
             }
         self._answer_bytes += len(msgspec.json.encode(match)) + 1
         if len(self.matches) >= _MAX_MATCHES or self._answer_bytes > _MAX_ANSWER_BYTES:
-            self.ended_by = "more matches than are shown; narrow the pattern, the path or file_pattern"
+            self.ended_by = "there are more matches; narrow the pattern, the path or file_pattern"
             return
         self.matches.append(match)
 
@@ -179,7 +179,7 @@ def file_grep(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]
     if kind == "file":
         search.search_file(path, workspace.read(path))
         return search.answer()
-    for name, data in _files(workspace, path, glob, search):
+    for name, data in _read_files(workspace, path, glob, search):
         if search.files >= _MAX_FILES or search.bytes >= _MAX_SEARCHED_BYTES:
             search.ended_by = "too many files for one search; narrow the path or file_pattern"
         else:
@@ -187,19 +187,22 @@ def file_grep(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]
     return search.answer()
 
 
-def _files(workspace: Workspace, path: str, glob: str | None, search: _Search) -> Iterator[tuple[str, bytes]]:
+def _read_files(
+    workspace: Workspace, path: str, glob: str | None, search: _Search
+) -> Iterator[tuple[str, bytes]]:
+    """The path and content of each file to search."""
     name_pattern = compile_glob(glob) if glob else None
     prefix = "" if path == "." else f"{path}/"
     with workspace.open_directory(path) as directory:
-        for found in walk(directory, prefix, on_truncated=search.skip_crowded_directory):
+        for entry in walk(directory, prefix, on_truncated=search.skip_crowded_directory):
             if search.is_over():
                 return
-            subject = found.path if glob and "/" in glob else found.name
-            if found.kind != "file" or (name_pattern and not name_pattern.fullmatch(printable_path(subject))):
+            subject = entry.path if glob and "/" in glob else entry.name
+            if entry.kind != "file" or (name_pattern and not name_pattern.fullmatch(printable_path(subject))):
                 continue
-            name = printable_path(found.path)
+            name = printable_path(entry.path)
             try:
-                fd = open_entry(found)
+                fd = open_entry(entry)
             except OSError as error:
                 search.skip_file(name, os.strerror(error.errno or 0))
                 continue
@@ -212,7 +215,7 @@ def _files(workspace: Workspace, path: str, glob: str | None, search: _Search) -
 
 
 def _pieces(text: str, size: int) -> Iterator[tuple[int, int]]:
-    """Where as many whole lines begin and end as have at most `size` characters, and each longer line."""
+    """Start and end of pieces of whole lines of at most `size` characters; a longer line is one piece."""
     start = 0
     while start <= len(text):
         end = len(text)
@@ -225,7 +228,7 @@ def _pieces(text: str, size: int) -> Iterator[tuple[int, int]]:
 
 
 def _lines(text: str, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, int]]:
-    """Where each line begins and ends, one at a time: a list of ten million takes too much memory."""
+    """Start and end of each line, lazily, because a list of ten million takes too much memory."""
     stop = len(text) if stop is None else stop
     while start <= stop:
         end = text.find("\n", start, stop)
@@ -235,13 +238,13 @@ def _lines(text: str, start: int = 0, stop: int | None = None) -> Iterator[tuple
 
 
 def _lines_back(text: str, start: int, count: int) -> list[tuple[int, int]]:
-    """The lines before the one that begins at `start`, from the top down."""
-    found: list[tuple[int, int]] = []
-    while start > 0 and len(found) < count:
+    """Start and end of up to `count` lines before the one that begins at `start`, in order."""
+    spans: list[tuple[int, int]] = []
+    while start > 0 and len(spans) < count:
         end = start - 1
         start = text.rfind("\n", 0, end) + 1
-        found.append((start, end))
-    return found[::-1]
+        spans.append((start, end))
+    return spans[::-1]
 
 
 def _shortened_line(line: str) -> str:
@@ -254,7 +257,7 @@ _MAX_GLOB = 200
 
 
 class _Glob:
-    """One search as it goes on: what was found, and what the answer has to say of it."""
+    """The state of one file_glob call: the files, and notes for the answer."""
 
     def __init__(self, pattern: CompiledPattern, base: str) -> None:
         self._pattern = pattern
@@ -278,7 +281,7 @@ class _Glob:
             }
             self._size += len(msgspec.json.encode(entry)) + 1
             if len(self.files) >= MAX_ENTRIES or self._size > MAX_LIST_BYTES:
-                self._end("there are more files than are shown; narrow the pattern or the path")
+                self._end("there are more files; narrow the pattern or the path")
                 break
             self.files.append(entry)
 
@@ -336,7 +339,7 @@ def file_glob(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]
 
 
 def _split(pattern: str) -> tuple[list[str], str]:
-    """The directories that a pattern names as they are, and the pattern below them."""
+    """The leading directories without wildcards, and the pattern below them."""
     if "\0" in pattern:
         raise ToolFailed("a pattern cannot contain a NUL character")
     if pattern.startswith("/"):

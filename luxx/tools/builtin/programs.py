@@ -1,4 +1,4 @@
-"""What python_execute and shell_execute share: a call's limits, and the answer about a program."""
+"""The tools python_eval, python_execute and shell_execute; the last two run programs in the sandbox."""
 
 import asyncio
 import math
@@ -32,30 +32,30 @@ TIMEOUT: dict[str, Any] = {
     "description": "Seconds after which it is ended; at most what your level allows",
 }
 QUEUE_SECONDS = 60
-"""How long a call may wait for its turn on top of what its program may take."""
+"""How long a call may wait for a free sandbox, in addition to the time of its program."""
 _MAX_ERROR_CHARACTERS = 300
 _MAX_SHOWN_HOSTS = 20
-"""Hosts that a description names."""
+"""Limit for the hosts that a tool description names."""
 
 
 def max_seconds(sandbox: Sandbox, tool: str) -> float:
-    """Seconds that no call of the tool takes, whoever makes it."""
+    """The timeout of the tool in seconds: the largest limit of all levels plus the time in the queue."""
     return max(sandbox.limits_for(tool, level).seconds for level in CommandPermission) + QUEUE_SECONDS
 
 
 def risk_of(sandbox: Sandbox, sandboxed_risk: Risk) -> Risk:
-    """What runs unprotected is always asked about."""
+    """HIGH if there is no sandbox, so that every call needs an approval."""
     return Risk.HIGH if sandbox.is_unprotected else sandboxed_risk
 
 
 def workspace_path(context: ToolContext) -> Path:
     if context.workspace is None:
-        raise ToolFailed("there is no workspace here, so no program can be run")
+        raise ToolFailed("this call has no workspace, so it cannot run a program")
     return context.workspace
 
 
 def network_description(sandbox: Sandbox) -> str:
-    """What a model is told of the network of its programs, after the words "in a sandbox"."""
+    """The part of a tool description about the network; it follows the words "in a sandbox"."""
     hosts = sandbox.egress.hosts
     if not hosts:
         return " without network"
@@ -63,8 +63,14 @@ def network_description(sandbox: Sandbox) -> str:
     return f" (network: only HTTP and HTTPS to {shown}, by the proxy in HTTP_PROXY; if that is not set, none)"
 
 
+def _call_limits(level_limits: ProgramLimits, arguments: dict[str, Any]) -> ProgramLimits:
+    """The limits of the user's level, with the call's `timeout` if it is shorter."""
+    seconds = min(arguments.get("timeout", level_limits.seconds), level_limits.seconds)
+    return replace(level_limits, seconds=seconds)
+
+
 class NetworkUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a program was, and where it was not let; `problem`: why it could be nowhere."""
+    """The hosts that a program reached or was refused; `problem`: why it has no network at all."""
 
     reached: list[ReachedHost]
     refused: list[RefusedHost]
@@ -72,7 +78,7 @@ class NetworkUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgramCall(msgspec.Struct, frozen=True, kw_only=True):
-    """What `run_and_tell` has to know of a call besides its program."""
+    """A call as `run_program_call` needs it, without its program."""
 
     context: ToolContext
     limits: ProgramLimits
@@ -85,8 +91,8 @@ class ProgramCall(msgspec.Struct, frozen=True, kw_only=True):
 def new_program_call(
     sandbox: Sandbox, tool: str, context: ToolContext, limits: ProgramLimits, save_figures: SaveFigures
 ) -> ProgramCall:
-    """With what the program may do outside, where it has a way out."""
-    egress_client = EgressCaller(
+    """The call with a new egress session, if the sandbox has a network."""
+    caller = EgressCaller(
         user_id=context.user_id,
         username=context.username,
         tenant_id=context.tenant_id,
@@ -99,7 +105,7 @@ def new_program_call(
         context=context,
         limits=limits,
         save_figures=save_figures,
-        egress_session=egress.session(egress_client),
+        egress_session=egress.session(caller),
         network_problem=egress.problem,
         is_unprotected=sandbox.is_unprotected,
     )
@@ -108,13 +114,13 @@ def new_program_call(
 async def run_program_call(
     program_call: ProgramCall, run: Callable[[], Awaitable[ProgramResult]]
 ) -> ToolResult:
-    """The answer of a program: how it ended, what it printed, which files are different now."""
+    """Run the program; the result has its exit code, its output, and the files that changed."""
     workspace, metadata = workspace_path(program_call.context), program_call.context.metadata
     before = await asyncio.to_thread(snapshot_files, workspace)
     try:
         ran = await run()
     finally:
-        # What runs unprotected may have been anywhere, and nobody has seen where.
+        # The network use of an unprotected program is unknown, so its output counts as untrusted.
         metadata.is_untrusted = program_call.is_unprotected or (
             program_call.egress_session is not None and bool(program_call.egress_session.reached)
         )
@@ -143,7 +149,7 @@ async def run_program_call(
 
 
 async def _images(program_call: ProgramCall, workspace: Path, figures: list[str]) -> dict[str, Any]:
-    """The figures as images of the step; of those that cannot be shown, why."""
+    """Add the figures to the images of the step; return them, and why others cannot be shown."""
     if not figures:
         return {}
     saved = await program_call.save_figures(program_call.context.user_id, workspace, figures)
@@ -156,7 +162,7 @@ def _figures(changes: FileChanges) -> list[str]:
 
 
 def why_ended(ran: ProgramResult, limits: ProgramLimits) -> str:
-    """A sentence on a program that did not end well."""
+    """The error message for a program that failed or exceeded a limit."""
     match ran.exceeded_limit:
         case ExceededLimit.TIME:
             return f"the program was ended: it took longer than {limits.seconds:g} seconds"
@@ -221,15 +227,15 @@ def python_eval(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def python_tool(sandbox: Sandbox, save_figures: SaveFigures = save_no_figures) -> ToolDefinition:
-    """python_execute on one server's sandbox."""
+    """python_execute in one server's sandbox."""
 
     @tool(
         name=EXECUTE,
         description=(
-            f"Run a Python program in the workspace, in a sandbox{network_description(sandbox)}: the workspace can "
-            "be written, the system only read, nothing else is there. Print what you want to know. Gives "
-            "exit code, stdout, stderr and the files that changed; open matplotlib figures are saved, named "
-            "and shown. Each program starts anew; files stay."
+            f"Run a Python program in the workspace, in a sandbox{network_description(sandbox)}: "
+            "the workspace can be written, the system only read, nothing else is there. Print what you want "
+            "to know. Gives exit code, stdout, stderr and the files that changed; open matplotlib figures "
+            "are saved, named and shown. Each program starts anew; files stay."
         ),
         parameters={
             "code": {"type": "string", "minLength": 1, "maxLength": MAX_CODE_LENGTH},
@@ -246,9 +252,7 @@ def python_tool(sandbox: Sandbox, save_figures: SaveFigures = save_no_figures) -
     async def python_execute(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         workspace, code = workspace_path(context), arguments["code"]
         level_limits = sandbox.limits_for(EXECUTE, context.user_permission_level)
-        limits = replace(
-            level_limits, seconds=min(arguments.get("timeout", level_limits.seconds), level_limits.seconds)
-        )
+        limits = _call_limits(level_limits, arguments)
         program_call = new_program_call(sandbox, EXECUTE, context, limits, save_figures)
         return await run_program_call(
             program_call,
@@ -261,7 +265,7 @@ def python_tool(sandbox: Sandbox, save_figures: SaveFigures = save_no_figures) -
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON can say it: tuples and sets as lists, keys as text, inf and nan as text."""
+    """The value as JSON data: tuples and sets become lists; keys, inf and nan become text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, list | tuple):
@@ -277,23 +281,21 @@ def _plain(value: Any) -> Any:
 
 
 MAX_COMMAND_LENGTH = 30_000
-"""In characters: as an argument a command may have 128 KiB."""
+"""In characters. Linux limits an argument to 128 KiB, and a character takes up to four bytes."""
 
 NAME = "shell_execute"
 
 
 def shell_tool(sandbox: Sandbox, save_figures: SaveFigures = save_no_figures) -> ToolDefinition:
-    """The tool on one server's sandbox."""
-    bash = shutil.which("bash", path="/usr/bin:/bin")
-    # Nothing in the workspace or in HOME may add to a command that was allowed.
-    shell = ("/bin/sh",) if bash is None else (bash, "--noprofile", "--norc")
+    """shell_execute in one server's sandbox."""
+    shell = _shell_argv()
 
     @tool(
         name=NAME,
         description=(
-            f"Run a shell command in the workspace, in a sandbox{network_description(sandbox)}: the workspace can "
-            "be written, the system only read, nothing else is there. Gives exit code, stdout, stderr and "
-            "the files that changed. Nothing goes on running afterwards; files stay."
+            f"Run a shell command in the workspace, in a sandbox{network_description(sandbox)}: "
+            "the workspace can be written, the system only read, nothing else is there. Gives exit code, "
+            "stdout, stderr and the files that changed. Nothing goes on running afterwards; files stay."
         ),
         parameters={
             "command": {
@@ -315,9 +317,7 @@ def shell_tool(sandbox: Sandbox, save_figures: SaveFigures = save_no_figures) ->
     async def shell_execute(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         workspace = workspace_path(context)
         level_limits = sandbox.limits_for(NAME, context.user_permission_level)
-        limits = replace(
-            level_limits, seconds=min(arguments.get("timeout", level_limits.seconds), level_limits.seconds)
-        )
+        limits = _call_limits(level_limits, arguments)
         argv = (*shell, "-c", arguments["command"])
         program_call = new_program_call(sandbox, NAME, context, limits, save_figures)
         return await run_program_call(
@@ -328,3 +328,9 @@ def shell_tool(sandbox: Sandbox, save_figures: SaveFigures = save_no_figures) ->
         )
 
     return shell_execute.definition
+
+
+def _shell_argv() -> tuple[str, ...]:
+    bash = shutil.which("bash", path="/usr/bin:/bin")
+    # Start-up files in the workspace or in HOME must not add to an approved command.
+    return ("/bin/sh",) if bash is None else (bash, "--noprofile", "--norc")

@@ -1,6 +1,6 @@
-"""ask_clarification, ask_decision: a model asks the person whom it works for.
+"""Tools that work on the run itself: ask_clarification, ask_decision, delegate and result_read.
 
-What is asked, and with which answer nobody's silence counts; how a run waits is the runs' affair.
+They only define the parameters; the run implements questions, subagents and stored outputs.
 """
 
 from typing import Any
@@ -15,11 +15,11 @@ from luxx.tools.output import MAX_REF, truncate_to_bytes
 from luxx.wire.delegation import Assignment
 
 CLARIFICATION_SECONDS = 60
-MOST_ASK_SECONDS = 30 * 86_400
+MAX_ASK_SECONDS = 30 * 86_400
 QUESTION_TYPES = ("scope", "approach", "prerequisite", "priority")
 DECISION_TYPES = ("branch", "method", "confirmation", "risk", "custom")
 NEEDS_A_PERSON = frozenset({"confirmation", "risk"})
-"""Decisions that nobody's silence may take."""
+"""Decision types that have no default after the timeout; the run waits until the user answers."""
 
 _OPTION = {
     "type": "object",
@@ -41,7 +41,7 @@ _OPTIONS = {
 _TIMEOUT = {
     "type": "integer",
     "minimum": 1,
-    "maximum": MOST_ASK_SECONDS,
+    "maximum": MAX_ASK_SECONDS,
     "description": "After this many seconds the recommended option counts",
 }
 _ASK_TEXT = {"type": "string", "minLength": 1, "maxLength": 10_000}
@@ -108,13 +108,13 @@ async def ask_decision(arguments: dict[str, Any], context: ToolContext) -> dict[
 
 
 def asking_tools() -> list[ToolDefinition]:
-    """Both, as a registry takes them."""
+    """ask_clarification and ask_decision."""
     return [replace(one.definition, only_asks=True) for one in (ask_clarification, ask_decision)]
 
 
 DELEGATE_TOOL = "delegate"
-MOST_DELEGATE_SECONDS = 30 * 86_400.0
-"""A subagent may wait for a person; what bounds its work are the limits of the run that delegates."""
+MAX_DELEGATE_SECONDS = 30 * 86_400.0
+"""Long, because a subagent may wait for a user. The limits of the delegating run bound its work."""
 
 _MAX_TEXT = 40_000
 _DELEGATE_TEXT = {"type": "string", "minLength": 1, "maxLength": _MAX_TEXT}
@@ -145,10 +145,10 @@ _DELEGATE_TEXT = {"type": "string", "minLength": 1, "maxLength": _MAX_TEXT}
     },
     required_params=["task"],
     category="agents",
-    # A call that a crash cut goes on with the subagent it has; an answer is of that call alone.
+    # After a crash the repeated call continues with the same subagent. The result is never cached.
     repeatable=True,
     keeps=cache_never,
-    timeout=MOST_DELEGATE_SECONDS,
+    timeout=MAX_DELEGATE_SECONDS,
 )
 async def delegate(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
     tools: list[str] | None = arguments.get("tools")
@@ -164,15 +164,15 @@ async def delegate(arguments: dict[str, Any], context: ToolContext) -> dict[str,
 
 
 def delegating_tools() -> list[ToolDefinition]:
-    """It, as a registry takes it."""
+    """The tool delegate."""
     return [delegate.definition]
 
 
 DEFAULT_CHARACTERS = 20_000
 MAX_CHARACTERS = 40_000
 _MAX_CONTENT_BYTES = 40 * 1024
-_LATEST = 2_000_000_000
-"""Databases count the characters of a text a little further."""
+_MAX_OFFSET = 2_000_000_000
+"""Below the largest text offset that the databases support."""
 
 
 @tool(
@@ -188,7 +188,7 @@ _LATEST = 2_000_000_000
             "maxLength": MAX_REF,
             "description": "As the cut answer says",
         },
-        "offset": {"type": "integer", "minimum": 0, "maximum": _LATEST, "default": 0},
+        "offset": {"type": "integer", "minimum": 0, "maximum": _MAX_OFFSET, "default": 0},
         "limit": {"type": "integer", "minimum": 1, "maximum": MAX_CHARACTERS, "default": DEFAULT_CHARACTERS},
     },
     required_params=["ref"],
@@ -217,5 +217,5 @@ async def result_read(arguments: dict[str, Any], context: ToolContext) -> dict[s
 
 
 def reading_tools() -> list[ToolDefinition]:
-    """It, as a registry takes it: a page is as long as was asked for, whatever the lines in it."""
+    """The tool result_read; long lines in its pages are not cut."""
     return [msgspec.structs.replace(result_read.definition, keeps_lines=True)]

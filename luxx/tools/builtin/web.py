@@ -1,6 +1,6 @@
-"""web_search, web_fetch, batch_fetch: what a model reads of the web, each with where it comes from.
+"""The tools web_search, web_fetch and batch_fetch, which return content with its sources.
 
-How a page is fetched, and made readable, and how engines are asked, is in `tools/web/`.
+`tools/web/` fetches and parses pages and calls search engines.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ DEFAULT_RESULTS = 8
 MAX_QUERY = 400
 MAX_URLS = 10
 MAX_URL = 4096
-# A PDF may wait a minute for its turn to be read, and be read for half of one.
+# A PDF may wait a minute for a free parser, and parsing may take half a minute.
 _FETCH_SECONDS = 120.0
 _SEARCH_SECONDS = 75.0
 _BATCH_SECONDS = 120.0
@@ -38,7 +38,7 @@ _URL = {"type": "string", "minLength": 1, "maxLength": MAX_URL, "description": "
 
 
 class BatchEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one URL: `data` as web_fetch gives it, or the `error`."""
+    """The outcome for one URL: the `data` of web_fetch, or the `error`."""
 
     url: str
     success: bool
@@ -47,14 +47,14 @@ class BatchEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """In the order of the URLs; `sources` of what was read."""
+    """`results` in the order of the URLs; `sources`: those of all pages that were read."""
 
     results: list[BatchEntry]
     sources: list[Source]
 
 
 def web_tools(web: WebAccess) -> list[ToolDefinition]:
-    """The three of them, over one access to the web."""
+    """The three web tools."""
     return [_web_search(web), _web_fetch(web), _batch_fetch(web)]
 
 
@@ -145,7 +145,7 @@ def _batch_fetch(web: WebAccess) -> ToolDefinition:
             except ToolFailed as error:
                 return BatchEntry(url=url, success=False, error=error.message)
             except Exception as error:
-                # Whatever one page brings about, the others were read.
+                # An unexpected error of one page must not fail the other pages.
                 return BatchEntry(url=url, success=False, error=describe_error(error))
             return BatchEntry(url=url, success=True, data=page)
 
@@ -161,9 +161,9 @@ def _form(arguments: dict[str, Any]) -> PageForm:
 
 
 def _batch(entries: list[BatchEntry]) -> ToolResult:
-    """A success where anything was read."""
+    """A success if at least one page was read."""
     sources = [source for entry in entries if entry.data is not None for source in entry.data.sources]
-    # Each page's sources stand once, beside the results.
+    # The sources of all pages are in one list, so the entries do not repeat them.
     bare = [entry if entry.data is None else _without_sources(entry, entry.data) for entry in entries]
     batch = Batch(results=bare, sources=sources)
     if any(entry.success for entry in entries):
@@ -172,11 +172,11 @@ def _batch(entries: list[BatchEntry]) -> ToolResult:
 
 
 def _is_complete(result: ToolResult) -> bool:
-    """A page that failed may be there the next time."""
+    """Whether all pages were read. Others are not cached, because a failed page may work the next time."""
     try:
         return all(entry["success"] for entry in result.data["results"])
     except (KeyError, TypeError):
-        # A hook made something else of it.
+        # A hook replaced the result.
         return False
 
 

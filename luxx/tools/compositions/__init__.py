@@ -1,1 +1,1 @@
-"""Compositions: chains of tools that their owner has put together, each usable as one tool."""
+"""Compositions: chains of tools that a user defines, each usable as one tool."""

@@ -1,7 +1,4 @@
-"""One call of a composition: its members called in their order, each through the executor like any call.
-
-What the composition is and who may use it is elsewhere; here is only what happens when it runs.
-"""
+"""Runs one call of a composition: calls its members in order, each through the executor like any call."""
 
 import asyncio
 from hashlib import sha256
@@ -24,7 +21,7 @@ _MEMBER = ChainContext(is_member=True)
 
 
 class MemberSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the answer of a composition says of each call that it made."""
+    """The entry for one member call in the result of a composition."""
 
     id: str
     tool: str
@@ -35,12 +32,12 @@ class MemberSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 async def cannot_ask(question: dict[str, Any]) -> dict[str, Any]:
-    """The `ask` of a member."""
+    """The `ask` of a member call."""
     raise ToolFailed("a tool cannot ask a person while it is a member of a composition")
 
 
 class Chain:
-    """For one call. `run` gives its answer; NeedsAnswer passes through it, with what had ended by then."""
+    """One call. `run` returns its result; it reraises NeedsAnswer with the members that have ended."""
 
     def __init__(
         self,
@@ -58,7 +55,7 @@ class Chain:
         self._tainted_by = context.tainted_by
 
     async def run(self) -> ToolResult:
-        """Within the composition's time."""
+        """Run the members within the composition's timeout."""
         seconds = self._composition.timeout_seconds
         try:
             async with asyncio.timeout(seconds):
@@ -68,11 +65,11 @@ class Chain:
             new = tuple(call for call in self._calls if call.key not in finished_members)
             raise NeedsAnswer(signal.question, new) from None
         except TimeoutError:
-            error = f"it did not end within {seconds} seconds, and what still ran was stopped"
+            error = f"it did not end within {seconds} seconds; its running members were cancelled"
         return self._answer(error)
 
     async def _run(self) -> str | None:
-        """Why it failed; None where it did not."""
+        """The reason of a failure; None on success."""
         match self._composition.kind:
             case CompositionKind.PARALLEL:
                 return await self._run_parallel()
@@ -97,7 +94,7 @@ class Chain:
 
     async def _run_parallel(self) -> str | None:
         tasks = [self._member(member) for member in self._composition.members]
-        # What one of them has to ask is asked once the others have ended; what is cancelled, all at once.
+        # A NeedsAnswer of one member is raised after the others have ended. Cancellation cancels all.
         ended = await asyncio.gather(*tasks, return_exceptions=True)
         for one in ended:
             if isinstance(one, BaseException):
@@ -106,7 +103,7 @@ class Chain:
         return "; ".join(_failure_text(one) for one in calls if one.status != MemberStatus.DONE) or None
 
     async def _member(self, member: Member) -> MemberEnded:
-        """The last of its calls: the first that did not fail, or that a person rejected."""
+        """Call the member, then its fallbacks, until one succeeds or a user rejects it; return the last."""
         ended = await self._call(member.id, member.id, member)
         for index, fallback in enumerate(member.fallbacks, 1):
             if ended.status in (MemberStatus.DONE, MemberStatus.REJECTED):
@@ -117,11 +114,11 @@ class Chain:
         return ended
 
     async def _call(self, position: str, member_id: str, call: Member | Fallback) -> MemberEnded:
-        """`place`: the member's id, or which of its fallbacks; no two calls of one composition share it."""
+        """`position`: identifies the member or its fallback, unique within the composition."""
         self._context.metadata.calls += 1
-        found = self._executor.registry.lookup_for(call.tool, self._context.tenant_id)
+        entry = self._executor.registry.lookup_for(call.tool, self._context.tenant_id)
         try:
-            if found is not None and (reason := member_refusal(found[0])) is not None:
+            if entry is not None and (reason := member_refusal(entry[0])) is not None:
                 raise ToolFailed(reason)
             arguments = msgspec.json.encode(fill_template(call.arguments, self._sources)).decode()
         except (ToolFailed, RecursionError) as error:
@@ -145,10 +142,10 @@ class Chain:
         self, key: str, position: str, member_id: str, tool: str, arguments: str
     ) -> MemberEnded:
         chain_context = self._context.chain_context
-        context_for_member = chain_context.context_for_member(self._context, position, tool, arguments)
-        # To offer a composition is to offer what it does: its members need not be offered by name.
+        member_context = chain_context.context_for_member(self._context, position, tool, arguments)
+        # An offered composition includes its members, so these need not be offered by name.
         context = replace(
-            context_for_member,
+            member_context,
             ask=cannot_ask,
             own_tools=None,
             chain_context=_MEMBER,
@@ -159,7 +156,7 @@ class Chain:
         executed = await self._executor.execute(
             ToolCall(call_id=call_id, name=tool, arguments=arguments), context
         )
-        return _ended(key, member_id, executed)
+        return _member_ended(key, member_id, executed)
 
     def _answer(self, error: str | None) -> ToolResult:
         is_parallel = self._composition.kind == CompositionKind.PARALLEL
@@ -171,7 +168,7 @@ class Chain:
             else last,
             "members": [_summary(call) for call in self._calls],
         }
-        # What was read is cited by the sources of an answer.
+        # Citations refer to the field `sources` of a result.
         if sources := [source for call in self._calls for source in _sources_of(call.result.data)]:
             data["sources"] = sources
         name = self._composition.name
@@ -184,7 +181,7 @@ def _key(position: str, tool: str, arguments: str) -> str:
     return sha256(msgspec.json.encode([position, tool, arguments])).hexdigest()
 
 
-def _ended(key: str, member_id: str, executed: Executed) -> MemberEnded:
+def _member_ended(key: str, member_id: str, executed: Executed) -> MemberEnded:
     match executed.status:
         case CallStatus.DONE | CallStatus.CACHED:
             status = MemberStatus.DONE
@@ -228,17 +225,17 @@ def _summary(call: MemberEnded) -> dict[str, Any]:
 
 
 def _failure_text(ended: MemberEnded) -> str:
-    return f"its member {ended.id} ({ended.tool}) was {_STATUS_TEXT[ended.status]}: {ended.result.error}"
+    return f"its member {ended.id} ({ended.tool}) {_STATUS_TEXT[ended.status]}: {ended.result.error}"
 
 
 _STATUS_TEXT = {
-    MemberStatus.DONE: "run",
-    MemberStatus.FAILED: "tried and failed",
-    MemberStatus.DENIED: "denied",
-    MemberStatus.REJECTED: "rejected",
+    MemberStatus.DONE: "was run",
+    MemberStatus.FAILED: "failed",
+    MemberStatus.DENIED: "was denied",
+    MemberStatus.REJECTED: "was rejected",
 }
 
 
 def _sources_of(data: Any) -> list[Any]:
-    found: Any = cast("dict[str, Any]", data).get("sources") if isinstance(data, dict) else None
-    return cast("list[Any]", found) if isinstance(found, list) else []
+    sources: Any = cast("dict[str, Any]", data).get("sources") if isinstance(data, dict) else None
+    return cast("list[Any]", sources) if isinstance(sources, list) else []

@@ -1,4 +1,4 @@
-"""Whether what somebody wrote is a composition that can be run, with all that is wrong by JSON path."""
+"""Validates a composition and reports all problems by JSON path."""
 
 import re
 from collections.abc import Collection, Iterator
@@ -25,12 +25,12 @@ from luxx.tools.permissions.subjects import MCP_PREFIX
 from luxx.wire.composition import Branch, Comparison, Composition, CompositionKind, Fallback, Member
 
 MAX_BYTES = 64 * 1024
-"""Of a composition, as JSON."""
+"""Limit for a composition as JSON."""
 
 RESERVED_NAMES = frozenset({"cache", "compositions"})
-"""Words of the routes below /tools."""
+"""Names of routes below /tools."""
 
-RESULT_PATH_HELP = "a result has success, data and error; a path into what the tool said begins with data"
+RESULT_PATH_HELP = "a result has success, data and error; a path into the tool's output begins with data"
 _RESERVED_IDS = frozenset({INPUT, PREVIOUS, END})
 _NEVER_MEMBERS = frozenset({"activate_skill", "delegate"})
 _MAX_PROBLEMS = 20
@@ -44,10 +44,10 @@ def check_composition(
     own: Collection[str] = (),
     tenant_id: int | None = None,
 ) -> None:
-    """Raises InvalidInput that names every wrong place.
+    """Raises InvalidInput that names every problem.
 
-    `own`: names of the owner's compositions; `tenant_id`: the owner's. Without a `registry`, which tools
-    there are is not looked at.
+    `own`: names of the owner's compositions; `tenant_id`: the owner's tenant. Without a `registry` the tools
+    of the members are not checked.
     """
     try:
         size = len(msgspec.json.encode(composition))
@@ -65,19 +65,19 @@ def check_composition(
 
 
 def composition_error(problems: dict[str, str]) -> InvalidInput:
-    """The error that names these places."""
+    """The error that names these problems."""
     named = "; ".join(f"{path}: {problem}" for path, problem in problems.items())
     return InvalidInput(
-        f"this is no composition that can be run: {named}",
+        f"this composition is not valid: {named}",
         kind="composition_invalid",
         detail={"fields": problems},
     )
 
 
 def member_refusal(tool: ToolDefinition) -> str | None:
-    """Why no composition may contain this tool, which is there."""
+    """Why no composition may contain this tool; None if one may."""
     if tool.only_asks or tool.name in _NEVER_MEMBERS:
-        return f"{tool.name} cannot be a member: it is for the model alone"
+        return f"{tool.name} cannot be a member: only the model may call it"
     return None
 
 
@@ -103,12 +103,12 @@ class _Check:
         yield from _repeated([one.name for one in self._composition.parameters], "$.parameters[{}].name")
         yield from _repeated([member.id for member in self._composition.members], "$.members[{}].id")
         if not self._composition.description.strip():
-            yield "$.description", "say what it does: a model reads it"
+            yield "$.description", "describe what it does; the model reads this text"
         for position, member in enumerate(self._composition.members):
             yield from self._member(position, member, f"$.members[{position}]")
 
     def _name(self, name: str) -> Iterator[Problem]:
-        # First: which tools of MCP servers there are is their tenant's affair.
+        # Checked first, so that the message does not reveal MCP tools of other tenants.
         if name in RESERVED_NAMES or name.startswith(MCP_PREFIX):
             yield "$.name", "this name is reserved; choose another"
         elif self._registry is not None and self._registry.get(name) is not None:
@@ -116,7 +116,7 @@ class _Check:
 
     def _member(self, position: int, member: Member, json_path: str) -> Iterator[Problem]:
         if member.id in _RESERVED_IDS:
-            yield f"{json_path}.id", f"{member.id} is a word of the grammar; choose another id"
+            yield f"{json_path}.id", f"{member.id} is a reserved word; choose another id"
         yield from self._call(position, member, json_path)
         for index, fallback in enumerate(member.fallbacks):
             yield from self._call(position, fallback, f"{json_path}.fallbacks[{index}]")
@@ -149,26 +149,26 @@ class _Check:
             is_known = name is None or name in self._parameters
             return None if is_known else f"the composition has no parameter {name}; it has {known}"
         if self._composition.kind == CompositionKind.PARALLEL:
-            return "all members run at once, so there is only the input to take from"
+            return "the members run in parallel, so they can only refer to the input"
         if not _is_in_result(reference.parts):
             return RESULT_PATH_HELP
         earlier = [member.id for member in self._composition.members[:position]]
         if source == PREVIOUS:
-            return None if earlier else "nothing is before the first member"
+            return None if earlier else "the first member has no previous member"
         return None if source in earlier else f"no earlier member has the id {source[:64]}"
 
 
 def _branch(branch: Branch, later: Collection[str], json_path: str) -> Iterator[Problem]:
     if branch.go not in later:
-        yield f"{json_path}.go", f"it leads to a later member or to {END}: {', '.join(sorted(later))}"
+        yield f"{json_path}.go", f"it must name a later member or {END}: {', '.join(sorted(later))}"
     if is_too_deep(branch.value):
         yield f"{json_path}.value", TOO_DEEP
     if branch.compare is None:
         if branch.path is not None:
-            yield f"{json_path}.compare", "say how to compare what is at the path"
+            yield f"{json_path}.compare", "a branch with a path needs compare"
         return
     if branch.path is None:
-        yield f"{json_path}.path", "say where in the result to look, such as data.total"
+        yield f"{json_path}.path", "a branch with compare needs a path into the result, such as data.total"
     else:
         try:
             if not _is_in_result(read_path(branch.path)):
@@ -177,7 +177,7 @@ def _branch(branch: Branch, later: Collection[str], json_path: str) -> Iterator[
             yield f"{json_path}.path", str(error)
     is_number = isinstance(branch.value, int | float) and not isinstance(branch.value, bool)
     if branch.compare in _ORDERED and not (is_number or isinstance(branch.value, str)):
-        yield f"{json_path}.value", "a number or a text is needed to say what is more"
+        yield f"{json_path}.value", f"{branch.compare} needs a number or a text"
 
 
 def _is_in_result(parts: PathParts) -> bool:
@@ -185,7 +185,7 @@ def _is_in_result(parts: PathParts) -> bool:
 
 
 def _arguments(tool: ToolDefinition, call_arguments: dict[str, Any], json_path: str) -> Iterator[Problem]:
-    """Names alone: what the values are like is known when they are there, and checked then."""
+    """Checks argument names only; the executor checks the values when the member runs."""
     known = cast("dict[str, Any]", tool.parameters.get("properties", {}))
     for name in cast("list[str]", tool.parameters.get("required", [])):
         if name not in call_arguments:

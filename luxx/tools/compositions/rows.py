@@ -1,4 +1,4 @@
-"""The table of compositions, and the SQL that is asked of it often. Who may see a row is the service's."""
+"""The table of compositions and its frequent statements. `service` checks who may see a row."""
 
 from datetime import datetime
 
@@ -11,14 +11,14 @@ from luxx.infra.store.tables import Base, UtcDateTime, table_of
 from luxx.wire.composition import Composition, CompositionKind, Member, Parameter
 
 COMPOSITIONS_LOCK_CLASS = 7_402_134
-"""The first half of the PostgreSQL advisory locks that changes of one user's compositions take in turn."""
+"""First key of the PostgreSQL advisory lock for a user's compositions; the second is the user id."""
 
 MAX_COMPOSITIONS = 50
-"""Of one user."""
+"""Per user."""
 
 
 class CompositionRow(Base):
-    """`document` is a Parts as JSON."""
+    """`document` is a CompositionBody as JSON."""
 
     __tablename__ = "tool_compositions"
     __table_args__ = (UniqueConstraint("user_id", "name"),)
@@ -38,14 +38,14 @@ class CompositionRow(Base):
 
 
 class CompositionBody(msgspec.Struct, frozen=True, kw_only=True):
-    """What a composition is made of."""
+    """The parameters and members of a composition."""
 
     parameters: list[Parameter]
     members: list[Member]
 
 
 class StoredComposition(msgspec.Struct, frozen=True, kw_only=True):
-    """A composition as a run needs it; `document` is read when it is looked at."""
+    """A composition as a run needs it; `document` is decoded on use."""
 
     id: str
     tenant_id: int
@@ -70,25 +70,25 @@ _decode = msgspec.json.Decoder(CompositionBody).decode
 
 def composition_of(row: StoredComposition | CompositionRow) -> Composition:
     """The composition as its owner wrote it."""
-    parts = _decode(row.document)
+    body = _decode(row.document)
     return Composition(
         name=row.name,
         description=row.description,
         kind=CompositionKind(row.kind),
-        parameters=parts.parameters,
-        members=parts.members,
+        parameters=body.parameters,
+        members=body.members,
         timeout_seconds=row.timeout_seconds,
     )
 
 
 def document_of(composition: Composition) -> str:
-    """What the column `document` holds of it."""
-    parts = CompositionBody(parameters=composition.parameters, members=composition.members)
-    return msgspec.json.encode(parts).decode()
+    """The content of the column `document`."""
+    body = CompositionBody(parameters=composition.parameters, members=composition.members)
+    return msgspec.json.encode(body).decode()
 
 
 def new_row(tenant_id: int, user_id: int, composition: Composition, now: datetime) -> CompositionRow:
-    """A row that nothing has been counted of."""
+    """A new row with counters at zero."""
     row = CompositionRow(
         id=new_id(), tenant_id=tenant_id, user_id=user_id, success_count=0, failure_count=0, created_at=now
     )
@@ -97,7 +97,7 @@ def new_row(tenant_id: int, user_id: int, composition: Composition, now: datetim
 
 
 def update_row(row: CompositionRow, composition: Composition, now: datetime) -> None:
-    """The row is then this composition's; what has been counted stays."""
+    """Write the composition into the row and keep the counters."""
     row.name = composition.name
     row.description = composition.description
     row.kind = composition.kind.value
@@ -107,17 +107,17 @@ def update_row(row: CompositionRow, composition: Composition, now: datetime) -> 
 
 
 def lock_user_compositions(connection: Connection, user_id: int) -> None:
-    """Names and their number are looked at and then written: two at once would look before either wrote."""
+    """Serialize changes of a user's compositions, which check names and their number before they write."""
     if connection.dialect.name == "postgresql":
         connection.execute(_advisory_lock, {"locks": COMPOSITIONS_LOCK_CLASS, "user_id": user_id})
 
 
 def read_own(connection: Connection, user_id: int) -> list[StoredComposition]:
-    """All of a user's, oldest first."""
+    """All compositions of a user, oldest first."""
     rows = connection.execute(_select_own, {"user_id": user_id}).mappings()
     return [msgspec.convert(dict(row), StoredComposition) for row in rows]
 
 
 def count_call(connection: Connection, composition_id: str, *, is_success: bool) -> None:
-    """Adds one to what is counted, whatever others add at the same time."""
+    """Add one to the success or failure counter, atomically."""
     connection.execute(_succeeded if is_success else _failed, {"composition_id": composition_id})

@@ -1,4 +1,4 @@
-"""A composition as a tool: its schema, the level and risk of its members, and what does not work now."""
+"""Compositions as tools (schema, level, risk, problems), and the service that stores them."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
@@ -45,16 +45,16 @@ from luxx.wire.composition import Composition, CompositionKind, Member, Paramete
 CATEGORY = "compositions"
 
 _SPARE_SECONDS = 10
-"""Beside its own time, after which it says itself what became of it."""
+"""Added to the timeout of the tool, so that the composition can report its own timeout first."""
 
 _RISKS = list(Risk)
 
 OnEnded = Callable[[str, bool], Awaitable[None]]
-"""Is told the id of a composition that has run, and whether with success."""
+"""Called with the id of a composition that has run, and whether it succeeded."""
 
 
 class CompositionTraits(msgspec.Struct, frozen=True, kw_only=True):
-    """What follows from its members: of the highest of them. `problems` are sentences for its owner."""
+    """Level and risk are the highest of the members. `problems`: sentences for the owner."""
 
     required_permission: CommandPermission
     risk: Risk
@@ -63,15 +63,15 @@ class CompositionTraits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def traits_of(composition: Composition, registry: ToolRegistry, tenant_id: int | None) -> CompositionTraits:
-    """As things are now for its owner's tenant: tools come and go with configuration."""
+    """The traits with the tools that the owner's tenant has now."""
     problems: list[str] = []
     tools: list[ToolDefinition] = []
     if registry.get(composition.name) is not None:
-        problems.append("a tool of the server has its name, and runs in its place; give it another")
+        problems.append("a tool of the server has the same name and hides it; rename the composition")
     for name in dict.fromkeys(_member_names(composition)):
         entry = registry.lookup_for(name, tenant_id)
         if entry is None:
-            problems.append(f"there is no tool named {name} any more")
+            problems.append(f"the tool {name} no longer exists")
             continue
         tool = entry[0]
         tools.append(tool)
@@ -99,7 +99,7 @@ def schema_of(parameters: Sequence[Parameter]) -> dict[str, Any]:
 def _schema_of(parameter: Parameter) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": parameter.type.value}
     if parameter.type == ParameterType.ARRAY:
-        # Vendors refuse a list of which nothing is said.
+        # Model vendors refuse an array without `items`.
         schema["items"] = {}
     if parameter.description:
         schema["description"] = parameter.description
@@ -107,7 +107,7 @@ def _schema_of(parameter: Parameter) -> dict[str, Any]:
 
 
 def definition_of(stored: StoredComposition, executor: ToolExecutor, on_ended: OnEnded) -> ToolDefinition:
-    """The tool that a registry would hold, were it not its owner's alone."""
+    """The composition as a tool definition."""
     composition = composition_of(stored)
     traits = traits_of(composition, executor.registry, stored.tenant_id)
 
@@ -132,7 +132,7 @@ def definition_of(stored: StoredComposition, executor: ToolExecutor, on_ended: O
 
 
 class Compositions:
-    """One user's, as tools: made when they are looked up, and none that a tool of the server hides."""
+    """One user's compositions as tools, without those that a tool of the server hides."""
 
     def __init__(
         self, stored: Sequence[StoredComposition], executor: ToolExecutor, on_ended: OnEnded
@@ -143,7 +143,7 @@ class Compositions:
         self._definitions: dict[str, tuple[ToolDefinition, ArgumentCheck]] = {}
 
     def lookup(self, name: str) -> tuple[ToolDefinition, ArgumentCheck] | None:
-        """The composition of this name, with the check of its arguments."""
+        """The composition of this name, with its argument check."""
         if name not in self._definitions and (stored := self._stored.get(name)) is not None:
             definition = self._define(stored)
             self._definitions[name] = (definition, ArgumentCheck(name, definition.parameters))
@@ -162,15 +162,15 @@ def _member_names(composition: Composition) -> list[str]:
 
 
 ReadOwnTools = Callable[[Connection, int], OwnTools]
-"""Reads which tools a user has beside those of the server."""
+"""Reads the tools that a user has in addition to the server's."""
 
 logger = structlog.get_logger()
 
 
 class CompositionView(msgspec.Struct, frozen=True, kw_only=True):
-    """A composition as the API shows it. Level and risk are the highest of its members'.
+    """A composition as the API shows it. Level and risk are the highest of its members.
 
-    `problems` says what of it does not work now, such as a tool that is not there any more.
+    `problems`: what does not work now, such as a tool that no longer exists.
     """
 
     id: str
@@ -200,7 +200,7 @@ class CompositionService:
     async def list_page(
         self, caller: Caller, *, page: int, page_size: int
     ) -> tuple[list[CompositionView], int]:
-        """The caller's, newest first, and how many there are."""
+        """A page of the caller's compositions, newest first, and their total number."""
 
         def work(session: Session) -> tuple[list[CompositionView], int]:
             owned = CompositionRow.user_id == caller.user_id
@@ -216,14 +216,14 @@ class CompositionService:
         return await self._store.read(lambda session: self._view(_owned_row(session, caller, composition_id)))
 
     async def create(self, caller: Caller, composition: Composition) -> CompositionView:
-        """Raises InvalidInput for what cannot be run, Conflict for a name that is taken or too many."""
+        """Raises InvalidInput for an invalid composition, Conflict for a name in use or too many."""
 
         def work(session: Session) -> CompositionView:
             lock_user_compositions(session.connection(), caller.user_id)
-            names = _names(session, caller)
+            names = _names_in_use(session, caller)
             if len(names) >= MAX_COMPOSITIONS:
                 raise Conflict(
-                    f"you have {MAX_COMPOSITIONS} compositions, and there is room for no more; delete one",
+                    f"you have {MAX_COMPOSITIONS} compositions, which is the limit; delete one",
                     kind="compositions_full",
                 )
             self._check(caller, composition, names)
@@ -235,12 +235,12 @@ class CompositionService:
         return await self._store.write(work)
 
     async def replace(self, caller: Caller, composition_id: str, composition: Composition) -> CompositionView:
-        """It is then this one; what has been counted stays. Raises as `create` does, and NotFound."""
+        """Replace a composition and keep its counters. Raises like `create`, and NotFound."""
 
         def work(session: Session) -> CompositionView:
             lock_user_compositions(session.connection(), caller.user_id)
             row = _owned_row(session, caller, composition_id)
-            self._check(caller, composition, _names(session, caller, CompositionRow.id != row.id))
+            self._check(caller, composition, _names_in_use(session, caller, CompositionRow.id != row.id))
             update_row(row, composition, utc_now())
             session.flush()
             return self._view(row)
@@ -248,7 +248,7 @@ class CompositionService:
         return await self._store.write(work)
 
     async def delete(self, caller: Caller, composition_id: str) -> None:
-        """A run that has begun with it goes on without. Raises NotFound."""
+        """Delete a composition. Raises NotFound."""
 
         def work(session: Session) -> None:
             lock_user_compositions(session.connection(), caller.user_id)
@@ -257,11 +257,11 @@ class CompositionService:
         await self._store.write(work)
 
     def read_own_tools(self, connection: Connection, user_id: int) -> OwnTools:
-        """What the user may call beside the server's tools, in a transaction of the asker's."""
+        """The user's own tools, read in the transaction of the caller."""
         return Compositions(read_own(connection, user_id), self._executor, self._count)
 
     async def own_tools(self, caller: Caller) -> OwnTools:
-        """The same, in a transaction of its own."""
+        """The caller's own tools, read in a new transaction."""
         return await self._store.read_rows(lambda connection: self.read_own_tools(connection, caller.user_id))
 
     async def _count(self, composition_id: str, is_success: bool) -> None:
@@ -270,7 +270,7 @@ class CompositionService:
                 partial(count_call, composition_id=composition_id, is_success=is_success)
             )
         except SQLAlchemyError:
-            # What the tools did is done: that it was not counted is no reason to say that it failed.
+            # The tools have run, so a failed count must not make the call fail.
             logger.exception("composition_not_counted", composition_id=composition_id)
 
     def _check(self, caller: Caller, composition: Composition, names: set[str]) -> None:
@@ -279,7 +279,7 @@ class CompositionService:
         )
         if composition.name in names:
             raise Conflict(
-                f"you have a composition named {composition.name} already", kind="composition_name_taken"
+                f"you already have a composition named {composition.name}", kind="composition_name_taken"
             )
 
     def _view(self, row: CompositionRow) -> CompositionView:
@@ -304,9 +304,9 @@ class CompositionService:
         )
 
 
-def _names(session: Session, caller: Caller, *others: ColumnElement[bool]) -> set[str]:
-    mine = select(CompositionRow.name).where(CompositionRow.user_id == caller.user_id, *others)
-    return set(session.scalars(mine))
+def _names_in_use(session: Session, caller: Caller, *conditions: ColumnElement[bool]) -> set[str]:
+    owned = select(CompositionRow.name).where(CompositionRow.user_id == caller.user_id, *conditions)
+    return set(session.scalars(owned))
 
 
 def _owned_row(session: Session, caller: Caller, composition_id: str) -> CompositionRow:

@@ -1,6 +1,7 @@
-"""Arguments of a composition's members: values in which `{"$from": source, "path": path}` stands for another.
+"""Argument templates and branches of a composition's members. Pure; evaluates no code.
 
-Pure. The whole grammar is in `docs/compositions.md`; nothing is ever evaluated.
+`{"$from": source, "path": path}` in a template is replaced by the value it refers to. `docs/compositions.md`
+has the grammar.
 """
 
 import re
@@ -22,7 +23,7 @@ MAX_PATH_PARTS = 20
 MAX_DEPTH = 16
 TOO_DEEP = f"values are nested at most {MAX_DEPTH} deep"
 MAX_FILLED_BYTES = 1_000_000
-"""Bytes of JSON that references put into the arguments of one call."""
+"""Limit in bytes of JSON for the values that references fill into the arguments of one call."""
 
 _FIELDS = {FROM, "path", "default"}
 _PARTS = re.compile(r"([^.\[\]]+)((?:\[\d{1,9}\])*)")
@@ -34,7 +35,7 @@ Problem = tuple[str, str]
 
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
-    """`{"$from": …}`, read. Without a path it is all of the input, or the data of a result."""
+    """A parsed `{"$from": …}`. Without a path it refers to the whole input, or to the data of a result."""
 
     source: str
     parts: PathParts
@@ -42,11 +43,11 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MissingValue(ToolFailed):
-    """What a reference names is not there, and it has no default."""
+    """A reference refers to a missing value and has no default."""
 
 
 def read_path(path: str) -> PathParts:
-    """`data.items[0].text` as its parts. Raises ValueError with what is wrong."""
+    """The parts of a path such as `data.items[0].text`. Raises ValueError with the problem."""
     if not path:
         return ()
     parts: list[str | int] = []
@@ -54,7 +55,7 @@ def read_path(path: str) -> PathParts:
         match = _PARTS.fullmatch(piece)
         if match is None:
             raise ValueError(
-                "a path is names with dots between them and [numbers], such as data.items[0].text"
+                "a path consists of names separated by dots, and of [indexes], such as data.items[0].text"
             )
         parts += [match[1], *(int(number) for number in _INDEX.findall(match[2]))]
     if len(parts) > MAX_PATH_PARTS:
@@ -63,13 +64,13 @@ def read_path(path: str) -> PathParts:
 
 
 def path_text(parts: PathParts) -> str:
-    """The path as people write it."""
+    """The path as text, the inverse of `read_path`."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
     return text.removeprefix(".")
 
 
 def value_at(data: Any, parts: PathParts) -> Any:
-    """What is at this place in JSON values; UNSET where nothing is."""
+    """The value at this path in JSON data; UNSET if there is none."""
     for part in parts:
         if isinstance(part, int):
             items = cast("list[Any]", data) if isinstance(data, list) else []
@@ -82,9 +83,8 @@ def value_at(data: Any, parts: PathParts) -> Any:
 
 
 def fill_template(template: Any, sources: Mapping[str, Any], limit: int = MAX_FILLED_BYTES) -> Any:
-    """The template with what its references name. Raises NotThere, or ToolFailed past `most` bytes of JSON.
-
-    Values are shared until the whole is written out: what is named a thousand times would be a thousand then.
+    """The template with its references replaced. Raises MissingValue, or ToolFailed above `limit` bytes of
+    JSON, because a value that is referred to many times is encoded many times.
     """
     return _TemplateFiller(sources, limit).fill_template(template)
 
@@ -110,7 +110,7 @@ class _TemplateFiller:
             return value
         if isinstance(reference.default, UnsetType):
             raise MissingValue(
-                f"there is nothing at {path_text(reference.parts) or 'all'} of {reference.source}"
+                f"{reference.source} has no value at {path_text(reference.parts) or 'its root'}"
             )
         return reference.default
 
@@ -119,18 +119,18 @@ class _TemplateFiller:
             self._sizes[reference_key] = len(msgspec.json.encode(value))
         self._remaining_bytes -= self._sizes[reference_key]
         if self._remaining_bytes < 0:
-            raise ToolFailed(f"what is filled into its arguments is over {self._limit:,} bytes")
+            raise ToolFailed(f"the values filled into its arguments exceed {self._limit:,} bytes")
 
 
 def problems_in(
     template: Any, json_path: str, check_reference: Callable[[Reference], str | None]
 ) -> Iterator[Problem]:
-    """What is wrong in a template, by JSON path. `judge` says what is wrong with a reference as such."""
+    """The problems of a template by JSON path. `check_reference` returns the problem of one reference."""
     yield from _problems(template, json_path, check_reference, MAX_DEPTH)
 
 
 def is_too_deep(value: Any, limit: int = MAX_DEPTH) -> bool:
-    """Whether JSON values are nested deeper than a composition may have them."""
+    """Whether a JSON value is nested deeper than `limit`."""
     if isinstance(value, list):
         return limit == 0 or any(is_too_deep(item, limit - 1) for item in cast("list[Any]", value))
     if isinstance(value, dict):
@@ -164,16 +164,16 @@ def _problems(
 
 
 def _read(fields: dict[str, Any]) -> Reference:
-    """Raises ValueError with what is wrong."""
+    """Parse a reference. Raises ValueError with the problem."""
     source, path = fields[FROM], fields.get("path")
     if unknown := sorted(fields.keys() - _FIELDS):
-        raise ValueError(f"beside {FROM} there are only path and default, not {unknown[0][:64]}")
+        raise ValueError(f"the allowed keys are {FROM}, path and default, not {unknown[0][:64]}")
     if not isinstance(source, str):
-        raise ValueError(f"{FROM} is a text: {INPUT}, {PREVIOUS}, or the id of an earlier member")
+        raise ValueError(f"{FROM} must be a text: {INPUT}, {PREVIOUS}, or the id of an earlier member")
     if path is None:
         path = "" if source == INPUT else "data"
     if not isinstance(path, str) or len(path) > _MAX_PATH:
-        raise ValueError(f"a path is a text of at most {_MAX_PATH} characters")
+        raise ValueError(f"a path must be a text of at most {_MAX_PATH} characters")
     return Reference(source=source, parts=read_path(path), default=fields.get("default", UNSET))
 
 
@@ -181,7 +181,7 @@ END = "end"
 
 
 def next_member_id(branches: Sequence[Branch], result: ToolResult) -> str | None:
-    """Where the first branch that holds goes; None where none does."""
+    """The `go` of the first branch whose condition is true; None if there is none."""
     return next((branch.go for branch in branches if _holds(branch, result)), None)
 
 
@@ -217,7 +217,7 @@ def _is_match(comparison: Comparison, actual: Any, value: Any) -> bool:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """As JSON has it: true is not 1, and 1 is 1.0."""
+    """JSON equality: true is not 1, and 1 equals 1.0."""
     return isinstance(one, bool) == isinstance(other, bool) and one == other
 
 

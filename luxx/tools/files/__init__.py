@@ -1,1 +1,1 @@
-"""File access inside a workspace, safe against symbolic links and races."""
+"""File access inside a workspace, safe against symbolic links and race conditions."""

@@ -1,7 +1,7 @@
-"""Opening a path beneath a directory so that nothing on the way can lead out, at the moment of opening.
+"""Opens a path beneath a directory; neither links nor concurrent renames can lead out of the directory.
 
-Two ways with one promise: the kernel's openat2, and one component after the other without following
-links. A link inside the workspace to a place inside it works with the first and is refused by the second.
+There are two implementations: the system call openat2, and opening one component after the other without
+following links. Only the first follows links that stay inside the directory; the second refuses all links.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ from collections.abc import Callable
 _OPENAT2 = 437  # the same on every architecture Linux added it to
 _RESOLVE_NO_MAGICLINKS = 0x02
 _RESOLVE_BENEATH = 0x08
-# The kernel gives up with EAGAIN when something is renamed while it walks over "..".
+# openat2 fails with EAGAIN if something is renamed while it resolves "..".
 _ATTEMPTS = 32
 
 OpenBeneath = Callable[[int, str, int], int]
@@ -24,7 +24,7 @@ class _OpenHow(ctypes.Structure):
 
 
 def open_beneath_openat2(root_fd: int, path: str, flags: int) -> int:
-    """A descriptor of `path`, relative and within `root_fd`. Raises OSError; EXDEV for a way out."""
+    """A descriptor of `path`, relative to `root_fd`. Raises OSError; EXDEV if the path leads out."""
     how = _OpenHow(flags | os.O_CLOEXEC, 0, _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS)
     encoded = os.fsencode(path)
     number = errno.EAGAIN
@@ -45,7 +45,7 @@ def open_beneath_openat2(root_fd: int, path: str, flags: int) -> int:
 
 
 def open_beneath_stepwise(root_fd: int, path: str, flags: int) -> int:
-    """The same where the kernel has no openat2: no component may be a link. Raises OSError."""
+    """The same without openat2: no component may be a link. Raises OSError."""
     *parents, last = path.split("/")
     current_fd = os.dup(root_fd)
     try:
@@ -79,7 +79,7 @@ def _syscall(*arguments: object) -> int:
 
 
 def has_openat2() -> bool:
-    """Whether the kernel (or a filter around this process) lets openat2 through."""
+    """Whether the kernel has openat2 and no seccomp filter blocks it."""
     try:
         fd = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

@@ -1,6 +1,6 @@
-"""A file put in the place of another: written beside it first, then given its name, whole or not at all.
+"""Replaces a file atomically: writes a temporary file in the same directory and renames it.
 
-Not here: which directory that is, and whether it may be written there (confine).
+`workspace` opens the directory.
 """
 
 import ctypes
@@ -13,19 +13,19 @@ from contextlib import contextmanager, suppress
 
 _EXCHANGE = 2
 _NOT_SUPPORTED = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM})
-# How often a file is given back its name while others keep writing new ones.
+# How often `_restore_newest` retries while other programs keep writing new versions.
 _ATTEMPTS = 1000
 
 FileVersion = tuple[int, ...]
 
 
 def version_of(status: os.stat_result) -> FileVersion:
-    """What is another after each write of the file."""
+    """A value that changes with each write of the file."""
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def replace_file(directory: int, name: str, data: bytes, mode: int) -> None:
-    """Gives a new file this name, whatever had it. Raises OSError."""
+    """Create or replace the file of this name. Raises OSError."""
     with _temporary_file(directory, data, mode) as temporary_name:
         os.rename(temporary_name, name, src_dir_fd=directory, dst_dir_fd=directory)
 
@@ -39,10 +39,11 @@ def replace_file_if_unchanged(
     expected_version: FileVersion,
     precondition: Callable[[], None],
 ) -> bool:
-    """Gives a new file this name if what has it is still the `known` file; whether it was.
+    """Replace the file if it still has `expected_version`; return whether it was replaced.
 
-    What else has been written meanwhile keeps the name or gets it back, to the last moment where the file
-    system can exchange two names. `require` is called when all is written, and may raise. Raises OSError.
+    Another version keeps the name or gets it back. Only on file systems that cannot exchange two names, a
+    write at the last moment is lost. `precondition` is called after the temporary file is written and may
+    raise. Raises OSError.
     """
     with _temporary_file(directory, data, mode) as temporary_name:
         new_version = _version_at(directory, temporary_name)
@@ -65,7 +66,7 @@ def replace_file_if_unchanged(
 
 
 def _restore_newest(directory: int, temporary_name: str, name: str, new_version: FileVersion | None) -> None:
-    """What is at `draft` gets the name that `mine` has, unless something newer has it by then."""
+    """Exchange the names back, so that the newest version of other programs has `name`."""
     for _ in range(_ATTEMPTS):
         previous_version = _version_at(directory, temporary_name)
         try:
@@ -74,7 +75,7 @@ def _restore_newest(directory: int, temporary_name: str, name: str, new_version:
             return
         if _version_at(directory, temporary_name) == new_version:
             return
-        # A newer one came out, which is to have the name, and not the one that has it now.
+        # The exchange took out a still newer version, which must get the name.
         new_version = previous_version
 
 
@@ -87,7 +88,7 @@ def _version_at(directory: int, name: str) -> FileVersion | None:
 
 @contextmanager
 def _temporary_file(directory: int, data: bytes, mode: int) -> Generator[str]:
-    """The name of a new file with this content, on the disk; what has the name at the end is removed."""
+    """The name of a new file with this content, synced to disk. The name is removed at the end."""
     name = f".luxx-{uuid.uuid4().hex}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(name, flags, mode, dir_fd=directory)

@@ -1,4 +1,4 @@
-"""Going through a directory and what lies below it, by descriptors only: a link is named, never followed."""
+"""Walks a directory tree by descriptors only; it reports links but never follows them."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -8,14 +8,14 @@ import msgspec
 
 from luxx.tools.files.workspace import MAX_DEPTH, kind_of
 
-# Directories of tools, not of people's work; they are named but not entered.
+# Directories made by programs; the walk reports but does not enter them.
 SKIPPED_DIRECTORIES = frozenset({".git", "node_modules", "__pycache__"})
-# Of one directory; more would only fill memory.
+# Limit for one directory, to bound the memory.
 MAX_NAMES = 10_000
 
 
 class WalkEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """`directory_fd` is the open directory that holds `name`; it is good until the next one is asked for."""
+    """`directory_fd` is the open directory that contains `name`; it is valid until the next entry."""
 
     path: str
     name: str
@@ -31,11 +31,11 @@ def walk(
     recursive: bool = True,
     on_truncated: Callable[[str], None] = lambda directory: None,
 ) -> Iterator[WalkEntry]:
-    """What lies in the open directory `fd`, by name; below each directory its own content, if `recursive`.
+    """The entries of the open directory `fd`, sorted by name; if `recursive`, also those of subdirectories.
 
-    `prefix` is put before the paths. What vanishes meanwhile is left out. Of a directory with more than
-    10,000 names the first are given, and `on_crowded` is told its path. One descriptor more is open at a
-    time, however deep it goes.
+    `prefix` is put before the paths. Entries that vanish during the walk are skipped. A directory with more
+    than 10,000 names yields the first ones, and `on_truncated` gets its path. The walk keeps only one more
+    descriptor open, at any depth.
     """
     levels = [_Level(fd, prefix, on_truncated)]
     current_fd = fd
@@ -61,13 +61,13 @@ def walk(
 
 
 def open_entry(entry: WalkEntry) -> int:
-    """A descriptor of a found file; a link that has taken its place is not followed. Raises OSError."""
+    """A descriptor of the file; does not follow a link that has replaced it. Raises OSError."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.open(entry.name, flags, dir_fd=entry.directory_fd)
 
 
 class _Level:
-    """A directory on the way down: which one it is, and the names in it that are still to come."""
+    """A directory on the current path: its status and its remaining names."""
 
     def __init__(self, fd: int, prefix: str, on_truncated: Callable[[str], None]) -> None:
         self.status = os.fstat(fd)
@@ -93,8 +93,8 @@ def _should_enter(name: str, depth: int) -> bool:
 
 
 def _leave_directory(current_fd: int, top: int, levels: list[_Level]) -> int:
-    """The directory above `here`, which is closed. Where that is not the one it was entered from, because
-    somebody has moved it, the rest of those between is left out and the walk goes on at the top."""
+    """Close `current_fd` and return its parent. If the directory was moved, so that the parent is another
+    one, the walk skips the remaining levels and continues at the top."""
     parent_fd = _open_directory(current_fd, "..") if len(levels) > 1 else None
     is_same = parent_fd is not None and os.path.samestat(os.fstat(parent_fd), levels[-1].status)
     os.close(current_fd)

@@ -1,9 +1,8 @@
-"""A user's files, and nothing but them: every path a tool is given is opened here, beneath the workspace.
+"""Opens all paths of tools, and only beneath the user's workspace.
 
-Nothing is checked first and opened later. Only regular files and directories are opened; a pipe,
-device or socket is refused without waiting on it. A hard link is the file itself: one that leads
-outside can be made only by somebody who can already write on the host, not from the workspace.
-Messages name paths relative to the workspace, never the host's.
+It does not check paths before opening them, so there are no race conditions. It opens only regular files and
+directories and refuses pipes, devices and sockets without blocking. It does not detect hard links to files
+outside, because creating one needs write access to the host. Messages contain no host paths.
 """
 
 import errno
@@ -19,14 +18,14 @@ from luxx.errors import ToolFailed
 from luxx.tools.files.openat import OpenBeneath, has_openat2, open_beneath_openat2, open_beneath_stepwise
 from luxx.tools.files.replacing import replace_file, replace_file_if_unchanged, version_of
 
-# A tool holds a file in memory, several times over while it works: 10 MB keep that harmless.
+# A tool keeps several copies of a file in memory while it works.
 MAX_FILE_BYTES = 10 * 1024 * 1024
-# What Linux takes for a path and for one name in it.
+# The limits of Linux for a path and for one name in it.
 _MAX_PATH_BYTES = 4095
 _MAX_NAME_BYTES = 255
-# Deep enough for any source tree, and few enough descriptors for a walk down it.
+# Enough for any source tree.
 MAX_DEPTH = 64
-# How often a change of a file looks whether another one has ended.
+# How often a change of a locked file tries to lock it.
 _LOCK_POLL_SECONDS = 0.005
 _FILE_MODE = 0o600
 _DIRECTORY_MODE = 0o700
@@ -53,7 +52,7 @@ _ERRNO_MESSAGES = {
 
 
 def select_open_beneath() -> OpenBeneath:
-    """The kernel's own way if it has one."""
+    """openat2 if the kernel has it."""
     return open_beneath_openat2 if has_openat2() else open_beneath_stepwise
 
 
@@ -61,13 +60,13 @@ _DEFAULT_OPEN_BENEATH = select_open_beneath()
 
 
 def no_precondition() -> None:
-    """The `require` of a change that is made in any case."""
+    """Default for `precondition`: the change is always made."""
 
 
 class Workspace:
-    """The files beneath `root`. Every method raises ToolFailed, in words a model can act on.
+    """The files beneath `root`. Every method raises ToolFailed with a message for the model.
 
-    A change of a file waits `turn_seconds` for others who hold it.
+    A change of a file waits up to `lock_timeout_seconds` for other changes of it.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class Workspace:
         self._open_beneath = open_beneath
 
     def relative(self, path: str) -> str:
-        """`path` within the workspace, without `.` and `..`; the workspace itself is `.`. Opens nothing."""
+        """`path` relative to the workspace, without `.` and `..`; the workspace is `.`. Opens nothing."""
         if "\0" in path:
             raise ToolFailed("a path cannot contain a NUL character")
         try:
@@ -122,7 +121,7 @@ class Workspace:
             os.close(fd)
 
     def kind(self, path: str) -> str | None:
-        """`file`, `directory` or `other`; None if there is nothing."""
+        """`file`, `directory` or `other`; None if nothing exists there."""
         name = self.relative(path)
         with self._root_fd() as root:
             try:
@@ -135,13 +134,13 @@ class Workspace:
             os.close(fd)
 
     def read(self, path: str, limit: int = MAX_FILE_BYTES) -> bytes:
-        """The whole of a regular file of at most `limit` bytes."""
+        """The content of a regular file of at most `limit` bytes."""
         with self.open_file(path) as fd:
             return read_regular(fd, self.relative(path), limit)
 
     @contextmanager
     def open_file(self, path: str) -> Generator[int]:
-        """The descriptor of a regular file, for reading, closed at the end."""
+        """A read descriptor of a regular file, closed at the end."""
         name = self.relative(path)
         with self._root_fd() as root, translate_os_errors(name):
             fd = self._open_beneath(root, name, _READ_FILE)
@@ -159,11 +158,11 @@ class Workspace:
         *,
         precondition: Callable[[], None] = no_precondition,
     ) -> None:
-        """Put what `work` makes of a file's content in its place, whole or not at all; its mode is kept.
+        """Replace the content of a file atomically by `work(content)`; keep the file mode.
 
-        Two changes of a file follow each other, in every process. Raises ToolFailed, also where somebody
-        else wrote the file meanwhile, which stays; what `work` raises passes through, and what `require`
-        does, which is called right before the file changes.
+        A file lock serializes changes, also between processes. `precondition` is called right before the
+        file is replaced. Errors of `work` and `precondition` pass through. Raises ToolFailed, also if another
+        program wrote the file in the meantime; that content is kept.
         """
         name = self.relative(path)
         if name == ".":
@@ -184,13 +183,13 @@ class Workspace:
                     directory, last, data, mode, expected_version=expected_version, precondition=precondition
                 )
             if not is_changed:
-                raise ToolFailed(f"{name} was written by something else meanwhile; read it again")
+                raise ToolFailed(f"{name} was written by another program in the meantime; read it again")
 
     def write(self, path: str, data: bytes, limit: int = MAX_FILE_BYTES) -> bool:
-        """Put `data` there, whole or not at all, making the directories above; whether it is a new file.
+        """Write a file atomically and create missing directories; return whether the file is new.
 
-        What was there is replaced, not written into, so a link or another name of the old file stays
-        as it was. Its owner's right to execute is kept.
+        An existing file is replaced, not overwritten, so other hard links to it keep the old content. The
+        owner's execute permission is kept.
         """
         if len(data) > limit:
             raise ToolFailed(f"{len(data):,} bytes are too many: a file may have {limit:,}")
@@ -216,7 +215,7 @@ class Workspace:
 
     @contextmanager
     def _created_directory(self, path: str) -> Generator[int]:
-        """The descriptor of a directory, made along with those above it where missing."""
+        """The descriptor of a directory; creates it and its parents if missing."""
         parts = path.split("/") if path else []
         with self._root_fd() as root:
             current_fd = os.dup(root)
@@ -248,7 +247,7 @@ class Workspace:
 
 @contextmanager
 def translate_os_errors(name: str) -> Generator[None]:
-    """An OSError as ToolFailed about `name`, without the host's path."""
+    """Translate an OSError to a ToolFailed about `name`, without the host's path."""
     try:
         yield
     except OSError as error:
@@ -265,7 +264,7 @@ def kind_of(mode: int) -> str:
 
 
 def read_regular(fd: int, name: str, limit: int) -> bytes:
-    """All of an open file. Raises ToolFailed if it is no regular file or has more than `limit` bytes."""
+    """The content of an open file. Raises ToolFailed if it is not regular or over `limit` bytes."""
     size = _require_regular(fd, name)
     if size > limit:
         raise ToolFailed(f"{name} has {size:,} bytes; more than {limit:,} bytes are not read at once")
@@ -276,12 +275,12 @@ def read_regular(fd: int, name: str, limit: int) -> bytes:
             pieces.append(piece)
             remaining -= len(piece)
     if remaining <= 0:
-        raise ToolFailed(f"{name} has more than {limit:,} bytes, which is the most that is read at once")
+        raise ToolFailed(f"{name} has more than {limit:,} bytes, which is the limit")
     return b"".join(pieces)
 
 
 def _require_regular(fd: int, name: str) -> int:
-    """The size of an open file. Raises ToolFailed if it is no regular one."""
+    """The size of an open file. Raises ToolFailed if it is not a regular file."""
     status = os.fstat(fd)
     if stat.S_ISDIR(status.st_mode):
         raise ToolFailed(f"{name} is a directory")
@@ -292,7 +291,7 @@ def _require_regular(fd: int, name: str) -> int:
 
 @contextmanager
 def _locked_file(directory: int, last: str, name: str, deadline: float) -> Generator[int]:
-    """The descriptor of a file that no other change holds. Who waited takes the file as it is by then."""
+    """The descriptor of a locked file; reopens the file after waiting, because it may have been replaced."""
     while True:
         with translate_os_errors(name):
             fd = os.open(last, _READ_FILE | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
@@ -309,7 +308,7 @@ def _locked_file(directory: int, last: str, name: str, deadline: float) -> Gener
 
 
 def _try_lock(fd: int) -> bool:
-    """Whether nobody else has the file locked; where a file system knows no locks, nobody has."""
+    """Lock the file; False if another change holds the lock. True on file systems without locks."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -320,7 +319,7 @@ def _try_lock(fd: int) -> bool:
 
 
 def _is_current_file(fd: int, directory: int, last: str) -> bool:
-    """Whether the open file is still the one of this name."""
+    """Whether the name still refers to the open file."""
     try:
         now = os.stat(last, dir_fd=directory, follow_symlinks=False)
     except OSError:
@@ -334,7 +333,7 @@ def _error_message(name: str, error: OSError) -> str:
 
 
 def _replaceable_mode(directory: int, last: str, name: str) -> int | None:
-    """The mode of what is there now; a kindness to the caller, safety does not rest on it."""
+    """The mode of the existing file, or None. For clear error messages only; safety does not depend on it."""
     try:
         mode = os.stat(last, dir_fd=directory, follow_symlinks=False).st_mode
     except FileNotFoundError:

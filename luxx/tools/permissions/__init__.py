@@ -1,1 +1,1 @@
-"""Who may call which tool with which arguments: rules, what they match, and the judge."""
+"""Permissions of tool calls: rules, subjects, skill restrictions, and the judge."""

@@ -1,8 +1,8 @@
-"""What a shell would run: a command line read into its simple commands, for rules to judge each of them.
+"""Parses a shell command line into its simple commands, so that rules can judge each of them. Runs nothing.
 
-Two parsers read it, the grammar of bash and Python's shlex; only words on which both agree are understood.
-What is not surely understood is said to be so, with those commands that were seen in it. Nothing is run.
-What programs do with their words is in `programs`.
+Two parsers read the line, the tree-sitter grammar of bash and Python's shlex, and must agree on the words.
+Otherwise the result has a `problem` and the commands that were recognized. `programs` knows what programs do
+with their arguments.
 """
 
 import re
@@ -20,7 +20,7 @@ MAX_COMMAND_WORDS = 300
 MAX_COMMANDS = 40
 _MAX_NESTING = 3
 _MAX_TOTAL_CHARACTERS = 4 * MAX_COMMAND_CHARACTERS
-"""Of one line together with those within it."""
+"""Limit for a line together with its nested lines."""
 
 _STRUCTURE = frozenset(
     {"program", "list", "pipeline", "subshell", "compound_statement", "negated_command", "command_name"}
@@ -35,21 +35,22 @@ _OPERATORS = frozenset(";&|()<>\n")
 _WORD_DELIMITERS = frozenset(b" \t\n;&|()")
 _TRAILING_DESCRIPTOR = re.compile(rb"(?:^|[ \t\n;&|()<>])[0-9]+$")
 _LANGUAGE = Language(tree_sitter_bash.language())
+_AMBIGUOUS = "it is ambiguous: two shell parsers read it differently"
 
 
 class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
-    """`commands` in order, each as its words without quotes. `problem`: why not all of it is understood."""
+    """`commands` in order, each as its words without quotes. `problem`: why the line is ambiguous."""
 
     commands: tuple[CommandWords, ...] = ()
     problem: str | None = None
 
 
 class _DynamicWord(Exception):
-    """This part means something only when it is run."""
+    """The value of this word is known only at run time."""
 
 
 def read_command(text: str) -> CommandLine:
-    """The simple commands of `text`, each once; also those that a shell within it (`sh -c`) would run."""
+    """The distinct simple commands of `text`, including those of nested shells (`sh -c`)."""
     reader = _CommandReader()
     reader.read(text, 0)
     commands, problems = list(dict.fromkeys(reader.commands)), reader.problems
@@ -63,7 +64,7 @@ def read_command(text: str) -> CommandLine:
 
 
 class _CommandReader:
-    """One line with all lines within it. What is read together is bounded, however deep they lie."""
+    """Reads a line and its nested lines, within a total limit of characters."""
 
     def __init__(self) -> None:
         self.commands: list[CommandWords] = []
@@ -72,23 +73,23 @@ class _CommandReader:
         self._read_lines: set[str] = set()
 
     def read(self, text: str, depth: int) -> None:
-        """The commands of `text`, then those of the lines that are words of these."""
+        """Read the commands of `text`, then those of the nested command lines in their words."""
         self._remaining_characters -= len(text)
         if (problem := _unreadable(text)) is not None or self._remaining_characters < 0:
             self.problems.append(problem or "it is too long to be read")
             return
         source = text.encode()
         root = Parser(_LANGUAGE).parse(source).root_node
-        found = _CommandScan(source, root)
+        scan = _CommandScan(source, root)
         if root.has_error:
-            self.problems.append("it is not a command that can be read")
-        self.problems += found.problems
-        if not (root.has_error or found.problems or found.is_confirmed_by_shlex()):
-            self.problems.append("it can be read in more than one way")
-        self.problems += [problem for words in found.commands if (problem := _problem_of_words(words, depth))]
-        self.commands += found.commands
+            self.problems.append("it is not a valid shell command")
+        self.problems += scan.problems
+        if not (root.has_error or scan.problems or scan.is_confirmed_by_shlex()):
+            self.problems.append(_AMBIGUOUS)
+        self.problems += [problem for words in scan.commands if (problem := _problem_of_words(words, depth))]
+        self.commands += scan.commands
         if depth < _MAX_NESTING:
-            for line in (line for words in found.commands for line in nested_command_lines(words)):
+            for line in (line for words in scan.commands for line in nested_command_lines(words)):
                 if line not in self._read_lines:
                     self._read_lines.add(line)
                     self.read(line, depth + 1)
@@ -98,7 +99,7 @@ def _unreadable(text: str) -> str | None:
     if len(text) > MAX_COMMAND_CHARACTERS:
         return "it is too long to be read"
     if _CONTROL.search(text):
-        return "it holds control characters"
+        return "it contains control characters"
     return None if text.isascii() or _is_text(text) else "it is not text"
 
 
@@ -111,12 +112,12 @@ def _is_text(text: str) -> bool:
 
 def _problem_of_words(words: CommandWords, depth: int) -> str | None:
     if shell_command_line(words) and depth + 1 < _MAX_NESTING:
-        return None if len(words) == 3 else f"{program(words)} is given more than a command"
+        return None if len(words) == 3 else f"{program(words)} has arguments besides the command line"
     return unsafe_reason(words)
 
 
 class _CommandScan:
-    """The simple commands below a node in order, and what in between is more than that."""
+    """The simple commands below a node, in order, and the problems of everything else below it."""
 
     def __init__(self, source: bytes, root: Node) -> None:
         self.commands: list[CommandWords] = []
@@ -129,26 +130,26 @@ class _CommandScan:
             pending += reversed(self._visit(pending.pop()))
 
     def _visit(self, node: Node) -> list[Node]:
-        """What is to be looked at next: each node is once, so that depth costs no more than length."""
+        """Process a node and return the nodes to visit next. Each is visited once, so the time is linear."""
         if node.type == "command":
             return self._command(node)
         if node.type == "file_redirect":
             return self._redirect(node)
         if node.type == "redirected_statement":
             if any(each.type in ("heredoc_redirect", "herestring_redirect") for each in node.children):
-                self.problems.append("it holds a text of its own (<<)")
+                self.problems.append("it contains a here-document (<<)")
         elif node.type in _CONTROL_OPERATORS:
             self._tokens += [node.type] if node.type in _RESERVED_WORDS else []
         elif node.type not in _STRUCTURE:
-            self.problems.append(f"it holds more than plain commands ({node.type.replace('_', ' ')})")
+            self.problems.append(f"it contains more than simple commands ({node.type.replace('_', ' ')})")
         return node.children
 
     def _command(self, command: Node) -> list[Node]:
-        """Notes a command's words as far as they are known; what within it may hold further commands."""
+        """Record the known words of a command; return the nodes in it that may contain further commands."""
         words: list[str] = []
         nested: list[Node] = []
         if self._has_line_break(command):
-            self.problems.append("it can be read in more than one way")
+            self.problems.append(_AMBIGUOUS)
         for child in command.children:
             if child.type == "file_redirect":
                 nested += self._redirect(child)
@@ -157,7 +158,7 @@ class _CommandScan:
                 try:
                     words.append(_word(part))
                 except _DynamicWord:
-                    self.problems.append(f"{_shortened(part)} means something only when it is run")
+                    self.problems.append(f"{_shortened(part)} has a value that is known only at run time")
                     inner = _outermost_commands(part)
                     nested += inner
                     if part.type != "variable_assignment":
@@ -167,22 +168,23 @@ class _CommandScan:
         return nested
 
     def _has_line_break(self, command: Node) -> bool:
-        """Whether a line ends between its words, which the shell takes for its end."""
+        """Whether a newline, which ends a command in a shell, is between its words."""
         ends = [child.end_byte for child in command.children[:-1]]
         begins = [child.start_byte for child in command.children[1:]]
         gaps = (self._source[end:begin] for end, begin in zip(ends, begins, strict=True))
         return any(b"\n" in gap.replace(b"\\\n", b"") for gap in gaps)
 
     def _redirect(self, node: Node) -> list[Node]:
-        """Nothing is wrong with a redirection into nowhere or to an open descriptor."""
+        """Accept a redirection to /dev/null or to an open descriptor; report any other as a problem."""
         if _is_harmless(node) and self._is_separate_word(node):
             self._harmless.append(node)
             return []
-        self.problems.append(f"it reads or writes a file by itself ({_shortened(node)})")
+        self.problems.append(f"it redirects to or from a file ({_shortened(node)})")
         return _outermost_commands(node)
 
     def _is_separate_word(self, node: Node) -> bool:
-        """Whether no neighbouring letter could belong to it: the 2 does in `2>&1`, and in `a2>&1` not."""
+        """Whether no adjacent character could belong to the redirection: the 2 does in `2>&1`, but not in
+        `a2>&1`."""
         before, after = self._source[: node.start_byte], self._source[node.end_byte :][:1]
         if after and after[0] not in _WORD_DELIMITERS:
             return False
@@ -191,7 +193,7 @@ class _CommandScan:
         return _TRAILING_DESCRIPTOR.search(before[-20:]) is None
 
     def is_confirmed_by_shlex(self) -> bool:
-        """Whether shlex sees the same words, where the harmless redirections are left out."""
+        """Whether shlex reads the same words, without the harmless redirections."""
         source = bytearray(self._source)
         for node in self._harmless:
             source[node.start_byte : node.end_byte] = b" " * (node.end_byte - node.start_byte)
@@ -208,13 +210,15 @@ class _CommandScan:
 
 
 def _word(node: Node) -> str:
-    """A word without its quotes. Raises _Unclear where the shell would put something else in its place."""
+    """A word without its quotes. Raises _DynamicWord if the shell would expand it."""
     text = _text(node)
     match node.type:
         case "word" | "number":
             if _EXPANSION_CHARACTERS.search(re.sub(r"\\.", "", text, flags=re.DOTALL)):
                 raise _DynamicWord
-            return re.sub(r"\\(.)", lambda found: found[1] if found[1] != "\n" else "", text, flags=re.DOTALL)
+            return re.sub(
+                r"\\(.)", lambda escape: escape[1] if escape[1] != "\n" else "", text, flags=re.DOTALL
+            )
         case "raw_string":
             return text[1:-1]
         case "string":
@@ -222,7 +226,7 @@ def _word(node: Node) -> str:
                 raise _DynamicWord
             if "$" in text or "`" in text or "!" in text:
                 raise _DynamicWord
-            return re.sub(r"\\([\\\"\n])", lambda found: found[1].strip("\n"), text[1:-1])
+            return re.sub(r"\\([\\\"\n])", lambda escape: escape[1].strip("\n"), text[1:-1])
         case "concatenation":
             if text == "{}":
                 return text
@@ -232,14 +236,14 @@ def _word(node: Node) -> str:
 
 
 def _is_harmless(redirect: Node) -> bool:
-    """One sign and one target: nowhere, or an open descriptor."""
+    """Whether it has one operator and one target, which is /dev/null or an open descriptor."""
     targets = [each for each in redirect.children if each.is_named and each.type != "file_descriptor"]
     operators = [each for each in redirect.children if not each.is_named]
     if len(targets) != 1 or len(operators) != 1:
         return False
     target = targets[0]
     numbers = [each for each in redirect.children if each.type in ("file_descriptor", "number")]
-    # The grammar takes `-2` and `2#3` for numbers, too.
+    # The grammar also reads `-2` and `2#3` as numbers.
     if not all((each.text or b"").isdigit() for each in numbers):
         return False
     if target.type == "number":
@@ -252,16 +256,16 @@ def _is_harmless(redirect: Node) -> bool:
 
 
 def _outermost_commands(node: Node) -> list[Node]:
-    """Commands below a node, but not those below them: these are found when they are looked at."""
-    found: list[Node] = []
+    """The commands below a node without those nested in them, which `_command` visits."""
+    commands: list[Node] = []
     pending = [node]
     while pending:
         one = pending.pop()
         if one.type == "command":
-            found.append(one)
+            commands.append(one)
         else:
             pending += reversed(one.children)
-    return found
+    return commands
 
 
 def _text(node: Node) -> str:

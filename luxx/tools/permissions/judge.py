@@ -1,7 +1,7 @@
-"""May this call be made: level, rules, taint, sandbox and risk put together. Every door asks here.
+"""Decides whether a tool call is allowed, from level, skills, rules, taint, sandbox and risk.
 
-Who asks brings the rules; of the workspace it is only read where a path leads. How a person is asked is
-the runs' affair.
+All entry points use it. The caller provides the rules. It reads the workspace only to resolve links. `runs`
+asks the user.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from luxx.tools.core import (
     ToolRegistry,
     available_own_tools,
 )
-from luxx.tools.permissions.following import resolve_links
+from luxx.tools.permissions.links import resolve_links
 from luxx.tools.permissions.narrowing import block_reason, blocking_narrowing
 from luxx.tools.permissions.rules import find_ruling, is_always_denied, rules_for_tool, sort_rules
 from luxx.tools.permissions.subjects import (
@@ -36,16 +36,16 @@ from luxx.wire.rule import PlacedRule, RuleAction, RuleScope
 
 _MAX_INLINE_CHARACTERS = 2_000
 _MAX_INLINE_RULES = 20
-"""Characters of arguments and rules with which a verdict takes no more than some milliseconds."""
+"""Up to these limits of argument characters and rules a verdict takes at most some milliseconds."""
 
 _RISKS = list(Risk)
 _STRICTNESS = [RuleAction.ALLOW, RuleAction.ASK, RuleAction.DENY]
 
 
 class DecidedBy(StrEnum):
-    """`risk`, `taint` and `sandbox` decide where no rule does; `question`: the tool does nothing but ask.
-    `members`: it does nothing but call other tools, each of which is decided about by itself. `offer`: the
-    model that calls it was not offered it."""
+    """What decided. `risk`, `taint` and `sandbox` decide if no rule matches. `question`: the tool only asks
+    the user. `members`: it only calls other tools, and each of these calls is judged separately. `offer`: the
+    model was not offered the tool. `not_understood`: the subject of the call is ambiguous."""
 
     OFFER = "offer"
     LEVEL = "level"
@@ -60,7 +60,7 @@ class DecidedBy(StrEnum):
 
 
 class PartVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What is decided of one part of a call, such as one command of several."""
+    """The decision about one part of a call, such as one of several commands."""
 
     text: str
     action: RuleAction
@@ -70,7 +70,7 @@ class PartVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PermissionVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What is decided of a call: the strictest of its parts. `usual` is the pattern that "always" means."""
+    """The decision about a call: that of its strictest part. `usual`: the pattern that "always" creates."""
 
     action: RuleAction
     decided_by: DecidedBy
@@ -81,7 +81,7 @@ class PermissionVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Judge:
-    """`is_sandboxed` says whether what programs do is held by a sandbox; unless told, none is."""
+    """`is_sandboxed`: whether programs run in a sandbox (default: no)."""
 
     def __init__(self, config: ToolsConfig, is_sandboxed: Callable[[], bool] = lambda: False) -> None:
         self._ask_from = _RISKS.index(Risk(config.ask_from))
@@ -100,7 +100,7 @@ class Judge:
     def verdict(
         self, tool: ToolDefinition, arguments: dict[str, Any], context: ToolContext
     ) -> PermissionVerdict:
-        """What is to become of this call."""
+        """The decision about this call."""
         refused = self.refusal(tool, context)
         if refused is not None:
             return refused
@@ -129,7 +129,7 @@ class Judge:
     async def verdict_async(
         self, tool: ToolDefinition, arguments: dict[str, Any], context: ToolContext
     ) -> PermissionVerdict:
-        """The verdict; what may take a while is thought over in a thread, while the server goes on."""
+        """Like `verdict`; a verdict that may take long is computed in a thread."""
         size = sum(len(str(value)) for value in arguments.values())
         if context.workspace is not None and _needs_link_resolution(
             tool, self._rules_for(tool, context.rules), context
@@ -143,7 +143,7 @@ class Judge:
         return await asyncio.to_thread(self.verdict, tool, arguments, context)
 
     def refusal(self, tool: ToolDefinition, context: ToolContext) -> PermissionVerdict | None:
-        """What refuses the tool whatever its arguments are, rules apart; None where nothing does."""
+        """The refusal that holds for all arguments, without rules; None if there is none."""
         if not context.is_offered(tool.name):
             because = f"{tool.name} was not offered in this run"
             return PermissionVerdict(
@@ -153,7 +153,7 @@ class Judge:
         return refused if refused is not None else _refusal_of_skills(tool, context)
 
     def refusal_of_level(self, tool: ToolDefinition, level: CommandPermission) -> PermissionVerdict | None:
-        """Nobody uses a tool above their level, whatever rules say; None where the level suffices."""
+        """The refusal of a tool above the user's level, which no rule overrides; None if there is none."""
         needed = tool.required_permission
         if needed <= level:
             return None
@@ -166,15 +166,15 @@ class Judge:
         )
 
     def is_offered(self, tool: ToolDefinition, rules: tuple[PlacedRule, ...]) -> bool:
-        """Whether there are arguments with which the rules let it run; a model is told of no other."""
+        """Whether the rules allow the tool with some arguments. A model is offered only such tools."""
         return not is_always_denied(self._rules_for(tool, rules))
 
-    def unknown(self, name: str, registry: ToolRegistry, context: ToolContext) -> str:
-        """The refusal of a tool that does not exist or was not offered. It says the same of both, and names
+    def unknown_message(self, name: str, registry: ToolRegistry, context: ToolContext) -> str:
+        """The message for a tool that does not exist or was not offered; it does not tell which. It names
         only tools that this call could have used."""
         if context.chain_context.is_member:
             return f"there is no tool named {name[:64]!r}"
-        names = self._usable(registry, context)
+        names = self._usable_names(registry, context)
         near = difflib.get_close_matches(name[:64], names, n=3)
         where = "" if context.offered is None else " among those offered here"
         hint = (
@@ -182,14 +182,14 @@ class Judge:
         )
         return f"there is no tool named {name[:64]!r}{where}{hint}"
 
-    def _usable(self, registry: ToolRegistry, context: ToolContext) -> list[str]:
+    def _usable_names(self, registry: ToolRegistry, context: ToolContext) -> list[str]:
         level = context.user_permission_level
-        known = registry.available_to(level, context.offered, tenant_id=context.tenant_id)
+        tools = registry.available_to(level, context.offered, tenant_id=context.tenant_id)
         if context.own_tools is not None:
-            known += available_own_tools(context.own_tools, level, context.offered)
+            tools += available_own_tools(context.own_tools, level, context.offered)
         return [
             tool.name
-            for tool in known
+            for tool in tools
             if self.refusal(tool, context) is None and self.is_offered(tool, context.rules)
         ]
 
@@ -207,12 +207,13 @@ class Judge:
         if rule is None and not (part_ruling.is_unsure or is_unclear):
             return msgspec.structs.replace(default, text=part.text)
         if part_ruling.is_suspected and rule is not None:
+            suspected = f"{_rule_location(rule)} denies: {_rule_text(rule)}"
             return PartVerdict(
                 text=part.text,
                 action=RuleAction.DENY,
                 decided_by=DecidedBy.NOT_UNDERSTOOD,
                 rule=rule,
-                because=f"{subject.problem}, so it may be what {_rule_location(rule)} denies: {_rule_text(rule)}",
+                because=f"{subject.problem}, so it may be what {suspected}",
             )
         if rule is None or (rule.action == RuleAction.ALLOW and part_ruling.is_unsure):
             return PartVerdict(
@@ -232,23 +233,23 @@ class Judge:
 
     def _default(self, tool: ToolDefinition, context: ToolContext) -> PartVerdict:
         if tool.only_asks:
-            return _default_verdict(RuleAction.ALLOW, DecidedBy.QUESTION, "it does nothing but ask")
+            return _default_verdict(RuleAction.ALLOW, DecidedBy.QUESTION, "it only asks the user")
         if tool.is_chain:
-            because = "it does nothing but call other tools, each of which is judged by itself"
+            because = "it only calls other tools, and each of these calls is judged separately"
             return _default_verdict(RuleAction.ALLOW, DecidedBy.MEMBERS, because)
         if context.tainted_by is not None and _is_risky_when_tainted(tool):
-            because = f"{context.tainted_by} has brought content into this run that strangers wrote"
+            because = f"{context.tainted_by} has brought untrusted content into this run"
             return _default_verdict(RuleAction.ASK, DecidedBy.TAINT, because)
         if tool.starts_programs and not self._is_sandboxed():
             because = "it starts programs, and no sandbox is in force"
             return _default_verdict(RuleAction.ASK, DecidedBy.SANDBOX, because)
         asks = _RISKS.index(tool.risk) >= self._ask_from
-        because = f"no rule is about it, and its risk is {tool.risk}"
+        because = f"no rule matches, and its risk is {tool.risk}"
         return _default_verdict(RuleAction.ASK if asks else RuleAction.ALLOW, DecidedBy.RISK, because)
 
 
 def _needs_link_resolution(tool: ToolDefinition, rules: list[PlacedRule], context: ToolContext) -> bool:
-    """Whether it matters what a path leads to: where nothing tells paths apart, it does not."""
+    """Whether a rule or a skill distinguishes paths, so that link targets matter."""
     if subject_name(tool) != "path" or tool.name.startswith(MCP_PREFIX):
         return False
     return any(rule.pattern != "*" for rule in rules) or any(
@@ -267,7 +268,7 @@ def _refusal_of_skills(
 
 
 def brings_untrusted(tool: ToolDefinition) -> bool:
-    """Whether what it answers was written by strangers, who may have hidden instructions in it."""
+    """Whether its results are untrusted: their authors may have hidden instructions in them."""
     return tool.brings_untrusted or tool.name.startswith(MCP_PREFIX)
 
 

@@ -1,7 +1,7 @@
-"""Narrowing: what a run may use of its tools while skills are active that name theirs. Pure.
+"""Restrictions of a run's tools by active skills and by delegation. Pure.
 
-An entry is written and matched as a permission rule is. Every active skill must allow a call, so one more
-skill never widens what another left; and what levels and rules deny stays denied.
+An entry has the syntax and the matching of a permission rule. Every active skill must allow a call, so a
+further skill never allows more. Levels and rules still apply.
 """
 
 import re
@@ -17,7 +17,7 @@ from luxx.wire.rule import Narrowing, PlacedRule, RuleAction, RuleScope
 
 ACTIVATE_TOOL, READ_TOOL = "activate_skill", "skill_read"
 ALWAYS_ALLOWED = frozenset({"result_read", ACTIVATE_TOOL, READ_TOOL})
-"""What no skill takes away, beside the tools that only ask: they do nothing but tell the model more."""
+"""Tools that no skill blocks, in addition to those that only ask: they only give the model information."""
 
 MAX_ENTRIES = 200
 MAX_ENTRY_CHARACTERS = 500
@@ -29,17 +29,14 @@ _MAX_SHOWN_ENTRIES = 20
 
 
 def entries_in(text: str) -> list[str]:
-    """The entries of a line: apart by blanks or commas, which an entry may hold within its parentheses.
-
-    Raises InvalidInput.
-    """
+    """The entries of a line, separated by blanks or commas outside of parentheses. Raises InvalidInput."""
     if not _LINE.fullmatch(text):
-        raise InvalidInput("a parenthesis stands alone, or two entries stand together")
+        raise InvalidInput("a parenthesis is not balanced, or two entries are not separated")
     return re.findall(_WORD, text)
 
 
 def check_entry(entry: str) -> None:
-    """Raises InvalidInput for what is no entry."""
+    """Raises InvalidInput for an invalid entry."""
     if len(entry) > MAX_ENTRY_CHARACTERS or (match := _ENTRY.fullmatch(entry)) is None:
         raise InvalidInput(f"{entry[:80]!r} is neither a tool's name nor name(pattern)")
     check_wildcards(match[1])
@@ -53,21 +50,21 @@ def blocking_narrowing(
     *,
     is_member: bool = False,
 ) -> Narrowing | None:
-    """The first that does not allow this tool; with a `subject`, not this call of it.
+    """The first restriction that blocks this tool or, with a `subject`, this call; None if none does.
 
-    Who was given a composition was given what it does: its members need not be among a subagent's tools.
+    A subagent that may use a composition may use its members, so delegation does not restrict member calls.
     """
     applicable = [one for one in narrowed if one.by or not is_member]
     return next((one for one in applicable if not _allows(one, tool.name, tool.only_asks, subject)), None)
 
 
 def allows_name(narrowed: Sequence[Narrowing], name: str, *, only_asks: bool = False) -> bool:
-    """Whether all of them leave a tool of this name, whatever its arguments are."""
+    """Whether all restrictions allow a tool of this name with some arguments."""
     return all(_allows(one, name, only_asks, None) for one in narrowed)
 
 
 def block_reason(blocking: Narrowing, tool: ToolDefinition) -> str:
-    """What the model is told."""
+    """The message for the model."""
     shown = ", ".join(blocking.entries[:_MAX_SHOWN_ENTRIES]) or "no tool"
     more = " and others" if len(blocking.entries) > _MAX_SHOWN_ENTRIES else ""
     if not blocking.by:
@@ -84,7 +81,7 @@ def _allows(narrowing: Narrowing, tool: str, only_asks: bool, subject: Subject |
     rules = [rule for entry in narrowing.entries if matches_wildcards((rule := _rule(entry)).tool, tool)]
     if subject is None or not rules:
         return bool(rules)
-    # An `allow` matches only what is surely meant, and every part of a call needs one.
+    # An `allow` rule matches only an unambiguous part, and every part of a call needs one.
     return all(
         find_ruling(rules, subject, part).rule is not None
         for part in subject.parts or (SubjectPart(text=""),)

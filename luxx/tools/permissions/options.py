@@ -1,7 +1,7 @@
-"""Options of known programs, as data: those that only look, and those that run or write what they are given.
+"""Options of known programs, as data: read-only subcommands, and options that run commands or write files.
 
-What only looks is listed, for "always" covers nothing else. What runs or writes is listed for rules that
-people write, and is as complete as this list.
+"Always" covers only the listed read-only subcommands. The list of unsafe options supports rules that users
+write; it may be incomplete.
 """
 
 import re
@@ -13,8 +13,11 @@ CommandWords = tuple[str, ...]
 
 
 class ReadOnlyOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """A subcommand that only looks, or records in its own repository, with these options: `long` ones, each
-    in full, with or without `=value`; single letters; and letters whose value may stand in the same word."""
+    """The options with which a subcommand is read-only or writes only to its own repository.
+
+    `long`: full names, with or without `=value`. `letters`: single letters. `with_value`: letters whose value
+    may follow in the same word.
+    """
 
     long: frozenset[str] = frozenset()
     letters: str = ""
@@ -96,12 +99,14 @@ READ_ONLY_SUBCOMMANDS: dict[tuple[str, str], ReadOnlyOptions] = {
     ),
     ("pip", "show"): _read_only("files verbose", "fv"),
 }
-"""Not here: what runs code of the directory it is used in (`cargo check`, `git commit` with its hooks)."""
+"""Excludes subcommands that run code of the working directory (`cargo check`, `git commit` with hooks)."""
 
 
 class UnsafeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options with which a program runs or writes what it is given: `long` ones, which may be cut short, and
-    single letters, which may stand among others. `script`: how such a thing looks in its other words."""
+    """Options with which a program runs commands or writes files that its arguments name.
+
+    `long`: may be abbreviated. `letters`: may be combined. `script`: matches other unsafe arguments.
+    """
 
     long: tuple[str, ...] = ()
     letters: str = ""
@@ -116,7 +121,7 @@ _AWK = UnsafeOptions(
 _SED = UnsafeOptions(
     long=("--in-place", "--file"),
     letters="if",
-    # A command `e` or `w`, and the flags `e` and `w` of `s`: too much rather than too little.
+    # The commands `e` and `w` and the flags `e` and `w` of `s`; false positives are acceptable.
     script=re.compile(r"(?:^|[\s;{}!$,/|#:@0-9])[gpiIMm0-9]*[eEwW](?:$|[\s;}/])"),
 )
 _LESS = UnsafeOptions(
@@ -180,22 +185,22 @@ UNSAFE_OPTIONS: dict[str, UnsafeOptions] = {
 
 
 def is_read_only(words: CommandWords) -> bool:
-    """Whether it is a known subcommand with no option but those that are known to do no harm."""
+    """Whether it is a listed subcommand with listed options only."""
     options = READ_ONLY_SUBCOMMANDS.get(words[:2]) if len(words) > 1 else None
     return options is not None and all(_is_known(options, word) for word in _options(words[2:]))
 
 
 def is_read_only_subcommand(words: CommandWords) -> bool:
-    """Whether these are a program and a subcommand that only looks."""
+    """Whether these two words are a listed program and subcommand."""
     return words in READ_ONLY_SUBCOMMANDS
 
 
 def has_unsafe_option(program: str, words: Sequence[str]) -> bool:
-    """Whether one of the words behind the program is known to have it run or write what it is given."""
+    """Whether one of the program's arguments is listed as unsafe."""
     options = UNSAFE_OPTIONS.get(program)
     if options is None:
         return False
-    # `tar xIf …`: its first word may be letters without a sign.
+    # `tar xIf …`: the first argument may be option letters without a dash.
     bundled = [f"-{words[0]}"] if options is _TAR and words and not words[0].startswith("-") else []
     return any(_is_unsafe_option(options, word) for word in (*bundled, *words))
 

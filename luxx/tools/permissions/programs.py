@@ -1,7 +1,7 @@
-"""Programs that do more than their own work: those that run what they are given, or write what they are told.
+"""Programs, known by name, that run other programs or write files as their arguments say.
 
-Known by name; what is not named here is trusted with its arguments. Options of single programs are in
-`options`. How a line is read is not here.
+Programs that are not listed count as harmless. `options` lists options of single programs; `command_line`
+parses lines.
 """
 
 from collections.abc import Iterator
@@ -26,14 +26,14 @@ OTHER_PROGRAM_RUNNERS = frozenset(
         "wait", "watch", "watchexec", "x86_64", "xargs", "xvfb-run",
     }
 )  # fmt: skip
-"""Programs and words of the shell that run what they are given, some of them hidden in a variable's index."""
+"""Programs and shell builtins that run commands from their arguments, some through a variable's index."""
 
 _LOADERS = ("ld-linux", "ld-musl", "ld.so", "ld64.so")
 _FIND_ACTIONS = frozenset(
     {"-exec", "-execdir", "-ok", "-okdir", "-delete", "-fprint", "-fprint0", "-fprintf", "-fls"}
 )
 _VARIABLE_SETTERS = frozenset({"printf", "test", "["})
-"""Of these, an option names a variable, whose index the shell runs."""
+"""Builtins with an option that names a variable; the shell evaluates the index of the variable."""
 
 _GIT_GLOBAL_OPTIONS_WITH_VALUE = frozenset(
     {"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--config-env"}
@@ -47,17 +47,17 @@ _GIT_UNSAFE_OPTIONS = (
     "--ext-diff",
     "--open-files-in-pager",
 )
-"""Options before its subcommand, and behind it, where they may be cut short."""
+"""Options before the subcommand (global) and after it, where git accepts abbreviations."""
 
 _GIT_UNSAFE_SUBCOMMANDS = {
     "bisect": "run", "submodule": "foreach", "filter-branch": "", "difftool": "", "mergetool": "",
     "for-each-repo": "", "instaweb": "", "config": "",
 }  # fmt: skip
-"""Its subcommands that run words of theirs, where this word is among them; or say what others run later."""
+"""Subcommands that run commands, or configure such commands, if this word is among their arguments."""
 
 
 def always_pattern_words(words: CommandWords) -> CommandWords | None:
-    """The beginning of a command that says all of what kind it is; None where there is no such beginning."""
+    """The words that "always" allows with any arguments; None unless the command is read-only."""
     return words[:2] if is_read_only(words) else None
 
 
@@ -67,26 +67,26 @@ def program(words: CommandWords) -> str:
 
 
 def runs_other_programs(words: CommandWords) -> bool:
-    """Whether it is known for running, as a program, what its words say."""
+    """Whether the program is known to run commands from its arguments."""
     name = program(words)
     return name in OTHER_PROGRAM_RUNNERS or name in SHELLS or name == "find" or name.startswith(_LOADERS)
 
 
 def unsafe_reason(words: CommandWords) -> str | None:
-    """Why it is not known from the words alone what it does; None for most commands. Not of `sh -c`."""
+    """Why the words alone do not say what the command does; None for most. The caller handles `sh -c`."""
     name = program(words)
-    if name == "find":
-        return f"{name} runs what it is given" if _FIND_ACTIONS & set(words) else None
     if name in _VARIABLE_SETTERS and any(word.startswith(("-v", "-R")) for word in words[1:]):
-        return f"{name} is given the name of a variable"
+        return f"{name} assigns to a variable that its arguments name"
     if has_unsafe_option(name, words[1:]) or (name == "git" and _is_git_unsafe(words)):
-        return f"{name} runs or writes what it is given"
-    return f"{name} runs what it is given" if runs_other_programs(words) else None
+        return f"{name} runs a command or writes a file that its arguments name"
+    if runs_other_programs(words) and (name != "find" or _FIND_ACTIONS & set(words)):
+        return f"{name} runs the command that its arguments name"
+    return None
 
 
 def variants(words: CommandWords) -> tuple[str, ...]:
-    """The command as rules that bind may mean it, each with its words joined: as it is, without directories
-    of programs, without the options that stand before what it is to do."""
+    """The spellings of a command that ask and deny rules match, each made by `join_words`: as written,
+    without the directories of programs, and without git's global options."""
     plain = (program(words), *words[1:])
     if runs_other_programs(words):
         plain = tuple(word.rpartition("/")[2] or word for word in words)
@@ -95,7 +95,7 @@ def variants(words: CommandWords) -> tuple[str, ...]:
 
 
 def nested_command_lines(words: CommandWords) -> Iterator[str]:
-    """Words of a command that runs others which may be command lines themselves."""
+    """Arguments that may be command lines, of a command that runs other programs."""
     name = program(words)
     if name == "eval":
         yield " ".join(words[1:])
@@ -106,7 +106,7 @@ def nested_command_lines(words: CommandWords) -> Iterator[str]:
         for word in words[1:]:
             if word != shell_line and any(char.isspace() for char in word):
                 yield word
-                # What is joined to its option: `env -S"…"`, `--split-string="…"`.
+                # A command line in the same word as its option: `env -S"…"`, `--split-string="…"`.
                 if word.startswith("--"):
                     yield word.partition("=")[2]
                 elif word.startswith("-"):
@@ -143,12 +143,12 @@ def _before_double_dash(words: CommandWords) -> CommandWords:
 
 
 def _is_short_options(word: str) -> bool:
-    """Whether it is options of one letter each."""
+    """Whether the word consists of single-letter options."""
     return word.startswith("-") and not word.startswith("--")
 
 
 def _after_global_options(words: CommandWords) -> CommandWords:
-    """What stands behind the options that come before a subcommand of git."""
+    """The words from git's subcommand on."""
     while words and words[0].startswith("-"):
         words = words[2 if words[0] in _GIT_GLOBAL_OPTIONS_WITH_VALUE else 1 :]
     return words

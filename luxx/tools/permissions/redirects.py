@@ -1,6 +1,6 @@
-"""Redirects that a tool meets while it fetches: each target is judged as a call of its own.
+"""Checks the redirects that a tool follows: each target is judged like a separate call.
 
-How a redirect is read is the network's (`luxx.network`); what rules say is `permission.py`'s.
+`luxx.infra.network` reads redirects; `judge` decides.
 """
 
 from collections.abc import Awaitable, Callable
@@ -17,7 +17,7 @@ from luxx.tools.permissions.subjects import subject_of
 from luxx.wire.rule import RuleAction
 
 OnRefused = Callable[[ToolContext, str, PermissionVerdict], Awaitable[None]]
-"""Is called for each call of this tool that its user's level or a rule refused."""
+"""Called with context, tool name and verdict for each refused call."""
 
 _DEFAULT_DECISIONS = (DecidedBy.TAINT, DecidedBy.RISK)
 
@@ -29,10 +29,10 @@ def with_redirect_check(
     context: ToolContext,
     on_refused: OnRefused,
 ) -> ToolContext:
-    """The context for a call with these arguments, whose redirects are judged by the rules."""
+    """The context for a call with these arguments, with a `check_redirect` that applies the rules."""
 
     async def check_redirect(url: str, target: str, next_arguments: dict[str, Any]) -> None:
-        # The rules of the next call may be others, so an answer from behind a redirect is not cached.
+        # The rules may differ at the next call, so a redirected result is not cached.
         context.metadata.is_redirected = True
         verdict = await judge.verdict_async(tool, next_arguments, context)
         match verdict.action:
@@ -42,7 +42,7 @@ def with_redirect_check(
                 await on_refused(context, tool.name, verdict)
                 raise ToolFailed(
                     f"{url} redirects to {target}, which was not fetched: {verdict.because}. "
-                    "No person is asked about it."
+                    "A user cannot approve it."
                 )
             case RuleAction.ASK:
                 if not _is_approved(tool, arguments, context, verdict, target):
@@ -63,8 +63,7 @@ def _is_approved(
     verdict: PermissionVerdict,
     target: str,
 ) -> bool:
-    """Whether the caller makes the call by hand, or a person approved it for the host of the target and no
-    rule says to ask."""
+    """Whether a user makes the call directly, or approved it for the target's host and no rule says ask."""
     if context.approve is approve_as_caller:
         return True
     if context.earlier_approval is None or verdict.decided_by not in _DEFAULT_DECISIONS:

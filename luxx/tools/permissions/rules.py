@@ -1,7 +1,7 @@
-"""Which rule decides about a call. Pure: rules and a subject in, what they say out; nothing is read or kept.
+"""Finds the rule that decides about a part of a call. Pure.
 
-Rules are read in the order of their scopes, and within a scope from the first to the last; the last that
-matches decides. But what the server or the tenant denies stays denied, whatever follows.
+Rules apply in the order of their scopes, and within a scope in list order; the last match decides. A deny of
+the server or the tenant cannot be overridden by a later scope.
 """
 
 import posixpath
@@ -26,11 +26,11 @@ from luxx.tools.permissions.subjects import (
 from luxx.wire.rule import PlacedRule, RuleAction, RuleScope
 
 EXACT_PREFIX = "="
-"""A pattern that begins so is the rest of it, letter by letter."""
+"""A pattern with this prefix matches only the exact rest."""
 
 _ORDER = list(RuleScope)
 _OVERRIDING_SCOPES = (RuleScope.SERVER, RuleScope.TENANT)
-"""Scopes whose denials nobody below lifts."""
+"""Scopes whose denials no later scope overrides."""
 
 Rules = Sequence[PlacedRule]
 RuleMatches = Sequence[tuple[PlacedRule, bool]]
@@ -38,10 +38,10 @@ RuleMatches = Sequence[tuple[PlacedRule, bool]]
 
 
 class Ruling(msgspec.Struct, frozen=True, kw_only=True):
-    """What the rules say of one part; `rule` is None where none of them matches.
+    """The result for one part; `rule` is None if no rule matches.
 
-    `is_unsure`: a rule might match, if it were known what the part means. `is_suspected`: `rule` is one of
-    the server's or the tenant's that might deny the part.
+    `is_unsure`: the subject is ambiguous, and another rule might match. `is_suspected`: `rule` is a deny of
+    the server or the tenant that might match.
     """
 
     rule: PlacedRule | None = None
@@ -50,17 +50,17 @@ class Ruling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sort_rules(rules: Rules) -> tuple[PlacedRule, ...]:
-    """In the order in which they are read."""
+    """The rules in the order in which they apply."""
     return tuple(sorted(rules, key=lambda rule: (_ORDER.index(rule.scope), rule.place)))
 
 
 def rules_for_tool(rules: Rules, tool: str) -> list[PlacedRule]:
-    """Those that are about this tool."""
+    """The rules whose tool pattern matches this tool."""
     return [rule for rule in rules if matches_wildcards(rule.tool, tool)]
 
 
 def find_ruling(rules: Rules, subject: Subject, part: SubjectPart) -> Ruling:
-    """What the rules about a tool, in order, say of one part of the subject."""
+    """The ruling for one part of a subject. `rules`: the rules for the tool, in order."""
     rule_matches = [(rule, _matches(rule, subject, part)) for rule in rules]
     for scope in _OVERRIDING_SCOPES:
         if not any(rule.scope == scope for rule in rules):
@@ -80,7 +80,7 @@ def find_ruling(rules: Rules, subject: Subject, part: SubjectPart) -> Ruling:
 
 
 def is_always_denied(rules: Rules) -> bool:
-    """Whether these rules about a tool deny it whatever its arguments are."""
+    """Whether these rules for a tool deny it with all arguments."""
     return any(
         _denies_all([rule for rule in rules if _ORDER.index(rule.scope) <= last])
         for last in (*map(_ORDER.index, _OVERRIDING_SCOPES), len(_ORDER))
@@ -102,13 +102,13 @@ def _last_match(rule_matches: RuleMatches, subject: Subject) -> Ruling:
         if is_match:
             is_sure = subject.problem is None or rule.action == RuleAction.DENY or not is_unsure
             return Ruling(rule=rule, is_unsure=not is_sure)
-        # Of what is not understood, a rule that would bind might be meant.
+        # An ambiguous subject might match this ask or deny rule.
         is_unsure |= subject.problem is not None and rule.action != RuleAction.ALLOW
     return Ruling(is_unsure=is_unsure)
 
 
 def _suspect(rule_matches: RuleMatches, subject: Subject) -> PlacedRule | None:
-    """The rule that might deny what is not understood, if it were known what it means."""
+    """The deny rule that an ambiguous subject might match; None if the subject is clear."""
     if subject.problem is None:
         return None
     for rule, is_match in reversed(rule_matches):
@@ -120,15 +120,15 @@ def _suspect(rule_matches: RuleMatches, subject: Subject) -> PlacedRule | None:
 
 
 def _matches(rule: PlacedRule, subject: Subject, part: SubjectPart) -> bool:
-    """An `allow` matches what is surely meant; the others match whatever may be."""
+    """Whether a rule matches: `allow` only if the meaning is certain, `ask` and `deny` for any variant."""
     if rule.pattern == "*" or (rule.pattern == EXACT_PREFIX + subject.raw and not part.is_target):
         return True
     is_wide = rule.action != RuleAction.ALLOW
     if subject.problem is not None and not is_wide:
         return False
     if rule.pattern.startswith(EXACT_PREFIX):
-        wanted_words = rule.pattern.removeprefix(EXACT_PREFIX)
-        return wanted_words == part.text or (is_wide and _may_equal(wanted_words, subject.kind, part))
+        exact_text = rule.pattern.removeprefix(EXACT_PREFIX)
+        return exact_text == part.text or (is_wide and _may_equal(exact_text, subject.kind, part))
     match subject.kind:
         case SubjectKind.COMMAND:
             return _may_match_command(rule.pattern, part) if is_wide else _matches_command(rule.pattern, part)
@@ -138,36 +138,36 @@ def _matches(rule: PlacedRule, subject: Subject, part: SubjectPart) -> bool:
                 is_wide and matches_wildcards(path, f"{part.text}/")
             )
         case SubjectKind.URL:
-            return _fits_url(rule.pattern, part.text, is_wide=is_wide) or (
+            return _matches_url(rule.pattern, part.text, is_wide=is_wide) or (
                 is_wide and matches_wildcards(rule.pattern, subject.raw)
             )
         case SubjectKind.TEXT:
-            return _fits_text(rule.pattern, part.text, is_wide=is_wide)
+            return _matches_text(rule.pattern, part.text, is_wide=is_wide)
 
 
-def _may_equal(wanted_words: str, kind: SubjectKind, part: SubjectPart) -> bool:
-    """Whether the part may be what is wanted letter by letter, written otherwise."""
+def _may_equal(exact_text: str, kind: SubjectKind, part: SubjectPart) -> bool:
+    """Whether the part may be another spelling of the exact text."""
     match kind:
         case SubjectKind.COMMAND:
-            line = f"{join_words(_pattern_words(wanted_words))}\0"
+            line = f"{join_words(_pattern_words(exact_text))}\0"
             if runs_other_programs(part.words):
                 return any(line in f"{variant}\0" for variant in part.variants)
             return any(line == f"{variant}\0" for variant in part.variants)
         case SubjectKind.PATH:
-            return posixpath.normpath(wanted_words or ".") == part.text
+            return posixpath.normpath(exact_text or ".") == part.text
         case SubjectKind.URL:
-            address = canonical_url(wanted_words)
+            address = canonical_url(exact_text)
             return isinstance(address, CanonicalUrl) and address.text == part.text
         case SubjectKind.TEXT:
             return False
 
 
 def _may_match_command(pattern: str, part: SubjectPart) -> bool:
-    """Whether the command fits, or its program without a directory, or one that it may run."""
-    wanted_words = _pattern_words(pattern)
+    """Whether the pattern matches a variant of the command, or of a command that it may run."""
+    pattern_words = _pattern_words(pattern)
     if runs_other_programs(part.words):
-        wanted_words = ("*", *wanted_words)
-    return any(matches_words(wanted_words, variant) for variant in part.variants)
+        pattern_words = ("*", *pattern_words)
+    return any(matches_words(pattern_words, variant) for variant in part.variants)
 
 
 @lru_cache(maxsize=4096)
@@ -179,26 +179,26 @@ def _pattern_words(pattern: str) -> CommandWords:
 
 
 def _matches_command(pattern: str, part: SubjectPart) -> bool:
-    wanted_words = _pattern_words(pattern)
-    # `git grep *` is what "always" says: it does not cover `git grep -O…`, which runs a program.
+    pattern_words = _pattern_words(pattern)
+    # "Always" creates patterns like `git grep *`; these do not cover `git grep -O…`, which runs a program.
     if (
-        wanted_words[2:] == ("*",)
-        and is_read_only_subcommand(wanted_words[:2])
+        pattern_words[2:] == ("*",)
+        and is_read_only_subcommand(pattern_words[:2])
         and not is_read_only(part.words)
     ):
         return False
-    # `docs/*` is not meant to let `docs/../secret` through.
-    if any(".." in word.split("/") for word in part.words) and _has_wild_word(wanted_words):
+    # `docs/*` must not allow `docs/../secret`.
+    if any(".." in word.split("/") for word in part.words) and _has_wild_word(pattern_words):
         return False
-    return matches_words(wanted_words, join_words(part.words))
+    return matches_words(pattern_words, join_words(part.words))
 
 
 def _has_wild_word(pattern: CommandWords) -> bool:
     return any(word != "*" and _is_wild(word) for word in pattern)
 
 
-def _fits_url(pattern: str, url: str, *, is_wide: bool) -> bool:
-    """Host and the rest apart: no wildcard reaches from the one into the other."""
+def _matches_url(pattern: str, url: str, *, is_wide: bool) -> bool:
+    """Match scheme, host and path separately, so that a wildcard in the host never matches a path."""
     scheme, separator, rest = pattern.partition("://")
     if not separator:
         scheme, rest = "*", pattern
@@ -211,14 +211,14 @@ def _fits_url(pattern: str, url: str, *, is_wide: bool) -> bool:
     ):
         return False
     path = decode_unreserved(path) if slash else ""
-    # Whoever closes a folder closes its page, too.
+    # An ask or deny for `folder/*` also matches `folder`.
     return matches_wildcards(path, own_path) or (
         is_wide and matches_wildcards(path, f"{own_path.partition('?')[0]}/")
     )
 
 
-def _fits_text(pattern: str, text: str, *, is_wide: bool) -> bool:
-    """As it is; but what may be a path is not let out of a folder by `..`, which some tools follow."""
+def _matches_text(pattern: str, text: str, *, is_wide: bool) -> bool:
+    """Match plain text. It may be a path, so an `allow` with wildcards does not match a text with `..`."""
     is_climbing = ".." in text and ".." in text.replace("\\", "/").split("/")
     if is_climbing and not is_wide:
         return matches_wildcards(pattern, text) and not _is_wild(pattern)

@@ -1,4 +1,4 @@
-"""Permission rules as people use them: read a list, replace it, and ask why a call would be allowed."""
+"""The table of permission rules, and the service that reads and replaces lists and explains verdicts."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
@@ -29,26 +29,26 @@ from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import Base, UtcDateTime, table_of
-from luxx.tools import pattern as wildcards
 from luxx.tools.compositions.service import ReadOwnTools
 from luxx.tools.core import CommandPermission, ToolContext, ToolDefinition
 from luxx.tools.executor import ToolExecutor
+from luxx.tools.pattern import check_wildcards
 from luxx.tools.permissions.judge import PermissionVerdict
 from luxx.tools.permissions.rules import EXACT_PREFIX, sort_rules
 from luxx.wire.rule import PlacedRule, Rule, RuleAction, RuleScope
 
 MAX_RULES = 200
-"""Of one scope."""
+"""Limit for one list."""
 
 TOOL_LENGTH = 200
 PATTERN_LENGTH = 4000
 
 RULES_LOCK_CLASS = 7_402_133
-"""The first half of the PostgreSQL advisory locks that changes of one tenant's rules take in turn."""
+"""First key of the PostgreSQL advisory lock for changes of a tenant's rules; the second is the tenant id."""
 
 
 class RuleRow(Base):
-    """A rule of a tenant (without a user), of a user, or of one of the user's projects or agents."""
+    """A rule of a tenant (no user), of a user, or of one of the user's projects or agents."""
 
     __tablename__ = "permission_rules"
     __table_args__ = (Index("ix_permission_rules_tenant_id_user_id", "tenant_id", "user_id"),)
@@ -67,7 +67,7 @@ class RuleRow(Base):
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose list of rules: a tenant's without a user, a project's where there is one, else the user's."""
+    """The owner of a list: the tenant if there is no user, the project if there is one, else the user."""
 
     tenant_id: int
     user_id: int | None = None
@@ -123,7 +123,7 @@ _effective_rules = (
 
 
 def lock_tenant_rules(connection: Connection, tenant_id: int) -> None:
-    """Whoever changes rules does so after whoever is at it; to be called before anything else is locked."""
+    """Serialize changes of a tenant's rules. Call it before the transaction takes any other lock."""
     if connection.dialect.name == "postgresql":
         connection.execute(_advisory_lock, {"locks": RULES_LOCK_CLASS, "tenant_id": tenant_id})
 
@@ -136,8 +136,7 @@ def read_effective_rules(
     project_id: str | None = None,
     conversation_id: str | None = None,
 ) -> tuple[PlacedRule, ...]:
-    """The rules that bind what runs for this user, there or in that conversation, in the order in which they
-    are read."""
+    """The rules for runs of this user in a project or conversation, in the order in which they apply."""
     values = {
         "tenant_id": tenant_id,
         "user_id": user_id,
@@ -148,7 +147,7 @@ def read_effective_rules(
 
 
 def read_list(connection: Connection, owner: Owner) -> list[PlacedRule]:
-    """One list, in its order."""
+    """The rules of one list, in order."""
     return [
         _rule_of_row(row)
         for row in connection.execute(select(*_fields).where(_owned_by(owner)).order_by(_rules.c.place))
@@ -156,9 +155,9 @@ def read_list(connection: Connection, owner: Owner) -> list[PlacedRule]:
 
 
 def replace_list(connection: Connection, owner: Owner, rules: Sequence[Rule]) -> None:
-    """The list is then this one. Raises Conflict where it is too long."""
+    """Replace a list. Raises Conflict if the new one is too long."""
     if len(rules) > MAX_RULES:
-        raise Conflict(f"there is room for {MAX_RULES} rules; remove some", kind="rules_full")
+        raise Conflict(f"a list holds at most {MAX_RULES} rules; remove some", kind="rules_full")
     connection.execute(delete(_rules).where(_owned_by(owner)))
     now = utc_now()
     rows = [
@@ -181,8 +180,8 @@ def replace_list(connection: Connection, owner: Owner, rules: Sequence[Rule]) ->
 
 
 def append_rule(connection: Connection, owner: Owner, rule: Rule) -> None:
-    """The rule becomes the last of the list, where it decides; one like it does not stand there twice."""
-    others = [each for each in read_list(connection, owner) if not _is_alike(each, rule)]
+    """Append a rule, so that it decides. Removes an equal rule that is already in the list."""
+    others = [each for each in read_list(connection, owner) if not _is_equal(each, rule)]
     replace_list(connection, owner, [*others, rule])
 
 
@@ -196,7 +195,7 @@ def _owned_by(owner: Owner) -> Any:
     )
 
 
-def _is_alike(one: Rule, other: Rule) -> bool:
+def _is_equal(one: Rule, other: Rule) -> bool:
     return (one.tool, one.pattern, one.action) == (other.tool, other.pattern, other.action)
 
 
@@ -212,17 +211,17 @@ def _rule_of_row(row: Any) -> PlacedRule:
 
 
 CheckProjectAccess = Callable[[Session, Caller, str], object]
-"""Raises NotFound unless this is a project of the caller's."""
+"""Raises NotFound unless the caller owns this project."""
 
 CheckAgentAccess = Callable[[Caller, int], Awaitable[object]]
-"""Raises NotFound unless this is an agent that the caller may use."""
+"""Raises NotFound unless the caller may use this agent."""
 
-ASSUMED_TAINT = "something"
-"""Who has tainted a run that is only supposed."""
+ASSUMED_TAINT = "a tool"
+"""The source of untrusted content in the messages about a hypothetical call."""
 
 
 class HypotheticalCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that nobody makes. `is_tainted`: as if strangers' content were in its run already."""
+    """A call that is only explained. `is_tainted`: assume untrusted content in the run."""
 
     tool: str
     arguments: dict[str, Any]
@@ -249,7 +248,7 @@ class RuleService:
         self._check_agent = check_agent
 
     async def read(self, caller: Caller, scope: RuleScope, scope_id: str | None) -> list[PlacedRule]:
-        """One list, in its order. Raises NotFound for what is not the caller's, InvalidInput."""
+        """The rules of one list, in order. Raises NotFound for a list of somebody else, InvalidInput."""
         await self._check_scope(caller, scope, scope_id)
 
         def work(session: Session) -> list[PlacedRule]:
@@ -260,12 +259,12 @@ class RuleService:
     async def replace(
         self, caller: Caller, scope: RuleScope, scope_id: str | None, rules: Sequence[Rule]
     ) -> list[PlacedRule]:
-        """The list is then this one; a tenant's is its ADMINs' to set. It holds from the next call on."""
+        """Replace a list, effective from the next call on. A tenant's list requires level ADMIN."""
         await self._check_scope(caller, scope, scope_id)
         if scope == RuleScope.TENANT:
             caller.require(CommandPermission.ADMIN)
         if len(rules) > MAX_RULES:
-            problem = f"there is room for {MAX_RULES} rules"
+            problem = f"a list holds at most {MAX_RULES} rules"
             raise InvalidInput(f"the request is not valid: {problem}", detail={"fields": {"$": problem}})
         for index, rule in enumerate(rules):
             _check_rule(index, rule)
@@ -280,13 +279,13 @@ class RuleService:
         return await self._store.write(work)
 
     async def effective_rules(self, caller: Caller) -> tuple[PlacedRule, ...]:
-        """The rules for what the caller runs by hand, which belongs to no project."""
+        """The rules for direct calls of the caller, which belong to no project."""
         return await self._store.read(
             lambda session: read_effective_rules(session.connection(), caller.tenant_id, caller.user_id)
         )
 
     async def explain(self, caller: Caller, hypothetical_call: HypotheticalCall) -> PermissionVerdict:
-        """What would become of this call in a run of the caller's, and why. Raises NotFound."""
+        """The verdict that this call would get in a run of the caller. Raises NotFound."""
         server_entry = self._executor.registry.lookup_for(hypothetical_call.tool, caller.tenant_id)
 
         def work(session: Session) -> tuple[ToolDefinition, tuple[PlacedRule, ...]]:
@@ -318,7 +317,7 @@ class RuleService:
     async def _check_scope(self, caller: Caller, scope: RuleScope, scope_id: str | None) -> None:
         has_id = scope in (RuleScope.PROJECT, RuleScope.AGENT)
         if has_id != (scope_id is not None):
-            problem = f"the scope {scope} needs it" if has_id else f"the scope {scope} is your own"
+            problem = f"the scope {scope} needs an id" if has_id else f"the scope {scope} takes no id"
             raise InvalidInput(f"the request is not valid: id: {problem}", detail={"fields": {"id": problem}})
         if scope == RuleScope.AGENT:
             number = str(scope_id)
@@ -335,7 +334,7 @@ class RuleService:
 
 
 def record_change(session: Session, caller: Caller, owner: Owner, count: int) -> None:
-    """The entry of the audit log for a list that has these many rules now."""
+    """Write the audit entry for a list that now has `count` rules."""
     names = {RuleScope.TENANT: owner.tenant_id, RuleScope.USER: owner.user_id}
     entry = AuditEntry(
         action=Action.RULES_CHANGE,
@@ -351,7 +350,7 @@ def _check_rule(index: int, rule: Rule) -> None:
     is_exact = rule.pattern.startswith(EXACT_PREFIX)
     for name, pattern in (("tool", rule.tool), ("pattern", "" if is_exact else rule.pattern)):
         try:
-            wildcards.check_wildcards(pattern)
+            check_wildcards(pattern)
         except InvalidInput as error:
             raise InvalidInput(
                 f"rule {index + 1}: {error.message}", detail={"fields": {f"$[{index}].{name}": error.message}}

@@ -1,6 +1,6 @@
-"""What of a call a rule looks at: one argument of it, read as a command, a path, an address or plain text.
+"""The subject of a call, which rules match: one argument, read as a command, a path, a URL or plain text.
 
-A subject is a set of parts, and each has to be allowed. What cannot be read for sure says why.
+A subject has one or more parts, and rules must allow each. An ambiguous subject has a `problem`.
 """
 
 import os
@@ -22,18 +22,18 @@ from luxx.tools.permissions.command_line import read_command
 from luxx.tools.permissions.options import CommandWords
 from luxx.tools.permissions.programs import always_pattern_words, variants
 
-AMBIGUOUS_URL = "it is not an address that all would read alike"
+AMBIGUOUS_URL = "different programs may read this URL differently"
 
 _URL_CHARACTERS = re.compile(r"[!#$%&'()*+,./0-9:;=?@A-Z\[\]_a-z~-]+")
 _ESCAPED = re.compile(r"%([0-9A-Fa-f]{2})")
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _AMBIGUOUS_PATH = re.compile(r"(?<!:)//|(?:^|/)\.\.?(?:[/;]|$)|%2F|%5C|%25")
-"""What servers fold, each in its own way: dots and empty segments, and signs that are hidden."""
+"""What servers normalize differently: dot segments, empty segments, and escaped `/`, `\\` and `%`."""
 
 
 class CanonicalUrl(msgspec.Struct, frozen=True, kw_only=True):
-    """`place` is the host, with its port unless that is the usual one; `target` the path with its query."""
+    """`authority`: the host, with its port unless it is the default; `target`: the path with its query."""
 
     scheme: str
     authority: str
@@ -45,7 +45,7 @@ class CanonicalUrl(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def canonical_url(raw_url: str) -> CanonicalUrl | str:
-    """The address, or why it is not surely known which one is meant."""
+    """The canonical URL, or the reason why the URL is ambiguous."""
     if not _URL_CHARACTERS.fullmatch(raw_url):
         return AMBIGUOUS_URL
     try:
@@ -60,13 +60,13 @@ def canonical_url(raw_url: str) -> CanonicalUrl | str:
 
 
 def decode_unreserved(target: str) -> str:
-    """Without escapes that nobody needs; the others in capital letters."""
+    """The target with unreserved characters unescaped and all other escapes in upper case."""
     return _ESCAPED.sub(lambda match: _decode_unreserved_character(match[1]), target)
 
 
 @lru_cache(maxsize=4096)
 def canonical_host_pattern(pattern: str) -> str:
-    """The host of a pattern in the spelling of hosts; one with wildcards only in small letters."""
+    """The canonical form of a host pattern; one with wildcards is only converted to lower case."""
     host, separator, port = pattern.rpartition(":")
     if not separator or not port.isdecimal():
         host, port = pattern, ""
@@ -86,13 +86,13 @@ def _decode_unreserved_character(code: str) -> str:
 MCP_PREFIX = "mcp__"
 
 _SUBJECT_NAMES = ("command", "path", "url", "urls")
-"""Arguments by whose name it is known how to read them; looked for in this order."""
+"""Argument names that determine the kind of the subject, in order of preference."""
 
 MAX_PARTS = 40
-"""Of one call; each costs as much as there are rules."""
+"""Limit for one call, because each part is matched with all rules."""
 
 _LIST_ARGUMENT = "urls"
-"""The argument that is several of a kind; any other list is text."""
+"""The argument whose items are separate subjects; any other list is plain text."""
 
 
 class SubjectKind(StrEnum):
@@ -103,10 +103,10 @@ class SubjectKind(StrEnum):
 
 
 class SubjectPart(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is to be allowed: `text` as people read it, `words` of a command.
+    """A part that rules must allow: `text` for display, `words` of a command.
 
-    `forms`: what a command may mean besides, for rules that bind; each is its words, joined. `is_target`: it
-    is what a path leads to, and not what was written.
+    `variants`: other spellings of a command, for ask and deny rules; each is made by `join_words`.
+    `is_target`: the text is the resolved target of a path.
     """
 
     text: str
@@ -116,10 +116,8 @@ class SubjectPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """`given`: the argument as it was written. `problem`: why it is not surely known what it means.
-
-    `usual` is the pattern that a person who says "always" most likely means.
-    """
+    """`raw`: the argument as written. `problem`: why it is ambiguous. `usual`: the pattern that "always"
+    creates."""
 
     kind: SubjectKind
     raw: str
@@ -129,8 +127,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def subject_name(tool: ToolDefinition) -> str | None:
-    """The argument that rules look at: the tool's own choice, one known by name, the first required, or the
-    first there is."""
+    """The argument that rules match: the tool's `subject`, one of `_SUBJECT_NAMES`, the first required, or
+    the first of all."""
     properties = cast("dict[str, Any]", tool.parameters.get("properties", {}))
     if tool.subject:
         return tool.subject
@@ -141,7 +139,7 @@ def subject_name(tool: ToolDefinition) -> str | None:
 
 
 def subject_of(tool: ToolDefinition, arguments: dict[str, Any], workspace: PurePath | None = None) -> Subject:
-    """What rules about this tool look at in these arguments. `workspace`: where whole paths may lead."""
+    """The subject of a call. `workspace`: the directory to which absolute paths are made relative."""
     name = subject_name(tool)
     if name is None:
         return Subject(kind=SubjectKind.TEXT, raw="", parts=(SubjectPart(text=""),))
@@ -167,7 +165,7 @@ def subject_of(tool: ToolDefinition, arguments: dict[str, Any], workspace: PureP
 
 
 def _default(tool: ToolDefinition, name: str) -> Any:
-    """What an argument that is left out stands for."""
+    """The default value of an omitted argument."""
     property_schema = cast("dict[str, Any]", tool.parameters.get("properties", {})).get(name)
     value = (
         cast("dict[str, Any]", property_schema).get("default") if isinstance(property_schema, dict) else None
@@ -190,8 +188,8 @@ def _read(name: str, raw: str, workspace: PurePath | None, *, is_server_tool: bo
 
 
 def _kind(name: str) -> SubjectKind:
-    known = {"command": SubjectKind.COMMAND, "path": SubjectKind.PATH}
-    return SubjectKind.URL if name in ("url", "urls") else known.get(name, SubjectKind.TEXT)
+    kinds = {"command": SubjectKind.COMMAND, "path": SubjectKind.PATH}
+    return SubjectKind.URL if name in ("url", "urls") else kinds.get(name, SubjectKind.TEXT)
 
 
 def _text(value: Any) -> str:
@@ -213,13 +211,13 @@ def _command(raw: str) -> Subject:
 
 
 def _usual_command(raw: str, commands: tuple[CommandWords, ...]) -> str:
-    """`git status --short` stands for all of `git status`; of anything less known, only itself."""
+    """`git status *` for a read-only `git status --short`; for other commands the exact command."""
     usual = always_pattern_words(commands[0]) if len(commands) == 1 else None
     return f"={raw}" if usual is None else " ".join((*usual, "*"))
 
 
 def _relative_to_workspace(raw: str, workspace: PurePath | None) -> str:
-    """A whole path that leads into the workspace, as a path within it, just as tools read it."""
+    """An absolute path in the workspace as a relative path, like the file tools read it."""
     path = PurePosixPath(raw)
     if workspace is None or not path.is_absolute():
         return raw
@@ -228,7 +226,7 @@ def _relative_to_workspace(raw: str, workspace: PurePath | None) -> str:
 
 
 def _path(path: str, raw: str) -> Subject:
-    """Within the workspace, without `.` and `..`."""
+    """The subject of a workspace path, normalized."""
     path = posixpath.normpath(path or ".")
     is_inside = not path.startswith(("/", "../")) and path != ".."
     folder = posixpath.dirname(path)
@@ -243,16 +241,16 @@ def _path(path: str, raw: str) -> Subject:
 
 
 def _mcp_path(raw: str) -> Subject:
-    """A path that a server of others reads: from where is not known, so `..` may lead anywhere."""
+    """The subject of a path for an MCP server. Its start directory is unknown, so `..` may lead anywhere."""
     path = posixpath.normpath(raw or ".")
-    problem = "it leads above where it begins" if ".." in path.split("/") else None
+    problem = "the path leads above its start directory" if ".." in path.split("/") else None
     return Subject(
         kind=SubjectKind.PATH, raw=raw, parts=(SubjectPart(text=path),), problem=problem, usual=f"={raw}"
     )
 
 
 def _url(raw: str) -> Subject:
-    """As it is fetched: with scheme and host in one spelling, and no port where it is the usual one."""
+    """The subject of a URL in its canonical form."""
     address = canonical_url(raw)
     if isinstance(address, CanonicalUrl):
         usual = f"{address.scheme}://{address.authority}/*"

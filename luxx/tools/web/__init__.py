@@ -1,1 +1,1 @@
-"""The web as tools see it: pages read and searches made, over the guarded transport of `infra/network/`."""
+"""The web for tools: reads pages and searches, over the guarded transport of `infra/network/`."""

@@ -1,4 +1,4 @@
-"""DuckDuckGo's page of results read, in a process of its own; stdin is a line without a question, and it."""
+"""Parses DuckDuckGo's page of results in a separate process. stdin: a line with the request, the page."""
 
 import sys
 from urllib.parse import parse_qs, urljoin, urlsplit
@@ -23,7 +23,7 @@ def main() -> None:
 
 
 def read(data: bytes) -> ResultPage:
-    """The results, without advertisements."""
+    """The results of the page, without advertisements."""
     root, _ = parse_html(storable(decode(data, "utf-8").text))
     if root is None:
         return ResultPage()
@@ -47,7 +47,7 @@ def _source(block: HtmlElement) -> Source | None:
 
 
 def target_of(href: str) -> str:
-    """Where a result leads, past the engine's own counting; empty for an advertisement or no address."""
+    """The URL of a result, without the engine's redirect; empty for an advertisement or an invalid URL."""
     try:
         parts = urlsplit(urljoin(SEARCH_URL, href.strip()))
     except ValueError:

@@ -1,4 +1,4 @@
-"""A page of the web fetched and made readable: HTML, plain text, PDF; what it is for anything else."""
+"""Fetches a web page and converts it to readable text: HTML, plain text and PDF."""
 
 import msgspec
 
@@ -41,7 +41,7 @@ _UNSPECIFIED_TYPES = frozenset(
 
 
 class WebPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was read. `url` is where it was found, after redirects; `pages` only of a PDF."""
+    """A page that was read. `url`: the address after redirects; `pages`: only of a PDF."""
 
     url: str
     title: str
@@ -56,7 +56,7 @@ class WebPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class WebReader:
-    """One per server."""
+    """Reads pages. One per server."""
 
     def __init__(self, fetcher: Fetcher, pages: PageProcess, pdfs: PdfProcess) -> None:
         self._fetcher = fetcher
@@ -66,7 +66,7 @@ class WebReader:
     async def read(
         self, url: str, form: PageForm, client: WebClient, check_redirect: CheckRedirect, *, share: int = 1
     ) -> WebPage:
-        """The page, of as much as one among `share` may take. Raises ToolFailed where there is none."""
+        """The page, up to 1/`share` of the size limits. Raises ToolFailed if it cannot be read."""
         request = FetchRequest(url=url, accept=_ACCEPT, size_of=_size_of, check_redirect=check_redirect)
         try:
             async with client.slot():
@@ -81,14 +81,15 @@ class WebReader:
         if fetched.status >= 400:
             raise ToolFailed(f"{fetched.url} answered {fetched.status_words}")
         if _is_pdf(fetched):
-            return await self._of_pdf(fetched, form, client.user_id, share)
+            return await self._read_pdf(fetched, form, client.user_id, share)
         if _size_of(fetched.content_type) <= 0:
             raise ToolFailed(_unsupported_type(fetched))
-        return await self._of_text(fetched, form, client.user_id, share)
+        return await self._read_text(fetched, form, client.user_id, share)
 
-    async def _of_pdf(self, fetched: Fetched, form: PageForm, user_id: int, share: int) -> WebPage:
+    async def _read_pdf(self, fetched: Fetched, form: PageForm, user_id: int, share: int) -> WebPage:
         if fetched.is_cut:
-            raise ToolFailed(f"{fetched.url} is a PDF of more than {MAX_PDF_BYTES // 2**20} MiB, the most")
+            limit = f"{MAX_PDF_BYTES // 2**20} MiB, which is the limit"
+            raise ToolFailed(f"{fetched.url} is a PDF of more than {limit}")
         pdf = await self._pdfs.read(
             fetched.body, characters=MAX_CHARACTERS // share, user_id=user_id, may_cut=True
         )
@@ -106,7 +107,7 @@ class WebReader:
             sources=citable(source_of(fetched.url, title, pdf.text)),
         )
 
-    async def _of_text(self, fetched: Fetched, form: PageForm, user_id: int, share: int) -> WebPage:
+    async def _read_text(self, fetched: Fetched, form: PageForm, user_id: int, share: int) -> WebPage:
         is_html = fetched.content_type in _HTML or (
             fetched.content_type in _UNSPECIFIED_TYPES and _looks_like_html(fetched)
         )
@@ -155,19 +156,19 @@ _PAGE_PROBLEMS = {
     "long": "it is too long",
 }
 _IMAGES_ONLY_NOTE = "This PDF has no text in it: its pages are images."
-_NEEDS_SCRIPTS_NOTE = "This page has no text of its own; it may be made by scripts, which are not run here."
+_NEEDS_SCRIPTS_NOTE = "This page has no text; scripts may create its content, and web_fetch runs no scripts."
 
 
-def _size_of(kind: str) -> int:
-    """How much of a body of this type is read."""
-    if kind in _PDF:
+def _size_of(content_type: str) -> int:
+    """How many bytes of a body of this type are read; 0 for an unsupported type."""
+    if content_type in _PDF:
         return MAX_PDF_BYTES
-    is_text = kind.startswith("text/") or kind in _TEXTS or kind.endswith(("+json", "+xml"))
-    return MAX_TEXT_BYTES if is_text or kind in _HTML or kind in _UNSPECIFIED_TYPES else 0
+    is_text = content_type.startswith("text/") or content_type.endswith(("+json", "+xml"))
+    return MAX_TEXT_BYTES if is_text or content_type in _TEXTS | _HTML | _UNSPECIFIED_TYPES else 0
 
 
 def _is_pdf(fetched: Fetched) -> bool:
-    # Many servers call files they know nothing of by no type at all.
+    # Many servers send no type, or a generic one, for file types that they do not know.
     return fetched.content_type in _PDF or (
         fetched.content_type in _UNSPECIFIED_TYPES and fetched.body[:1024].lstrip().startswith(b"%PDF-")
     )
@@ -179,9 +180,9 @@ def _looks_like_html(fetched: Fetched) -> bool:
 
 
 def _unsupported_type(fetched: Fetched) -> str:
-    kind = fetched.content_type or "of no known type"
+    content_type = fetched.content_type or "of no known type"
     size = "" if fetched.length is None else f", {fetched.length:,} bytes"
-    return f"{fetched.url} is {kind}{size}: only web pages, texts and PDFs can be read"
+    return f"{fetched.url} is {content_type}{size}: only web pages, texts and PDFs can be read"
 
 
 def _note(text: str, *, is_cut: bool) -> str:

@@ -1,4 +1,4 @@
-"""Searches of the web: engines asked one after the other until one answers, results once each."""
+"""Web search: tries search engines one after the other until one has results; removes duplicates."""
 
 import re
 from collections.abc import Sequence
@@ -27,12 +27,12 @@ _TRACKING = re.compile(r"utm_\w+|fbclid|gclid|msclkid|mc_[ce]id")
 
 
 class SearchEngine(Protocol):
-    """`name` is what a person calls it."""
+    """`name`: the display name."""
 
     name: str
 
     async def search(self, query: str, client: WebClient) -> list[Source]:
-        """What it finds, best first. Raises LuxxError with the reason where it does not answer."""
+        """The results, best first. Raises LuxxError with the reason if the search fails."""
         ...
 
 
@@ -46,13 +46,13 @@ class SearchResults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class WebSearch:
-    """One per server. The first engine is asked first; the others only where it fails or finds nothing."""
+    """One per server. Uses an engine only if those before it fail or find nothing."""
 
     def __init__(self, engines: Sequence[SearchEngine]) -> None:
         self.engines = engines
 
     async def search(self, query: str, max_results: int, client: WebClient) -> SearchResults:
-        """At most so many results. Raises ToolFailed where no engine answers."""
+        """At most `max_results` results. Raises ToolFailed if no engine answers."""
         async with client.slot():
             return await self._search(query, max_results, client)
 
@@ -66,7 +66,7 @@ class WebSearch:
                 problems.append(f"{engine.name}: {error.message}")
                 continue
             except Exception as error:
-                # Whatever one engine's page brings about, there are others.
+                # An unexpected page of one engine must not stop the search with the others.
                 problems.append(f"{engine.name}: {describe_error(error)}")
                 continue
             if sources:
@@ -74,11 +74,11 @@ class WebSearch:
             answering_engine = answering_engine or engine.name
         if answering_engine:
             return SearchResults(query=query, engine=answering_engine, sources=[], note="Nothing was found.")
-        raise ToolFailed(f"no search engine answers just now; try later ({'; '.join(problems)})")
+        raise ToolFailed(f"no search engine answers at the moment; try later ({'; '.join(problems)})")
 
 
 def unique_sources(sources: Sequence[Source]) -> list[Source]:
-    """Without what is no web address and without repetitions of the same page."""
+    """The sources with a valid URL and a title, each page once."""
     unique: dict[str, Source] = {}
     for source in citable(*sources):
         if source.title:
@@ -87,7 +87,7 @@ def unique_sources(sources: Sequence[Source]) -> list[Source]:
 
 
 def _normalized_url(url: str) -> str:
-    """One spelling for addresses that lead to the same page."""
+    """A key that is equal for different spellings of the same page's URL."""
     parts = urlsplit(url)
     query = [(name, value) for name, value in parse_qsl(parts.query, keep_blank_values=True)
              if not _TRACKING.fullmatch(name)]  # fmt: skip
@@ -99,7 +99,7 @@ DUCKDUCKGO_READER = "luxx.tools.web.duckduckgo_page"
 
 
 class DuckDuckGo:
-    """One per server."""
+    """Searches with DuckDuckGo's HTML page. One per server."""
 
     name = "DuckDuckGo"
 
@@ -109,10 +109,10 @@ class DuckDuckGo:
         self._url = url
 
     async def search(self, query: str, client: WebClient) -> list[Source]:
-        """Raises LuxxError where it does not answer, or asks whether a person is there."""
+        """Raises LuxxError if it does not answer or shows a CAPTCHA."""
         request = FetchRequest(url=self._url, form={"q": query, "kl": "wt-wt"}, accept="text/html")
         answer = await self._fetcher.fetch(request, client.resolve)
-        # 202 is how it answers whom it takes for a robot.
+        # It answers suspected bots with status 202.
         if answer.status != 200:
             raise Unavailable(f"it answered {answer.status_words}")
         output = await self._pages.run(
@@ -122,16 +122,16 @@ class DuckDuckGo:
             ResultPage() if isinstance(output, ReadFailure) else msgspec.json.decode(output, type=ResultPage)
         )
         if not page.sources and not page.is_empty:
-            raise Unavailable("it answered with a page that holds no results")
+            raise Unavailable("it answered with a page without results")
         return page.sources
 
 
-LIBRARY_READER = "luxx.tools.web.library_engine"
+DDGS_READER = "luxx.tools.web.ddgs_process"
 ENGINES = ("mojeek", "brave", "yahoo")
 
 
-class LibraryEngine:
-    """One engine of the library."""
+class DdgsEngine:
+    """One search engine of the library `ddgs`."""
 
     def __init__(self, name: str, fetcher: Fetcher, pages: PageProcess) -> None:
         self.name = name
@@ -139,7 +139,7 @@ class LibraryEngine:
         self._pages = pages
 
     async def search(self, query: str, client: WebClient) -> list[Source]:
-        """Raises LuxxError where it does not answer."""
+        """Raises LuxxError if it does not answer."""
         request = await self._run_engine_process(EngineRequest(engine=self.name, query=query), b"", client)
         url = request.url
         if request.parameters:
@@ -149,25 +149,23 @@ class LibraryEngine:
         )
         if answer.status != 200:
             raise Unavailable(f"it answered {answer.status_words}")
-        question = EngineRequest(engine=self.name, query=query, is_answered=True)
-        return (await self._run_engine_process(question, answer.body, client)).sources
+        answered = EngineRequest(engine=self.name, query=query, is_answered=True)
+        return (await self._run_engine_process(answered, answer.body, client)).sources
 
     async def _run_engine_process(
-        self, question: EngineRequest, page: bytes, client: WebClient
+        self, request: EngineRequest, page: bytes, client: WebClient
     ) -> EngineResponse:
-        output = await self._pages.run(
-            LIBRARY_READER, page, question, limit=MAX_ANSWER, user_id=client.user_id
-        )
+        output = await self._pages.run(DDGS_READER, page, request, limit=MAX_ANSWER, user_id=client.user_id)
         if isinstance(output, ReadFailure):
-            raise Unavailable("its answer cannot be read")
-        answer = msgspec.json.decode(output, type=EngineResponse)
-        if answer.problem:
-            raise Unavailable(answer.problem)
-        return answer
+            raise Unavailable("the answer of the search engine cannot be read")
+        response = msgspec.json.decode(output, type=EngineResponse)
+        if response.problem:
+            raise Unavailable(response.problem)
+        return response
 
 
-def library_engines(fetcher: Fetcher, pages: PageProcess) -> list[LibraryEngine]:
-    """The engines that the library knows, in the order they are asked; none where it is not installed."""
+def ddgs_engines(fetcher: Fetcher, pages: PageProcess) -> list[DdgsEngine]:
+    """The engines of the library in the order of use; none if the library is not installed."""
     if find_spec("ddgs") is None:
         return []
-    return [LibraryEngine(name, fetcher, pages) for name in ENGINES]
+    return [DdgsEngine(name, fetcher, pages) for name in ENGINES]

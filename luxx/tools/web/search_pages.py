@@ -1,4 +1,4 @@
-"""What is said between the server and the processes that read pages of search engines."""
+"""Messages between the server and the processes that parse pages of search engines."""
 
 import msgspec
 
@@ -6,22 +6,22 @@ from luxx.wire.step import Source
 
 SEARCH_URL = "https://html.duckduckgo.com/html/"
 MAX_ANSWER = 1_000_000
-"""Bytes that such a process may answer."""
+"""Limit in bytes for the output of such a process."""
 
 
 class NoRequest(msgspec.Struct, frozen=True):
-    """The reader is told nothing but the page."""
+    """The process gets no input but the page."""
 
 
 class ResultPage(msgspec.Struct, frozen=True, kw_only=True):
-    """`is_empty`: it says that there are no results. Neither that nor results: it is another page."""
+    """`is_empty`: the page says that there are no results. Without results and this it is another page."""
 
     sources: list[Source] = []
     is_empty: bool = False
 
 
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`is_answered`: the page on stdin is the answer to what was asked before."""
+    """`is_answered`: the page on stdin is the response to the captured request."""
 
     engine: str
     query: str
@@ -29,7 +29,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """What to send (a `form` by POST), or what was found; `problem` where the library fails."""
+    """The request to send (with a `form`: by POST), or the results; `problem`: an error of the library."""
 
     url: str = ""
     parameters: dict[str, str] = {}

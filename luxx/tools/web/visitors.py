@@ -1,6 +1,6 @@
-"""For whom the web is visited: each user with lookups and turns of their own, so that none waits for another.
+"""Per-user limits for web requests and DNS lookups, so that no user waits for another.
 
-What a turn covers, the answer of a server and the reading of it, may take half a minute and megabytes.
+A request with the parsing of its answer may take half a minute and megabytes of memory.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from luxx.infra.network.hosts import RESOLVE_SECONDS, Resolve
 from luxx.tools.workers import Overrun, Workers
 
 PER_USER = 6
-"""Visits of one user at the same time; more wait for their turn."""
+"""Concurrent requests of one user; further ones wait."""
 
 
 class _UserLimit:
@@ -23,7 +23,7 @@ class _UserLimit:
 
 
 class WebClients:
-    """One per server."""
+    """Makes the web client of each user. One per server."""
 
     def __init__(self, resolve_for: Callable[[int], Resolve]) -> None:
         self._resolve_for = resolve_for
@@ -34,7 +34,7 @@ class WebClients:
 
 
 class WebClient:
-    """One user, with their lookup of names."""
+    """The request limit and the DNS lookup of one user."""
 
     def __init__(self, user_limits: dict[int, _UserLimit], user_id: int, resolve: Resolve) -> None:
         self.resolve = resolve
@@ -43,7 +43,7 @@ class WebClient:
 
     @asynccontextmanager
     async def slot(self) -> AsyncGenerator[None]:
-        """Entered when it is their turn."""
+        """Hold one of the user's request slots."""
         user_limit = self._user_limits.setdefault(self.user_id, _UserLimit())
         user_limit.usage_count += 1
         try:
@@ -55,18 +55,18 @@ class WebClient:
                 self._user_limits.pop(self.user_id, None)
 
 
-_PER_USER = 8
-_IN_ALL = 64
+_LOOKUPS_PER_USER = 8
+_MAX_LOOKUPS = 64
 
 
 class DnsLookups:
-    """One per server."""
+    """Resolves host names in threads, limited per user. One per server."""
 
     def __init__(self) -> None:
-        self._workers = Workers(_PER_USER, _IN_ALL)
+        self._workers = Workers(_LOOKUPS_PER_USER, _MAX_LOOKUPS)
 
     def for_user(self, user_id: int) -> Resolve:
-        """The lookup of one user; it raises Unavailable."""
+        """The lookup function of one user; it raises Unavailable."""
 
         async def resolve(host: str, port: int) -> list[str]:
             def work(_is_overrun: Callable[[], bool]) -> list[str]:
@@ -77,7 +77,7 @@ class DnsLookups:
                 return await self._workers.run(user_id, work, RESOLVE_SECONDS)
             except (OSError, UnicodeError, Overrun) as error:
                 raise Unavailable(
-                    f"the host '{host}' cannot be found; check its spelling and the network"
+                    f"the host '{host}' cannot be resolved; check its spelling and the network"
                 ) from error
             except ToolFailed as error:
                 raise Unavailable(error.message) from error

@@ -1,7 +1,7 @@
-"""One engine of the library `ddgs`, in a process of its own, with its network taken away.
+"""Runs one search engine of the library `ddgs`, in a separate process without network access.
 
-Its search is run with a stand-in for its connection: the first time this notes what would be sent, the
-second time it hands over the page that was fetched for it.
+The engine gets a replacement for its HTTP client. In the first run it captures the request that the server
+has to send; in the second run it returns the page that the server fetched.
 """
 
 import importlib
@@ -19,11 +19,11 @@ MAX_RESULTS = 50
 
 
 class _RequestCaptured(Exception):
-    """The engine is about to send something."""
+    """Ends a search as soon as the engine sends its request."""
 
 
 class _Page:
-    """The answer to the engine's one request."""
+    """The response to the engine's request."""
 
     def __init__(self, text: str) -> None:
         self.status_code = 200
@@ -32,7 +32,7 @@ class _Page:
 
 
 class _Connection:
-    """Stands in for the library's connection; without a `page` it notes the request and ends the search."""
+    """Replaces the library's HTTP client. Without a `page` it captures the request and ends the search."""
 
     def __init__(self, page: str | None) -> None:
         self.client = _NullClient()
@@ -52,34 +52,32 @@ def _texts(fields: dict[str, str] | None) -> dict[str, str]:
 
 
 class _NullClient:
-    """Cookies and headers that an engine sets are not sent."""
+    """Ignores the cookies and headers that an engine sets."""
 
-    def set_cookies(self, *_ignored: Any) -> None:
-        """Forgotten."""
+    def set_cookies(self, *_ignored: Any) -> None: ...
 
-    def headers_update(self, *_ignored: Any) -> None:
-        """Forgotten."""
+    def headers_update(self, *_ignored: Any) -> None: ...
 
 
 def main() -> None:
-    question = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineRequest)
+    request = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineRequest)
     engines: Any = importlib.import_module("ddgs.engines")
     limit(int(sys.argv[1]), int(sys.argv[2]))
-    answer = run_engine(engines.ENGINES["text"], question, sys.stdin.buffer.read())
-    sys.stdout.buffer.write(msgspec.json.encode(answer))
+    response = run_engine(engines.ENGINES["text"], request, sys.stdin.buffer.read())
+    sys.stdout.buffer.write(msgspec.json.encode(response))
     sys.stdout.buffer.flush()
 
 
-def run_engine(engines: dict[str, Any], question: EngineRequest, page: bytes) -> EngineResponse:
-    """What is to be sent, or what the page holds."""
-    engine_class = engines.get(question.engine)
+def run_engine(engines: dict[str, Any], request: EngineRequest, page: bytes) -> EngineResponse:
+    """The request that the server has to send, or the results of the page."""
+    engine_class = engines.get(request.engine)
     if engine_class is None:
-        return EngineResponse(problem="the library does not know it any more")
+        return EngineResponse(problem="the ddgs library no longer has this engine")
     engine = engine_class.__new__(engine_class)
-    connection = _Connection(storable(decode(page, "utf-8").text) if question.is_answered else None)
+    connection = _Connection(storable(decode(page, "utf-8").text) if request.is_answered else None)
     engine.http_client = connection
     try:
-        results: list[Any] = engine.search(question.query, region="us-en", safesearch="moderate") or []
+        results: list[Any] = engine.search(request.query, region="us-en", safesearch="moderate") or []
     except _RequestCaptured:
         return connection.captured
     except Exception as error:

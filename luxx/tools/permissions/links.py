@@ -1,7 +1,7 @@
-"""Where a path of the workspace leads, for rules about paths: links are followed as file tools follow them.
+"""Resolves the symbolic links of a workspace path, for rules about paths, like the file tools do.
 
-What is found holds for the moment of the look: between it and the tool's own opening, a program that runs
-meanwhile may put a link in place. That nothing outside of the workspace is opened holds always (confine).
+The result can be outdated when the tool opens the path, because a program may create a link in between.
+`files.workspace` still never opens anything outside of the workspace.
 """
 
 import os
@@ -13,22 +13,22 @@ import msgspec
 from luxx.tools.permissions.subjects import Subject, SubjectPart
 
 MAX_LINKS = 40
-"""As many as Linux follows."""
+"""The limit of Linux."""
 
 MAX_LOOKUPS = 400
-"""Of one path with all its links; each asks the file system once."""
+"""File system lookups per path, including its links."""
 
-_HAS_HARD_LINKS = "it is a file of several names (hard links), and what the others are is not known"
+_HAS_HARD_LINKS = "the file has several hard links, and the other paths are not known"
 _LEAVES_WORKSPACE = "it leads out of the workspace"
-_UNRESOLVABLE = "where it leads cannot be told"
+_UNRESOLVABLE = "the path cannot be resolved"
 
 
 class _UnresolvablePath(Exception):
-    """It cannot be told where the path leads, in words."""
+    """The path cannot be resolved; the message says why."""
 
 
 def resolve_links(subject: Subject, workspace: PurePath) -> Subject:
-    """The subject with what its path leads to as one more part, where that is another path."""
+    """The subject with the resolved path as a further part, if it differs from the path."""
     if subject.problem is not None or len(subject.parts) != 1:
         return subject
     raw = subject.parts[0].text
@@ -43,7 +43,7 @@ def resolve_links(subject: Subject, workspace: PurePath) -> Subject:
 
 
 def _walk(root: str, path: str) -> tuple[str, bool]:
-    """The path without links, and whether a file is there that has more names. Raises _Lost."""
+    """The path without links, and whether its file has several hard links. Raises _UnresolvablePath."""
     pending, resolved = path.split("/")[::-1], list[str]()
     links = lookups = 0
     has_hard_links = False
@@ -71,7 +71,7 @@ def _walk(root: str, path: str) -> tuple[str, bool]:
 
 
 def _status(full_path: str) -> os.stat_result | None:
-    """None where nothing is. Raises _Lost."""
+    """None if nothing exists there. Raises _UnresolvablePath."""
     try:
         return os.lstat(full_path)
     except (FileNotFoundError, NotADirectoryError):

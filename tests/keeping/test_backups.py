@@ -197,8 +197,8 @@ def test_a_backup_that_opens_no_provider_key_is_not_made(make: Any, tmp_path: Pa
     here = make(kind, "here", secret=SECRET)
     initialise(here)
     fill(here)
-    another = "sealed with another"
-    for secret, said in (("", "not set here"), ("short", another), ("x" * 32, another)):
+    another = "encrypted with a different app.secret_key"
+    for secret, said in (("", "secret_key is not set"), ("short", another), ("x" * 32, another)):
         here.configured_secret = secret
         with pytest.raises(LuxxError, match=said):
             create_backup(here, tmp_path / "backup.zip")
@@ -223,7 +223,7 @@ def test_a_restore_that_no_server_could_start_after_is_refused(make: Any, tmp_pa
     backup = (tmp_path / "backup.zip").read_bytes()
     (tmp_path / "empty.zip").write_bytes(changed(backup, "secret_key", b""))
     there.configured_secret = "short"
-    with pytest.raises(LuxxError, match="has 5 bytes and needs 32"):
+    with pytest.raises(LuxxError, match="has 5 bytes, but needs 32"):
         restore(there, tmp_path / "backup.zip")
     there.configured_secret = ""
     with pytest.raises(LuxxError, match=r"app\.secret_key"):
@@ -232,7 +232,7 @@ def test_a_restore_that_no_server_could_start_after_is_refused(make: Any, tmp_pa
     assert not there.secret_file.exists()
     there.configured_secret = SECRET
     notes = restore(there, tmp_path / "empty.zip").notes
-    assert any(note.startswith("1 provider keys were sealed") for note in notes)
+    assert any(note.startswith("1 provider keys were encrypted") for note in notes)
 
 
 @pytest.mark.heavy

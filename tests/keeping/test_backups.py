@@ -169,7 +169,7 @@ def test_an_archive_is_never_written_over(make: Any, tmp_path: Path) -> None:
     here = make("sqlite", "here")
     initialise(here)
     (tmp_path / "backup.zip").write_text("dear to somebody")
-    with pytest.raises(LuxxError, match="is there already"):
+    with pytest.raises(LuxxError, match="already exists"):
         create_backup(here, tmp_path / "backup.zip")
     assert (tmp_path / "backup.zip").read_text() == "dear to somebody"
     assert [name for name in os.listdir(tmp_path) if "partial" in name] == []
@@ -210,7 +210,7 @@ def test_a_backup_that_opens_no_provider_key_is_not_made(make: Any, tmp_path: Pa
             id=4, user_id=1, tenant_id=1, name="q", provider_type="openai", created_at=utc_now(),
             updated_at=utc_now(), api_key=Vault("y" * 32).seal(KEY, identity=key_identity(4)),
         ))  # fmt: skip
-    (note,) = [each for each in create_backup(here, tmp_path / "backup.zip").left_out if "sealed" in each]
+    (note,) = [each for each in create_backup(here, tmp_path / "backup.zip").left_out if "encrypted" in each]
     assert note.startswith("1 provider keys")
 
 

@@ -149,8 +149,8 @@ def record_password_change(session: Session, user: UserView, action: Action, act
 
 def check_tenant(session: Session, tenant_id: int) -> None:
     """Raises NotFound for a tenant that does not exist."""
-    known = session.get(Tenant, tenant_id, with_for_update={"read": True})
-    if known is None:
+    tenant = session.get(Tenant, tenant_id, with_for_update={"read": True})
+    if tenant is None:
         raise NotFound(f"there is no tenant {tenant_id}", kind="tenant_not_found")
 
 

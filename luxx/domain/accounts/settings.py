@@ -1,4 +1,4 @@
-"""A user's defaults for new conversations (USER_SETTINGS)."""
+"""A user's defaults for new conversations."""
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime

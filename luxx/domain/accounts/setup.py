@@ -1,7 +1,7 @@
 """The one-time address that sets the first administrator's password while it is the published default.
 
 Its secret is a signed token, bound to the hash of the password that it replaces: it becomes invalid once any
-password is set, and every server of the database accepts it. `api/setup.py` serves the page.
+password is set, and every server of the database accepts it. `api/routes/setup.py` serves the page.
 """
 
 import hashlib

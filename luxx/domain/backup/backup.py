@@ -165,7 +165,7 @@ def create_backup(data_paths: DataPaths, path: Path) -> Manifest:
     with new_file(path) as file, ArchiveWriter(file) as archive:
         with data_paths.snapshot() as connection:
             rows = _write_tables(connection, archive)
-            key_notes = _foreign_key_notes(connection, key)
+            key_notes = _undecryptable_key_notes(connection, key)
         secret = archive.put(SECRET_MEMBER, key.encode())
         workspaces, left_out = _write_workspaces(data_paths, rows.users, archive, path.parent)
         manifest = Manifest(
@@ -203,16 +203,16 @@ def _write_tables(connection: Connection, archive: ArchiveWriter) -> _TableConte
     return _TableContents(step=step, tables=parts, sequences=sequences_of(connection, names), users=users)
 
 
-def _foreign_key_notes(connection: Connection, key: str) -> list[str]:
+def _undecryptable_key_notes(connection: Connection, key: str) -> list[str]:
     """Notes on provider keys that this secret does not decrypt. Raises LuxxError if it decrypts none."""
     sealed = connection.scalars(text("SELECT api_key FROM llm_providers WHERE api_key != ''")).all()
     vault = Vault(key)
-    foreign_count = sum(vault.needs_resealing(str(each)) for each in sealed)
-    if not foreign_count:
+    undecryptable = sum(vault.needs_resealing(str(each)) for each in sealed)
+    if not undecryptable:
         return []
-    if foreign_count == len(sealed):
+    if undecryptable == len(sealed):
         raise LuxxError(f"the provider keys are encrypted with a different app.secret_key; {SECRET_HINT}")
-    return [f"{foreign_count} provider keys are encrypted with another secret, which is not in the backup"]
+    return [f"{undecryptable} provider keys are encrypted with another secret, which is not in the backup"]
 
 
 def _step(connection: Connection) -> str:

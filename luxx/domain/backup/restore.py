@@ -40,7 +40,7 @@ from luxx.providers.models import ProviderRow, ServerValueRow
 from luxx.providers.secret_check import SECRET_CHECK
 from luxx.providers.service import key_identity
 
-MOST_SECRET = 64 * 1024
+MAX_SECRET_BYTES = 64 * 1024
 WORKSPACE = re.compile(r"[0-9a-f]{64}")
 """The name of a user's folder."""
 
@@ -71,7 +71,7 @@ def restore(data_paths: DataPaths, path: Path, *, replace: bool = False) -> Rest
             )
         _check_disk_space(data_paths, manifest)
         archive.verify(manifest.members)
-        secret = archive.read(manifest.secret, MOST_SECRET).decode("utf-8", "replace")
+        secret = archive.read(manifest.secret, MAX_SECRET_BYTES).decode("utf-8", "replace")
         _check_secret(data_paths, secret)
         name = secrets.token_hex(6)
         with staged_database(data_paths, name) as staged_db:

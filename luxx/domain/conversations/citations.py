@@ -8,7 +8,7 @@ import msgspec
 
 from luxx.wire.step import MAX_URL, Source, domain_of, source_of
 
-MOST_CITATIONS = 100
+MAX_CITATIONS = 100
 
 _MARK = '"sources":[{'
 _ESCAPED_MARK = '\\"sources\\":[{'
@@ -69,7 +69,7 @@ def citations_in(stored: str) -> list[Citation]:
             domain = domain_of(source.url)
             if len(source.url) > MAX_URL or not domain or source.url in citations:
                 continue
-            if len(citations) == MOST_CITATIONS:
+            if len(citations) == MAX_CITATIONS:
                 return list(citations.values())
             normalized = source_of(source.url, source.title or domain, source.snippet)
             citations[source.url] = Citation(

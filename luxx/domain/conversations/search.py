@@ -64,12 +64,12 @@ def _find(also: str) -> dict[str, TextClause]:
     lite, postgres = also.format("search_index.rowid"), also.format("search_texts.id")
     return {
         "sqlite": text(
-            "SELECT rowid FROM search_index WHERE search_index MATCH :wanted "
-            f"{lite} ORDER BY rowid DESC LIMIT :most"
+            "SELECT rowid FROM search_index WHERE search_index MATCH :expression "
+            f"{lite} ORDER BY rowid DESC LIMIT :max_hits"
         ),
         "postgresql": text(
-            "SELECT id FROM search_texts WHERE words @@ CAST(:wanted AS tsquery) "
-            f"{postgres} ORDER BY id DESC LIMIT :most"
+            "SELECT id FROM search_texts WHERE words @@ CAST(:expression AS tsquery) "
+            f"{postgres} ORDER BY id DESC LIMIT :max_hits"
         ),
     }
 
@@ -207,7 +207,7 @@ def _match_expression(
 
 def _ids(connection: Connection, statement: TextClause, expression: str) -> list[int]:
     """The newest ids, at most one more than MAX_HITS."""
-    return list(connection.execute(statement, {"wanted": expression, "most": MAX_HITS + 1}).scalars())
+    return list(connection.execute(statement, {"expression": expression, "max_hits": MAX_HITS + 1}).scalars())
 
 
 def _expression(dialect: str, terms: list[Term]) -> str:

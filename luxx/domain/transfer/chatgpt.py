@@ -82,17 +82,15 @@ def read_message(message: JsonObject, losses: Losses) -> ChatGptMessage:
     if role == "tool":
         text = _text(content, losses)
         return ChatGptMessage(
-            kind=ChatGptKind.RESULT, text=text, name=tool_name(author), is_error=kind == "system_error"
+            kind=ChatGptKind.RESULT,
+            text=text,
+            name=valid_name(author.get("name")),
+            is_error=kind == "system_error",
         )
     if role != "assistant":
         losses.add("messages of an unknown author")
         return NOTHING
     return _assistant(message, content, losses)
-
-
-def tool_name(author: JsonObject) -> str:
-    """The name of the tool that wrote a message."""
-    return valid_name(author.get("name"))
 
 
 def valid_name(name: Any) -> str:
@@ -252,36 +250,31 @@ class _Tree:
         order = self._parents_first()
         branches: dict[str | None, int] = {}
         for key in order:
-            if self._is_kept(key):
+            if key in self._kept:
                 parent = self._kept_parent(key)
                 branches[parent] = branches.get(parent, 0) + 1
         writers: dict[str, StepWriter] = {}
-        made: dict[str, DraftMessage] = {}
+        messages_by_key: dict[str, DraftMessage] = {}
         for key in order:
             message_read = self._read[key]
             if message_read.kind == ChatGptKind.INSTRUCTIONS:
                 self._add_instructions(message_read.text)
-            if not self._is_kept(key):
+            if key not in self._kept:
                 continue
-            parent = self._kept_parent(key)
+            parent, is_users = self._kept_parent(key), self._is_users(key)
             message_key = None if parent is None else self._message_keys[parent]
-            if (
-                message_key is None
-                or self._is_users(key)
-                or message_key not in writers
-                or branches[parent] > 1
-            ):
+            if message_key is None or is_users or message_key not in writers or branches[parent] > 1:
                 message_key = key
-                made[key] = self._start_message(key, parent)
-                if not self._is_users(key):
+                messages_by_key[key] = self._start_message(key, parent)
+                if not is_users:
                     writers[key] = StepWriter()
             self._message_keys[key] = message_key
-            if not self._is_users(key):
-                self._add_step(key, writers[message_key], made[message_key])
-        for key, message in made.items():
+            if not is_users:
+                self._add_step(key, writers[message_key], messages_by_key[message_key])
+        for key, message in messages_by_key.items():
             if key in writers:
                 message.steps = writers[key].steps
-        self.messages = list(made.values())
+        self.messages = list(messages_by_key.values())
 
     def _add_instructions(self, text: str) -> None:
         """Adds each text once, up to the length of a system prompt."""
@@ -293,11 +286,7 @@ class _Tree:
         """The message that contains the node, or else the nearest kept one above it."""
         if not isinstance(key, str) or key not in self._nodes:
             return None
-        return (
-            self._message_keys.get(key)
-            if self._is_kept(key)
-            else self._message_keys.get(self._kept_parent(key) or "")
-        )
+        return self._message_keys.get(key if key in self._kept else self._kept_parent(key) or "")
 
     def newest(self) -> str | None:
         return self.messages[-1].key if self.messages else None
@@ -305,9 +294,6 @@ class _Tree:
     def _read_node(self, node: JsonObject) -> ChatGptMessage:
         message = node.get("message")
         return read_message(object_of(message), self._losses) if isinstance(message, dict) else NOTHING
-
-    def _is_kept(self, key: str) -> bool:
-        return key in self._kept
 
     def _has_something(self, key: str) -> bool:
         message_read = self._read[key]
@@ -361,7 +347,7 @@ class _Tree:
         again."""
         skipped: list[str] = []
         parent = self._parents[key]
-        while parent is not None and parent in self._nodes and not self._is_kept(parent):
+        while parent is not None and parent in self._nodes and parent not in self._kept:
             skipped.append(parent)
             parent = self._parents[parent]
         kept_parent = parent if parent is not None and parent in self._nodes else None
@@ -373,11 +359,9 @@ class _Tree:
         is_users = self._is_users(key)
         files = self._files(key)
         self._losses.add("attached files", len(files))
-        text = (
-            message_read.text
-            if message_read.text.strip()
-            else ", ".join(_names(files, self._losses)) or WITHOUT_TEXT
-        )
+        text = message_read.text
+        if not text.strip():
+            text = ", ".join(_names(files, self._losses)) or WITHOUT_TEXT
         return DraftMessage(
             key=key,
             parent=None if parent is None else self._message_keys[parent],

@@ -122,13 +122,13 @@ def _time(moment: datetime) -> str:
 ROWS_AT_ONCE = 100
 
 _messages = table_of(MessageRow)
-_all = (
+_by_conversation = (
     select(_messages)
     .where(_messages.c.conversation_id == bindparam("b_id"))
     .order_by(_messages.c.id)
     .execution_options(yield_per=ROWS_AT_ONCE)
 )
-_some = select(MessageRow).where(MessageRow.id.in_(bindparam("b_ids", expanding=True)))
+_by_ids = select(MessageRow).where(MessageRow.id.in_(bindparam("b_ids", expanding=True)))
 _count = select(func.count()).where(_messages.c.conversation_id == bindparam("b_id"))
 _encode = msgspec.json.Encoder().encode
 _replay = msgspec.json.Decoder(list[dict[str, Any]])
@@ -150,7 +150,7 @@ def write_json(session: Session, caller: Caller, conversation_id: str, file: IO[
     file.write(_encode(header_fields)[:-1] + b',"messages":[')
     separator = b""
     connection = session.connection()
-    for message in connection.execute(_all, {"b_id": row.id}):
+    for message in connection.execute(_by_conversation, {"b_id": row.id}):
         file.write(separator + _encode(_exported(connection, message)))
         separator = b","
     file.write(b"]}")
@@ -165,7 +165,7 @@ def write_markdown(session: Session, caller: Caller, conversation_id: str, file:
     file.write(heading_of(conversation, total - len(ids)).encode())
     for start in range(0, len(ids), ROWS_AT_ONCE):
         page_ids = ids[start : start + ROWS_AT_ONCE]
-        rows = {row.id: row for row in session.scalars(_some, {"b_ids": page_ids})}
+        rows = {row.id: row for row in session.scalars(_by_ids, {"b_ids": page_ids})}
         for id_ in page_ids:
             file.write(message_text(message_view(rows[id_])).encode())
         session.expunge_all()

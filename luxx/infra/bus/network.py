@@ -18,10 +18,10 @@ import structlog
 from luxx.infra.bus.core import MessageHandler, PayloadFactory
 from luxx.infra.observe import Metrics, redact
 
-MOST_WAITING = 4_000_000
+MAX_QUEUED_BYTES = 4_000_000
 """Maximum bytes kept for one receiver; a single message may be longer."""
 
-MOST_AT_ONCE = 256_000
+MAX_BATCH_BYTES = 256_000
 """Approximate bytes per batch; the rest waits for the next one."""
 
 OutboxMessage = tuple[str, bytes]
@@ -48,19 +48,19 @@ class Outbox:
     def __init__(self, on_drop: Callable[[int], None]) -> None:
         self.filled = asyncio.Event()
         self._on_drop = on_drop
-        self._waiting: dict[str | None, _ReceiverQueue] = {}
+        self._queues: dict[str | None, _ReceiverQueue] = {}
         self._later: deque[tuple[str, PayloadFactory, str | None]] = deque()
 
     def put(self, topic: str, payload: bytes, to: str | None) -> None:
         """Adds a message for one receiver, or for all (None)."""
-        waiting = self._waiting.get(to)
-        if waiting is None:
-            waiting = self._waiting[to] = _ReceiverQueue()
-        waiting.messages.append((topic, payload))
-        waiting.size += len(payload)
+        queue = self._queues.get(to)
+        if queue is None:
+            queue = self._queues[to] = _ReceiverQueue()
+        queue.messages.append((topic, payload))
+        queue.size += len(payload)
         dropped = 0
-        while waiting.size > MOST_WAITING and len(waiting.messages) > 1:
-            waiting.size -= len(waiting.messages.popleft()[1])
+        while queue.size > MAX_QUEUED_BYTES and len(queue.messages) > 1:
+            queue.size -= len(queue.messages.popleft()[1])
             dropped += 1
         if dropped:
             self._on_drop(dropped)
@@ -73,9 +73,9 @@ class Outbox:
 
     def take_batch(self) -> list[tuple[str | None, bytes]]:
         """Receivers, and for each the encoded list of its messages; clears `filled` if nothing is left."""
-        bytes_left = MOST_AT_ONCE
+        bytes_left = MAX_BATCH_BYTES
         taken: dict[str | None, list[OutboxMessage]] = {}
-        for to in list(self._waiting):
+        for to in list(self._queues):
             bytes_left -= self._take_for(to, taken.setdefault(to, []), bytes_left)
             if bytes_left <= 0:
                 break
@@ -88,26 +88,26 @@ class Outbox:
             if payload:
                 taken.setdefault(to, []).append((topic, payload))
                 bytes_left -= len(payload)
-        if not self._waiting and not self._later:
+        if not self._queues and not self._later:
             self.filled.clear()
         return [(to, _encode(messages)) for to, messages in taken.items() if messages]
 
     def clear_messages(self) -> None:
         """Drops the messages; payloads still to be made stay."""
-        self._waiting.clear()
+        self._queues.clear()
         if not self._later:
             self.filled.clear()
 
     def _take_for(self, to: str | None, taken: list[OutboxMessage], bytes_left: int) -> int:
-        waiting = self._waiting[to]
+        queue = self._queues[to]
         size = 0
-        while waiting.messages and size < bytes_left:
-            message = waiting.messages.popleft()
+        while queue.messages and size < bytes_left:
+            message = queue.messages.popleft()
             size += len(message[1])
             taken.append(message)
-        waiting.size -= size
-        if not waiting.messages:
-            del self._waiting[to]
+        queue.size -= size
+        if not queue.messages:
+            del self._queues[to]
         return size
 
 
@@ -120,7 +120,7 @@ def _make_payload(topic: str, make_payload: PayloadFactory) -> bytes:
         return b""
 
 
-MOST_SENDERS = 1_000
+MAX_SENDERS = 1_000
 """Maximum senders with an unfinished message; the oldest is dropped, so that dead senders do not accumulate.
 """
 
@@ -140,20 +140,20 @@ _messages = msgspec.msgpack.Decoder(list[tuple[str, bytes]]).decode
 
 
 class PacketSplitter:
-    """Splits the messages of one sender. `most`: maximum bytes of a packet; None: no limit."""
+    """Splits the messages of one sender. `max_bytes`: maximum bytes of a packet; None: no limit."""
 
-    def __init__(self, sender: str, most: int | None = None) -> None:
+    def __init__(self, sender: str, max_bytes: int | None = None) -> None:
         self._sender = sender
-        self._most = None if most is None else most - len(sender) - 32
+        self._max_piece = None if max_bytes is None else max_bytes - len(sender) - 32
         self._number = 0
 
     def split(self, body: bytes) -> list[bytes]:
         """The packets that carry `body`, to be sent in this order."""
         self._number += 1
-        most = self._most or max(1, len(body))
-        pieces = range(0, max(1, len(body)), most)
+        max_bytes = self._max_piece or max(1, len(body))
+        pieces = range(0, max(1, len(body)), max_bytes)
         return [
-            _encode(Packet(self._sender, self._number, at, len(pieces), body[start : start + most]))
+            _encode(Packet(self._sender, self._number, at, len(pieces), body[start : start + max_bytes]))
             for at, start in enumerate(pieces)
         ]
 
@@ -181,7 +181,7 @@ class PacketAssembler:
         pieces.append(packet)
         if len(pieces) == packet.of:
             return packet.sender, _messages(b"".join(part.piece for part in pieces))
-        while len(self._partial) >= MOST_SENDERS:
+        while len(self._partial) >= MAX_SENDERS:
             self._partial.pop(next(iter(self._partial)))
         self._partial[packet.sender] = pieces
         return None
@@ -199,7 +199,7 @@ STEADY_SECONDS = 10.0
 class BusTransport(Protocol):
     """Carries packets. Any method may raise; the bus then closes the transport and opens it again."""
 
-    most: int | None
+    max_bytes: int | None
     """Maximum bytes of a packet; None: no limit."""
 
     async def open(self, process: str) -> None:
@@ -233,7 +233,7 @@ class NetworkBus:
         self._handlers: dict[str, list[MessageHandler]] = {}
         self._reconnect_handlers: list[Callable[[], None]] = []
         self._outbox = Outbox(metrics.bus_dropped_total.inc)
-        self._splitter = PacketSplitter(process, transport.most)
+        self._splitter = PacketSplitter(process, transport.max_bytes)
         self._assembler = PacketAssembler()
         self._idle = asyncio.Event()
         self._was_down = False

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CHANNEL = "luxx"
 """The channel of all processes; a process's own channel appends its name."""
 
-MOST_CHARACTERS = 7_900
+MAX_PAYLOAD_CHARACTERS = 7_900
 APPLICATION = "luxx bus"
 
 STATEMENT = b"luxx_notify"
@@ -33,7 +33,7 @@ PREPARE = (
 class PostgresqlTransport:
     """A transport (`luxx.infra.bus.network.BusTransport`) over the engine's database."""
 
-    most: int | None = MOST_CHARACTERS * 3 // 4
+    max_bytes: int | None = MAX_PAYLOAD_CHARACTERS * 3 // 4
 
     def __init__(self, engine: Engine) -> None:
         # The driver that the engine has loaded: psycopg is not installed for every database.

@@ -30,7 +30,7 @@ class RedisTransport:
     """A transport (`luxx.infra.bus.network.BusTransport`). `namespace` separates this installation from
     others."""
 
-    most: int | None = None
+    max_bytes: int | None = None
 
     def __init__(self, url: str, namespace: str) -> None:
         self._url = url

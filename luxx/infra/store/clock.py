@@ -44,7 +44,7 @@ def deletion_time(session: Session) -> datetime | None:
         logger.warning(
             "cleanup_skipped",
             reason="clocks disagree",
-            local_now=str(local_now),
+            local=str(local_now),
             database=str(database_value),
         )
         return None

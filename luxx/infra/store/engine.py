@@ -199,10 +199,10 @@ def _savepoint(connection: Connection, name: str) -> None:
     _execute_savepoint(connection, "SAVEPOINT", len(open_))
 
 
-def _leave_savepoint(statement: str, kept: int, connection: Connection, name: str) -> None:
+def _leave_savepoint(statement: str, keep_count: int, connection: Connection, name: str) -> None:
     open_: list[str] = connection.info[SAVEPOINTS]
     depth = open_.index(name) + 1
-    del open_[depth - 1 + kept :]
+    del open_[depth - 1 + keep_count :]
     _execute_savepoint(connection, statement, depth)
 
 
@@ -252,16 +252,16 @@ class Store:
         return await self._write(with_rows, work, self._priority_threads)
 
     async def _write(
-        self, form: WorkRunner, work: Callable[[Any], T], threads: ThreadPoolExecutor | None = None
+        self, runner: WorkRunner, work: Callable[[Any], T], threads: ThreadPoolExecutor | None = None
     ) -> T:
         started = time.perf_counter()
         if self._writer is None:
             loop = asyncio.get_running_loop()
-            pending = loop.run_in_executor(threads or self._threads, self._write_alone, form, work)
+            pending = loop.run_in_executor(threads or self._threads, self._write_alone, runner, work)
             value = await asyncio.shield(pending)
         else:
             waiter = LoopWaiter()
-            self._writer.submit(form, work, waiter)
+            self._writer.submit(runner, work, waiter)
             value = await waiter.future
         if self._on_write is not None:
             self._on_write(time.perf_counter() - started)
@@ -313,17 +313,17 @@ class Store:
         """Like `write_rows`, for a caller that runs in its own thread."""
         return self._write_now(with_rows, work)
 
-    def _write_now(self, form: WorkRunner, work: Callable[[Any], T]) -> T:
+    def _write_now(self, runner: WorkRunner, work: Callable[[Any], T]) -> T:
         if self._writer is None:
-            return self._write_alone(form, work)
+            return self._write_alone(runner, work)
         waiter = ThreadWaiter()
-        self._writer.submit(form, work, waiter)
+        self._writer.submit(runner, work, waiter)
         return cast("T", waiter.result())
 
-    def _write_alone(self, form: WorkRunner, work: Callable[[Any], T]) -> T:
+    def _write_alone(self, runner: WorkRunner, work: Callable[[Any], T]) -> T:
         try:
             with self.engine.begin() as connection:
-                return form(connection, work, in_savepoint=False)
+                return runner(connection, work, in_savepoint=False)
         except InternalError as error:
             if getattr(error.orig, "sqlstate", None) not in (IDLE_TIMEOUT_CODE, READ_ONLY_CODE):
                 raise

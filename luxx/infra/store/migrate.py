@@ -51,8 +51,8 @@ def _settings() -> AlembicConfig:
 
 
 def _check_known(scripts: ScriptDirectory, current: str | None) -> None:
-    known = {script.revision for script in scripts.walk_revisions()}
-    if current is not None and current not in known:
+    known_steps = {script.revision for script in scripts.walk_revisions()}
+    if current is not None and current not in known_steps:
         raise unknown_step_error(current)
 
 

@@ -28,8 +28,8 @@ MOST_PIECES = 16
 terms.
 """
 
-MOST_TERMS = 40
-MOST_TRIES = 500
+MAX_TERMS = 40
+MAX_CANDIDATES = 500
 """How many candidate positions of one term are tried in one text."""
 
 MAX_MATCH_LENGTH = 400
@@ -198,7 +198,7 @@ def terms_of(query: str) -> list[Term]:
     """The terms of a query, all of which must match: words, "phrases" in quotes, prefixes with a star*.
 
     All other characters count as blanks, so a query without letters and digits has no terms. A phrase of more
-    than `MOST_PIECES` words becomes several terms; terms past `MOST_TERMS` are ignored.
+    than `MOST_PIECES` words becomes several terms; terms past `MAX_TERMS` are ignored.
     """
     terms: dict[Term, None] = {}
     for quoted, star, bare in _TERM.findall(composed(query)):
@@ -206,7 +206,7 @@ def terms_of(query: str) -> list[Term]:
         for position, pieces_group in enumerate(groups, 1):
             is_last = position == len(groups)
             terms[_term(pieces_group, is_prefix=is_last and (bool(star) or bare.endswith("*")))] = None
-    return list(terms)[:MOST_TERMS]
+    return list(terms)[:MAX_TERMS]
 
 
 def _groups(pieces: list[str]) -> Iterator[tuple[str, ...]]:
@@ -246,11 +246,11 @@ class TermMatcher:
         self._any = re.compile("|".join(f"(?:{term.pattern()})" for term in terms))
 
     def first(self, folded: str) -> int | None:
-        """The position of the first term; None if there is none, or none within MOST_TRIES candidates."""
+        """The position of the first term; None if there is none, or none within MAX_CANDIDATES candidates."""
         end = len(folded)
         for piece, pattern in self._terms:
             at = folded.find(piece, 0, end)
-            for _ in range(MOST_TRIES):
+            for _ in range(MAX_CANDIDATES):
                 if at < 0:
                     break
                 if pattern.match(folded, at):

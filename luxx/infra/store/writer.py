@@ -166,11 +166,11 @@ class GroupWriter:
         self._closed = False
         self._thread.start()
 
-    def submit(self, form: WorkRunner, work: Callable[[Any], Any], waiter: Waiter) -> None:
+    def submit(self, runner: WorkRunner, work: Callable[[Any], Any], waiter: Waiter) -> None:
         """Queues the work and resolves `waiter` once it is on disk. Raises RuntimeError after `close`."""
         if self._closed:
             raise RuntimeError(CLOSED)
-        self._queue.put((form, work, waiter))
+        self._queue.put((runner, work, waiter))
 
     def close(self) -> None:
         self._closed = True
@@ -217,8 +217,8 @@ class GroupWriter:
             connection = self._connections.current()
             with connection.begin():
                 is_only = len(group) == 1
-                for form, work, waiter in group:
-                    outcomes.append((waiter, *_run_one(connection, form, work, is_only_write=is_only)))
+                for runner, work, waiter in group:
+                    outcomes.append((waiter, *_run_one(connection, runner, work, is_only_write=is_only)))
         except BaseException as error:
             failure: BaseException = error
             if isinstance(error, sqlite3.Error):
@@ -261,12 +261,12 @@ def with_rows(connection: Connection, work: RowWork[T], *, in_savepoint: bool) -
 
 
 def _run_one(
-    connection: Connection, form: WorkRunner, work: Callable[[Any], Any], *, is_only_write: bool
+    connection: Connection, runner: WorkRunner, work: Callable[[Any], Any], *, is_only_write: bool
 ) -> tuple[Any, BaseException | None]:
     """One write of a group. The only write of a group owns the transaction; others run in a savepoint, so
     that a failure stays their own."""
     try:
-        return form(connection, work, in_savepoint=not is_only_write), None
+        return runner(connection, work, in_savepoint=not is_only_write), None
     except BaseException as error:
         driver: Any = connection.connection.driver_connection
         if is_only_write or not driver.in_transaction:

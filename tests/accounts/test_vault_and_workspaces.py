@@ -154,7 +154,7 @@ def test_a_link_instead_of_a_workspace_is_refused(tmp_path):
     elsewhere.mkdir()
     workspaces = Workspaces(str(root))
     workspaces.path_of(7).symlink_to(elsewhere)
-    with pytest.raises(Unavailable, match="directory of its own"):
+    with pytest.raises(Unavailable, match="a link is not allowed"):
         workspaces.prepare(7)
 
 

@@ -169,7 +169,7 @@ def test_an_archive_is_never_written_over(make: Any, tmp_path: Path) -> None:
     here = make("sqlite", "here")
     initialise(here)
     (tmp_path / "backup.zip").write_text("dear to somebody")
-    with pytest.raises(LuxxError, match="is there already"):
+    with pytest.raises(LuxxError, match="already exists"):
         create_backup(here, tmp_path / "backup.zip")
     assert (tmp_path / "backup.zip").read_text() == "dear to somebody"
     assert [name for name in os.listdir(tmp_path) if "partial" in name] == []
@@ -197,8 +197,8 @@ def test_a_backup_that_opens_no_provider_key_is_not_made(make: Any, tmp_path: Pa
     here = make(kind, "here", secret=SECRET)
     initialise(here)
     fill(here)
-    another = "sealed with another"
-    for secret, said in (("", "not set here"), ("short", another), ("x" * 32, another)):
+    another = "encrypted with a different app.secret_key"
+    for secret, said in (("", "secret_key is not set"), ("short", another), ("x" * 32, another)):
         here.configured_secret = secret
         with pytest.raises(LuxxError, match=said):
             create_backup(here, tmp_path / "backup.zip")
@@ -210,7 +210,7 @@ def test_a_backup_that_opens_no_provider_key_is_not_made(make: Any, tmp_path: Pa
             id=4, user_id=1, tenant_id=1, name="q", provider_type="openai", created_at=utc_now(),
             updated_at=utc_now(), api_key=Vault("y" * 32).seal(KEY, identity=key_identity(4)),
         ))  # fmt: skip
-    (note,) = [each for each in create_backup(here, tmp_path / "backup.zip").left_out if "sealed" in each]
+    (note,) = [each for each in create_backup(here, tmp_path / "backup.zip").left_out if "encrypted" in each]
     assert note.startswith("1 provider keys")
 
 
@@ -223,7 +223,7 @@ def test_a_restore_that_no_server_could_start_after_is_refused(make: Any, tmp_pa
     backup = (tmp_path / "backup.zip").read_bytes()
     (tmp_path / "empty.zip").write_bytes(changed(backup, "secret_key", b""))
     there.configured_secret = "short"
-    with pytest.raises(LuxxError, match="has 5 bytes and needs 32"):
+    with pytest.raises(LuxxError, match="has 5 bytes, but needs 32"):
         restore(there, tmp_path / "backup.zip")
     there.configured_secret = ""
     with pytest.raises(LuxxError, match=r"app\.secret_key"):
@@ -232,7 +232,7 @@ def test_a_restore_that_no_server_could_start_after_is_refused(make: Any, tmp_pa
     assert not there.secret_file.exists()
     there.configured_secret = SECRET
     notes = restore(there, tmp_path / "empty.zip").notes
-    assert any(note.startswith("1 provider keys were sealed") for note in notes)
+    assert any(note.startswith("1 provider keys were encrypted") for note in notes)
 
 
 @pytest.mark.heavy

@@ -112,11 +112,11 @@ def test_a_newer_format_and_a_newer_database_are_refused_with_what_to_install(
 
 
 def test_other_files_are_refused(there: DataPaths, good: bytes) -> None:
-    refused(there, b"", "no whole ZIP")
-    refused(there, b"PK\x03\x04 nothing", "no whole ZIP")
-    refused(there, packed({"a": b"b"}), "no archive of Luxx")
+    refused(there, b"", "not a complete ZIP")
+    refused(there, b"PK\x03\x04 nothing", "not a complete ZIP")
+    refused(there, packed({"a": b"b"}), "not a Luxx archive")
     refused(there, with_manifest(good, format="luxx.user"), "luxx.backup")
-    refused(there, packed(members_of(good) | {"more": b"x"}), "other files")
+    refused(there, packed(members_of(good) | {"more": b"x"}), "not those that its manifest names")
     refused(there, packed({"manifest.json": b"[" * 100_000}), "manifest")
     refused(there, packed({"manifest.json": b'{"format":"luxx.backup","version":1}'}), "manifest")
 
@@ -124,7 +124,9 @@ def test_other_files_are_refused(there: DataPaths, good: bytes) -> None:
 @pytest.mark.heavy
 def test_rows_that_are_not_what_the_manifest_says_are_refused(there: DataPaths, good: bytes) -> None:
     users = members_of(good)["tables/users.jsonl"]
-    refused(there, packed(members_of(good) | {"tables/users.jsonl": users + b"\n"}), "not what the manifest")
+    refused(
+        there, packed(members_of(good) | {"tables/users.jsonl": users + b"\n"}), "does not match the manifest"
+    )
     refused(there, changed(good, "tables/users.jsonl", users + users), "users")
     refused(there, changed(good, "tables/users.jsonl", b"[1]\n"), "users that cannot be read")
     refused(there, changed(good, "tables/users.jsonl", b'{"a":1}\n'), "users that cannot be read")
@@ -166,7 +168,7 @@ def test_an_archive_that_unpacks_to_more_than_it_says_is_read_no_further(
 ) -> None:
     bomb = packed(members_of(good) | {"workspaces/1.tar": bytes(300_000_000)})
     assert len(bomb) < 10_000_000
-    refused(there, bomb, r"workspaces/1\.tar is not what")
+    refused(there, bomb, r"workspaces/1\.tar does not match")
 
 
 def tar_of(*entries: tuple[str, dict[str, Any]], content: bytes = b"x") -> bytes:

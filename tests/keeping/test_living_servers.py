@@ -152,7 +152,7 @@ def test_files_that_cannot_be_put_back_are_kept_and_named(
         real(source, target, **more)
 
     monkeypatch.setattr("os.replace", replace)
-    with pytest.raises(LuxxError, match=r"Input/output.*move what is in .*\.restore-\w+/replaced"):
+    with pytest.raises(LuxxError, match=r"Input/output.*move the content of .*\.restore-\w+/replaced"):
         restore(data_paths, tmp_path / "backup.zip", replace=True)
     monkeypatch.undo()
     assert files_of(data_paths)

@@ -123,7 +123,7 @@ def test_all_of_a_user_comes_to_another_server(here: DataPaths, there: DataPaths
     done = bring(there, tmp_path / "ann.zip")
     assert (done.username, done.report.conversations, done.report.messages) == ("ann", 1, 3)
     assert (done.projects, done.files) == (1, 4)
-    assert done.notes == [*made.left_out, "1 settings were kept as they are here"]
+    assert done.notes == [*made.left_out, "1 settings kept their present value"]
     assert "empty" in files_of(here)
     assert files_of(there) == files_of(here)
     rows = rows_of(there)
@@ -160,7 +160,7 @@ def test_a_second_import_comes_beside_the_first(here: DataPaths, there: DataPath
     bring(there, tmp_path / "ann.zip")
     before = files_of(there)
     done = bring(there, tmp_path / "ann.zip")
-    assert "4 files have another name here, because theirs was taken" in done.notes
+    assert "4 files got another name, because theirs was taken" in done.notes
     left_out = "the composition lists was left out: the name is taken, or there are too many"
     assert left_out in done.notes
     assert len(rows_of(there)["tool_compositions"]) == 1
@@ -192,7 +192,7 @@ def test_what_cannot_come_in_whole_leaves_nothing(here: DataPaths, there: DataPa
     refused(there, path, r"files\.quota_mb", quota_mb=1)
     refused(there, path, r"conversations\.json unpacks to", quota_mb=0.000001, max_upload_mb=0.000001)
     path.write_bytes(good[:-1000])
-    refused(there, path, "no whole ZIP")
+    refused(there, path, "not a complete ZIP")
     for member, content in (
         ("conversations.json", b'[{"format":"luxx.conversation","version":1'),
         ("conversations.json", b"nothing"),

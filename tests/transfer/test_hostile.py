@@ -159,8 +159,8 @@ def test_circles_missing_parents_and_several_roots_keep_every_text(ann: ApiClien
             assert message["parent_id"] is None or message["parent_id"] in known
             known.add(message["id"])
     losses = lost(report)
-    assert losses["places of messages that went round in a circle"] == 2
-    assert losses["places of messages whose predecessor is missing"] == 1
+    assert losses["positions of messages in a cycle"] == 2
+    assert losses["positions of messages whose predecessor is missing"] == 1
     assert [len([m for m in messages if m["parent_id"] is None]) for messages in kept] == [1, 1, 2, 2]
 
 
@@ -215,7 +215,7 @@ def test_an_invalid_time_is_replaced_and_reported(ann: ApiClient, moment: Any) -
     other["mapping"]["a"]["message"]["create_time"] = moment
     report = import_data(ann, [one, other])
     assert report["conversations"] == 2
-    assert lost(report)["times that make no sense"] == 5
+    assert lost(report)["invalid times"] == 5
     for conversation_id in report["conversation_ids"]:
         assert [message["created_at"] for message in path_of(ann, conversation_id)]
 
@@ -238,7 +238,7 @@ def test_a_title_of_a_megabyte_and_a_text_of_ten_are_cut(ann: ApiClient) -> None
     assert {loss["conversation"] for loss in report["lost"]} == {"x" * 300}
     assert lost(report) == {
         "text past 4,000,000 characters": 2,
-        "text of a person's message past 1,000,000 characters": 1,
+        "text of a user's message past 1,000,000 characters": 1,
     }
     ann.good("DELETE", f"/conversations/{made}")
 
@@ -321,4 +321,4 @@ def test_the_limits_of_the_configuration_hold(small: ServerProcess) -> None:
 def test_nothing_of_all_this_was_a_mistake_of_the_server(server: ServerProcess, ann: ApiClient) -> None:
     ann.good("GET", "/auth/me")
     assert "request_broke" not in server.output
-    assert "import_reader_broke" not in server.output
+    assert "import_reader_failed" not in server.output

@@ -13,8 +13,8 @@ from luxx.domain.files.attachments import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGE
 from transfer.files import everything, import_data, lost, path_of, refused
 
 Json = dict[str, Any]
-NONE = {"attached images that are none": 1}
-PAST = "attached images past what a message takes"
+NONE = {"attachments that are not images": 1}
+PAST = "attached images past the limit of a message"
 
 
 def text_of(data: bytes) -> str:
@@ -184,4 +184,4 @@ def test_images_count_toward_what_a_person_may_bring(tmp_path: Any) -> None:
 def test_none_of_it_was_a_mistake_of_the_server(server: ServerProcess, ann: ApiClient) -> None:
     ann.good("GET", "/auth/me")
     assert "request_broke" not in server.output
-    assert "import_reader_broke" not in server.output
+    assert "import_reader_failed" not in server.output

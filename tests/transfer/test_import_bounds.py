@@ -59,12 +59,12 @@ def test_a_persons_message_is_cut_to_what_can_be_sent(ann: ApiClient) -> None:
         ),
     )
     assert lost(report) == {
-        "text of a person's message past 1,000,000 characters": 1,
+        "text of a user's message past 1,000,000 characters": 1,
         "attached files past 20": 1,
         "names of attached files past 255 characters": 1,
         "extensions of attached files past 20 characters": 1,
         "attached text past 2,000,000 characters": 1,
-        "messages in which nothing can be seen": 1,
+        "messages without visible text": 1,
     }
     said, silent = tree(ann, report["conversation_ids"][0])
     assert said["text"] == "t" * MAX_MESSAGE_TEXT
@@ -103,7 +103,7 @@ def test_a_step_that_no_run_would_have_stored_is_left_out(ann: ApiClient, step: 
         {"id": "step-1", "index": 1, "type": "text", "content": "b"},
     ]
     report = import_data(ann, document({"role": "assistant", "steps": steps}))
-    assert lost(report) == {"steps with a name or arguments past what is stored": 1}
+    assert lost(report) == {"steps with a name or arguments that are too long": 1}
     (said,) = tree(ann, report["conversation_ids"][0])
     assert [(each["index"], each["content"]) for each in said["steps"]] == [(0, "b")]
 

@@ -1,6 +1,7 @@
-"""What administrators do with users: list, add, change, reset a password, delete.
+"""What administrators and the command line do with users: list, add, change, reset a password, delete.
 
-An operator administers everybody, the ADMIN of another tenant that tenant: others' users are not there.
+An operator administers every user. The ADMIN of another tenant administers that tenant: users of other
+tenants are not found.
 """
 
 import asyncio
@@ -40,7 +41,7 @@ from luxx.wire.tool import CommandPermission
 
 
 class NewAccount(msgspec.Struct, frozen=True, kw_only=True):
-    """A user to be added; `tenant_id` None is the caller's own."""
+    """A user to add; without `tenant_id` in the caller's own tenant."""
 
     username: str
     password: str
@@ -67,14 +68,14 @@ class Administration:
         self._passwords = passwords
         self._workspaces = workspaces
         self._changes = changes
-        self._departure = offboarding
+        self._offboarding = offboarding
         self._stop_runs = stop_runs
         self._clock = clock
 
     async def list_users(
         self, caller: Caller, filters: UserFilter, *, page: int, page_size: int
     ) -> tuple[list[UserView], int]:
-        """Those the caller administers, newest first, and how many match."""
+        """The users whom the caller administers, newest first, and the number of matches."""
         caller.require(CommandPermission.ADMIN)
         filters = msgspec.structs.replace(filters, tenant_id=_tenant_filter(caller, filters.tenant_id))
         return await self._store.read(
@@ -112,14 +113,14 @@ class Administration:
         return await self._store.write(work)
 
     async def update_user(self, caller: Caller, user_id: int, change: UserChange) -> UserView:
-        """Sets what is given. Whoever is disabled or moved loses sign-ins and runs at once.
+        """Sets the given fields. A user who is disabled or moved loses their sign-ins and runs at once.
 
         Raises NotFound, or Conflict for the last administrator or a taken address.
         """
         caller.require(CommandPermission.ADMIN)
         if change.tenant_id is not UNSET:
             _tenant(caller, change.tenant_id)
-        now, offboarding = self._clock(), self._departure
+        now, offboarding = self._clock(), self._offboarding
 
         def work(session: Session):
             user = _managed_user(session, caller, user_id)
@@ -133,7 +134,7 @@ class Administration:
         return changed.user
 
     async def reset_password(self, caller: Caller, user_id: int, password: str) -> UserView:
-        """A password that the user must change at the next sign-in; all sign-ins of theirs end."""
+        """Sets a password that the user must change at the next sign-in; ends all their sign-ins."""
         caller.require(CommandPermission.ADMIN)
         if user_id == caller.user_id:
             raise Conflict("change your own password with POST /auth/password", kind="own_account")
@@ -155,17 +156,17 @@ class Administration:
         return reset
 
     async def delete_user(self, caller: Caller, user_id: int) -> None:
-        """Disables, stops what runs, then deletes the user with all that is theirs, files included.
+        """Disables the user, stops their runs, then deletes them with all their data, including files.
 
         Raises NotFound, or Conflict for the last administrator.
         """
-        # First they can begin nothing new; who is gone by then is also out of every open stream.
+        # Disabling first lets the user start nothing new and closes their open streams.
         await self.update_user(caller, user_id, UserChange(is_active=False))
         await self._stop_runs(user_id)
 
         def work(session: Session) -> None:
             user = _managed_user(session, caller, user_id)
-            delete_user(session, user, actor=caller.actor, offboarding=self._departure)
+            delete_user(session, user, actor=caller.actor, offboarding=self._offboarding)
 
         await self._store.write(work)
         self._changes.publish(AccountChange(user_id=user_id, because=RevocationReason.DELETED))
@@ -184,7 +185,7 @@ class Administration:
 
 
 def _tenant_filter(caller: Caller, tenant_id: int | None) -> int | None:
-    """The tenant to look into: any for operators, and all of them if none is named. Raises NotFound."""
+    """The tenant to filter by; None for an operator who named none: all tenants. Raises NotFound."""
     if caller.is_operator:
         return tenant_id
     return _tenant(caller, caller.tenant_id if tenant_id is None else tenant_id)
@@ -206,7 +207,7 @@ COMMAND_LINE = Actor(username="command line")
 
 
 class Operator:
-    """For the start of the server and the command line."""
+    """What the start of the server and the command line do with users; there is no caller."""
 
     def __init__(
         self,
@@ -221,14 +222,16 @@ class Operator:
         self._store = store
         self._passwords = passwords
         self._workspaces = workspaces
-        self._departure = offboarding
+        self._offboarding = offboarding
         self._stop_runs = stop_runs
         self._clock = clock
 
     async def ensure_first_user(self, admin_password: str | None = None) -> bool:
-        """Makes the default tenant and, if there is no user at all, `admin`; says whether it did.
+        """Creates the default tenant and, if there is no user, `admin`; returns whether it created the
+        user.
 
-        Without `admin_password` (LUXX_ADMIN_PASSWORD) it is the published default, flagged to be changed.
+        Without `admin_password` (LUXX_ADMIN_PASSWORD) the password is the published default, which must be
+        changed.
         """
         if await self._store.read(lambda session: session.scalar(select(User.id).limit(1))) is not None:
             return False
@@ -248,7 +251,7 @@ class Operator:
         except InvalidInput as error:
             raise ConfigError(f"LUXX_ADMIN_PASSWORD: {error.message}") from error
         except (Conflict, IntegrityError):
-            return False  # Another process started at the same moment and was first.
+            return False  # Another process that started at the same moment was first.
         return True
 
     async def add_user(
@@ -260,7 +263,7 @@ class Operator:
         email: str | None = None,
         tenant: str | None = None,
     ) -> UserView:
-        """A user of the tenant of this name, else of the default one.
+        """Adds a user to the tenant with this name, else to the default one.
 
         Raises InvalidInput, Conflict, or NotFound for an unknown tenant.
         """
@@ -290,11 +293,11 @@ class Operator:
         return await self._store.write(work)
 
     async def change_user(self, username: str, change: UserChange) -> UserView:
-        """Sets what is given; a running server follows within seconds.
+        """Sets the given fields; a running server applies the change within seconds.
 
         Raises NotFound for an unknown name, or Conflict for the last administrator.
         """
-        now, offboarding = self._clock(), self._departure
+        now, offboarding = self._clock(), self._offboarding
 
         def work(session: Session) -> UserView:
             user = _require_user(session, username)
@@ -304,7 +307,7 @@ class Operator:
         return await self._store.write(work)
 
     async def delete_user(self, username: str) -> UserView:
-        """Disables, waits a moment for a running server to end their runs, then deletes the user.
+        """Disables the user, waits a moment for a running server to end their runs, then deletes the user.
 
         Raises NotFound, or Conflict for the last administrator.
         """
@@ -313,14 +316,14 @@ class Operator:
 
         def work(session: Session) -> UserView:
             user = _require_user(session, username)
-            return delete_user(session, user, actor=COMMAND_LINE, offboarding=self._departure)
+            return delete_user(session, user, actor=COMMAND_LINE, offboarding=self._offboarding)
 
         deleted = await self._store.write(work)
         await asyncio.to_thread(self._workspaces.remove, deleted.id)
         return deleted
 
     async def all_users(self, *, tenant: str | None = None) -> list[UserView]:
-        """Everyone in every tenant, or in the one of this name, by id."""
+        """All users by id, of every tenant or of the one with this name."""
         tenant_id = await self._tenant_id(tenant)
 
         def work(session: Session) -> list[UserView]:

@@ -1,4 +1,4 @@
-"""Who asks. Every service takes the caller first."""
+"""The caller of a request. Every service method takes the caller first."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ from luxx.errors import NotAllowed
 from luxx.wire.tool import CommandPermission
 
 DEFAULT_TENANT_ID = 1
-"""The default tenant; its administrators are the operators of the server."""
+"""The id of the default tenant; its administrators are the operators of the server."""
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +52,6 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def require_operator(self) -> None:
-        """Raises NotAllowed for everybody but administrators of the default tenant."""
+        """Raises NotAllowed unless the caller is an administrator of the default tenant."""
         if not self.is_operator:
             raise NotAllowed("only an administrator of the default tenant may see or change this")

@@ -1,4 +1,4 @@
-"""What is told to whoever keeps something open for a user: that a sign-in ended or that rights shrank."""
+"""Notifies whoever keeps a stream or socket open for a user that a sign-in ended or rights shrank."""
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
@@ -32,7 +32,7 @@ class RevocationReason(StrEnum):
 
 
 class AccountChange(msgspec.Struct, frozen=True, kw_only=True):
-    """Told once it is on disk; it concerns all of a user's sign-ins, `only` one, or all but `spared`."""
+    """Published once it is on disk. It concerns all of a user's sign-ins, `only` one, or all but `spared`."""
 
     user_id: int
     because: RevocationReason
@@ -40,7 +40,7 @@ class AccountChange(msgspec.Struct, frozen=True, kw_only=True):
     spared: str | None = None
 
     def concerns(self, caller: Caller) -> bool:
-        """Whether what this caller has open must be cut."""
+        """Whether the streams and sockets of this caller must be closed."""
         return (
             caller.user_id == self.user_id
             and self.only in (None, caller.sign_in_id)
@@ -49,8 +49,8 @@ class AccountChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccountChanges:
-    """One per process. Other processes are told over the bus; where it is away, they learn of a change by
-    asking again (`AccountService.recheck`)."""
+    """One per process. Publishes to other processes over the bus; while the bus is down, they learn of a
+    change from their periodic `AccountService.recheck`."""
 
     def __init__(self, bus: Bus) -> None:
         self._subscribers: list[Callable[[AccountChange], None]] = []
@@ -58,12 +58,12 @@ class AccountChanges:
         bus.on(TOPIC, self._on_message)
 
     def subscribe(self, callback: Callable[[AccountChange], None]) -> Callable[[], None]:
-        """`callback` runs on the event loop after each change; the answer ends the subscription."""
+        """`callback` runs on the event loop after each change; call the return value to unsubscribe."""
         self._subscribers.append(callback)
         return lambda: self._subscribers.remove(callback)
 
     def publish(self, change: AccountChange) -> None:
-        """To every subscriber here and in the other processes."""
+        """Notifies every subscriber of this process and of the others."""
         if not self._bus.is_alone:
             self._bus.publish(TOPIC, msgspec.json.encode(change))
         self._notify_subscribers(change)
@@ -72,8 +72,8 @@ class AccountChanges:
         try:
             self._notify_subscribers(msgspec.json.decode(payload, type=AccountChange))
         except msgspec.DecodeError as error:
-            # Said by another version of Luxx.
-            logger.warning("account_change_not_understood", error=str(error))
+            # Sent by another version of Luxx.
+            logger.warning("account_change_invalid", error=str(error))
 
     def _notify_subscribers(self, change: AccountChange) -> None:
         for callback in tuple(self._subscribers):
@@ -96,7 +96,7 @@ _VALID_SIGN_INS = (
 
 
 def revoked_callers(session: Session, callers: Sequence[Caller], now: datetime) -> set[Caller]:
-    """Those whose sign-in has ended, who were disabled or moved, or who may do less than they could."""
+    """The callers whose sign-in ended, who were disabled or moved, or whose level is lower than before."""
     ids = sorted({caller.sign_in_id for caller in callers})
     valid_sign_ins = {row.id: row for row in _rows(session, ids, now)}
     return {

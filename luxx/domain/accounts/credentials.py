@@ -1,6 +1,6 @@
-"""Passwords: which are accepted, and hashing them off the event loop.
+"""Passwords and tokens: which passwords are accepted, hashing off the event loop, signed JWTs.
 
-bcrypt reads 72 bytes at most and stops at NUL, so it is given the base64 of the password's SHA-256.
+bcrypt reads at most 72 bytes and stops at NUL, so it gets the base64 of the password's SHA-256.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ LONGEST_PASSWORD = 1024
 COST = 12
 """240 ms on one core: slow enough for an attacker, bearable once per sign-in."""
 QUEUE = 32
-"""Most passwords waiting or being hashed; at COST on two threads the last waits about four seconds."""
+"""Maximum passwords that wait or are being hashed; at COST on two threads the last waits four seconds."""
 
 
 def check_password(password: str, *, username: str, where: str = "$.password") -> None:
-    """Raises InvalidInput for a password that nobody may choose; `where` is its JSON path."""
+    """Raises InvalidInput for an unacceptable password; `where` is its JSON path in the request."""
     if len(password) < MIN_PASSWORD_LENGTH:
         problem = f"a password needs at least {MIN_PASSWORD_LENGTH} characters"
     elif len(password) > LONGEST_PASSWORD:
@@ -46,21 +46,21 @@ def check_password(password: str, *, username: str, where: str = "$.password") -
     elif password == DEFAULT_PASSWORD:
         problem = f"'{DEFAULT_PASSWORD}' is the published default; choose another password"
     elif any(unicodedata.category(each) == "Cs" for each in password):
-        problem = "the password contains half of a character (a lone surrogate)"
+        problem = "the password contains an invalid character (half of a surrogate pair); type it again"
     else:
         return
     raise InvalidInput(problem, kind="password_refused", detail={"fields": {where: problem}})
 
 
 class Passwords:
-    """Hashes and checks on threads of its own, behind a bounded queue."""
+    """Hashes and checks passwords on its own threads, behind a bounded queue."""
 
     def __init__(self, *, cost: int = COST, threads: int | None = None, queue: int = QUEUE) -> None:
         self._cost = cost
         count = threads or min(2, max(1, (os.cpu_count() or 1) // 2))
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="passwords")
         self._queue_slots = threading.BoundedSemaphore(queue)
-        # Well-formed but no password's: checking against it takes as long as against a real one.
+        # A well-formed hash that matches no password: checking it takes as long as checking a real one.
         self._dummy_hash = f"$2b${cost:02d}$" + "." * 53
 
     async def hash(self, password: str) -> str:
@@ -69,13 +69,14 @@ class Passwords:
         return await self._run(lambda: bcrypt.hashpw(_digest(password), salt).decode())
 
     async def is_correct(self, password: str, password_hash: str | None) -> bool:
-        """Whether the password fits. No hash (an unknown user) takes the same time and never fits."""
+        """Whether the password matches. Without a hash (unknown user) it takes equal time and returns
+        false."""
         known_hash = (password_hash or self._dummy_hash).encode()
         matches = await self._run(lambda: bcrypt.checkpw(_digest(password), known_hash))
         return matches and password_hash is not None
 
     def close(self) -> None:
-        """Ends the threads after what they hold is done."""
+        """Finishes the queued work, then ends the threads."""
         self._threads.shutdown(wait=True)
 
     async def _run(self, work: Callable[[], T]) -> T:
@@ -98,7 +99,7 @@ def _digest(password: str) -> bytes:
 ALGORITHM = "HS256"
 LONGEST_TOKEN = 4096
 LEEWAY_SECONDS = 60
-"""How far the clocks of servers may be apart: a token that was made later than now was not made by us."""
+"""How far servers' clocks may differ; a token issued later than that after now is refused."""
 CLAIMS = ["exp", "iat", "jti", "sub", "sid", "typ"]
 
 
@@ -108,7 +109,8 @@ class TokenType(StrEnum):
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True):
-    """What a token says; times in seconds since 1970. `sid` is the sign-in, `sub` the user's id as text."""
+    """The claims of a token; times in seconds since 1970. `sid` is the sign-in, `sub` the user's id as
+    text."""
 
     exp: int
     iat: int
@@ -138,7 +140,7 @@ class TokenSigner:
         return self._lifetime[typ]
 
     def make(self, typ: TokenType, *, user_id: int, sign_in_id: str, jti: str | None = None) -> str:
-        """A signed token of this kind for this sign-in; `jti` is new unless given."""
+        """A signed token of this type for this sign-in; `jti` is new unless given."""
         now = self._clock()
         claims = Claims(
             exp=int((now + self._lifetime[typ]).timestamp()),
@@ -151,7 +153,7 @@ class TokenSigner:
         return self._jwt.encode(msgspec.to_builtins(claims), self._key, algorithm=ALGORITHM)
 
     def read(self, token: str, typ: TokenType) -> Claims:
-        """The claims of a genuine token of this kind that has not expired. Raises NotSignedIn otherwise."""
+        """The claims of a genuine, unexpired token of this type. Raises NotSignedIn otherwise."""
         claims = self._verified(token)
         if claims.typ is not typ:
             raise NotSignedIn(
@@ -162,8 +164,8 @@ class TokenSigner:
             raise NotSignedIn("the token has expired; refresh it or sign in again", kind="token_expired")
         if claims.iat > self._clock().timestamp() + LEEWAY_SECONDS:
             raise NotSignedIn(
-                "the token is from the future; sign in again, and if that does not help, let an operator set "
-                "this server's clock",
+                "the token was issued in the future; sign in again; if that does not help, ask "
+                "an operator to set this server's clock",
                 kind="token_invalid",
             )
         return claims
@@ -171,12 +173,12 @@ class TokenSigner:
     def _verified(self, token: str) -> Claims:
         try:
             if len(token) > LONGEST_TOKEN:
-                raise ValueError("too long for a token of ours")
+                raise ValueError("token too long")
             payload: dict[str, Any] = self._jwt.decode(
                 token,
                 self._key,
                 algorithms=[ALGORITHM],
-                # Times are checked against our own clock, in `read`.
+                # `read` checks the times against our own clock.
                 options={"require": CLAIMS, "verify_exp": False, "verify_iat": False, "verify_nbf": False},
             )
             return msgspec.convert(payload, Claims)
@@ -185,5 +187,6 @@ class TokenSigner:
 
 
 def jti_hash(jti: str) -> str:
-    """How the database remembers a refresh token: reading the database gives no token."""
+    """The hash under which the database stores a refresh token, so that reading the database gives no
+    token."""
     return hashlib.sha256(jti.encode()).hexdigest()

@@ -1,6 +1,6 @@
-"""How often a user may ask and a peer may try to sign in. Counted in memory, per process.
+"""Rate limits for requests per user and sign-in attempts per peer. Counted in memory, per process.
 
-Daily tokens and money, and how many runs there may be, are counted elsewhere.
+Daily tokens, money and the number of runs are limited elsewhere.
 """
 
 import ipaddress
@@ -15,16 +15,17 @@ from luxx.errors import TooMany
 from luxx.infra.config.schema import LimitsConfig
 
 MAX_KEYS = 10_000
-"""Most keys remembered by one limit; past it the one not seen for longest is forgotten."""
+"""Maximum keys of one limit; past it the least recently used key is dropped."""
 USERNAME_LIMIT_FACTOR = 5
-"""A username may be tried this many times as often as one peer may try: else one peer, failing on purpose,
-could keep the name's owner out."""
+"""A username allows this many times the attempts of one peer, so that one peer that fails on purpose cannot
+lock out the name's owner.
+"""
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):
-    """Who knocks. `is_local`: from this machine and not forwarded by a proxy.
+    """The client of a request. `is_local`: from this machine and not forwarded by a proxy.
 
-    `is_direct`: local, under a loopback `Host` and with nothing in the request that proxies leave in it.
+    `is_direct`: local, with a loopback `Host` and without any header that proxies add.
     """
 
     address: str
@@ -52,7 +53,7 @@ class RateLimit:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def consume(self, key: str) -> None:
-        """Counts one. Raises TooMany when the bucket is empty."""
+        """Takes one token. Raises TooMany if the bucket is empty."""
         if self._capacity <= 0:
             return
         tokens_left = self._tokens_left(key)
@@ -63,7 +64,7 @@ class RateLimit:
         self._store_bucket(key, tokens_left - 1)
 
     def refund(self, key: str) -> None:
-        """Undoes one `take` of this key."""
+        """Undoes one `consume` of this key."""
         if self._capacity > 0:
             self._store_bucket(key, min(self._capacity, self._tokens_left(key) + 1))
 
@@ -95,12 +96,12 @@ class RateLimits:
         self._requests.consume(str(user_id))
 
     def count_sign_in(self, peer: Peer, username: str) -> None:
-        """Before a password is looked at. Raises TooMany past `limits.logins_per_minute`."""
+        """Call before a password is checked. Raises TooMany past `limits.logins_per_minute`."""
         self._peers.consume(network_of(peer.address))
         self._usernames.consume(_name(username))
 
     def refund_sign_in(self, peer: Peer, username: str) -> None:
-        """The password was right: what is limited is guessing."""
+        """Call after a correct password: only guessing is limited."""
         self._peers.refund(network_of(peer.address))
         self._usernames.refund(_name(username))
 
@@ -114,7 +115,7 @@ def _name(username: str) -> str:
 
 
 def network_of(address_text: str) -> str:
-    """The address; of IPv6 the /64, all of which one customer usually has."""
+    """The address; for IPv6 its /64, which one customer usually has whole."""
     try:
         address = ipaddress.ip_address(address_text)
     except ValueError:

@@ -1,7 +1,4 @@
-"""Rows of people: tenants, users, their sign-ins, tickets and settings.
-
-What may be done with them is in `service.py` and `settings.py`; rows never leave this feature.
-"""
+"""Rows of tenants, users, their sign-ins, tickets and settings. Rows never leave this feature."""
 
 from datetime import datetime
 
@@ -24,7 +21,7 @@ from luxx.infra.store.tables import Base, UtcDateTime
 
 
 class Tenant(Base):
-    """A group of users that see nothing of other groups. Exactly one is the default, with the id 1.
+    """An isolated group of users. Exactly one is the default, with the id 1.
 
     People register into the default tenant, so `allow_registration` is false in all others.
     """
@@ -51,11 +48,10 @@ class Tenant(Base):
 
 
 class User(Base):
-    """`username_key` is the name in lower case: names that differ in case only are the same person.
+    """`username_key` is the name in lower case: names that differ only in case are the same user.
 
-    `has_default_password` is true while the password that everybody knows stands.
-
-    Ids are never given again (autoincrement): a workspace's path is made of the id.
+    `has_default_password` is true while the user has the published default password. Ids are never reused
+    (autoincrement), because the workspace path is derived from the id.
     """
 
     __tablename__ = "users"
@@ -81,7 +77,7 @@ class User(Base):
 
 
 class SignIn(Base):
-    """One log-in and all refresh tokens that follow from it; `refresh_hash` is that of the only valid one."""
+    """One sign-in with its chain of refresh tokens; `refresh_hash` is that of the only valid one."""
 
     __tablename__ = "sign_ins"
 
@@ -96,7 +92,7 @@ class SignIn(Base):
 
 
 class TicketRow(Base):
-    """A ticket that opens a socket, for the sign-in that asked for it; used, the row is gone."""
+    """A ticket that opens a socket for the sign-in that asked for it; using it deletes the row."""
 
     __tablename__ = "tickets"
 

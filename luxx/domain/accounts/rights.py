@@ -1,6 +1,6 @@
-"""What changes a user's rights or ends a user, inside one transaction, with its entry in the audit log.
+"""Changes of a user's rights and deletion of users, each in one transaction with its audit entry.
 
-Who may ask for it is decided in `administering.py`; the command line asks through `operator.py`.
+`administration.py` decides who may ask for them.
 """
 
 from collections.abc import Awaitable, Callable
@@ -23,13 +23,13 @@ from luxx.infra.store.tables import Base
 from luxx.wire.tool import CommandPermission
 
 StopRuns = Callable[[int], Awaitable[None]]
-"""Ends the runs of the user of this id and returns when they have ended, or could not be waited for."""
+"""Cancels the runs of a user and returns when they have ended, or after a bounded wait."""
 
 AUDITED_FIELDS = ("email", "permission_level", "is_active", "tenant_id")
 
 
 class UserChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What to set of a user; UNSET leaves a field alone."""
+    """The fields to set; UNSET leaves a field unchanged."""
 
     permission_level: CommandPermission | UnsetType = UNSET
     is_active: bool | UnsetType = UNSET
@@ -38,10 +38,10 @@ class UserChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Offboarding(msgspec.Struct, frozen=True):
-    """What other rooms do, in the same transaction, when a user is stopped or goes.
+    """What other features do in the same transaction when a user is disabled, moved or deleted.
 
-    `cancel_runs` marks the user's runs as ended by a person. `hand_over` gives what the first user shared
-    with the tenant to the second, or ends the sharing where there is no second; the actor is who caused it.
+    `cancel_runs` marks the user's runs as cancelled. `transfer_shared` gives what the first user shares with
+    the tenant to the second, or ends the sharing if there is no second; the actor is who caused it.
     """
 
     cancel_runs: Callable[[Session, int], None]
@@ -56,7 +56,8 @@ class UserChangeResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def account_change(self) -> AccountChange | None:
-        """What must be told to whoever keeps something open for the user."""
+        """The message for the streams and sockets that the user has open; None if their rights did not
+        shrink."""
         user_id = self.user.id
         if self.before.is_active and not self.user.is_active:
             return AccountChange(user_id=user_id, because=RevocationReason.DISABLED)
@@ -70,7 +71,8 @@ class UserChangeResult(msgspec.Struct, frozen=True, kw_only=True):
 def change_user(
     session: Session, user: User, change: UserChange, *, actor: Actor, offboarding: Offboarding, now: datetime
 ) -> UserChangeResult:
-    """Sets what is given; the role follows, and who no longer administers the tenant shares nothing with it.
+    """Sets the given fields and the role. A user who no longer administers the tenant stops sharing with
+    it.
 
     Raises Conflict for the last administrator or a taken address, NotFound for an unknown tenant.
     """
@@ -100,7 +102,7 @@ def change_user(
 
 
 def delete_user(session: Session, user: User, *, actor: Actor, offboarding: Offboarding) -> UserView:
-    """Deletes a user with all that is theirs; what they shared goes to another administrator of the tenant.
+    """Deletes a user with all their data; another administrator of the tenant takes over what they shared.
 
     Raises Conflict for the last administrator.
     """
@@ -114,14 +116,14 @@ def delete_user(session: Session, user: User, *, actor: Actor, offboarding: Offb
 
 
 def is_admin_now(session: Session, caller: Caller) -> bool:
-    """By the row, not by what was read when the request came; it cannot change before the write ends."""
+    """Whether the locked row still has the caller's rights; it cannot change before the write ends."""
     return caller.is_admin and _is_as_read(session, caller, is_locked=True)
 
 
 def check_still_admin(session: Session, caller: Caller) -> None:
-    """For what waited since the caller's level was read. Raises NotAllowed for who lost it meanwhile."""
+    """For requests that waited since the caller was read. Raises NotAllowed if the caller lost the level."""
     if not caller.is_admin or not _is_as_read(session, caller, is_locked=False):
-        raise NotAllowed("you are not an administrator any more")
+        raise NotAllowed("you are no longer an administrator")
 
 
 def _is_as_read(session: Session, caller: Caller, *, is_locked: bool) -> bool:
@@ -135,30 +137,31 @@ def _is_as_read(session: Session, caller: Caller, *, is_locked: bool) -> bool:
 def record_user_created(
     session: Session, user: UserView, actor: Actor, action: Action = Action.USER_CREATE
 ) -> None:
-    """The entry for a user who was added or registered."""
+    """Records the entry for a user who was added or registered."""
     detail = Detail(name=user.username, permission_level=int(user.permission_level))
     record(session, _user_entry(user, action, actor, detail))
 
 
 def record_password_change(session: Session, user: UserView, action: Action, actor: Actor) -> None:
-    """The entry for a password that was changed or reset."""
+    """Records the entry for a password that was changed or reset."""
     record(session, _user_entry(user, action, actor, Detail(name=user.username)))
 
 
 def check_tenant(session: Session, tenant_id: int) -> None:
-    """Raises NotFound for a tenant that is not there."""
-    known = session.get(Tenant, tenant_id, with_for_update={"read": True})
-    if known is None:
+    """Raises NotFound for a tenant that does not exist."""
+    tenant = session.get(Tenant, tenant_id, with_for_update={"read": True})
+    if tenant is None:
         raise NotFound(f"there is no tenant {tenant_id}", kind="tenant_not_found")
 
 
 def _next_admin(session: Session, user: User, actor: Actor) -> int | None:
-    """The oldest other active administrator of the user's tenant, who takes what `user` can no longer keep.
+    """The oldest other active administrator of the user's tenant, who takes over what `user` shares.
 
-    Raises Conflict if `user` is the last one of the default tenant. Other tenants may be left without one
-    by an operator, who can give them another, not by their own.
+    Raises Conflict if `user` is the last administrator of the default tenant or of the actor's own. An
+    operator may leave another tenant without one, because an operator can appoint a new one.
     """
-    # Locked in the order of ids, so that two who demote each other at once cannot both succeed.
+    # Locked in the order of ids, so that two administrators who demote each other at once cannot both
+    # succeed.
     admins = session.scalars(
         select(User.id)
         .where(User.tenant_id == user.tenant_id, User.permission_level == 4, User.is_active)
@@ -187,7 +190,7 @@ def _set_email(session: Session, user: User, email: str | None) -> None:
 
 
 def _move_to_tenant(session: Session, user: User, tenant_id: int) -> None:
-    """All that is the user's goes along, and nothing of it stays or becomes shared: the keys are theirs."""
+    """Moves all the user's rows to the tenant and ends their sharing, because the keys belong to the user."""
     check_tenant(session, tenant_id)
     user.tenant_id = tenant_id
     session.flush()

@@ -1,7 +1,7 @@
-"""People and their sign-ins: register, sign in, stay signed in, sign out, change the own password.
+"""Accounts of users: register, sign in, refresh tokens, sign out, change the own password.
 
-Whoever asks comes first (`Caller` or `Peer`). Administering others is `administering.py`'s; what needs no
-caller, for the command line, is `operator.py`'s.
+Every function takes the caller first (`Caller` or `Peer`). `administration.py` holds what administrators do
+with users and what the command line does without a caller.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ from luxx.wire.tool import CommandPermission
 
 
 class SignedIn(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a sign-in; `expires_in` is the access token's life in seconds."""
+    """The response to a sign-in; `expires_in` is the lifetime of the access token in seconds."""
 
     access_token: str
     refresh_token: str
@@ -66,10 +66,11 @@ _USER_QUERY = select(_U.id, _U.tenant_id, _U.username, _U.permission_level, _U.i
 
 
 def user_as_caller(connection: Connection, user_id: int) -> Caller:
-    """The user as of now, for work that outlives its request. Raises NotAllowed once disabled or gone."""
+    """The user as the database has them now, for work that outlives its request. Raises NotAllowed if the
+    user is disabled or deleted."""
     user = connection.execute(_USER_QUERY, {"user_id": user_id}).one_or_none()
     if user is None or not user.is_active:
-        raise NotAllowed("the user this works for is disabled", kind="account_disabled")
+        raise NotAllowed("the user of this run is disabled", kind="account_disabled")
     return Caller(
         user_id=user.id,
         tenant_id=user.tenant_id,
@@ -80,13 +81,13 @@ def user_as_caller(connection: Connection, user_id: int) -> Caller:
 
 
 def check_peer(peer: Peer, *, has_default_password: bool) -> None:
-    """Raises NotAllowed while the published default password stands and the peer is not this machine, or may
-    be a proxy on it."""
+    """Raises NotAllowed for the published default password, unless the request comes directly from this
+    machine (`Peer.is_direct`)."""
     if has_default_password and not peer.is_direct:
         raise NotAllowed(
-            "this user still has the published default password and can be used only on the server itself, "
-            "at http://127.0.0.1 and through no proxy; set another at the address that the server prints at "
-            f"its start, or run `luxx user passwd {DEFAULT_ADMIN}`",
+            "this user still has the published default password and can sign in only on the server itself, "
+            "at http://127.0.0.1 and through no proxy; set another password at the address that the server "
+            f"prints at its start, or run `luxx user passwd {DEFAULT_ADMIN}`",
             kind="default_password",
         )
 
@@ -122,13 +123,13 @@ class AccountService:
             raise ConfigError("auth.default_permission_level: must be 1, 2, 3 or 4") from error
 
     def subscribe(self, callback: Callable[[AccountChange], None]) -> Callable[[], None]:
-        """`callback` runs on the event loop after each change; the answer ends the subscription."""
+        """`callback` runs on the event loop after each change; call the return value to unsubscribe."""
         return self._changes.subscribe(callback)
 
     # Every request
 
     async def authenticate(self, token: str, peer: Peer | None = None) -> Caller:
-        """The user of an access token as the database has them now. Raises NotSignedIn."""
+        """The user of an access token, read from the database. Raises NotSignedIn."""
         claims = self._tokens.read(token, TokenType.ACCESS)
         caller = await self.caller_of_sign_in(claims.sid, peer)
         if str(caller.user_id) != claims.sub:
@@ -136,17 +137,17 @@ class AccountService:
         return caller
 
     async def recheck(self, caller: Caller) -> Caller:
-        """The caller as of now; for streams, which outlive the request.
+        """The caller as of now; for streams, which outlive their request.
 
-        Raises NotSignedIn once revoked, NotAllowed once the user may do less than when the stream began.
+        Raises NotSignedIn if the sign-in was revoked, NotAllowed if the user has fewer rights than before.
         """
-        now = await self.caller_of_sign_in(caller.sign_in_id, caller.peer)
-        if now.permission_level < caller.permission_level or now.tenant_id != caller.tenant_id:
-            raise NotAllowed("your rights were changed; ask again", kind="rights_changed")
-        return now
+        current = await self.caller_of_sign_in(caller.sign_in_id, caller.peer)
+        if current.permission_level < caller.permission_level or current.tenant_id != caller.tenant_id:
+            raise NotAllowed("your rights have changed; send the request again", kind="rights_changed")
+        return current
 
     async def revoked_callers(self, callers: Sequence[Caller]) -> set[Caller]:
-        """Those of many for whom `recheck` would raise."""
+        """The callers for whom `recheck` would raise."""
         now = self._clock()
         return await self._store.read(lambda session: revoked_callers(session, callers, now))
 
@@ -155,7 +156,7 @@ class AccountService:
         self._limits.count_request(caller.user_id)
 
     async def caller_of_sign_in(self, sign_in_id: str, peer: Peer | None) -> Caller:
-        """The user of a sign-in as the database has them now. Raises NotSignedIn."""
+        """The user of a sign-in, read from the database. Raises NotSignedIn."""
 
         def work(connection: Connection):
             return connection.execute(_SIGN_IN_QUERY, {"sign_in_id": sign_in_id}).one_or_none()
@@ -179,11 +180,13 @@ class AccountService:
     # Anyone
 
     async def register(self, peer: Peer, username: str, password: str, email: str | None = None) -> SignedIn:
-        """A new user, signed in. Raises NotAllowed, InvalidInput, TooMany, or Conflict for a taken name."""
+        """Adds a user and signs them in. Raises NotAllowed, InvalidInput, TooMany, or Conflict for a taken
+        name."""
         if not (self._allows_registration and await self._store.read(allows_registration)):
             await self._refusals.note(Action.REGISTER, _anonymous_actor(peer), "registration_closed")
             raise NotAllowed(
-                "this server takes no registrations; ask an administrator", kind="registration_closed"
+                "registration is closed on this server; ask an administrator for an account",
+                kind="registration_closed",
             )
         users.check_new_user(username, email)
         check_password(password, username=username)
@@ -206,11 +209,12 @@ class AccountService:
         return await self._start_sign_in(peer, user.id, new.password_hash)
 
     async def sign_in(self, peer: Peer, username: str, password: str) -> SignedIn:
-        """Raises NotSignedIn, alike and as slowly for a wrong name and a wrong password, or TooMany."""
+        """Raises NotSignedIn, with equal text and duration for a wrong name and a wrong password, or
+        TooMany."""
         self._limits.count_sign_in(peer, username)
         user = await self._store.read(lambda session: users.find_by_name(session, username))
         is_correct = await self._passwords.is_correct(password, user.password_hash if user else None)
-        # A name that nobody has is not written down: some type their password there.
+        # An unknown username is not recorded: some people type their password there.
         actor = _actor(view_of(user), peer) if user else _anonymous_actor(peer)
         if user is None or not is_correct:
             await self._refusals.note(Action.SIGN_IN, actor, "sign_in_failed")
@@ -230,7 +234,7 @@ class AccountService:
 
         def work(session: Session) -> UserView:
             user = session.get(User, user_id)
-            # The password may have been changed while the old one was being checked.
+            # Another request may have changed the password while the old one was checked.
             if user is None or user.password_hash != verified_hash or not user.is_active:
                 _refuse_sign_in()
             users.delete_expired_sign_ins(session, user_id, now)
@@ -259,7 +263,7 @@ class AccountService:
         )
 
     async def refresh(self, peer: Peer, refresh_token: str) -> SignedIn:
-        """New tokens for a refresh token, which is good once: used again, it ends its sign-in."""
+        """Exchanges a refresh token for new tokens. Using one a second time ends its sign-in."""
         claims = self._tokens.read(refresh_token, TokenType.REFRESH)
         self._limits.count_request(int(claims.sub))
         now, jti = self._clock(), new_id()
@@ -281,7 +285,7 @@ class AccountService:
     # The signed-in
 
     async def sign_out(self, caller: Caller) -> None:
-        """Both tokens of the sign-in are dead at once."""
+        """Invalidates both tokens of the sign-in at once."""
         now, because, user_id, only = (
             self._clock(),
             RevocationReason.SIGNED_OUT,
@@ -302,7 +306,8 @@ class AccountService:
         )
 
     async def change_password(self, caller: Caller, peer: Peer, current: str, new: str) -> UserView:
-        """Ends the user's other sign-ins. Raises InvalidInput for a wrong current or a bad new password."""
+        """Ends the user's other sign-ins. Raises InvalidInput for a wrong current or an unacceptable new
+        password."""
         check_password(new, username=caller.username, where="$.new_password")
         if new == current:
             _refuse_field("$.new_password", "the new password must differ from the current one")
@@ -338,7 +343,7 @@ class AccountService:
 def _rotate(
     session: Session, claims: Claims, peer: Peer, *, new_jti: str, now: datetime, until: datetime
 ) -> tuple[UserView, bool]:
-    """Puts the new refresh token in this one's place; false if this one was used before: all is revoked."""
+    """Replaces the refresh token; false, and the sign-in is revoked, if this token was used before."""
     sign_in_row = users.sign_in_of(session, claims.sid)
     if sign_in_row is None or sign_in_row[1].revoked_at is not None or sign_in_row[1].expires_at <= now:
         _refuse_ended()
@@ -365,7 +370,6 @@ def _actor(user: UserView, peer: Peer) -> Actor:
 
 
 def _anonymous_actor(peer: Peer) -> Actor:
-    """Nobody known."""
     return Actor(address=peer.address, request_id=peer.request_id)
 
 

@@ -1,4 +1,4 @@
-"""A user's defaults for new conversations (USER_SETTINGS)."""
+"""A user's defaults for new conversations."""
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -34,7 +34,7 @@ class SettingsView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettingsChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What to set: UNSET leaves a field alone, None clears it. The ranges are checked by who makes it."""
+    """The fields to set: UNSET leaves a field unchanged, None clears it. The API checks the ranges."""
 
     default_provider_id: int | UnsetType | None = UNSET
     temperature: float | UnsetType | None = UNSET
@@ -44,7 +44,7 @@ class SettingsChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettingsService:
-    """Every user has settings from the start; they are made with the user."""
+    """Every user has a settings row; it is created with the user."""
 
     def __init__(
         self, store: Store, *, check_provider: CheckProvider, clock: Callable[[], datetime] = utc_now
@@ -57,7 +57,7 @@ class SettingsService:
         return await self._store.read(lambda session: read_settings(session, caller))
 
     async def update(self, caller: Caller, change: SettingsChange) -> SettingsView:
-        """Sets what is given. Raises NotFound for a provider the caller may not use."""
+        """Sets the given fields. Raises NotFound for a provider that the caller may not use."""
         if isinstance(change.default_provider_id, int):
             await self._check_provider(caller, change.default_provider_id)
         now = self._clock()
@@ -84,14 +84,14 @@ _by_user = select(UserSettings).where(UserSettings.user_id == bindparam("user_id
 
 
 def read_settings(session: Session, caller: Caller) -> SettingsView:
-    """The caller's settings, for who is in a transaction already."""
+    """The caller's settings, for a caller that has a transaction already."""
     return _view(_row(session, caller))
 
 
 def _row(session: Session, caller: Caller) -> UserSettings:
     row = session.scalar(_by_user, {"user_id": caller.user_id})
     if row is None:
-        raise NotFound("this user is gone", kind="user_not_found")
+        raise NotFound("this user no longer exists", kind="user_not_found")
     return row
 
 

@@ -1,7 +1,7 @@
-"""The one-time address that sets the first administrator's password while the published default stands.
+"""The one-time address that sets the first administrator's password while it is the published default.
 
-Its secret is a signed token, bound to the hash of the password that it replaces: it is dead once any password
-has been set, and good on every server of the database. The page itself is `api/setup.py`'s.
+Its secret is a signed token, bound to the hash of the password that it replaces: it becomes invalid once any
+password is set, and every server of the database accepts it. `api/routes/setup.py` serves the page.
 """
 
 import hashlib
@@ -28,13 +28,14 @@ from luxx.infra.clock import new_id, utc_now
 from luxx.infra.secrets import derive_key
 from luxx.infra.store.engine import Store
 
-LIFETIME = timedelta(hours=24)
+SETUP_LIFETIME = timedelta(hours=24)
 _LIMIT_NAME = "/setup"
-"""What tries are counted under besides their peer; no username has a slash."""
+"""The name under which attempts are counted besides their peer; no username has a slash."""
 
 
 class SetupClaims(msgspec.Struct, frozen=True, kw_only=True):
-    """What a token says; times in seconds since 1970. `pwd` stands for the password hash that it replaces."""
+    """The claims of a token; times in seconds since 1970. `pwd` is a digest of the password hash to
+    replace."""
 
     exp: int
     iat: int
@@ -45,7 +46,7 @@ class SetupClaims(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SetupState(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose password a good token sets, and until when it is good."""
+    """Whose password the token sets, and when it expires."""
 
     username: str
     expires_at: datetime
@@ -59,7 +60,7 @@ class _Verified(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PasswordSetup:
-    """One per process. Whoever has the token may set the password, signed in or not."""
+    """One per process. Anyone with the token may set the password, signed in or not."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class PasswordSetup:
         self._jwt = jwt.PyJWT()
 
     async def token(self) -> str | None:
-        """A new token for the user who has the published default password; None where nobody has it."""
+        """A new token for the user who has the published default password; None if no user has it."""
 
         def work(session: Session) -> tuple[int, str] | None:
             query = select(User).where(User.has_default_password, User.is_active).order_by(User.id).limit(1)
@@ -94,7 +95,7 @@ class PasswordSetup:
             return None
         now = self._clock()
         claims = SetupClaims(
-            exp=int((now + LIFETIME).timestamp()),
+            exp=int((now + SETUP_LIFETIME).timestamp()),
             iat=int(now.timestamp()),
             jti=new_id(),
             sub=str(default_user[0]),
@@ -104,7 +105,7 @@ class PasswordSetup:
         return self._jwt.encode(msgspec.to_builtins(claims), self._key, algorithm=ALGORITHM)
 
     async def state(self, peer: Peer, token: str) -> SetupState:
-        """What the token is good for. Raises NotAllowed with the reason where it is not, or TooMany."""
+        """What the token allows. Raises NotAllowed with the reason if it is invalid, or TooMany."""
         verified = await self._verified(peer, token)
         return SetupState(username=verified.username, expires_at=verified.expires_at)
 
@@ -150,7 +151,7 @@ class PasswordSetup:
     def _read(self, token: str) -> SetupClaims:
         try:
             if len(token) > LONGEST_TOKEN:
-                raise ValueError("longer than any token")
+                raise ValueError("token too long")
             payload: dict[str, Any] = self._jwt.decode(
                 token,
                 self._key,
@@ -165,12 +166,12 @@ class PasswordSetup:
             claims = msgspec.convert(payload, SetupClaims)
         except (jwt.InvalidTokenError, msgspec.ValidationError, ValueError) as error:
             raise NotAllowed(
-                "this setup address is not valid; copy all of the one that the server printed at its start",
+                "this setup address is not valid; copy the whole address that the server printed",
                 kind="setup_token_invalid",
             ) from error
         if claims.exp <= self._clock().timestamp():
             raise NotAllowed(
-                "this setup address has expired; start the server again, which prints a new one",
+                "this setup address has expired; restart the server to get a new one",
                 kind="setup_token_expired",
             )
         return claims
@@ -195,6 +196,7 @@ def _fingerprint(password_hash: str) -> str:
 
 def _already_used() -> NotAllowed:
     return NotAllowed(
-        "this setup address was used already, or the password was set in another way; sign in with it",
+        "this setup address was used already, or the password was set in another way; sign in with that "
+        "password",
         kind="setup_token_used",
     )

@@ -1,4 +1,4 @@
-"""Tenants: groups of users that see nothing of each other. Operators make them, their ADMINs set them up."""
+"""Tenants: isolated groups of users. Operators create them; their ADMINs configure them."""
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -20,12 +20,12 @@ from luxx.wire.tool import CommandPermission
 LARGEST_ID = 2**31 - 1
 
 CheckTenantAgent = Callable[[Caller, int], Awaitable[object]]
-"""Raises NotFound if there is no agent of this id that the caller's tenant may use."""
+"""Raises NotFound if the caller's tenant may use no agent with this id."""
 
 
 class TenantView(msgspec.Struct, frozen=True, kw_only=True):
-    """A tenant as the API shows it. `allow_registration` can be true for the default tenant only;
-    `allow_own_providers`: users below ADMIN may connect models of their own."""
+    """A tenant as the API shows it. `allow_registration` can be true for the default tenant only.
+    `allow_own_providers`: users below ADMIN may connect their own models."""
 
     id: int
     name: str
@@ -37,7 +37,7 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TenantChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What to set: UNSET leaves a field alone. Lengths are checked by who makes it."""
+    """The fields to set; UNSET leaves a field unchanged. The API checks the lengths."""
 
     name: str | UnsetType = UNSET
     default_agent_id: int | UnsetType | None = UNSET
@@ -60,12 +60,12 @@ class TenantService:
         return await self._store.read(lambda session: _view(_row(session, caller.tenant_id)))
 
     async def update_own(self, caller: Caller, change: TenantChange) -> TenantView:
-        """Sets what is given; for an ADMIN of the tenant."""
+        """Sets the given fields; for an ADMIN of the tenant."""
         caller.require(CommandPermission.ADMIN)
         return await self._update(caller, caller.tenant_id, change)
 
     async def list_page(self, caller: Caller, *, page: int, page_size: int) -> tuple[list[TenantView], int]:
-        """All tenants, newest first, and how many there are. Operators only, as all below."""
+        """All tenants, newest first, and their number. Operators only, like all methods below."""
         caller.require_operator()
 
         def work(session: Session) -> tuple[list[TenantView], int]:
@@ -81,7 +81,7 @@ class TenantService:
         return await self._store.read(lambda session: _view(_row(session, tenant_id)))
 
     async def create(self, caller: Caller, new: TenantChange) -> TenantView:
-        """A tenant without users. Raises InvalidInput, or Conflict for a taken name."""
+        """Creates a tenant without users. Raises InvalidInput, or Conflict for a taken name."""
         caller.require_operator()
         await self._check(caller, new)
         now = self._clock()
@@ -101,7 +101,7 @@ class TenantService:
         return await self._update(caller, tenant_id, change)
 
     async def delete(self, caller: Caller, tenant_id: int) -> None:
-        """Deletes a tenant that has no users. Raises Conflict for others and for the default one."""
+        """Deletes a tenant without users. Raises Conflict if it has users or is the default tenant."""
         caller.require_operator()
 
         def work(session: Session) -> None:
@@ -139,18 +139,18 @@ class TenantService:
 
 
 async def refuse_all_agents(_caller: Caller, agent_id: int) -> None:
-    """The check of a server that has no agents."""
+    """The check for a server without agents."""
     raise NotFound(f"there is no agent {agent_id}", kind="agent_not_found")
 
 
 def allows_registration(session: Session) -> bool:
-    """Whether the default tenant does; yes before there is one."""
+    """Whether the default tenant allows registration; true before that tenant exists."""
     stored = session.scalar(select(Tenant.allow_registration).where(Tenant.is_default))
     return True if stored is None else stored
 
 
 def check_may_connect_provider(session: Session, caller: Caller) -> None:
-    """Raises NotAllowed where the tenant lets only its administrators connect models."""
+    """Raises NotAllowed if only the tenant's administrators may connect models."""
     if caller.is_admin:
         return
     if not session.scalar(select(Tenant.allow_own_providers).where(Tenant.id == caller.tenant_id)):
@@ -161,12 +161,12 @@ def check_may_connect_provider(session: Session, caller: Caller) -> None:
 
 
 def ids_by_name(session: Session) -> dict[str, int]:
-    """All tenants."""
+    """The ids of all tenants by name."""
     return {row.name: row.id for row in session.execute(select(Tenant.name, Tenant.id))}
 
 
 def tenant_id_of(session: Session, name: str) -> int:
-    """The tenant of this name. Raises NotFound."""
+    """The id of the tenant with this name. Raises NotFound."""
     stored = session.scalar(select(Tenant.id).where(Tenant.name == name))
     if stored is None:
         raise NotFound(f"there is no tenant '{name}'", kind="tenant_not_found")
@@ -183,7 +183,7 @@ def _row(session: Session, tenant_id: int, *, is_locked: bool = False) -> Tenant
 
 
 def _change(row: Tenant, change: TenantChange) -> list[str]:
-    """Sets what is given; the names of what is different now."""
+    """Sets the given fields and returns the names of those that changed."""
     if change.allow_registration is True and not row.is_default:
         problem = "people register into the default tenant only; add users to this one yourself"
         raise InvalidInput(problem, detail={"fields": {"$.allow_registration": problem}})

@@ -1,4 +1,4 @@
-"""Tickets: each opens one socket, once and soon, in place of a token, which has no place in an address."""
+"""Tickets: each opens one socket, once and soon, because a token must not appear in a URL."""
 
 import hashlib
 import secrets
@@ -21,7 +21,7 @@ from luxx.infra.store.tables import table_of
 TICKET_LIFETIME = timedelta(seconds=30)
 TICKET_BYTES = 32
 MAX_TICKET_LENGTH = 100
-"""Characters of what is looked at as a ticket."""
+"""Maximum characters of a ticket; longer ones are refused unread."""
 
 _tickets = table_of(TicketRow)
 _delete_expired = delete(_tickets).where(_tickets.c.expires_at <= bindparam("now"))
@@ -32,14 +32,14 @@ _delete_ticket = delete(_tickets).where(*_is_valid).returning(_tickets.c.sign_in
 
 
 class Ticket(msgspec.Struct, frozen=True, kw_only=True):
-    """`expires_in` is its life in seconds; it is good for one socket."""
+    """`expires_in` is its lifetime in seconds; it opens one socket."""
 
     ticket: str
     expires_in: int
 
 
 class TicketService:
-    """One per process. A ticket is good at any process of the same database."""
+    """One per process. A ticket is valid at any process of the same database."""
 
     def __init__(
         self, store: Store, accounts: AccountService, *, clock: Callable[[], datetime] = utc_now
@@ -49,7 +49,7 @@ class TicketService:
         self._clock = clock
 
     async def issue(self, caller: Caller) -> Ticket:
-        """A new ticket for the caller's sign-in; it dies with it. Old ones of everybody are forgotten."""
+        """A new ticket for the caller's sign-in; it ends with the sign-in. Deletes all expired tickets."""
         ticket, now = secrets.token_urlsafe(TICKET_BYTES), self._clock()
         row = {
             "ticket_hash": _hash(ticket),
@@ -66,11 +66,11 @@ class TicketService:
         return Ticket(ticket=ticket, expires_in=int(TICKET_LIFETIME.total_seconds()))
 
     async def redeem(self, ticket: str, peer: Peer) -> Caller:
-        """Whose ticket it is; it is used up with that. Raises NotSignedIn."""
+        """The caller whose ticket it is; the ticket is used up. Raises NotSignedIn."""
         if not ticket or len(ticket) > MAX_TICKET_LENGTH:
             raise _invalid_ticket()
         parameters = {"hash": _hash(ticket), "now": self._clock()}
-        # What anybody sends costs no write before it is known to be a ticket.
+        # Read first, so that invalid tickets cost no write.
         existing = await self._store.read(lambda session: session.connection().scalar(_find, parameters))
         if existing is None:
             raise _invalid_ticket()
@@ -83,12 +83,12 @@ class TicketService:
 
 
 def _hash(ticket: str) -> str:
-    """How the database remembers a ticket: reading the database gives none."""
+    """The hash under which the database stores a ticket, so that reading the database gives no ticket."""
     return hashlib.sha256(ticket.encode("utf-8", "replace")).hexdigest()
 
 
 def _invalid_ticket() -> NotSignedIn:
     return NotSignedIn(
-        "this ticket is not good, was used, or has expired; get a new one (POST /auth/ticket)",
+        "this ticket is invalid, used or expired; get a new one (POST /auth/ticket)",
         kind="ticket_invalid",
     )

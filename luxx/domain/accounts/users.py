@@ -1,6 +1,7 @@
-"""What is done to the rows of people inside one transaction; every function takes the Session first.
+"""Reads and changes rows of users and sign-ins inside one transaction; each function takes the Session
+first.
 
-Who may ask for it, passwords and tokens are `service.py`'s.
+`service.py` checks who may ask, passwords and tokens.
 """
 
 import re
@@ -41,7 +42,7 @@ class UserView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewUser(msgspec.Struct, frozen=True, kw_only=True):
-    """A user to be added; the name and the address are already checked. No tenant: the default one."""
+    """A user to add, with name and address already checked. Without a tenant: the default one."""
 
     username: str
     email: str | None
@@ -52,7 +53,7 @@ class NewUser(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_new_user(username: str, email: str | None) -> None:
-    """Raises InvalidInput for a name that nobody may have, or what cannot be an address (none is fine)."""
+    """Raises InvalidInput for an invalid username or address; None means no address."""
     if not re.fullmatch(USERNAME, username):
         problem = "a username has 3 to 64 characters: letters a-z, digits, '.', '_' and '-'"
         raise InvalidInput(problem, kind="username_refused", detail={"fields": {"$.username": problem}})
@@ -81,7 +82,7 @@ def view_of(user: User) -> UserView:
 
 
 def default_tenant_id(session: Session, now: datetime) -> int:
-    """The default tenant, made if there is none yet."""
+    """The id of the default tenant; creates the tenant if there is none."""
     default = select(Tenant.id).where(Tenant.is_default)
     existing_id = session.scalar(default)
     if existing_id is not None:
@@ -99,15 +100,15 @@ def default_tenant_id(session: Session, now: datetime) -> int:
             )
             session.flush()
             if session.get_bind().dialect.name == "postgresql":
-                # An id that is given does not count; the next tenant would get the same.
+                # An explicit id does not advance the sequence; the next tenant would get the same.
                 session.execute(_advance_tenant_sequence)
     except IntegrityError:
-        pass  # Another process made it at the same moment.
+        pass  # Another process created it at the same moment.
     return session.scalars(default).one()
 
 
 def add_user(session: Session, new: NewUser, *, workspaces: Workspaces, now: datetime) -> User:
-    """A user with settings and a workspace. Raises Conflict for a taken name."""
+    """Adds a user with settings and a workspace. Raises Conflict for a taken name."""
     user = User(
         tenant_id=default_tenant_id(session, now) if new.tenant_id is None else new.tenant_id,
         username=new.username,
@@ -133,7 +134,7 @@ def add_user(session: Session, new: NewUser, *, workspaces: Workspaces, now: dat
 
 
 def check_username_free(session: Session, username: str, email: str | None) -> None:
-    """Raises Conflict if another user has this name, in whatever case, or this address."""
+    """Raises Conflict if another user has this name (ignoring case) or this address."""
     if find_by_name(session, username) is not None:
         raise Conflict(f"the username '{username}' is taken; choose another", kind="username_taken")
     check_email_is_free(session, email)
@@ -146,14 +147,15 @@ def check_email_is_free(session: Session, email: str | None) -> None:
 
 
 def find_by_name(session: Session, username: str) -> User | None:
-    """The user of this name in whatever case; a name that nobody can have finds nobody."""
+    """The user with this name, ignoring case; None for an unknown or invalid name."""
     if not re.fullmatch(USERNAME, username):
         return None
     return session.scalar(select(User).where(User.username_key == username.lower()))
 
 
 def find(session: Session, user_id: int, *, tenant_id: int | None) -> User:
-    """The user, of this tenant unless it is None. Raises NotFound for one who is missing or of another."""
+    """The user, in this tenant unless it is None. Raises NotFound for a missing user or one of another
+    tenant."""
     user = session.get(User, user_id) if 0 < user_id <= LARGEST_ID else None
     if user is None or tenant_id not in (None, user.tenant_id):
         raise NotFound(f"there is no user {user_id}", kind="user_not_found")
@@ -161,7 +163,7 @@ def find(session: Session, user_id: int, *, tenant_id: int | None) -> User:
 
 
 class UserFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which users to list; `q` is a part of the name or the address, in whatever case."""
+    """Which users to list; `q` is a part of the name or the address, ignoring case."""
 
     tenant_id: int | None = None
     q: str = ""
@@ -170,7 +172,7 @@ class UserFilter(msgspec.Struct, frozen=True, kw_only=True):
 def page_of_users(
     session: Session, filters: UserFilter, *, offset: int, limit: int
 ) -> tuple[list[UserView], int]:
-    """Users newest first, and how many match."""
+    """Users, newest first, and the number of matches."""
     query: Select[User] = select(User)
     if filters.tenant_id is not None:
         query = query.where(User.tenant_id == filters.tenant_id)
@@ -195,9 +197,10 @@ def set_password(
     spared_sign_in_id: str | None = None,
     must_change: bool = False,
 ) -> UserView:
-    """Ends the user's sign-ins but `spare`. Raises Conflict if the hash is no longer the `expected` one.
+    """Ends the user's sign-ins but `spared_sign_in_id`. Raises Conflict if the hash is no longer
+    `expected`.
 
-    `must_change`: the user can do nothing else with it than choose another.
+    `must_change`: the user can do nothing but choose another password.
     """
     user = session.get(User, user_id, with_for_update=True)
     if user is None or (expected is not None and user.password_hash != expected):
@@ -218,7 +221,8 @@ def sign_in_of(session: Session, sign_in_id: str) -> Row[User, SignIn] | None:
 def rotate_refresh_hash(
     session: Session, sign_in_id: str, *, old: str, new: str, now: datetime, until: datetime
 ) -> bool:
-    """Whether `old` was the current refresh hash of a living sign-in, and now `new` is: one of many wins."""
+    """Replaces the refresh hash `old` by `new`. False if `old` is not current: only one of many callers
+    wins."""
     swapped = session.scalar(
         update(SignIn)
         .where(SignIn.id == sign_in_id, SignIn.refresh_hash == old, SignIn.revoked_at.is_(None))
@@ -238,7 +242,7 @@ def revoke(
     only: str | None = None,
     spared_sign_in_id: str | None = None,
 ) -> None:
-    """Ends the user's sign-ins: `only` one of them, or all but `spare`."""
+    """Ends the user's sign-ins: `only` one of them, or all but `spared_sign_in_id`."""
     statement = update(SignIn).where(SignIn.user_id == user_id, SignIn.revoked_at.is_(None))
     if only is not None:
         statement = statement.where(SignIn.id == only)
@@ -250,7 +254,7 @@ def revoke(
 
 
 def delete_expired_sign_ins(session: Session, user_id: int, now: datetime) -> None:
-    """Deletes the user's sign-ins whose tokens have all expired, so that the table does not grow for ever."""
+    """Deletes the user's expired sign-ins, so that the table does not grow for ever."""
     session.execute(
         delete(SignIn)
         .where(SignIn.user_id == user_id, SignIn.expires_at <= now)

@@ -1,4 +1,4 @@
-"""Where each user's files live: one directory per user below `workspace.root`. Nothing here reads them."""
+"""The directory of each user's files, one per user below `workspace.root`. Nothing here reads the files."""
 
 import hashlib
 import stat
@@ -21,13 +21,13 @@ class Workspaces:
         self._auto_create = auto_create
 
     def path_of(self, user_id: int) -> Path:
-        """The user's workspace, whether it exists or not."""
+        """The path of the user's workspace; it may not exist."""
         return self._root / hashlib.sha256(str(user_id).encode()).hexdigest()
 
     def prepare(self, user_id: int) -> Path:
-        """The user's workspace, made with mode 0700 if it is missing and `workspace.auto_create` is on.
+        """The user's workspace; created with mode 0700 if it is missing and `workspace.auto_create` is on.
 
-        Raises Unavailable if it is not there and cannot be made, or is not a directory of its own.
+        Raises Unavailable if it is missing and cannot be created, or is not a directory.
         """
         path = self.path_of(user_id)
         try:
@@ -37,21 +37,23 @@ class Workspaces:
             mode = path.lstat().st_mode
         except OSError as error:
             raise Unavailable(
-                f"the workspace {path} is not there: {error.strerror}; make it or set workspace.auto_create",
+                f"the workspace {path} is missing: {error.strerror}; create it or set workspace.auto_create",
                 kind="workspace_missing",
             ) from error
         if not stat.S_ISDIR(mode):
-            raise Unavailable(f"the workspace {path} is not a directory of its own", kind="workspace_missing")
+            raise Unavailable(
+                f"the workspace {path} is not a directory (a link is not allowed)", kind="workspace_missing"
+            )
         return path
 
     def prepare_if_enabled(self, user_id: int) -> Path:
-        """As `prepare` if workspaces are made automatically, else only the path."""
+        """Like `prepare` if workspaces are created automatically, else only the path."""
         return self.prepare(user_id) if self._auto_create else self.path_of(user_id)
 
     def remove(self, user_id: int) -> None:
-        """Deletes the workspace of a user who is gone; what cannot be deleted is named in the log.
+        """Deletes the workspace of a deleted user; logs what cannot be deleted.
 
-        It is renamed first, so that whatever still holds its path finds nothing.
+        It is renamed first, so that a process that still has its path no longer reaches it.
         """
         path = self.path_of(user_id)
         deleted_path = path.with_name(f"{path.name}.deleted")

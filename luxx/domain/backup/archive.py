@@ -1,7 +1,7 @@
-"""ZIP files whose manifest has the size and the SHA-256 of every member. What is in them is not known here.
+"""ZIP archives whose manifest has the size and SHA-256 of every member; independent of their content.
 
-They are written and read as streams. A file is made under another name and gets its own when it is whole;
-nothing of a file is believed before all of it was hashed.
+They are written and read as streams. A new archive gets its final name when it is complete; a reader verifies
+every hash before it trusts an archive.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ MANIFEST = "manifest.json"
 MANIFEST_BYTES = 64 * 1024 * 1024
 CHUNK = 1024 * 1024
 COMPRESSION_LEVEL = 3
-"""Of compression: rows shrink to a quarter, and a server that is serving keeps its processor."""
+"""zlib level: rows shrink to a quarter, and a running server keeps its CPU."""
 
 ZIP_ERRORS = (
     zipfile.BadZipFile,
@@ -34,7 +34,7 @@ ZIP_ERRORS = (
     RuntimeError,
     ValueError,
 )
-"""What unpacking says of archives that are cut or damaged."""
+"""Errors that unpacking raises for archives that are cut or damaged."""
 
 
 class HasMembers(Protocol):
@@ -46,7 +46,7 @@ M = TypeVar("M", bound=HasMembers)
 
 
 class HashingWriter:
-    """A file being written, counted and hashed."""
+    """Writes a file, and counts and hashes its bytes."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -59,12 +59,13 @@ class HashingWriter:
         return self._file.write(data)
 
     def member(self, name: str) -> ArchiveMember:
-        """What the manifest says of it."""
+        """The manifest's entry for it."""
         return ArchiveMember(name=name, size=self.size, sha256=self._hash.hexdigest())
 
 
 class ArchiveWriter:
-    """Puts members into an archive, one after another. A `with` ends it where that fails."""
+    """Writes members into an archive, one after another. Use it with `with`, which discards it on an
+    error."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._zip = zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=COMPRESSION_LEVEL)
@@ -74,30 +75,30 @@ class ArchiveWriter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
-            # Else it would try to end itself when the file is long closed.
+            # Otherwise the ZipFile would try to finish itself after the file was closed.
             self._zip.fp = None
 
     @contextlib.contextmanager
     def open(self, name: str) -> Generator[HashingWriter]:
-        """A new member, to be written before the next one begins."""
+        """Opens a new member; write it before opening the next one."""
         with self._zip.open(name, "w", force_zip64=True) as file:
             yield HashingWriter(file)
 
     def put(self, name: str, data: bytes) -> ArchiveMember:
-        """A whole member."""
+        """Writes a whole member."""
         with self.open(name) as file:
             file.write(data)
         return file.member(name)
 
     def finish(self, manifest: msgspec.Struct) -> None:
-        """The manifest, and the end."""
+        """Writes the manifest and ends the archive."""
         self.put(MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
         self._zip.close()
 
 
 @contextlib.contextmanager
 def new_file(path: Path) -> Generator[IO[bytes]]:
-    """A file for its owner alone that is there when it is whole. Raises LuxxError where one is already."""
+    """A file with mode 0600 that appears when it is complete. Raises LuxxError if it exists already."""
     partial_path = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         _check_not_existing(path)
@@ -120,11 +121,11 @@ def new_file(path: Path) -> Generator[IO[bytes]]:
 
 def _check_not_existing(path: Path) -> None:
     if path.exists():
-        raise LuxxError(f"{path} is there already; give another name or remove it")
+        raise LuxxError(f"{path} already exists; choose another name or remove it")
 
 
 def sync_folder(folder: Path) -> None:
-    """Puts the names in a folder on the disk."""
+    """Flushes the names in a folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -133,7 +134,8 @@ def sync_folder(folder: Path) -> None:
 
 
 class ArchiveReader:
-    """An open archive. Raises LuxxError, with what is wrong, for one that is cut, damaged or lies."""
+    """An open archive. Raises LuxxError, with the reason, if it is cut, damaged or does not match its
+    manifest."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -142,47 +144,47 @@ class ArchiveReader:
         except FileNotFoundError as error:
             raise LuxxError(f"there is no file {path}") from error
         except ZIP_ERRORS as error:
-            raise self.damaged(f"it is no whole ZIP file ({error})") from error
+            raise self.damaged(f"it is not a complete ZIP file ({error})") from error
 
     def damaged(self, what: str) -> LuxxError:
-        """The error that this archive deserves."""
+        """The error for a problem with this archive."""
         return LuxxError(f"{self._path} cannot be used: {what}")
 
     def close(self) -> None:
         self._zip.close()
 
     def manifest(self, kind: type[M], format_name: str, newest: int) -> M:
-        """The manifest of an archive of this format; of a version not past `newest`."""
+        """The manifest, for an archive of this format and a version up to `newest`."""
         try:
             with self._zip.open(MANIFEST) as file:
-                told = file.read(MANIFEST_BYTES + 1)
-            header = msgspec.json.decode(told, type=_ManifestHeader)
+                manifest_bytes = file.read(MANIFEST_BYTES + 1)
+            header = msgspec.json.decode(manifest_bytes, type=_ManifestHeader)
         except KeyError as error:
-            raise self.damaged("it has no manifest.json, so it is no archive of Luxx") from error
+            raise self.damaged("it has no manifest.json, so it is not a Luxx archive") from error
         except (*ZIP_ERRORS, msgspec.DecodeError, RecursionError) as error:
             raise self.damaged(f"its manifest cannot be read ({error})") from error
         if header.format != format_name:
-            raise self.damaged(f"it is a '{header.format[:40]}', and a '{format_name}' is needed")
+            raise self.damaged(f"its format is '{header.format[:40]}', but '{format_name}' is required")
         if header.version > newest:
             raise self.damaged(
-                f"Luxx {header.luxx[:40]} made it in version {header.version} of the format, and this version "
-                f"reads up to {newest}; install a newer Luxx"
+                f"Luxx {header.luxx[:40]} made it in format version {header.version}, and this version "
+                f"of Luxx reads up to {newest}; install a newer Luxx"
             )
         try:
-            manifest = msgspec.json.decode(told, type=kind)
+            manifest = msgspec.json.decode(manifest_bytes, type=kind)
         except msgspec.ValidationError as error:
-            raise self.damaged(f"its manifest is not as it should be ({error})") from error
+            raise self.damaged(f"its manifest is not valid ({error})") from error
         self._check_names(manifest.members)
         return manifest
 
     def _check_names(self, members: list[ArchiveMember]) -> None:
         actual_names = [info.filename for info in self._zip.infolist()]
-        told = [MANIFEST, *(member.name for member in members)]
-        if len(set(actual_names)) < len(actual_names) or sorted(actual_names) != sorted(told):
-            raise self.damaged("it holds other files than its manifest names")
+        expected_names = [MANIFEST, *(member.name for member in members)]
+        if len(set(actual_names)) < len(actual_names) or sorted(actual_names) != sorted(expected_names):
+            raise self.damaged("its files are not those that its manifest names")
 
     def verify(self, members: list[ArchiveMember]) -> None:
-        """Reads everything once: every member has the size and the hash that the manifest names."""
+        """Reads every member and checks its size and hash against the manifest."""
         for member in members:
             with self.open(member) as file:
                 while file.read(CHUNK):
@@ -190,7 +192,7 @@ class ArchiveReader:
 
     @contextlib.contextmanager
     def open(self, member: ArchiveMember) -> Generator["VerifyingReader"]:
-        """A member to be read; at its end it is seen whether it was the right one."""
+        """Opens a member; reading its end checks size and hash."""
         try:
             file = self._zip.open(member.name)
         except (*ZIP_ERRORS, KeyError) as error:
@@ -199,7 +201,7 @@ class ArchiveReader:
             yield VerifyingReader(file, member, self)
 
     def read(self, member: ArchiveMember, max_bytes: int) -> bytes:
-        """A whole member of at most so many bytes."""
+        """A whole member of at most `max_bytes`."""
         if member.size > max_bytes:
             raise self.damaged(f"{member.name} is too large")
         with self.open(member) as file:
@@ -213,7 +215,7 @@ class _ManifestHeader(msgspec.Struct):
 
 
 class VerifyingReader:
-    """A member being read. Never gives more bytes than the manifest says."""
+    """Reads a member. Never returns more bytes than the manifest states."""
 
     def __init__(self, file: IO[bytes], member: ArchiveMember, archive: ArchiveReader) -> None:
         self._file = file
@@ -223,7 +225,7 @@ class VerifyingReader:
         self._size = 0
 
     def read(self, size: int) -> bytes:
-        """Up to so many bytes; none at the end, where size and hash are compared."""
+        """Up to `size` bytes; b"" at the end, where it checks size and hash."""
         try:
             data = self._file.read(size)
         except ZIP_ERRORS as error:
@@ -232,7 +234,7 @@ class VerifyingReader:
         self._size += len(data)
         is_at_end = not data and size > 0
         if self._size > self._member.size or (is_at_end and not self._matches_manifest()):
-            raise self._archive.damaged(f"{self._member.name} is not what the manifest says")
+            raise self._archive.damaged(f"{self._member.name} does not match the manifest")
         return data
 
     def _matches_manifest(self) -> bool:

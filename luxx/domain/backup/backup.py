@@ -1,6 +1,6 @@
-"""A backup of a whole server while it serves: one state of the database, the secret, everybody's files.
+"""Backup of a whole server while it runs: a snapshot of the database, the secret, all users' files.
 
-What is in it stands in `manifest.py`; bringing it back is `restore.py`'s.
+`manifest.py` defines the format, `restore.py` restores it.
 """
 
 import os
@@ -33,7 +33,7 @@ DISK_RESERVE = 64 * 1024 * 1024
 
 
 class LastBackup(msgspec.Struct, frozen=True, kw_only=True):
-    """What the data directory remembers of the newest backup that was made from it."""
+    """The newest backup of a data directory, as recorded in it."""
 
     at: datetime
     file: str
@@ -41,7 +41,7 @@ class LastBackup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DataPaths:
-    """One server's database, data directory, workspaces and secret. `close` when done."""
+    """One server's database, data directory, workspaces and secret. Call `close` when done."""
 
     def __init__(self, config: Config) -> None:
         self.data_dir = Path(config.data_dir)
@@ -54,17 +54,17 @@ class DataPaths:
 
     @property
     def database_file(self) -> Path:
-        """Of SQLite."""
+        """The SQLite file."""
         return Path(str(self.url.database))
 
     @property
     def has_database(self) -> bool:
-        """Whether there can be one: looking makes none."""
+        """Whether a database can exist; the check creates none."""
         return not self.is_sqlite or self.database_file.exists()
 
     @property
     def engine(self) -> Engine:
-        """Opened when it is first asked for; on SQLite that makes the file."""
+        """Opened on first use, which creates the file on SQLite."""
         if self._engine is None:
             self._engine = open_engine(self.url)
         return self._engine
@@ -74,7 +74,7 @@ class DataPaths:
         return self.data_dir / SECRET_FILE
 
     def secret(self) -> str:
-        """The secret that is in force; empty where there is none yet."""
+        """The secret in use; empty if there is none yet."""
         if self.configured_secret or not self.is_sqlite:
             return self.configured_secret
         try:
@@ -84,7 +84,7 @@ class DataPaths:
 
     @contextmanager
     def snapshot(self) -> Generator[Connection]:
-        """One state of the whole database, whatever is written meanwhile."""
+        """A consistent snapshot of the whole database, unaffected by later writes."""
         engine = reading(self.engine)
         try:
             with engine.connect() as connection, connection.begin():
@@ -104,7 +104,8 @@ class DataPaths:
 
 
 def check_disk_space(path_needed: Path, size: int, what: str) -> None:
-    """Raises LuxxError where a directory, there or not yet, has no room for so many bytes."""
+    """Raises LuxxError if the disk of a directory, which may not exist yet, has too little space for `size`
+    bytes."""
     existing = next(
         each for each in (path_needed.absolute(), *path_needed.absolute().parents) if each.exists()
     )
@@ -116,7 +117,7 @@ def check_disk_space(path_needed: Path, size: int, what: str) -> None:
 
 
 def last_backup(data_dir: Path) -> LastBackup | None:
-    """The newest backup that was made from this data directory; None where there was none."""
+    """The newest backup of this data directory; None if there was none."""
     try:
         return msgspec.json.decode((data_dir / LAST_BACKUP).read_bytes(), type=LastBackup)
     except (OSError, msgspec.DecodeError):
@@ -124,7 +125,7 @@ def last_backup(data_dir: Path) -> LastBackup | None:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Puts a small file in place of what was there, whole, for its owner alone."""
+    """Replaces a small file atomically, with mode 0600."""
     temporary_path = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(temporary_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -141,7 +142,7 @@ def write_private(path: Path, data: bytes) -> None:
 FORMAT = "luxx.backup"
 VERSION = 1
 SECRET_MEMBER = "secret_key"
-SECRET_HINT = "give it as the servers have it, or the backup opens no provider key"
+SECRET_HINT = "set it to the value that the servers use, or the backup cannot decrypt the provider keys"
 
 
 class _TableContents(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,19 +153,19 @@ class _TableContents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def create_backup(data_paths: DataPaths, path: Path) -> Manifest:
-    """Writes all that a server keeps to a new file. Raises LuxxError, with no file made.
+    """Writes all that a server stores to a new file. Raises LuxxError and leaves no file on failure.
 
-    The files come after the rows: what a row tells of is in the backup, or was deleted meanwhile.
+    Files are packed after the rows, so a file that a row names is in the backup or was deleted meanwhile.
     """
     if not data_paths.has_database:
-        raise LuxxError(f"there is no database {data_paths.url.database} to back up")
+        raise LuxxError(f"there is no database at {data_paths.url.database} to back up")
     key = data_paths.secret()
     if not key:
-        raise LuxxError(f"app.secret_key is not set here; {SECRET_HINT}")
+        raise LuxxError(f"app.secret_key is not set; {SECRET_HINT}")
     with new_file(path) as file, ArchiveWriter(file) as archive:
         with data_paths.snapshot() as connection:
             rows = _write_tables(connection, archive)
-            others = _foreign_key_notes(connection, key)
+            key_notes = _undecryptable_key_notes(connection, key)
         secret = archive.put(SECRET_MEMBER, key.encode())
         workspaces, left_out = _write_workspaces(data_paths, rows.users, archive, path.parent)
         manifest = Manifest(
@@ -178,7 +179,7 @@ def create_backup(data_paths: DataPaths, path: Path) -> Manifest:
             sequences=rows.sequences,
             workspaces=workspaces,
             secret=secret,
-            left_out=[*others, *left_out],
+            left_out=[*key_notes, *left_out],
         )
         archive.finish(manifest)
     last = LastBackup(at=manifest.made_at, file=str(path.absolute()), size=path.stat().st_size)
@@ -202,18 +203,16 @@ def _write_tables(connection: Connection, archive: ArchiveWriter) -> _TableConte
     return _TableContents(step=step, tables=parts, sequences=sequences_of(connection, names), users=users)
 
 
-def _foreign_key_notes(connection: Connection, key: str) -> list[str]:
-    """Notes on provider keys that this secret does not open. Raises LuxxError where it opens none of them."""
+def _undecryptable_key_notes(connection: Connection, key: str) -> list[str]:
+    """Notes on provider keys that this secret does not decrypt. Raises LuxxError if it decrypts none."""
     sealed = connection.scalars(text("SELECT api_key FROM llm_providers WHERE api_key != ''")).all()
     vault = Vault(key)
-    others = sum(vault.needs_resealing(str(each)) for each in sealed)
-    if not others:
+    undecryptable = sum(vault.needs_resealing(str(each)) for each in sealed)
+    if not undecryptable:
         return []
-    if others == len(sealed):
-        raise LuxxError(
-            f"the provider keys are sealed with another app.secret_key than the one here; {SECRET_HINT}"
-        )
-    return [f"{others} provider keys are sealed with another secret, which is not in the backup"]
+    if undecryptable == len(sealed):
+        raise LuxxError(f"the provider keys are encrypted with a different app.secret_key; {SECRET_HINT}")
+    return [f"{undecryptable} provider keys are encrypted with another secret, which is not in the backup"]
 
 
 def _step(connection: Connection) -> str:

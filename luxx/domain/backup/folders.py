@@ -1,7 +1,8 @@
-"""A user's files as a tar file and back. Regular files and folders only: links and devices stay behind.
+"""Packs a user's files into a tar file and unpacks them. Regular files and folders only: no links, no
+devices.
 
-A file is copied whole before it is put in; one that changes meanwhile is copied again. What cannot be read
-is left out and told of; where nothing can be written, it all fails.
+A file is copied completely before it is packed; one that changes meanwhile is copied again. A file that
+cannot be read is left out and reported; a failed write fails the whole operation.
 """
 
 import os
@@ -21,17 +22,17 @@ from luxx.errors import LuxxError
 CHUNK = 1024 * 1024
 IN_MEMORY = 8 * 1024 * 1024
 MAX_COPY_ATTEMPTS = 5
-MOST_DEPTH = 64
-"""As deep as tools go."""
+MAX_DEPTH = 64
+"""Maximum folder depth; the file tools allow the same."""
 
-MOST_HEADER = 64 * 1024
-"""Bytes of what a tar file says before one file: its name and its times."""
+MAX_HEADER = 64 * 1024
+"""Maximum bytes of a header for one file: its name and its times."""
 
 TIME = re.compile(r"(\d{1,12})(?:\.(\d{0,18}))?", re.ASCII)
 """Seconds since 1970."""
 
 LATEST_NS = 2**63 - 1
-"""In the year 2262. Some file systems hold later times, which others could not take."""
+"""In the year 2262. Some file systems store later times, which others could not restore."""
 
 EXTENDED = (
     tarfile.XHDTYPE,
@@ -53,14 +54,15 @@ class Readable(Protocol):
 
 
 class PackResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What was put in, and what could not be."""
+    """The number of packed files, and sentences about those left out."""
 
     files: int
     left_out: list[str]
 
 
 class _Unreadable(Exception):
-    """Something in the workspace cannot be read, for this reason; `is_gone`: it was deleted meanwhile."""
+    """Something in the workspace cannot be read, for the reason `why`; `is_gone`: it was deleted
+    meanwhile."""
 
     def __init__(self, why: str, *, is_gone: bool = False) -> None:
         super().__init__(why)
@@ -70,7 +72,8 @@ class _Unreadable(Exception):
 
 @contextmanager
 def _reading() -> Generator[None]:
-    """An error in here is the workspace's; any other is of what is written, where nothing may be missing."""
+    """Marks OSErrors of reading the workspace; all other OSErrors concern the output, which must be
+    complete."""
     try:
         yield
     except OSError as error:
@@ -80,13 +83,13 @@ def _reading() -> Generator[None]:
 
 
 class _Header(tarfile.TarInfo):
-    """Refuses what only fills the memory."""
+    """Refuses headers that would fill the memory."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
         header = super().frombuf(buf, encoding, errors)
-        if header.type in EXTENDED and not 0 <= header.size <= MOST_HEADER:
-            raise tarfile.ReadError("a name in it is absurdly long")
+        if header.type in EXTENDED and not 0 <= header.size <= MAX_HEADER:
+            raise tarfile.ReadError("it contains a file name that is too long")
         return header
 
 
@@ -94,10 +97,10 @@ class _Header(tarfile.TarInfo):
 
 
 def pack(root: Path, out: Writable, spool: Path) -> PackResult:
-    """The folder as a tar file; large files are copied in `spool` on their way. A missing folder is an empty
-    one.
+    """Packs the folder into a tar file; large files are copied to `spool` first. A missing folder counts as
+    empty.
 
-    Raises LuxxError where the folder cannot be read, OSError where `out` or `spool` cannot be written.
+    Raises LuxxError if the folder cannot be read, OSError if `out` or `spool` cannot be written.
     """
     packer = _Packer(out, spool)
     try:
@@ -119,7 +122,8 @@ def pack(root: Path, out: Writable, spool: Path) -> PackResult:
 
 
 class _DetachableOutput:
-    """Where a tar file goes, until it is given up: it would end itself when that is long closed."""
+    """The output of a tar file that can be detached after an error: TarFile would write its end to a closed
+    file."""
 
     def __init__(self, out: Writable) -> None:
         self.write: Callable[[bytes], int] = out.write
@@ -131,7 +135,7 @@ class _DetachableOutput:
 class _Packer:
     def __init__(self, out: Writable, spool: Path) -> None:
         self._out = _DetachableOutput(out)
-        # Closed by `finish`; where that is never reached, nothing is kept of the file.
+        # `finish` closes it; without `finish` the file is discarded.
         self._tar = tarfile.open(  # noqa: SIM115
             fileobj=cast("IO[bytes]", self._out),
             mode="w|",
@@ -150,7 +154,7 @@ class _Packer:
         self._out.detach()
 
     def folder(self, descriptor: int, prefix: str) -> None:
-        """What is in an open folder, by name."""
+        """Packs the entries of an open folder, by name."""
         with _reading():
             names = sorted(os.listdir(descriptor))
         for name in names:
@@ -163,14 +167,14 @@ class _Packer:
                 elif stat.S_ISREG(mode):
                     self._file(descriptor, name, path)
                 else:
-                    self._leave_out(path, "is no regular file")
+                    self._leave_out(path, "is not a regular file")
             except _Unreadable as error:
-                if not error.is_gone:  # Else nobody will miss it.
+                if not error.is_gone:  # A deleted file is not reported.
                     self._leave_out(path, error.why)
 
     def _sub_folder(self, descriptor: int, name: str, path: str) -> None:
-        if path.count("/") >= MOST_DEPTH:
-            self._leave_out(path, f"is more than {MOST_DEPTH} folders deep")
+        if path.count("/") >= MAX_DEPTH:
+            self._leave_out(path, f"is more than {MAX_DEPTH} folders deep")
             return
         with _reading():
             child_fd = os.open(name, _FOLDER, dir_fd=descriptor)
@@ -192,14 +196,14 @@ class _Packer:
             ):
                 before = os.fstat(source.fileno())
                 if not stat.S_ISREG(before.st_mode):
-                    raise _Unreadable("is no regular file any more", is_gone=True)
+                    raise _Unreadable("is no longer a regular file", is_gone=True)
                 size = _copy_bytes(source, cast("IO[bytes]", copy), before.st_size)
                 is_unchanged = size == before.st_size and _state(os.fstat(source.fileno())) == _state(before)
                 if not is_unchanged and attempt < MAX_COPY_ATTEMPTS:
                     continue
                 if not is_unchanged:
                     self._left_out.append(
-                        f"{_printable(path)} was being written; it is as it was at one moment"
+                        f"{_printable(path)} changed while it was copied; the copy may be inconsistent"
                     )
                 info = _tar_info(path, before)
                 info.size = size
@@ -216,9 +220,9 @@ class _Packer:
         self._left_out.append(f"{_printable(path)} {why}")
 
 
-def _copy_bytes(source: IO[bytes], copy: IO[bytes], most: int) -> int:
-    """Up to so many bytes: one that grows all the time has an end too."""
-    bytes_left = most
+def _copy_bytes(source: IO[bytes], copy: IO[bytes], max_bytes: int) -> int:
+    """Copies at most `max_bytes`, so that a growing file ends too; returns the number of bytes."""
+    bytes_left = max_bytes
     while bytes_left:
         with _reading():
             data = source.read(min(CHUNK, bytes_left))
@@ -226,7 +230,7 @@ def _copy_bytes(source: IO[bytes], copy: IO[bytes], most: int) -> int:
             break
         copy.write(data)
         bytes_left -= len(data)
-    return most - bytes_left
+    return max_bytes - bytes_left
 
 
 def _state(status: os.stat_result) -> tuple[int, int, int]:
@@ -238,13 +242,13 @@ def _tar_info(path: str, status: os.stat_result) -> tarfile.TarInfo:
     info.mode = 0o700 if stat.S_ISDIR(status.st_mode) else 0o600 | (status.st_mode & stat.S_IXUSR)
     seconds, rest = divmod(min(max(0, status.st_mtime_ns), LATEST_NS), 10**9)
     info.mtime = seconds
-    # To the nanosecond: by it a file's hash is known to be still true.
+    # To the nanosecond: a stored file hash is valid only for the exact time.
     info.pax_headers = {"mtime": f"{seconds}.{rest:09d}"}
     return info
 
 
 def _members_of(tar: tarfile.TarFile) -> list[Any]:
-    """What a TarFile remembers of each file; of a million it would not fit."""
+    """The TarFile's list of its members, which would not fit in memory for a million files."""
     return cast("list[Any]", vars(tar)["members"])
 
 
@@ -256,8 +260,8 @@ def _printable(path: str) -> str:
 
 
 def unpack(file: Readable, folder: Path) -> int:
-    """A tar file into an empty folder that only we write to; how many files. Raises LuxxError for one that
-    leads out of it or holds anything but files and folders."""
+    """Unpacks a tar file into an empty folder that no other process writes to; returns the number of files.
+    Raises LuxxError for a path outside the folder and for anything but files and folders."""
     files = 0
     try:
         for entry in entries(file):
@@ -274,8 +278,7 @@ def unpack(file: Readable, folder: Path) -> int:
 
 
 class TarEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of a tar file, or with no `data` a folder. `data` is to be read before the next entry is asked
-    for."""
+    """A file, or without `data` a folder. Read `data` before the next entry."""
 
     path: Path
     mode: int
@@ -284,7 +287,7 @@ class TarEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Content:
-    """What is in one file of a tar file."""
+    """The content of one file of a tar file."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -301,14 +304,16 @@ def _unpackable(error: Exception) -> LuxxError:
 
 
 def entries(file: Readable) -> Iterator[TarEntry]:
-    """What is in a tar file, in order, all of it beneath where it is unpacked. Raises LuxxError."""
+    """The entries of a tar file in order, with paths inside the target folder. Raises LuxxError."""
     try:
         with tarfile.open(
             fileobj=cast("IO[bytes]", file), mode="r|", tarinfo=_Header, errors="surrogateescape"
         ) as tar:
             while (info := tar.next()) is not None:
                 if info.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE) or info.issparse():
-                    raise LuxxError(f"the archive holds {info.name[:200]!r}, which is no file and no folder")
+                    raise LuxxError(
+                        f"the archive holds {info.name[:200]!r}, which is neither a file nor a folder"
+                    )
                 content = None if info.isdir() else tar.extractfile(info)
                 yield TarEntry(
                     path=_safe_path(info.name),
@@ -319,7 +324,7 @@ def entries(file: Readable) -> Iterator[TarEntry]:
                 _members_of(tar).clear()
     except (tarfile.TarError, UnicodeError, ValueError, RecursionError) as error:
         raise _unpackable(error) from error
-    # To the very end, so that the hash of all is known.
+    # Read to the very end, so that the reader checks the hash.
     while file.read(CHUNK):
         pass
 
@@ -327,8 +332,10 @@ def entries(file: Readable) -> Iterator[TarEntry]:
 def _safe_path(name: str) -> Path:
     parts = name.rstrip("/").split("/")
     is_unsafe = any(part in ("", ".", "..") or "\0" in part or len(os.fsencode(part)) > 255 for part in parts)
-    if is_unsafe or len(parts) > MOST_DEPTH + 1:
-        raise LuxxError(f"the archive holds a file named {name[:200]!r}, which leads elsewhere")
+    if is_unsafe or len(parts) > MAX_DEPTH + 1:
+        raise LuxxError(
+            f"the archive holds a file named {name[:200]!r}, which points outside the target folder"
+        )
     return Path(*parts)
 
 
@@ -346,5 +353,5 @@ def _modified(info: tarfile.TarInfo) -> int:
     time_text = str(info.pax_headers.get("mtime", info.mtime))
     match = TIME.fullmatch(time_text)
     if match is None:
-        raise ValueError(f"a file in it is from {time_text[:40]!r}, which is no time")
+        raise ValueError(f"a file in it has the invalid time {time_text[:40]!r}")
     return min(int(match[1]) * 10**9 + int(f"{match[2] or '':0<9}"[:9]), LATEST_NS)

@@ -1,6 +1,6 @@
-"""What is in a backup and in a user's file, as their manifests say it. Words only.
+"""The manifests of a backup and of a user export, and the records of a user export.
 
-A version grows when a reader of today could misread what is written.
+Increase a version when current readers could misread the new format.
 """
 
 from datetime import datetime
@@ -18,7 +18,7 @@ Identifier = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,62}$(?!\n)")]
 
 
 class ColumnKind(StrEnum):
-    """How a column's values stand in a row's JSON: bytes as base64, times as ISO 8601 in UTC."""
+    """How a row's JSON encodes a column's values: bytes as base64, times as ISO 8601 in UTC."""
 
     TEXT = "text"
     INTEGER = "integer"
@@ -43,7 +43,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TablePart(msgspec.Struct, frozen=True, kw_only=True):
-    """A table: one row a line, an array with a value for each column."""
+    """A table: one row per line, as an array with a value for each column."""
 
     name: Identifier
     columns: list[Column]
@@ -60,9 +60,8 @@ class WorkspacePart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a backup. `step` is the database's; `sequences` the last id that a table gave, where it never gives
-    one twice. `left_out` names files that could not be taken as they are.
-    """
+    """The manifest of a backup. `step` is the database's migration step; `sequences` the last id of each
+    table that never reuses one. `left_out`: sentences about files and keys that are missing or changed."""
 
     format: Literal["luxx.backup"]
     version: Annotated[int, Meta(ge=1)]
@@ -83,7 +82,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a user's file."""
+    """The manifest of a user export."""
 
     format: Literal["luxx.user"]
     version: Annotated[int, Meta(ge=1)]
@@ -105,7 +104,7 @@ FORMAT = "luxx.user"
 VERSION = 1
 PROFILE_FILE = "person.json"
 CONVERSATIONS = "conversations.json"
-"""The name under which an import of conversations looks for them in any ZIP file."""
+"""The name under which an import looks for conversations in any ZIP file."""
 
 USAGE = "usage.jsonl"
 FILES = "files.tar"
@@ -113,7 +112,7 @@ MAX_PROFILE_BYTES = 256 * 1024 * 1024
 
 
 class ExportedSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """A user's defaults, without the provider: it belongs to its server."""
+    """A user's defaults, without the provider, which belongs to its server."""
 
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
@@ -122,7 +121,7 @@ class ExportedSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExportedProject(msgspec.Struct, frozen=True, kw_only=True):
-    """`conversations` are the ids that they have in this file."""
+    """`conversations` are their ids in this file."""
 
     name: Annotated[str, Meta(min_length=1, max_length=200)]
     description: Annotated[str, Meta(max_length=10_000)] = ""
@@ -142,7 +141,8 @@ class UserProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExportedUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """One completion, for the user to keep: it is not imported, what was spent was spent elsewhere."""
+    """One completion, for the user's information; it is not imported, because its cost belongs to the other
+    server."""
 
     at: datetime
     model: str

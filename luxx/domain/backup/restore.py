@@ -1,7 +1,8 @@
-"""A backup back into a server's place: all of it or nothing.
+"""Restores a backup completely or not at all.
 
-Everything is read and checked first, then made aside, brought to this version, and at the end put in its
-place. What is derived is made again: the search index, and provider keys sealed with the secret here.
+It reads and verifies everything first, builds database and files in a staging area, upgrades them to this
+version and then replaces the live ones. It rebuilds derived data: the search index, and provider keys
+encrypted with the secret of this server.
 """
 
 import contextlib
@@ -39,15 +40,15 @@ from luxx.providers.models import ProviderRow, ServerValueRow
 from luxx.providers.secret_check import SECRET_CHECK
 from luxx.providers.service import key_identity
 
-MOST_SECRET = 64 * 1024
+MAX_SECRET_BYTES = 64 * 1024
 WORKSPACE = re.compile(r"[0-9a-f]{64}")
-"""What the folder of a user is called."""
+"""The name of a user's folder."""
 
 BATCH_SIZE = 500
 
 
 class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came back. `notes` are sentences on what is not as it was."""
+    """What was restored. `notes` are sentences about what differs from the original."""
 
     manifest: Manifest
     files: int
@@ -55,10 +56,10 @@ class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def restore(data_paths: DataPaths, path: Path, *, replace: bool = False) -> RestoreResult:
-    """Brings a backup into an empty server's place, or with `replace` into any.
+    """Restores a backup into an empty server, or with `replace` over any.
 
-    Raises LuxxError, with nothing changed, for an archive that is not whole, one of a newer version, a place
-    that is taken, or one that is in use.
+    Raises LuxxError, with nothing changed, for a damaged archive, one of a newer version, a server that is
+    not empty, or one that is running.
     """
     archive = ArchiveReader(path)
     with contextlib.closing(archive), contextlib.closing(data_paths):
@@ -70,30 +71,30 @@ def restore(data_paths: DataPaths, path: Path, *, replace: bool = False) -> Rest
             )
         _check_disk_space(data_paths, manifest)
         archive.verify(manifest.members)
-        secret = archive.read(manifest.secret, MOST_SECRET).decode("utf-8", "replace")
+        secret = archive.read(manifest.secret, MAX_SECRET_BYTES).decode("utf-8", "replace")
         _check_secret(data_paths, secret)
         name = secrets.token_hex(6)
-        with staged_database(data_paths, name) as aside:
+        with staged_database(data_paths, name) as staged_db:
             if not replace:
                 _check_empty(data_paths)
-            result = _Restorer(data_paths, archive, manifest, aside).run(name, secret)
+            result = _Restorer(data_paths, archive, manifest, staged_db).run(name, secret)
             return msgspec.structs.replace(
                 result, notes=[*result.notes, *_earlier_leftovers(data_paths, replace=replace)]
             )
 
 
 def _earlier_leftovers(data_paths: DataPaths, *, replace: bool) -> list[str]:
-    """What restores that failed could not put back goes only with all that was there."""
+    """Folders that failed restores could not move back: deleted with `replace`, else named in notes."""
     left = list(data_paths.root.glob(f"{STAGING_PREFIX}*"))
     if not replace:
-        return [f"{each} holds files of users that an earlier restore had moved away" for each in left]
+        return [f"{each} holds users' files that an earlier, failed restore moved there" for each in left]
     for each in left:
         shutil.rmtree(each, ignore_errors=True)
     return []
 
 
 def _check_disk_space(data_paths: DataPaths, manifest: Manifest) -> None:
-    """A backup says how much it unpacks to; it is never unpacked past that."""
+    """A backup states its unpacked size; it is never unpacked past that."""
     rows = sum(part.member.size for part in manifest.tables)
     files = sum(part.member.size for part in manifest.workspaces)
     check_disk_space(data_paths.root, files, "the backup")
@@ -102,20 +103,24 @@ def _check_disk_space(data_paths: DataPaths, manifest: Manifest) -> None:
 
 
 def _check_secret(data_paths: DataPaths, secret: str) -> None:
-    """No server would start without one."""
+    """Raises LuxxError if the server could not start with the secret."""
     local_secret = data_paths.configured_secret
     if local_secret and is_too_short(local_secret):
-        raise LuxxError(f"app.secret_key has {len(local_secret.encode())} bytes and needs {MIN_SECRET_BYTES}")
+        raise LuxxError(
+            f"app.secret_key has {len(local_secret.encode())} bytes, but needs {MIN_SECRET_BYTES}"
+        )
     if not local_secret and not data_paths.is_sqlite:
-        raise LuxxError("app.secret_key is not set here; set it as the servers of this database have it")
+        raise LuxxError(
+            "app.secret_key is not set; set it to the value that the servers of this database use"
+        )
     if not local_secret and not secret:
         raise LuxxError(
-            "the backup has no secret key; set app.secret_key, to the one that its server had if you know it"
+            "the backup has no secret key; set app.secret_key, if possible to the value that its server used"
         )
     if not local_secret and is_too_short(secret):
         raise LuxxError(
-            f"the backup's secret key has {len(secret.encode())} bytes and servers need {MIN_SECRET_BYTES}; "
-            "set a new app.secret_key, and provider keys are sealed with it"
+            f"the backup's secret key has {len(secret.encode())} bytes, but servers need {MIN_SECRET_BYTES}; "
+            "set a new app.secret_key: the provider keys are then encrypted with it"
         )
 
 
@@ -124,11 +129,11 @@ def _check_empty(data_paths: DataPaths) -> None:
         with data_paths.engine.connect() as connection:
             if connection.scalar(select(User.id).limit(1)) is not None:
                 raise LuxxError(
-                    "the database is not empty; give an empty one, or --replace to delete what is there"
+                    "the database is not empty; use an empty one, or --replace to delete its content"
                 )
     if any(any(folder.iterdir()) for folder in _folders(data_paths.root)):
         raise LuxxError(
-            f"{data_paths.root} holds users' files; give an empty workspace.root, or --replace to delete them"
+            f"{data_paths.root} holds users' files; use an empty workspace.root, or --replace to delete them"
         )
 
 
@@ -140,12 +145,12 @@ def _folders(root: Path) -> list[Path]:
 
 class _Restorer:
     def __init__(
-        self, data_paths: DataPaths, archive: ArchiveReader, manifest: Manifest, aside: StagedDatabase
+        self, data_paths: DataPaths, archive: ArchiveReader, manifest: Manifest, staged_db: StagedDatabase
     ) -> None:
         self._data_paths = data_paths
         self._archive = archive
         self._manifest = manifest
-        self._aside = aside
+        self._staged_db = staged_db
         self._notes: list[str] = list(manifest.left_out)
 
     def run(self, name: str, secret: str) -> RestoreResult:
@@ -154,17 +159,17 @@ class _Restorer:
         folder = self._data_paths.root / f"{STAGING_PREFIX}{name}"
         try:
             files = self._unpack(folder)
-            self._make_database(self._aside.engine, secret)
+            self._make_database(self._staged_db.engine, secret)
             with ExitStack() as undo:
-                self._aside.replace_live(undo, lambda: self._move_into_place(folder, secret, undo))
+                self._staged_db.replace_live(undo, lambda: self._move_into_place(folder, secret, undo))
                 undo.pop_all()
         except Exception as error:
             if clear_staging(folder):
                 raise
             error_text = error.message if isinstance(error, LuxxError) else " ".join(str(error).split())[:500]
             raise LuxxError(
-                f"{error_text}; and not all files of users could be put back: move what is in {folder / REPLACED_FOLDER} "
-                f"to {self._data_paths.root}"
+                f"{error_text}; and not all users' files could be moved back: move the content of "
+                f"{folder / REPLACED_FOLDER} to {self._data_paths.root}"
             ) from error
         except BaseException:
             clear_staging(folder)
@@ -180,34 +185,34 @@ class _Restorer:
             self._load(engine)
         except SQLAlchemyError as error:
             error_text = " ".join(str(getattr(error, "orig", None) or error).split())
-            raise self._archive.damaged(f"its rows do not belong together: {error_text[:500]}") from error
+            raise self._archive.damaged(f"its rows are inconsistent: {error_text[:500]}") from error
         upgrade_database(engine)
         with engine.begin() as connection:
             self._rebuild_derived(connection, secret)
 
     def _load(self, engine: Engine) -> None:
-        """All rows as they were, in the step that they were in."""
+        """Loads all rows unchanged, at the migration step of the backup."""
         with engine.begin() as connection:
             has_deferred = connection.dialect.name == "sqlite"
             if has_deferred:
                 connection.execute(text("PRAGMA defer_foreign_keys = ON"))
             keys = [] if has_deferred else _drop_foreign_keys(connection)
-            there = [name for name, _ in tables_of(connection, is_newest=False)]
-            for name in there:
-                # A step may have put something in that the backup has too.
+            table_names = [name for name, _ in tables_of(connection, is_newest=False)]
+            for name in table_names:
+                # A migration may have inserted rows that the backup contains too.
                 connection.execute(text(f'DELETE FROM "{name}"'))
             loader = RowLoader(connection)
             for part in self._manifest.tables:
-                if part.name not in there:
+                if part.name not in table_names:
                     raise self._archive.damaged(f"step {self._manifest.step} has no table {part.name}")
                 if part.name != SEARCH_TABLE:
                     with self._archive.open(part.member) as file:
                         loader.load(part, file)
-            set_sequences(connection, there, self._manifest.sequences)
+            set_sequences(connection, table_names, self._manifest.sequences)
             for statement in keys:
                 connection.execute(text(statement))
         if loader.replaced:
-            self._notes.append(f"{loader.replaced} NUL characters, which PostgreSQL does not hold, became �")
+            self._notes.append(f"{loader.replaced} NUL characters, which PostgreSQL cannot store, became �")
 
     def _rebuild_derived(self, connection: Connection, secret: str) -> None:
         for part in self._manifest.tables:
@@ -215,13 +220,13 @@ class _Restorer:
                 self._index(connection, part)
         self._release_runs(connection)
         for user_id in connection.scalars(select(User.id)).all():
-            place = str(self._data_paths.workspaces.path_of(user_id))
-            connection.execute(update(User).where(User.id == user_id).values(workspace_path=place))
+            workspace_path = str(self._data_paths.workspaces.path_of(user_id))
+            connection.execute(update(User).where(User.id == user_id).values(workspace_path=workspace_path))
         self._reseal_keys(connection, secret)
 
     def _release_runs(self, connection: Connection) -> None:
-        """What drove a run when the backup was made or since does not drive it here: the next start takes it
-        up, past every fence that a process may still hold."""
+        """Clears the owners of unfinished runs, so that the next start takes them over, and raises each fence
+        above every value that a process may still hold."""
         rows = connection.execute(text("SELECT id, fence FROM runs WHERE finished_at IS NULL")).all()
         fences = {str(row.id): int(row.fence) for row in rows}
         if not self._data_paths.is_sqlite:
@@ -238,16 +243,16 @@ class _Restorer:
                 try:
                     reindex_rows(connection, batch)
                 except OverflowError as error:
-                    raise self._archive.damaged(f"what it says of {SEARCH_TABLE} cannot be stored") from error
+                    raise self._archive.damaged(f"its rows of {SEARCH_TABLE} cannot be stored") from error
         set_sequences(connection, [SEARCH_TABLE], self._manifest.sequences)
 
     def _reseal_keys(self, connection: Connection, secret: str) -> None:
-        """Provider keys, where the secret here is another one than that of the backup."""
+        """Encrypts the provider keys again if the secret of this server differs from that of the backup."""
         local_secret = self._data_paths.configured_secret
         if not local_secret or local_secret == secret:
             return
         vault = Vault(local_secret, previous=[secret])
-        # The next start makes one for the secret here.
+        # The next start writes the value for the new secret.
         connection.execute(delete(ServerValueRow).where(ServerValueRow.name == SECRET_CHECK))
         lost = 0
         rows = connection.execute(
@@ -263,9 +268,13 @@ class _Restorer:
             change = update(ProviderRow).where(ProviderRow.id == row.id).values(api_key=sealed)
             connection.execute(change)
         if secret:
-            self._notes.append("app.secret_key is another one here: everybody has to sign in again")
+            self._notes.append(
+                "app.secret_key differs from that of the backup: all users have to sign in again"
+            )
         if lost:
-            self._notes.append(f"{lost} provider keys were sealed with yet another secret; enter them anew")
+            self._notes.append(
+                f"{lost} provider keys were encrypted with an unknown secret; enter them again"
+            )
 
     # Files
 
@@ -279,20 +288,20 @@ class _Restorer:
         return files
 
     def _move_into_place(self, folder: Path, secret: str, undo: ExitStack) -> None:
-        """Workspaces and the secret in their places; workspaces that were there go away with `folder`.
+        """Moves workspaces and the secret to their places, and existing workspaces into `folder`.
 
-        All of them: somebody new may get the id of somebody who is in no backup.
+        All existing ones, because a later user may get the id of a user who is not in the backup.
         """
-        aside = folder / REPLACED_FOLDER
-        aside.mkdir(mode=0o700, parents=True)
-        for there in _folders(self._data_paths.root):
-            moved = there.rename(aside / there.name)
-            undo.callback(_move_back, moved, there)
+        replaced_folder = folder / REPLACED_FOLDER
+        replaced_folder.mkdir(mode=0o700, parents=True)
+        for current_folder in _folders(self._data_paths.root):
+            moved = current_folder.rename(replaced_folder / current_folder.name)
+            undo.callback(_move_back, moved, current_folder)
         for part in self._manifest.workspaces:
-            place = self._data_paths.workspaces.path_of(part.user_id)
-            new = folder / place.name
-            new.rename(place)
-            undo.callback(_move_back, place, new)
+            workspace_path = self._data_paths.workspaces.path_of(part.user_id)
+            new = folder / workspace_path.name
+            new.rename(workspace_path)
+            undo.callback(_move_back, workspace_path, new)
         self._set_secret(secret, undo)
 
     def _set_secret(self, secret: str, undo: ExitStack) -> None:
@@ -309,13 +318,14 @@ class _Restorer:
 
 
 def _move_back(now: Path, before: Path) -> None:
-    """Nothing is lost where it cannot be: it stays where it is, and `run` tells of it."""
+    """Moves a folder back. If that fails, nothing is lost: it stays where it is, and `run` reports it."""
     with contextlib.suppress(OSError):
         now.rename(before)
 
 
 def _drop_foreign_keys(connection: Connection) -> list[str]:
-    """Rows come in no order that foreign keys could follow; gives what puts the keys back, and checks."""
+    """Drops the foreign keys, because rows are not loaded in their order; returns the statements that restore
+    and check them."""
     constraints = connection.execute(
         text(
             "SELECT conname, conrelid::regclass::text AS table_name, pg_get_constraintdef(oid) AS definition "
@@ -330,7 +340,7 @@ def _drop_foreign_keys(connection: Connection) -> list[str]:
 
 
 def _current_fences(engine: Engine, run_ids: list[str]) -> Iterator[tuple[str, int]]:
-    """Of those of the runs that are in the database that is to be replaced."""
+    """The fences of those runs that exist in the database to be replaced."""
     query = text("SELECT id, fence FROM runs WHERE id IN :ids").bindparams(bindparam("ids", expanding=True))
     with engine.connect() as connection:
         if not inspect(connection).has_table("runs"):

@@ -1,7 +1,7 @@
-"""Tables as lines of JSON and back, for either database. The tables are those that a database has now.
+"""Writes tables as lines of JSON and loads them, for either database, from the database's actual schema.
 
-Not the models': a backup may be older than they are. What is derived from other rows is left out and made
-again; what tells of processes that are gone is left out for good.
+Not from the models: a backup may be older than they are. Derived data is left out and rebuilt; data about
+running processes is left out for good.
 """
 
 import base64
@@ -19,17 +19,17 @@ from luxx.infra.store.tables import Base
 
 SEARCH_TABLE = "search_texts"
 WORDS_COLUMN = "words"
-"""The column of the search index that is made again from what is found by it."""
+"""The column of the search index that is rebuilt from messages and titles."""
 
 EXCLUDED_PREFIXES = ("alembic_version", "sqlite_", "search_index")
-"""Beginnings of tables that the database or a migration makes."""
+"""Prefixes of tables that the database or a migration creates."""
 
 EPHEMERAL_TABLES = frozenset({"processes", "tickets"})
-"""Tables of what lives for seconds: processes that are up, tickets for sockets."""
+"""Tables of short-lived data: running processes, tickets for sockets."""
 
 ROWS_PER_FETCH = 100
 LARGE_ROW_FETCH = {"message_blobs": 4, "messages": 4, "run_results": 4, "run_events": 20}
-"""Rows in memory at once, where a row may have megabytes."""
+"""Rows in memory at once, for tables whose rows may have megabytes."""
 
 BATCH_ROWS = 500
 BATCH_BYTES = 1024 * 1024
@@ -37,16 +37,16 @@ BATCH_BYTES = 1024 * 1024
 ROW_ERRORS = (
     msgspec.DecodeError, ValueError, TypeError, AttributeError, OverflowError, RecursionError,
 )  # fmt: skip
-"""What is said of a row that no backup has."""
+"""Errors for a row that is not valid."""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(list[Any]).decode
 
 
 def tables_of(connection: Connection, *, is_newest: bool) -> list[tuple[str, list[Column]]]:
-    """The tables that a backup takes, with their columns, by name.
+    """The tables that a backup contains, with their columns, by name.
 
-    At the newest step only those that Luxx knows: a database may be shared with other programs.
+    At the newest step only Luxx's own tables: other programs may share the database.
     """
     inspector = inspect(connection)
     names = [name for name in inspector.get_table_names() if not name.startswith(EXCLUDED_PREFIXES)]
@@ -64,7 +64,7 @@ def tables_of(connection: Connection, *, is_newest: bool) -> list[tuple[str, lis
 
 
 def kind_of(type_: Any) -> ColumnKind:
-    """How the values of a column of this type are written."""
+    """How the values of a column of this type are encoded."""
     kinds: list[tuple[Any, ColumnKind]] = [
         (types.Boolean, ColumnKind.BOOLEAN),
         (types.Integer, ColumnKind.INTEGER),
@@ -77,20 +77,20 @@ def kind_of(type_: Any) -> ColumnKind:
     for class_, kind in kinds:
         if isinstance(type_, class_):
             return kind
-    raise LuxxError(f"a column of type {type_!r} cannot be kept")
+    raise LuxxError(f"a column of type {type_!r} cannot be backed up")
 
 
 def clause_of(name: str, columns: list[Column], connection: Connection) -> TableClause:
-    """The table as statements name it, with the types that this database gives its columns."""
+    """The table for statements, with the column types of this database."""
     column_types = {each["name"]: each["type"] for each in inspect(connection).get_columns(name)}
     missing = [each.name for each in columns if each.name not in column_types]
     if missing:
-        raise LuxxError(f"the table {name} has no column {missing[0]} in the step that the backup names")
+        raise LuxxError(f"the table {name} has no column {missing[0]} at the migration step of the backup")
     return table(name, *(column(each.name, column_types[each.name]) for each in columns))
 
 
 def write_rows(connection: Connection, name: str, columns: list[Column], out: Callable[[bytes], Any]) -> int:
-    """All rows of a table in the order of its key, a line each; how many there were."""
+    """Writes all rows of a table in the order of its key, one per line; returns their number."""
     clause = clause_of(name, columns, connection)
     key = inspect(connection).get_pk_constraint(name)["constrained_columns"]
     query = select(clause).order_by(*(clause.c[part] for part in key))
@@ -103,7 +103,7 @@ def write_rows(connection: Connection, name: str, columns: list[Column], out: Ca
 
 
 class LineReader:
-    """A file's lines, however long: the file is not longer than its manifest says."""
+    """The lines of a file, of any length: the manifest bounds the file's size."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -122,7 +122,7 @@ class LineReader:
 
 
 class RowLoader:
-    """Puts rows into tables that are there. `replaced` counts NUL characters: PostgreSQL holds none."""
+    """Loads rows into existing tables. `replaced` counts NUL characters, which PostgreSQL cannot store."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -130,7 +130,7 @@ class RowLoader:
         self.replaced = 0
 
     def load(self, part: TablePart, file: Any) -> None:
-        """All rows of a table. Raises LuxxError where they are not what the manifest says."""
+        """Loads all rows of a table. Raises LuxxError if they do not match the manifest."""
         write = insert(clause_of(part.name, part.columns, self._connection))
         count = 0
         for batch in self.batches(part, file):
@@ -141,10 +141,10 @@ class RowLoader:
                 error_text = " ".join(str(getattr(error, "orig", None) or error).split())
                 raise LuxxError(f"the rows of {part.name} cannot be stored: {error_text[:500]}") from error
         if count != part.rows:
-            raise LuxxError(f"the backup has {count} rows of {part.name} and says {part.rows}")
+            raise LuxxError(f"the backup has {count} rows of {part.name}, but its manifest says {part.rows}")
 
     def batches(self, part: TablePart, file: Any) -> Iterator[list[dict[str, Any]]]:
-        """A table's rows by the names of their columns, some at a time."""
+        """A table's rows as dicts by column name, in batches."""
         names = [each.name for each in part.columns]
         readers = [self._reader(each.kind) for each in part.columns]
         batch: list[dict[str, Any]] = []
@@ -152,13 +152,13 @@ class RowLoader:
         for line in LineReader(file):
             try:
                 values = _decode(line)
-                read = [None if value is None else reader(value) for reader, value in
+                fields = [None if value is None else reader(value) for reader, value in
                         zip(readers, values, strict=True)]  # fmt: skip
             except ROW_ERRORS as error:
                 raise LuxxError(
                     f"the backup has a row of {part.name} that cannot be read: {error}"
                 ) from error
-            batch.append(dict(zip(names, read, strict=True)))
+            batch.append(dict(zip(names, fields, strict=True)))
             size += len(line)
             if size >= BATCH_BYTES or len(batch) >= BATCH_ROWS:
                 yield batch
@@ -185,18 +185,18 @@ class RowLoader:
 
     def _text(self, value: Any) -> str:
         if not isinstance(value, str):
-            raise ValueError("a text is none")
+            raise ValueError("expected a string")
         if self._has_no_nul and "\0" in value:
             self.replaced += value.count("\0")
             return value.replace("\0", "\ufffd")
         return value
 
 
-# Ids that are given once
+# Ids that are never reused
 
 
 def sequences_of(connection: Connection, names: list[str]) -> dict[str, int]:
-    """The last id that each table gave, where the database counts them."""
+    """The last id that each table assigned, where the database counts them."""
     if connection.dialect.name == "sqlite":
         has_any = connection.scalar(text("SELECT 1 FROM sqlite_master WHERE name = 'sqlite_sequence'"))
         rows = connection.execute(text("SELECT name, seq FROM sqlite_sequence")) if has_any else ()
@@ -211,7 +211,7 @@ def sequences_of(connection: Connection, names: list[str]) -> dict[str, int]:
 
 
 def set_sequences(connection: Connection, names: list[str], last: dict[str, int]) -> None:
-    """No table gives an id again that one had, here or where the backup was made."""
+    """Sets the counters so that no table reuses an id from here or from the backup."""
     if connection.dialect.name == "sqlite":
         has_counters = connection.scalar(text("SELECT 1 FROM sqlite_master WHERE name = 'sqlite_sequence'"))
         for name, value in last.items() if has_counters else ():
@@ -238,7 +238,7 @@ def set_sequences(connection: Connection, names: list[str], last: dict[str, int]
 
 
 def _sequences(connection: Connection, names: list[str]) -> Iterator[tuple[str, str]]:
-    """PostgreSQL's tables whose `id` has a sequence, with its name as SQL takes it."""
+    """PostgreSQL's tables whose `id` has a sequence, with the sequence's SQL name."""
     for name in names:
         if any(each["name"] == "id" for each in inspect(connection).get_columns(name)):
             sequence = connection.scalar(text("SELECT pg_get_serial_sequence(:table, 'id')"), {"table": name})

@@ -1,4 +1,4 @@
-"""One user's whole data as one file: settings, projects, conversations, usage and files of the workspace."""
+"""Exports one user's data as one file: settings, projects, conversations, usage and workspace files."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,7 +43,7 @@ ROWS_AT_ONCE = 500
 
 
 def export_user(data_paths: DataPaths, username: str, path: Path) -> UserManifest:
-    """Writes a user's file, of one state of the database. Raises LuxxError, with no file made."""
+    """Writes a user's export from a database snapshot. Raises LuxxError and leaves no file on failure."""
     check_step(data_paths)
     with new_file(path) as file, ArchiveWriter(file) as archive:
         with data_paths.snapshot() as connection, Session(connection) as session:
@@ -70,13 +70,13 @@ def export_user(data_paths: DataPaths, username: str, path: Path) -> UserManifes
 
 
 def check_step(data_paths: DataPaths) -> None:
-    """Raises LuxxError for a database that is not this version's."""
+    """Raises LuxxError if the database is not at this version's migration step."""
     if not data_paths.has_database or current_step(data_paths.engine) != newest_step():
-        raise LuxxError("the database is not at this version's step; run `luxx migrate` first")
+        raise LuxxError("the database does not have this version's schema; run `luxx migrate` first")
 
 
 def require_user(session: Session, username: str) -> User:
-    """Raises NotFound."""
+    """The user with this name. Raises NotFound."""
     user = find_by_name(session, username)
     if user is None:
         raise NotFound(f"there is no user '{username}'; add one with `luxx user add`", kind="user_not_found")
@@ -84,7 +84,7 @@ def require_user(session: Session, username: str) -> User:
 
 
 def caller_of(user: User) -> Caller:
-    """The user as services know them, for what the operator does in their name."""
+    """The user as a caller, for what the operator does in their name."""
     return Caller(
         user_id=user.id,
         tenant_id=user.tenant_id,
@@ -128,7 +128,7 @@ def _user_profile(session: Session, user: User) -> UserProfile:
 
 
 def _write_conversations(session: Session, user: User, archive: ArchiveWriter) -> ArchiveMember:
-    """A list of the documents that `GET /conversations/{id}/export` gives, oldest first."""
+    """Writes a list of the documents of `GET /conversations/{id}/export`, oldest first."""
     caller = caller_of(user)
     with archive.open(CONVERSATIONS) as out:
         out.write(b"[")

@@ -1,7 +1,7 @@
-"""A user's file into another server, or another user: all of it or nothing, and what was lost is told.
+"""Imports a user export for a user of this server, completely or not at all, and reports what was lost.
 
-Nothing that is there is written over: conversations and projects come beside those of the user, a file
-whose name is taken gets a number, settings fill what is open.
+It overwrites nothing: conversations and projects are added, a file whose name is taken gets a number, and
+only unset settings are set.
 """
 
 import contextlib
@@ -54,11 +54,11 @@ from luxx.tools.compositions.rows import MAX_COMPOSITIONS, lock_user_composition
 CHUNK = 1024 * 1024
 TOO_MANY_FILES = "too_many_files"
 MAX_NUMBERED_BYTES = 240
-"""Bytes of a name that still can get a number."""
+"""Maximum bytes of a file name to which a number can be added."""
 
 
 class UserImportResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came in. `notes` are sentences on what did not, or not as it was."""
+    """What was imported. `notes` are sentences about what was left out or changed."""
 
     username: str
     report: ImportReport
@@ -68,7 +68,7 @@ class UserImportResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _UserReader(ImportReader):
-    """Reads conversations and remembers in which project each belongs; by its id in the file."""
+    """Reads conversations and records the project of each, by its index in the file."""
 
     def __init__(self, rows: IO[bytes], projects: list[ExportedProject]) -> None:
         super().__init__(rows)
@@ -92,7 +92,7 @@ class _UserReader(ImportReader):
 def import_user(
     data_paths: DataPaths, store: Store, path: Path, username: str | None, config: FilesConfig
 ) -> UserImportResult:
-    """Brings a user's file to the user of this name, else of the name in the file.
+    """Imports a user export for the user of this name, by default of the name in the file.
 
     Raises LuxxError, with nothing changed.
     """
@@ -106,30 +106,30 @@ def import_user(
         try:
             person = msgspec.json.decode(archive.read(manifest.person, MAX_PROFILE_BYTES), type=UserProfile)
         except msgspec.DecodeError as error:
-            raise archive.damaged(f"what it says of the user cannot be read ({error})") from error
+            raise archive.damaged(f"the user's data in it cannot be read ({error})") from error
         for composition in person.compositions:
-            # Which tools there are here is seen when it is used.
+            # Whether its tools exist on this server is checked on use.
             check_composition(composition)
         return _UserImporter(data_paths, store, archive, manifest, person, config).run(username, rows)
 
 
 def _check_sizes(data_paths: DataPaths, manifest: UserManifest, config: FilesConfig) -> None:
-    """A file says how much it unpacks to; more than a user can have is not even read."""
+    """A file states its unpacked size; one above the user's limits is not read."""
     if manifest.file_count > MAX_ENTRIES:
         raise TooLarge(
-            f"it holds more than {MAX_ENTRIES:,} files, which no workspace may", kind=TOO_MANY_FILES
+            f"it holds more than {MAX_ENTRIES:,} files, the limit of a workspace", kind=TOO_MANY_FILES
         )
     conversations_mb = max(MAX_UNPACK_RATIO * config.max_upload_mb, 2 * config.quota_mb)
-    for member, most, key in (
+    for member, max_mb, key in (
         (manifest.conversations, conversations_mb, "files.max_upload_mb"),
         (manifest.files, max(config.quota_mb, 1.0), "files.quota_mb"),
     ):
-        if member.size > most * MIB:
+        if member.size > max_mb * MIB:
             raise TooLarge(
-                f"{member.name} unpacks to {member.size / MIB:,.0f} MiB; {most:,.0f} are taken in ({key})",
+                f"{member.name} unpacks to {member.size / MIB:,.0f} MiB; the limit is {max_mb:,.0f} ({key})",
                 kind="import_too_large",
             )
-    # Whole, as rows, and in a database that is there.
+    # Three copies: the whole file, its rows, and the rows in the database.
     check_disk_space(data_paths.data_dir, 3 * manifest.conversations.size, "the import")
     check_disk_space(data_paths.root, manifest.files.size, "the import")
 
@@ -164,7 +164,7 @@ class _UserImporter:
         rows.seek(0)
         import_id = new_id()
         with ExitStack() as undo:
-            undo.callback(self._forget, user_id, import_id)
+            undo.callback(self._delete_imported, user_id, import_id)
             write_hidden(self._store, user_id, import_id, rows)
             files = self._place_files(user_id, undo)
             self._store.write_now(lambda session: self._finish(session, user_id, import_id, reader))
@@ -192,8 +192,8 @@ class _UserImporter:
             raise self._archive.damaged(outcome.reason)
         return outcome, reader
 
-    def _forget(self, user_id: int, import_id: str) -> None:
-        """Whatever fails here too, the next start deletes."""
+    def _delete_imported(self, user_id: int, import_id: str) -> None:
+        """Deletes the hidden conversations; if this fails too, the next start does it."""
         with contextlib.suppress(Exception):
             hidden = self._store.read_now(lambda session: hidden_ids(session, user_id, import_id))
             delete_hidden(self._store, lambda _session, _id: False, hidden)
@@ -212,50 +212,52 @@ class _UserImporter:
         files = renamed = 0
         self._folders = {Path(".")}
         with self._archive.open(self._manifest.files) as file:
-            for place, entry in enumerate(entries(file)):
-                if place >= MAX_ENTRIES:
+            for position, entry in enumerate(entries(file)):
+                if position >= MAX_ENTRIES:
                     raise TooLarge(f"{FILES} holds more than {MAX_ENTRIES:,} files", kind=TOO_MANY_FILES)
                 if entry.data is None:
                     self._make_folder(workspace_files, entry.path, undo)
                     continue
-                self._note_folders(workspace_files, entry.path.parent, undo)
+                self._track_folders(workspace_files, entry.path.parent, undo)
                 final_path = _place_file(workspace_files, entry, entry.data)
                 undo.callback(_remove, workspace_files, final_path)
                 files += 1
                 renamed += final_path != str(entry.path)
         if renamed:
-            self._notes.append(f"{renamed} files have another name here, because theirs was taken")
-        # With those that were there they may be more than can be counted: then none could be added any more.
+            self._notes.append(f"{renamed} files got another name, because theirs was taken")
+        # Fails if old and new files together are too many to count: the user could add none any more.
         if files or len(self._folders) > 1:
-            self._held(workspace_files)
+            self._used_bytes(workspace_files)
         return files
 
     def _make_folder(self, workspace_files: WorkspaceFiles, path: Path, undo: ExitStack) -> None:
-        there = workspace_files.look(str(path))
-        if there is not None and not there.is_folder:
-            self._notes.append(f"the folder {display_path(str(path))} was not made: a file here has its name")
+        existing = workspace_files.look(str(path))
+        if existing is not None and not existing.is_folder:
+            self._notes.append(
+                f"the folder {display_path(str(path))} was not created: a file with its name exists"
+            )
             return
-        self._note_folders(workspace_files, path, undo)
+        self._track_folders(workspace_files, path, undo)
         workspace_files.make_folder(str(path))
 
-    def _note_folders(self, workspace_files: WorkspaceFiles, path: Path, undo: ExitStack) -> None:
-        """A folder that is going to be made, and those above it."""
+    def _track_folders(self, workspace_files: WorkspaceFiles, path: Path, undo: ExitStack) -> None:
+        """Registers a folder that is about to be created, and its parents, for the undo."""
         for folder in (*reversed(path.parents), path):
             if folder not in self._folders:
                 self._folders.add(folder)
                 if workspace_files.look(str(folder)) is None:
                     undo.callback(_remove, workspace_files, str(folder))
 
-    def _held(self, workspace_files: WorkspaceFiles) -> int:
+    def _used_bytes(self, workspace_files: WorkspaceFiles) -> int:
         with workspace_files.open_root() as root:
             return measure(root)
 
     def _check_quota(self, workspace_files: WorkspaceFiles) -> None:
-        held = self._held(workspace_files)
-        if held + self._manifest.files.size > self._config.quota_mb * MIB:
+        used_bytes = self._used_bytes(workspace_files)
+        if used_bytes + self._manifest.files.size > self._config.quota_mb * MIB:
             raise TooLarge(
-                f"with these files the workspace would hold more than {self._config.quota_mb:g} MiB, which "
-                "is what this server gives a user (files.quota_mb)",
+                f"with these files the workspace would hold more than {self._config.quota_mb:g} MiB, the "
+                "limit of this server for each user (files.quota_mb)",
                 kind="quota_exceeded",
             )
 
@@ -263,15 +265,15 @@ class _UserImporter:
 
     def _finish(self, session: Session, user_id: int, import_id: str, reader: _UserReader) -> None:
         is_own = (ConversationRow.user_id == user_id, ConversationRow.import_id == import_id)
-        there = session.scalar(select(func.count()).select_from(ConversationRow).where(*is_own))
-        if there != len(reader.ids):
-            # A server that started meanwhile took them for what a crash had left behind.
+        row_count = session.scalar(select(func.count()).select_from(ConversationRow).where(*is_own))
+        if row_count != len(reader.ids):
+            # A server that started meanwhile deleted them as leftovers of a crash.
             raise LuxxError("a server was started during the import; try again")
         project_ids = [self._add_project(session, user_id, project) for project in self._profile.projects]
         session.flush()
-        for conversation_id, place in reader.project_indexes.items():
+        for conversation_id, project_index in reader.project_indexes.items():
             statement = update(ConversationRow).where(*is_own, ConversationRow.id == conversation_id)
-            session.execute(statement.values(project_id=project_ids[place]))
+            session.execute(statement.values(project_id=project_ids[project_index]))
         self._fill_settings(session, user_id)
         self._add_compositions(session, user_id)
         reveal(session, user_id, import_id)
@@ -297,14 +299,14 @@ class _UserImporter:
                 names.add(composition.name)
                 session.add(new_row(tenant_id, user_id, composition, utc_now()))
             else:
-                cause = "the name is taken, or there are too many"
-                self._notes.append(f"the composition {composition.name} was left out: {cause}")
+                reason = "the name is taken, or there are too many"
+                self._notes.append(f"the composition {composition.name} was left out: {reason}")
 
     def _fill_settings(self, session: Session, user_id: int) -> None:
         row = session.scalar(select(UserSettings).where(UserSettings.user_id == user_id))
         if row is None:
             return
-        kept = 0
+        unchanged = 0
         for name, value in msgspec.structs.asdict(self._profile.settings).items():
             if value is None or getattr(row, name) == value:
                 continue
@@ -312,9 +314,9 @@ class _UserImporter:
                 setattr(row, name, value)
                 row.updated_at = utc_now()
             else:
-                kept += 1
-        if kept:
-            self._notes.append(f"{kept} settings were kept as they are here")
+                unchanged += 1
+        if unchanged:
+            self._notes.append(f"{unchanged} settings kept their present value")
 
 
 def _id_and_name(user: Any) -> tuple[int, str]:
@@ -322,7 +324,7 @@ def _id_and_name(user: Any) -> tuple[int, str]:
 
 
 def _place_file(workspace_files: WorkspaceFiles, entry: TarEntry, data: Readable) -> str:
-    """The path that a file got; never that of another one."""
+    """Stores a file and returns its path; never overwrites another file."""
     draft = workspace_files.draft()
     try:
         while piece := data.read(CHUNK):
@@ -332,7 +334,7 @@ def _place_file(workspace_files: WorkspaceFiles, entry: TarEntry, data: Readable
             os.utime(fd, ns=(entry.modified_ns, entry.modified_ns))
         folder, name = str(entry.path.parent), entry.path.name
         if len(os.fsencode(name)) > MAX_NUMBERED_BYTES and workspace_files.look(str(entry.path)) is not None:
-            # No number fits behind it.
+            # A number would make the name too long.
             name = os.fsencode(name)[:MAX_NUMBERED_BYTES].decode("utf-8", "ignore")
         return workspace_files.place(draft, folder, name).path
     finally:

@@ -1,4 +1,8 @@
-"""How services come to a caller's conversations and messages: by id, never unscoped, locked where needed."""
+"""Access to a caller's conversations and messages by id, always limited to the owner, with locks; hidden
+conversations.
+
+A conversation with an `import_id` is hidden: an import, a fork or a deletion is in progress.
+"""
 
 from collections.abc import Callable
 
@@ -24,7 +28,8 @@ def own_conversation(
 ) -> ConversationRow:
     """The caller's conversation of this id. Raises NotFound.
 
-    `is_locked`: nobody else changes it, sends in it or deletes from it before this transaction ends.
+    `is_locked`: locks the row, so that no other transaction changes, extends or deletes it until this one
+    ends.
     """
     statement = _own_locked if is_locked else _own
     row = session.scalar(statement, {"b_id": conversation_id, "b_user": caller.user_id})
@@ -42,19 +47,19 @@ def own_message(session: Session, caller: Caller, message_id: str) -> MessageRow
 
 
 def locked_message(session: Session, caller: Caller, message_id: str) -> tuple[ConversationRow, MessageRow]:
-    """A message of one of the caller's conversations, which is locked with it. Raises NotFound."""
+    """A message of one of the caller's conversations; locks the conversation. Raises NotFound."""
     row = own_message(session, caller, message_id)
     if row.conversation_id is None:
         raise _message_not_found()
     conversation = own_conversation(session, caller, row.conversation_id, is_locked=True)
-    # Read again: on PostgreSQL it may have been deleted while the lock was waited for.
+    # Read again: on PostgreSQL it may have been deleted while this waited for the lock.
     if session.get(MessageRow, message_id, populate_existing=True) is None:
         raise _message_not_found()
     return conversation, row
 
 
 def message_in(session: Session, conversation: ConversationRow, message_id: str) -> MessageRow:
-    """The message of this id in a conversation that was found for its owner. Raises NotFound."""
+    """The message of this id in a conversation of its owner. Raises NotFound."""
     row = session.get(MessageRow, message_id, populate_existing=True)
     if row is None or row.conversation_id != conversation.id:
         raise _message_not_found()
@@ -62,13 +67,14 @@ def message_in(session: Session, conversation: ConversationRow, message_id: str)
 
 
 def check_idle(conversation: ConversationRow) -> None:
-    """Raises Conflict with the run's id where an answer is being written: it belongs at the selected leaf."""
+    """Raises Conflict with the run's id while an answer is being written, because it belongs to the selected
+    leaf."""
     if conversation.run_id is not None:
         raise run_active_error(conversation.run_id)
 
 
 def run_active_error(run_id: str) -> Conflict:
-    """The refusal where one runs already."""
+    """The error for a conversation that already has an active run."""
     return Conflict(
         "an answer is being written in this conversation; wait for it or cancel it",
         kind="run_active",
@@ -81,10 +87,12 @@ def _message_not_found() -> NotFound:
 
 
 DELETE_ROWS = 500
-"""A transaction stays under some twenty milliseconds, which is how long another writer may wait."""
+"""Maximum rows per transaction: keeps it below some 20 ms, which is how long another writer waits."""
 
 DeleteRuns = Callable[[Session, str], bool]
-"""Deletes some runs of a conversation, says if there may be more. Raises Conflict where one has not ended."""
+"""Deletes some runs of a conversation; returns whether there may be more. Raises Conflict if one has not
+ended.
+"""
 
 _conversations = table_of(ConversationRow)
 _messages = table_of(MessageRow)
@@ -110,7 +118,7 @@ _delete_conversation = delete(_conversations).where(_is_hidden)
 
 
 def reveal(session: Session, user_id: int, import_id: str) -> None:
-    """Makes the conversations of an import be there, all at once."""
+    """Makes all conversations of an import visible at once."""
     session.connection().execute(_reveal, {"b_user": user_id, "b_import": import_id})
 
 
@@ -123,7 +131,7 @@ def hidden_ids(session: Session, user_id: int, import_id: str) -> list[str]:
 
 
 def all_hidden_ids(session: Session, before: str | None) -> list[str]:
-    """All that is hidden, or what was hidden under an id before one."""
+    """The ids of all hidden conversations, or of those with an import id below `before`."""
     hidden = select(_conversations.c.id).where(_conversations.c.import_id.is_not(None))
     if before is not None:
         hidden = hidden.where(_conversations.c.import_id < before)
@@ -131,7 +139,7 @@ def all_hidden_ids(session: Session, before: str | None) -> list[str]:
 
 
 def delete_hidden(store: Store, delete_runs: DeleteRuns, conversation_ids: list[str]) -> None:
-    """Deletes conversations that are hidden, a little at a time. Blocks: for a thread."""
+    """Deletes hidden conversations in small transactions. Blocks: call it in a thread."""
     for conversation_id in conversation_ids:
         for work in (_DeleteRunBatch(delete_runs, conversation_id), _DeleteMessageBatch(conversation_id)):
             while store.write_now(work):
@@ -150,7 +158,7 @@ class _DeleteRunBatch:
 
 
 class _DeleteMessageBatch:
-    """Newest first: what follows a message goes before it."""
+    """Deletes newest first, so that children go before their parents."""
 
     def __init__(self, conversation_id: str) -> None:
         self._id = conversation_id
@@ -159,7 +167,7 @@ class _DeleteMessageBatch:
         connection = session.connection()
         ids = list(connection.scalars(_newest, {"b_conversation": self._id, "b_most": DELETE_ROWS}))
         if ids:
-            # A clock that was set back may have given an answer an id before its question's.
+            # After a clock was set back, an answer may have a lower id than its question.
             connection.execute(_detach_children, {"ids": ids, "b_lowest": ids[-1]})
             connection.execute(_delete_messages, {"ids": ids})
         return len(ids) == DELETE_ROWS

@@ -1,6 +1,6 @@
-"""Branches: a message edited into a sibling, the tree shown, a path copied into a new conversation.
+"""Branches: edit a message into a sibling, show the tree, copy a path into a new conversation.
 
-Answering again is `runs/service.py`'s; selecting a leaf is a change of the conversation (`service.py`).
+`runs/` regenerates answers; `service.py` selects a leaf.
 """
 
 import asyncio
@@ -41,14 +41,14 @@ from luxx.wire.step import steps_text
 
 PREVIEW_LENGTH = 120
 READ_BATCH_SIZE = 200
-"""Messages held whole in memory while a tree is read; each may carry files."""
+"""Messages in memory at once while a tree is read; each may carry files."""
 
 _encode = msgspec.json.Encoder().encode
 _messages = table_of(MessageRow)
 
 
 class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A message in short. `children` are the ids of what follows it, oldest first."""
+    """A message in short. `children` are the ids of the messages that answer it, oldest first."""
 
     id: str
     parent_id: str | None
@@ -60,7 +60,7 @@ class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConversationTree(msgspec.Struct, frozen=True, kw_only=True):
-    """All messages, oldest first. `selected_path` are the ids from the first message to the selected leaf."""
+    """All messages, oldest first. `selected_path`: the ids from the first message to the selected leaf."""
 
     nodes: list[TreeNode]
     selected_leaf_id: str | None
@@ -83,10 +83,10 @@ class BranchService:
         attachments: list[Attachment] | UnsetType = UNSET,
         images: Images | None = None,
     ) -> MessageView:
-        """A user's message said anew: a sibling of the old one, which stays, and the selected leaf.
+        """Adds an edited sibling of a user's message and selects it; the old message stays.
 
-        Its attachments are the old one's unless given, with the images that they name.
-        Raises Conflict while an answer is being written, TooLarge where the user's quota has no room for it.
+        It takes over the old attachments, with the images that they name, unless new ones are given. Raises
+        Conflict while an answer is being written, TooLarge if it exceeds the user's quota.
         """
         await self._store.read(
             lambda session: self._check_quota(session, caller, message_id, text, attachments)
@@ -96,7 +96,7 @@ class BranchService:
             conversation, old = locked_message(session, caller, message_id)
             if old.role != "user":
                 raise InvalidInput(
-                    "only what a person said can be edited; to have it answered again, "
+                    "only messages of users can be edited; to get another answer, "
                     "POST /messages/{id}/regenerate",
                     kind="not_editable",
                 )
@@ -143,7 +143,7 @@ class BranchService:
         check_message_quota(session, caller.user_id, size, self._quota_mb, what="this message")
 
     async def tree(self, caller: Caller, conversation_id: str) -> ConversationTree:
-        """All branches of a conversation."""
+        """The tree of all branches of a conversation."""
 
         def work(session: Session) -> ConversationTree:
             conversation = own_conversation(session, caller, conversation_id)
@@ -156,17 +156,16 @@ class BranchService:
         return await self._store.read(work)
 
     async def fork(self, caller: Caller, conversation_id: str, message_id: str | None) -> ConversationView:
-        """A new conversation with a copy of the path to a message, the selected leaf where none is named.
+        """A new conversation with a copy of the path to a message, by default to the selected leaf.
 
-        Raises TooLarge where the user's quota has no room for it, Conflict where some of it is deleted
-        meanwhile.
+        Raises TooLarge if it exceeds the user's quota, Conflict if a part of the path is deleted meanwhile.
         """
 
         fork = Fork(self._store, caller, conversation_id, self._quota_mb, self._delete_runs)
         path = await self._store.read(lambda session: fork.read_path(session, message_id))
         if len(path) == 1:
             return await self._store.write(lambda session: fork.copy_at_once(session, path[0]))
-        # Ends in order where the client does not wait for it; where the server ends, at the next start.
+        # Continues if the client disconnects; if the server stops, the next start deletes the partial copy.
         return await asyncio.shield(asyncio.to_thread(fork.copy, path))
 
 
@@ -204,7 +203,7 @@ def _nodes(session: Session, conversation_id: str) -> list[TreeNode]:
 
 def _preview(role: str, content: str) -> str:
     text = user_text_of(content) if role == "user" else steps_text(assistant_steps(content))
-    # A little more than is shown: blanks are joined, and an endless text is not walked for its beginning.
+    # Some slack for blanks that are joined; a bound, so that a long text is not split as a whole.
     line = " ".join(text[: PREVIEW_LENGTH * 4].split())
     return line if len(line) <= PREVIEW_LENGTH else f"{line[: PREVIEW_LENGTH - 1]}…"
 
@@ -223,22 +222,22 @@ def _index_fields(row: MessageRow) -> dict[str, Any]:
 
 
 def subtree_ids(message_id: str) -> Select[str]:
-    """Selects the ids of a message and of all below it."""
-    start = select(MessageRow.id).where(MessageRow.id == message_id).cte("following", recursive=True)
+    """Selects the ids of a message and of all messages below it."""
+    start = select(MessageRow.id).where(MessageRow.id == message_id).cte("subtree", recursive=True)
     child = aliased(MessageRow)
     below = start.union_all(select(child.id).join(start, child.parent_id == start.c.id))
     return select(below.c.id)
 
 
 def newest_leaf_under(session: Session, message_id: str) -> str:
-    """The newest message without an answer that is below `message_id`, or that message itself."""
+    """The newest leaf below `message_id`, or that message itself."""
     below = subtree_ids(message_id).subquery()
     newest = select(below.c.id).where(~_has_children(below.c.id)).order_by(below.c.id.desc()).limit(1)
     return session.scalar(newest) or message_id
 
 
 def newest_leaf_in(session: Session, conversation_id: str) -> str | None:
-    """The newest leaf of a conversation; None where it has no messages."""
+    """The newest leaf of a conversation; None if it has no messages."""
     in_conversation = MessageRow.conversation_id == conversation_id
     newest = select(MessageRow.id).where(in_conversation, ~_has_children(MessageRow.id))
     return session.scalar(newest.order_by(MessageRow.id.desc()).limit(1))

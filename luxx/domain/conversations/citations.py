@@ -1,20 +1,21 @@
-"""What an answer was built on: the sources that its tool results tell of, collected when it is shown.
+"""The sources of an answer, collected from its tool results when the answer is shown.
 
-A tool tells of them by a list `sources` in its data, of `{url, title?, domain?, snippet?}`; `wire/source.py`.
+A tool reports them as a list `sources` in its data, of `{url, title?, domain?, snippet?}`; see
+`wire/step.py`.
 """
 
 import msgspec
 
 from luxx.wire.step import MAX_URL, Source, domain_of, source_of
 
-MOST_CITATIONS = 100
+MAX_CITATIONS = 100
 
 _MARK = '"sources":[{'
 _ESCAPED_MARK = '\\"sources\\":[{'
 
 
 class Citation(msgspec.Struct, frozen=True, kw_only=True):
-    """A source that a message was built on; `index` counts from 1."""
+    """A source of a message; `index` counts from 1."""
 
     index: int
     url: str
@@ -56,9 +57,9 @@ _stored = msgspec.json.Decoder(_StoredAnswer)
 
 
 def citations_in(stored: str) -> list[Citation]:
-    """The sources of an answer as it rests, in the order they were met, each address once.
+    """The sources of a stored answer in order of first use, each address once.
 
-    Most have none, and are not looked into.
+    Most answers have none and are not decoded.
     """
     if _ESCAPED_MARK not in stored:
         return []
@@ -68,7 +69,7 @@ def citations_in(stored: str) -> list[Citation]:
             domain = domain_of(source.url)
             if len(source.url) > MAX_URL or not domain or source.url in citations:
                 continue
-            if len(citations) == MOST_CITATIONS:
+            if len(citations) == MAX_CITATIONS:
                 return list(citations.values())
             normalized = source_of(source.url, source.title or domain, source.snippet)
             citations[source.url] = Citation(
@@ -87,5 +88,5 @@ def _sources(content: str) -> list[Source]:
     try:
         return _result.decode(content).data.sources
     except (msgspec.DecodeError, UnicodeEncodeError):
-        # A tool of somebody's that means something else by the word.
+        # The tool uses the name `sources` for other data.
         return []

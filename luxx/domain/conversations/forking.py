@@ -1,7 +1,7 @@
-"""A path copied into a new conversation: inside the database, a little at a time, so that others write too.
+"""Copies a path into a new conversation, inside the database and in small transactions.
 
-A long path is copied into a hidden conversation (`hidden.py`), which is revealed when the last message is
-there. Who may ask for it is `branches.py`'s.
+A long path is copied into a hidden conversation (`access.py`), which is revealed when it is complete.
+`branches.py` checks who may ask for it.
 """
 
 from collections.abc import Iterable
@@ -31,15 +31,15 @@ from luxx.infra.store.tables import table_of
 
 COPY_ROWS = 200
 COPY_SIZE = 1024 * 1024
-"""Messages of one transaction, and what they take up: others wait for some tens of milliseconds."""
+"""Messages of one transaction, and their size: other writers wait for some tens of milliseconds."""
 
 PathParts = list[list[str]]
-"""The ids of a path's messages, oldest first, in parts that one transaction copies."""
+"""The ids of a path's messages, oldest first, in parts of one transaction each."""
 
 _encode = msgspec.json.Encoder().encode
 _conversations = table_of(ConversationRow)
 _messages = table_of(MessageRow)
-_given = {
+_copied_columns = {
     "id": bindparam("b_id", type_=String),
     "conversation_id": bindparam("b_conversation", type_=String),
     "parent_id": bindparam("b_parent", type_=String),
@@ -47,11 +47,11 @@ _given = {
 }
 _copy_message = insert(_messages).from_select(
     [column.name for column in _messages.c],
-    select(*(_given.get(column.name, column) for column in _messages.c)).where(
+    select(*(_copied_columns.get(column.name, column) for column in _messages.c)).where(
         _messages.c.id == bindparam("b_source"), _messages.c.conversation_id == bindparam("b_origin")
     ),
 )
-"""Inside the database: a path may carry more files than memory should hold."""
+"""Copies inside the database: a path may carry more files than fit in memory."""
 
 _content = select(_messages.c.content).where(_messages.c.id == bindparam("b_id"))
 _copied_rows = (
@@ -82,7 +82,7 @@ class Fork:
         self._delete_runs = delete_runs
 
     def read_path(self, session: Session, message_id: str | None) -> PathParts:
-        """What is to be copied, at least one part, after a look whether there is room for it."""
+        """The path to copy, with at least one part. Raises TooLarge if it exceeds the user's quota."""
         source = own_conversation(session, self._caller, self._source_id)
         if message_id is not None:
             message_in(session, source, message_id)
@@ -95,14 +95,14 @@ class Fork:
         return list(_parts(ids, sizes)) or [[]]
 
     def copy_at_once(self, session: Session, part: list[str]) -> ConversationView:
-        """A short path, in the transaction of the session."""
+        """Copies a short path in the session's transaction."""
         copy = self._create_copy(session, import_id=None)
         copy.selected_leaf_id = self._copy_part(session.connection(), copy.id, part, None)
         session.flush()
         return conversation_view(copy)
 
     def copy(self, path: PathParts) -> ConversationView:
-        """A long path, hidden until the last message is there. Blocks: for a thread."""
+        """Copies a long path, hidden until its last message is copied. Blocks: call it in a thread."""
         store = self._store
         copy_id = store.write_now(lambda session: self._create_copy(session, import_id=new_id()).id)
         try:
@@ -111,7 +111,7 @@ class Fork:
                 leaf_id = store.write_now(_CopyPartWork(self, copy_id, part, leaf_id))
             return store.write_now(lambda session: self._reveal(session, copy_id, leaf_id))
         except BaseException:
-            # Where even this fails (the store is closed, the disk is full), the next start does it.
+            # If this fails too (the store is closed, the disk is full), the next start deletes the copy.
             with suppress(Exception):
                 delete_hidden(store, self._delete_runs, [copy_id])
             raise
@@ -119,7 +119,7 @@ class Fork:
     def copy_next_part(
         self, session: Session, copy_id: str, part: list[str], parent_id: str | None
     ) -> str | None:
-        """One more part of a long path; the id of its last message."""
+        """Copies one more part of a long path; returns the id of its last message."""
         if session.scalar(_hidden_copy, {"b_id": copy_id}) is None:
             raise _changed_error()
         return self._copy_part(session.connection(), copy_id, part, parent_id)
@@ -167,7 +167,7 @@ class Fork:
         )
         rows = [dict(row) for row in connection.execute(_copied_rows, {"ids": ids}).mappings()]
         if len(rows) != len(part):
-            # Who deletes a message deletes what follows it, so no copy was left without its parent.
+            # Deleting a message deletes all below it, so no copy lacks its parent.
             raise _changed_error()
         index_messages(connection, rows)
         _copy_images(connection, dict(zip(part, ids, strict=True)))
@@ -177,10 +177,10 @@ class Fork:
 class _CopyPartWork:
     def __init__(self, fork: Fork, copy_id: str, part: list[str], parent_id: str | None) -> None:
         self._fork = fork
-        self._given = (copy_id, part, parent_id)
+        self._arguments = (copy_id, part, parent_id)
 
     def __call__(self, session: Session) -> str | None:
-        return self._fork.copy_next_part(session, *self._given)
+        return self._fork.copy_next_part(session, *self._arguments)
 
 
 def _parts(ids: Iterable[str], sizes: dict[str, int]) -> Iterable[list[str]]:
@@ -208,7 +208,7 @@ def _copy_of(source: ConversationRow) -> ConversationRow:
 
 
 def _copy_images(connection: Connection, copies: dict[str, str]) -> None:
-    """Gives the copies of messages that carry images images of their own."""
+    """Copies the images of copied messages, each under a new id."""
     for source in with_images(connection, copies):
         stored = connection.execute(_content, {"b_id": source}).scalar_one()
         content, images = copy_content(connection, source, user_content(stored))
@@ -219,5 +219,6 @@ def _copy_images(connection: Connection, copies: dict[str, str]) -> None:
 
 def _changed_error() -> Conflict:
     return Conflict(
-        "some of this was deleted while it was copied; nothing was forked", kind="changed_meanwhile"
+        "some of these messages were deleted while they were copied; nothing was forked",
+        kind="changed_meanwhile",
     )

@@ -1,6 +1,7 @@
-"""The images that messages carry: their bytes, kept apart from the messages and gone with them.
+"""The images of messages: their bytes, stored apart from the messages and deleted with them.
 
-A message's content names an image by `blob_id`; only the message itself can open it by that name.
+A message's content names an image by `blob_id`; only that message can open it by this name. This module also
+computes the size of stored messages for the user's quota.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -34,11 +35,11 @@ Images = Mapping[str, PromptImage]
 
 MAX_PROMPT_IMAGES = 20
 MAX_PROMPT_IMAGE_BYTES = 15 * 1024 * 1024
-"""What a model is shown of a conversation's images; in base64 the strictest vendor takes no more."""
+"""Limits of the images in one request to a model; in base64 the strictest vendor accepts no more."""
 
 
 class MessageBlobRow(Base):
-    """Deleted with its message by the database."""
+    """The database deletes it with its message."""
 
     __tablename__ = "message_blobs"
 
@@ -58,7 +59,7 @@ _carriers = select(_blobs.c.message_id).where(_blobs.c.message_id.in_(bindparam(
 
 
 def store_images(connection: Connection, message_id: str, images: Images) -> None:
-    """In the transaction that stores the message, after it."""
+    """Stores images in the transaction that stores the message, after it."""
     for blob_id, image in images.items():
         row = {
             "id": blob_id, "message_id": message_id, "media_type": image.media_type, "data": image.data,
@@ -67,13 +68,13 @@ def store_images(connection: Connection, message_id: str, images: Images) -> Non
 
 
 def read_images(connection: Connection, message_id: str, blob_ids: Collection[str]) -> dict[str, PromptImage]:
-    """Those of the images that the message has."""
+    """The named images of the message; names that it does not have are left out."""
     matches = connection.execute(_of_message, {"message_id": message_id, "ids": list(blob_ids)})
     return {row.id: PromptImage(media_type=row.media_type, data=row.data) for row in matches}
 
 
 def with_images(connection: Connection, message_ids: Iterable[str]) -> list[str]:
-    """Those of the messages that carry images."""
+    """The ids of those messages that carry images."""
     matches: set[str] = set()
     requested_ids = list(message_ids)
     for at in range(0, len(requested_ids), _QUERY_BATCH_SIZE):
@@ -84,7 +85,7 @@ def with_images(connection: Connection, message_ids: Iterable[str]) -> list[str]
 def copy_content(
     connection: Connection, message_id: str, content: UserContent
 ) -> tuple[UserContent, dict[str, PromptImage]]:
-    """A message's content for another message, with images of its own to be stored with that one."""
+    """The content for a copy of a message, with copies of its images under new ids, to be stored with it."""
     named_ids = image_ids(content)
     if not named_ids:
         return content, {}
@@ -100,12 +101,12 @@ def copy_content(
 
 
 def image_ids(content: UserContent) -> list[str]:
-    """The images that a message's content names, in order."""
+    """The ids of the images that a message's content names, in order."""
     return [file.blob_id for file in content.attachments if isinstance(file.blob_id, str)]
 
 
 def newest_images(contents: Sequence[UserContent]) -> list[str]:
-    """Of all images in these messages, oldest first, the newest that a request to a model has room for."""
+    """The ids of the newest images of these messages (given oldest first) within the limits of a request."""
     newest: list[str] = []
     bytes_left = MAX_PROMPT_IMAGE_BYTES
     for content in reversed(contents):
@@ -128,7 +129,7 @@ class AttachedBytes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_attachment(connection: Connection, message_id: str, file: Attachment) -> AttachedBytes | None:
-    """The image itself or the text as UTF-8; None where the image is not this message's."""
+    """The image itself or the text as UTF-8; None if the image is not this message's."""
     if not isinstance(file.blob_id, str):
         return AttachedBytes(name=file.name, media_type="text/plain", data=file.content.encode())
     image = read_images(connection, message_id, [file.blob_id]).get(file.blob_id)
@@ -139,7 +140,7 @@ MIB = 1024 * 1024
 
 _messages = table_of(MessageRow)
 _message_size = func.length(_messages.c.content) + func.coalesce(func.length(_messages.c.replay), 0)
-"""What one message takes up without its images."""
+"""The size of one message without its images."""
 
 _image_size = func.length(_blobs.c.data)
 _ids: BindParameter[list[str]] = bindparam("ids", expanding=True)
@@ -148,7 +149,7 @@ _image_sizes = select(_blobs.c.message_id, _image_size.label("size")).where(_blo
 
 
 def stored_size(session: Session, user_id: int) -> int:
-    """What the user's messages hold: characters of text, of what models want back, and bytes of images."""
+    """The size of the user's messages: characters of text and replay data, and bytes of images."""
     is_own = _messages.c.user_id == user_id
     text = session.scalar(select(func.sum(_message_size)).where(is_own)) or 0
     images = select(func.sum(_image_size)).join(_messages, _messages.c.id == _blobs.c.message_id)
@@ -156,17 +157,17 @@ def stored_size(session: Session, user_id: int) -> int:
 
 
 def check_message_quota(session: Session, user_id: int, size: int, quota_mb: float, *, what: str) -> None:
-    """Raises TooLarge where the user's messages would take up more than the quota with so much more."""
+    """Raises TooLarge if `size` more would exceed the user's quota."""
     if stored_size(session, user_id) + size > quota_mb * MIB:
         raise TooLarge(
             f"with {what} your conversations would take up more than {quota_mb:g} MiB, "
-            "which is what this server gives a user (files.quota_mb)",
+            "the limit of this server for each user (files.quota_mb)",
             kind="quota_exceeded",
         )
 
 
 def message_sizes(session: Session, message_ids: list[str]) -> dict[str, int]:
-    """What each of the messages takes up with its images."""
+    """The size of each message with its images."""
     connection = session.connection()
     sizes: dict[str, int] = {}
     for at in range(0, len(message_ids), _QUERY_BATCH_SIZE):

@@ -1,8 +1,8 @@
-"""Lists of conversations and of their messages, as cheap as the database and msgspec allow.
+"""Lists of conversations and of their messages, optimized for speed.
 
-Core statements made once, read straight into what the API shows. JSON that is shown as it rests stays
-JSON: `tags`, `steps` and `usage` of these views are `msgspec.Raw`, for encoding and not for looking into.
-One of them at a time, and changing them, is `service.py`'s.
+Core statements, built once, whose rows become the API's views directly. JSON that is shown as stored is not
+decoded: `tags`, `steps` and `usage` of these views are `msgspec.Raw`, only for encoding. `service.py` reads
+and changes single conversations.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ from luxx.wire.message import Attachment
 from luxx.wire.step import StepStatus
 
 MAX_PAGE_MIB = 32
-"""Of stored messages in one list: what a page takes up in memory is some times as much."""
+"""Maximum size of the stored messages in one page; the page takes several times as much memory."""
 
 _MAX_PAGE_BYTES = MAX_PAGE_MIB * 1024 * 1024
 
@@ -57,7 +57,7 @@ _in_conversation = _messages.c.conversation_id == bindparam("conversation_id")
 
 
 def _conversation_page(where: Conditions, order: OrderBy) -> AnySelect:
-    """Each row says how many there are in all: one statement costs less than two."""
+    """Each row carries the total: one statement costs less than two."""
     total = select(func.count()).select_from(_conversations).where(_is_own, *where)
     columns = [_conversations.c[name] for name in ConversationView.__struct_fields__]
     return (
@@ -89,19 +89,20 @@ _by_cursor = _message_page.where(_messages.c.id < bindparam("before"))
 
 
 def _within_bytes(page: AnySelect) -> AnySelect:
-    """The same without the rows past the bound, and in each how many there were with them.
+    """The statement without the rows past MAX_PAGE_MIB; `row_count` in each row counts the rows before the
+    cut.
 
-    For PostgreSQL, whose driver takes all of an answer at once; rows of SQLite are read one by one.
+    For PostgreSQL, whose driver fetches the whole result at once; rows of SQLite are read one by one.
     """
     all_ = page.subquery()
     so_far = func.sum(func.octet_length(all_.c.content)).over(order_by=all_.c.id.desc())
-    place = func.row_number().over(order_by=all_.c.id.desc())
+    position = func.row_number().over(order_by=all_.c.id.desc())
     measured = select(
-        all_, so_far.label("so_far"), place.label("place"), func.count().over().label("found")
+        all_, so_far.label("so_far"), position.label("position"), func.count().over().label("row_count")
     ).subquery()
     return (
         select(measured)
-        .where(or_(measured.c.so_far <= _MAX_PAGE_BYTES, measured.c.place == 1))
+        .where(or_(measured.c.so_far <= _MAX_PAGE_BYTES, measured.c.position == 1))
         .order_by(measured.c.id.desc())
     )
 
@@ -133,7 +134,7 @@ class _Steps(msgspec.Struct):
 
 
 class _StoredText(msgspec.Struct):
-    """Of an assistant's message what is its text; the rest is passed over without being made."""
+    """The text steps of an assistant's message; the decoder skips the others."""
 
     steps: list[_TextStep | _SkippedThinking | _ToolCall | _ToolResult]
 
@@ -151,7 +152,7 @@ def conversation_page(
     where: Conditions = (),
     order: OrderBy = _newest_first,
 ) -> tuple[list[ConversationView], int]:
-    """The caller's conversations for which all of `where` holds, and how many there are."""
+    """The caller's conversations that match all of `where`, and their number."""
     is_plain = not where and order is _newest_first
     statement = _all_conversations if is_plain else _conversation_page(where, order)
     parameters = {"user_id": caller.user_id, "many": page_size}
@@ -163,7 +164,7 @@ def conversation_page(
 
 
 class Messages(msgspec.Struct, frozen=True, kw_only=True):
-    """Some of a conversation's messages, newest first; `has_more`: older ones follow. `total` counts all."""
+    """Some messages of a conversation, newest first; `has_more`: older ones follow. `total` counts all."""
 
     items: list[MessageView]
     total: int
@@ -173,14 +174,14 @@ class Messages(msgspec.Struct, frozen=True, kw_only=True):
 def message_page(
     connection: Connection, caller: Caller, conversation_id: str, *, page: int, page_size: int
 ) -> Messages:
-    """One page. Raises NotFound, and TooLarge where its messages are too much for one answer."""
+    """One page of messages. Raises NotFound, or TooLarge if they exceed MAX_PAGE_MIB."""
     start = (page - 1) * page_size
     parameters = _parameters(caller, conversation_id) | {"many": page_size, "start": start}
     rows, is_cut = _read(connection, parameters, _by_page, _bounded_by_page)
     if is_cut:
         raise TooLarge(
-            f"the messages of this page have more than {MAX_PAGE_MIB} MiB; ask for fewer with page_size, "
-            "or with limit and before, which give as many as there is room for",
+            f"the messages of this page have more than {MAX_PAGE_MIB} MiB; request fewer with page_size, "
+            "or with limit and before, which return as many as fit",
             kind="page_too_large",
         )
     total = _total(connection, parameters, rows)
@@ -192,8 +193,8 @@ def message_page(
 def messages_before(
     connection: Connection, caller: Caller, conversation_id: str, *, limit: int, before: str | None = None
 ) -> Messages:
-    """The newest, or those before a message's id: `limit` of them, or as many as fit. Raises NotFound."""
-    # One more than asked for, to see whether there is one.
+    """The newest messages, or those before a message's id: `limit`, or as many as fit. Raises NotFound."""
+    # One row more than `limit` shows whether older messages follow.
     parameters = _parameters(caller, conversation_id) | {"many": limit + 1}
     if before is None:
         rows, is_cut = _read(connection, parameters, _message_page, _bounded_newest)
@@ -214,14 +215,14 @@ def _parameters(caller: Caller, conversation_id: str) -> dict[str, Any]:
 def _read(
     connection: Connection, parameters: dict[str, Any], statement: AnySelect, bounded: AnySelect
 ) -> tuple[list[AnyRow], bool]:
-    """As many rows as there is room for, at least one where there is any; and whether that left some out."""
+    """As many rows as fit (at least one, if there is any), and whether rows were left out."""
     if connection.dialect.name == "postgresql":
         bounded_rows = list(connection.execute(bounded, parameters))
-        return bounded_rows, bool(bounded_rows) and bounded_rows[0].found > len(bounded_rows)
+        return bounded_rows, bool(bounded_rows) and bounded_rows[0].row_count > len(bounded_rows)
     rows: list[AnyRow] = []
     size = 0
-    with connection.execute(statement, parameters) as found:
-        for row in found:
+    with connection.execute(statement, parameters) as cursor:
+        for row in cursor:
             size += len(row.content)
             if rows and size > _MAX_PAGE_BYTES:
                 return rows, True
@@ -263,7 +264,7 @@ def _message(row: AnyRow) -> MessageView:
 
 
 def _text(stored: str) -> str:
-    """As `steps_text` has it."""
+    """The message's text, as `steps_text` joins it."""
     return "".join(
         step.content
         for step in _stored_text.decode(stored).steps
@@ -272,14 +273,14 @@ def _text(stored: str) -> str:
 
 
 class ConversationSort(StrEnum):
-    """`newest` by when they were made, `updated` by when something last happened in them."""
+    """`newest`: by creation; `updated`: by last change."""
 
     NEWEST = "newest"
     UPDATED = "updated"
 
 
 class ConversationFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """None does not filter. `tag` is a whole tag; `q` a part of the title, in capitals or not."""
+    """None does not filter. `tag` is a whole tag; `q` a part of the title, ignoring case."""
 
     pinned: bool | None = None
     archived: bool | None = None
@@ -292,7 +293,7 @@ class ConversationFilter(msgspec.Struct, frozen=True, kw_only=True):
 def page_of_conversations(
     session: Session, caller: Caller, filters: ConversationFilter, *, page: int, page_size: int
 ) -> tuple[list[ConversationView], int]:
-    """The caller's conversations that match, and how many do in all."""
+    """The caller's matching conversations, and the number of matches."""
     connection = session.connection()
     where = _conditions(connection.dialect.name, filters)
     if filters.sort == ConversationSort.NEWEST:
@@ -323,7 +324,7 @@ def _has_in_title(dialect: str, part: str) -> ColumnElement[bool]:
 
 
 def _has_tag(dialect: str, tag: str) -> ColumnElement[bool]:
-    """Tags are a JSON list in a text column; each database takes it apart in its own way."""
+    """Tags are a JSON list in a text column; each database expands it with its own function."""
     tags: Any = (
         func.jsonb_array_elements_text(cast(ConversationRow.tags, JSONB))
         if dialect == "postgresql"

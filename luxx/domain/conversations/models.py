@@ -23,8 +23,8 @@ class ProjectRow(Base):
 class ConversationRow(Base):
     """`selected_leaf_id` is the last message of the path a model sees; `run_id` the active run, if any.
 
-    A row with an `import_id` is being written or deleted and is there for nobody (`hidden.py`): queries of
-    somebody's conversations ask for `import_id IS NULL`.
+    A row with an `import_id` is hidden (`access.py`): queries for a user's conversations require `import_id
+    IS NULL`.
     """
 
     __tablename__ = "conversations"
@@ -65,8 +65,8 @@ class ConversationRow(Base):
 class MessageRow(Base):
     """`content` is the stored JSON (wire/message.py); `replay` what adapters want back, per completion.
 
-    A message and what follows it are deleted by one statement, not by a cascade over `parent_id`: SQLite
-    gives up on one that is a thousand messages deep.
+    One statement deletes a message and all below it, not a cascade over `parent_id`: SQLite fails on a
+    cascade of a thousand levels.
     """
 
     __tablename__ = "messages"
@@ -91,10 +91,10 @@ class MessageRow(Base):
 
 
 class SearchTextRow(Base):
-    """The words of one message or of one conversation's title, whose row takes this one with it.
+    """The words of one message or of one conversation's title; the database deletes it with that row.
 
-    `words` is what `search_index.py` makes of them: text on SQLite, where triggers keep the FTS5 table
-    `search_index` the same, a tsvector on PostgreSQL. A higher id was stored later.
+    `search_index.py` computes `words`: text on SQLite, where triggers copy it to the FTS5 table
+    `search_index`, a tsvector on PostgreSQL. A higher id was stored later.
     """
 
     __tablename__ = "search_texts"

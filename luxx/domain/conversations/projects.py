@@ -1,4 +1,4 @@
-"""Projects: named places that a user's conversations may belong to. Names need not differ; ids do."""
+"""Projects: named groups of a user's conversations. Names need not be unique."""
 
 from datetime import datetime
 
@@ -26,7 +26,7 @@ class ProjectView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProjectChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What to set; UNSET leaves a field alone."""
+    """The fields to set; UNSET leaves a field unchanged."""
 
     name: str | UnsetType = UNSET
     description: str | UnsetType = UNSET
@@ -53,7 +53,7 @@ class ProjectService:
         return await self._store.write(work)
 
     async def list_page(self, caller: Caller, *, page: int, page_size: int) -> tuple[list[ProjectView], int]:
-        """The caller's projects, newest first, and how many there are."""
+        """The caller's projects, newest first, and their number."""
 
         def work(session: Session) -> tuple[list[ProjectView], int]:
             is_own = ProjectRow.user_id == caller.user_id
@@ -68,7 +68,7 @@ class ProjectService:
         return await self._store.read(lambda session: _view(own_project(session, caller, project_id)))
 
     async def update(self, caller: Caller, project_id: str, changes: ProjectChange) -> ProjectView:
-        """Sets what is given."""
+        """Sets the given fields."""
 
         def work(session: Session) -> ProjectView:
             row = own_project(session, caller, project_id)
@@ -83,7 +83,7 @@ class ProjectService:
         return await self._store.write(work)
 
     async def delete(self, caller: Caller, project_id: str) -> None:
-        """Deletes the project; its conversations stay, and belong to none."""
+        """Deletes the project; its conversations stay, without a project."""
         await self._store.write(lambda session: session.delete(own_project(session, caller, project_id)))
 
 
@@ -98,7 +98,7 @@ def own_project(session: Session, caller: Caller, project_id: str) -> ProjectRow
 def _visible_name(name: str) -> str:
     if not name.strip():
         raise InvalidInput(
-            "a project's name has at least one visible character", detail={"fields": {"$.name": "empty"}}
+            "a project's name needs at least one visible character", detail={"fields": {"$.name": "empty"}}
         )
     return name.strip()
 

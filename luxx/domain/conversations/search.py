@@ -1,7 +1,7 @@
-"""Full-text search over a user's own conversations: their titles and what was said in them.
+"""Full-text search over the titles and messages of a user's own conversations.
 
-What it costs does not grow with what others have, nor past `MOST_HITS` with what one has oneself: hits
-come newest first, titles before messages, and are counted up to that many.
+Its cost does not grow with other users' data, nor past `MAX_HITS` with the user's own: hits come newest
+first, titles before messages, and are counted up to that many.
 """
 
 from datetime import datetime
@@ -12,8 +12,8 @@ from sqlalchemy import Connection, Row, TextClause, bindparam, func, select, tex
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
+from luxx.domain.conversations.access import own_conversation
 from luxx.domain.conversations.models import ConversationRow, MessageRow, SearchTextRow
-from luxx.domain.conversations.service import own_conversation
 from luxx.infra.store.engine import Store
 from luxx.infra.store.search_words import (
     SearchKind,
@@ -29,52 +29,56 @@ from luxx.infra.store.search_words import (
 from luxx.infra.store.tables import table_of
 
 MAX_HITS = 1000
-"""Of titles and of messages; who finds more asks for too little."""
+"""Maximum hits in titles, and in messages; a query with more hits is too general."""
 
 SNIPPET_LENGTH = 200
 SNIPPET_LEAD = 60
-"""Characters of a snippet, and of them before its first mark."""
+"""Characters of a snippet, and of its part before the first mark."""
 
 MAX_SEARCHED_LENGTH = 40_000
-"""Characters of a message in which marks are looked for."""
+"""Characters of a message in which matches are marked."""
 
 ROWS_AT_ONCE = 10
-"""Messages that are in memory together: each may be some megabytes."""
+"""Messages in memory at once: each may have some megabytes."""
 
 _texts = table_of(SearchTextRow)
 _messages = table_of(MessageRow)
 _conversations = table_of(ConversationRow)
 _hidden = (
     select(_conversations.c.id)
-    # Past the empty text, and not "is not null": SQLite finds only a range by the index.
+    # Greater than the empty text, not "is not null": SQLite uses the index only for a range.
     .where(_conversations.c.user_id == bindparam("user_id"), _conversations.c.import_id > "")
     .limit(1)
 )
+"""Whether one of the user's conversations is hidden: an import, fork or deletion is in progress."""
+
 _not_hidden = """AND NOT EXISTS (
-    SELECT 1 FROM search_texts AS said LEFT JOIN messages ON messages.id = said.message_id
-    JOIN conversations ON conversations.id = coalesce(said.conversation_id, messages.conversation_id)
-    WHERE said.id = {} AND conversations.import_id IS NOT NULL
+    SELECT 1 FROM search_texts AS hit LEFT JOIN messages ON messages.id = hit.message_id
+    JOIN conversations ON conversations.id = coalesce(hit.conversation_id, messages.conversation_id)
+    WHERE hit.id = {} AND conversations.import_id IS NOT NULL
 )"""
 
 
 def _find(also: str) -> dict[str, TextClause]:
-    """The statement of each database, with a condition on a hit whose id is put in its braces."""
+    """The statement of each database, with a condition on a hit, whose id replaces the braces."""
     lite, postgres = also.format("search_index.rowid"), also.format("search_texts.id")
     return {
         "sqlite": text(
-            "SELECT rowid FROM search_index WHERE search_index MATCH :wanted "
-            f"{lite} ORDER BY rowid DESC LIMIT :most"
+            "SELECT rowid FROM search_index WHERE search_index MATCH :expression "
+            f"{lite} ORDER BY rowid DESC LIMIT :max_hits"
         ),
         "postgresql": text(
-            "SELECT id FROM search_texts WHERE words @@ CAST(:wanted AS tsquery) "
-            f"{postgres} ORDER BY id DESC LIMIT :most"
+            "SELECT id FROM search_texts WHERE words @@ CAST(:expression AS tsquery) "
+            f"{postgres} ORDER BY id DESC LIMIT :max_hits"
         ),
     }
 
 
 _find_any = _find("")
 _find_visible = _find(_not_hidden)
-"""Asking of each hit whether it is hidden costs more than finding it: only for who has something hidden."""
+"""Checking each hit for visibility costs more than finding it: used only if the user has hidden
+conversations.
+"""
 
 _hit_rows = (
     select(
@@ -82,10 +86,10 @@ _hit_rows = (
         _texts.c.message_id,
         _messages.c.role,
         _messages.c.content,
-        _messages.c.created_at.label("said_at"),
+        _messages.c.created_at.label("sent_at"),
         _conversations.c.id.label("conversation_id"),
         _conversations.c.title,
-        _conversations.c.created_at.label("begun_at"),
+        _conversations.c.created_at.label("conversation_created_at"),
     )
     .join_from(_texts, _messages, _messages.c.id == _texts.c.message_id, isouter=True)
     .join(
@@ -98,17 +102,10 @@ _hit_rows = (
         _conversations.c.import_id.is_(None),
     )
 )
-_visible_ids = _hit_rows.with_only_columns(_texts.c.id, maintain_column_froms=True)
-_hidden = (
-    select(_conversations.c.id)
-    .where(_conversations.c.user_id == bindparam("user_id"), _conversations.c.import_id.is_not(None))
-    .limit(1)
-)
-"""Whether something of the user's is being written or deleted just now: only then hits are sifted."""
 
 
 class Search(msgspec.Struct, frozen=True, kw_only=True):
-    """What is looked for and where; None is everywhere."""
+    """The query and its scope; None is everywhere."""
 
     query: str
     kind: SearchKind | None = None
@@ -116,21 +113,21 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """A place in a snippet, `start` to before `end`, counted in Unicode characters."""
+    """A match in a snippet, from `start` to before `end`, in Unicode characters."""
 
     start: int
     end: int
 
 
 class Snippet(msgspec.Struct, frozen=True, kw_only=True):
-    """Some of the text that was found, plain, and where in it the words stand."""
+    """A plain part of the matching text, and the positions of the matches in it."""
 
     text: str
     marks: list[Mark]
 
 
 class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
-    """One place where all that was asked for stands. `rank` counts from 1 over all pages.
+    """One title or message that matches all terms. `rank` counts from 1 over all pages.
 
     A hit in a title has no message.
     """
@@ -146,7 +143,7 @@ class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SearchResults(msgspec.Struct, frozen=True, kw_only=True):
-    """One page of hits, how many there are, and whether there are more than were counted."""
+    """One page of hits, their number, and whether there are more than were counted."""
 
     hits: list[SearchHit]
     total: int
@@ -174,19 +171,15 @@ def find(session: Session, caller: Caller, search: Search, *, page: int, page_si
     if not terms:
         return SearchResults(hits=[], total=0, has_more=False)
     connection = session.connection()
-    # One conversation was looked for above, as one that is there.
+    # A single conversation was read above and is not hidden.
     is_some_hidden = search.conversation_id is None and _has_hidden(connection, caller)
     statements = _find_visible if is_some_hidden else _find_any
     hit_ids: list[int] = []
-    hidden = list(connection.scalars(_hidden, {"user_id": caller.user_id}))
     has_more = False
     for kind in SearchKind if search.kind is None else (search.kind,):
         expression = _match_expression(connection.dialect.name, terms, caller, kind, search.conversation_id)
         ids = _ids(connection, statements[connection.dialect.name], expression)
         has_more |= len(ids) > MAX_HITS
-        if hidden:
-            visible = set(connection.scalars(_visible_ids, {"ids": ids, "user_id": caller.user_id}))
-            ids = [id_ for id_ in ids if id_ in visible]
         hit_ids += ids[:MAX_HITS]
     start = (page - 1) * page_size
     page_ids = hit_ids[start : start + page_size]
@@ -199,7 +192,7 @@ def find(session: Session, caller: Caller, search: Search, *, page: int, page_si
 
 
 def _has_hidden(connection: Connection, caller: Caller) -> bool:
-    """Whether an import of the caller's is on its way, or something is hidden for other reasons."""
+    """Whether a conversation of the caller is hidden."""
     return connection.execute(_hidden, {"user_id": caller.user_id}).first() is not None
 
 
@@ -213,12 +206,12 @@ def _match_expression(
 
 
 def _ids(connection: Connection, statement: TextClause, expression: str) -> list[int]:
-    """Newest first, at most one more than are shown."""
-    return list(connection.execute(statement, {"wanted": expression, "most": MAX_HITS + 1}).scalars())
+    """The newest ids, at most one more than MAX_HITS."""
+    return list(connection.execute(statement, {"expression": expression, "max_hits": MAX_HITS + 1}).scalars())
 
 
 def _expression(dialect: str, terms: list[Term]) -> str:
-    """The terms as the database's own language; words have no quotes in them, so nothing can break out."""
+    """The terms in the database's query syntax; words contain no quotes, so nothing can break out of them."""
     if dialect == "postgresql":
         quote, follows, ends, conjunction = "'{}'", " <-> ", ":*", " & "
     else:
@@ -244,12 +237,12 @@ def _hit(row: Row[*tuple[Any, ...]], rank: int, matcher: TermMatcher) -> SearchH
         message_id=row.message_id,
         role=row.role,
         snippet=snippet(row.title if is_title else searched_text(row.content), matcher),
-        created_at=row.begun_at if is_title else row.said_at,
+        created_at=row.conversation_created_at if is_title else row.sent_at,
     )
 
 
 def snippet(whole: str, matcher: TermMatcher) -> Snippet:
-    """The part of a text around the first place that is asked for, with all places in it."""
+    """The part of a text around the first match, with the positions of all matches in it."""
     whole = composed(whole[:MAX_SEARCHED_LENGTH])
     folded = fold(whole)
     first = matcher.first(folded)

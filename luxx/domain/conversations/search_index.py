@@ -1,7 +1,7 @@
-"""Keeping the search index: whoever stores a message or names a conversation says so here.
+"""Updates the search index: every function that stores a message or a title calls this module.
 
-In the same transaction, so that the index holds what is stored. Deleting needs no word: the database
-deletes a message's words with it. How words are made is `store/search_words.py`'s, finding `search.py`'s.
+It runs in the same transaction, so that index and messages agree. The database deletes a message's index row
+with the message. `infra/store/search_words.py` makes the words, `search.py` searches.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,18 +33,18 @@ _conversation_titles = select(ConversationRow.id, ConversationRow.title).where(C
 
 
 def index_message(connection: Connection, message: Mapping[str, Any]) -> None:
-    """Makes a message of a conversation findable; `message` is its row as stored. Again after a change."""
+    """Indexes a message of a conversation; `message` is its row as stored. Call it again after a change."""
     connection.execute(_upsert_message, _row(connection.dialect.name, message))
 
 
 def index_messages(connection: Connection, messages: Sequence[Mapping[str, Any]]) -> None:
-    """`index_message` for many, in the order in which they were said."""
+    """`index_message` for many, in the order in which they were sent."""
     if messages:
         connection.execute(_upsert_message, [_row(connection.dialect.name, each) for each in messages])
 
 
 def index_title(connection: Connection, *, user_id: int, conversation_id: str, title: str) -> None:
-    """Makes a conversation findable by its title. Again after a change."""
+    """Indexes a conversation's title. Call it again after a change."""
     kind = SearchKind.CONVERSATION
     words = indexed(connection.dialect.name, kind, user_id, conversation_id, title)
     connection.execute(
@@ -53,19 +53,19 @@ def index_title(connection: Connection, *, user_id: int, conversation_id: str, t
 
 
 def reindex_rows(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Rows of the index that have their ids and their subjects, and no words: those are made again.
+    """Inserts restored index rows, which have ids and subjects, and computes their words again.
 
-    Of what cannot be read nothing is found; a row without its subject is left out.
+    A message that cannot be decoded gets no words of its own; a row without its subject is left out.
     """
     dialect = connection.dialect.name
     messages = [row["message_id"] for row in rows if row["message_id"] is not None]
     titles = [row["conversation_id"] for row in rows if row["conversation_id"] is not None]
-    said = {row.id: row for row in connection.execute(_message_contents, {"ids": messages})}
+    messages_by_id = {row.id: row for row in connection.execute(_message_contents, {"ids": messages})}
     titles_by_id = {row.id: row for row in connection.execute(_conversation_titles, {"ids": titles})}
     index_rows: list[dict[str, Any]] = []
     for row in rows:
-        if row["message_id"] in said:
-            message_row = said[row["message_id"]]
+        if row["message_id"] in messages_by_id:
+            message_row = messages_by_id[row["message_id"]]
             words = _message_words(dialect, row["user_id"], message_row.conversation_id, message_row.content)
         elif row["conversation_id"] in titles_by_id:
             kind, title = SearchKind.CONVERSATION, titles_by_id[row["conversation_id"]].title
@@ -79,14 +79,14 @@ def reindex_rows(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> N
 
 def _message_words(dialect: str, user_id: int, conversation_id: str, content: str) -> str:
     try:
-        said = searched_text(content)
+        text = searched_text(content)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        said = ""
-    return indexed(dialect, SearchKind.MESSAGE, user_id, conversation_id, said)
+        text = ""
+    return indexed(dialect, SearchKind.MESSAGE, user_id, conversation_id, text)
 
 
 def _row(dialect: str, message: Mapping[str, Any]) -> dict[str, Any]:
     user_id, conversation_id = message["user_id"], message["conversation_id"]
-    said = searched_text(message["content"])
-    words = indexed(dialect, SearchKind.MESSAGE, user_id, conversation_id, said)
+    text = searched_text(message["content"])
+    words = indexed(dialect, SearchKind.MESSAGE, user_id, conversation_id, text)
     return {"user_id": user_id, "message_id": message["id"], "words": words}

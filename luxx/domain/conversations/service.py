@@ -1,6 +1,6 @@
-"""Conversations and messages of one user: make, list, change, delete. Sending is `runs/service.py`'s.
+"""Creates, lists, changes and deletes a user's conversations and messages. `runs/` sends messages.
 
-Deleting stops what runs in it first: `stop_run` is given by whoever drives runs.
+Deleting first stops the active run; the caller passes `stop_run`.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ CheckConversationProvider = Callable[[Caller, int], Awaitable[None]]
 """Raises NotFound if the caller may not use the provider of this id."""
 
 StopRun = Callable[[Caller, str], Awaitable[None]]
-"""Cancels a run of the caller's and returns when it has ended."""
+"""Cancels a run of the caller and returns when it has ended."""
 
 
 class ConversationService:
@@ -70,7 +70,8 @@ class ConversationService:
         self._delete_runs_of = delete_runs_of
 
     async def create(self, caller: Caller, new: ConversationChange) -> ConversationView:
-        """A new, empty conversation. Raises NotFound for a provider or project that is not the caller's."""
+        """Creates an empty conversation. Raises NotFound for a provider or project that is not the
+        caller's."""
         await self._check(caller, new)
         now = utc_now()
 
@@ -90,14 +91,14 @@ class ConversationService:
     async def list_page(
         self,
         caller: Caller,
-        wanted: ConversationFilter,
+        filters: ConversationFilter,
         *,
         page: int,
         page_size: int,
     ) -> tuple[list[ConversationView], int]:
-        """The caller's conversations that match, newest first unless asked otherwise, and how many do."""
+        """The caller's matching conversations, by default newest first, and the number of matches."""
         return await self._store.read(
-            lambda session: page_of_conversations(session, caller, wanted, page=page, page_size=page_size)
+            lambda session: page_of_conversations(session, caller, filters, page=page, page_size=page_size)
         )
 
     async def get(self, caller: Caller, conversation_id: str) -> ConversationView:
@@ -108,9 +109,9 @@ class ConversationService:
     async def update(
         self, caller: Caller, conversation_id: str, changes: ConversationChange
     ) -> ConversationView:
-        """Sets what is given. A run in progress keeps what it was asked with.
+        """Sets the given fields. A run in progress keeps the values it started with.
 
-        Raises Conflict where a leaf is selected while an answer is being written.
+        Raises Conflict if a leaf is selected while an answer is being written.
         """
         await self._check(caller, changes)
 
@@ -125,9 +126,9 @@ class ConversationService:
         return await self._store.write(work)
 
     async def delete(self, caller: Caller, conversation_id: str) -> None:
-        """Stops what runs in it, then deletes it with its messages and runs.
+        """Stops the active run, then deletes the conversation with its messages and runs.
 
-        Where that is much, it is gone for everybody at once and deleted a little at a time.
+        A large conversation is hidden at once and deleted in small transactions.
         """
         conversation = await self.get(caller, conversation_id)
         if conversation.run_id is not None:
@@ -144,7 +145,7 @@ class ConversationService:
             return False
 
         if await self._store.write(work):
-            # Goes on where the client does not wait for it; where the server ends, at the next start.
+            # Continues if the client disconnects; if the server stops, the next start finishes the deletion.
             await asyncio.shield(
                 asyncio.to_thread(delete_hidden, self._store, self._delete_runs, [conversation_id])
             )
@@ -152,7 +153,7 @@ class ConversationService:
     async def list_messages(
         self, caller: Caller, conversation_id: str, *, page: int, page_size: int
     ) -> Messages:
-        """A page of a conversation's messages, newest first. Raises TooLarge where they are too much."""
+        """A page of a conversation's messages, newest first. Raises TooLarge if they exceed MAX_PAGE_MIB."""
         return await self._store.read(
             lambda session: message_page(
                 session.connection(), caller, conversation_id, page=page, page_size=page_size
@@ -162,7 +163,7 @@ class ConversationService:
     async def list_messages_before(
         self, caller: Caller, conversation_id: str, *, limit: int, before: str | None
     ) -> Messages:
-        """The newest messages, or those before a message's id; fewer than `limit` where they are large."""
+        """The newest messages, or those before a message's id; fewer than `limit` if they are large."""
         return await self._store.read(
             lambda session: messages_before(
                 session.connection(), caller, conversation_id, limit=limit, before=before
@@ -170,7 +171,7 @@ class ConversationService:
         )
 
     async def attachment(self, caller: Caller, message_id: str, index: int) -> AttachedBytes:
-        """An attachment of the caller's message, counted from 0. Raises NotFound."""
+        """An attachment of the caller's message; `index` counts from 0. Raises NotFound."""
 
         def work(session: Session) -> AttachedBytes:
             row = own_message(session, caller, message_id)
@@ -181,15 +182,15 @@ class ConversationService:
                 attached = read_attachment(session.connection(), message_id, attachments[index])
                 if attached is not None:
                     return attached
-            raise NotFound("this message has no attachment of this number", kind="attachment_not_found")
+            raise NotFound("this message has no attachment with this number", kind="attachment_not_found")
 
         return await self._store.read(work)
 
     async def delete_message(self, caller: Caller, message_id: str) -> None:
-        """Deletes a message and what follows it; the selected leaf moves to its parent.
+        """Deletes a message and all messages below it; the selected leaf becomes its parent.
 
-        Where a first message goes and others have been said instead of it, their newest leaf is selected.
-        A run that answers what is deleted is stopped first.
+        If a first message is deleted that has siblings, their newest leaf is selected. An active run that
+        answers a deleted message is stopped first.
         """
         run_id = await self._store.read(lambda session: _run_answering(session, caller, message_id))
         if run_id is not None:
@@ -200,7 +201,9 @@ class ConversationService:
             if row.conversation_id is not None:
                 own_conversation(session, caller, row.conversation_id, is_locked=True)
             if _run_answering(session, caller, message_id) is not None:
-                raise Conflict("something was sent here a moment ago; try again", kind="run_active")
+                raise Conflict(
+                    "a message was sent to this conversation a moment ago; try again", kind="run_active"
+                )
             self._delete_following(session, row)
 
         await self._store.write(work)
@@ -232,7 +235,7 @@ def _change(session: Session, caller: Caller, row: ConversationRow, changes: Con
         own_project(session, caller, changes.project_id)
     if isinstance(changes.title, str) and not changes.title.strip():
         raise InvalidInput(
-            "a title has at least one visible character", detail={"fields": {"$.title": "empty"}}
+            "a title needs at least one visible character", detail={"fields": {"$.title": "empty"}}
         )
     for name in changes.__struct_fields__:
         value = getattr(changes, name)
@@ -248,13 +251,13 @@ def _change(session: Session, caller: Caller, row: ConversationRow, changes: Con
 
 
 def _is_long(session: Session, conversation_id: str) -> bool:
-    """More than one transaction should delete."""
+    """Whether the conversation has more messages than one transaction should delete."""
     in_conversation = select(MessageRow.id).where(MessageRow.conversation_id == conversation_id)
     return session.scalar(in_conversation.order_by(MessageRow.id).offset(DELETE_ROWS).limit(1)) is not None
 
 
 def _leaf_for(session: Session, conversation: ConversationRow, message_id: str) -> str:
-    """The leaf that is selected with a message: itself, or the newest of those below it."""
+    """The leaf to select for a message: itself, or the newest leaf below it."""
     message_in(session, conversation, message_id)
     check_idle(conversation)
     return newest_leaf_under(session, message_id)
@@ -266,7 +269,7 @@ def _index_title(session: Session, row: ConversationRow, changes: ConversationCh
 
 
 def _run_answering(session: Session, caller: Caller, message_id: str) -> str | None:
-    """The active run of the message's conversation, if it answers the message or something below it."""
+    """The active run of the message's conversation, if it answers the message or one below it."""
     row = own_message(session, caller, message_id)
     if row.conversation_id is None:
         return None

@@ -1,4 +1,4 @@
-"""How messages rest and are read back: JSON columns to values, and the path a model sees."""
+"""Decodes stored messages: JSON columns to values, and the path that a model sees."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ _path = (
     .join(_ids, _ids.c.id == _messages.c.id)
     .order_by(_ids.c.height.desc())
 )
-"""Made once: building it costs ten times what running it does."""
+"""Built once: building it costs ten times what running it does."""
 
 _path_ids = select(_ids.c.id).order_by(_ids.c.height.desc())
 _blobs = table_of(MessageBlobRow)
@@ -55,12 +55,12 @@ _user_text = msgspec.json.Decoder(_UserText)
 
 
 def user_content(content: str) -> UserContent:
-    """The stored JSON of a user's message."""
+    """Decodes the stored JSON of a user's message."""
     return _user.decode(content)
 
 
 def user_text_of(content: str) -> str:
-    """The text alone of a user's stored message; its files are not read."""
+    """The text of a user's stored message; its files are not decoded."""
     return _user_text.decode(content).text
 
 
@@ -70,7 +70,8 @@ def assistant_steps(content: str) -> list[Step]:
 
 
 def read_path(connection: Connection, leaf_id: str, *, with_images: bool = False) -> list[PastMessage]:
-    """The messages from the root to `leaf_id`, oldest first; with the newest of their images, if wanted."""
+    """The messages from the root to `leaf_id`, oldest first; `with_images` adds the newest of their
+    images."""
     past_messages = [_past_message(row) for row in connection.execute(_path, {"leaf_id": leaf_id})]
     user_contents = (
         [message.user for message in past_messages if message.user is not None] if with_images else []

@@ -40,7 +40,7 @@ class ConversationView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageView(msgspec.Struct, frozen=True, kw_only=True):
-    """`text` and `content` are the same computed string; `token_count` what the model produced for it."""
+    """`text` and `content` are the same computed string; `token_count`: tokens that the model produced."""
 
     id: str
     conversation_id: str | None
@@ -62,7 +62,7 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConversationChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What to set: UNSET leaves a field alone, None clears it."""
+    """The fields to set: UNSET leaves a field unchanged, None clears it."""
 
     title: str | UnsetType = UNSET
     provider_id: int | UnsetType | None = UNSET
@@ -103,7 +103,7 @@ def conversation_view(row: ConversationRow) -> ConversationView:
 
 
 def message_view(row: MessageRow) -> MessageView:
-    """A message's row as a value, its text computed from its steps."""
+    """A message's row as a value, with its text computed from its steps."""
     steps: list[Step] = []
     attachments: list[Attachment] = []
     citations: list[Citation] = []
@@ -137,18 +137,17 @@ def message_view(row: MessageRow) -> MessageView:
 
 UNTITLED = "New conversation"
 TITLE_LENGTH = 60
-"""What a list of conversations shows of a title without cutting it."""
+"""Characters of a title that a list of conversations shows uncut."""
 
 
 def title_after(current_title: str, text: str) -> str:
-    """The title once `text` was sent: the known one, or for an untitled conversation its first line."""
+    """The title after `text` was sent: the current one, or for an untitled conversation its first line."""
     if current_title != UNTITLED:
         return current_title
     line = next((words for line in text.splitlines() if (words := " ".join(line.split()))), UNTITLED)
     if len(line) <= TITLE_LENGTH:
         return line
     cut = line[:TITLE_LENGTH]
-    # A word that reaches over the end is left out, unless it is half of the title: not every script
-    # has blanks.
+    # Leaves out a word that is cut, unless it is half of the title: not every script has blanks.
     end = cut.rfind(" ")
     return f"{cut[:end] if end >= TITLE_LENGTH // 2 else cut[:-1]}…"

@@ -1,7 +1,7 @@
-"""A draft becomes rows: the tree mended, every message given its place in time and its id. Pure but for ids.
+"""Turns a draft into rows: repairs the tree, gives every message a time and an id, cuts to limits.
 
-A file may say anything: predecessors that are missing, circles, times in disorder. What is kept of it
-is always a forest whose messages are never older than what they answer.
+A file may contain anything: missing predecessors, cycles, times out of order. The result is always a forest
+in which no message is older than its parent. No database access.
 """
 
 import heapq
@@ -27,7 +27,7 @@ from luxx.wire.message import (
 from luxx.wire.step import Step
 
 IDS_PER_MILLISECOND = 4096
-"""Ids that can be told apart by their order within one millisecond."""
+"""Ids that differ in order within one millisecond."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -36,10 +36,10 @@ def rows_of_draft(
     draft: ConversationDraft, untitled: str
 ) -> tuple[ReadyConversation, list[ReadyMessage | ReadyImage]]:
     """The rows of a draft, parents first, images after their message. Raises Unusable."""
-    known = {message.key: message for message in draft.messages}
-    if len(known) < len(draft.messages):
+    messages_by_key = {message.key: message for message in draft.messages}
+    if len(messages_by_key) < len(draft.messages):
         raise Unusable("two of its messages have the same id")
-    parents = _repaired_parents(draft, known)
+    parents = _repaired_parents(draft, messages_by_key)
     first = min((m.created_at for m in draft.messages if m.created_at is not None), default=None)
     started_at = draft.created_at or first or draft.updated_at or datetime.now(UTC)
     order = _in_order(draft, parents, started_at)
@@ -62,18 +62,20 @@ def rows_of_draft(
     )
     rows: list[ReadyMessage | ReadyImage] = []
     for key, moment in order:
-        rows.append(_row(known[key], ids[key], conversation.id, _id_of(parents[key], ids), moment))
-        rows.extend(_images(known[key], ids[key]))
+        rows.append(_row(messages_by_key[key], ids[key], conversation.id, _id_of(parents[key], ids), moment))
+        rows.extend(_images(messages_by_key[key], ids[key]))
     return conversation, rows
 
 
-def _repaired_parents(draft: ConversationDraft, known: dict[str, DraftMessage]) -> dict[str, str | None]:
-    """Every message's parent, of those that are there; a circle is cut where it is first met again."""
-    parents = {key: message.parent for key, message in known.items()}
+def _repaired_parents(
+    draft: ConversationDraft, messages_by_key: dict[str, DraftMessage]
+) -> dict[str, str | None]:
+    """The parent of every message, if it exists; a cycle is cut where it is first met again."""
+    parents = {key: message.parent for key, message in messages_by_key.items()}
     for key, parent in parents.items():
-        if parent is not None and parent not in known:
+        if parent is not None and parent not in messages_by_key:
             parents[key] = None
-            draft.losses.add("places of messages whose predecessor is missing")
+            draft.losses.add("positions of messages whose predecessor is missing")
     is_rooted: set[str] = set()
     for start in parents:
         path: dict[str, None] = {}
@@ -81,7 +83,7 @@ def _repaired_parents(draft: ConversationDraft, known: dict[str, DraftMessage]) 
         while key is not None and key not in is_rooted:
             if key in path:
                 parents[key] = None
-                draft.losses.add("places of messages that went round in a circle")
+                draft.losses.add("positions of messages in a cycle")
                 break
             path[key] = None
             key = parents[key]
@@ -92,7 +94,7 @@ def _repaired_parents(draft: ConversationDraft, known: dict[str, DraftMessage]) 
 def _in_order(
     draft: ConversationDraft, parents: dict[str, str | None], started_at: datetime
 ) -> list[tuple[str, datetime]]:
-    """The messages with their times, parents first, else by time and then as the file has them."""
+    """The messages with their times: parents first, then by time, then in the file's order."""
     file_order = {message.key: counter for counter, message in enumerate(draft.messages)}
     children: dict[str | None, list[DraftMessage]] = {}
     for message in draft.messages:
@@ -102,7 +104,7 @@ def _in_order(
     parent, moment = None, started_at
     while True:
         for message in children.get(parent, ()):
-            # Only the roots may be older than what is known of the conversation's beginning.
+            # Only roots may be older than the known start of the conversation.
             message_time = message.created_at or moment
             heapq.heappush(
                 queue,
@@ -133,9 +135,8 @@ def _milliseconds(moment: datetime) -> int:
 
 
 def _leaf(draft: ConversationDraft, ids: dict[str, str]) -> str | None:
-    """The end of the selected path. Where the file names none that is there, the newest message: the
-    conversation would go on without all that was said.
-    """
+    """The end of the selected path. If the file names none that exists, the newest message, so that the
+    conversation continues with its messages."""
     if draft.leaf is not None and draft.leaf in ids:
         return ids[draft.leaf]
     if draft.leaf is not None:
@@ -176,14 +177,14 @@ def _images(message: DraftMessage, message_id: str) -> Iterator[ReadyImage]:
         yield ReadyImage(id=blob_id, message_id=message_id, media_type=image.media_type, data=image.data)
 
 
-MOST_STEPS = 100_000
-"""Of one answer: what a run of ten completions can store."""
+MAX_STEPS = 100_000
+"""Maximum steps of one answer: what a run of ten completions can store."""
 
 MOST_CONTENT = 64 * 1024 * 1024
-"""Bytes of one answer as it is stored: it is read, sent and backed up whole."""
+"""Maximum stored bytes of one answer, which is read, sent and backed up as a whole."""
 
 WITHOUT_TEXT = "(no text)"
-"""Stands where a person's message says nothing: it cannot be sent so, and models refuse it."""
+"""Text of a user message without text: the API does not accept it, and models refuse it."""
 
 UNNAMED = "file"
 
@@ -191,32 +192,32 @@ _encode_json = msgspec.json.Encoder().encode
 
 
 def keep_within_bounds(draft: ConversationDraft) -> None:
-    """Cuts the draft's messages to what the API would have taken."""
+    """Cuts the draft's messages to the limits of the API."""
     for message in draft.messages:
         if message.role == "user":
             _cut_user_message(message, draft.losses)
             continue
-        if len(message.steps) > MOST_STEPS:
-            draft.losses.add(f"steps past {MOST_STEPS:,} of an answer", len(message.steps) - MOST_STEPS)
-            message.steps = message.steps[:MOST_STEPS]
-        kept = _steps_within(message.steps, MOST_CONTENT)
-        draft.losses.add(f"steps past {MOST_CONTENT // 2**20} MiB of an answer", len(message.steps) - kept)
-        message.steps = message.steps[:kept]
+        if len(message.steps) > MAX_STEPS:
+            draft.losses.add(f"steps past {MAX_STEPS:,} of an answer", len(message.steps) - MAX_STEPS)
+            message.steps = message.steps[:MAX_STEPS]
+        count = _steps_within(message.steps, MOST_CONTENT)
+        draft.losses.add(f"steps past {MOST_CONTENT // 2**20} MiB of an answer", len(message.steps) - count)
+        message.steps = message.steps[:count]
 
 
-def _steps_within(steps: list[Step], most: int) -> int:
-    """How many of the steps, from the first, are stored in so many bytes."""
+def _steps_within(steps: list[Step], bytes_left: int) -> int:
+    """How many of the first steps fit into the bytes."""
     for index, step in enumerate(steps):
-        most -= len(_encode_json(step)) + 1
-        if most < 0:
+        bytes_left -= len(_encode_json(step)) + 1
+        if bytes_left < 0:
             return index
     return len(steps)
 
 
 def _cut_user_message(message: DraftMessage, losses: Losses) -> None:
-    message.text = _cut(message.text, MAX_MESSAGE_TEXT, "text of a person's message", losses)
+    message.text = _cut(message.text, MAX_MESSAGE_TEXT, "text of a user's message", losses)
     if not message.text.strip():
-        losses.add("messages in which nothing can be seen")
+        losses.add("messages without visible text")
         message.text = WITHOUT_TEXT
     if len(message.attachments) > MAX_ATTACHMENTS:
         losses.add(f"attached files past {MAX_ATTACHMENTS}", len(message.attachments) - MAX_ATTACHMENTS)
@@ -236,7 +237,7 @@ def _cut_attachment(file: Attachment, losses: Losses) -> Attachment:
     )
 
 
-def _cut(text: str, most: int, what: str, losses: Losses) -> str:
-    if len(text) > most:
-        losses.add(f"{what} past {most:,} characters")
-    return text[:most]
+def _cut(text: str, max_length: int, what: str, losses: Losses) -> str:
+    if len(text) > max_length:
+        losses.add(f"{what} past {max_length:,} characters")
+    return text[:max_length]

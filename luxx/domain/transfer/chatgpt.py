@@ -1,7 +1,7 @@
-"""ChatGPT's export: a `mapping` of nodes, each with its parent; here it becomes a draft.
+"""Reads ChatGPT's export, a `mapping` of nodes that each name their parent, into a draft.
 
-There one answer is many nodes (thoughts, a call, its result, text); here it is one message of many
-steps. A run of such nodes becomes one message as long as nothing branches off inside it.
+There an answer has many nodes (thoughts, a call, its result, text); here it is one message with many steps. A
+chain of such nodes becomes one message unless it branches.
 """
 
 import json
@@ -30,7 +30,7 @@ from luxx.domain.transfer.draft import (
 from luxx.wire.step import StepType
 
 REFERENCE_MARKS = re.compile("\ue200[^\ue200\ue201]*\ue201")
-"""References to search results, which stand in the text between characters for private use."""
+"""References to search results, which the text encloses in private-use characters."""
 
 NAME = re.compile(r"[^A-Za-z0-9_-]")
 NAME_LENGTH = 64
@@ -41,7 +41,7 @@ UNKNOWN = "contents of an unknown kind"
 
 
 class ChatGptKind(StrEnum):
-    """What a message is in a conversation of ours."""
+    """The role of a ChatGPT node in a Luxx conversation."""
 
     TEXT = "text"
     THINKING = "thinking"
@@ -52,7 +52,7 @@ class ChatGptKind(StrEnum):
 
 
 class ChatGptMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """One message, read. `name` and `arguments` are a call's; `is_error` a result's."""
+    """One decoded message. `name` and `arguments` belong to a call, `is_error` to a result."""
 
     kind: ChatGptKind
     text: str = ""
@@ -65,24 +65,27 @@ NOTHING = ChatGptMessage(kind=ChatGptKind.NOTHING)
 
 
 def read_message(message: JsonObject, losses: Losses) -> ChatGptMessage:
-    """What a message says; NOTHING for what only the other service needed."""
+    """Decodes a message; NOTHING for those that have no meaning outside ChatGPT."""
     author, content = object_of(message.get("author")), object_of(message.get("content"))
     metadata = object_of(message.get("metadata"))
     role, kind = author.get("role"), content.get("content_type")
     if kind == "user_editable_context" or metadata.get("is_user_system_message") is True:
         return ChatGptMessage(kind=ChatGptKind.INSTRUCTIONS, text=_instructions(content, metadata, losses))
     if role == "system" or kind == "model_editable_context":
-        losses.add("notes of the other service to itself", 1 if _text(content, Losses()) else 0)
+        losses.add("internal notes of ChatGPT", 1 if _text(content, Losses()) else 0)
         return NOTHING
     if metadata.get("is_visually_hidden_from_conversation") is True:
-        losses.add("messages that were hidden there")
+        losses.add("messages that ChatGPT hides")
         return NOTHING
     if role == "user":
         return ChatGptMessage(kind=ChatGptKind.TEXT, text=_text(content, losses))
     if role == "tool":
         text = _text(content, losses)
         return ChatGptMessage(
-            kind=ChatGptKind.RESULT, text=text, name=tool_name(author), is_error=kind == "system_error"
+            kind=ChatGptKind.RESULT,
+            text=text,
+            name=valid_name(author.get("name")),
+            is_error=kind == "system_error",
         )
     if role != "assistant":
         losses.add("messages of an unknown author")
@@ -90,13 +93,8 @@ def read_message(message: JsonObject, losses: Losses) -> ChatGptMessage:
     return _assistant(message, content, losses)
 
 
-def tool_name(author: JsonObject) -> str:
-    """A tool's name as models take one."""
-    return valid_name(author.get("name"))
-
-
 def valid_name(name: Any) -> str:
-    """A name as every dialect takes one for a tool."""
+    """A name with only those characters that every provider accepts for a tool."""
     return NAME.sub("_", name)[:NAME_LENGTH] if isinstance(name, str) and name else "tool"
 
 
@@ -105,7 +103,7 @@ def _assistant(message: JsonObject, content: JsonObject, losses: Losses) -> Chat
     if kind == "thoughts":
         return ChatGptMessage(kind=ChatGptKind.THINKING, text=_thoughts(content, losses))
     if kind == "reasoning_recap":
-        return NOTHING  # "Thought for 8 seconds"
+        return NOTHING  # Text such as "Thought for 8 seconds".
     text = _text(content, losses)
     if isinstance(recipient, str) and recipient != "all":
         return ChatGptMessage(
@@ -120,7 +118,7 @@ def _assistant(message: JsonObject, content: JsonObject, losses: Losses) -> Chat
 
 
 def _arguments(text: str, kind: Any) -> str:
-    """What a tool was called with, as the JSON object that a call has here."""
+    """The arguments of a tool call, as a JSON object."""
     try:
         if isinstance(json.loads(text), dict):
             return text
@@ -152,7 +150,7 @@ def _thoughts(content: JsonObject, losses: Losses) -> str:
 
 
 def _text(content: JsonObject, losses: Losses) -> str:
-    """The readable text of a content of any kind."""
+    """The readable text of content of any type."""
     kind = content.get("content_type")
     match kind:
         case "text" | "multimodal_text":
@@ -177,15 +175,15 @@ def _text(content: JsonObject, losses: Losses) -> str:
 def _part(part: Any, losses: Losses) -> str:
     if isinstance(part, str):
         return text_of(part, losses)
-    about = object_of(part)
-    kind = about.get("content_type")
+    fields = object_of(part)
+    kind = fields.get("content_type")
     if kind == "image_asset_pointer":
         losses.add(PICTURES)
         return ""
     if isinstance(kind, str) and "audio" in kind and "transcription" not in kind:
         losses.add(SOUND)
         return ""
-    text = text_of(about.get("text"), losses)
+    text = text_of(fields.get("text"), losses)
     losses.add(UNKNOWN, 0 if text else 1)
     return text
 
@@ -206,17 +204,17 @@ def _fenced(text: str, language: str) -> str:
 
 UNFINISHED = frozenset({"in_progress", "finished_partial_completion"})
 WITHOUT_TEXT = "(a picture or a recording)"
-"""Stands where somebody sent no text: an empty message is refused by models."""
+"""Text of a user message without text: models refuse an empty message."""
 
 
 def draft_of(conversation: JsonObject, losses: Losses) -> ConversationDraft:
-    """Raises Unusable where there is no tree of messages."""
+    """Raises Unusable if the conversation has no tree of messages."""
     mapping = conversation.get("mapping")
     if not isinstance(mapping, dict):
         raise Unusable("its mapping of messages is missing")
     tree = _Tree(object_of(mapping), losses)
     tree.read()
-    for name, what in (("gizmo_id", "the custom GPT it was with"), ("voice", "the voice it was spoken in")):
+    for name, what in (("gizmo_id", "the custom GPT"), ("voice", "the voice")):
         losses.add(what, 1 if conversation.get(name) else 0)
     return ConversationDraft(
         title=title_of(conversation.get("title")),
@@ -232,7 +230,7 @@ def draft_of(conversation: JsonObject, losses: Losses) -> ConversationDraft:
 
 
 class _Tree:
-    """The nodes of one conversation; `messages` are what became of them."""
+    """The nodes of one conversation; `messages` are the result."""
 
     def __init__(self, mapping: JsonObject, losses: Losses) -> None:
         self._nodes = {key: object_of(node) for key, node in mapping.items()}
@@ -240,7 +238,7 @@ class _Tree:
         self._parents = {key: name if isinstance(name, str) else None for key, name in parent_values.items()}
         self._losses = losses
         self._read = {key: self._read_node(node) for key, node in self._nodes.items()}
-        # Once for each: a node may be asked for by as many others as there are, and may be long.
+        # Computed once per node: many nodes may share an ancestor, and its text may be long.
         self._kept = {key for key in self._nodes if self._has_something(key)}
         self._message_keys: dict[str, str] = {}
         self.messages: list[DraftMessage] = []
@@ -248,56 +246,47 @@ class _Tree:
         self._instructions_length = 0
 
     def read(self) -> None:
-        """Makes the messages. A node comes after its parent, whatever order the file has."""
+        """Builds the messages, parents first, whatever order the file has."""
         order = self._parents_first()
         branches: dict[str | None, int] = {}
         for key in order:
-            if self._is_kept(key):
+            if key in self._kept:
                 parent = self._kept_parent(key)
                 branches[parent] = branches.get(parent, 0) + 1
         writers: dict[str, StepWriter] = {}
-        made: dict[str, DraftMessage] = {}
+        messages_by_key: dict[str, DraftMessage] = {}
         for key in order:
             message_read = self._read[key]
             if message_read.kind == ChatGptKind.INSTRUCTIONS:
                 self._add_instructions(message_read.text)
-            if not self._is_kept(key):
+            if key not in self._kept:
                 continue
-            parent = self._kept_parent(key)
+            parent, is_users = self._kept_parent(key), self._is_users(key)
             message_key = None if parent is None else self._message_keys[parent]
-            if (
-                message_key is None
-                or self._is_users(key)
-                or message_key not in writers
-                or branches[parent] > 1
-            ):
+            if message_key is None or is_users or message_key not in writers or branches[parent] > 1:
                 message_key = key
-                made[key] = self._start_message(key, parent)
-                if not self._is_users(key):
+                messages_by_key[key] = self._start_message(key, parent)
+                if not is_users:
                     writers[key] = StepWriter()
             self._message_keys[key] = message_key
-            if not self._is_users(key):
-                self._add_step(key, writers[message_key], made[message_key])
-        for key, message in made.items():
+            if not is_users:
+                self._add_step(key, writers[message_key], messages_by_key[message_key])
+        for key, message in messages_by_key.items():
             if key in writers:
                 message.steps = writers[key].steps
-        self.messages = list(made.values())
+        self.messages = list(messages_by_key.values())
 
     def _add_instructions(self, text: str) -> None:
-        """Takes each text once, and none after what a prompt cannot hold."""
+        """Adds each text once, up to the length of a system prompt."""
         if text.strip() and self._instructions_length <= PROMPT_LENGTH and text not in self.instructions:
             self.instructions[text] = None
             self._instructions_length += len(text)
 
     def kept_message_key(self, key: Any) -> str | None:
-        """The message that a node became part of, or the nearest above it that was kept."""
+        """The message that contains the node, or else the nearest kept one above it."""
         if not isinstance(key, str) or key not in self._nodes:
             return None
-        return (
-            self._message_keys.get(key)
-            if self._is_kept(key)
-            else self._message_keys.get(self._kept_parent(key) or "")
-        )
+        return self._message_keys.get(key if key in self._kept else self._kept_parent(key) or "")
 
     def newest(self) -> str | None:
         return self.messages[-1].key if self.messages else None
@@ -305,9 +294,6 @@ class _Tree:
     def _read_node(self, node: JsonObject) -> ChatGptMessage:
         message = node.get("message")
         return read_message(object_of(message), self._losses) if isinstance(message, dict) else NOTHING
-
-    def _is_kept(self, key: str) -> bool:
-        return key in self._kept
 
     def _has_something(self, key: str) -> bool:
         message_read = self._read[key]
@@ -323,7 +309,7 @@ class _Tree:
         return self._author(key).get("role") == "user"
 
     def _has_files(self, key: str) -> bool:
-        """Whether a user sent something that is no text: the place in the conversation stays."""
+        """Whether a user sent something other than text: its message is kept."""
         if not self._is_users(key):
             return False
         message = object_of(self._nodes[key].get("message"))
@@ -338,7 +324,7 @@ class _Tree:
         return object_of(object_of(self._nodes[key].get("message")).get("author"))
 
     def _parents_first(self) -> list[str]:
-        """All nodes; in a circle one of them has to be first, and one whose parent is missing is a root."""
+        """All nodes, parents first. Cuts cycles; a node whose parent is missing becomes a root."""
         order: dict[str, None] = {}
         for start in self._nodes:
             path: list[str] = []
@@ -349,18 +335,19 @@ class _Tree:
                 visited.add(key)
                 key = self._parents[key]
             if key is not None and key in visited:
-                self._losses.add("places of messages that went round in a circle")
+                self._losses.add("positions of messages in a cycle")
                 self._parents[path[-1]] = None
             elif key is not None and key not in order:
-                self._losses.add("places of messages whose predecessor is missing")
+                self._losses.add("positions of messages whose predecessor is missing")
             order.update(dict.fromkeys(reversed(path)))
         return list(order)
 
     def _kept_parent(self, key: str) -> str | None:
-        """The nearest node above that is kept; remembered, or a long chain would be walked for ever."""
+        """The nearest kept node above; stores the result, so that long chains are not walked again and
+        again."""
         skipped: list[str] = []
         parent = self._parents[key]
-        while parent is not None and parent in self._nodes and not self._is_kept(parent):
+        while parent is not None and parent in self._nodes and parent not in self._kept:
             skipped.append(parent)
             parent = self._parents[parent]
         kept_parent = parent if parent is not None and parent in self._nodes else None
@@ -372,11 +359,9 @@ class _Tree:
         is_users = self._is_users(key)
         files = self._files(key)
         self._losses.add("attached files", len(files))
-        text = (
-            message_read.text
-            if message_read.text.strip()
-            else ", ".join(_names(files, self._losses)) or WITHOUT_TEXT
-        )
+        text = message_read.text
+        if not text.strip():
+            text = ", ".join(_names(files, self._losses)) or WITHOUT_TEXT
         return DraftMessage(
             key=key,
             parent=None if parent is None else self._message_keys[parent],

@@ -1,8 +1,8 @@
-"""The process that reads an uploaded file: it on stdin, rows out on a descriptor, the outcome on stdout.
+"""The process that reads an uploaded file: the file on stdin, rows to a descriptor, the outcome on stdout.
 
-A process of its own, because Python runs one thing at a time: a hundred megabytes of JSON would make
-every stream of the server stutter for seconds. It also can be given bounds on memory and time, has no
-secret in it and no database, so that the worst a hostile file does is end it.
+A separate process, because of the GIL: parsing a hundred megabytes of JSON would delay every stream of the
+server for seconds. It also has limits of memory and time and neither secrets nor a database, so a hostile
+file can at worst end it.
 """
 
 import os
@@ -29,31 +29,31 @@ from luxx.domain.transfer.draft import ConversationDraft, JsonObject, Losses, Un
 from luxx.domain.transfer.reading import ImportElement, Unreadable, read_file
 
 MEMORY = 2 * 1024**3
-"""Bytes of address space: twice what the heaviest conversation that is still read takes."""
+"""Bytes of address space: twice what the largest accepted conversation takes."""
 
 CPU_SECONDS = 60
-MOST_CONVERSATIONS = 200_000
-MOST_MESSAGES = 1_000_000
-MOST_MESSAGES_OF_ONE = 100_000
+MAX_CONVERSATIONS = 200_000
+MAX_MESSAGES = 1_000_000
+MAX_CONVERSATION_MESSAGES = 100_000
 MAX_REPORTED = 200
-"""Entries of each list of the report."""
+"""Entries in each list of the report."""
 
 UNTITLED = "New conversation"
 UNKNOWN = ImportRefused(
     kind="import_format_unknown",
-    reason="this is no export of Luxx, ChatGPT or Claude; send conversations.json or the ZIP file it came in",
+    reason="this is not an export of Luxx, ChatGPT or Claude; send conversations.json or its ZIP file",
 )
 
 _encode = msgspec.json.Encoder().encode
 
 
 class ImportReader:
-    """Reads one file; `rows` takes a line for each row."""
+    """Reads one file; `rows` gets a line for each row."""
 
     def __init__(self, rows: IO[bytes]) -> None:
         self._rows = rows
         self._size = 0
-        self._known = 0
+        self._recognized = 0
         self._conversations: list[str] = []
         self._count = 0
         self._messages = 0
@@ -63,7 +63,7 @@ class ImportReader:
         self._skipped_total = 0
 
     def read(self, file: IO[bytes], limit: int) -> ImportOutcome:
-        """All of the file, or the reason why nothing of it can be had."""
+        """Reads the whole file, or returns why it cannot be imported."""
         try:
             for element in read_file(file, limit):
                 self._read_element(element)
@@ -73,7 +73,7 @@ class ImportReader:
                 reason=f"the file cannot be imported: {error}",
                 is_too_large=error.is_too_large,
             )
-        if self._skipped_total and not self._known:
+        if self._skipped_total and not self._recognized:
             return UNKNOWN
         self._rows.flush()
         return ImportedRows(report=self._report(), size=self._size)
@@ -94,22 +94,22 @@ class ImportReader:
         losses.add("NUL characters", element.nuls)
         try:
             if element.problem:
-                self._known += 1  # Nobody can tell what it was: it is not the format that is wrong.
+                self._recognized += 1  # It was not built; its format may well be known.
                 raise Unusable(element.problem)
             self._store(self._draft(element.value, losses))
         except Unusable as error:
             self._skip(element.title or _title(element.value), str(error))
 
     def _draft(self, value: Any, losses: Losses) -> ConversationDraft:
-        read = reader_of(value)
-        if read is None:
-            raise Unusable("it is no conversation of a known format")
-        self._known += 1
-        draft = read(value, losses)
-        if not draft.messages and read is not own.draft_of:
+        read_draft = reader_of(value)
+        if read_draft is None:
+            raise Unusable("its format is unknown")
+        self._recognized += 1
+        draft = read_draft(value, losses)
+        if not draft.messages and read_draft is not own.draft_of:
             raise Unusable("it has no messages")
-        if len(draft.messages) > MOST_MESSAGES_OF_ONE:
-            raise Unusable(f"it has more than {MOST_MESSAGES_OF_ONE:,} messages")
+        if len(draft.messages) > MAX_CONVERSATION_MESSAGES:
+            raise Unusable(f"it has more than {MAX_CONVERSATION_MESSAGES:,} messages")
         keep_within_bounds(draft)
         return draft
 
@@ -117,8 +117,8 @@ class ImportReader:
         conversation, rows = rows_of_draft(draft, UNTITLED)
         self._count += 1
         self._messages += len(draft.messages)
-        if self._count > MOST_CONVERSATIONS or self._messages > MOST_MESSAGES:
-            raise Unreadable("it has more conversations or messages than one import may", is_too_large=True)
+        if self._count > MAX_CONVERSATIONS or self._messages > MAX_MESSAGES:
+            raise Unreadable("it has too many conversations or messages for one import", is_too_large=True)
         if self._count <= MAX_REPORTED:
             self._conversations.append(conversation.id)
         self._write(conversation)
@@ -134,16 +134,14 @@ class ImportReader:
 
     def _skip(self, title: str, reason: str) -> None:
         self._skipped_total += 1
-        if self._skipped_total > MOST_CONVERSATIONS:
-            raise Unreadable(
-                "it lists more things that are no conversations than are read", is_too_large=True
-            )
+        if self._skipped_total > MAX_CONVERSATIONS:
+            raise Unreadable("it has too many entries that are not conversations", is_too_large=True)
         if len(self._skipped) < MAX_REPORTED:
             self._skipped.append(Skipped(title=title, reason=reason))
 
 
 def reader_of(value: Any) -> Callable[[JsonObject, Losses], ConversationDraft] | None:
-    """What makes a draft of a conversation of this shape; None for an unknown one."""
+    """The function that makes a draft of a conversation of this format; None for an unknown one."""
     shape = object_of(value)
     if shape.get("format") == FORMAT:
         return own.draft_of

@@ -1,6 +1,6 @@
-"""Claude's export: `chat_messages` with blocks of content; here it becomes a draft.
+"""Reads Claude's export, `chat_messages` with blocks of content, into a draft.
 
-Newer exports name every message's parent and have branches, older ones are one row.
+Newer exports name the parent of every message and have branches; older ones are linear.
 """
 
 import json
@@ -25,29 +25,29 @@ from luxx.wire.message import Attachment
 from luxx.wire.step import StepType
 
 ROOT = "00000000-0000-4000-8000-000000000000"
-"""What the first message of a conversation names as its parent."""
+"""The parent that the first message of a conversation names."""
 
 IGNORED_BLOCKS = frozenset({"token_budget", "flag"})
-"""Blocks that tell a reader nothing."""
+"""Blocks without content for a reader."""
 
-MOST_ATTACHMENTS = 20
+MAX_CLAUDE_ATTACHMENTS = 20
 WITHOUT_TEXT = "(a file)"
-"""Stands where somebody sent no text: an empty message is refused by models."""
+"""Text of a user message without text: models refuse an empty message."""
 
 
 def draft_of(conversation: JsonObject, losses: Losses) -> ConversationDraft:
-    """Raises Unusable where there is no list of messages."""
+    """Raises Unusable if the conversation has no list of messages."""
     raw_messages = conversation.get("chat_messages")
     if not isinstance(raw_messages, list):
         raise Unusable("its list of messages is missing")
     messages = _messages([object_of(message) for message in list_of(raw_messages)], losses)
     leaf = conversation.get("current_leaf_message_uuid")
-    known = {message.key for message in messages}
-    losses.add("the project it was in", 1 if conversation.get("project") else 0)
+    keys = {message.key for message in messages}
+    losses.add("the project", 1 if conversation.get("project") else 0)
     return ConversationDraft(
         title=title_of(conversation.get("name")),
         messages=messages,
-        leaf=leaf if isinstance(leaf, str) and leaf in known else _latest(messages),
+        leaf=leaf if isinstance(leaf, str) and leaf in keys else _latest(messages),
         pinned=conversation.get("is_starred") is True,
         created_at=time_of(conversation.get("created_at"), losses),
         updated_at=time_of(conversation.get("updated_at"), losses),
@@ -56,7 +56,7 @@ def draft_of(conversation: JsonObject, losses: Losses) -> ConversationDraft:
 
 
 def _latest(messages: list[DraftMessage]) -> str | None:
-    """The last message of the file that none answers."""
+    """The last message in the file that has no answer."""
     parents = {message.parent for message in messages}
     return next((message.key for message in reversed(messages) if message.key not in parents), None)
 
@@ -83,7 +83,7 @@ def _messages(raw_messages: list[JsonObject], losses: Losses) -> list[DraftMessa
 
 
 def _kept_ancestor(parent: str | None, replaced: dict[str, str | None]) -> str | None:
-    """The nearest message above that was kept."""
+    """The nearest kept message above."""
     visited: set[str] = set()
     while parent is not None and parent in replaced and parent not in visited:
         visited.add(parent)
@@ -106,7 +106,7 @@ def _message(message: JsonObject, key: str, parent: str | None, losses: Losses) 
         status="partial" if message.get("truncated") is True else "complete",
     )
     if sender == "human":
-        draft_message.text = _persons_text(message, losses)
+        draft_message.text = _user_text(message, losses)
         draft_message.attachments = _attachments(message, losses)
         if not draft_message.text.strip():
             draft_message.text = ", ".join(file.name for file in draft_message.attachments) or _file_names(
@@ -117,7 +117,7 @@ def _message(message: JsonObject, key: str, parent: str | None, losses: Losses) 
     return draft_message if draft_message.steps else None
 
 
-def _persons_text(message: JsonObject, losses: Losses) -> str:
+def _user_text(message: JsonObject, losses: Losses) -> str:
     texts: list[str] = []
     for block in map(object_of, list_of(message.get("content"))):
         if block.get("type") in ("text", "voice_note"):
@@ -129,11 +129,11 @@ def _persons_text(message: JsonObject, losses: Losses) -> str:
 
 
 def _attachments(message: JsonObject, losses: Losses) -> list[Attachment]:
-    """The files whose text is in the export; of the others there is only a name."""
+    """The files whose text is in the export; of the others the export has only the name."""
     kept: list[Attachment] = []
     for file in map(object_of, list_of(message.get("attachments"))):
         content = file.get("extracted_content")
-        if not isinstance(content, str) or len(kept) >= MOST_ATTACHMENTS:
+        if not isinstance(content, str) or len(kept) >= MAX_CLAUDE_ATTACHMENTS:
             losses.add("attached files")
             continue
         name = title_of(file.get("file_name"))[-255:] or "pasted.txt"
@@ -147,7 +147,7 @@ def _attachments(message: JsonObject, losses: Losses) -> list[Attachment]:
 
 def _file_names(message: JsonObject) -> str:
     files = list_of(message.get("files")) + list_of(message.get("attachments"))
-    names = [title_of(object_of(file).get("file_name")) for file in files[:MOST_ATTACHMENTS]]
+    names = [title_of(object_of(file).get("file_name")) for file in files[:MAX_CLAUDE_ATTACHMENTS]]
     return ", ".join(name for name in names if name) or (WITHOUT_TEXT if files else "")
 
 
@@ -164,7 +164,7 @@ def _steps(message: JsonObject, losses: Losses) -> list[Any]:
 def _add_step(block: JsonObject, writer: StepWriter, losses: Losses) -> None:
     match block.get("type"):
         case "text":
-            # Blocks of text that follow each other directly are one text.
+            # Adjacent blocks of text are one text.
             is_new_paragraph = bool(writer.steps) and writer.steps[-1].type != StepType.TEXT
             writer.add_text(
                 StepType.TEXT, text_of(block.get("text"), losses), is_new_paragraph=is_new_paragraph
@@ -198,6 +198,6 @@ def _result(block: JsonObject, losses: Losses) -> str:
     for part in map(object_of, list_of(content)):
         lines = [text_of(part.get(name), losses) for name in ("title", "url", "text")]
         text = "\n".join(line for line in lines if line)
-        losses.add("parts of tool results that are no text", 0 if text else 1)
+        losses.add("parts of tool results that are not text", 0 if text else 1)
         texts += [text] if text else []
     return text_of("\n\n".join(texts), losses)

@@ -1,6 +1,6 @@
-"""The document of an exported conversation and the report of an import, as they travel. Words only.
+"""The document of an exported conversation, the report of an import, and the rows that the reader writes.
 
-`version` grows when a reader of today could misread what is written.
+Increase `version` when current readers could misread the new format.
 """
 
 from datetime import datetime
@@ -21,7 +21,7 @@ MessageKey = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 class ExportedAttachment(msgspec.Struct, frozen=True, kw_only=True):
-    """A text with its content in full; or an image with its type, its size and, as base64, its bytes."""
+    """A text with its full content, or an image with its type, size and base64 bytes."""
 
     name: str
     extension: str
@@ -32,9 +32,9 @@ class ExportedAttachment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExportedMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """One message of the tree. A user's has `text` and `attachments`, an assistant's its `steps`.
+    """One message of the tree. A user's has `text` and `attachments`, an assistant's has `steps`.
 
-    `replay` is what the model's server wants to see again when the conversation goes on.
+    `replay` is what the provider needs again when the conversation continues.
     """
 
     id: MessageKey
@@ -54,7 +54,7 @@ class ExportedMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExportedConversation(msgspec.Struct, frozen=True, kw_only=True):
-    """What a conversation is set to. The provider stays behind: it belongs to its server."""
+    """A conversation's settings, without the provider, which belongs to its server."""
 
     id: MessageKey
     title: str
@@ -82,7 +82,7 @@ class ExportDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True):
-    """What of one conversation could not be kept; `conversation` is its title."""
+    """What could not be imported of one conversation; `conversation` is its title."""
 
     conversation: str
     what: str
@@ -97,7 +97,7 @@ class Skipped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a long list the first entries are told; `…_total` and `conversations` count all of them."""
+    """Long lists have only their first entries; `…_total` and `conversations` count all."""
 
     conversations: int
     messages: int
@@ -145,7 +145,7 @@ class ReadyMessage(msgspec.Struct, frozen=True, kw_only=True, tag="message"):
 
 
 class ReadyImage(msgspec.Struct, frozen=True, kw_only=True, tag="image"):
-    """An image that a message carries, under the `blob_id` that its content has for it."""
+    """An image of a message, under the `blob_id` in the message's content."""
 
     id: str
     message_id: str
@@ -157,14 +157,14 @@ ReadyRow = ReadyConversation | ReadyMessage | ReadyImage
 
 
 class ImportedRows(msgspec.Struct, frozen=True, kw_only=True, tag="read"):
-    """The whole file was read; `size` is what its rows take up, in bytes."""
+    """The whole file was read; `size` is the size of its rows in bytes."""
 
     report: ImportReport
     size: int
 
 
 class ImportRefused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
-    """The file cannot be imported; `kind` as in an answer's detail."""
+    """The file cannot be imported; `kind` is that of the API error."""
 
     kind: str
     reason: str
@@ -175,6 +175,6 @@ ImportOutcome = ImportedRows | ImportRefused
 
 
 def result_text(text: str, *, is_error: bool) -> str:
-    """The JSON text of a result that is this text."""
+    """The JSON text of a tool result with this text."""
     result = ToolResult.fail(text) if is_error else ToolResult.ok(text)
     return msgspec.json.encode(result).decode()

@@ -1,6 +1,6 @@
-"""A conversation on its way in: what every format becomes, before it has ids and a place in time.
+"""The intermediate form of an imported conversation, which every format is read into.
 
-What does not fit is counted as lost; how drafts become rows is `arranging.py`'s.
+It has no ids yet and may lack times. `Losses` counts what does not fit; `arranging.py` makes the rows.
 """
 
 from collections import Counter
@@ -13,8 +13,8 @@ import msgspec
 from luxx.wire.message import Attachment, PromptImage
 from luxx.wire.step import Step, StepStatus, StepType, step_id
 
-MOST_CHARACTERS = 4_000_000
-"""Of one text: as much as a run stores of one answer."""
+MAX_TEXT_CHARACTERS = 4_000_000
+"""Maximum characters of one text: what a run stores of one answer."""
 
 TITLE_LENGTH = 300
 PROMPT_LENGTH = 100_000
@@ -24,11 +24,11 @@ JsonObject = dict[str, Any]
 
 
 class Unusable(Exception):
-    """A conversation that cannot be imported; says why."""
+    """A conversation that cannot be imported, with the reason."""
 
 
 class Losses:
-    """Counts, under plain names, what of a conversation is left behind."""
+    """Counts, under plain names, what is lost of a conversation."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -39,7 +39,7 @@ class Losses:
 
 
 class DraftMessage(msgspec.Struct, kw_only=True):
-    """`key` and `parent` are the file's own names; a time that is not known is worked out later.
+    """`key` and `parent` are the file's own ids; a missing time is computed later.
 
     `images` are those of the attachments, by their new `blob_id`.
     """
@@ -62,7 +62,8 @@ class DraftMessage(msgspec.Struct, kw_only=True):
 
 
 class ConversationDraft(msgspec.Struct, kw_only=True):
-    """A conversation with its messages in any order; `leaf` is the key of the last one of the shown path."""
+    """A conversation with its messages in any order; `leaf` is the key of the last message of the selected
+    path."""
 
     title: str
     messages: list[DraftMessage]
@@ -84,33 +85,33 @@ class ConversationDraft(msgspec.Struct, kw_only=True):
 
 
 def text_of(value: Any, losses: Losses) -> str:
-    """A text out of a file, not without end; anything else is none."""
+    """A string of the file, cut to MAX_TEXT_CHARACTERS; "" for any other value."""
     if not isinstance(value, str):
         return ""
-    if len(value) > MOST_CHARACTERS:
-        losses.add(f"text past {MOST_CHARACTERS:,} characters")
-    return value[:MOST_CHARACTERS]
+    if len(value) > MAX_TEXT_CHARACTERS:
+        losses.add(f"text past {MAX_TEXT_CHARACTERS:,} characters")
+    return value[:MAX_TEXT_CHARACTERS]
 
 
 def title_of(value: Any) -> str:
-    """A title on one line; empty where there is none."""
+    """A title on one line; empty if there is none."""
     return " ".join(value[: TITLE_LENGTH * 4].split())[:TITLE_LENGTH] if isinstance(value, str) else ""
 
 
 def prompt_of(text: str, losses: Losses) -> str | None:
-    """A system prompt, cut to what a conversation may have."""
+    """A system prompt, cut to the limit of a conversation."""
     if len(text) > PROMPT_LENGTH:
         losses.add(f"instructions past {PROMPT_LENGTH:,} characters")
     return text[:PROMPT_LENGTH].strip() or None
 
 
 def object_of(value: Any) -> JsonObject:
-    """A JSON object out of a file; anything else is an empty one."""
+    """A JSON object of the file; {} for any other value."""
     return cast("JsonObject", value) if isinstance(value, dict) else {}
 
 
 def list_of(value: Any) -> list[Any]:
-    """A JSON array out of a file; anything else is an empty one."""
+    """A JSON array of the file; [] for any other value."""
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
@@ -118,7 +119,7 @@ def list_of(value: Any) -> list[Any]:
 
 
 def time_of(value: Any, losses: Losses) -> datetime | None:
-    """Seconds since 1970 or ISO 8601 as a time of this world: after 1970, and not to come."""
+    """A time given in seconds since 1970 or ISO 8601; None unless it is after 1970 and not in the future."""
     if value is None:
         return None
     moment: datetime | None = None
@@ -131,7 +132,7 @@ def time_of(value: Any, losses: Losses) -> datetime | None:
     except (ValueError, OverflowError, OSError):
         moment = None
     if moment is None or not EARLIEST <= moment <= datetime.now(UTC) + timedelta(days=1):
-        losses.add("times that make no sense")
+        losses.add("invalid times")
         return None
     return moment
 
@@ -140,7 +141,7 @@ def time_of(value: Any, losses: Losses) -> datetime | None:
 
 
 class StepWriter:
-    """Puts the steps of one assistant message in a row and keeps calls and results together."""
+    """Builds the steps of one assistant message and keeps calls and results together."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
@@ -148,18 +149,18 @@ class StepWriter:
         self._called: list[str] = []
 
     def new_call_id(self) -> str:
-        """An id for a call that came without one."""
+        """An id for a call without one."""
         return f"call_{len(self.steps)}"
 
     def open_call(self) -> tuple[str, str] | None:
         """Id and name of the latest call that can still get a result."""
-        # Not the last of the dict: it would pass over all that was taken out at its end, each time.
+        # Not the last entry of the dict, which would skip all deleted entries at its end each time.
         while self._called and self._called[-1] not in self._open:
             self._called.pop()
         return (self._called[-1], self._open[self._called[-1]]) if self._called else None
 
     def add_text(self, type_: StepType, text: str, *, is_new_paragraph: bool = True) -> None:
-        """Text or thinking. `is_apart`: text begins a paragraph where it follows other text."""
+        """Adds text or thinking. `is_new_paragraph`: text after other text starts a new paragraph."""
         if not text:
             return
         if (
@@ -178,9 +179,9 @@ class StepWriter:
         self._called.append(call_id)
 
     def result(self, call_id: str, name: str, content: str, *, success: bool) -> None:
-        """A result; one without its call gets one, because no model takes it else.
+        """Adds a result, and a call if its call is missing, because models refuse a result without a call.
 
-        Who wrote it is not known, so it counts as written by strangers.
+        Its author is unknown, so it counts as untrusted.
         """
         if call_id not in self._open:
             call_id = self.new_call_id()
@@ -203,7 +204,7 @@ class StepWriter:
     def _add(self, step: Step) -> None:
         index = len(self.steps)
         if step.type != StepType.TOOL_RESULT and index and self.steps[-1].type == StepType.TOOL_RESULT:
-            # The results end a completion: what it called and got no answer to stays without one.
+            # Results end a completion: a call without a result stays without one.
             self._open.clear()
             self._called.clear()
         self.steps.append(msgspec.structs.replace(step, id=step_id(index), index=index))

@@ -1,7 +1,7 @@
-"""A conversation out of the database into a file, row by row, in one read transaction.
+"""Writes a conversation from the database into a file, row by row, in one read transaction.
 
-A transaction, so that the tree is whole whatever is written meanwhile; a file, so that a slow client
-keeps no transaction open and a long conversation takes no memory.
+One transaction, so that the tree is consistent; a file, so that a slow client keeps no transaction open and a
+long conversation takes no memory.
 """
 
 import html
@@ -39,8 +39,8 @@ MARKUP = re.compile(r"([\\`*_\[\]<>#|~&])")
 
 
 def heading_of(conversation: ConversationView, hidden_count: int) -> str:
-    """The title and what is known of the conversation; `elsewhere` messages are on other branches."""
-    lines = [f"# {inline(conversation.title)}", "", f"- begun {_time(conversation.created_at)}"]
+    """The title and settings of the conversation; `hidden_count` messages are on other branches."""
+    lines = [f"# {inline(conversation.title)}", "", f"- created {_time(conversation.created_at)}"]
     if conversation.model:
         lines.append(f"- model {inline(conversation.model)}")
     if conversation.tags:
@@ -58,7 +58,7 @@ def heading_of(conversation: ConversationView, hidden_count: int) -> str:
 
 
 def message_text(message: MessageView) -> str:
-    """One message under a heading of its own."""
+    """One message under its own heading."""
     who = inline(message.sender_name or ("You" if message.role == "user" else "Assistant"))
     state = "" if message.status == "complete" else f", {message.status}"
     lines = ["", f"## {who}", "", f"{_time(message.created_at)}{state}", ""]
@@ -72,12 +72,12 @@ def message_text(message: MessageView) -> str:
 
 
 def quoted(text: str) -> list[str]:
-    """Text as a quotation."""
+    """Text as a Markdown quotation."""
     return [f"> {line}".rstrip() for line in _lines(text)]
 
 
 def collapsible(summary: str, text: str, kind: str = "") -> list[str]:
-    """Text behind a summary that opens it."""
+    """Text behind a summary that expands it."""
     fence = "`" * max(3, 1 + max(map(len, BACKTICKS.findall(text)), default=0))
     title = html.escape(" ".join(summary.split()))
     opening = ["<details>", f"<summary>{title}</summary>", "", f"{fence}{kind}"]
@@ -85,7 +85,7 @@ def collapsible(summary: str, text: str, kind: str = "") -> list[str]:
 
 
 def inline(text: str) -> str:
-    """Text within a line, without effect on what is around it."""
+    """Text inside a line, with Markdown characters escaped."""
     return MARKUP.sub(r"\\\1", " ".join(text.split()))
 
 
@@ -95,7 +95,7 @@ def _step(step: Step) -> list[str]:
         case StepType.TEXT if step.status != StepStatus.INTERRUPTED:
             return quoted(step.content)
         case StepType.TEXT:
-            return collapsible("Text that a crash cut and that was said anew", step.content)
+            return collapsible("Text that a crash interrupted and that was generated again", step.content)
         case StepType.THINKING:
             return collapsible("Thinking", step.content)
         case StepType.TOOL_CALL:
@@ -122,24 +122,24 @@ def _time(moment: datetime) -> str:
 ROWS_AT_ONCE = 100
 
 _messages = table_of(MessageRow)
-_all = (
+_by_conversation = (
     select(_messages)
     .where(_messages.c.conversation_id == bindparam("b_id"))
     .order_by(_messages.c.id)
     .execution_options(yield_per=ROWS_AT_ONCE)
 )
-_some = select(MessageRow).where(MessageRow.id.in_(bindparam("b_ids", expanding=True)))
+_by_ids = select(MessageRow).where(MessageRow.id.in_(bindparam("b_ids", expanding=True)))
 _count = select(func.count()).where(_messages.c.conversation_id == bindparam("b_id"))
 _encode = msgspec.json.Encoder().encode
 _replay = msgspec.json.Decoder(list[dict[str, Any]])
 _usage = msgspec.json.Decoder(Usage)
 
 Export = Callable[[Session, Caller, str, IO[bytes]], str]
-"""Writes the caller's conversation of an id to a file and returns its title. Raises NotFound."""
+"""Writes the caller's conversation with this id to a file and returns its title. Raises NotFound."""
 
 
 def write_json(session: Session, caller: Caller, conversation_id: str, file: IO[bytes]) -> str:
-    """The document of `document.py`, as one JSON object."""
+    """Writes the document of `document.py` as one JSON object."""
     row = own_conversation(session, caller, conversation_id)
     header_fields = {
         "format": FORMAT,
@@ -150,7 +150,7 @@ def write_json(session: Session, caller: Caller, conversation_id: str, file: IO[
     file.write(_encode(header_fields)[:-1] + b',"messages":[')
     separator = b""
     connection = session.connection()
-    for message in connection.execute(_all, {"b_id": row.id}):
+    for message in connection.execute(_by_conversation, {"b_id": row.id}):
         file.write(separator + _encode(_exported(connection, message)))
         separator = b","
     file.write(b"]}")
@@ -158,14 +158,14 @@ def write_json(session: Session, caller: Caller, conversation_id: str, file: IO[
 
 
 def write_markdown(session: Session, caller: Caller, conversation_id: str, file: IO[bytes]) -> str:
-    """The selected path, as `markdown.py` shows it."""
+    """Writes the selected path as Markdown."""
     conversation = conversation_view(own_conversation(session, caller, conversation_id))
     ids = _path(session, conversation)
     total = session.scalar(_count, {"b_id": conversation.id}) or 0
     file.write(heading_of(conversation, total - len(ids)).encode())
     for start in range(0, len(ids), ROWS_AT_ONCE):
         page_ids = ids[start : start + ROWS_AT_ONCE]
-        rows = {row.id: row for row in session.scalars(_some, {"b_ids": page_ids})}
+        rows = {row.id: row for row in session.scalars(_by_ids, {"b_ids": page_ids})}
         for id_ in page_ids:
             file.write(message_text(message_view(rows[id_])).encode())
         session.expunge_all()
@@ -205,9 +205,9 @@ def _exported(connection: Connection, row: Row[Any]) -> ExportedMessage:
 
 
 def _attachments(connection: Connection, message_id: str, content: UserContent) -> list[ExportedAttachment]:
-    """The message's texts and images; the names of the images stay behind."""
-    named = image_ids(content)
-    images = read_images(connection, message_id, named) if named else {}
+    """The message's texts and images, without the ids of the images."""
+    named_ids = image_ids(content)
+    images = read_images(connection, message_id, named_ids) if named_ids else {}
     exported: list[ExportedAttachment] = []
     for file in content.attachments:
         image = images.get(file.blob_id) if isinstance(file.blob_id, str) else None

@@ -1,8 +1,7 @@
-"""Our own documents, read back: `document.py` says what is in one, here it becomes a draft.
+"""Reads Luxx's own export documents (`document.py`) into a draft.
 
-What a file says is believed as far as its shape goes. References to other things of the server it
-came from (providers, stored files) are not: they would name somebody else's here. Nor is what it says of
-an image: that is seen by its bytes.
+Only the shape of a file is trusted. References to other data of its server (providers, stored files) are
+dropped, because here they would name other users' data. The type of an image comes from its bytes.
 """
 
 import base64
@@ -15,7 +14,7 @@ from msgspec import UNSET
 from luxx.domain.files.attachments import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES, image_type
 from luxx.domain.transfer.document import VERSION, ExportDocument, ExportedAttachment, ExportedMessage
 from luxx.domain.transfer.draft import (
-    MOST_CHARACTERS,
+    MAX_TEXT_CHARACTERS,
     TITLE_LENGTH,
     ConversationDraft,
     DraftMessage,
@@ -31,22 +30,22 @@ from luxx.infra.clock import new_id
 from luxx.wire.message import Attachment, PromptImage
 from luxx.wire.step import Step, StepStatus, StepType, step_id
 
-MOST_NOTES = 2_000_000
-"""Characters of one message's replay notes as JSON; an adapter's are some thousands."""
+MAX_REPLAY_CHARACTERS = 2_000_000
+"""Maximum characters of one message's replay data as JSON; adapters write some thousands."""
 
-TOO_LARGE = "attached images past what a message takes"
+TOO_LARGE = "attached images past the limit of a message"
 
-MOST_NAMED = 10_000
-"""Characters of a call's name and id, as of an answer of a model; other steps have none."""
+MAX_NAME_CHARACTERS = 10_000
+"""Maximum characters of a call's name and id, as in a model's answer; other steps have none."""
 
-MOST_BASE64 = (MAX_IMAGE_BYTES + 2) // 3 * 4
-"""Characters of the longest image that is taken."""
+MAX_BASE64_CHARACTERS = (MAX_IMAGE_BYTES + 2) // 3 * 4
+"""Characters of the longest accepted image."""
 
 UNFINISHED = frozenset({StepStatus.PENDING, StepStatus.RUNNING})
 
 
 def draft_of(document: JsonObject, losses: Losses) -> ConversationDraft:
-    """Raises Unusable where the document is not what its version says."""
+    """Raises Unusable if the document does not match its version."""
     if document.get("version") != VERSION:
         raise Unusable(f"it is not version {VERSION} of the format; a newer Luxx may have made it")
     for message in list_of(document.get("messages")):
@@ -54,45 +53,45 @@ def draft_of(document: JsonObject, losses: Losses) -> ConversationDraft:
     try:
         read = msgspec.convert(document, ExportDocument)
     except msgspec.ValidationError as error:
-        raise Unusable(f"it is not as an export is: {str(error)[:300]}") from error
-    told = read.conversation
+        raise Unusable(f"it is not a valid export: {str(error)[:300]}") from error
+    exported = read.conversation
     return ConversationDraft(
-        title=told.title[:TITLE_LENGTH] if told.title.strip() else "",
+        title=exported.title[:TITLE_LENGTH] if exported.title.strip() else "",
         messages=[_message(message, losses) for message in read.messages],
-        leaf=told.selected_leaf_id,
-        model=told.model,
-        system_prompt=told.system_prompt,
-        temperature=told.temperature,
-        max_tokens=told.max_tokens,
-        thinking_enabled=told.thinking_enabled,
-        pinned=told.pinned,
-        archived=told.archived,
-        tags=told.tags,
-        created_at=time_of(_iso(told.created_at), losses),
-        updated_at=time_of(_iso(told.updated_at), losses),
+        leaf=exported.selected_leaf_id,
+        model=exported.model,
+        system_prompt=exported.system_prompt,
+        temperature=exported.temperature,
+        max_tokens=exported.max_tokens,
+        thinking_enabled=exported.thinking_enabled,
+        pinned=exported.pinned,
+        archived=exported.archived,
+        tags=exported.tags,
+        created_at=time_of(_iso(exported.created_at), losses),
+        updated_at=time_of(_iso(exported.updated_at), losses),
         losses=losses,
     )
 
 
 def _check_attachments(message: JsonObject, losses: Losses) -> None:
-    """Takes ids out: what they name is on the server that wrote the file. Leaves images that are some."""
+    """Drops ids, which name data of the server that wrote the file, and attachments that are not images."""
     count = size = 0
     for attachment in map(object_of, list_of(message.get("attachments"))):
-        told = attachment.pop("data", None)
+        encoded = attachment.pop("data", None)
         ids = [attachment.pop(name) for name in list(attachment) if name.endswith("_id")]
         for name in ("media_type", "size"):
             attachment.pop(name, None)
-        if told is None:
+        if encoded is None:
             losses.add("attached files that are not in the document", sum(id_ is not None for id_ in ids))
             continue
         attachment.setdefault("content", "")
-        if isinstance(told, str) and len(told) > MOST_BASE64:
+        if isinstance(encoded, str) and len(encoded) > MAX_BASE64_CHARACTERS:
             losses.add(TOO_LARGE)
             continue
-        data = _bytes_of(told)
+        data = _bytes_of(encoded)
         kind = image_type(data)
         if kind is None:
-            losses.add("attached images that are none")
+            losses.add("attachments that are not images")
         elif len(data) > MAX_IMAGE_BYTES or count == MAX_IMAGES or size + len(data) > MAX_IMAGES_BYTES:
             losses.add(TOO_LARGE)
         else:
@@ -101,10 +100,10 @@ def _check_attachments(message: JsonObject, losses: Losses) -> None:
             attachment |= {"content": "", "data": data, "media_type": kind, "size": len(data)}
 
 
-def _bytes_of(told: Any) -> bytes:
-    """What base64 stands for; nothing where it is none."""
+def _bytes_of(encoded: Any) -> bytes:
+    """The decoded base64; b"" if it is not base64."""
     try:
-        return base64.b64decode(told, validate=True) if isinstance(told, str) else b""
+        return base64.b64decode(encoded, validate=True) if isinstance(encoded, str) else b""
     except ValueError:
         return b""
 
@@ -132,7 +131,7 @@ def _message(message: ExportedMessage, losses: Losses) -> DraftMessage:
 
 
 def _attachment(file: ExportedAttachment, images: dict[str, PromptImage], losses: Losses) -> Attachment:
-    """As the new message keeps it; an image's bytes go to `images`."""
+    """The attachment for the new message; adds an image's bytes to `images`."""
     plain = Attachment(name=file.name, extension=file.extension, content=text_of(file.content, losses))
     if not (isinstance(file.data, bytes) and isinstance(file.media_type, str)):
         return plain
@@ -142,23 +141,23 @@ def _attachment(file: ExportedAttachment, images: dict[str, PromptImage], losses
 
 
 def _replay_notes(message: ExportedMessage, losses: Losses) -> list[JsonObject]:
-    if len(msgspec.json.encode(message.replay)) > MOST_NOTES:
-        losses.add("notes for going on with the model")
+    if len(msgspec.json.encode(message.replay)) > MAX_REPLAY_CHARACTERS:
+        losses.add("replay data of the model")
         return []
     return message.replay
 
 
 def _steps(steps: list[Step], losses: Losses) -> list[Step]:
-    """The steps numbered from 0, none of them open; every result in the completion of its call."""
+    """The steps numbered from 0, all ended; every result in the completion of its call."""
     kept: list[Step] = []
     called: set[Any] = set()
     for step in steps:
         if _is_too_long(step):
-            losses.add("steps with a name or arguments past what is stored")
+            losses.add("steps with a name or arguments that are too long")
             continue
         if step.type == StepType.TOOL_RESULT:
             if step.id_ref not in called:
-                losses.add("tool results that belong to no call")
+                losses.add("tool results without a call")
                 continue
             called.remove(step.id_ref)
         elif kept and kept[-1].type == StepType.TOOL_RESULT:
@@ -172,7 +171,7 @@ def _steps(steps: list[Step], losses: Losses) -> list[Step]:
         status = StepStatus.INTERRUPTED if step.status in UNFINISHED else step.status
         content = text_of(step.content, losses)
         note = text_of(step.note, losses) if isinstance(step.note, str) else UNSET
-        # Whatever the file says of it: who wrote the file is not known.
+        # Always: the author of the file is unknown.
         is_untrusted = True if step.type == StepType.TOOL_RESULT else UNSET
         kept.append(
             msgspec.structs.replace(
@@ -183,7 +182,7 @@ def _steps(steps: list[Step], losses: Losses) -> list[Step]:
                 content=content,
                 note=note,
                 is_untrusted=is_untrusted,
-                # Files stay behind, and their ids are nobody's here.
+                # Files are not imported, so their ids mean nothing here.
                 images=UNSET,
             )
         )
@@ -191,12 +190,13 @@ def _steps(steps: list[Step], losses: Losses) -> list[Step]:
 
 
 def _is_too_long(step: Step) -> bool:
-    """Whether no run would have stored it; cut, its arguments would be no JSON, and its id another's."""
-    told = (step.name, step.id_ref, step.level)
+    """Whether a run would not have stored it; if cut, its arguments would be invalid JSON and its id could
+    name another call."""
+    names = (step.name, step.id_ref, step.level)
     arguments = step.arguments if isinstance(step.arguments, str) else ""
-    named = sum(len(text) for text in told if isinstance(text, str))
+    name_length = sum(len(text) for text in names if isinstance(text, str))
     note = step.note if isinstance(step.note, str) else ""
-    return named > MOST_NAMED or max(len(arguments), len(note)) > MOST_CHARACTERS
+    return name_length > MAX_NAME_CHARACTERS or max(len(arguments), len(note)) > MAX_TEXT_CHARACTERS
 
 
 def _iso(moment: datetime) -> str:

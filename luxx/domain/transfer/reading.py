@@ -1,7 +1,7 @@
-"""An uploaded file taken apart into the values it lists, one at a time: JSON, or a ZIP with JSON in it.
+"""Parses an uploaded file (JSON, or a ZIP with JSON) into the values that it lists, one at a time.
 
-Nothing is believed: depth, size and unpacked size are bounded, and a value past a bound is passed over
-without being built. What the values mean is not known here; see `child.py`.
+The input is untrusted: depth, size and unpacked size are bounded, and a value past a bound is skipped without
+being built. `child.py` interprets the values.
 """
 
 import lzma
@@ -18,30 +18,30 @@ import msgspec
 
 from luxx.domain.transfer.draft import title_of
 
-MOST_DEPTH = 100
-"""Exports are some ten deep."""
+MAX_DEPTH = 100
+"""Exports are some ten levels deep."""
 
-MOST_WEIGHT = 256 * 1024 * 1024
-"""Bytes of memory that one conversation may take up while it is read, roughly."""
+MAX_WEIGHT = 256 * 1024 * 1024
+"""Approximate bytes of memory that one conversation may take while it is read."""
 
-MOST_RATIO = 200
-"""Unpacked to packed size of a whole archive; chats come to about ten."""
+MAX_RATIO = 200
+"""Maximum ratio of unpacked to packed size of an archive; chats have about ten."""
 
-SMALL = 10_000_000
+SMALL_ARCHIVE_BYTES = 10_000_000
 """Bytes that an archive may unpack to whatever its ratio."""
 
 NOT_A_ZIP = (
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, NotImplementedError, OSError,
     RuntimeError, ValueError,
 )  # fmt: skip
-"""What the unpackers make of broken archives: bzip2 says OSError, a name that is no UTF-8 ValueError."""
+"""Errors of the unpackers for broken archives: bzip2 raises OSError, a name that is not UTF-8 ValueError."""
 
 CHUNK = 256 * 1024
-"""The parser begins a text anew with every piece of it: small ones make an image in base64 slow."""
-ZIP_BEGINS = (b"PK\x03\x04", b"PK\x05\x06")
+"""Bytes per read. The parser restarts a string with each chunk: small chunks make a base64 image slow."""
+ZIP_SIGNATURES = (b"PK\x03\x04", b"PK\x05\x06")
 BOM = b"\xef\xbb\xbf"
 CONVERSATION_FILES = re.compile(r"(?:.*/)?conversations(?:[-_]\d+)?\.json", re.IGNORECASE)
-"""What ChatGPT and Claude call their files of conversations; long ones come in several."""
+"""The names of the conversation files of ChatGPT and Claude; large exports have several."""
 
 OPENS = frozenset({"start_map", "start_array"})
 CLOSES = frozenset({"end_map", "end_array"})
@@ -50,7 +50,7 @@ Events = Iterator[tuple[str, Any]]
 
 
 class Unreadable(Exception):
-    """The file as a whole; `is_too_large` where there is too much of it."""
+    """The file as a whole cannot be read; `is_too_large` if it exceeds a limit."""
 
     def __init__(self, reason: str, *, is_too_large: bool = False) -> None:
         super().__init__(reason)
@@ -58,7 +58,7 @@ class Unreadable(Exception):
 
 
 class ImportElement(msgspec.Struct, frozen=True, kw_only=True):
-    """One value of the file. `problem` says why it was not built; `nuls` counts characters taken out."""
+    """One value of the file. `problem` says why it was not built; `nuls` counts replaced NUL characters."""
 
     value: Any = None
     title: str = ""
@@ -70,7 +70,7 @@ def read_file(file: IO[bytes], limit: int) -> Iterator[ImportElement]:
     """The values of a file that unpacks to at most `limit` bytes. Raises Unreadable."""
     head = file.read(4)
     file.seek(0)
-    if head not in ZIP_BEGINS:
+    if head not in ZIP_SIGNATURES:
         yield from _elements(_Source(file, _UnpackBudget(limit)))
         return
     try:
@@ -82,14 +82,14 @@ def read_file(file: IO[bytes], limit: int) -> Iterator[ImportElement]:
 
 def _members(archive: zipfile.ZipFile, limit: int) -> Iterator[ImportElement]:
     files = [info for info in archive.infolist() if not info.is_dir()]
-    wanted = [info for info in files if CONVERSATION_FILES.fullmatch(info.filename)]
-    wanted = wanted or [info for info in files if info.filename.lower().endswith(".json")]
-    if not wanted:
-        raise Unreadable("there is no conversations.json in the ZIP file")
-    packed = sum(info.compress_size for info in wanted)
-    budget = _UnpackBudget(min(limit, max(SMALL, packed * MOST_RATIO)))
-    budget.check(sum(info.file_size for info in wanted))
-    for info in sorted(wanted, key=lambda info: info.filename):
+    selected = [info for info in files if CONVERSATION_FILES.fullmatch(info.filename)]
+    selected = selected or [info for info in files if info.filename.lower().endswith(".json")]
+    if not selected:
+        raise Unreadable("the ZIP file contains no conversations.json")
+    packed = sum(info.compress_size for info in selected)
+    budget = _UnpackBudget(min(limit, max(SMALL_ARCHIVE_BYTES, packed * MAX_RATIO)))
+    budget.check(sum(info.file_size for info in selected))
+    for info in sorted(selected, key=lambda info: info.filename):
         with archive.open(info) as member:
             yield from _elements(_Source(member, budget))
 
@@ -98,19 +98,19 @@ class _UnpackBudget:
     """How many bytes may still be unpacked."""
 
     def __init__(self, limit: int) -> None:
-        self._left = limit
+        self._bytes_left = limit
 
     def check(self, size: int) -> None:
-        if size > self._left:
-            raise Unreadable("the file unpacks to more than is taken in", is_too_large=True)
+        if size > self._bytes_left:
+            raise Unreadable("the file is larger when unpacked than the server allows", is_too_large=True)
 
     def take(self, size: int) -> None:
         self.check(size)
-        self._left -= size
+        self._bytes_left -= size
 
 
 class _Source:
-    """A file as the parser reads it: counted, and without the mark that some programs put first."""
+    """A file for the parser: counts its bytes and drops a byte order mark."""
 
     def __init__(self, file: IO[bytes], budget: _UnpackBudget) -> None:
         self._file = file
@@ -140,11 +140,11 @@ def _elements(source: _Source) -> Iterator[ImportElement]:
         for _ in events:
             pass
     except UnicodeDecodeError as error:
-        raise Unreadable("a text in it has half of a character (a lone surrogate)") from error
+        raise Unreadable("a text in it contains an invalid character (half of a surrogate pair)") from error
     except (ijson.JSONError, ValueError, ArithmeticError, SystemError, StopIteration) as error:
-        # SystemError: what the parser makes of a number with thousands of digits.
+        # SystemError: raised by the parser for a number with thousands of digits.
         reason = str(error).strip().partition("\n")[0]
-        raise Unreadable(f"it is not whole and valid JSON: {reason[:200]}") from error
+        raise Unreadable(f"it is not complete, valid JSON: {reason[:200]}") from error
 
 
 def _items(events: Events) -> Iterator[ImportElement]:
@@ -172,7 +172,7 @@ def _members_of(events: Events) -> Iterator[ImportElement]:
 
 
 def _skip_object(events: Events) -> None:
-    """The rest of the object that is open."""
+    """Skips the rest of the open object."""
     depth = 1
     for kind, _ in events:
         depth += (kind in OPENS) - (kind in CLOSES)
@@ -181,7 +181,7 @@ def _skip_object(events: Events) -> None:
 
 
 class _Builder:
-    """Makes a value of events. Past a bound it lets go of what it has and only counts the brackets."""
+    """Builds a value from events. Past a bound it drops what it has and only counts the brackets."""
 
     def __init__(self) -> None:
         self._root: Any = None
@@ -194,7 +194,7 @@ class _Builder:
         self._problem = ""
 
     def build(self, events: Events, kind: str, value: Any) -> ImportElement:
-        """The value that begins with this event, into what is open."""
+        """Builds the value that begins with this event inside the open container."""
         depth = self._depth
         while True:
             if kind in OPENS:
@@ -210,7 +210,7 @@ class _Builder:
             kind, value = next(events)
 
     def element(self) -> ImportElement:
-        """What there is now."""
+        """The value so far."""
         return ImportElement(
             value=None if self._problem else self._root,
             title=self._title,
@@ -222,7 +222,7 @@ class _Builder:
         self._depth += 1
         if self._problem:
             return
-        if self._depth > MOST_DEPTH:
+        if self._depth > MAX_DEPTH:
             self._reject("it is nested too deeply")
             return
         container: Any = {} if kind == "start_map" else []
@@ -245,7 +245,7 @@ class _Builder:
         if self._problem:
             return
         self._weight += 64
-        if self._weight > MOST_WEIGHT:
+        if self._weight > MAX_WEIGHT:
             self._reject("it is too large")
         elif not self._open:
             self._root = value
@@ -263,7 +263,7 @@ class _Builder:
         self._keys.clear()
 
     def _plain(self, value: Any) -> Any:
-        """A value that every encoder takes: no NUL, no number past 64 bits, nothing that is not finite."""
+        """A value that every encoder accepts: no NUL, no integer above 64 bits, only finite numbers."""
         if isinstance(value, str):
             return self._text(value)
         if isinstance(value, Decimal) or (type(value) is int and not -(2**63) <= value < 2**63):

@@ -1,7 +1,7 @@
-"""Exports and imports of one user's conversations. The caller comes first; files go in and out.
+"""Exports and imports of one user's conversations. Methods take the caller first.
 
-An import has two passes: a process of its own reads the whole file (`child.py`), and only then are the
-rows it made written, hidden until the last is there (`writing.py`).
+An import has two passes: a child process reads the whole file (`child.py`), then this module writes the rows,
+hidden until all are there.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ from luxx.wire.message import PromptImage
 
 BATCH_BYTES = 256 * 1024
 BATCH_ROWS = 200
-"""A transaction stays under some ten milliseconds, which is how long another writer may wait."""
+"""Limits of one transaction: keep it below some ten milliseconds, which is how long another writer waits."""
 
 _conversations = table_of(ConversationRow)
 _messages = table_of(MessageRow)
@@ -55,7 +55,7 @@ _decoder = msgspec.json.Decoder(ReadyRow)
 
 
 def insert_imported(session: Session, user_id: int, import_id: str, batch: list[ReadyRow]) -> None:
-    """The one place where imported rows are stored; what is to know of new messages is told here."""
+    """Stores imported rows and adds them to the search index. All imports use this function."""
     conversations = [row for row in batch if isinstance(row, ReadyConversation)]
     messages = [row for row in batch if isinstance(row, ReadyMessage)]
     connection = session.connection()
@@ -75,7 +75,7 @@ def insert_imported(session: Session, user_id: int, import_id: str, batch: list[
 
 
 def write_hidden(store: Store, user_id: int, import_id: str, rows: IO[bytes]) -> None:
-    """Stores all rows under the import's id. Blocks: for a thread."""
+    """Stores all rows under the import's id. Blocks: call it in a thread."""
     for batch in _batches(rows):
         store.write_now(_InsertBatch(user_id, import_id, batch))
 
@@ -106,26 +106,27 @@ def _batches(rows: IO[bytes]) -> Iterator[list[ReadyRow]]:
 
 
 READ_SECONDS = 600.0
-MOST_AT_ONCE = 2
-"""Files read at the same time: each may take the memory that `child.py` says."""
+MAX_READERS = 2
+"""Files read at the same time; each may take the memory that `child.py` allows."""
 
 MOST_EXPORTS = 2
-"""Exports that are written at the same time: each keeps one of the threads that read the database."""
+"""Exports written at the same time; each occupies one of the threads that read the database."""
 
 WAIT_SECONDS = 60.0
 RETRY_SECONDS = 10
 MAX_UNPACK_RATIO = 10
-"""How many times `files.max_upload_mb` a ZIP file may unpack to."""
+"""A ZIP file may unpack to this many times `files.max_upload_mb`."""
 
 STALE_SECONDS = 3600
-"""Past the longest import, fork or deletion: what is hidden for longer in a shared database is nobody's."""
+"""Longer than the longest import, fork or deletion: older hidden conversations were abandoned."""
 
 logger = structlog.get_logger()
 _outcome = msgspec.json.Decoder(ImportOutcome)
 
 
 class ExportFile(msgspec.Struct, frozen=True, kw_only=True):
-    """An export; `file` stands at its beginning. Who receives it calls `close`; then another may begin."""
+    """An export; `file` is at its beginning. The receiver calls `close`, which allows the user's next
+    export."""
 
     file: IO[bytes]
     size: int
@@ -144,40 +145,41 @@ class TransferService:
         self._importing: set[int] = set()
         self._exporting: set[int] = set()
         self._active_exports = 0
-        self._reading = asyncio.Semaphore(MOST_AT_ONCE)
+        self._reading = asyncio.Semaphore(MAX_READERS)
 
     async def open(self) -> None:
-        """Deletes what imports, forks and deletions left behind that never came to their end."""
+        """Deletes what interrupted imports, forks and deletions left behind."""
         if self._store.is_sqlite:
-            await self._forget_hidden(None)
+            await self._delete_hidden(None)
         else:
             await self.sweep()
 
     async def sweep(self) -> None:
-        """Deletes what has been hidden for longer than an import takes, whichever server began it."""
-        await self._forget_hidden(id_at(int((time.time() - STALE_SECONDS) * 1000), 0))
+        """Deletes conversations that have been hidden for longer than an import takes, of any server."""
+        await self._delete_hidden(id_at(int((time.time() - STALE_SECONDS) * 1000), 0))
 
-    async def _forget_hidden(self, before: str | None) -> None:
-        hidden_ids_left = await self._store.read(lambda session: all_hidden_ids(session, before))
-        await asyncio.to_thread(delete_hidden, self._store, self._delete_runs, hidden_ids_left)
+    async def _delete_hidden(self, before: str | None) -> None:
+        abandoned_ids = await self._store.read(lambda session: all_hidden_ids(session, before))
+        await asyncio.to_thread(delete_hidden, self._store, self._delete_runs, abandoned_ids)
 
     async def export_json(self, caller: Caller, conversation_id: str) -> ExportFile:
         """The conversation with all its branches, as a document that an import reads.
 
-        Raises TooMany while another export of the caller's is written or sent, or two of others are written.
+        Raises TooMany while another export of the caller is written or sent, or MOST_EXPORTS others are
+        written.
         """
         return await self._export(caller, conversation_id, write_json)
 
     async def export_markdown(self, caller: Caller, conversation_id: str) -> ExportFile:
-        """The selected path of the conversation, for people. Raises TooMany as `export_json` does."""
+        """The selected path of the conversation, for people. Raises TooMany like `export_json`."""
         return await self._export(caller, conversation_id, write_markdown)
 
     @contextlib.asynccontextmanager
     async def upload(self, caller: Caller) -> AsyncGenerator[IO[bytes]]:
-        """A file to put an upload in. Raises TooMany while another of the caller's is on its way."""
+        """A file for an upload. Raises TooMany while another import of the caller is running."""
         if caller.user_id in self._importing:
             raise TooMany(
-                "an import of yours is going on; wait for its end",
+                "you already have a running import; wait until it finishes",
                 retry_after=RETRY_SECONDS,
                 kind="import_active",
             )
@@ -189,7 +191,8 @@ class TransferService:
             self._importing.discard(caller.user_id)
 
     async def import_file(self, caller: Caller, file: IO[bytes]) -> ImportReport:
-        """Imports all that an uploaded file holds. Raises InvalidInput or TooLarge, with nothing written."""
+        """Imports all conversations of an uploaded file. Raises InvalidInput or TooLarge, with nothing
+        written."""
         with self._new_file() as rows:
             read = await self._read(file, rows)
             await self._check_quota(caller, read.size)
@@ -221,12 +224,13 @@ class TransferService:
 
     def _check_exports(self, caller: Caller) -> None:
         if caller.user_id in self._exporting:
-            raise _export_active("an export of yours is going on; wait for its end")
+            raise _export_active("you already have a running export; wait until it finishes")
         if self._active_exports >= MOST_EXPORTS:
-            raise _export_active("the server is busy with other exports")
+            raise _export_active("the server is busy with other exports; try again in a moment")
 
     async def _write_export(self, write: Callable[[Session], str]) -> str:
-        """`write` in a thread of the store's. Until that ends it counts, whether anybody waits or not."""
+        """Runs `write` in a thread of the store. It counts as active until it ends, even after a
+        cancellation."""
         self._active_exports += 1
         reading = asyncio.ensure_future(self._store.read(write))
         reading.add_done_callback(self._end_writing)
@@ -235,7 +239,7 @@ class TransferService:
     def _end_writing(self, reading: asyncio.Future[str]) -> None:
         self._active_exports -= 1
         if not reading.cancelled():
-            reading.exception()  # Where nobody waits any more, nobody is to be told.
+            reading.exception()  # Marks the exception as retrieved; the caller may be gone.
 
     def _new_file(self) -> IO[bytes]:
         self._data_dir.mkdir(parents=True, exist_ok=True)
@@ -247,7 +251,9 @@ class TransferService:
                 await self._reading.acquire()
         except TimeoutError as error:
             raise TooMany(
-                "the server is busy with other imports", retry_after=RETRY_SECONDS, kind="server_busy"
+                "the server is busy with other imports; try again in a moment",
+                retry_after=RETRY_SECONDS,
+                kind="server_busy",
             ) from error
         try:
             outcome = await _read_in_child(
@@ -273,7 +279,7 @@ class TransferService:
             write_hidden(self._store, caller.user_id, import_id, rows)
             self._store.write_now(lambda session: reveal(session, caller.user_id, import_id))
         except BaseException:
-            # Where even this fails (the store is closed, the disk is full), the next start does it.
+            # If this fails too (the store is closed, the disk is full), the next start does it.
             with contextlib.suppress(Exception):
                 hidden = self._store.read_now(lambda session: hidden_ids(session, caller.user_id, import_id))
                 delete_hidden(self._store, self._delete_runs, hidden)
@@ -303,11 +309,14 @@ async def _read_in_child(file: IO[bytes], rows: IO[bytes], limit: int) -> Import
     if child.returncode == 0:
         return _outcome.decode(output)
     if child.returncode is not None and child.returncode < 0:
-        # A signal: past its time, or the system had no more memory for it.
+        # A signal: the CPU limit, or the system was out of memory.
         logger.warning("import_reader_killed", signal=-child.returncode)
         return TAKES_TOO_LONG
-    logger.error("import_reader_broke", error_output=error_output.decode(errors="replace")[-4000:])
-    raise Unavailable("the file could not be read; the server's log says more", kind="import_failed")
+    logger.error("import_reader_failed", stderr=error_output.decode(errors="replace")[-4000:])
+    raise Unavailable(
+        "the file could not be read; an operator can find the reason in the server's log",
+        kind="import_failed",
+    )
 
 
 TAKES_TOO_LONG = ImportRefused(
@@ -316,5 +325,5 @@ TAKES_TOO_LONG = ImportRefused(
 
 
 def _environment() -> dict[str, str]:
-    """No secret, no key: only where programs and modules are."""
+    """Only the paths of programs and modules: no secrets, no keys."""
     return {"PATH": os.environ.get("PATH", ""), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

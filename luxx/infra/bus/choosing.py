@@ -1,4 +1,4 @@
-"""Which bus a process has: none where it is alone with a SQLite database, else Redis or the database."""
+"""Chooses the bus: local for a SQLite database, Redis if a URL is configured, else PostgreSQL."""
 
 import hashlib
 import hmac
@@ -13,12 +13,12 @@ from luxx.infra.observe import Metrics
 
 
 def choose_transport(engine: Engine, url: str, secret: str) -> BusTransport | None:
-    """What joins this process with others; None where it is alone. Raises ConfigError for a wrong `url`."""
+    """The connection to other processes; None for SQLite. Raises ConfigError for a wrong `url`."""
     if engine.dialect.name == "sqlite":
         return None
     if not url:
         return PostgresqlTransport(engine)
-    # Servers that share a secret belong together; others may use the same Redis.
+    # Servers with the same secret belong together; other installations may use the same Redis.
     return RedisTransport(url, hmac.new(secret.encode(), b"luxx bus", hashlib.sha256).hexdigest()[:16])
 
 

@@ -1,51 +1,51 @@
-"""What the bus promises, and the bus of a process that is alone.
+"""The interface of the bus between processes, and the bus of a single process.
 
-A message is a hint: it may be lost (the bus was away, a process was slow), so whoever acts on one must
-also find out without it, later. What has to be certain is a row of the database.
+A message is a hint and may be lost (the bus was down, a process was slow). A receiver must therefore also
+find out later without it. Facts that must not be lost are rows in the database.
 """
 
 from collections.abc import Callable
 from typing import Protocol
 
 MessageHandler = Callable[[str, bytes], None]
-"""Takes the name of the process that spoke and what it said; on the event loop's thread, at once."""
+"""Called with the name of the sending process and the payload, on the event loop's thread."""
 
 PayloadFactory = Callable[[], bytes]
-"""Makes a payload when there is room to send it; empty where there is nothing left to say."""
+"""Makes the payload when there is capacity to send it; returns b"" if there is nothing left to send."""
 
 
 class Bus(Protocol):
-    """One per process. All of it is used on the event loop's thread."""
+    """One per process. Use it only on the event loop's thread."""
 
     process: str
-    """The name of this process, by which others can send to it alone; a new one at each start."""
+    """The name of this process, used to send to it alone; new at each start."""
 
     is_up: bool
-    """Whether messages get through just now; a process that is alone has nobody to miss."""
+    """Whether messages can be sent now; always true for a single process."""
 
     is_alone: bool
-    """Whether there can be no other process: then nothing needs to be said."""
+    """Whether no other process can exist, so that publishing can be skipped."""
 
     def on(self, topic: str, handler: MessageHandler) -> None:
-        """Calls `take` with each message of a topic that another process sends from now on."""
+        """Calls `handler` with each message of a topic that another process sends from now on."""
         ...
 
     def on_reconnect(self, handler: Callable[[], None]) -> None:
-        """Calls `take` whenever the bus is back after it was away: what was said meanwhile is lost."""
+        """Calls `handler` whenever the bus reconnects: messages sent while it was down are lost."""
         ...
 
     def publish(self, topic: str, payload: bytes, *, to: str | None = None) -> None:
         """Sends to one process, or to all others. Returns at once; messages to one process keep their order.
 
-        `payload` may be of any length; the bus cuts and joins. Lost where the bus is away.
+        `payload` may have any length; the bus splits and joins it. The message is lost if the bus is down.
         """
         ...
 
     def publish_later(self, topic: str, make_payload: PayloadFactory, *, to: str | None = None) -> None:
-        """Calls `make` once, when what was told before is on its way, and sends what it gives.
+        """Calls `make_payload` once, when earlier messages have been sent, and sends what it returns.
 
-        For what is worth joining: all that comes while something is being sent makes one message. While the
-        bus is away `make` waits with it.
+        Use it for data that can be joined: all that arrives during a send becomes one message. While the bus
+        is down, `make_payload` is not called.
         """
         ...
 
@@ -55,7 +55,7 @@ class Bus(Protocol):
 
 
 class LocalBus:
-    """The bus of a process that is alone: nobody hears it."""
+    """The bus of a single process: it has no receivers."""
 
     is_up = True
     is_alone = True
@@ -64,16 +64,16 @@ class LocalBus:
         self.process = process
 
     def on(self, topic: str, handler: MessageHandler) -> None:
-        """Nobody will ever send."""
+        """Does nothing: no other process sends."""
 
     def on_reconnect(self, handler: Callable[[], None]) -> None:
-        """It is never away."""
+        """Does nothing: this bus never disconnects."""
 
     def publish(self, topic: str, payload: bytes, *, to: str | None = None) -> None:
-        """Nobody is there."""
+        """Does nothing: there is no receiver."""
 
     def publish_later(self, topic: str, make_payload: PayloadFactory, *, to: str | None = None) -> None:
-        """Nobody is there."""
+        """Does nothing: there is no receiver."""
 
     async def open(self) -> None: ...
 

@@ -1,7 +1,7 @@
-"""A bus over a network: its life (connect, listen, send, connect again), whatever carries the bytes.
+"""A bus over a network: connect, listen, send and reconnect, independent of the transport.
 
-While one send is under way everything else waits together and makes the next: it needs no timer, and the
-busier it is the less each message costs.
+While a send runs, new messages wait and form the next batch. So the bus needs no timer, and a busier bus
+spends less on each message.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ import structlog
 from luxx.infra.bus.core import MessageHandler, PayloadFactory
 from luxx.infra.observe import Metrics, redact
 
-MOST_WAITING = 4_000_000
-"""Bytes kept for one receiver; a lone message may be longer."""
+MAX_QUEUED_BYTES = 4_000_000
+"""Maximum bytes kept for one receiver; a single message may be longer."""
 
-MOST_AT_ONCE = 256_000
-"""Bytes given at once, about: what comes meanwhile waits for the next time."""
+MAX_BATCH_BYTES = 256_000
+"""Approximate bytes per batch; the rest waits for the next one."""
 
 OutboxMessage = tuple[str, bytes]
 """A topic and a payload."""
@@ -31,8 +31,8 @@ logger = structlog.get_logger()
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class _Waiting:
-    """What waits for one receiver."""
+class _ReceiverQueue:
+    """The messages that wait for one receiver."""
 
     __slots__ = ("messages", "size")
 
@@ -42,43 +42,44 @@ class _Waiting:
 
 
 class Outbox:
-    """`filled` is set while there is something to take. `on_drop` is told how many messages were lost."""
+    """Queues messages by receiver. `filled` is set while it has messages. `on_drop` gets the number of lost
+    messages."""
 
     def __init__(self, on_drop: Callable[[int], None]) -> None:
         self.filled = asyncio.Event()
         self._on_drop = on_drop
-        self._waiting: dict[str | None, _Waiting] = {}
+        self._queues: dict[str | None, _ReceiverQueue] = {}
         self._later: deque[tuple[str, PayloadFactory, str | None]] = deque()
 
     def put(self, topic: str, payload: bytes, to: str | None) -> None:
         """Adds a message for one receiver, or for all (None)."""
-        waiting = self._waiting.get(to)
-        if waiting is None:
-            waiting = self._waiting[to] = _Waiting()
-        waiting.messages.append((topic, payload))
-        waiting.size += len(payload)
+        queue = self._queues.get(to)
+        if queue is None:
+            queue = self._queues[to] = _ReceiverQueue()
+        queue.messages.append((topic, payload))
+        queue.size += len(payload)
         dropped = 0
-        while waiting.size > MOST_WAITING and len(waiting.messages) > 1:
-            waiting.size -= len(waiting.messages.popleft()[1])
+        while queue.size > MAX_QUEUED_BYTES and len(queue.messages) > 1:
+            queue.size -= len(queue.messages.popleft()[1])
             dropped += 1
         if dropped:
             self._on_drop(dropped)
         self.filled.set()
 
     def put_later(self, topic: str, make_payload: PayloadFactory, to: str | None) -> None:
-        """Adds a message that is made when it is taken."""
+        """Adds a message whose payload is made when the batch is taken."""
         self._later.append((topic, make_payload, to))
         self.filled.set()
 
     def take_batch(self) -> list[tuple[str | None, bytes]]:
-        """Receivers, and for each the encoded list of its messages; unsets `filled` where nothing is left."""
-        bytes_left = MOST_AT_ONCE
+        """Receivers, and for each the encoded list of its messages; clears `filled` if nothing is left."""
+        bytes_left = MAX_BATCH_BYTES
         taken: dict[str | None, list[OutboxMessage]] = {}
-        for to in list(self._waiting):
+        for to in list(self._queues):
             bytes_left -= self._take_for(to, taken.setdefault(to, []), bytes_left)
             if bytes_left <= 0:
                 break
-        # Only those that were there: who is asked may ask to be asked again.
+        # Only those queued now: a factory may queue itself again.
         for _ in range(len(self._later)):
             if bytes_left <= 0:
                 break
@@ -87,26 +88,26 @@ class Outbox:
             if payload:
                 taken.setdefault(to, []).append((topic, payload))
                 bytes_left -= len(payload)
-        if not self._waiting and not self._later:
+        if not self._queues and not self._later:
             self.filled.clear()
         return [(to, _encode(messages)) for to, messages in taken.items() if messages]
 
     def clear_messages(self) -> None:
-        """Drops the messages; what is to be made later stays."""
-        self._waiting.clear()
+        """Drops the messages; payloads still to be made stay."""
+        self._queues.clear()
         if not self._later:
             self.filled.clear()
 
     def _take_for(self, to: str | None, taken: list[OutboxMessage], bytes_left: int) -> int:
-        waiting = self._waiting[to]
+        queue = self._queues[to]
         size = 0
-        while waiting.messages and size < bytes_left:
-            message = waiting.messages.popleft()
+        while queue.messages and size < bytes_left:
+            message = queue.messages.popleft()
             size += len(message[1])
             taken.append(message)
-        waiting.size -= size
-        if not waiting.messages:
-            del self._waiting[to]
+        queue.size -= size
+        if not queue.messages:
+            del self._queues[to]
         return size
 
 
@@ -114,17 +115,18 @@ def _make_payload(topic: str, make_payload: PayloadFactory) -> bytes:
     try:
         return make_payload()
     except Exception:
-        # Whatever one of them cannot say, the others are sent.
-        logger.exception("bus_message_not_made", topic=topic)
+        # A factory that fails must not stop the other messages.
+        logger.exception("bus_payload_failed", topic=topic)
         return b""
 
 
-MOST_SENDERS = 1_000
-"""Senders whose unfinished messages are kept: those that died in the middle of one are forgotten."""
+MAX_SENDERS = 1_000
+"""Maximum senders with an unfinished message; the oldest is dropped, so that dead senders do not accumulate.
+"""
 
 
 class Packet(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One of `of` pieces of what `sender` said as its `number`-th message; `at` counts from 0."""
+    """Piece `at` (from 0) of the `of` pieces of message `number` of `sender`."""
 
     sender: str
     number: int
@@ -138,49 +140,50 @@ _messages = msgspec.msgpack.Decoder(list[tuple[str, bytes]]).decode
 
 
 class PacketSplitter:
-    """For one sender. `most` bounds the bytes of a packet; None: it is never cut."""
+    """Splits the messages of one sender. `max_bytes`: maximum bytes of a packet; None: no limit."""
 
-    def __init__(self, sender: str, most: int | None = None) -> None:
+    def __init__(self, sender: str, max_bytes: int | None = None) -> None:
         self._sender = sender
-        self._most = None if most is None else most - len(sender) - 32
+        self._max_piece = None if max_bytes is None else max_bytes - len(sender) - 32
         self._number = 0
 
     def split(self, body: bytes) -> list[bytes]:
         """The packets that carry `body`, to be sent in this order."""
         self._number += 1
-        most = self._most or max(1, len(body))
-        pieces = range(0, max(1, len(body)), most)
+        max_bytes = self._max_piece or max(1, len(body))
+        pieces = range(0, max(1, len(body)), max_bytes)
         return [
-            _encode(Packet(self._sender, self._number, at, len(pieces), body[start : start + most]))
+            _encode(Packet(self._sender, self._number, at, len(pieces), body[start : start + max_bytes]))
             for at, start in enumerate(pieces)
         ]
 
 
 class PacketAssembler:
-    """For one receiver. Of each sender it keeps the one message that is not whole yet."""
+    """Joins packets for one receiver. It keeps the one unfinished message of each sender."""
 
     def __init__(self) -> None:
         self._partial: dict[str, list[Packet]] = {}
 
     def join(self, data: bytes) -> tuple[str, list[tuple[str, bytes]]] | None:
-        """The sender and its messages once they are whole. A message that lost a piece is left out whole.
+        """The sender and its messages once they are complete, else None. A message that lost a piece is
+        dropped.
 
-        Raises msgspec.DecodeError for what is no packet.
+        Raises msgspec.DecodeError for data that is not a packet.
         """
         packet = _decode(data)
         if packet.of == 1:
             return packet.sender, _messages(packet.piece)
-        known = self._partial.pop(packet.sender, [])
+        pieces = self._partial.pop(packet.sender, [])
         if packet.at == 0:
-            known = []
-        elif len(known) != packet.at or known[0].number != packet.number:
+            pieces = []
+        elif len(pieces) != packet.at or pieces[0].number != packet.number:
             return None
-        known.append(packet)
-        if len(known) == packet.of:
-            return packet.sender, _messages(b"".join(part.piece for part in known))
-        while len(self._partial) >= MOST_SENDERS:
+        pieces.append(packet)
+        if len(pieces) == packet.of:
+            return packet.sender, _messages(b"".join(part.piece for part in pieces))
+        while len(self._partial) >= MAX_SENDERS:
             self._partial.pop(next(iter(self._partial)))
-        self._partial[packet.sender] = known
+        self._partial[packet.sender] = pieces
         return None
 
 
@@ -190,34 +193,34 @@ CLOSE_SECONDS = 2.0
 FIRST_WAIT_SECONDS = 0.1
 LONGEST_WAIT_SECONDS = 5.0
 STEADY_SECONDS = 10.0
-"""A connection that held this long is tried again at once when it breaks."""
+"""A connection that lasted this long is retried without back-off when it breaks."""
 
 
 class BusTransport(Protocol):
-    """What carries packets. Any of its methods may raise; then it is closed and opened anew."""
+    """Carries packets. Any method may raise; the bus then closes the transport and opens it again."""
 
-    most: int | None
-    """Bytes that a packet may have; None: any number."""
+    max_bytes: int | None
+    """Maximum bytes of a packet; None: no limit."""
 
     async def open(self, process: str) -> None:
-        """Connects; from then on what is sent to the process or to all is kept for `listen`."""
+        """Connects; from then on the transport keeps packets to this process or to all for `listen`."""
         ...
 
     async def listen(self, on_packet: Callable[[bytes], None]) -> None:
-        """Gives what arrives, until it breaks."""
+        """Calls `on_packet` with each packet until the connection breaks."""
         ...
 
     async def send(self, packets: list[tuple[str | None, bytes]]) -> None:
-        """Sends packets to processes or to all (None), in order, at once."""
+        """Sends packets to processes or to all (None), in order, in one request."""
         ...
 
     async def close(self) -> None:
-        """Also after `open` failed; never raises."""
+        """May be called after `open` failed; never raises."""
         ...
 
 
 class NetworkBus:
-    """A bus (`luxx.infra.bus.core.Bus`) over a wire."""
+    """A bus (`luxx.infra.bus.core.Bus`) over a transport."""
 
     is_alone = False
 
@@ -228,10 +231,10 @@ class NetworkBus:
         self._sent = metrics.bus_packets_total.labels("sent")
         self._received = metrics.bus_packets_total.labels("heard")
         self._handlers: dict[str, list[MessageHandler]] = {}
-        self._on_up: list[Callable[[], None]] = []
+        self._reconnect_handlers: list[Callable[[], None]] = []
         self._outbox = Outbox(metrics.bus_dropped_total.inc)
-        self._cutter = PacketSplitter(process, transport.most)
-        self._joiner = PacketAssembler()
+        self._splitter = PacketSplitter(process, transport.max_bytes)
+        self._assembler = PacketAssembler()
         self._idle = asyncio.Event()
         self._was_down = False
         self._first_attempt = asyncio.Event()
@@ -242,7 +245,7 @@ class NetworkBus:
         self._handlers.setdefault(topic, []).append(handler)
 
     def on_reconnect(self, handler: Callable[[], None]) -> None:
-        self._on_up.append(handler)
+        self._reconnect_handlers.append(handler)
 
     def publish(self, topic: str, payload: bytes, *, to: str | None = None) -> None:
         if self.is_up:
@@ -254,12 +257,12 @@ class NetworkBus:
         self._outbox.put_later(topic, make_payload, to)
 
     async def open(self) -> None:
-        """Returns when it is up, or when the first attempt has failed: it goes on trying."""
+        """Returns when the bus is up or the first attempt has failed; it keeps trying."""
         self._task = asyncio.create_task(self._run(), name="bus")
         await self._first_attempt.wait()
 
     async def close(self) -> None:
-        """Sends what waits, within bounds, and ends."""
+        """Sends what waits, for at most CLOSE_SECONDS, and ends."""
         if self.is_up:
             with suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_SECONDS):
@@ -275,8 +278,8 @@ class NetworkBus:
             try:
                 await self._connect_and_work()
             except Exception as error:
-                # Whatever broke it, the bus is away until it is connected again, and everything goes on.
-                logger.warning("bus_away", reason=redact(str(_first(error))))
+                # After any error the bus is down until it reconnects; the server keeps running.
+                logger.warning("bus_disconnected", reason=redact(str(_first(error))))
             if time.monotonic() - began > STEADY_SECONDS:
                 wait = FIRST_WAIT_SECONDS
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))
@@ -302,15 +305,17 @@ class NetworkBus:
         self._idle.set()
         self._first_attempt.set()
         if self._was_down:
-            logger.info("bus_back")
-            for handler in self._on_up:
+            logger.info("bus_reconnected")
+            for handler in self._reconnect_handlers:
                 handler()
 
     async def _send(self) -> None:
         while True:
             await self._outbox.filled.wait()
             packets = [
-                (to, packet) for to, body in self._outbox.take_batch() for packet in self._cutter.split(body)
+                (to, packet)
+                for to, body in self._outbox.take_batch()
+                for packet in self._splitter.split(body)
             ]
             if packets:
                 async with asyncio.timeout(SEND_SECONDS):
@@ -322,9 +327,9 @@ class NetworkBus:
     def _on_message(self, data: bytes) -> None:
         self._received.inc()
         try:
-            received = self._joiner.join(data)
+            received = self._assembler.join(data)
         except msgspec.MsgspecError:
-            logger.warning("bus_packet_not_understood", size=len(data))
+            logger.warning("bus_packet_invalid", size=len(data))
             return
         if received is None or received[0] == self.process:
             return
@@ -337,12 +342,12 @@ class NetworkBus:
         try:
             handler(sender, payload)
         except Exception:
-            # One that cannot take a message must not cost the others theirs.
-            logger.exception("bus_message_not_taken", topic=topic)
+            # A handler that fails must not keep the message from the others.
+            logger.exception("bus_handler_failed", topic=topic)
 
 
 def _first(error: BaseException) -> BaseException:
-    """What broke, out of the group in which tasks hand it on."""
+    """The first error inside nested exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return error

@@ -1,7 +1,7 @@
-"""The bus of processes that share a PostgreSQL: LISTEN and NOTIFY, on two connections of their own.
+"""The bus of processes that share a PostgreSQL: LISTEN and NOTIFY, on two own connections.
 
-A payload of NOTIFY is a text below 8,000 bytes, so packets are cut and written in base64. It needs a real
-session: a pooler that hands sessions around by transaction cannot carry it.
+A NOTIFY payload is text below 8,000 bytes, so packets are split and encoded in base64. It needs a real
+session: a pooler in transaction mode cannot carry it.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn
 
 CHANNEL = "luxx"
-"""The channel of all; a process's own is this with its name."""
+"""The channel of all processes; a process's own channel appends its name."""
 
-MOST_CHARACTERS = 7_900
+MAX_PAYLOAD_CHARACTERS = 7_900
 APPLICATION = "luxx bus"
 
 STATEMENT = b"luxx_notify"
@@ -31,12 +31,12 @@ PREPARE = (
 
 
 class PostgresqlTransport:
-    """A wire (`luxx.infra.bus.network.Wire`) over the database that the engine is for."""
+    """A transport (`luxx.infra.bus.network.BusTransport`) over the engine's database."""
 
-    most: int | None = MOST_CHARACTERS * 3 // 4
+    max_bytes: int | None = MAX_PAYLOAD_CHARACTERS * 3 // 4
 
     def __init__(self, engine: Engine) -> None:
-        # The driver that the engine has loaded: a process with another database need not have it.
+        # The driver that the engine has loaded: psycopg is not installed for every database.
         self._driver = cast("Any", engine.dialect.loaded_dbapi)
         _, parameters = engine.dialect.create_connect_args(engine.url)
         self._parameters = {**parameters, **POSTGRESQL_TIMEOUTS, "application_name": APPLICATION}
@@ -45,18 +45,18 @@ class PostgresqlTransport:
         self._statement: _Statement | None = None
 
     async def open(self, process: str) -> None:
-        """Connects both, and listens."""
+        """Opens both connections and subscribes."""
         self._listening = await self._connect()
         self._sending = await self._connect()
         for channel in (CHANNEL, _channel(process)):
             await self._listening.execute(f'LISTEN "{channel}"'.encode())
-        # A notification makes a commit record; nothing is lost if the disk gets it later.
+        # NOTIFY writes a commit record; nothing is lost if it reaches the disk later.
         await self._sending.execute(b"SET synchronous_commit TO off")
         await self._sending.execute(PREPARE)
         self._statement = _Statement(self._sending.pgconn)
 
     async def listen(self, on_packet: Callable[[bytes], None]) -> None:
-        """Reads the socket whenever it has something: the driver's own way would wake ten times a second."""
+        """Reads the socket when it is readable: the driver's own way would wake ten times a second."""
         assert self._listening is not None
         pgconn = self._listening.pgconn
         loop, broken = asyncio.get_running_loop(), asyncio.Event()
@@ -68,14 +68,14 @@ class PostgresqlTransport:
                 while notification := pgconn.notifies():
                     _on_notification(on_packet, notification.extra)
             except Exception as error:
-                # Raised where it is awaited; the loop itself would only log it, again and again.
+                # Raised below where `broken` is awaited; the event loop would only log it, repeatedly.
                 errors.append(error)
                 loop.remove_reader(socket)
                 broken.set()
 
         socket = pgconn.socket
         loop.add_reader(socket, read)
-        read()  # What came with the answers to LISTEN.
+        read()  # Notifications that arrived with the answers to LISTEN.
         try:
             await broken.wait()
         finally:
@@ -83,15 +83,15 @@ class PostgresqlTransport:
         raise errors[0]
 
     async def send(self, packets: list[tuple[str | None, bytes]]) -> None:
-        """All of them in one statement."""
+        """Sends all packets in one statement."""
         assert self._statement is not None
-        # Neither names nor base64 hold anything that an array would have to quote.
+        # Neither names nor base64 contain a character that an array must quote.
         channels = ",".join(_channel(to) for to, _ in packets).encode("ascii")
         payloads = b",".join(b2a_base64(packet, newline=False) for _, packet in packets)
         await self._statement.run([b"{%s}" % channels, b"{%s}" % payloads])
 
     async def close(self) -> None:
-        """Closes both."""
+        """Closes both connections."""
         if self._statement is not None:
             self._statement.close()
             self._statement = None
@@ -105,10 +105,10 @@ class PostgresqlTransport:
 
 
 class _Statement:
-    """The prepared statement on its connection, driven by the socket's own readiness.
+    """The prepared statement on its connection, driven by the readiness of the socket.
 
-    It runs for nearly every word of an answer that is followed elsewhere; the driver's way would cost it
-    four times as much.
+    It runs for nearly every delta of an answer that another process follows; the driver's own way costs four
+    times as much.
     """
 
     def __init__(self, pgconn: "PGconn") -> None:
@@ -119,7 +119,7 @@ class _Statement:
         self._loop.add_reader(self._socket, self._read)
 
     async def run(self, parameters: list[bytes]) -> None:
-        """Returns once the database has answered."""
+        """Returns once the database has answered. Raises what it reported."""
         self._answer = self._loop.create_future()
         self._pgconn.send_query_prepared(STATEMENT, parameters)
         while self._pgconn.flush():
@@ -127,7 +127,7 @@ class _Statement:
         await self._answer
 
     def close(self) -> None:
-        """Looks at the socket no more."""
+        """Stops watching the socket."""
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
 
@@ -150,7 +150,7 @@ class _Statement:
                 if result.error_message:
                     raise ConnectionError(result.error_message.decode("utf-8", "replace"))
         except Exception as error:
-            # Raised where it is awaited; the loop itself would only log it, again and again.
+            # Raised where the answer is awaited; the event loop would only log it, repeatedly.
             self._loop.remove_reader(self._socket)
             self._resolve(error)
 
@@ -172,5 +172,7 @@ def _on_notification(on_packet: Callable[[bytes], None], payload: bytes) -> None
     try:
         packet = a2b_base64(payload)
     except NotBase64:
-        packet = payload  # Somebody else's use of the channel: the bus says so, and goes on.
+        packet = (
+            payload  # Another program uses the channel: the bus logs the packet as invalid and continues.
+        )
     on_packet(packet)

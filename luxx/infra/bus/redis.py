@@ -1,7 +1,7 @@
 """The bus of processes that share a Redis: one stream for all and one for each process.
 
-Streams and not channels of publish and subscribe: a process that is cut off for a moment finds what was
-said meanwhile. They are short and expire, so Redis need keep nothing on a disk.
+Streams and not publish/subscribe: a process that was disconnected for a moment still finds the messages it
+missed. The streams are short and expire, so Redis needs no persistence.
 """
 
 import asyncio
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 STREAM_LENGTH = 10_000
-"""Packets kept in a stream, about."""
+"""Approximate number of packets kept in a stream."""
 
 EXPIRES_SECONDS = 120
-"""A process's stream goes this long after the last word to it."""
+"""A process's stream expires this long after the last message to it."""
 
 BLOCK_MS = 5_000
 READ_BATCH_SIZE = 500
@@ -27,13 +27,14 @@ FIELD = b"p"
 
 
 class RedisTransport:
-    """A wire (`luxx.infra.bus.network.Wire`). `family` separates this installation from others."""
+    """A transport (`luxx.infra.bus.network.BusTransport`). `namespace` separates this installation from
+    others."""
 
-    most: int | None = None
+    max_bytes: int | None = None
 
-    def __init__(self, url: str, family: str) -> None:
+    def __init__(self, url: str, namespace: str) -> None:
         self._url = url
-        self._prefix = f"luxx:{family}"
+        self._prefix = f"luxx:{namespace}"
         self._all = f"{self._prefix}:all".encode()
         self._own = b""
         self._positions: dict[bytes, bytes] = {}
@@ -42,17 +43,17 @@ class RedisTransport:
         make_client(url)
 
     async def open(self, process: str) -> None:
-        """Connects, and notes where the stream of all ends."""
+        """Connects, and reads the end of the shared stream."""
         pool = make_client(self._url).connection_pool
         self._listening, self._sending = await pool.get_connection(), await pool.get_connection()
         self._own = self._stream(process)
         newest = await _request(self._sending, b"XREVRANGE", self._all, b"+", b"-", b"COUNT", b"1")
-        # Known already where it was away for a moment: it reads on from there.
+        # After a reconnect the positions are set already: reading continues there.
         self._positions.setdefault(self._own, b"0-0")
         self._positions.setdefault(self._all, newest[0][0] if newest else b"0-0")
 
     async def listen(self, on_packet: Callable[[bytes], None]) -> None:
-        """Reads both streams on."""
+        """Reads both streams, for ever."""
         assert self._listening is not None
         options = (b"COUNT", READ_BATCH_SIZE, b"BLOCK", BLOCK_MS, b"STREAMS")
         while True:
@@ -66,7 +67,7 @@ class RedisTransport:
                     on_packet(fields[1])
 
     async def send(self, packets: list[tuple[str | None, bytes]]) -> None:
-        """All of them in one round trip."""
+        """Sends all packets in one round trip."""
         assert self._sending is not None
         commands: list[tuple[Any, ...]] = [
             (b"XADD", self._stream(to), b"MAXLEN", b"~", STREAM_LENGTH, b"*", FIELD, packet)
@@ -78,7 +79,7 @@ class RedisTransport:
             await self._sending.read_response()
 
     async def close(self) -> None:
-        """Ends the connections. Its own stream is left to expire."""
+        """Closes the connections. The process's own stream is left to expire."""
         for connection in (self._listening, self._sending):
             if connection is not None:
                 await connection.disconnect(nowait=True)
@@ -89,13 +90,13 @@ class RedisTransport:
 
 
 async def _request(connection: Any, *command: Any) -> Any:
-    """The answer to one command, straight from its connection: the client's layers cost more than Redis."""
+    """Sends one command straight on its connection: the client's layers cost more than Redis does."""
     await connection.send_command(*command)
     return await connection.read_response()
 
 
 def make_client(url: str) -> "Redis":
-    """A client that connects when it is used. Raises ConfigError for a wrong URL or a missing package."""
+    """A client that connects on first use. Raises ConfigError for a wrong URL or a missing package."""
     try:
         module: Any = import_module("redis.asyncio")
         retry: Any = import_module("redis.asyncio.retry")
@@ -107,7 +108,7 @@ def make_client(url: str) -> "Redis":
             url,
             retry=retry.Retry(backoff.NoBackoff(), 0),
             socket_connect_timeout=PATIENCE_SECONDS,
-            # With a timeout of its own it would swallow a cancellation now and then; ours are outside.
+            # With a socket timeout redis-py sometimes swallows a cancellation; our timeouts are outside.
             socket_timeout=None,
             client_name="luxx",
             protocol=2,

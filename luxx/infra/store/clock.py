@@ -1,6 +1,6 @@
-"""The time that leases are compared by: the database's where processes share one, else this process's own.
+"""The clock that leases are compared by: the database's on PostgreSQL, this process's own on SQLite.
 
-What people see (when a run began, when a message was sent) is in `luxx/infra/clock.py`.
+Times that people see (when a run began, when a message was sent) come from `luxx/infra/clock.py`.
 """
 
 import time
@@ -13,23 +13,23 @@ from sqlalchemy.orm import Session
 from luxx.infra.clock import utc_now
 
 MAX_CLOCK_SKEW = timedelta(hours=1)
-"""How far two clocks may be from each other for what is old to be deleted by them."""
+"""The largest difference between the two clocks at which cleanup still deletes old rows."""
 
 DATABASE_NOW = func.timezone("utc", func.clock_timestamp())
-"""As SQL, on PostgreSQL: the time that all processes of the database agree on, as rows have it."""
+"""SQL, PostgreSQL only: the current time of the database, without zone as the columns store it."""
 
 logger = structlog.get_logger()
 
 
 def database_time(connection: Connection) -> ColumnElement[float]:
-    """Unix seconds, as SQL. On PostgreSQL no process's own clock counts, so one that jumps harms nobody."""
+    """Unix seconds, as SQL. PostgreSQL uses its own clock, so a process whose clock jumps does no harm."""
     if connection.dialect.name == "postgresql":
         return cast(extract("epoch", func.statement_timestamp()), Double)
     return literal(time.time())
 
 
 def database_now(connection: Connection) -> datetime:
-    """The time that all processes of the database agree on."""
+    """The current time that all processes of the database share."""
     if connection.dialect.name == "postgresql":
         database_value: datetime = connection.execute(select(DATABASE_NOW)).scalar_one()
         return database_value.replace(tzinfo=UTC)
@@ -37,12 +37,15 @@ def database_now(connection: Connection) -> datetime:
 
 
 def deletion_time(session: Session) -> datetime | None:
-    """Now, by the database's clock where there is one. None where this process's own is far from it: one of
-    them is wrong, and what is deleted by it would be gone for good."""
-    local_now, there = utc_now(), database_now(session.connection())
-    if abs(there - local_now) > MAX_CLOCK_SKEW:
+    """The current time for deleting old rows. None if the two clocks differ by more than MAX_CLOCK_SKEW: one
+    of them is wrong, and a deletion cannot be undone."""
+    local_now, database_value = utc_now(), database_now(session.connection())
+    if abs(database_value - local_now) > MAX_CLOCK_SKEW:
         logger.warning(
-            "nothing_deleted", reason="clocks disagree", local_now=str(local_now), database=str(there)
+            "cleanup_skipped",
+            reason="clocks disagree",
+            local=str(local_now),
+            database=str(database_value),
         )
         return None
-    return there
+    return database_value

@@ -1,9 +1,9 @@
 """One database, SQLite or PostgreSQL, and the rule that SQL runs in threads.
 
-`read` and `write` take a function of a Session and run it whole in one transaction in a thread; no
-session outlives it, so none stays open across a model call. On SQLite all writes go through one
-thread that commits what has queued up together (group commit): with `synchronous=FULL` the disk is
-asked once for many writers, and nobody ever sees "database is locked".
+`read` and `write` take a function of a Session and run it in one transaction in a thread. No session outlives
+the function, so none stays open across a model call. On SQLite one thread does all writes and commits all
+queued ones together (group commit): with `synchronous=FULL` many writers share one disk flush, and no caller
+gets "database is locked".
 """
 
 import asyncio
@@ -44,10 +44,12 @@ T = TypeVar("T")
 BUSY_TIMEOUT_MS = 10_000
 READERS = 8
 MAX_EXTERNAL_SESSIONS = 6
-"""How many at once may hold a connection that are not the house's: never all of them, whoever is slow."""
+"""How many external sessions may hold a connection at once. Fewer than the pool has, so that slow ones never
+use up all connections.
+"""
 
 CASEFOLD_FUNCTION = "luxx_caseless"
-"""A function of SQLite connections: a text without capitals, of any language."""
+"""A function of SQLite connections that casefolds text in any language."""
 
 POSTGRESQL_TIMEOUTS = {
     "connect_timeout": 10,
@@ -57,23 +59,26 @@ POSTGRESQL_TIMEOUTS = {
     "tcp_user_timeout": 30_000,
     "target_session_attrs": "read-write",
 }
-"""Seconds, and milliseconds: a server that is gone is noticed, and nothing waits for it for ever. One that
-only reads is not the one that is wanted: it has been replaced."""
+"""Seconds; `tcp_user_timeout` in milliseconds. They detect a lost server and bound every wait. `read-write`
+refuses a server that only reads: another one has replaced it.
+"""
 
 IDLE_TIMEOUT_CODE = "25P03"
-"""PostgreSQL's code for a transaction that it ended because nothing was asked in it for too long."""
+"""PostgreSQL's error code for a transaction that it ended because it was idle for too long."""
 
 READ_ONLY_CODE = "25006"
-"""Its code for a write at a server that has been replaced by another since it was connected to."""
+"""PostgreSQL's error code for a write on a server that became read-only after the connection was made."""
 
 POSTGRESQL_READ = {"isolation_level": "REPEATABLE READ"}
-"""All statements of a read see one state, as on SQLite. Said in the BEGIN: it costs no question more."""
+"""All statements of a read see the same state, as on SQLite. The BEGIN sets it, so it needs no extra round
+trip.
+"""
 
 SAVEPOINTS = "luxx_savepoints"
-"""Of a SQLite connection: the names of the savepoints that are open, by depth.
+"""Key in `connection.info` of a SQLite connection: the names of the open savepoints, by depth.
 
-They are told to SQLite by their depth. A name of its own for each would be a statement of its own, which
-SQLite has to read, and which pushes one that is needed again out of what it has read.
+SQLite gets the depth as the name. A unique name for each savepoint would be a new statement each time, which
+SQLite has to parse and which evicts others from its statement cache.
 """
 
 
@@ -97,16 +102,15 @@ def resolve_url(url: str, data_dir: Path) -> URL:
 
 
 def sqlite_file(url: URL) -> Path | None:
-    """Where the database is; None for PostgreSQL."""
+    """The path of the database file; None for PostgreSQL."""
     return Path(str(url.database)) if url.get_backend_name() == "sqlite" else None
 
 
 def open_engine(url: URL, *, idle_timeout_seconds: float | None = None, reads: bool = False) -> Engine:
-    """A SQLAlchemy engine with the settings that the house relies on (WAL, FULL, foreign keys).
+    """A SQLAlchemy engine with the required settings (WAL, FULL, foreign keys).
 
-    `reads`: its transactions only read (see `reading`). `silence_seconds`: PostgreSQL ends a transaction in
-    which it was asked nothing for so long: a process that is frozen in the middle of one would keep its locks
-    from all others.
+    `reads`: its transactions only read (see `reading`). `idle_timeout_seconds`: PostgreSQL ends a transaction
+    that gets no statement for so long, so that a frozen process does not keep its locks.
     """
     if url.get_backend_name() == "postgresql":
         engine = create_engine(
@@ -117,15 +121,15 @@ def open_engine(url: URL, *, idle_timeout_seconds: float | None = None, reads: b
             hide_parameters=True,
             connect_args=POSTGRESQL_TIMEOUTS,
         )
-        # Many rows in one INSERT. The driver would send one for each, in a pipeline, after which PostgreSQL
-        # does not count how long a transaction is silent: a frozen process would keep its locks.
+        # Send many rows in one INSERT. The driver would pipeline one INSERT per row, and PostgreSQL does not
+        # apply the idle timeout after a pipeline: a frozen process would keep its locks.
         engine.dialect.use_insertmanyvalues_wo_returning = True
         event.listen(engine, "handle_error", _disconnect_read_only)
         if idle_timeout_seconds is not None:
             event.listen(engine, "connect", partial(_set_idle_timeout, idle_timeout_seconds))
         return engine
     Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
-    # Parameters are whole messages, hashes and sealed keys: they do not belong in a log.
+    # Parameters are whole messages, hashes and encrypted keys: keep them out of logs.
     engine = create_engine(url, pool_size=READERS + 2, max_overflow=READERS, hide_parameters=True)
     _use_driver_transactions(engine.dialect, "BEGIN" if reads else "BEGIN IMMEDIATE")
     event.listen(engine, "connect", _only_read if reads else _prepare_sqlite)
@@ -133,9 +137,9 @@ def open_engine(url: URL, *, idle_timeout_seconds: float | None = None, reads: b
 
 
 def reading(engine: Engine) -> Engine:
-    """An engine of the same database for transactions that only read, each of one state of it.
+    """An engine of the same database for read-only transactions, each with a consistent snapshot.
 
-    On SQLite it is another, with connections of its own, to be disposed of like the first.
+    On SQLite it is a second engine with its own connections; the caller disposes of it like the first.
     """
     if engine.dialect.name == "sqlite":
         return open_engine(engine.url, reads=True)
@@ -155,7 +159,7 @@ def _set_idle_timeout(seconds: float, connection: Any, _record: Any) -> None:
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
     connection.isolation_level = None
-    # SQLite's own `lower` knows no letters but those of English.
+    # SQLite's own `lower` handles only ASCII letters.
     connection.create_function(CASEFOLD_FUNCTION, 1, _casefold, deterministic=True)
     for pragma in (
         "journal_mode=WAL",
@@ -173,10 +177,10 @@ def _only_read(connection: sqlite3.Connection, record: Any) -> None:
 
 
 def _use_driver_transactions(dialect: Any, begin: str) -> None:
-    """BEGIN and savepoints straight to the driver.
+    """Sends BEGIN and savepoints straight to the driver.
 
-    Made as statements, savepoints are a third of a write in a group; and a listener for "begin" would make
-    each statement look for listeners of its own.
+    As SQLAlchemy statements, savepoints take a third of the time of a grouped write, and a listener for
+    "begin" would make each statement look for listeners.
     """
 
     def do_begin(connection: Any) -> None:
@@ -195,10 +199,10 @@ def _savepoint(connection: Connection, name: str) -> None:
     _execute_savepoint(connection, "SAVEPOINT", len(open_))
 
 
-def _leave_savepoint(statement: str, kept: int, connection: Connection, name: str) -> None:
+def _leave_savepoint(statement: str, keep_count: int, connection: Connection, name: str) -> None:
     open_: list[str] = connection.info[SAVEPOINTS]
     depth = open_.index(name) + 1
-    del open_[depth - 1 + kept :]
+    del open_[depth - 1 + keep_count :]
     _execute_savepoint(connection, statement, depth)
 
 
@@ -212,7 +216,7 @@ def _casefold(text: str | None) -> str | None:
 
 
 class Store:
-    """Runs work against the database. One per process; `on_write` is told the seconds that writes took."""
+    """Runs work against the database. One per process. `on_write` gets the seconds that each write took."""
 
     def __init__(self, engine: Engine, *, on_write: Callable[[float], None] | None = None) -> None:
         self.engine = engine
@@ -222,58 +226,60 @@ class Store:
         self._connections = ThreadConnections(self.reading) if self.is_sqlite else None
         self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="store")
         self.external_sessions = threading.BoundedSemaphore(MAX_EXTERNAL_SESSIONS)
-        """Whoever runs what may take long, in threads that are not the store's, takes a place first."""
+        """Limits long-running work on external threads: acquire it before such work."""
         self._priority_threads = ThreadPoolExecutor(1, thread_name_prefix="store-first")
         self._writer = GroupWriter(engine) if self.is_sqlite else None
 
     async def read(self, work: Work[T]) -> T:
-        """`work(session)` in a read transaction. Do not write in it."""
+        """Runs `work(session)` in a read transaction. It must not write."""
         return await self.read_rows(partial(in_session, work))
 
     async def write(self, work: Work[T]) -> T:
-        """`work(session)` in a write transaction; returns once it is on disk. An exception undoes it alone.
+        """Runs `work(session)` in a write transaction and returns once it is on disk. An exception rolls back
+        this work only.
 
-        Cancelling the caller does not stop the work: it commits or fails as it would have.
+        Cancelling the caller does not stop the work: it still commits or fails.
         """
         return await self._write(with_session, work)
 
     async def write_rows(self, work: RowWork[T]) -> T:
-        """`write` for work that needs no objects, only statements: without a Session it costs two thirds."""
+        """Like `write`, for work that uses only statements: without a Session it costs two thirds."""
         return await self._write(with_rows, work)
 
     async def first(self, work: RowWork[T]) -> T:
-        """`write_rows` past all that waits for a thread: for the little that shows that the process lives."""
+        """Like `write_rows`, but bypasses the thread queue: for the small writes that show that the process
+        is alive."""
         return await self._write(with_rows, work, self._priority_threads)
 
     async def _write(
-        self, form: WorkRunner, work: Callable[[Any], T], threads: ThreadPoolExecutor | None = None
+        self, runner: WorkRunner, work: Callable[[Any], T], threads: ThreadPoolExecutor | None = None
     ) -> T:
         started = time.perf_counter()
         if self._writer is None:
             loop = asyncio.get_running_loop()
-            pending = loop.run_in_executor(threads or self._threads, self._write_alone, form, work)
+            pending = loop.run_in_executor(threads or self._threads, self._write_alone, runner, work)
             value = await asyncio.shield(pending)
         else:
             waiter = LoopWaiter()
-            self._writer.submit(form, work, waiter)
+            self._writer.submit(runner, work, waiter)
             value = await waiter.future
         if self._on_write is not None:
             self._on_write(time.perf_counter() - started)
         return value
 
     async def read_rows(self, work: RowWork[T]) -> T:
-        """`read` for work that needs no objects, only statements: cheaper."""
+        """Like `read`, for work that uses only statements: cheaper."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._read_kept, work)
 
     def read_rows_now(self, work: RowWork[T]) -> T:
-        """`read_rows` for a caller that is in a thread of its own, which keeps no connection.
+        """Like `read_rows`, for a caller that runs in its own thread; it keeps no connection.
 
-        On PostgreSQL it is read a second time where the connection was lost in the middle.
+        On PostgreSQL it reads a second time if the connection was lost during the read.
         """
         return self._read_twice(work)
 
     def _read_kept(self, work: RowWork[T]) -> T:
-        """In one of the store's own threads: on SQLite each of these keeps its connection."""
+        """Runs in one of the store's threads; on SQLite each of them keeps its connection."""
         if self._connections is None:
             return self._read_twice(work)
         try:
@@ -285,7 +291,7 @@ class Store:
             raise
 
     def _read_twice(self, work: RowWork[T]) -> T:
-        """This process was frozen, or the database began anew: whoever asked only to read need not know."""
+        """Retries a read once after a lost connection: the process was frozen, or the database restarted."""
         try:
             with self.reading.begin() as connection:
                 return work(connection)
@@ -296,38 +302,38 @@ class Store:
             return work(connection)
 
     def read_now(self, work: Work[T]) -> T:
-        """`read` for a caller that is in a thread of its own."""
+        """Like `read`, for a caller that runs in its own thread."""
         return self.read_rows_now(partial(in_session, work))
 
     def write_now(self, work: Work[T]) -> T:
-        """`write` for a caller that is in a thread of its own."""
+        """Like `write`, for a caller that runs in its own thread."""
         return self._write_now(with_session, work)
 
     def write_rows_now(self, work: RowWork[T]) -> T:
-        """`write_rows` for a caller that is in a thread of its own."""
+        """Like `write_rows`, for a caller that runs in its own thread."""
         return self._write_now(with_rows, work)
 
-    def _write_now(self, form: WorkRunner, work: Callable[[Any], T]) -> T:
+    def _write_now(self, runner: WorkRunner, work: Callable[[Any], T]) -> T:
         if self._writer is None:
-            return self._write_alone(form, work)
+            return self._write_alone(runner, work)
         waiter = ThreadWaiter()
-        self._writer.submit(form, work, waiter)
+        self._writer.submit(runner, work, waiter)
         return cast("T", waiter.result())
 
-    def _write_alone(self, form: WorkRunner, work: Callable[[Any], T]) -> T:
+    def _write_alone(self, runner: WorkRunner, work: Callable[[Any], T]) -> T:
         try:
             with self.engine.begin() as connection:
-                return form(connection, work, own=False)
+                return runner(connection, work, in_savepoint=False)
         except InternalError as error:
             if getattr(error.orig, "sqlstate", None) not in (IDLE_TIMEOUT_CODE, READ_ONLY_CODE):
                 raise
-            # This process was frozen, or the database is another now: to whoever asked, it went away.
+            # The process was frozen, or another server took over: report a lost connection to the caller.
             raise OperationalError(
                 error.statement, error.params, cast("BaseException", error.orig)
             ) from error
 
     def close(self) -> None:
-        """Ends the threads after what they hold is done."""
+        """Finishes the queued work, then ends the threads and closes the connections."""
         if self._writer is not None:
             self._writer.close()
         self._threads.shutdown(wait=True)

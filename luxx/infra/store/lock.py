@@ -1,4 +1,4 @@
-"""One server per data directory and SQLite file: locks that the system frees however the process ends."""
+"""One server per data directory and SQLite file: file locks, freed when the process ends."""
 
 import fcntl
 import os
@@ -7,15 +7,15 @@ from pathlib import Path
 from luxx.errors import ConfigError
 
 NAME = "server.lock"
-"""Of the file in a data directory."""
+"""The lock file in a data directory."""
 
 
 class DataDirLock:
     """Held from `take` until `release` or the end of the process.
 
-    `database`: a SQLite file, which may be elsewhere, and then is another data directory's too by mistake.
-    There it may be that of the server whose data directory it is, which nobody may be then; or that of
-    several like this one, of which one may have it.
+    `database` is the SQLite file. If it is outside the data directory, another server may use it by mistake.
+    A shared lock on its directory excludes the server whose data directory that is; an exclusive lock on the
+    file excludes other servers that share it from outside.
     """
 
     def __init__(self, data_dir: Path, database: Path | None = None) -> None:
@@ -28,29 +28,29 @@ class DataDirLock:
         self._descriptors: list[int] = []
 
     def take(self) -> None:
-        """Raises ConfigError if another server holds one of them."""
-        for path, what, how in self._locks:
+        """Takes all locks. Raises ConfigError if another server holds one of them."""
+        for path, used_path, mode in self._locks:
             try:
-                self._descriptors.append(_lock_file(path, how))
+                self._descriptors.append(_lock_file(path, mode))
             except BlockingIOError as error:
                 self.release()
                 raise ConfigError(
-                    f"another Luxx server is using {what}; stop it, give this one another --data-dir and "
-                    "database, or use PostgreSQL to run several"
+                    f"another Luxx server is using {used_path}; stop it, give this one another "
+                    "--data-dir and database, or use PostgreSQL to run several"
                 ) from error
 
     def release(self) -> None:
-        """Frees the locks; harmless if they are not held."""
+        """Frees the locks; does nothing if none is held."""
         while self._descriptors:
             os.close(self._descriptors.pop())
 
 
-def _lock_file(path: Path, how: int) -> int:
-    """The descriptor that holds the lock. Raises BlockingIOError."""
+def _lock_file(path: Path, mode: int) -> int:
+    """Locks the file and returns its descriptor. Raises BlockingIOError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
         raise

@@ -1,4 +1,4 @@
-"""Changing a database, step by step, to this version's: the process that `store/upgrade.py` starts.
+"""Migrates a database to this version's schema: the process that `upgrade.py` starts.
 
 The steps are in `migrations/versions/`. A SQLite file is copied before it is changed.
 """
@@ -23,8 +23,7 @@ from luxx.infra.store.upgrade import LOCK, SCRIPTS, UpgradeResult, unknown_step_
 def migrate(engine: Engine, *, to: str | None = None) -> UpgradeResult:
     """Upgrades the database to the newest step, or an empty one to an older step.
 
-    Raises DatabaseFromFuture, with nothing changed, where the database knows steps that this version
-    does not.
+    Raises DatabaseTooNew, with nothing changed, if the database is at a step that this version does not know.
     """
     copy: Path | None = None
     settings = _settings()
@@ -52,13 +51,13 @@ def _settings() -> AlembicConfig:
 
 
 def _check_known(scripts: ScriptDirectory, current: str | None) -> None:
-    known = {script.revision for script in scripts.walk_revisions()}
-    if current is not None and current not in known:
+    known_steps = {script.revision for script in scripts.walk_revisions()}
+    if current is not None and current not in known_steps:
         raise unknown_step_error(current)
 
 
 def _copy(path: Path, step: str) -> Path:
-    """A whole copy beside the file, taken through SQLite so that what is in its WAL is in it."""
+    """Copies the file through SQLite, so that the copy includes the WAL, and returns the path of the copy."""
     target = path.with_name(f"{path.name}.before-upgrade-from-{step}")
     with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as source, sqlite3.connect(target) as copy:
         source.backup(copy)
@@ -69,7 +68,7 @@ def _copy(path: Path, step: str) -> Path:
 
 
 def main() -> None:
-    """`python -m luxx.infra.store.migrate [STEP]`: database URL on stdin, an Upgraded as JSON on stdout."""
+    """`python -m luxx.infra.store.migrate [STEP]`: database URL on stdin, JSON of UpgradeResult on stdout."""
     engine = open_engine(make_url(sys.stdin.read()))
     try:
         upgraded = migrate(engine, to=sys.argv[1] if len(sys.argv) > 1 else None)

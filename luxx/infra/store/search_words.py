@@ -1,8 +1,9 @@
-"""What of a message is searched, how it becomes words, and how a search is read. Pure: no database here.
+"""Which text of a message is searched, how it is split into words, and how a query is parsed. No database
+access.
 
-What was said and what is looked for go through the same `fold`, so they can only meet. Scripts that
-write without spaces are cut into pairs of characters: 机器学习 is 机器, 器学, 学习 and 习, and every
-part of it is found, whichever database searches.
+Indexed text and queries go through the same `fold`, so that they match. Text of scripts without spaces is
+split into pairs of characters: 机器学习 becomes 机器, 器学, 学习 and 习. So a search finds every
+part of it, on either database.
 """
 
 import re
@@ -16,27 +17,31 @@ import msgspec
 from luxx.wire.step import StepStatus, StepType
 
 MAX_WORDS = 16_000
-"""Of a longer text the beginning is searched. PostgreSQL counts no positions past this."""
+"""Only the first words of a longer text are indexed. PostgreSQL stores no positions beyond this number."""
 
 WORD_LENGTH = 64
 MAX_BYTES = 500_000
-"""PostgreSQL takes a megabyte, with what it adds to each word."""
+"""PostgreSQL takes at most a megabyte, including what it adds to each word."""
 
 MOST_PIECES = 16
-"""Words (or characters, where no spaces are) that must follow one another; more of them are two terms."""
+"""Maximum adjacent words (characters, in scripts without spaces) of one term; a longer phrase becomes several
+terms.
+"""
 
-MOST_TERMS = 40
-MOST_TRIES = 500
-"""Times that a term's beginning is looked at in one text."""
+MAX_TERMS = 40
+MAX_CANDIDATES = 500
+"""How many candidate positions of one term are tried in one text."""
 
 MAX_MATCH_LENGTH = 400
-"""Characters past a part's end that are looked at, so that what begins in it is seen whole."""
+"""How many characters past the end of a part are searched, so that a match that begins in the part is
+complete.
+"""
 
 UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uac00-\ud7a3\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
 )
-"""Thai to Khmer, kana, Han, Hangul: ranges of a regular expression's class."""
+"""Thai to Khmer, kana, Han, Hangul: ranges for the character class of a regular expression."""
 
 _PIECE = re.compile(f"[{UNSPACED}]+|[^\\s{UNSPACED}]+")
 _UNSPACED = re.compile(f"[{UNSPACED}]")
@@ -46,7 +51,7 @@ _LATIN_MARKS = range(0x300, 0x370)
 
 
 class SearchKind(StrEnum):
-    """What a hit is in: a conversation's title, or a message."""
+    """What a search hit is: a conversation's title, or a message."""
 
     CONVERSATION = "conversation"
     MESSAGE = "message"
@@ -63,7 +68,7 @@ class _Step(msgspec.Struct):
 
 
 class _StoredMessage(msgspec.Struct):
-    """What is read of a stored message of either role; all else is passed over unread."""
+    """The searched fields of a stored message of either role; the decoder skips all others."""
 
     text: str = ""
     attachments: list[_SearchedFile] = []
@@ -74,9 +79,10 @@ _stored = msgspec.json.Decoder(_StoredMessage)
 
 
 def searched_text(content: str) -> str:
-    """What is searched of a message's stored JSON: its text and its files' names.
+    """The searched text of a message's stored JSON: its text and the names of its files.
 
-    Of an answer that is its text steps, without what a crash cut and another completion said again.
+    For an answer: its text steps, without those that a crash interrupted, because another completion repeats
+    them.
     """
     stored = _stored.decode(content)
     text_steps = [
@@ -88,7 +94,7 @@ def searched_text(content: str) -> str:
 
 
 class _Fold(dict[int, str]):
-    """Each character's place in a search: its letter without case and accent, or a blank. Filled as met."""
+    """Maps each character to its letter without case and accent, or to a blank. Filled on demand."""
 
     def __missing__(self, code: int) -> str:
         self[code] = folded = _fold_character(chr(code))
@@ -110,17 +116,18 @@ _fold_table = _Fold()
 
 
 def composed(text: str) -> str:
-    """The text with every accent in its letter where there is one character for both."""
+    """The text with letter and accent combined into one character where Unicode has one."""
     return text if unicodedata.is_normalized("NFC", text) else unicodedata.normalize("NFC", text)
 
 
 def fold(text: str) -> str:
-    """Letters and digits without case and accents, all else blank. As long as `text`, place by place."""
+    """Keeps letters and digits without case and accents; all else becomes blank. Positions are those of
+    `text`."""
     return text.translate(_fold_table)
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text in their order, as the index holds them."""
+    """The words of a text in order, as the index stores them."""
     folded = fold(composed(text))
     if folded.isascii():
         words = folded.split(maxsplit=MAX_WORDS)[:MAX_WORDS]
@@ -138,16 +145,16 @@ def words_of(text: str) -> list[str]:
 
 
 def _words_of_piece(piece: str) -> list[str]:
-    """A spaced word as it is; of an unspaced run its pairs, and its last character alone."""
+    """A word of a spaced script as it is; of an unspaced run its pairs, and its last character alone."""
     if _UNSPACED.match(piece) is None:
         return [piece[:WORD_LENGTH]]
     return [*map(add, piece, piece[1:]), piece[-1]]
 
 
 def indexed(dialect: str, kind: SearchKind, user_id: int, conversation_id: str, text: str) -> str:
-    """The words of a text as the index's column takes them, after the words that say whose and where it is.
+    """The index column's value for a text: the words for its owner and conversation, then its own words.
 
-    PostgreSQL is given a tsvector: its own parser would cut the words once more, by rules of its own.
+    PostgreSQL gets a finished tsvector: its own parser would split the words again, by other rules.
     """
     words = [owner_word(kind, user_id), conversation_word(conversation_id), *words_of(text)]
     if dialect == "postgresql":
@@ -156,24 +163,24 @@ def indexed(dialect: str, kind: SearchKind, user_id: int, conversation_id: str, 
 
 
 def owner_word(kind: SearchKind, user_id: int) -> str:
-    """The word that all of a user's texts of a kind have in the index. No text has a `=` in its words."""
+    """The index word that all texts of a user and kind share. Words of texts never contain a `=`."""
     return f"{kind.value}={user_id}"
 
 
 def conversation_word(conversation_id: str) -> str:
-    """The word that all texts of a conversation have in the index."""
+    """The index word that all texts of a conversation share."""
     return f"in={conversation_id.replace('-', '')}"
 
 
 class Term(msgspec.Struct, frozen=True, kw_only=True):
-    """Words that must follow one another; the last of a prefix may go on. `pieces` are what was asked."""
+    """Words that must be adjacent. `is_prefix`: the last word may continue. `pieces`: words of the query."""
 
     words: tuple[str, ...]
     pieces: tuple[str, ...]
     is_prefix: bool = False
 
     def pattern(self) -> str:
-        """A regular expression that finds the term in folded text."""
+        """A regular expression that matches the term in folded text."""
         *before, last = self.pieces
         parts = [_pattern(piece) for piece in before]
         parts.append(_pattern(last, is_prefix=self.is_prefix))
@@ -188,34 +195,34 @@ def _pattern(piece: str, *, is_prefix: bool = False) -> str:
 
 
 def terms_of(query: str) -> list[Term]:
-    """What is asked for, all of which must be there: words, "phrases" in quotes, beginnings with a star*.
+    """The terms of a query, all of which must match: words, "phrases" in quotes, prefixes with a star*.
 
-    Anything else in the query is no more than a blank; a query of nothing but signs has no terms. A phrase
-    of more than `MOST_PIECES` is several, and past `MOST_TERMS` nothing more is asked for.
+    All other characters count as blanks, so a query without letters and digits has no terms. A phrase of more
+    than `MOST_PIECES` words becomes several terms; terms past `MAX_TERMS` are ignored.
     """
     terms: dict[Term, None] = {}
     for quoted, star, bare in _TERM.findall(composed(query)):
         groups = list(_groups(_PIECE.findall(fold(bare or quoted))))
-        for place, pieces_group in enumerate(groups, 1):
-            is_last = place == len(groups)
+        for position, pieces_group in enumerate(groups, 1):
+            is_last = position == len(groups)
             terms[_term(pieces_group, is_prefix=is_last and (bool(star) or bare.endswith("*")))] = None
-    return list(terms)[:MOST_TERMS]
+    return list(terms)[:MAX_TERMS]
 
 
 def _groups(pieces: list[str]) -> Iterator[tuple[str, ...]]:
-    """The pieces of a phrase, so many together as a term may have; a long unspaced run is cut as well."""
+    """Splits the pieces of a phrase into groups of at most MOST_PIECES; also splits long unspaced runs."""
     pieces_group: list[str] = []
     weight = 0
     for piece in pieces:
         is_run = _UNSPACED.match(piece) is not None
         for start in range(0, len(piece) if is_run else 1, MOST_PIECES):
             part = piece[start : start + MOST_PIECES] if is_run else piece
-            more = len(part) if is_run else 1
-            if weight + more > MOST_PIECES:
+            part_weight = len(part) if is_run else 1
+            if weight + part_weight > MOST_PIECES:
                 yield tuple(pieces_group)
                 pieces_group, weight = [], 0
             pieces_group.append(part)
-            weight += more
+            weight += part_weight
     if pieces_group:
         yield tuple(pieces_group)
 
@@ -225,25 +232,25 @@ def _term(pieces: tuple[str, ...], *, is_prefix: bool) -> Term:
     words = [word for piece in pieces[:-1] for word in _words_of_piece(piece)]
     ending = _words_of_piece(last)
     if _UNSPACED.match(last) is not None:
-        # In a text the run may go on: what stands alone at its end there is the first of a pair here.
+        # The run may continue in the text: the single last character is there the first of a pair.
         is_prefix = len(ending) == 1
         ending = ending[:-1] or ending
     return Term(words=(*words, *ending), pieces=pieces, is_prefix=is_prefix)
 
 
 class TermMatcher:
-    """Finds where terms stand in folded texts, at a price that no text and no term makes grow."""
+    """Finds terms in folded texts, with a bounded number of tries whatever the text and the terms."""
 
     def __init__(self, terms: list[Term]) -> None:
         self._terms = [(term.pieces[0], re.compile(term.pattern())) for term in terms]
         self._any = re.compile("|".join(f"(?:{term.pattern()})" for term in terms))
 
     def first(self, folded: str) -> int | None:
-        """Where the first of the terms begins; None also where each begins like too many other words."""
+        """The position of the first term; None if there is none, or none within MAX_CANDIDATES candidates."""
         end = len(folded)
         for piece, pattern in self._terms:
             at = folded.find(piece, 0, end)
-            for _ in range(MOST_TRIES):
+            for _ in range(MAX_CANDIDATES):
                 if at < 0:
                     break
                 if pattern.match(folded, at):
@@ -253,7 +260,7 @@ class TermMatcher:
         return end if end < len(folded) else None
 
     def between(self, folded: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Where terms begin in a part of it: start and end of each place, in order, apart."""
+        """Start and end of each match that begins between `start` and `end`, in order, without overlap."""
         for span in self._any.finditer(folded, start, end + MAX_MATCH_LENGTH):
             if span.start() >= end:
                 return

@@ -1,6 +1,6 @@
 """What every table shares: the declarative base with its naming convention, and column types.
 
-The tables themselves live with their features.
+The tables are in the `models.py` of their features.
 """
 
 from datetime import UTC, datetime
@@ -20,7 +20,7 @@ NAMING = {
 
 
 TEXT_LENGTH = len("2026-01-31 12:30:59.123456")
-"""Of a time on SQLite, which is text without a zone."""
+"""Length of a time on SQLite, which stores it as text without a zone."""
 
 
 class Base(DeclarativeBase):
@@ -46,7 +46,7 @@ class UtcDateTime(TypeDecorator[datetime]):
         return _in_utc(value).replace(tzinfo=None)
 
     def bind_processor(self, dialect: Dialect) -> Any:
-        """SQLite's own way to text takes ten times as long."""
+        """SQLite: SQLAlchemy's own conversion to text takes ten times as long."""
         return _text_of if dialect.name == "sqlite" else super().bind_processor(dialect)
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Any:
@@ -70,5 +70,5 @@ def _time_of(value: str | None) -> datetime | None:
 
 def _in_utc(value: datetime) -> datetime:
     if value.tzinfo is None:
-        raise ValueError("a time must carry its zone")
+        raise ValueError("a time must have a time zone")
     return value.astimezone(UTC)

@@ -1,8 +1,7 @@
-"""Which step a database is at, and bringing it to this version's in a process of its own.
+"""Reads the migration step of a database and upgrades it in a separate process.
 
-A process, because what knows how to change a database (Alembic) keeps 11 MB once it is loaded, and a
-server needs it for a second at most in its life: a start that finds the database where it should be
-loads nothing. The steps themselves are made by `store/migrate.py`.
+A separate process, because Alembic keeps 11 MB once it is loaded and a server needs it for at most a second:
+a start that finds the database at the newest step loads nothing. `migrate.py` runs the steps.
 """
 
 import subprocess
@@ -19,15 +18,15 @@ from luxx.infra.observe import redact
 SCRIPTS = Path(__file__).parent / "migrations"
 
 LOCK = 7_402_117
-"""The PostgreSQL advisory lock that lets one of several starting processes migrate."""
+"""The PostgreSQL advisory lock that lets only one of several starting processes migrate."""
 
 logger = structlog.get_logger()
 
 
 class UpgradeResult(msgspec.Struct):
-    """What the process says on stdout.
+    """What the process writes to stdout.
 
-    `refused` is the sentence of a DatabaseFromFuture, `failed` what a database said of a step.
+    `refused` is the message of a DatabaseTooNew, `failed` the database's error message for a step.
     """
 
     before: str | None = None
@@ -38,12 +37,12 @@ class UpgradeResult(msgspec.Struct):
 
 
 def upgrade_database(engine: Engine, *, to: str | None = None) -> str:
-    """Brings the database to the newest step, if it is not there, and returns the step's name.
+    """Upgrades the database to the newest step, unless it is there, and returns the step's name.
 
-    `to` is an older step to bring an empty database to, as a backup needs it that was made there.
+    `to` is an older step for an empty database: restoring a backup needs the step at which it was made.
 
-    Raises DatabaseFromFuture, with nothing changed, where the database knows steps that this version
-    does not, and UpgradeFailed, with nothing changed either, where a step failed.
+    Raises DatabaseTooNew if the database is at a step that this version does not know, and UpgradeFailed if a
+    step failed; both change nothing.
     """
     current = current_step(engine)
     steps = known_steps()
@@ -64,8 +63,8 @@ def upgrade_database(engine: Engine, *, to: str | None = None) -> str:
         raise DatabaseTooNew(upgraded.refused)
     if upgraded.failed is not None:
         raise UpgradeFailed(
-            f"the database could not be brought from step '{current or 'none'}' to '{target}' and is "
-            f"as it was: {redact(upgraded.failed)}"
+            f"the database could not be upgraded from step '{current or 'none'}' to '{target}' and is "
+            f"unchanged: {redact(upgraded.failed)}"
         )
     if upgraded.copy is not None:
         logger.info("database_copied", to=upgraded.copy)
@@ -84,7 +83,7 @@ def _read_output(process: "subprocess.CompletedProcess[bytes]") -> UpgradeResult
 
 
 def current_step(engine: Engine) -> str | None:
-    """The step that the database is at; None for an empty one."""
+    """The step that the database is at; None for an empty database."""
     with engine.connect() as connection:
         if not inspect(connection).has_table("alembic_version"):
             return None
@@ -92,7 +91,7 @@ def current_step(engine: Engine) -> str | None:
 
 
 def known_steps() -> list[str]:
-    """The steps that this version knows, the oldest first. A step's file begins with its name."""
+    """The steps that this version knows, oldest first. A step's file name begins with its name."""
     return sorted(path.stem.partition("_")[0] for path in (SCRIPTS / "versions").glob("[0-9]*_*.py"))
 
 

@@ -1,6 +1,6 @@
-"""How work is done on a SQLite connection: kept connections, and the one thread that commits in groups.
+"""How work runs on a SQLite connection: kept connections, and the thread that commits writes in groups.
 
-Which database there is, and who may ask it, is in `engine.py`.
+`engine.py` holds the choice of database and the public interface.
 """
 
 import asyncio
@@ -16,21 +16,21 @@ from sqlalchemy.exc import OperationalError, ResourceClosedError, SQLAlchemyErro
 from sqlalchemy.orm import Session
 
 WriteOutcome = tuple["Waiter", Any, BaseException | None]
-"""Who is answered, with what the work gave, or what it raised."""
+"""The waiter, the value that the work returned, and the exception that it raised."""
 
 
 class Waiter(Protocol):
-    """`loop` is where it is to be answered; None: in any thread."""
+    """Receives the outcome of a write. `loop`: the event loop that must call `resolve`; None: any thread."""
 
     loop: asyncio.AbstractEventLoop | None
 
-    def answer(self, value: Any, failure: BaseException | None) -> None:
-        """Once."""
+    def resolve(self, value: Any, failure: BaseException | None) -> None:
+        """Called once."""
         ...
 
 
 class ThreadWaiter:
-    """A thread that sleeps on a bare lock."""
+    """Lets a thread wait for the outcome, on a bare lock."""
 
     __slots__ = ("_failure", "_lock", "_value", "loop")
 
@@ -41,13 +41,13 @@ class ThreadWaiter:
         self._lock = threading.Lock()
         self._lock.acquire()
 
-    def answer(self, value: Any, failure: BaseException | None) -> None:
+    def resolve(self, value: Any, failure: BaseException | None) -> None:
         """See `Waiter`."""
         self._value, self._failure = value, failure
         self._lock.release()
 
     def result(self) -> Any:
-        """Sleeps until the answer is there; once. Raises what the work raised."""
+        """Waits for the outcome; call it once. Raises what the work raised."""
         self._lock.acquire()
         failure, self._failure = self._failure, None
         if failure is None:
@@ -55,12 +55,12 @@ class ThreadWaiter:
         try:
             raise failure
         finally:
-            # Its traceback knows this frame: a circle that would stay until the collector comes by.
+            # The traceback refers to this frame: a reference cycle that would live until the next gc.
             del failure
 
 
 class LoopWaiter:
-    """A coroutine of the running loop, which awaits `future`. Cancelled, it is not answered."""
+    """Lets a coroutine of the running loop await `future`. A cancelled future gets no outcome."""
 
     __slots__ = ("future", "loop")
 
@@ -68,7 +68,7 @@ class LoopWaiter:
         self.loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
 
-    def answer(self, value: Any, failure: BaseException | None) -> None:
+    def resolve(self, value: Any, failure: BaseException | None) -> None:
         """See `Waiter`."""
         if self.future.done():
             return
@@ -79,22 +79,22 @@ class LoopWaiter:
 
 
 def resolve_all(outcomes: list[WriteOutcome]) -> None:
-    """Answers each where it waits; a loop is woken once for all of its own."""
+    """Resolves each waiter in its loop or thread; each loop is woken only once."""
     by_loop: dict[asyncio.AbstractEventLoop, list[WriteOutcome]] = {}
     for waiter, value, failure in outcomes:
         if waiter.loop is None:
-            waiter.answer(value, failure)
+            waiter.resolve(value, failure)
         else:
             by_loop.setdefault(waiter.loop, []).append((waiter, value, failure))
     for loop, loop_outcomes in by_loop.items():
-        # A loop that has been closed: nobody waits any more.
+        # RuntimeError: the loop is closed, so nothing waits any more.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(_resolve_in_loop, loop_outcomes)
 
 
 def _resolve_in_loop(outcomes: list[WriteOutcome]) -> None:
     for waiter, value, failure in outcomes:
-        waiter.answer(value, failure)
+        waiter.resolve(value, failure)
 
 
 T = TypeVar("T")
@@ -102,25 +102,25 @@ Work = Callable[[Session], T]
 RowWork = Callable[[Connection], T]
 
 GROUP_LIMIT = 64
-"""Most writes in one commit, so that the first of them does not wait long."""
+"""Maximum writes per commit, so that the first of them does not wait long."""
 
 CLOSED = "the store is closed"
 
 ROWS = "luxx_rows"
-"""The savepoint of a write without a Session."""
+"""The name of the savepoint of a write without a Session."""
 
 
 class WorkRunner(Protocol):
-    """What a piece of work is given. `own`: in a savepoint of its own, else in the transaction as it is."""
+    """Runs work on a connection. `in_savepoint`: in its own savepoint, else in the current transaction."""
 
-    def __call__(self, connection: Connection, work: Callable[[Any], T], *, own: bool) -> T: ...
+    def __call__(self, connection: Connection, work: Callable[[Any], T], *, in_savepoint: bool) -> T: ...
 
 
 _QueuedWrite = tuple[WorkRunner, Callable[[Any], Any], Waiter]
 
 
 class ThreadConnections:
-    """One SQLite connection per thread, kept: taking one from the pool costs more than a query."""
+    """One kept SQLite connection per thread: taking one from the pool costs more than a query."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -136,7 +136,7 @@ class ThreadConnections:
         return connection
 
     def drop_if_broken(self, error: BaseException) -> None:
-        """After a failure of the database itself the next work begins with a new connection."""
+        """Drops the thread's connection after a failure of the database; the next work opens a new one."""
         connection: Connection | None = getattr(self._local, "connection", None)
         if connection is not None and isinstance(error, OperationalError | ResourceClosedError):
             self._local.connection = None
@@ -145,19 +145,19 @@ class ThreadConnections:
                 connection.close()
 
     def close(self) -> None:
-        """Closes all of them; no thread may be using one."""
+        """Closes all connections; no thread may be using one."""
         for connection in self._all:
             connection.close()
 
 
 def in_session(work: Work[T], connection: Connection) -> T:
-    """Work that only reads, with a Session in a transaction that somebody else begins and ends."""
+    """Runs work that only reads, with a Session in the caller's transaction."""
     with Session(connection, expire_on_commit=False, join_transaction_mode="rollback_only") as session:
         return work(session)
 
 
 class GroupWriter:
-    """The one thread that writes to SQLite: takes all that has queued, commits once, then answers."""
+    """The one thread that writes to SQLite: takes all queued work, commits once, then resolves waiters."""
 
     def __init__(self, engine: Engine) -> None:
         self._connections = ThreadConnections(engine)
@@ -166,11 +166,11 @@ class GroupWriter:
         self._closed = False
         self._thread.start()
 
-    def submit(self, form: WorkRunner, work: Callable[[Any], Any], waiter: Waiter) -> None:
-        """Has it done and `waiter` answered, once it is on disk. Raises RuntimeError after `close`."""
+    def submit(self, runner: WorkRunner, work: Callable[[Any], Any], waiter: Waiter) -> None:
+        """Queues the work and resolves `waiter` once it is on disk. Raises RuntimeError after `close`."""
         if self._closed:
             raise RuntimeError(CLOSED)
-        self._queue.put((form, work, waiter))
+        self._queue.put((runner, work, waiter))
 
     def close(self) -> None:
         self._closed = True
@@ -183,13 +183,14 @@ class GroupWriter:
             group, ends = self._take()
             if group:
                 self._commit(group)
-            # Else what it holds would live until the next write.
+            # Otherwise the group's objects would live until the next write.
             del group
         self._connections.close()
         self._reject_late()
 
     def _reject_late(self) -> None:
-        """Whoever put work in as the store was being closed is told, and does not wait for ever."""
+        """Fails the work that was queued while the store was closing, so that its caller does not wait for
+        ever."""
         with suppress(queue.Empty):
             while True:
                 rejected = self._queue.get_nowait()
@@ -215,22 +216,23 @@ class GroupWriter:
         try:
             connection = self._connections.current()
             with connection.begin():
-                for form, work, waiter in group:
-                    outcomes.append((waiter, *_run_one(connection, form, work, alone=len(group) == 1)))
+                is_only = len(group) == 1
+                for runner, work, waiter in group:
+                    outcomes.append((waiter, *_run_one(connection, runner, work, is_only_write=is_only)))
         except BaseException as error:
             failure: BaseException = error
             if isinstance(error, sqlite3.Error):
-                # Of a savepoint that went with its transaction: SQLite ends that itself on a full disk.
+                # The savepoint is gone with its transaction: SQLite itself rolls back on a full disk.
                 failure = OperationalError(None, None, error)
             self._connections.drop_if_broken(failure)
             outcomes = [(waiter, None, failure) for _form, _work, waiter in group]
         resolve_all(outcomes)
-        # An error's traceback knows this frame: else they would live until the collector comes by.
+        # An error's traceback refers to this frame: the outcomes would live until the next gc.
         outcomes.clear()
 
 
-def with_session(connection: Connection, work: Work[T], *, own: bool) -> T:
-    mode = "create_savepoint" if own else "rollback_only"
+def with_session(connection: Connection, work: Work[T], *, in_savepoint: bool) -> T:
+    mode = "create_savepoint" if in_savepoint else "rollback_only"
     with Session(connection, expire_on_commit=False, join_transaction_mode=mode) as session:
         try:
             value = work(session)
@@ -241,15 +243,15 @@ def with_session(connection: Connection, work: Work[T], *, own: bool) -> T:
         return value
 
 
-def with_rows(connection: Connection, work: RowWork[T], *, own: bool) -> T:
-    if not own:
+def with_rows(connection: Connection, work: RowWork[T], *, in_savepoint: bool) -> T:
+    if not in_savepoint:
         return work(connection)
     driver: Any = connection.connection.driver_connection
     driver.execute(f"SAVEPOINT {ROWS}")
     try:
         value = work(connection)
     except BaseException:
-        # A disk that is full has ended the whole transaction.
+        # On a full disk SQLite has ended the whole transaction.
         if driver.in_transaction:
             driver.execute(f"ROLLBACK TO {ROWS}")
             driver.execute(f"RELEASE {ROWS}")
@@ -259,13 +261,14 @@ def with_rows(connection: Connection, work: RowWork[T], *, own: bool) -> T:
 
 
 def _run_one(
-    connection: Connection, form: WorkRunner, work: Callable[[Any], Any], *, alone: bool
+    connection: Connection, runner: WorkRunner, work: Callable[[Any], Any], *, is_only_write: bool
 ) -> tuple[Any, BaseException | None]:
-    """One write of a group: alone it owns the transaction, else a savepoint keeps its failure to itself."""
+    """One write of a group. The only write of a group owns the transaction; others run in a savepoint, so
+    that a failure stays their own."""
     try:
-        return form(connection, work, own=not alone), None
+        return runner(connection, work, in_savepoint=not is_only_write), None
     except BaseException as error:
         driver: Any = connection.connection.driver_connection
-        if alone or not driver.in_transaction:
+        if is_only_write or not driver.in_transaction:
             raise
         return None, error

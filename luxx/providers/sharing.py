@@ -90,8 +90,8 @@ def transfer_shared_providers(session: Session, user_id: int, successor_id: int 
 def _check_shared(row: ProviderRow, *, is_admin: bool) -> None:
     if row.is_shared and not is_admin:
         raise NotAllowed(
-            f"provider '{row.name}' is shared with the tenant; only an administrator who owns it may change "
-            "it, and other administrators may disable it"
+            f"provider '{row.name}' is shared with the tenant; only its owner may change it, and only while "
+            "being an administrator; other administrators may disable it"
         )
 
 

@@ -33,7 +33,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    monkeypatch.setattr(local_files, "KNOWN", (TINY,))
+    monkeypatch.setattr(local_files, "KNOWN_MODELS", (TINY,))
     return folder
 
 

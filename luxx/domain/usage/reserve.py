@@ -180,14 +180,13 @@ def fit_call(call: Call, headrooms: Iterable[LimitHeadroom], *, may_wait: bool) 
     """Whether a call fits all headrooms (at least one), and with how many completion tokens."""
     headrooms = list(headrooms)
     narrowest = min(headrooms, key=lambda headroom: headroom.max_answer_tokens(call, without_others=True))
-    without_others = math.floor(min(call.answer, narrowest.max_answer_tokens(call, without_others=True)))
-    now = math.floor(
-        min(call.answer, *(room.max_answer_tokens(call, without_others=False) for room in headrooms))
-    )
-    least, usual = min(MIN_ANSWER_TOKENS, call.answer), min(PREFERRED_ANSWER_TOKENS, call.answer)
-    if without_others < least:
+    later = math.floor(min(call.answer, narrowest.max_answer_tokens(call, without_others=True)))
+    fitting = (headroom.max_answer_tokens(call, without_others=False) for headroom in headrooms)
+    now = math.floor(min(call.answer, *fitting))
+    least, preferred = min(MIN_ANSWER_TOKENS, call.answer), min(PREFERRED_ANSWER_TOKENS, call.answer)
+    if later < least:
         return ReserveResult(ReserveVerdict.NEVER, 0, narrowest)
-    if now >= (min(usual, without_others) if may_wait else least):
+    if now >= (min(preferred, later) if may_wait else least):
         return ReserveResult(ReserveVerdict.FITS, now, narrowest)
     return ReserveResult(ReserveVerdict.WAITS if may_wait else ReserveVerdict.NEVER, 0, narrowest)
 

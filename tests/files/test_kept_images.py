@@ -119,7 +119,7 @@ def test_the_newest_images_are_shown_within_the_budget(store: Store, monkeypatch
     first, _ = say(store, None, b"aa")
     leaf, _ = say(store, first, b"bbb", b"cc")
     assert shown(store, leaf) == [(), (b"bbb", b"cc")]
-    monkeypatch.setattr(images_module, "MOST_SHOWN", 1)
+    monkeypatch.setattr(images_module, "MAX_PROMPT_IMAGES", 1)
     assert shown(store, leaf) == [(), (b"bbb",)]
 
 

@@ -1,7 +1,7 @@
-"""What an adapter is: pure code that turns a request into a dialect's bytes and its stream into deltas.
+"""The adapter protocols: pure code that encodes a request in a dialect and parses its stream into deltas.
 
-No network here: `transport.py` sends and reads. A new dialect is one file with an `Adapter`
-and a row in `registry.py`; it must pass `tests/contracts/`.
+No network here: `transport.py` sends and reads. A new dialect needs a package with an `Adapter` and an
+entry in `registry.py`; it must pass `tests/contracts/`.
 """
 
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ from luxx.wire.tool import ToolSpec
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to send: a provider row with its key unsealed. Never logged, never encoded."""
+    """Where to send: the address of a provider and its decrypted key. Never logged, never encoded."""
 
     provider_id: int | None
     provider_type: str
@@ -27,7 +27,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One model call. `max_tokens` limits the answer; None leaves it to the provider."""
+    """One model call. `max_tokens` limits the completion; None leaves the limit to the provider."""
 
     model: str
     messages: list[PromptMessage]
@@ -39,7 +39,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UpstreamRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """An HTTP POST ready to send."""
+    """An HTTP request ready to send: a POST, or a GET if `body` is empty."""
 
     url: str
     headers: dict[str, str]
@@ -47,14 +47,14 @@ class UpstreamRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamParser(Protocol):
-    """Reads one response body, fed in pieces of any size. Not reusable."""
+    """Parses one response body, fed in pieces of any size. Not reusable."""
 
     def feed(self, piece: bytes) -> list[Delta]:
         """The deltas completed by this piece. Raises ProviderError for an error in the stream."""
         ...
 
     def close(self) -> list[Delta]:
-        """Call once at the end of the body. Raises Dropped if the answer is not whole."""
+        """Call once at the end of the body. Raises StreamInterrupted if the completion is incomplete."""
         ...
 
 
@@ -68,7 +68,7 @@ class Adapter(Protocol):
     def parser(self) -> StreamParser: ...
 
     def models_request(self, target: Target) -> UpstreamRequest:
-        """A GET (empty body) that lists models."""
+        """The GET request (empty body) that lists models."""
         ...
 
     def parse_models(self, body: bytes) -> list[str]: ...
@@ -81,7 +81,10 @@ _JSON = b"{["
 
 
 class RetainedBytes:
-    """Counts the events of which anything is kept: `keep` for each, however often, counts `coming` once."""
+    """Bounds the bytes of events that a parser keeps.
+
+    The parser sets `event_bytes` per event; `retain_event` counts them once, however often it is called.
+    """
 
     __slots__ = ("_bytes", "event_bytes")
 
@@ -90,19 +93,19 @@ class RetainedBytes:
         self._bytes = 0
 
     def retain_event(self) -> None:
-        """Something of the event at hand stays. Raises Garbled past the bound."""
+        """Counts the current event. Raises MalformedStream past the bound."""
         self._bytes += self.event_bytes
         self.event_bytes = 0
         if self._bytes > MAX_RETAINED_BYTES:
             raise MalformedStream(
-                f"The provider's answer holds more than {MAX_RETAINED_BYTES} bytes beside its text."
+                f"The provider's response contains more than {MAX_RETAINED_BYTES} bytes besides its text."
             )
 
 
 class FramingDetector:
-    """Tells by an answer's first byte how it is framed: `is_events` or `is_json`.
+    """Detects by the first byte whether a body is an event stream (`is_events`) or JSON (`is_json`).
 
-    Blanks before it are dropped. A JSON body begins with a brace or a bracket, which no event stream does.
+    It drops leading whitespace. A JSON body begins with a brace or a bracket; an event stream never does.
     """
 
     def __init__(self) -> None:
@@ -112,7 +115,7 @@ class FramingDetector:
         self._blank_bytes = 0
 
     def read(self, piece: bytes) -> bytes:
-        """What of the piece belongs to the answer. Raises Garbled for blanks past the bound."""
+        """The piece without leading whitespace. Raises MalformedStream for whitespace past the bound."""
         if self.is_events or self.is_json:
             return piece
         data = piece.lstrip()
@@ -123,16 +126,19 @@ class FramingDetector:
         self._blank_bytes += len(piece)
         if self._blank_bytes > MAX_BLANK_BYTES:
             raise MalformedStream(
-                f"The provider sent more than {MAX_BLANK_BYTES} blank bytes before its answer."
+                f"The provider sent more than {MAX_BLANK_BYTES} blank bytes before its response."
             )
         return b""
 
     def gather(self, piece: bytes) -> bytes:
-        """What of the piece belongs to an event stream; a JSON body is gathered in `body` instead."""
+        """The part of the piece that belongs to an event stream; a JSON body is collected in `body`.
+
+        Raises MalformedStream for a body past the bound.
+        """
         data = self.read(piece)
         if not self.is_json:
             return data
         self.body += data
         if len(self.body) > MAX_RETAINED_BYTES:
-            raise MalformedStream(f"The provider sent an answer of more than {MAX_RETAINED_BYTES} bytes.")
+            raise MalformedStream(f"The provider sent a response of more than {MAX_RETAINED_BYTES} bytes.")
         return b""

@@ -1,8 +1,8 @@
-"""Where a provider or an MCP server may live: base URLs read strictly, hosts public, private or forbidden.
+"""Which addresses providers and MCP servers may have: strict parsing of base URLs, and the address guard.
 
-A private address needs that exact `host:port` allowed; a metadata address is never reached. Decided
-when a row is saved and again at every connect, because a name may resolve to something else by then.
-What the spellings and the addresses mean is `network/hosts.py`'s, sending `transport.py`'s.
+A private address needs an exact `host:port` in the allowed hosts; metadata addresses are always forbidden.
+The guard checks when a row is saved and again at every connect, because a name may resolve to another
+address by then. `infra/network/hosts.py` classifies hosts and addresses.
 """
 
 import re
@@ -35,11 +35,11 @@ from luxx.providers.models import AllowedHostRow, AllowedHostView
 from luxx.providers.queries import add_allowed_host, record_host_changes
 
 CACHE_SECONDS = 5.0
-"""How long another process's change of the allowed hosts may go unseen here."""
+"""How long this process may miss another process's change of the allowed hosts."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A base URL in one canonical spelling, so that every parser after this one reads the same host."""
+    """A base URL in canonical form, so that every other parser reads the same host."""
 
     scheme: str
     host: str
@@ -58,7 +58,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_base_url(text: str) -> Endpoint:
-    """The endpoint written in `text`. Raises InvalidInput with a sentence saying what is wrong with it."""
+    """Parses a base URL. Raises InvalidInput, whose message says what is wrong."""
     if not text or len(text) > 500:
         raise InvalidInput(
             "base_url must be a URL of at most 500 characters, such as https://api.openai.com/v1"
@@ -92,7 +92,7 @@ def _reject_unsupported_parts(text: str, parts: SplitResult) -> None:
     if parts.port == 0:
         raise InvalidInput("base_url has port 0; a port is between 1 and 65535")
     if any(ord(letter) > 126 for letter in parts.path):
-        raise InvalidInput("the path of base_url must be plain ASCII; percent-encode what is not")
+        raise InvalidInput("the path of base_url must be plain ASCII; percent-encode other characters")
 
 
 def _host_part(netloc: str) -> str:
@@ -102,14 +102,14 @@ def _host_part(netloc: str) -> str:
 
 
 class CheckedBaseUrl(msgspec.Struct, frozen=True, kw_only=True):
-    """A base URL that may be saved. `newly_allowed` is the `host:port` that saving it allows, if any."""
+    """A base URL that may be saved. `newly_allowed`: the `host:port` to add to the allowed hosts, if any."""
 
     url: str
     newly_allowed: str | None = None
 
 
 class AddressGuard:
-    """Answers whether a server may be reached. `internal` lists the `host:port` that Luxx itself runs."""
+    """Decides whether Luxx may connect to a server. `internal` returns the `host:port` of Luxx's servers."""
 
     def __init__(
         self,
@@ -127,9 +127,9 @@ class AddressGuard:
         self._generation = 0
 
     async def check_base_url(self, caller: Caller, base_url: str) -> CheckedBaseUrl:
-        """The canonical URL to save. Raises InvalidInput, or NotAllowed for what the caller may not use.
+        """The canonical URL to save. Raises InvalidInput, or NotAllowed if the caller may not use it.
 
-        A name that cannot be resolved now passes: nothing is sent to it before `check_connect`.
+        A name that does not resolve passes: `check_connect` runs before anything is sent to it.
         """
         endpoint = parse_base_url(base_url)
         reach = reach_of_name(endpoint.host)
@@ -137,7 +137,8 @@ class AddressGuard:
             reach = max_reach(reach, await self._reach_resolved(endpoint))
         if reach is Reach.FORBIDDEN:
             raise NotAllowed(
-                f"{endpoint.host_port} is a metadata or link-local address; no server may be reached there",
+                f"{endpoint.host_port} is a metadata or link-local address, which is always forbidden; "
+                "use another address",
                 kind="address_forbidden",
             )
         if reach is not Reach.PRIVATE or await self.is_allowed(endpoint.host_port):
@@ -159,9 +160,9 @@ class AddressGuard:
         return max_reach(*(reach_of_address(address) for address in addresses))
 
     async def check_connect(self, host: str, port: int) -> list[str]:
-        """The addresses to connect to, and no others: connect to one of them, not to the name again.
+        """The allowed addresses of a host. Connect to one of them; do not resolve the name again.
 
-        Raises ProviderRefused for what is not allowed, Unreachable for a name that does not resolve.
+        Raises ProviderRefused if an address is not allowed, Unreachable if the name does not resolve.
         """
         try:
             checked_host = await check_host(host, port, self._resolve)
@@ -169,7 +170,7 @@ class AddressGuard:
             raise ProviderRefused(error.message, kind="address_forbidden") from error
         if checked_host.reach is Reach.FORBIDDEN:
             raise ProviderRefused(
-                f"{checked_host.host_port} is a metadata or link-local address and is never reached",
+                f"{checked_host.host_port} is a metadata or link-local address, which is always forbidden",
                 kind="address_forbidden",
             )
         if checked_host.reach is Reach.PRIVATE and not await self.is_allowed(checked_host.host_port):
@@ -180,17 +181,17 @@ class AddressGuard:
         return checked_host.addresses
 
     async def check_literal(self, host: str, port: int) -> None:
-        """What can be judged without resolving, so cheap that it can precede every request.
+        """Checks a host without resolving it, cheaply enough for every request. Raises ProviderRefused.
 
-        Needed beside a resolver that calls `check_connect`: addresses written as such never reach one.
+        A resolver that calls `check_connect` is not enough: it is not called for literal addresses.
         """
         if reach_of_name(_canonical_host(host)) not in (None, Reach.PUBLIC):
             await self.check_connect(host, port)
 
     async def is_allowed(self, host_port: str) -> bool:
-        """Whether this exact, canonical `host:port` is allowed although private.
+        """Whether this exact, canonical `host:port` is allowed although it is private.
 
-        Asked before every model call, so an answer is kept for REMEMBERED_SECONDS, or until `forget`.
+        Runs before every model call, so results are cached for CACHE_SECONDS, or until `clear_cache`.
         """
         if host_port in self.configured or host_port in self._internal():
             return True
@@ -207,13 +208,12 @@ class AddressGuard:
         return is_host_allowed
 
     def clear_cache(self) -> None:
-        """The allowed hosts have changed."""
         self._generation += 1
         self._allowed_cache.clear()
 
 
 def is_operator(caller: Caller) -> bool:
-    """Whether the caller may open the server to a private address: a tenant's own ADMIN may not."""
+    """Whether the caller may allow private addresses: an ADMIN of another tenant may not."""
     return caller.is_operator
 
 
@@ -225,7 +225,7 @@ def _canonical_host(host: str) -> str:
 
 
 async def list_allowed_hosts(store: Store, guard: AddressGuard, caller: Caller) -> list[AllowedHostView]:
-    """What the configuration allows, then what operators allowed, oldest first."""
+    """The configured hosts, then those that operators allowed, oldest first."""
     caller.require_operator()
     rows = await store.read(
         lambda session: list(session.scalars(select(AllowedHostRow).order_by(AllowedHostRow.created_at)))
@@ -239,7 +239,7 @@ async def list_allowed_hosts(store: Store, guard: AddressGuard, caller: Caller) 
 
 
 async def replace_allowed_hosts(store: Store, caller: Caller, hosts: Collection[str]) -> None:
-    """Makes `hosts` the whole of what operators allowed. Raises InvalidInput for what never may be."""
+    """Replaces the hosts that operators allowed. Raises InvalidInput for a forbidden address."""
     caller.require_operator()
     wanted: set[str] = set()
     for entry in hosts:

@@ -1,6 +1,6 @@
-"""One answer of a model while it is read: bytes become deltas, and what failed is tried again in time.
+"""The stream of one completion: reads the response body, parses it into deltas and retries failed attempts.
 
-Bytes are the body's, their meaning the parser's, when it is asked again is decided here.
+`body.py` reads the bytes, the adapter's parser interprets them, this module decides when to retry.
 """
 
 import asyncio
@@ -24,14 +24,14 @@ FIRST_DELAY_SECONDS = 0.5
 MAX_DELAY_SECONDS = 16.0
 
 SendRequest = Callable[[Callable[[], None]], Awaitable[tuple[StreamParser, ResponseBody]]]
-"""Sends the request once, and calls what it is given as soon as all of it is written; gives what reads the
-answer, and its body. Raises ProviderError."""
+"""Sends the request once and returns the parser and the response body. Its argument is called once the
+request is completely written. Raises ProviderError."""
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """A failed try that is followed by another; `attempt` is the number of the one to come, from 2.
+    """A failed attempt that is followed by another. `attempt` is the number of the next one, from 2.
 
-    `may_be_billed`: it was sent, and broke before the provider had said anything.
+    `may_be_billed`: the request was sent, and the connection failed before the provider returned anything.
     """
 
     attempt: int
@@ -41,17 +41,20 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RetrySchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """How often and when a failed try is followed by another; `sleep` and `rand` (0 to 1) are injected."""
+    """How often and when a failed attempt is retried. `sleep` and `rand` (0 to 1) are injected."""
 
     retries: int
     sleep: Callable[[float], Awaitable[None]]
     rand: Callable[[], float]
     on_retry: Callable[[Retry], Awaitable[None]]
     before_retry: Callable[[], Awaitable[None]]
-    """After the wait, before the request is sent again."""
+    """Called after the delay, before the request is sent again."""
 
     def delay(self, error: ProviderError, failed_attempts: int) -> float:
-        """Seconds to wait after `failed` tries before this one: doubling, or what the provider asks for."""
+        """Seconds to wait before the next attempt: exponential backoff, or the provider's `retry_after`.
+
+        `failed_attempts` counts the earlier failures, without `error`.
+        """
         backoff = min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2**failed_attempts)
         jittered = backoff * (0.5 + self.rand() / 2)
         if error.retry_after is None:
@@ -61,9 +64,10 @@ class RetrySchedule(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class EndAwareParser(Protocol):
-    """A parser whose dialect marks the end inside the body.
+    """A parser of a dialect that marks the end of the completion inside the body.
 
-    The body's own end is awaited for `rest_seconds` more: to keep the connection, and to read what follows.
+    After the mark, the body is read for at most `drain_seconds`: a body that is read to its end leaves the
+    connection reusable, and deltas may still follow the mark.
     """
 
     @property
@@ -74,9 +78,9 @@ class EndAwareParser(Protocol):
 
 
 class CompletionStream:
-    """Use: `async with client.answer(…) as answer: while deltas := await answer.read(): …`.
+    """Use: `async with client.answer(…) as stream: while deltas := await stream.read(): …`.
 
-    Leaving it closes the socket. Flat on purpose: it is passed through for every token.
+    Leaving the block closes the socket. `read` is one flat function because it runs for every token.
     """
 
     def __init__(self, send: SendRequest, secret: str, retry_schedule: RetrySchedule) -> None:
@@ -102,9 +106,9 @@ class CompletionStream:
         await self._close()
 
     async def read(self) -> list[Delta]:
-        """The deltas of the next network read that brought any; none once the answer has ended.
+        """The deltas of the next network read that completes any; an empty list at the end.
 
-        Retries what may help as long as nothing was given out; then raises ProviderError.
+        Retries a failed attempt as long as no delta was returned. Raises ProviderError.
         """
         while not self._is_finished:
             try:
@@ -131,18 +135,18 @@ class CompletionStream:
 
     @property
     def was_sent(self) -> bool:
-        """Whether the newest try's request has been written, so that a provider may work on it and bill it.
+        """Whether the request of the newest attempt is written, so that the provider may process and bill it.
 
-        False while a connection is made, and from a try's failure until the next one is sent.
+        False while connecting, and from the failure of an attempt until the next one is sent.
         """
         return self._failed_attempts in self._sent_attempts
 
     def may_be_billed(self, error: ProviderError) -> bool:
-        """Whether the provider may have worked for the try that failed: it did not refuse it."""
+        """Whether the provider may bill the failed attempt: it got the request and did not refuse it."""
         return self.was_sent and isinstance(error, StreamInterrupted | StreamStalled)
 
     async def _open(self) -> tuple[StreamParser, ResponseBody]:
-        # By number: what is written late for a try that has failed says nothing about the next.
+        # By number: a late callback of a failed attempt must not mark the next attempt as sent.
         parser, body = await self._send(partial(self._sent_attempts.add, self._failed_attempts))
         self._parser, self._body = parser, body
         self._end_aware_parser = parser if isinstance(parser, EndAwareParser) else None
@@ -154,13 +158,16 @@ class CompletionStream:
             self._is_drained = True
             if rest := await _drain(body, parser, end_aware_parser.drain_seconds):
                 return rest
-        self._parser = None  # It is closed once.
+        self._parser = None  # A parser is closed only once.
         deltas = parser.close()
         self._is_finished = True
         return deltas
 
     def _close_after_disconnect(self, connection_error: ProviderError) -> list[Delta]:
-        """The end of an answer whose connection broke after it was whole; else the break is raised."""
+        """The last deltas, if the completion was complete when the connection failed.
+
+        Raises `connection_error` otherwise.
+        """
         parser, self._parser = self._parser, None
         if parser is None:
             raise connection_error
@@ -172,7 +179,7 @@ class CompletionStream:
         return deltas
 
     async def _recover(self, error: ProviderError) -> None:
-        """Waits for the next try, or raises where there is none."""
+        """Waits for the next attempt. Raises `error` if there is none."""
         retry_schedule, failed_attempts = self._retry_schedule, self._failed_attempts
         delay = retry_schedule.delay(error, failed_attempts)
         if (
@@ -187,13 +194,13 @@ class CompletionStream:
         await self._close()
         self._failed_attempts = failed_attempts + 1
         self._waited_seconds += delay
-        attempt = Retry(
+        retry = Retry(
             attempt=failed_attempts + 2,
             delay_ms=round(delay * 1000),
             reason=error.message,
             may_be_billed=may_be_billed,
         )
-        await retry_schedule.on_retry(attempt)
+        await retry_schedule.on_retry(retry)
         await retry_schedule.sleep(delay)
         await retry_schedule.before_retry()
 

@@ -1,7 +1,7 @@
-"""An answer's body as it arrives from the network: pieces until the end, or an error that names what broke.
+"""The body of a provider's response, read in pieces; network errors become ProviderErrors.
 
-One of these is read for every token, so there is as little between it and the engine as there can be. What
-a piece means is the parsers'; how the answer was asked for is `transport.py`'s.
+Every token passes through `ResponseBody.read`, so it reads aiohttp's stream with no layer between.
+`transport.py` sends the request; the parsers interpret the pieces.
 """
 
 import asyncio
@@ -16,17 +16,16 @@ from luxx.errors import MalformedStream, ProviderError, StreamInterrupted, Strea
 from luxx.providers.failures import redact, truncate
 
 CHECKS_PER_TIMEOUT = 4
-"""How often within the idle time the watch looks: a silence is noticed at most a quarter of it late."""
+"""Idle checks per idle timeout: a stalled server is detected at most a quarter of the timeout late."""
 
 EMPTY_STREAM = httpx.ByteStream(b"")
 _RAW_RESPONSE_KEY = "luxx_answer"
 
 
 class RawResponseTransport(AiohttpTransport):
-    """The transport of httpx-aiohttp, which also tells where an answer's bytes arrive."""
+    """httpx-aiohttp's transport; it also puts aiohttp's response into the httpx response's extensions."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Sends; the answer's head has arrived."""
         response = await super().handle_async_request(request)
         raw_response = getattr(response.stream, "_aiohttp_response", None)
         if isinstance(raw_response, aiohttp.ClientResponse):
@@ -35,10 +34,9 @@ class RawResponseTransport(AiohttpTransport):
 
 
 class ResponseBody:
-    """The body of an open answer. Close it, whether it was read to its end or not: that frees the socket.
+    """The body of an open response. The caller must close it, even after the end: that frees the socket.
 
-    A server that is silent for `idle_seconds` while it is being read is Stalled. `secret` is kept out of
-    errors.
+    A read that gets no bytes for `idle_seconds` raises StreamStalled. `secret` is redacted from errors.
     """
 
     def __init__(self, response: httpx.Response, *, idle_seconds: float, secret: str) -> None:
@@ -56,18 +54,18 @@ class ResponseBody:
         raw_response = response.extensions.get(_RAW_RESPONSE_KEY)
         encoding = response.headers.get("content-encoding", "identity")
         if encoding == "identity" and isinstance(raw_response, aiohttp.ClientResponse):
-            # Past the iterators of two libraries, which cost more per piece than splitting and parsing it.
+            # The iterators of httpx and httpx-aiohttp cost more per piece than splitting and parsing it.
             self._content = raw_response.content
             self._raw_response = raw_response
             self._start_idle_timer(raw_response)
-            # What has the request in it need not be kept as long as the answer.
+            # The stream refers to the request, whose memory is not needed while the body is read.
             response.stream = EMPTY_STREAM
         else:
             self._response = response
             self._pieces = response.aiter_bytes()
 
     async def read(self) -> bytes:
-        """The next piece, empty at the end. Raises Dropped, Stalled, Garbled."""
+        """The next piece, empty at the end. Raises StreamInterrupted, StreamStalled, MalformedStream."""
         self._read_count += 1
         try:
             if self._content is not None:
@@ -81,7 +79,7 @@ class ResponseBody:
         return piece
 
     async def aclose(self) -> None:
-        """Ends it; what had not arrived yet is not awaited."""
+        """Closes the body without waiting for bytes that have not arrived."""
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
@@ -90,14 +88,14 @@ class ResponseBody:
             await self._raw_response.wait_for_close()
         if self._response is not None:
             await self._response.aclose()
-            # The two know each other: a circle that would stay until the collector comes by.
+            # Response and stream refer to each other; this breaks the cycle without the garbage collector.
             self._response.stream = EMPTY_STREAM
 
     def _start_idle_timer(self, raw_response: aiohttp.ClientResponse) -> None:
-        """Takes the engine's own read timeout off, which sets a timer anew for every piece."""
+        """Replaces aiohttp's read timeout, which sets a new timer for every piece."""
         connection = raw_response.connection
         if connection is None or connection.protocol is None:
-            return  # All of it has arrived.
+            return  # The whole body has arrived.
         connection.protocol.read_timeout = None
         self._schedule_idle_check()
 
@@ -107,7 +105,7 @@ class ResponseBody:
         )
 
     def _check_idle(self) -> None:
-        # An odd count: a read waits, and it is the one that waited at the last look.
+        # An odd count: a read is waiting. The same count as at the last check: it is the same read.
         self._silent_checks = (
             self._silent_checks + 1
             if self._read_count == self._last_read_count and self._last_read_count % 2
@@ -140,16 +138,16 @@ class ResponseBody:
             )
         if isinstance(error, httpx.DecodingError):
             detail = truncate(redact(str(error), self._secret))
-            return MalformedStream(f"The provider's answer cannot be decompressed: {detail}")
-        phase = "in the middle of its answer" if self._has_begun else "before its answer began"
+            return MalformedStream(f"The provider's response cannot be decompressed: {detail}")
+        phase = "in the middle of its response" if self._has_begun else "before its response began"
         return StreamInterrupted(f"The provider closed the connection {phase}.")
 
 
 def no_response_error(idle_seconds: float) -> StreamStalled:
-    """The error for a server that took the request and said nothing."""
-    return StreamStalled(f"The provider never started to answer ({idle_seconds:g} s).")
+    """The error for a server that accepts the request and sends no response."""
+    return StreamStalled(f"The provider did not start to respond within {idle_seconds:g} s.")
 
 
 def stalled_midway_error(idle_seconds: float) -> StreamStalled:
-    """The error for a server that stopped talking."""
-    return StreamStalled(f"The provider went silent in the middle of its answer ({idle_seconds:g} s).")
+    """The error for a server that stops sending in the middle of its response."""
+    return StreamStalled(f"The provider sent nothing for {idle_seconds:g} s in the middle of its response.")

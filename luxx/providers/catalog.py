@@ -1,7 +1,7 @@
-"""What is known of models by name: windows, abilities, prices. Which provider serves them is not here.
+"""The model catalog: context windows, capabilities and prices by model name, whichever provider serves it.
 
-Figures are what the vendors published on their own model and price pages at the end of 2025. A price
-that is not known is null, never 0. Open models have no price of their own: it depends on who serves them.
+The vendors published these figures on their model and price pages at the end of 2025. An unknown price is
+null, never 0. Open models have no price: it depends on who serves them.
 """
 
 import math
@@ -16,7 +16,7 @@ from luxx.wire.delta import Usage
 
 
 class CachePriceRatio(msgspec.Struct, frozen=True, kw_only=True):
-    """`read` and `write` times the input price is the price of a cached token."""
+    """The prices of cached tokens: `read` and `write` are multiples of the input price."""
 
     pattern: str
     read: float
@@ -33,7 +33,7 @@ CACHE_PRICE_RATIOS: tuple[CachePriceRatio, ...] = (
     CachePriceRatio(pattern="o3-pro*", read=1.0),
     CachePriceRatio(pattern="o[34]*", read=0.25),
     CachePriceRatio(pattern="deepseek-*", read=0.1),
-    # A cache that lives for five minutes, which is what Anthropic makes unless it is asked for another.
+    # A cache that lives for five minutes, Anthropic's default.
     CachePriceRatio(pattern="claude-*", read=0.1, write=1.25),
     CachePriceRatio(pattern="gemini-2.5-*", read=0.1),
     CachePriceRatio(pattern="gemini-2.0-*", read=0.25),
@@ -42,16 +42,16 @@ CACHE_PRICE_RATIOS: tuple[CachePriceRatio, ...] = (
 
 
 def cache_price_ratio(pattern: str) -> CachePriceRatio:
-    """The share for the models of a card; the first that fits wins."""
+    """The ratio for the models of a card; the first matching pattern wins."""
     return next((ratio for ratio in CACHE_PRICE_RATIOS if fnmatchcase(pattern, ratio.pattern)), NO_DISCOUNT)
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """`pattern` is matched against the lower-case name, without a vendor's prefix (`openai/…`) unless it has
-    one itself.
+    """`pattern` is matched against the lower-case name, without a vendor's prefix (`openai/…`) unless the
+    pattern has one.
 
-    Windows are in tokens, prices in US dollars per million tokens. A price for what is read from the
-    provider's cache, or put into it, is the input price where it is not given.
+    Windows are in tokens, prices in US dollars per million tokens. The prices of cache reads and writes
+    default to the input price.
     """
 
     pattern: str
@@ -68,11 +68,11 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def may_take_images(self) -> bool:
-        """A model nobody described may: its server says no if it does not."""
+        """True also for an unknown model: its server rejects images if it does not take them."""
         return self.images or self.pattern == "*"
 
     def cost(self, usage: Usage) -> float | None:
-        """What a completion cost in US dollars, None where the price is not known."""
+        """The cost of a completion in US dollars, None if the price is unknown."""
         if self.input_price is None or self.output_price is None:
             return None
         read = min(usage.cached_tokens, usage.prompt_tokens)
@@ -88,10 +88,10 @@ def _price_or_default(price: float | None, default: float) -> float:
 
 
 UNKNOWN = ModelCard(pattern="*", context_window=32_768, max_output=4_096)
-"""A model nobody described: most of today's take tools, and 32k is a window that few go below."""
+"""The card of an unknown model: most current models take tools, and few windows are below 32k."""
 
 EMBEDDED_CONTEXT = 8_192
-"""The window that the embedded model is started with, and the one SmolLM2 was trained for."""
+"""The context window of the embedded model, which SmolLM2 was trained for."""
 
 
 def _card(
@@ -119,7 +119,7 @@ def _card(
 
 
 BUILT_IN: tuple[ModelCard, ...] = (
-    # Too small to be trusted with tools, whoever serves them.
+    # Too small to use tools reliably.
     _card("smollm*", EMBEDDED_CONTEXT, 2_048, "structured"),
     _card("*[-:_]135m*", EMBEDDED_CONTEXT, 2_048, "structured"),
     _card("*[-:_]360m*", EMBEDDED_CONTEXT, 2_048, "structured"),
@@ -179,7 +179,7 @@ BUILT_IN: tuple[ModelCard, ...] = (
     _card("glm-4.6*", 200_000, 128_000, "tools thinking", (0.60, 2.20)),
     _card("glm-4.5", 128_000, 96_000, "tools thinking", (0.60, 2.20)),
     _card("glm-4*", 128_000, 4_096, "tools"),
-    # Open models; a local server may run them with less window than they were trained for.
+    # Open models; a local server may run them with a smaller window than they were trained for.
     _card("qwq*", 32_768, 8_192, "tools thinking"),
     _card("qwen*vl*", 32_768, 8_192, "tools images"),
     _card("qwen3*", 32_768, 8_192, "tools thinking"),
@@ -194,7 +194,7 @@ BUILT_IN: tuple[ModelCard, ...] = (
 
 
 class Catalog:
-    """Looks a model up by name; the first card whose pattern fits wins."""
+    """Looks up a model by name; the first card whose pattern matches wins."""
 
     def __init__(self, cards: Sequence[ModelCard] = BUILT_IN) -> None:
         self._cards = tuple(cards)
@@ -210,7 +210,7 @@ class Catalog:
 
 
 def configured_catalog(models: Sequence[ModelConfig]) -> Catalog:
-    """The operator's own cards, which are tried first, and the built-in ones."""
+    """The operator's configured cards, which take precedence, and the built-in ones."""
     return Catalog((*(_configured_card(model) for model in models), *BUILT_IN))
 
 
@@ -237,11 +237,11 @@ DEFAULT_MODELS = {
     "gemini": "gemini-2.5-flash",
     "glm": "glm-4.6",
 }
-"""The model a provider found at the first start begins with: able, and not the dearest."""
+"""The default model of a provider discovered at the first start: capable and not the most expensive."""
 
 
 def embedded_card(name: str) -> ModelCard:
-    """It costs nothing, and it gets no tools unless somebody asks for them, whichever file it runs."""
+    """The card of the embedded model, whichever file it runs: it is free and gets no tools by default."""
     return ModelCard(
         pattern=name.lower(),
         context_window=EMBEDDED_CONTEXT,
@@ -254,7 +254,6 @@ def embedded_card(name: str) -> ModelCard:
 
 
 def model_view(name: str, card: ModelCard) -> ModelView:
-    """What the card says of the model of this name."""
     return ModelView(
         name=name,
         is_known=card is not UNKNOWN,

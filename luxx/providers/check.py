@@ -1,4 +1,4 @@
-"""Testing a provider: a real question to its server, and what its answer says is wrong."""
+"""Checks a provider: sends real requests to its server and classifies what is wrong."""
 
 import asyncio
 import re
@@ -22,15 +22,15 @@ from luxx.wire.message import UserPrompt
 
 CHECK_SECONDS = 30.0
 CHECK_TOKENS = 256
-"""Enough for a model that thinks first; few write more to the question asked."""
+"""Enough for a model that thinks first; the prompt asks for one word."""
 
 _KEY_REFUSED = re.compile(r"api[ _]key (not valid|not found|expired)", re.IGNORECASE)
-"""What Google says of a wrong key, with a status that elsewhere means a wrong request."""
+"""Google's message for a wrong key; its status (400) means a wrong request elsewhere."""
 
 
 class ProviderCheck(msgspec.Struct, frozen=True, kw_only=True):
     """`kind` names what is wrong: wrong_key, wrong_url, wrong_model, unreachable, rate_limited, refused,
-    failed, or the kind of the error that kept the server from being asked at all.
+    failed, or the kind of the error that prevented the request.
     """
 
     ok: bool
@@ -41,7 +41,7 @@ class ProviderCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _CheckFailure(Exception):
-    """Ends a check with what is wrong."""
+    """Ends a check with the kind of the failure and its message."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -52,9 +52,9 @@ class _CheckFailure(Exception):
 async def check_provider(
     client: ModelClient, target: Target, model: str, *, seconds: float = CHECK_SECONDS
 ) -> ProviderCheck:
-    """Lists models, then asks for a tiny completion if a model is known; all in `seconds`.
+    """Lists models, then requests a short completion if `model` is given, within `seconds` in total.
 
-    Both, because some servers list models to anybody and some do not list them at all.
+    Both, because some servers list models without a key and some do not list them at all.
     """
     started = time.monotonic()
     models: list[str] | None = None
@@ -66,11 +66,8 @@ async def check_provider(
     except _CheckFailure as failure:
         return _result(started, models, failure)
     except TimeoutError:
-        return _result(
-            started,
-            models,
-            _CheckFailure("unreachable", f"no whole answer from {target.base_url} in {seconds:.0f} s"),
-        )
+        message = f"no complete response from {target.base_url} within {seconds:.0f} s"
+        return _result(started, models, _CheckFailure("unreachable", message))
     return _result(started, models, None)
 
 
@@ -103,7 +100,7 @@ async def _request_completion(client: ModelClient, target: Target, model: str, *
 
 
 def _classify_error(error: LuxxError, target: Target, *, model: str) -> _CheckFailure:
-    """What an error means to the one who set it up; `model` is given once the URL is known to be right."""
+    """The failure to report for an error. `model` is empty until a response has shown the URL to be right."""
     message = error.message.replace(target.api_key, "****") if target.api_key else error.message
     status = error.status if isinstance(error, ProviderError) else None
     if error.kind in ("private_address", "address_forbidden"):

@@ -1,6 +1,6 @@
-"""A model as the rest of the house sees it: send a request, get deltas, whole or as it comes.
+"""The model client: sends a completion request and returns its deltas, streamed or collected.
 
-Bytes are the transport's, dialects the adapters', tries and their waits `answer.py`'s.
+`transport.py` moves the bytes, the adapters translate the dialects, `answer.py` retries failed attempts.
 """
 
 import asyncio
@@ -33,11 +33,11 @@ from luxx.wire.tool import ToolCall
 MAX_MODEL_PAGES = 20
 MAX_RETRIES = 10
 MAX_COMPLETION_CHARACTERS = 100_000
-"""Of an answer that is gathered whole, what is no text counted as one: a few tokens were asked for."""
+"""The bound of a collected completion; a delta without text counts as one character."""
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole answer, for callers that do not stream."""
+    """A complete model response, for callers that do not stream."""
 
     text: str
     thinking: str
@@ -48,15 +48,15 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class PagedModelList(Protocol):
-    """An adapter whose servers list their models in pages."""
+    """An adapter whose servers return their model list in pages."""
 
     def next_models_request(self, target: Target, body: bytes) -> UpstreamRequest | None:
-        """The GET of the page after the one read as `body`; None after the last."""
+        """The GET request for the page that follows `body`; None after the last page."""
         ...
 
 
 class ModelClient:
-    """Shared by all runs; `sleep` and `rand` (0 to 1) are injected for the waits between tries."""
+    """Shared by all runs. `sleep` and `rand` (0 to 1) are injected; they set the delay between attempts."""
 
     def __init__(
         self,
@@ -81,18 +81,18 @@ class ModelClient:
         on_retry: Callable[[Retry], Awaitable[None]],
         before_retry: Callable[[], Awaitable[None]] | None = None,
     ) -> CompletionStream:
-        """The model's answer, to be read; nothing is sent before its first read.
+        """Returns the stream of a completion. The first `read()` sends the request.
 
-        `on_retry` is told of a failed try before the wait for the next, `on_again` when the wait is over.
+        `on_retry` is called after a failed attempt, before the delay; `before_retry` after the delay.
         """
         return self._open_stream(
             request, target, self._retry_schedule(self._retries, on_retry, before_retry or _do_nothing)
         )
 
     async def complete(self, request: CompletionRequest, target: Target) -> Completion:
-        """The whole answer of one try, without retries: what a test of a provider needs.
+        """Collects the completion of one attempt, without retries. Provider checks use it.
 
-        Raises ProviderError, for an answer without an end too.
+        Raises ProviderError, also if the response ends early.
         """
         remaining = MAX_COMPLETION_CHARACTERS
         text: list[str] = []
@@ -102,13 +102,13 @@ class ModelClient:
         finish = FinishReason.UNKNOWN
         async with self._open_stream(
             request, target, self._retry_schedule(0, _reject_retry, _do_nothing)
-        ) as answer:
-            while deltas := await answer.read():
+        ) as stream:
+            while deltas := await stream.read():
                 for delta in deltas:
                     remaining -= _size(delta)
                     if remaining < 0:
                         raise MalformedStream(
-                            f"The answer is longer than {MAX_COMPLETION_CHARACTERS:,} characters."
+                            f"The response is longer than {MAX_COMPLETION_CHARACTERS:,} characters."
                         )
                     match delta:
                         case TextDelta():
@@ -153,7 +153,7 @@ class ModelClient:
         )
 
     async def list_models(self, target: Target) -> list[str]:
-        """The names of the models the provider offers, of at most 20 pages. Raises ProviderError."""
+        """The names of the models that the provider offers, from at most 20 pages. Raises ProviderError."""
         adapter = self._adapters(target.provider_type)
         names: list[str] = []
         page_request: UpstreamRequest | None = adapter.models_request(target)
@@ -173,11 +173,11 @@ class ModelClient:
 
 
 async def _reject_retry(_retry: Retry) -> None:
-    raise AssertionError("a single try is never followed by another")
+    raise AssertionError("a retry was reported although retries are disabled")
 
 
 async def _do_nothing() -> None:
-    """For who need not know."""
+    pass
 
 
 def _size(delta: Delta) -> int:

@@ -1,7 +1,7 @@
-"""What the first start finds: keys in the environment, the `llm:` section, a loopback server, else our own.
+"""Provider discovery at the first start: environment keys, `llm:` section, loopback servers, embedded model.
 
-`discover` only reads what it is given; `probe_loopback` asks the network; `apply` writes rows, once, for
-a first user who has none.
+`discover` is pure, `probe_loopback` sends requests, `connect_discovered` writes rows for a first user who
+has no provider.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from luxx.wire.tool import CommandPermission
 PROBE_SECONDS = 0.7
 MAX_PROBE_BYTES = 1_000_000
 LOOPBACK_SERVERS = (("ollama", 11434), ("lm-studio", 1234), ("llama.cpp", 8080))
-"""OpenAI-compatible servers at the ports they use unless told otherwise."""
+"""OpenAI-compatible servers and their default ports."""
 
 ENVIRONMENT_KEYS = (
     (ProviderType.OPENAI, "OPENAI"),
@@ -46,7 +46,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """A server that answered on loopback, and the models it offers."""
+    """A server that responded on loopback, and its models."""
 
     name: str
     base_url: str
@@ -54,7 +54,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiscoveredProvider(msgspec.Struct, frozen=True, kw_only=True):
-    """A provider to be. `problem` says why it is not usable yet; empty if it is."""
+    """A provider that can be connected. `problem` says why it is not usable yet; empty if it is."""
 
     name: str
     provider_type: str
@@ -65,15 +65,16 @@ class DiscoveredProvider(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
 
     def __repr__(self) -> str:
-        return f"Found({self.name}, {self.provider_type}, {self.base_url}, from {self.source})"
+        return f"DiscoveredProvider({self.name}, {self.provider_type}, {self.base_url}, from {self.source})"
 
 
 def discover(
     environ: Mapping[str, str], config: Config, probes: Sequence[Probe], *, local_model: str = ""
 ) -> list[DiscoveredProvider]:
-    """What can be connected, the best first; the embedded model only where nothing else is usable.
+    """The providers that can be connected, in order of preference.
 
-    `local_model` is its name, empty where it cannot run.
+    The embedded model is included only if no other is usable. `local_model` is its name, empty if it cannot
+    run.
     """
     discovered = [
         provider for provider in (_from_environment(environ, *each) for each in ENVIRONMENT_KEYS) if provider
@@ -116,7 +117,7 @@ def _from_environment(
 
 
 def _from_config(llm: LlmConfig) -> DiscoveredProvider | None:
-    """The section counts if it has a key, or an address that needs none (loopback, private)."""
+    """The provider of the `llm:` section, if it has a key or a private address, which needs none."""
     provider_type = llm.provider or (ProviderType.OPENAI_COMPATIBLE if llm.api_url else "")
     base_url = llm.api_url or default_base_url(provider_type)
     if not provider_type or not (llm.api_key or _is_private(base_url)):
@@ -136,7 +137,7 @@ def _from_config(llm: LlmConfig) -> DiscoveredProvider | None:
 def _merge_configured(
     discovered: list[DiscoveredProvider], configured: DiscoveredProvider | None
 ) -> list[DiscoveredProvider]:
-    """The section of the config often names a key of the environment: then it is one provider, not two."""
+    """Adds the configured provider; it replaces a discovered one with the same type and key."""
     if configured is None:
         return discovered
     for index, provider in enumerate(discovered):
@@ -156,7 +157,7 @@ def _from_probe(probe: Probe) -> DiscoveredProvider:
         base_url=probe.base_url,
         source=f"a server at {probe.base_url}",
         default_model=chat_models[0] if chat_models else "",
-        problem="" if chat_models else "it offers no model to chat with; load one there",
+        problem="" if chat_models else "it offers no chat model; load one there",
     )
 
 
@@ -170,7 +171,7 @@ def _validate(discovered: DiscoveredProvider) -> DiscoveredProvider:
     except InvalidInput as error:
         return msgspec.structs.replace(discovered, problem=error.message)
     if not discovered.default_model:
-        return msgspec.structs.replace(discovered, problem="no model is named; set llm.model")
+        return msgspec.structs.replace(discovered, problem="no model is configured; set llm.model")
     return msgspec.structs.replace(discovered, base_url=endpoint.url)
 
 
@@ -194,7 +195,7 @@ def _is_private(base_url: str) -> bool:
 async def probe_loopback(
     servers: Sequence[tuple[str, int]] = LOOPBACK_SERVERS, *, except_ports: Collection[int] = ()
 ) -> list[Probe]:
-    """The servers that answer like one of ours would, asked all at once; `except_ports` are our own."""
+    """The loopback servers that list models like an OpenAI server. `except_ports` are Luxx's own ports."""
     async with httpx.AsyncClient(timeout=PROBE_SECONDS, trust_env=False) as client:
         pending = [_probe(client, name, port) for name, port in servers if port not in except_ports]
         return [probe for probe in await asyncio.gather(*pending) if probe is not None]
@@ -231,10 +232,10 @@ async def _probe(client: httpx.AsyncClient, name: str, port: int) -> Probe | Non
 async def connect_discovered(
     store: Store, vault: Vault, *, user_id: int, tenant_id: int, discovered: Sequence[DiscoveredProvider]
 ) -> list[int]:
-    """Makes shared providers of what is usable, the first of them the default; their ids.
+    """Inserts the usable providers as shared ones, the first as the default; returns their ids.
 
-    Does nothing once the user has a provider, so it may be called at every start. What it connects on a
-    private address is allowed by that: it was found by the operator's own start.
+    Does nothing if the user has a provider, so it may run at every start. Private addresses become allowed
+    hosts, because the operator's start discovered them.
     """
 
     def insert_discovered(session: Session) -> list[int]:
@@ -250,7 +251,7 @@ async def connect_discovered(
     try:
         ids = await store.write(insert_discovered)
     except IntegrityError:
-        # Another server of the same database started at the same moment and was first.
+        # Another process with the same database inserted them first.
         return []
     if ids or not any(not provider.problem for provider in discovered):
         for provider in discovered:
@@ -290,14 +291,14 @@ def _insert(
 
 
 def _allow_private_host(session: Session, discovered: DiscoveredProvider, user_id: int) -> None:
-    """Whoever runs the server chose this address: it is allowed, should it be or resolve to a private one."""
+    """Allows the host if it is private or may resolve to a private address: the operator chose it."""
     endpoint = _endpoint_of(discovered.base_url)
     if endpoint is None or reach_of_name(endpoint.host) not in (None, Reach.PRIVATE):
         return
     if discovered.base_url.startswith("https://") and discovered.base_url == default_base_url(
         discovered.provider_type
     ):
-        return  # a vendor's own address, which nobody chose
+        return  # The vendor's default address, which the operator did not choose.
     if session.get(AllowedHostRow, endpoint.host_port) is None:
         session.add(AllowedHostRow(host_port=endpoint.host_port, allowed_by=user_id, created_at=utc_now()))
 
@@ -305,15 +306,15 @@ def _allow_private_host(session: Session, discovered: DiscoveredProvider, user_i
 def _log_discovered(discovered: DiscoveredProvider) -> None:
     fields = {"name": discovered.name, "source": discovered.source, "base_url": discovered.base_url}
     if discovered.problem:
-        log.warning("provider_found_not_usable_yet", **fields, reason=discovered.problem)
+        log.warning("provider_discovered_unusable", **fields, reason=discovered.problem)
     else:
-        log.info("provider_found", **fields, model=discovered.default_model)
+        log.info("provider_discovered", **fields, model=discovered.default_model)
 
 
 async def connect_discovered_providers(
     store: Store, vault: Vault, environ: Mapping[str, str], config: Config, local: LocalModel
 ) -> None:
-    """Makes providers of what is found for the first operator, unless they have one already."""
+    """Discovers providers and connects them for the first operator, if they have none."""
     first_user = await store.read(_first_user)
     if first_user is None:
         return
@@ -326,13 +327,13 @@ async def connect_discovered_providers(
 
 
 async def has_local_provider(store: Store) -> bool:
-    """Whether anybody may call the embedded model, so that it is worth starting."""
+    """Whether an enabled provider uses the embedded model, so that it should be started."""
     wanted = select(ProviderRow.id).where(ProviderRow.provider_type == LOCAL, ProviderRow.enabled).limit(1)
     return await store.read(lambda session: session.scalar(wanted)) is not None
 
 
 def _first_user(session: Session) -> Row[int, int] | None:
-    """The oldest operator, if they have no provider yet: nobody else may get the operator's keys."""
+    """The oldest operator, if they have no provider: no other user may get the operator's keys."""
     operators = select(User.id, User.tenant_id).where(
         User.tenant_id == DEFAULT_TENANT_ID, User.permission_level == CommandPermission.ADMIN
     )

@@ -1,4 +1,4 @@
-"""What an upstream's error answer means: its body read, its class in the error tree, its secrets removed.
+"""Reads a provider's error response, maps it to a ProviderError and redacts secrets.
 
 Shared by the transport (HTTP errors) and the parsers (errors inside a stream). No network here.
 """
@@ -29,9 +29,9 @@ _SECRETS = re.compile(r"\b((sk|gsk|xai|pplx|rk|key)[-_]|AIza)[A-Za-z0-9_\-]{16,}
 
 
 class UpstreamError(msgspec.Struct, frozen=True, kw_only=True):
-    """An error as its server told it; `code` joins whatever codes and types it gave.
+    """An error as the server reported it; `code` joins all its codes and types.
 
-    `retry_after` is in seconds, where the body itself says when to try again.
+    `retry_after` is in seconds; None if the body has none.
     """
 
     message: str = ""
@@ -41,7 +41,7 @@ class UpstreamError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_error(value: object) -> UpstreamError:
-    """An error object of any of the shapes in the wild; `value` is decoded JSON or text."""
+    """Reads an error object of any vendor's shape; `value` is decoded JSON or text."""
     if isinstance(value, list):
         items = cast("list[object]", value)
         return read_error(items[0]) if items else UpstreamError()
@@ -69,7 +69,7 @@ def read_error(value: object) -> UpstreamError:
 
 
 def read_error_body(body: bytes) -> UpstreamError:
-    """The error in an HTTP error's body: JSON of any shape, else its text without markup."""
+    """The error in the body of an HTTP error: JSON of any shape, else the text without markup."""
     text = body.decode("utf-8", "replace").strip()
     try:
         return read_error(json.loads(text))
@@ -78,7 +78,7 @@ def read_error_body(body: bytes) -> UpstreamError:
 
 
 def as_provider_error(upstream_error: UpstreamError, *, retry_after: float | None = None) -> ProviderError:
-    """The error of the tree for what an upstream said; without a status its words decide."""
+    """The ProviderError for an upstream error; without a status, code and message decide."""
     status = upstream_error.status
     context = "in its stream" if status is None else f"with status {status}"
     reason = truncate(upstream_error.message) or truncate(upstream_error.code) or "no reason given"
@@ -92,7 +92,7 @@ def as_provider_error(upstream_error: UpstreamError, *, retry_after: float | Non
             f"The provider limits the rate of requests: {reason}",
             status=status,
             retry_after=upstream_error.retry_after if retry_after is None else retry_after,
-            # Google speaks of billing in every such message; a delay says that it is about the rate.
+            # Google mentions billing in every such message; a delay shows that the rate is the reason.
             retryable=upstream_error.retry_after is not None or not _OUT_OF_CREDIT.search(error_text),
         )
     if status is None:
@@ -110,7 +110,7 @@ def as_provider_error(upstream_error: UpstreamError, *, retry_after: float | Non
 
 
 def retry_after_seconds(value: str | None) -> float | None:
-    """A Retry-After header, given as seconds or as an HTTP date; None when absent or unreadable."""
+    """The seconds of a Retry-After header (seconds or an HTTP date); None if absent or invalid."""
     if not value:
         return None
     try:
@@ -124,12 +124,12 @@ def retry_after_seconds(value: str | None) -> float | None:
 
 
 def truncate(text: str) -> str:
-    """At most 500 characters, so that an upstream cannot fill our logs and events."""
+    """At most 500 characters, so that a provider cannot fill logs and events."""
     return text if len(text) <= MAX_MESSAGE_CHARS else text[: MAX_MESSAGE_CHARS - 1] + "…"
 
 
 def redact(text: str, secret: str) -> str:
-    """`text` without the key, in any spelling an upstream may echo, and without what looks like one."""
+    """`text` without the key, in any encoding that a provider may echo, and without similar strings."""
     if secret:
         for spelling in {secret, quote(secret, safe=""), json.dumps(secret)[1:-1]}:
             text = text.replace(spelling, "[redacted]")
@@ -144,7 +144,7 @@ def redact_error(error: ProviderError, secret: str) -> ProviderError:
 
 
 def _retry_delay(details: object) -> float | None:
-    """The delay in Google's `details`; None where the limit is a day's, for which no delay helps."""
+    """The delay in Google's `details`; None for a daily limit, where waiting does not help."""
     if not isinstance(details, list):
         return None
     items = [cast("dict[str, Any]", item) for item in cast("list[object]", details) if isinstance(item, dict)]

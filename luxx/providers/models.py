@@ -1,6 +1,6 @@
-"""Rows of model providers and of the private addresses that an administrator allowed.
+"""Tables and API structs of model providers and of allowed private hosts.
 
-What a row means to a run (its key unsealed, its model chosen) is `service.py`'s.
+`service.py` decrypts keys and chooses models.
 """
 
 import re
@@ -17,10 +17,10 @@ from luxx.wire.line import LINE, NAME, PASTED
 
 
 class ProviderRow(Base):
-    """`api_key` is sealed, empty where there is none. A user has at most one default.
+    """`api_key` is encrypted, empty if there is none. A user has at most one default.
 
-    `base_url` is empty for the embedded model: its address is known only while it runs. Ids are never
-    given twice, so that nothing which remembers a deleted provider can meet another one in its place.
+    `base_url` is empty for the embedded model, whose address exists only while it runs. Ids are never
+    reused, so that a stored id of a deleted provider cannot refer to another one.
     """
 
     __tablename__ = "llm_providers"
@@ -62,7 +62,7 @@ class ServerValueRow(Base):
 
 
 class AllowedHostRow(Base):
-    """A private `host:port` that may be reached; `allowed_by` is null once that user is gone."""
+    """A private `host:port` that Luxx may connect to; `allowed_by` is null after that user was deleted."""
 
     __tablename__ = "allowed_hosts"
 
@@ -81,7 +81,7 @@ HostPort = Annotated[str, Meta(min_length=3, max_length=300, pattern=LINE)]
 
 
 class NewProvider(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`base_url` may be left out for a type whose vendor has one."""
+    """`base_url` may be omitted for a type with a default base URL."""
 
     name: ProviderName
     provider_type: TypeName
@@ -98,7 +98,7 @@ class NewProvider(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class ProviderChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is left out stays. `api_key`: a new key, or empty or null to remove it."""
+    """Omitted fields do not change. `api_key`: a new key, or empty or null to remove the stored one."""
 
     name: ProviderName | UnsetType = UNSET
     provider_type: TypeName | UnsetType = UNSET
@@ -115,7 +115,9 @@ class ProviderChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class ProviderView(Struct, frozen=True, kw_only=True):
-    """`api_key` is `****` and at most its last four characters; empty if there is none or it is not yours."""
+    """`api_key` is `****` and at most its last four characters; empty if there is none or it is another
+    user's.
+    """
 
     id: int
     user_id: int
@@ -134,9 +136,9 @@ class ProviderView(Struct, frozen=True, kw_only=True):
 
 
 class ModelView(Struct, frozen=True, kw_only=True):
-    """What is known of a model by its name; where it is not (`is_known` false), what is assumed.
+    """The properties of a model, by its name; assumed ones if `is_known` is false.
 
-    Windows in tokens, prices in US dollars per million tokens, null where they are not known.
+    Windows are in tokens, prices in US dollars per million tokens, null if unknown.
     """
 
     name: str
@@ -154,14 +156,14 @@ class ModelView(Struct, frozen=True, kw_only=True):
 
 
 class UpstreamModels(Struct, frozen=True, kw_only=True):
-    """The names as the server gave them, and in the same order what is known of each."""
+    """The model names as the server lists them, and a card for each in the same order."""
 
     models: list[str]
     cards: list[ModelView]
 
 
 class AllowedHostView(Struct, frozen=True, kw_only=True):
-    """`source`: allowed by the configuration, or by an administrator and so to be changed here."""
+    """`source`: allowed by the configuration, or by an administrator, who can change it in the API."""
 
     host: str
     source: Literal["config", "admin"]
@@ -174,13 +176,13 @@ class AllowedHosts(Struct, frozen=True, kw_only=True):
 
 
 class NewAllowedHosts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole list; what is not in it is no longer allowed."""
+    """The complete list; hosts that are not in it are no longer allowed."""
 
     hosts: Annotated[list[HostPort], Meta(max_length=1000)]
 
 
 def validate_api_key(api_key: str) -> str:
-    """The key without surrounding blanks. Raises InvalidInput for one that no HTTP header can carry."""
+    """The key without surrounding whitespace. Raises InvalidInput if it cannot be sent in an HTTP header."""
     api_key = api_key.strip()
     if not re.fullmatch(r"[\x21-\x7e]*", api_key):
         raise InvalidInput("api_key must be plain ASCII without spaces or line breaks; copy it again")

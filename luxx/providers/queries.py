@@ -1,6 +1,6 @@
-"""What the database is asked about providers: who sees a row, which is the default, which hosts are allowed.
+"""Database queries on providers: visible rows, the default, allowed hosts, audit entries of changes.
 
-Who may change a shared row is `sharing.py`'s.
+`sharing.py` decides who may change a shared row.
 """
 
 from collections.abc import Callable, Set
@@ -31,7 +31,7 @@ _provider_for_update = _provider_by_id.with_for_update()
 _enabled_providers = (
     select(ProviderRow).where(_visible_provider, ProviderRow.enabled).order_by(ProviderRow.id)
 )
-"""Made once: every message that is sent asks them."""
+"""Built once: every message that a user sends runs these statements."""
 
 
 def visible_to(caller: Caller) -> ColumnElement[bool]:
@@ -44,7 +44,10 @@ def visible_to(caller: Caller) -> ColumnElement[bool]:
 def visible_row(
     session: Session, caller: Caller, provider_id: int, *, is_locked: bool = False
 ) -> ProviderRow:
-    """Locked for a write: two administrators may change it at once. Raises NotFound."""
+    """A row that the caller may see. Raises NotFound.
+
+    `is_locked` locks it for a write: two administrators may change it at the same time.
+    """
     row = None
     if 0 < provider_id <= MAX_ID:
         row = session.scalar(
@@ -57,7 +60,7 @@ def visible_row(
 
 
 def enabled_rows(session: Session, caller: Caller) -> list[ProviderRow]:
-    """Those that the caller may use and that are switched on, oldest first."""
+    """The enabled providers that the caller may use, oldest first."""
     return list(session.scalars(_enabled_providers, _caller_parameters(caller)))
 
 
@@ -72,7 +75,7 @@ def has_no_provider(session: Session, caller: Caller) -> bool:
 
 
 def set_default(session: Session, row: ProviderRow, is_default: bool) -> None:
-    """The others first: the database holds at most one default per user at every moment."""
+    """Raises Conflict. Clears other defaults first: the table allows one default per user at any time."""
     try:
         if is_default:
             session.execute(
@@ -83,23 +86,20 @@ def set_default(session: Session, row: ProviderRow, is_default: bool) -> None:
         row.is_default = is_default
         session.flush()
     except IntegrityError as error:
-        raise Conflict("another default was set at the same moment; try again") from error
+        raise Conflict("another default was set at the same time; try again") from error
 
 
 def apply_changes(row: ProviderRow, changes: ProviderChanges) -> None:
-    changed: dict[str, Any] = {
-        name: getattr(changes, name)
-        for name in ("name", "default_model", "max_tokens", "is_shared", "enabled")
-        if getattr(changes, name) is not UNSET
-    }
-    for name, value in changed.items():
-        setattr(row, name, value.strip() if isinstance(value, str) else value)
+    for name in ("name", "default_model", "max_tokens", "is_shared", "enabled"):
+        value: Any = getattr(changes, name)
+        if value is not UNSET:
+            setattr(row, name, value.strip() if isinstance(value, str) else value)
 
 
 def allow_host(session: Session, caller: Caller, host_port: str | None) -> None:
-    """Allows the private address that a provider was just given, if it was not allowed before.
+    """Allows the private address of a provider that is being saved, if it is not allowed yet.
 
-    Raises NotAllowed if the operator lost that right while the address was looked up.
+    Raises NotAllowed if the caller lost the operator right while the address was resolved.
     """
     if host_port is not None and session.get(AllowedHostRow, host_port) is None:
         check_still_admin(session, caller)
@@ -114,7 +114,7 @@ def add_allowed_host(session: Session, caller: Caller, host_port: str) -> None:
 def record_host_changes(
     session: Session, caller: Caller, *, added: Set[str] = frozenset(), removed: Set[str] = frozenset()
 ) -> None:
-    """The entry in the audit log for a change of the allowed hosts."""
+    """Adds the audit entry for a change of the allowed hosts."""
     if not added and not removed:
         return
     detail = Detail(added=sorted(added)[:MAX_NAMES], removed=sorted(removed)[:MAX_NAMES])
@@ -124,7 +124,7 @@ def record_host_changes(
 def record_provider_change(
     session: Session, caller: Caller, action: Action, row: ProviderRow, changes: ProviderChanges | None = None
 ) -> None:
-    """The entry in the audit log for a provider: which fields were given, not what they say."""
+    """Adds the audit entry for a provider, with the names of the changed fields but not their values."""
     changed: list[str] | UnsetType = UNSET
     if changes is not None:
         changed = [name for name in changes.__struct_fields__ if getattr(changes, name) is not UNSET]
@@ -143,9 +143,9 @@ def record_provider_change(
 def select_provider_row(
     session: Session, caller: Caller, provider_id: int | None, preferred_id: int | None
 ) -> ProviderRow:
-    """The row of `provider_id` where it is named, else the best of those that are usable.
+    """The row of `provider_id` if given, else the preferred one of the usable rows.
 
-    Raises NotFound or InvalidInput with what to do about it.
+    Raises NotFound or InvalidInput, whose message says what to do.
     """
     if provider_id is not None:
         return _enabled_row_by_id(session, caller, provider_id)
@@ -156,7 +156,7 @@ def _enabled_row_by_id(session: Session, caller: Caller, provider_id: int) -> Pr
     row = visible_row(session, caller, provider_id)
     if not row.enabled:
         raise InvalidInput(
-            f"provider '{row.name}' is switched off; enable it or choose another",
+            f"provider '{row.name}' is disabled; enable it or choose another",
             kind="provider_disabled",
         )
     adapter_for(row.provider_type)

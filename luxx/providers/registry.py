@@ -1,4 +1,4 @@
-"""Which dialect each type of provider speaks. A new dialect is one row here and one file beside it."""
+"""The dialect, adapter and default base URL of each provider type."""
 
 from enum import StrEnum
 from typing import assert_never
@@ -46,16 +46,16 @@ _BASE_URLS = {
 
 
 def dialect_of(provider_type: str) -> Dialect:
-    """Raises InvalidInput (`unknown_provider_type`) for a type that is not in the list."""
+    """Raises InvalidInput (`unknown_provider_type`)."""
     try:
-        known = ProviderType(provider_type)
+        parsed_type = ProviderType(provider_type)
     except ValueError as error:
         names = ", ".join(ProviderType)
         raise InvalidInput(
-            f"'{provider_type}' is no known type of provider; known are: {names}.",
+            f"'{provider_type}' is not a known provider type; known types: {names}.",
             kind="unknown_provider_type",
         ) from error
-    match known:
+    match parsed_type:
         case ProviderType.ANTHROPIC:
             return Dialect.ANTHROPIC
         case ProviderType.GEMINI:
@@ -79,5 +79,5 @@ def adapter_for(provider_type: str) -> Adapter:
 
 
 def default_base_url(provider_type: str) -> str:
-    """Where this type of provider is found unless told otherwise; empty for a type without a home."""
-    return {str(known): url for known, url in _BASE_URLS.items()}.get(provider_type, "")
+    """The vendor's address for this provider type; empty if the type has none."""
+    return {str(each): url for each, url in _BASE_URLS.items()}.get(provider_type, "")

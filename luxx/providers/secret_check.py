@@ -1,5 +1,4 @@
-"""Whether the secret key is the one that this database's provider keys are sealed with; after a change of it,
-what the previous keys still open is sealed with the new one."""
+"""Checks that the secret key matches the database, and re-encrypts provider keys after a key rotation."""
 
 import structlog
 from sqlalchemy import delete, select, update
@@ -17,21 +16,21 @@ logger = structlog.get_logger()
 
 
 def secret_key_problem(session: Session, vault: Vault) -> str | None:
-    """Why the secret key cannot be the right one, as a sentence."""
+    """Why the secret key does not match this database; None if it does."""
     stored = session.get(ServerValueRow, SECRET_CHECK)
-    # Before there was a check value, or after the loss was accepted, only the provider keys can tell.
+    # An old database, and one after `--forget-sealed-keys`, has no check value, only provider keys.
     sealed = _sealed_keys(session) if stored is None else [stored.value]
     if not sealed or any(vault.has_key_for(each) for each in sealed):
         return None
     return (
-        "app.secret_key is not the one that this database was used with, so stored provider keys cannot be "
-        "opened; set that one, or list it in app.previous_secret_keys to change to the new one; if it is "
-        "lost, delete what it sealed by `luxx migrate --forget-sealed-keys`"
+        "app.secret_key does not match this database, so stored provider keys cannot be decrypted; set the "
+        "previous key again, or list it in app.previous_secret_keys to rotate to the new one; if it is lost, "
+        "delete the encrypted keys with `luxx migrate --forget-sealed-keys`"
     )
 
 
 def check_and_reseal_keys(session: Session, vault: Vault) -> None:
-    """Checks the secret key and seals with it what was sealed with a previous one. Raises ConfigError."""
+    """Checks the secret key and re-encrypts what a previous key encrypted. Raises ConfigError."""
     problem = secret_key_problem(session, vault)
     if problem is not None:
         raise ConfigError(problem)
@@ -50,14 +49,14 @@ def check_and_reseal_keys(session: Session, vault: Vault) -> None:
             continue
         session.execute(update(ProviderRow).where(ProviderRow.id == row.id).values(api_key=resealed))
         resealed_count += 1
-    # Another server may do the same: its value is as good.
+    # Another process may write its own value at the same time, which is equally valid.
     session.merge(ServerValueRow(name=SECRET_CHECK, value=vault.seal(_CHECK_TEXT, identity=SECRET_CHECK)))
     if resealed_count or unreadable_count:
-        logger.info("provider_keys_sealed_anew", count=resealed_count, unknown=unreadable_count)
+        logger.info("provider_keys_resealed", count=resealed_count, unknown=unreadable_count)
 
 
 def delete_unreadable_keys(session: Session, vault: Vault) -> int:
-    """Deletes the provider keys that the secret key does not open; how many."""
+    """Deletes the provider keys that the secret key cannot decrypt; returns their number."""
     session.execute(delete(ServerValueRow).where(ServerValueRow.name == SECRET_CHECK))
     unreadable_ids = [
         row.id

@@ -1,7 +1,7 @@
-"""Providers as people manage them, and as a run gets one: `resolve` gives a target with its key unsealed.
+"""Provider management for users and provider selection for runs; `resolve` returns a target with its key.
 
-Keys go in and never come out. Who may change a shared one is `sharing.py`'s. Addresses are judged
-in `addresses.py`, adapters are `registry.py`'s.
+API views never contain a key. `sharing.py` decides who may change a shared provider, `addresses.py` checks
+addresses, `registry.py` has the adapters.
 """
 
 from collections.abc import Callable, Collection
@@ -52,18 +52,18 @@ LOCAL_START_SECONDS = 60.0
 
 
 class LocalEndpoint(Protocol):
-    """What the service needs of the embedded model."""
+    """The part of the embedded model that the service uses."""
 
     @property
     def model_name(self) -> str: ...
 
     async def ensure_ready(self, timeout: float) -> LocalAddress:
-        """Starts it where needed. Raises Unavailable with the reason."""
+        """Starts the model if it is not running. Raises Unavailable with the reason."""
         ...
 
 
 class ProviderChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """Which provider and model a run uses, within which limits."""
+    """The provider and model of a run, and their limits."""
 
     provider_id: int
     name: str
@@ -73,21 +73,21 @@ class ProviderChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProviderSelection(msgspec.Struct, frozen=True, kw_only=True):
-    """A choice with the row it came from, whose key is still sealed."""
+    """A choice with its row, whose key is still encrypted."""
 
     choice: ProviderChoice
     row: ProviderRow
 
 
 class ResolvedProvider(msgspec.Struct, frozen=True, kw_only=True):
-    """A choice, and where to send. `target` carries the key: never store it."""
+    """A choice and its target. `target` contains the key: never store it."""
 
     choice: ProviderChoice
     target: Target
 
 
 class ProviderService:
-    """`local` is None where the embedded model is switched off."""
+    """`local` is None if the embedded model is disabled."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class ProviderService:
         self._catalog = catalog or Catalog()
 
     async def list_page(self, caller: Caller, *, page: int, page_size: int) -> tuple[list[ProviderView], int]:
-        """Own providers and those shared in the tenant, newest first, and how many there are in all."""
+        """The caller's providers and those shared in the tenant, newest first, and their total number."""
 
         def work(session: Session) -> tuple[list[ProviderView], int]:
             total = session.scalar(select(func.count()).select_from(ProviderRow).where(visible_to(caller)))
@@ -163,14 +163,13 @@ class ProviderService:
         return await self._save(work)
 
     async def _save(self, work: Callable[[Session], ProviderView]) -> ProviderView:
-        """Saving may have allowed a host."""
         try:
             return await self._store.write(work)
         finally:
-            self._guard.clear_cache()
+            self._guard.clear_cache()  # Saving may have allowed a host.
 
     async def update(self, caller: Caller, provider_id: int, changes: ProviderChanges) -> ProviderView:
-        """A new base_url (or type) drops the stored key unless a new key comes with it."""
+        """A new base_url or type removes the stored key unless the changes have a new key."""
         current = await self._store.read(
             lambda session: row_to_change(session, caller, provider_id, changes, is_write=False)
         )
@@ -199,7 +198,7 @@ class ProviderService:
         return await self._save(work)
 
     async def delete(self, caller: Caller, provider_id: int) -> None:
-        """Conversations that used it stay, without a provider."""
+        """Conversations that used the provider stay, without a provider."""
 
         def work(session: Session) -> None:
             row = row_to_delete(session, caller, provider_id)
@@ -209,7 +208,7 @@ class ProviderService:
         await self._store.write(work)
 
     async def test(self, caller: Caller, provider_id: int) -> ProviderCheck:
-        """Really asks the server: its list of models, and the first piece of an answer."""
+        """Checks the provider with real requests: its model list, and a short completion."""
         row = await self._store.read(lambda session: visible_row(session, caller, provider_id))
         model = row.default_model or (
             self._local.model_name if self._local and row.provider_type == LOCAL else ""
@@ -235,10 +234,10 @@ class ProviderService:
         *,
         preferred_id: int | None = None,
     ) -> ProviderChoice:
-        """The provider for a run: the one named, else `preferred_id` (the user's setting), own default,
-        the tenant's shared default, any that is usable.
+        """The provider for a run: `provider_id` if given, else the first usable one of `preferred_id` (the
+        user's setting), the caller's default, the tenant's shared default, any other.
 
-        Raises NotFound or InvalidInput with what to do about it.
+        Raises NotFound or InvalidInput, whose message says what to do.
         """
         return self._choice(select_provider_row(session, caller, provider_id, preferred_id), model)
 
@@ -250,7 +249,7 @@ class ProviderService:
         *,
         preferred_id: int | None = None,
     ) -> ResolvedProvider:
-        """As `choose`, with where to send and the key. Raises also Unavailable."""
+        """Like `choose`, with the target and its key. Also raises Unavailable."""
         selection = await self._store.read(
             lambda session: self.select_provider(
                 session, caller, provider_id, model, preferred_id=preferred_id
@@ -267,12 +266,12 @@ class ProviderService:
         *,
         preferred_id: int | None = None,
     ) -> ProviderSelection:
-        """The first half of `resolve`, for who is in a transaction already."""
+        """The first half of `resolve`, for a caller that already has a transaction."""
         row = select_provider_row(session, caller, provider_id, preferred_id)
         return ProviderSelection(choice=self._choice(row, model), row=row)
 
     async def resolve_selection(self, selection: ProviderSelection) -> ResolvedProvider:
-        """The second half: starts the embedded model where it is the one. Raises Unavailable."""
+        """The second half of `resolve`: starts the embedded model if it is selected. Raises Unavailable."""
         return ResolvedProvider(choice=selection.choice, target=await self._target(selection.row))
 
     def _choice(self, row: ProviderRow, model: str | None) -> ProviderChoice:
@@ -296,11 +295,11 @@ class ProviderService:
         return embedded_card(model) if row.provider_type == LOCAL else self._catalog.find(model)
 
     async def allowed_hosts(self, caller: Caller) -> list[AllowedHostView]:
-        """What the configuration and administrators allow. Operators only."""
+        """The hosts that the configuration and administrators allow. Operators only."""
         return await list_allowed_hosts(self._store, self._guard, caller)
 
     async def set_allowed_hosts(self, caller: Caller, hosts: Collection[str]) -> list[AllowedHostView]:
-        """Replaces what administrators allowed; what the configuration allows stays. Operators only."""
+        """Replaces the hosts that administrators allowed; configured hosts stay. Operators only."""
         try:
             await replace_allowed_hosts(self._store, caller, hosts)
         finally:
@@ -317,7 +316,7 @@ class ProviderService:
 
     def _embedded(self) -> LocalEndpoint:
         if self._local is None:
-            raise Unavailable("the embedded model is switched off (local.enabled); choose another provider")
+            raise Unavailable("the embedded model is disabled (local.enabled); choose another provider")
         return self._local
 
     async def _check_base_url(
@@ -325,21 +324,23 @@ class ProviderService:
     ) -> tuple[str, str | None]:
         if provider_type == LOCAL:
             if base_url:
-                raise InvalidInput("the embedded model has no base_url: it is found while it runs")
+                raise InvalidInput(
+                    "the embedded model takes no base_url; its address is assigned when it starts"
+                )
             return "", None
         base_url = base_url or default_base_url(provider_type)
         if not base_url:
-            raise InvalidInput(f"base_url is needed for provider_type {provider_type}")
+            raise InvalidInput(f"provider_type {provider_type} needs a base_url")
         checked = await self._guard.check_base_url(caller, base_url)
         return checked.url, checked.newly_allowed
 
     def _change_key(self, row: ProviderRow, changes: ProviderChanges, *, is_url_changed: bool) -> None:
-        given = changes.api_key
-        if given is UNSET or (given and given == self._masked(row)):
+        new_key = changes.api_key
+        if new_key is UNSET or (new_key and new_key == self._masked(row)):
             if is_url_changed:
                 row.api_key = ""
             return
-        self._seal(row, validate_api_key(given or ""))
+        self._seal(row, validate_api_key(new_key or ""))
 
     def _seal(self, row: ProviderRow, api_key: str) -> None:
         row.api_key = self._vault.seal(api_key, identity=key_identity(row.id)) if api_key else ""
@@ -374,7 +375,7 @@ class ProviderService:
 
 
 def key_identity(provider_id: int) -> str:
-    """What a provider's sealed key is bound to."""
+    """The identity that a provider's encrypted key is bound to."""
     return f"llm_providers:{provider_id}:api_key"
 
 

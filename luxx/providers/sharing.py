@@ -1,7 +1,7 @@
-"""Who may change a provider that a tenant shares, and what becomes of it when its owner stops administering.
+"""Permissions for shared providers, and their transfer when the owner is no longer an administrator.
 
-A shared provider gets what the whole tenant says, so only who is an ADMIN at this moment, by the database,
-has a hand in it. Who sees a row is `queries.py`'s.
+A shared provider receives the prompts of the whole tenant, so only a user who is currently ADMIN in the
+database may change it. `queries.py` decides who sees a row.
 """
 
 from msgspec import UNSET, UnsetType
@@ -17,11 +17,12 @@ from luxx.providers.models import ProviderChanges, ProviderRow
 from luxx.providers.queries import visible_row
 
 ADMIN_EDITABLE_FIELDS = frozenset({"enabled", "is_shared"})
-"""What administrators change of each other's shared providers; the key and where it goes are the owner's."""
+"""The fields of another administrator's shared provider that an administrator may change. Only the owner may
+change the key and the address that it is sent to."""
 
 
 def check_sharing(is_shared: bool | UnsetType, *, is_admin: bool) -> None:
-    """Raises NotAllowed for who may not share with the tenant."""
+    """Raises NotAllowed if a user without the administrator right shares a provider."""
     if is_shared is True and not is_admin:
         raise NotAllowed("only an administrator may share a provider with the tenant")
 
@@ -29,9 +30,9 @@ def check_sharing(is_shared: bool | UnsetType, *, is_admin: bool) -> None:
 def row_to_change(
     session: Session, caller: Caller, provider_id: int, changes: ProviderChanges, *, is_write: bool
 ) -> ProviderRow:
-    """The row that these changes may be made to. Raises NotFound or NotAllowed.
+    """The row, if the caller may make these changes. Raises NotFound or NotAllowed.
 
-    Not `is_written`, it is a first look, outside a write transaction.
+    `is_write` is false for the check before the write transaction, which takes no lock.
     """
     is_admin = is_admin_now(session, caller) if is_write else caller.is_admin
     row = visible_row(session, caller, provider_id, is_locked=is_write)
@@ -39,11 +40,11 @@ def row_to_change(
     check_sharing(changes.is_shared, is_admin=is_admin)
     if row.user_id == caller.user_id:
         return row
-    given = {name for name in changes.__struct_fields__ if getattr(changes, name) is not UNSET}
-    if not given <= ADMIN_EDITABLE_FIELDS:
+    changed = {name for name in changes.__struct_fields__ if getattr(changes, name) is not UNSET}
+    if not changed <= ADMIN_EDITABLE_FIELDS:
         raise NotAllowed(
-            f"provider '{row.name}' is another administrator's; you may switch it off (enabled), "
-            "end its sharing (is_shared) or delete it"
+            f"provider '{row.name}' belongs to another administrator; you may only disable it (enabled), "
+            "stop sharing it (is_shared) or delete it"
         )
     return row
 
@@ -57,9 +58,9 @@ def row_to_delete(session: Session, caller: Caller, provider_id: int) -> Provide
 
 
 def transfer_shared_providers(session: Session, user_id: int, successor_id: int | None, actor: Actor) -> None:
-    """Gives the providers that a user shared to another of the tenant, who keeps the default they have.
+    """Transfers a user's shared providers to a successor, who keeps an existing default.
 
-    Without an heir they stay the user's and are shared no longer.
+    Without a successor they stay with the user and are no longer shared.
     """
     has_default = successor_id is not None and session.scalar(
         select(ProviderRow.id).where(ProviderRow.user_id == successor_id, ProviderRow.is_default)
@@ -89,23 +90,23 @@ def transfer_shared_providers(session: Session, user_id: int, successor_id: int 
 def _check_shared(row: ProviderRow, *, is_admin: bool) -> None:
     if row.is_shared and not is_admin:
         raise NotAllowed(
-            f"provider '{row.name}' is shared with the tenant; only its owner, while an administrator, "
-            "may change it, and administrators may switch it off"
+            f"provider '{row.name}' is shared with the tenant; only its owner may change it, and only while "
+            "being an administrator; other administrators may disable it"
         )
 
 
 def open_registration_warning(session: Session, auth: AuthConfig, limits: LimitsConfig) -> str | None:
-    """What strangers who register may take of shared providers, where no limit for all users bounds it."""
+    """A warning if anyone can register and use shared providers without a limit for all users, else None."""
     has_limit = limits.tokens_per_day or limits.cost_per_day
     shared = select(ProviderRow.id).where(ProviderRow.is_shared, ProviderRow.enabled).limit(1)
     if not auth.allow_registration or has_limit or session.scalar(shared) is None:
         return None
     level1 = auth.default_permission_level == 1 and limits.level1_tokens_per_day
     amount = f"{level1} tokens a day each" if level1 else "without a daily limit"
-    return f"anybody who reaches this server can register and use shared providers, {amount}"
+    return f"anyone who can connect to this server can register and use shared providers, {amount}"
 
 
 def has_no_daily_limit(auth: AuthConfig, limits: LimitsConfig) -> bool:
-    """Whether a user who registers has no daily limit at all on shared providers."""
+    """Whether a newly registered user has no daily limit on shared providers."""
     level1 = auth.default_permission_level == 1 and limits.level1_tokens_per_day
     return not (limits.tokens_per_day or limits.cost_per_day or level1)

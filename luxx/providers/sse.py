@@ -1,27 +1,26 @@
-"""Server-sent events: a byte stream of any framing, cut anywhere, into (event name, data) pairs.
+"""Server-sent events: splits a byte stream, cut anywhere, into (event name, data) pairs.
 
-No JSON, no network, no dialect: those are the parsers' and the transport's.
+No JSON, no dialect, no network: the parsers and the transport handle those.
 """
 
 from luxx.errors import MalformedStream
 
 MAX_EVENT_BYTES = 8 * 1024 * 1024
-"""More than any real event; a base64 image of a large model is about 3 MB."""
+"""More than any real event: a generated image in base64 is about 3 MB."""
 
 MAX_UNPARSED_BYTES = 64 * 1024
 
 SseEvent = tuple[bytes, bytes]
-"""The event's name (empty when not given) and its data, lines joined by a line feed."""
+"""The event's name (empty if not given) and its data, lines joined by a line feed."""
 
 _BOM = b"\xef\xbb\xbf"
 _LINE_FEED = 0x0A
 
 
 class SseSplitter:
-    """Feed it pieces in order; it gives each event once it is whole. Not reusable.
+    """Takes pieces in order and returns each event once it is complete. Not reusable.
 
-    `stray` keeps the first lines that are no field of the format: some servers break off
-    with a bare JSON error there.
+    `unparsed` has the first lines that are not SSE fields: some servers end a stream with a bare JSON error.
     """
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
@@ -36,7 +35,10 @@ class SseSplitter:
         return bytes(self._unparsed)
 
     def single_event(self, piece: bytes) -> bytes | None:
-        """The data of a piece that is one whole event without a name, as nearly all come; else feed it."""
+        """The data of a piece that is exactly one unnamed event, as nearly all are.
+
+        None for any other piece, which must then be fed.
+        """
         if (
             piece.startswith(b"data: ")
             and piece.find(b"\n") == len(piece) - 2
@@ -48,7 +50,7 @@ class SseSplitter:
         return None
 
     def feed(self, piece: bytes) -> list[SseEvent]:
-        """The events completed by this piece. Raises Garbled for an event past the size bound."""
+        """The events completed by this piece. Raises MalformedStream for an event past the size bound."""
         if self._after_cr or b"\r" in piece:
             piece = self._unify_line_ends(piece)
         buffer = self._buffer
@@ -62,7 +64,7 @@ class SseSplitter:
         if buffer:
             buffer += piece
             if buffer.find(b"\n\n", scanned_to) < 0:
-                # Only what is new was looked at: an event of many lines is not copied for each of them.
+                # Only the new bytes are scanned, so an event of many lines is not copied per line.
                 self._check_size()
                 return []
             blocks = bytes(buffer).split(b"\n\n")
@@ -82,7 +84,7 @@ class SseSplitter:
         return events
 
     def finish(self) -> list[SseEvent]:
-        """The last event when the stream ended without its blank line; it may have been cut."""
+        """The last event if the stream ended without a blank line; it may be truncated."""
         events: list[SseEvent] = []
         block = bytes(self._buffer)
         self._buffer.clear()

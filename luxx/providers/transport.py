@@ -1,7 +1,7 @@
-"""How bytes reach a provider and come back: one HTTP client for all, its timeouts, and its errors named.
+"""The HTTP client for all providers, with its timeouts; HTTP and network errors become ProviderErrors.
 
-httpx is the interface and aiohttp the engine, which costs a quarter of httpx's own (measured).
-No dialect and no retry here: those are the adapters' and the client's.
+httpx is the interface. aiohttp is the engine, because it costs a quarter of httpx's own (measured).
+The adapters handle dialects, `answer.py` retries.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from luxx.providers.failures import (
 
 
 class AddressRefused(OSError):
-    """Carries the guard's error through the connector, which knows only OSError."""
+    """Carries the guard's error through aiohttp's connector, which handles only OSError."""
 
     def __init__(self, reason: ProviderError) -> None:
         super().__init__(reason.message)
@@ -40,7 +40,7 @@ class AddressRefused(OSError):
 
 
 class GuardedResolver(AbstractResolver):
-    """For `aiohttp.TCPConnector(resolver=…)`; hosts that are addresses already never come here."""
+    """For `aiohttp.TCPConnector(resolver=…)`, which does not call it for hosts that are IP addresses."""
 
     def __init__(self, guard: AddressGuard) -> None:
         self._guard = guard
@@ -56,7 +56,7 @@ class GuardedResolver(AbstractResolver):
         return [result for result in results if family in (socket.AF_UNSPEC, result["family"])]
 
     async def close(self) -> None:
-        """Holds nothing."""
+        """Nothing to close."""
 
 
 def _result(host: str, port: int, address: str) -> ResolveResult:
@@ -82,10 +82,10 @@ _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 class Transport:
-    """One for the server's life, made and closed in the event loop that uses it.
+    """One per process, created and closed in the event loop that uses it.
 
-    Redirects are not followed, cookies not kept, TLS is verified. Proxies come from the environment.
-    With a `guard` it connects only to addresses that the guard lets through, whatever a name resolves to.
+    It follows no redirects, stores no cookies and verifies TLS. Proxies come from the environment.
+    With a `guard`, it connects only to addresses that the guard allows, whatever a name resolves to.
     """
 
     def __init__(self, config: ProvidersConfig, guard: AddressGuard | None = None) -> None:
@@ -105,7 +105,7 @@ class Transport:
                 connect=config.connect_timeout_seconds,
                 pool=config.connect_timeout_seconds,
             ),
-            # What one user's provider sets must not travel with another user's request.
+            # A cookie that one user's provider sets must not be sent with another user's request.
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
             headers={"user-agent": f"luxx/{__version__}", "accept-encoding": "identity"},
             follow_redirects=False,
@@ -118,16 +118,16 @@ class Transport:
     async def open(
         self, request: UpstreamRequest, *, secret: str, on_sent: Callable[[], None] | None = None
     ) -> ResponseBody:
-        """Sends; returns the answer's body once its head says that it is one. The caller closes it.
+        """Sends the request, waits for a successful head and returns the body, which the caller closes.
 
-        `on_sent` is called once a request with a body is written, which may be long before the head comes.
-        Raises ProviderError; `secret` is kept out of its message.
+        `on_sent` is called once a request with a body is written, which may be long before the head arrives.
+        Raises ProviderError; `secret` is redacted from its message.
         """
         response = await self._send(request, secret, on_sent)
         return ResponseBody(response, idle_seconds=self._idle_seconds, secret=secret)
 
     async def fetch(self, request: UpstreamRequest, *, secret: str) -> bytes:
-        """The whole body of a short answer. Raises ProviderError, Garbled past 16 MB."""
+        """The complete body of a short response. Raises ProviderError, MalformedStream past 16 MB."""
         response_body = await self.open(request, secret=secret)
         body = bytearray()
         try:
@@ -151,12 +151,12 @@ class Transport:
                 else request.headers,
                 content=_stream_body(request.body, on_sent) if request.body else None,
             )
-            # The engine's own read timeout starts when the request is written; a server that
-            # does not read it would hold us for good.
             if self._guard is not None:
                 await self._guard.check_literal(
                     http_request.url.host, http_request.url.port or _PORTS[http_request.url.scheme]
                 )
+            # aiohttp's read timeout starts once the request is written; without this one, a server that
+            # does not read the request would block forever.
             async with asyncio.timeout(self._start_seconds):
                 response = await self._client.send(http_request, stream=True)
         except TimeoutError as error:
@@ -164,7 +164,7 @@ class Transport:
         except httpx.InvalidURL as error:
             raise ProviderRefused("The provider's base_url is not a usable address.") from error
         except (httpx.HTTPError, aiohttp.ClientError, ValueError) as error:
-            # `from None`: the engine's errors carry the request, and with it the key.
+            # `from None`: aiohttp's errors refer to the request, which contains the key.
             raise self._connect_error(error, secret) from None
         try:
             await self._check(response, secret)
@@ -196,8 +196,7 @@ class Transport:
                 while len(body) < MAX_ERROR_BODY_BYTES and (piece := await response_body.read()):
                     body += piece
         except (TimeoutError, ProviderError):
-            # The status alone must do; half a body is still read for its message.
-            pass
+            pass  # The status is enough; a partial body may still have a message.
         finally:
             await response_body.aclose()
         upstream_error = read_error_body(body[:MAX_ERROR_BODY_BYTES])
@@ -222,24 +221,23 @@ class Transport:
             case aiohttp.ClientConnectorError() | aiohttp.ServerFingerprintMismatch():
                 return Unreachable(f"The provider cannot be reached: {detail}")
             case aiohttp.ClientHttpProxyError():
-                return Unreachable(f"The proxy refused the way to the provider: {detail}")
+                return Unreachable(f"The proxy refused the connection to the provider: {detail}")
             case aiohttp.ClientConnectionError():
-                return StreamInterrupted("The provider closed the connection before it answered.")
+                return StreamInterrupted("The provider closed the connection before it responded.")
             case aiohttp.InvalidURL():
                 return ProviderRefused("The provider's base_url is not a usable address.")
             case aiohttp.ClientResponseError():
-                return MalformedStream(
-                    f"The provider does not speak HTTP as it should: {truncate(redact(cause.message, secret))}"
-                )
+                detail = truncate(redact(cause.message, secret))
+                return MalformedStream(f"The provider sent an invalid HTTP response: {detail}")
             case _:
                 return Unreachable(f"The provider cannot be reached: {detail}")
 
 
 async def _stream_body(body: bytes, on_sent: Callable[[], None] | None) -> AsyncGenerator[bytes, None]:
-    # A long prompt in one write would hold the event loop for everybody else.
+    # Writing a long prompt at once would block the event loop.
     for at in range(0, len(body), SEND_BYTES):
         yield body[at : at + SEND_BYTES]
-    # The engine asks for the next piece when the connection stands and has taken the one before.
+    # aiohttp asks for the next piece only after the connection has accepted the previous one.
     if on_sent is not None:
         on_sent()
 
@@ -265,7 +263,7 @@ def _make_transport(proxy: str | None, resolver: AbstractResolver | None) -> Raw
 def _proxy_mounts(
     make_transport: Callable[[str | None], RawResponseTransport],
 ) -> dict[str, httpx.AsyncBaseTransport | None]:
-    """The environment's proxies; never for loopback, where a local model answers."""
+    """The proxies of the environment; never for loopback, where a local model listens."""
     proxies = getproxies()
     mounts: dict[str, httpx.AsyncBaseTransport | None] = {}
     for scheme in ("http", "https"):

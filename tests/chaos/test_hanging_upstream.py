@@ -68,7 +68,7 @@ def test_runs_on_a_hanging_upstream_fail_even_after_a_kill_and_others_do_not_wai
                 assert screen.done is not None
                 assert screen.done["status"] == "failed"
                 assert screen.error is not None
-                assert "silent" in screen.error["message"] or "never started" in screen.error["message"]
+                assert "sent nothing" in screen.error["message"] or "did not start" in screen.error["message"]
                 assert (await ann.run(screen.run_id))["status"] == "failed"
                 assert (await ann.answer_shown_by(conversation_id, screen))["status"] in ("partial", "failed")
             await well(ann, hanging[0])

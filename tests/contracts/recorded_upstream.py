@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from luxx.providers.scripted.dialects import WireBytes, write_stream
-from luxx.providers.scripted.requests import read_request
+from luxx.providers.scripted.requests import parse_request
 from luxx.providers.scripted.script import Text
 from luxx.providers.scripted.speakers import dialect_writer_for
 
@@ -69,7 +69,7 @@ class RecordedUpstream:
 
 
 def _an_end(path: str, body: bytes) -> bytes:
-    asked = read_request("POST", path, body)
+    asked = parse_request("POST", path, body)
     assert asked is not None, f"{path} is of no dialect"
     moves = write_stream(asked, [Text(text=END)], dialect_writer_for(asked, is_crlf=False))
     return b"".join(move.data for move in moves if isinstance(move, WireBytes))

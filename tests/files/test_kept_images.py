@@ -115,11 +115,11 @@ def test_without_images_no_query_is_made_for_any(store: Store) -> None:
 
 
 def test_the_newest_images_are_shown_within_the_budget(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images_module, "MOST_SHOWN_BYTES", 5)
+    monkeypatch.setattr(images_module, "MAX_PROMPT_IMAGE_BYTES", 5)
     first, _ = say(store, None, b"aa")
     leaf, _ = say(store, first, b"bbb", b"cc")
     assert shown(store, leaf) == [(), (b"bbb", b"cc")]
-    monkeypatch.setattr(images_module, "MOST_SHOWN", 1)
+    monkeypatch.setattr(images_module, "MAX_PROMPT_IMAGES", 1)
     assert shown(store, leaf) == [(), (b"bbb",)]
 
 

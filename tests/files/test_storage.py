@@ -192,6 +192,6 @@ def test_counting_leaves_no_descriptor_open(root: Path) -> None:
 
 
 def test_the_workspace_itself_can_be_neither_opened_nor_removed(workspace_files: WorkspaceFiles) -> None:
-    for act in (workspace_files.open_file, workspace_files.remove):
+    for act in (workspace_files.open_download, workspace_files.remove):
         with pytest.raises((NotFound, LuxxError)):
             act(".")

@@ -164,7 +164,7 @@ def test_the_quota_counts_what_others_than_uploads_put_there(anna: ApiClient, se
     put(anna, "fits", b"x" * 1000)
     failure = anna.bad("POST", "/files", 413, files={"file": ("one more", b"x")})
     assert failure["detail"]["kind"] == "quota_exceeded"
-    assert "0.0 are free" in failure["error"]
+    assert "0.0 of your 8 MiB are free" in failure["error"]
     assert on_disk(server, anna) == ["a", "fits"]
 
 

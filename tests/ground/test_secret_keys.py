@@ -64,7 +64,7 @@ def test_a_wrong_secret_key_is_found_and_a_changed_one_opens_what_the_last_one_s
 
         refused = luxx(tmp_path, SECOND, "serve")
         assert refused.returncode == 1
-        assert "app.secret_key is not the one that this database was used with" in refused.stderr
+        assert "app.secret_key does not match this database" in refused.stderr
         assert "Traceback" not in refused.stderr
         examined = luxx(tmp_path, SECOND, "doctor").stdout
         assert "BAD  secret key" in examined

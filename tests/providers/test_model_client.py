@@ -111,7 +111,7 @@ def test_stall_and_drop_before_the_first_delta_are_tried_again() -> None:
     called = asyncio.run(ask_scripted(stalled, dropped, ANSWER, retries=2, idle_timeout_seconds=0.2))
 
     assert called.text == "at last"
-    assert "never started" in called.retries[0].reason
+    assert "did not start" in called.retries[0].reason
     assert "closed the connection" in called.retries[1].reason
 
 
@@ -123,7 +123,7 @@ def test_try_that_never_starts_is_not_taken_for_the_failure_before_it() -> None:
 
     assert called.text == "at last"
     assert "overloaded" in called.retries[0].reason
-    assert "never started" in called.retries[1].reason
+    assert "did not start" in called.retries[1].reason
 
 
 def test_key_is_not_in_the_reason_of_a_retry() -> None:

@@ -84,16 +84,16 @@ def test_call_nobody_scripted_is_an_error_on_the_wire_and_in_the_check() -> None
             assert post(server, "/chat/completions", openai_body("yes")).status_code == 200
             response = post(server, "/chat/completions", openai_body("no"))
             assert response.status_code == 500
-            assert "No rule of the script answers" in response.json()["error"]["message"]
+            assert "The script has no rule" in response.json()["error"]["message"]
 
-    with pytest.raises(ScriptBroken, match=r"nobody scripted this call.*'no'"):
+    with pytest.raises(ScriptBroken, match=r"no rule for this call.*'no'"):
         serve()
 
 
 def test_rule_nobody_used_fails_the_check() -> None:
     server = ScriptedProvider(Script(rules=[Rule(name="greeting", reply=[Text(text="hi")])]))
 
-    with pytest.raises(ScriptBroken, match="nobody used this rule: greeting"):
+    with pytest.raises(ScriptBroken, match="unused rule: greeting"):
         server.check()
 
 
@@ -105,7 +105,7 @@ def test_rule_used_up_answers_no_more() -> None:
             assert post(server, "/chat/completions", openai_body()).status_code == 200
             assert post(server, "/chat/completions", openai_body()).status_code == 500
 
-    with pytest.raises(ScriptBroken, match="nobody scripted"):
+    with pytest.raises(ScriptBroken, match="no rule for this call"):
         serve()
 
 

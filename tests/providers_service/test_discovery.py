@@ -133,8 +133,8 @@ def test_first_start_connects_what_was_found_and_the_second_changes_nothing(
     run(work)
     out, err = capfd.readouterr()
     said = out + err
-    assert said.count("provider_found ") == 5
-    assert "provider_found_not_usable_yet" not in said
+    assert said.count("provider_discovered ") == 5
+    assert "provider_discovered_unusable" not in said
     assert KEY not in said
 
 

@@ -124,6 +124,6 @@ def test_a_server_that_only_counts_tokens_times_out(services: ProviderServices) 
         assert len(upstream.talks) == 2
         assert (check.ok, check.kind) == (False, "unreachable")
         assert isinstance(check.error, str)
-        assert "no whole answer" in check.error
+        assert "no complete response" in check.error
 
     run(work)

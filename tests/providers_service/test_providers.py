@@ -269,7 +269,7 @@ def test_unknown_type_and_missing_url_are_refused_with_what_to_write(services: P
         async with services.open() as service:
             with pytest.raises(InvalidInput, match="deepseek"):
                 await service.create(ANN, new(provider_type="nonsense"))
-            with pytest.raises(InvalidInput, match="base_url is needed"):
+            with pytest.raises(InvalidInput, match="needs a base_url"):
                 await service.create(ANN, new(base_url=""))
             with pytest.raises(InvalidInput, match="embedded"):
                 await service.create(ADMIN, new(provider_type="local"))
@@ -306,7 +306,7 @@ def test_run_gets_the_named_then_the_preferred_then_the_own_then_the_shared_prov
 
             await service.update(ANN, own.id, ProviderChanges(enabled=False))
             assert (await service.resolve(ANN)).choice.provider_id == shared.id
-            with pytest.raises(InvalidInput, match="switched off"):
+            with pytest.raises(InvalidInput, match="disabled"):
                 await service.resolve(ANN, own.id)
             await service.delete(ANN, own.id)
             with pytest.raises(NotFound):
@@ -343,7 +343,7 @@ def test_embedded_model_is_found_where_it_listens_now_and_gets_no_tools(services
             check = await service.test(ANN, found.choice.provider_id)
             assert (check.ok, check.error) == (False, "its file is gone")
         async with services.open() as service:
-            with pytest.raises(Unavailable, match="switched off"):
+            with pytest.raises(Unavailable, match="disabled"):
                 await service.resolve(ANN)
 
     run(work)

@@ -124,7 +124,7 @@ def test_a_self_registered_user_cannot_use_a_shared_provider_without_limit(tmp_p
             assert stranger.say(talk, "hello").is_success
             refused = stranger.say(talk, "again")
             assert refused.status_code == 429, refused.text
-            assert "today's 1000 tokens are used up" in refused.json()["error"]
+            assert "the daily limit of 1000 tokens is reached" in refused.json()["error"]
             # Who administers is not bound by it.
             again = admin.conversation()
             assert admin.say(again, "hello").is_success

@@ -1,6 +1,6 @@
-"""What an entry of the audit log says, and writing one in the transaction of the act that it tells of.
+"""Audit log entries: the table, writing an entry in the transaction of the audited action, pruning, reading.
 
-Nothing that is a secret has a place in an entry: names of fields, not what was put into them.
+An entry contains no secret: it has the names of changed fields, not their values.
 """
 
 from datetime import datetime, timedelta
@@ -19,7 +19,7 @@ from luxx.infra.store.tables import Base, UtcDateTime, table_of
 
 
 class AuditRow(Base):
-    """`tenant_id` is the tenant that it concerns, null where nobody's is known; `detail` is JSON."""
+    """`tenant_id` is the tenant that the entry concerns, null if unknown; `detail` is JSON."""
 
     __tablename__ = "audit_log"
     __table_args__ = (
@@ -44,16 +44,15 @@ class AuditRow(Base):
 
 
 MAX_NAMES = 50
-"""Most names in a list of an entry's detail."""
-
+"""The limit of a list of names in an entry's detail."""
 
 MAX_TARGET_ID = 64
 
 
 class Action(StrEnum):
-    """`request`: any other request, and only if it was refused; `tool_call`: a call of a run, likewise.
+    """`request`: any other request, only if it was refused; `tool_call`: a run's call, only if refused.
 
-    `egress`: a host that a program of a tool reached, or was not let to.
+    `egress`: a host that a tool's program connected to, or was refused to connect to.
     """
 
     SIGN_IN = "sign_in"
@@ -85,7 +84,7 @@ class AuditOutcome(StrEnum):
 
 
 class Actor(msgspec.Struct, frozen=True, kw_only=True):
-    """Who did it and from where; a name without an id is the command line's or of somebody unknown."""
+    """Who acted, and from which address. A name without an id is the command line's or an unknown user's."""
 
     user_id: int | None = None
     tenant_id: int | None = None
@@ -95,11 +94,11 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Detail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is worth knowing besides; what does not apply is left out.
+    """Additional facts; unset fields do not apply.
 
-    `fields` were changed; `kind` is why it was refused; `count` says for how many refusals this stands, or
-    how often it was done. `call_id` and `run_id` tell which call did it. `hosts` are told in full where the
-    target's id has no room for one, or stands for several.
+    `fields` are the changed ones; `kind` is the reason of a refusal; `count` is the number of refusals or
+    repetitions that the entry stands for. `call_id` and `run_id` identify the tool call. `hosts` are the full
+    names, if the target's id is too short for one or stands for several.
     """
 
     name: str | UnsetType = UNSET
@@ -120,7 +119,7 @@ class Detail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """`tenant_id`: whom it concerns, if not the actor's own tenant."""
+    """`tenant_id`: the tenant that the entry concerns, if it is not the actor's."""
 
     action: Action
     actor: Actor
@@ -136,7 +135,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def record(session: Session, entry: AuditEntry, now: datetime | None = None) -> None:
-    """Writes an entry; it is on disk exactly if what it tells of is."""
+    """Writes an entry in the session's transaction, so that both entry and action are stored or neither."""
     actor = entry.actor
     session.connection().execute(
         _insert,
@@ -165,7 +164,7 @@ logger = structlog.get_logger()
 
 
 async def record_in_own_transaction(store: Store, entries: list[AuditEntry], *, failure: str) -> None:
-    """All or none. Raises nothing: what was done is done; that it is not recorded is logged as `failure`."""
+    """Writes all entries or none, after their actions. Raises nothing: a failure is logged as `failure`."""
     if not entries:
         return
 
@@ -180,16 +179,16 @@ async def record_in_own_transaction(store: Store, entries: list[AuditEntry], *, 
 
 
 MAX_ENTRIES = {AuditOutcome.DONE: 1_000_000, AuditOutcome.REFUSED: 100_000}
-"""Most entries of each outcome; about 300 bytes each with their indexes."""
+"""The limit of entries per outcome; an entry takes about 300 bytes with its indexes."""
 
 DELETE_BATCH_SIZE = 2_000
-"""Entries deleted in one transaction: other writers wait for it."""
+"""Entries deleted in one transaction; other writers wait for it."""
 
 
 async def delete_old_entries(
     store: Store, now: datetime, *, days: int, max_entries: dict[AuditOutcome, int] | None = None
 ) -> int:
-    """Deletes entries older than `days` and the oldest past the most; how many that were."""
+    """Deletes entries older than `days`, and the oldest past `max_entries`; returns their number."""
     deleted = await _delete_all(store, select(AuditRow.id).where(AuditRow.at < now - timedelta(days=days)))
     for outcome, count in (max_entries or MAX_ENTRIES).items():
         last = await store.read(lambda session, o=outcome, c=count: _last_kept(session, o, c))
@@ -223,7 +222,7 @@ _detail = msgspec.json.Decoder(Detail)
 
 
 class AuditView(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry as the API shows it; `user_id` and `username` are who did it."""
+    """An entry as the API returns it; `user_id` and `username` are the actor's."""
 
     id: str
     at: datetime
@@ -240,7 +239,7 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which entries; None does not filter. `since` is included, `until` is not."""
+    """Filters of entries; None does not filter. `since` is inclusive, `until` exclusive."""
 
     tenant_id: int | None = None
     action: Action | None = None
@@ -254,7 +253,7 @@ class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
 def list_entries(
     session: Session, filters: AuditFilter, *, offset: int, limit: int
 ) -> tuple[list[AuditView], int]:
-    """Entries newest first, and how many there are without `before`."""
+    """Entries, newest first, and their total number, which ignores `before`."""
     query = _query(filters)
     total = session.scalar(select(func.count()).select_from(query.subquery())) or 0
     if filters.before is not None:

@@ -1,7 +1,7 @@
-"""Refusals in the audit log, bounded: whoever is refused again and again must not fill the disk.
+"""Rate-limited audit entries for refusals, so that repeated refusals cannot fill the disk.
 
-In each minute one user, or one address that has no user, gets PER_ACTOR entries and all together get
-ALTOGETHER. What is over that is counted, and the count is written when the minute is over.
+Per minute, one user, or one address without a user, gets MAX_PER_ACTOR entries, and all together get
+MAX_PER_WINDOW. Further refusals are counted, and the counts are written when the minute is over.
 """
 
 import time
@@ -23,11 +23,11 @@ WINDOW_SECONDS = 60.0
 MAX_PER_ACTOR = 10
 MAX_PER_WINDOW = 60
 MAX_ACTOR_SUMMARIES = 20
-"""Most actors who get a count of their own at the end of a minute; the others get one together."""
+"""The number of actors with their own count per minute; the others share one."""
 
 
 class Refusals:
-    """One per process. Nothing here fails: a refusal that cannot be recorded is still a refusal."""
+    """One per process. No method raises: a refusal that cannot be recorded must still be answered."""
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
@@ -46,7 +46,7 @@ class Refusals:
         detail: Detail | None = None,
         target: tuple[str, str] | None = None,
     ) -> None:
-        """Records that `actor` was refused, for the reason `kind`."""
+        """Records that `actor` was refused; `kind` is the reason."""
         target_type, target_id = target or (None, None)
         entry = AuditEntry(
             action=action,
@@ -62,12 +62,12 @@ class Refusals:
         await self._write(due)
 
     async def flush_if_due(self) -> None:
-        """Writes the counts of a minute that is over, though nobody was refused since."""
+        """Writes the counts if the minute is over, without waiting for the next refusal."""
         if self._is_window_over():
             await self.flush()
 
     async def flush(self) -> None:
-        """Writes all counts; at a stop."""
+        """Writes all counts; called at shutdown."""
         await self._write(self._start_window())
 
     def _is_window_over(self) -> bool:
@@ -87,7 +87,7 @@ class Refusals:
         return False
 
     def _start_window(self) -> list[AuditEntry]:
-        """Begins a new minute; what is to be said of the old one."""
+        """Starts a new minute; returns the summary entries of the previous one."""
         summaries = [
             msgspec.structs.replace(
                 first,

@@ -1,1 +1,1 @@
-"""Files of a workspace, uploads and attachments."""
+"""Workspace files, uploads and message attachments."""

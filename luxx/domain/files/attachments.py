@@ -1,6 +1,6 @@
-"""What a person attaches to a message, made into what the message keeps: texts, and images' bytes.
+"""Message attachments: reads texts, images, PDFs and workspace files into what a message stores.
 
-A file is read when the message is sent; changing or deleting it later changes no message.
+A file is read when the message is sent; later changes to the file do not affect the message.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from luxx.wire.message import Attachment, PromptImage
 
 
 class PdfReader:
-    """One per server; `run_reader` runs the module that reads."""
+    """One per process; `run_reader` runs the reader module in a child process."""
 
     def __init__(
         self,
@@ -40,26 +40,26 @@ class PdfReader:
         self._process = PdfProcess(run_reader, memory_bytes=memory_bytes, seconds=seconds)
 
     async def text_of(self, file: OpenFile, *, characters: int, user_id: int) -> str:
-        """The text of a PDF, of at most that many characters.
+        """The text of a PDF, at most `characters` long.
 
-        Raises InvalidInput or TooLarge with the reason, Unavailable where too many are being read.
+        Raises InvalidInput or TooLarge with the reason, Unavailable if too many PDFs are being read.
         """
         if file.size > MAX_PDF_BYTES:
-            raise TooLarge(f"{file.name} has more than {MAX_PDF_BYTES // 2**20} MiB, the most for a PDF")
+            raise TooLarge(f"{file.name} is larger than {MAX_PDF_BYTES // 2**20} MiB, the limit for a PDF")
         with file.using() as fd:
             os.lseek(fd, 0, os.SEEK_SET)
             result = await self._process.read(fd, characters=characters, user_id=user_id)
         if result.error:
             raise _failure(file.name, result.error)
         if not result.text.strip():
-            raise _unreadable_pdf(f"{file.name} has no text in it: its pages are images")
+            raise _unreadable_pdf(f"{file.name} contains no text; its pages are images")
         return result.text
 
 
 def _failure(name: str, error: str) -> LuxxError:
     match error:
         case "encrypted":
-            return _unreadable_pdf(f"{name} is encrypted; attach it without a password")
+            return _unreadable_pdf(f"{name} is encrypted; attach a copy without a password")
         case "memory":
             return _unreadable_pdf(f"{name} needs too much memory to be read")
         case "time":
@@ -69,7 +69,7 @@ def _failure(name: str, error: str) -> LuxxError:
         case "long":
             return TooLarge(f"{name} has too much text to be attached; attach a part of it")
         case _:
-            return _unreadable_pdf(f"{name} is damaged or no PDF")
+            return _unreadable_pdf(f"{name} is damaged or not a PDF")
 
 
 def _unreadable_pdf(message: str) -> InvalidInput:
@@ -77,17 +77,17 @@ def _unreadable_pdf(message: str) -> InvalidInput:
 
 
 MAX_IMAGE_BYTES = 5 * 1024 * 1024
-"""What the strictest vendor takes for one."""
+"""The limit of the strictest vendor for one image."""
 
 MAX_IMAGES = 10
 MAX_IMAGES_BYTES = 15 * 1024 * 1024
-"""Of one message; in base64 the strictest vendor takes no more in one request."""
+"""Per message; the strictest vendor accepts no more in one request, encoded in base64."""
 
 _IMAGES = ((b"\x89PNG\r\n\x1a\n", "png"), (b"\xff\xd8\xff", "jpeg"), (b"GIF87a", "gif"), (b"GIF89a", "gif"))
 
 
 def image_type(head: bytes) -> str | None:
-    """The media type of an image a model can be shown, by its first bytes; None for anything else."""
+    """The media type of an image that models accept, by its first bytes; None for anything else."""
     for magic, kind in _IMAGES:
         if head.startswith(magic):
             return f"image/{kind}"
@@ -95,17 +95,17 @@ def image_type(head: bytes) -> str | None:
 
 
 READ_SECONDS = 120.0
-"""How long reading all of a message's attachments may take."""
+"""The time limit for reading all attachments of a message."""
 
 MAX_TEXT = 2_000_000
-"""Characters of one text, and bytes of one text file."""
+"""The limit of one text in characters, and of one text file in bytes."""
 
 _HEAD_BYTES = 1024
 _SOURCES = ("content", "file_id", "data")
 
 
 class GivenAttachment(msgspec.Struct, frozen=True, kw_only=True):
-    """As a request has it: a text with its name, an image with its name and bytes, or a file's id."""
+    """An attachment in a request: a text with a name, an image with a name and bytes, or a file id."""
 
     name: str | UnsetType = UNSET
     extension: str | UnsetType = UNSET
@@ -116,7 +116,7 @@ class GivenAttachment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageAttachments(msgspec.Struct, frozen=True, kw_only=True):
-    """Attachments as the message keeps them, and its images by `blob_id`."""
+    """Attachments as the message stores them, and its images by `blob_id`."""
 
     attachments: list[Attachment] = []
     images: dict[str, PromptImage] = {}
@@ -130,7 +130,10 @@ class AttachmentReader:
         self._pdfs = pdfs
 
     async def read_attachments(self, caller: Caller, given: list[GivenAttachment]) -> MessageAttachments:
-        """Reads what files are named. Raises InvalidInput, TooLarge, NotFound for an id, or Unavailable."""
+        """Validates attachments and reads the named files.
+
+        Raises InvalidInput, TooLarge, NotFound for an unknown file id, or Unavailable.
+        """
         if not given:
             return MessageAttachments()
         try:
@@ -138,7 +141,7 @@ class AttachmentReader:
                 return await self._read_attachments(caller, given)
         except TimeoutError as error:
             raise InvalidInput(
-                "the attachments take too long to be read; send fewer at a time", kind="attachment_unreadable"
+                "reading the attachments takes too long; send fewer at a time", kind="attachment_unreadable"
             ) from error
 
     async def _read_attachments(self, caller: Caller, given: list[GivenAttachment]) -> MessageAttachments:
@@ -173,7 +176,7 @@ class AttachmentReader:
         return Attachment(name=name, extension=extension or extension_of(name), content=content)
 
     async def _read(self, caller: Caller, file_id: str) -> Attachment | tuple[str, PromptImage]:
-        """A file of the workspace as what its first bytes say it is, whatever it is called."""
+        """Reads a workspace file; its first bytes decide the type, not its name."""
         file = await self._files.open(caller, file_id)
         try:
             head = await asyncio.to_thread(file.read_at, 0, _HEAD_BYTES)
@@ -191,30 +194,30 @@ class AttachmentReader:
 
 
 def _check_one_source(given: GivenAttachment, path: str) -> None:
-    """Raises InvalidInput unless it is exactly one of a text, an image and a file's id."""
+    """Raises InvalidInput unless it is exactly one of a text, an image and a file id."""
     sources = [source for source in _SOURCES if getattr(given, source) is not UNSET]
     if not sources:
         raise _invalid_fields({f"{path}.content": "content, data or file_id is needed"})
     if len(sources) > 1:
         raise _invalid_fields(
-            {f"{path}.{source}": f"not together with {sources[0]}" for source in sources[1:]}
+            {f"{path}.{source}": f"cannot be combined with {sources[0]}" for source in sources[1:]}
         )
     takes = {"content": {"name", "extension"}, "data": {"name", "media_type"}, "file_id": set[str]()}[
         sources[0]
     ]
     others = {"name", "extension", "media_type"} - takes
-    if wrong := {f"{path}.{name}": f"not together with {sources[0]}"
-                 for name in sorted(others) if getattr(given, name) is not UNSET}:  # fmt: skip
-        raise _invalid_fields(wrong)
+    wrong = [name for name in sorted(others) if getattr(given, name) is not UNSET]
+    if wrong:
+        raise _invalid_fields({f"{path}.{name}": f"cannot be combined with {sources[0]}" for name in wrong})
     if "name" in takes and given.name is UNSET:
         raise _invalid_fields({f"{path}.name": "this field is required"})
 
 
 def _check_image_totals(images: list[PromptImage]) -> None:
     if len(images) > MAX_IMAGES:
-        raise TooLarge(f"a message takes at most {MAX_IMAGES} images")
+        raise TooLarge(f"a message may have at most {MAX_IMAGES} images")
     if sum(len(image.data) for image in images) > MAX_IMAGES_BYTES:
-        raise TooLarge(f"the images of a message together take at most {MAX_IMAGES_BYTES // 2**20} MiB")
+        raise TooLarge(f"the images of a message may have at most {MAX_IMAGES_BYTES // 2**20} MiB together")
 
 
 def _check_image_size(name: str, image: PromptImage) -> PromptImage:
@@ -243,7 +246,7 @@ async def _read_all(file: OpenFile, limit: int) -> bytes:
 
 
 def _decode_text(name: str, data: bytes) -> str:
-    """A text file's content. Raises InvalidInput for what is no text that a model could read."""
+    """The content of a text file. Raises InvalidInput if it is not text in UTF-8 or UTF-16."""
     is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
         text = data.decode("utf-16" if is_utf16 else "utf-8-sig")
@@ -265,7 +268,7 @@ def _unreadable(name: str) -> InvalidInput:
 def _too_long(name: str, limit: int) -> TooLarge:
     display_name = " ".join(name.split())
     return TooLarge(
-        f"{display_name} has more than {limit / 1_000_000:.1f} MB, the most for this kind of file"
+        f"{display_name} is larger than {limit / 1_000_000:.1f} MB, the limit for this type of file"
     )
 
 

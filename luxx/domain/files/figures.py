@@ -1,7 +1,6 @@
-"""The figures that programs drew, as images of the step: checked, counted, and given ids as files.
+"""Figures that programs saved in the workspace: validates the PNGs and registers them as images of the step.
 
-They lie in the workspace already; here they get what a client needs to show them. What cannot be shown is
-said in a sentence, and is no failure of the program.
+A figure that cannot be shown becomes a problem sentence in the tool result; the program does not fail.
 """
 
 import asyncio
@@ -32,17 +31,20 @@ MAX_PIXELS = 16_000_000
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 _DEPTHS = frozenset({1, 2, 4, 8, 16})
 _PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
-"""Of an interlaced image: first column and row, and the steps between them."""
+"""The passes of an interlaced image: first column and row, and the steps between columns and rows."""
 _PIECE = 256 * 1024
-# What unpacks to anything but pixels.
+# Chunks with compressed data other than pixels.
 _PACKED = frozenset({b"iCCP", b"zTXt"})
 _PACKED_TEXT = b"iTXt"
-# Each frame of a moving image is packed by itself.
+# Each frame of an animation is compressed separately, so the size check would miss it.
 _ANIMATION_CHUNKS = frozenset({b"acTL", b"fcTL", b"fdAT"})
 
 
+_NOT_ONE_IMAGE = "is not exactly one complete PNG image"
+
+
 class NotDisplayable(Exception):
-    """Its words say why, after the image's name."""
+    """Why an image is not shown; the message continues a sentence that starts with the image's name."""
 
 
 class PngSize(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,32 +53,35 @@ class PngSize(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def png_size(data: bytes) -> PngSize:
-    """How large the image is. Raises NotShown for what is no whole PNG, too large, or unpacks to more."""
+    """The size of an image in pixels.
+
+    Raises NotDisplayable unless it is one complete PNG within the limits, whose data have the declared size.
+    """
     if not data.startswith(SIGNATURE):
-        raise NotDisplayable("is no PNG image")
+        raise NotDisplayable("is not a PNG image")
     chunks = list(_chunks(data))
     if not chunks or chunks[0][0] != b"IHDR" or len(chunks[0][1]) != 13 or chunks[-1][0] != b"IEND":
-        raise NotDisplayable("is no whole PNG image")
+        raise NotDisplayable(_NOT_ONE_IMAGE)
     width, height, depth, colour, packing, filtering, interlace = struct.unpack(">IIBBBBB", chunks[0][1])
     if not (0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE and width * height <= MAX_PIXELS):
         raise NotDisplayable(f"has {width} × {height} pixels, which is too many")
     if depth not in _DEPTHS or colour not in _CHANNELS or packing or filtering or interlace > 1:
-        raise NotDisplayable("is a PNG image of an unknown kind")
+        raise NotDisplayable("is a PNG image of an unknown type")
     for kind, body in chunks:
         if kind in _PACKED or (kind == _PACKED_TEXT and _is_packed_text(body)):
-            raise NotDisplayable("holds packed data that are no pixels")
+            raise NotDisplayable("contains compressed data other than pixels")
         if kind in _ANIMATION_CHUNKS:
-            raise NotDisplayable("is a moving image")
+            raise NotDisplayable("is an animated image")
     if sum(1 for kind, _ in chunks if kind == b"IHDR") > 1:
-        raise NotDisplayable("is no whole PNG image, or more than one")
+        raise NotDisplayable(_NOT_ONE_IMAGE)
     bits = depth * _CHANNELS[colour]
-    size = _unpacked(width, height, bits, is_interlaced=interlace == 1)
+    size = _pixel_bytes(width, height, bits, is_interlaced=interlace == 1)
     _require_size(b"".join(body for kind, body in chunks if kind == b"IDAT"), size)
     return PngSize(width=width, height=height)
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Each with a right checksum, up to the end of the image."""
+    """The chunks up to the end of the image. Raises NotDisplayable for a wrong checksum or trailing data."""
     at = len(SIGNATURE)
     while at + 12 <= len(data):
         length = int.from_bytes(data[at : at + 4], "big")
@@ -89,15 +94,15 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
         if kind == b"IEND":
             break
     if at != len(data):
-        raise NotDisplayable("is no whole PNG image, or more than one")
+        raise NotDisplayable(_NOT_ONE_IMAGE)
 
 
 def _is_packed_text(body: bytes) -> bool:
     return body.partition(b"\0")[2][:1] != b"\0"
 
 
-def _unpacked(width: int, height: int, bits: int, *, is_interlaced: bool) -> int:
-    """The bytes of all rows, each with the byte that names its filter."""
+def _pixel_bytes(width: int, height: int, bits: int, *, is_interlaced: bool) -> int:
+    """The uncompressed size of all rows; each row begins with a filter byte."""
     passes = _PASSES if is_interlaced else ((0, 0, 1, 1),)
     total = 0
     for left, top, across, down in passes:
@@ -119,7 +124,7 @@ def _require_size(packed: bytes, size: int) -> None:
     except zlib.error as error:
         raise NotDisplayable("is a damaged PNG image") from error
     if unpacked_size != size or not unpacker.eof:
-        raise NotDisplayable("does not unpack to what it says it holds")
+        raise NotDisplayable("does not match the size in its header")
 
 
 MIB = 1024 * 1024
@@ -142,7 +147,7 @@ class FigureService:
         self._quota = int(config.quota_mb * MIB)
 
     async def register_figures(self, user_id: int, workspace: Path, paths: list[str]) -> SavedFigures:
-        """Images of the files at `paths`, at most ten; the user alone can open them. Raises nothing."""
+        """Registers the files at `paths`, at most MAX_IMAGES, as images of their user. Raises nothing."""
         figures, problems = await asyncio.to_thread(self._read_figures, user_id, workspace, paths)
         if not figures:
             return SavedFigures(problems=problems)
@@ -153,13 +158,13 @@ class FigureService:
         try:
             images = await self._store.write(work)
         except (SQLAlchemyError, LuxxError, RuntimeError):
-            return SavedFigures(problems=[*problems, "the figures could not be given ids"])
+            return SavedFigures(problems=[*problems, "the figures could not be registered as files"])
         return SavedFigures(images=images, problems=problems)
 
     def _read_figures(
         self, user_id: int, workspace: Path, paths: list[str]
     ) -> tuple[list[_Figure], list[str]]:
-        """What can be shown, and why the rest cannot. May block."""
+        """The figures that can be shown, and why the others cannot. May block."""
         try:
             workspace_files = self._workspace_files(user_id, workspace)
         except (LuxxError, NotDisplayable, OSError) as error:
@@ -174,18 +179,19 @@ class FigureService:
             except (LuxxError, OSError) as error:
                 problems.append(f"{display_path(path)} is not shown: {_error_text(error)}")
         if len(paths) > MAX_IMAGES:
-            problems.append(f"{len(paths) - MAX_IMAGES} more figures are not shown: {MAX_IMAGES} are at once")
+            more = len(paths) - MAX_IMAGES
+            problems.append(f"{more} more figures are not shown: at most {MAX_IMAGES} are shown at once")
         return figures, problems
 
     def _workspace_files(self, user_id: int, workspace: Path) -> WorkspaceFiles:
-        """The user's files. Raises NotShown where they are elsewhere, or more than may be kept."""
+        """The user's files. Raises NotDisplayable for another workspace, or past the quota."""
         own = self._workspaces.path_of(user_id)
         if not os.path.samefile(own, workspace):
             raise NotDisplayable("they are not in the user's own workspace")
         workspace_files = WorkspaceFiles(own)
         if (used_bytes := workspace_files.used_bytes()) > self._quota:
             raise NotDisplayable(
-                f"your files take {used_bytes / MIB:.1f} MiB and may take {self._quota / MIB:g}; "
+                f"your files use {used_bytes / MIB:.1f} MiB of {self._quota / MIB:g} MiB; "
                 "delete files that you no longer need"
             )
         return workspace_files
@@ -201,14 +207,14 @@ def _read_figure(workspace_files: WorkspaceFiles, path: str) -> _Figure:
     file = workspace_files.open_download(path)
     try:
         if file.size > MAX_IMAGE_BYTES:
-            raise NotDisplayable(f"has {file.size / MIB:.1f} MiB, and may have {MAX_IMAGE_BYTES / MIB:g}")
+            raise NotDisplayable(f"has {file.size / MIB:.1f} MiB; the limit is {MAX_IMAGE_BYTES / MIB:g} MiB")
         data = file.read_at(0, MAX_IMAGE_BYTES + 1)
     finally:
         file.close()
     size = png_size(data)
     entry = workspace_files.look(path)
     if entry is None or entry.is_folder or entry.size != len(data):
-        raise NotDisplayable("was changed meanwhile")
+        raise NotDisplayable("was changed in the meantime")
     return _Figure(entry, size, hashlib.sha256(data).hexdigest())
 
 
@@ -227,7 +233,7 @@ def _step_image(session: Session, user_id: int, figure: _Figure) -> StepImage:
 
 
 def _file_id(session: Session, user_id: int, figure: _Figure) -> str:
-    """The id that the file has already: two programs that run side by side see each other's figures."""
+    """The id of the file; an unchanged file keeps its id, as concurrent programs see each other's figures."""
     entry, connection = figure.entry, session.connection()
     row = rows.find_rows(connection, user_id, [entry.path]).get(entry.path)
     if row is not None and (row.size, row.modified_ns) == (entry.size, entry.modified_ns):

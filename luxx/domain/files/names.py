@@ -1,28 +1,29 @@
-"""Names of files: made safe to store, numbered where taken, written into a header, guessed a type from."""
+"""File names: sanitizing, numbering duplicates, Content-Disposition headers, guessing media types."""
 
 import mimetypes
 import unicodedata
 from urllib.parse import quote
 
 MAX_NAME_BYTES = 255
-"""What Linux takes for one name."""
+"""The limit of Linux for one name."""
 
 UNNAMED = "file"
 UNKNOWN_TYPE = "application/octet-stream"
 _NUMBER_SUFFIX_BYTES = len(" (1000)")
 _FORBIDDEN = frozenset('/\\<>:"|?*')
-"""Those that some system or header gives a meaning."""
+"""Characters with a meaning in some file system or header."""
 
 _JOINERS = frozenset("\u200c\u200d")
-"""Persian words and many emoji are not written without them."""
+"""Persian words and many emoji need them."""
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 ._-()+,=@")
 
 
 def safe_name(given: str) -> str:
-    """The last part of what a client calls its file, as one harmless name of at most 255 bytes.
+    """The last path component of a client's file name, as a safe name of at most 255 bytes.
 
-    Characters that control or turn the text are replaced, so that a name looks like what it is.
+    Control characters and those that change the text direction are replaced, so that a name displays as it
+    is stored.
     """
     last = unicodedata.normalize("NFC", given).replace("\\", "/").rstrip("/").rpartition("/")[2]
     clean = "".join("_" if _is_bad(char) else char for char in last).strip(" ")
@@ -40,18 +41,18 @@ def add_number(name: str, number: int) -> str:
 
 
 def media_type_of(name: str) -> str:
-    """What the name's extension stands for. A guess, good for showing and for nothing else."""
+    """The media type guessed from the extension. For display only."""
     guessed, encoding = mimetypes.guess_type(name)
     return guessed if guessed and not encoding else UNKNOWN_TYPE
 
 
 def extension_of(name: str) -> str:
-    """Without its dot; empty where the name has none."""
+    """The extension without its dot; empty if the name has none."""
     return _split(name)[1].removeprefix(".")
 
 
 def content_disposition(name: str) -> str:
-    """A Content-Disposition header that makes a browser save and not show (RFC 6266, RFC 5987)."""
+    """A Content-Disposition header that makes a browser save the file (RFC 6266, RFC 5987)."""
     plain = "".join(char if char in _PLAIN else "_" for char in name)
     encoded = quote(name.encode("utf-8", "replace"), safe="")
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{encoded}"
@@ -64,7 +65,7 @@ def _is_bad(char: str) -> bool:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """The stem and the suffix with its dot; a dot at the beginning begins no suffix."""
+    """The stem and the suffix with its dot; a leading dot starts no suffix."""
     stem, dot, suffix = name.rpartition(".")
     return (stem, dot + suffix) if stem.strip(".") and dot else (name, "")
 

@@ -1,7 +1,7 @@
-"""The quota of files where tools write: `files.quota_mb` holds for them as it does for uploads.
+"""The quota for tools that write files: `files.quota_mb` applies to them as it does to uploads.
 
-A hook before each of these tools measures the user's workspace. What a program writes while it runs is
-bounded by its own limits (`tools.limits`, `disk_mb`).
+A hook before each of these tools measures the user's workspace. `disk_mb` in `tools.limits` bounds what a
+program writes while it runs.
 """
 
 from collections.abc import Callable
@@ -16,11 +16,11 @@ MIB = 1024 * 1024
 FILE_TOOLS = ("file_write", "file_edit", "file_multi_edit")
 PROGRAM_TOOLS = ("python_execute", "shell_execute")
 PROGRAM_QUOTA_FACTOR = 2
-"""So many times the quota a workspace may hold for a program to start: one may be needed to delete files."""
+"""A program starts up to this multiple of the quota, because it may be needed to delete files."""
 
 
 def quota_hooks(path_of: Callable[[int], Path], config: FilesConfig) -> list[ToolHook]:
-    """Refuse calls of tools that write once the workspace is full. `path_of` gives a user's workspace."""
+    """Hooks that refuse calls of writing tools if the workspace is full. `path_of` maps a user to a path."""
     quota = int(config.quota_mb * MIB)
 
     def check_write(call: HookedCall) -> None:
@@ -36,7 +36,7 @@ def quota_hooks(path_of: Callable[[int], Path], config: FilesConfig) -> list[Too
 
 
 def _check(workspace: Path, size: int, limit: int, quota: int) -> None:
-    """Raises ToolFailed where the workspace would hold more than `most`, or cannot be counted."""
+    """Raises ToolFailed if the workspace would exceed `limit` bytes, or cannot be measured."""
     try:
         used_bytes = WorkspaceFiles(workspace).used_bytes()
     except NotFound:
@@ -45,6 +45,6 @@ def _check(workspace: Path, size: int, limit: int, quota: int) -> None:
         raise ToolFailed(error.message) from error
     if used_bytes + size > limit:
         raise ToolFailed(
-            f"the workspace holds {used_bytes / MIB:.1f} MiB and may hold {quota / MIB:g} (files.quota_mb); "
-            "delete files that are not needed any more"
+            f"the workspace uses {used_bytes / MIB:.1f} MiB of {quota / MIB:g} MiB (files.quota_mb); "
+            "delete files that are no longer needed"
         )

@@ -1,7 +1,7 @@
-"""Files of a user's workspace by their ids: list, open, delete. What comes in is `upload.py`'s.
+"""The files of a user's workspace by id: list, open, delete. `upload.py` receives uploads.
 
-An id stands for a path. What the file is now is always asked of the disk, so a file that a tool
-wrote, changed or removed is told of as it is.
+An id stands for a path. The state of a file is always read from disk, so files that a tool wrote, changed
+or removed are reported correctly.
 """
 
 import asyncio
@@ -39,11 +39,11 @@ from luxx.infra.store.tables import Base, UtcDateTime, table_of
 
 
 class FileRow(Base):
-    """An id for a path of a user's workspace, made when it was uploaded or first listed.
+    """The id of a path in a user's workspace, created at upload or when it was first listed.
 
-    `path` is bytes, because a name in a file system need not be text; `path_hash` (SHA-256) is unique,
-    because a path can be longer than an index takes. `size`, `modified_ns` and `sha256` are as uploaded:
-    the hash is true of the file for as long as the other two still agree with it.
+    `path` is bytes, because a file name need not be valid text. The unique index is on `path_hash` (SHA-256),
+    because a path can be too long for an index. `size`, `modified_ns` and `sha256` are those at upload: the
+    hash is valid while the other two match the file.
     """
 
     __tablename__ = "files"
@@ -80,13 +80,13 @@ FileRecord = Row[tuple[object, ...]]
 
 
 def path_of(connection: Connection, user_id: int, file_id: str) -> str | None:
-    """The path that an id of this user's stands for."""
+    """The path of a file id of this user; None for an unknown id."""
     path = connection.execute(_select_path, {"id": file_id, "user": user_id}).scalar()
     return None if path is None else os.fsdecode(path)
 
 
 def find_rows(connection: Connection, user_id: int, paths: Sequence[str]) -> dict[str, FileRecord]:
-    """The rows of those paths that have one."""
+    """The rows by path, for the paths that have one."""
     result = connection.execute(
         _select_by_paths, {"user": user_id, "hashes": [_hash(path) for path in paths]}
     )
@@ -94,13 +94,13 @@ def find_rows(connection: Connection, user_id: int, paths: Sequence[str]) -> dic
 
 
 def add_missing_ids(connection: Connection, user_id: int, entries: Sequence[FileEntry]) -> None:
-    """Gives ids to what has none. Another request may do the same at this moment."""
+    """Adds ids for new paths. A concurrent request may add the same ones; its ids then win."""
     rows = [_row(user_id, entry, None) for entry in entries]
     connection.execute(_insert_if_new[connection.dialect.name], rows)
 
 
 def record_upload(connection: Connection, user_id: int, entry: FileEntry, sha256: str) -> str:
-    """A new id for a file that was just put there; an id that its path had before leads to nothing."""
+    """Returns a new id for an uploaded file; an earlier id of its path becomes invalid."""
     delete_id(connection, user_id, entry.path)
     row = _row(user_id, entry, sha256)
     connection.execute(_insert, row)
@@ -108,7 +108,7 @@ def record_upload(connection: Connection, user_id: int, entry: FileEntry, sha256
 
 
 def delete_id(connection: Connection, user_id: int, path: str) -> None:
-    """The path's id leads to nothing from now on."""
+    """Deletes the id of a path."""
     connection.execute(_delete_by_paths, {"user": user_id, "hashes": [_hash(path)]})
 
 
@@ -128,7 +128,7 @@ FOLDER_TYPE = "inode/directory"
 
 
 class FileView(msgspec.Struct, frozen=True, kw_only=True):
-    """`path` is within the workspace. `sha256` is known of uploads that have not changed since.
+    """`path` is relative to the workspace. `sha256` is set for uploads that have not changed since.
 
     `media_type` is guessed from the name.
     """
@@ -153,20 +153,20 @@ class FileService:
     async def list_page(
         self, caller: Caller, path: str, *, page: int, page_size: int
     ) -> tuple[list[FileView], int]:
-        """What a folder of the workspace holds: folders, then files, by name; and how many there are.
+        """The content of a folder: folders, then files, by name; and their total number.
 
-        Raises NotFound where there is no such folder, InvalidInput for a path that leads out.
+        Raises NotFound if there is no such folder, InvalidInput for a path outside the workspace.
         """
         first = (page - 1) * page_size
 
-        def look() -> tuple[list[FileEntry], int]:
+        def read_folder() -> tuple[list[FileEntry], int]:
             return self.workspace_files(caller).list_folder(path, offset=first, limit=page_size)
 
-        entries, total = await asyncio.to_thread(look)
+        entries, total = await asyncio.to_thread(read_folder)
         return await self.views(caller, entries), total
 
     async def open(self, caller: Caller, file_id: str) -> OpenFile:
-        """A file of the caller's. Raises NotFound, also where the file has vanished since."""
+        """Opens a file of the caller. Raises NotFound, also if the file no longer exists."""
         path = await self._path(caller, file_id)
 
         def work() -> OpenFile:
@@ -179,21 +179,21 @@ class FileService:
         try:
             return await asyncio.to_thread(work)
         except NotFound as error:
-            await self._forget(caller, path)
+            await self._delete_id(caller, path)
             raise NotFound(FILE_NOT_FOUND, kind="file_not_found") from error
 
     async def delete(self, caller: Caller, file_id: str) -> None:
-        """Removes a file, or a folder that is empty. Raises NotFound, or Conflict for one that is not."""
+        """Removes a file or an empty folder. Raises NotFound, or Conflict for a folder that is not empty."""
         path = await self._path(caller, file_id)
         try:
             await asyncio.to_thread(lambda: self.workspace_files(caller).remove(path))
         except NotFound as error:
-            await self._forget(caller, path)
+            await self._delete_id(caller, path)
             raise NotFound(FILE_NOT_FOUND, kind="file_not_found") from error
-        await self._forget(caller, path)
+        await self._delete_id(caller, path)
 
     async def views(self, caller: Caller, entries: list[FileEntry]) -> list[FileView]:
-        """The entries with their ids; what has none yet gets one."""
+        """The entries with their ids; entries without an id get one."""
         if not entries:
             return []
         paths = [entry.path for entry in entries]
@@ -211,7 +211,7 @@ class FileService:
         return [_view(entry, records[entry.path]) for entry in entries if entry.path in records]
 
     def workspace_files(self, caller: Caller) -> WorkspaceFiles:
-        """The caller's workspace; may block. Raises Unavailable where it is not there and cannot be made."""
+        """The caller's workspace; may block. Raises Unavailable if it is missing and cannot be created."""
         return WorkspaceFiles(self._workspaces.prepare(caller.user_id))
 
     async def _path(self, caller: Caller, file_id: str) -> str:
@@ -220,7 +220,7 @@ class FileService:
             raise NotFound(FILE_NOT_FOUND, kind="file_not_found")
         return path
 
-    async def _forget(self, caller: Caller, path: str) -> None:
+    async def _delete_id(self, caller: Caller, path: str) -> None:
         await self._store.write(lambda session: delete_id(session.connection(), caller.user_id, path))
 
 

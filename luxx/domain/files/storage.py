@@ -1,7 +1,7 @@
-"""A workspace as files are put into it, listed, opened and removed by a person; all confined as for tools.
+"""A user's workspace on disk: listing, opening, uploading and removing files, confined as for tools.
 
-A file on its way in has no name until it is whole: nobody sees half of it, and nothing is left of it
-when the sender goes away or the process dies.
+An upload has no name until it is complete: no partial file is visible, and nothing is left if the client
+disconnects or the process dies.
 """
 
 import errno
@@ -22,25 +22,24 @@ from luxx.errors import Conflict, InvalidInput, LuxxError, NotFound, ToolFailed,
 from luxx.tools.files.workspace import Workspace, translate_os_errors
 
 MAX_ENTRIES = 200_000
-"""More files and folders are not counted, and nothing is added to them: counting takes its time."""
+"""The limit of files and folders; a larger workspace takes too long to measure and accepts no files."""
 
 MAX_DEPTH = 200
-
 
 _VANISHED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 def measure(fd: int) -> int:
-    """The bytes of all files below an open directory, each counted as long as it is.
+    """The sum of the file sizes below an open directory.
 
-    Raises Conflict where not all of it can be counted: then nobody knows what it holds.
+    Raises Conflict if it cannot be measured completely.
     """
     counted = [0]
     return _sum(os.dup(fd), counted, 0)
 
 
 def _sum(fd: int, counted: list[int], depth: int) -> int:
-    """Takes over `fd`. `counted` holds how many entries were seen so far."""
+    """Closes `fd`. `counted` has one item, the number of entries so far."""
     total = 0
     folders: list[str] = []
     try:
@@ -48,7 +47,7 @@ def _sum(fd: int, counted: list[int], depth: int) -> int:
             for entry in entries:
                 counted[0] += 1
                 if counted[0] > MAX_ENTRIES or depth > MAX_DEPTH:
-                    raise _uncountable()
+                    raise _unmeasurable()
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(entry.name)
                 elif entry.is_file(follow_symlinks=False):
@@ -68,15 +67,15 @@ def _sum_subfolder(fd: int, name: str, counted: list[int], depth: int) -> int:
     except OSError as error:
         if error.errno in _VANISHED:
             return 0
-        # A folder that is closed to the server would else be a place that no quota knows.
-        raise _uncountable() from error
+        # Files in a folder that the server cannot read would not count towards the quota.
+        raise _unmeasurable() from error
     return _sum(folder_fd, counted, depth + 1)
 
 
-def _uncountable() -> Conflict:
+def _unmeasurable() -> Conflict:
     return Conflict(
-        "the workspace has too many files, too deep folders or closed ones to be counted; "
-        "delete some of them",
+        "the workspace cannot be measured: it has too many files, folders nested too deeply, or folders that "
+        "the server cannot read; delete some of them",
         kind="workspace_uncountable",
     )
 
@@ -85,17 +84,17 @@ _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 _MODE = 0o600
 _DRAFT_PREFIX = ".luxx-"
 _NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS, errno.ENOENT)
-"""What open() says where the kernel or the file system cannot make a file without a name."""
+"""The errors of open() if the kernel or the file system cannot create a file without a name."""
 
 LATEST_NS = 9_000_000_000 * 10**9
-"""In the year 2255: 64 bits of nanoseconds hold it, and so does a date."""
+"""In the year 2255: it fits into 64 bits of nanoseconds and into a datetime."""
 
 MAX_NUMBER = 1000
-"""How many files of one name a folder takes before a person is asked for another."""
+"""How many files of one name a folder may have."""
 
 
 class FileEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A regular file or folder as it is now. `path` is within the workspace, as the system spells it."""
+    """The current state of a regular file or folder. `path` is relative to the workspace, not normalized."""
 
     path: str
     is_folder: bool
@@ -104,7 +103,7 @@ class FileEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Handle:
-    """A descriptor that threads use one at a time: once closed, its number may be another file's."""
+    """A descriptor for one thread at a time: after closing, its number may refer to another file."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -112,26 +111,26 @@ class _Handle:
 
     @contextmanager
     def using(self) -> Generator[int]:
-        """The descriptor, which stays open meanwhile. Raises Conflict if it is closed."""
+        """The descriptor, which stays open inside the block. Raises Conflict if it is closed."""
         with self._lock:
             if self._fd < 0:
-                raise Conflict("the file was closed meanwhile", kind="conflict")
+                raise Conflict("the file was closed in the meantime", kind="conflict")
             yield self._fd
 
     def close(self) -> None:
-        """Waits for who uses it. May be called again."""
+        """Waits for the thread that uses it. May be called again."""
         with self._lock:
             fd, self._fd = self._fd, -1
             if fd >= 0:
                 os.close(fd)
 
     def __del__(self) -> None:
-        # Whoever should have closed it was cancelled before it was handed over.
+        # For a task that was cancelled before it received the handle.
         self.close()
 
 
 class OpenFile(_Handle):
-    """A regular file, open for reading: its `name` made safe to say, and the `size` it had when opened."""
+    """A regular file, open for reading, with its sanitized `name` and its `size` at opening."""
 
     def __init__(self, fd: int, name: str) -> None:
         super().__init__(fd)
@@ -145,7 +144,7 @@ class OpenFile(_Handle):
 
 
 class UploadDraft(_Handle):
-    """A file without a name, being written."""
+    """A file that is being written and has no name yet."""
 
     def __init__(self, fd: int, hidden_name: str | None) -> None:
         super().__init__(fd)
@@ -154,7 +153,7 @@ class UploadDraft(_Handle):
         self._hash = hashlib.sha256()
 
     def write(self, data: bytes) -> None:
-        """Appends; may block. Raises Unavailable where the disk is full."""
+        """Appends; may block. Raises Unavailable if the disk is full."""
         with user_errors(), self.using() as fd, translate_os_errors("the upload"):
             self._hash.update(data)
             self.size += len(data)
@@ -168,22 +167,22 @@ class UploadDraft(_Handle):
 
 
 class WorkspaceFiles(Workspace):
-    """One user's workspace. Raises NotFound, InvalidInput, Conflict or Unavailable; never names the host's
+    """One user's workspace. Raises NotFound, InvalidInput, Conflict or Unavailable; messages contain no host
     paths."""
 
     @contextmanager
     def open_root(self) -> Generator[int]:
-        """The descriptor of the workspace itself."""
+        """The descriptor of the workspace folder."""
         with user_errors(), self._root_fd() as root:
             yield root
 
     def used_bytes(self) -> int:
-        """How many bytes lie in it. Raises Conflict where they cannot be counted."""
+        """The size of all files. Raises Conflict if it cannot be measured."""
         with self.open_root() as root:
             return measure(root)
 
     def list_folder(self, path: str, *, offset: int, limit: int) -> tuple[list[FileEntry], int]:
-        """Folders, then files, by name, and how many there are. Links and special files are left out."""
+        """Folders, then files, by name, and their total number. Links and special files are excluded."""
         with user_errors():
             name = self.relative(path.strip("/"))
             prefix = "" if name == "." else f"{name}/"
@@ -193,7 +192,7 @@ class WorkspaceFiles(Workspace):
         return [entry for entry in entries if entry is not None], total
 
     def look(self, path: str) -> FileEntry | None:
-        """What is at the path now; None if it is no regular file or folder, or nothing."""
+        """The current entry at a path; None if there is no regular file or folder."""
         try:
             with user_errors(), self._parent(path) as (fd, prefix, last):
                 return _entry(fd, prefix, last)
@@ -201,7 +200,7 @@ class WorkspaceFiles(Workspace):
             return None
 
     def open_download(self, path: str) -> OpenFile:
-        """A regular file, to be read. Raises NotFound for anything else."""
+        """Opens a regular file for reading. Raises NotFound for anything else."""
         with user_errors():
             name = self.relative(path)
             with self._root_fd() as root, translate_os_errors(name):
@@ -212,7 +211,7 @@ class WorkspaceFiles(Workspace):
         return OpenFile(fd, safe_name(display_path(name.rpartition("/")[2])))
 
     def remove(self, path: str) -> None:
-        """Removes a file or an empty folder. A link that has taken its place goes, not what it leads to."""
+        """Removes a file or an empty folder. Never follows a link that replaced it."""
         with user_errors(), self._parent(path) as (fd, prefix, last):
             entry = _entry(fd, prefix, last)
             if entry is None:
@@ -225,29 +224,29 @@ class WorkspaceFiles(Workspace):
 
     @contextmanager
     def _parent(self, path: str) -> Generator[tuple[int, str, str]]:
-        """The open folder that holds what is at the path, its path as a prefix, and the last name."""
+        """The descriptor of the path's parent folder, its path as a prefix, and the last name."""
         parent, _, last = self.relative(path).rpartition("/")
         if last == ".":
-            raise ToolFailed("the workspace itself is no file")
+            raise ToolFailed("the workspace itself is not a file")
         with self.open_directory(parent or ".") as fd:
             yield fd, f"{parent}/" if parent else "", last
 
     def draft(self) -> UploadDraft:
-        """A new file without a name, on the workspace's disk."""
+        """Creates a file without a name on the workspace's disk."""
         with self.open_root() as root, user_errors(), translate_os_errors("the upload"):
             return _unnamed_draft(root) or _hidden_draft(root)
 
     def close(self, draft: UploadDraft) -> None:
-        """Lets go of a draft; what was not given a name is gone."""
+        """Closes a draft; it is deleted unless it was given a name."""
         draft.close()
         if draft.hidden_name is not None:
             with suppress(OSError, LuxxError), self.open_root() as root:
                 os.unlink(draft.hidden_name, dir_fd=root)
 
     def place(self, draft: UploadDraft, folder: str, name: str) -> FileEntry:
-        """Gives a whole draft its name in a folder, which is made if missing.
+        """Gives a complete draft its name in a folder, which is created if missing.
 
-        Nothing is ever replaced: a name that is taken gets a number. Raises Conflict after a thousand.
+        Never replaces a file: a used name gets a number. Raises Conflict past MAX_NUMBER.
         """
         with user_errors(), self.open_root() as root, draft.using() as fd:
             target = self.relative(folder)
@@ -259,22 +258,22 @@ class WorkspaceFiles(Workspace):
                 os.fsync(fd)
                 for number in range(1, MAX_NUMBER + 1):
                     chosen = add_number(name, number)
-                    # A path that is too long or too deep could never be opened again.
+                    # Rejects a path that is too long or too deep to be opened again.
                     path = self.relative(f"{prefix}{chosen}")
                     with suppress(FileExistsError):
                         _link(fd, draft.hidden_name, root, directory, chosen)
                         os.fsync(directory)
                         return _entry_from_stat(path, os.fstat(fd))
-        raise Conflict(f"there are {MAX_NUMBER} files named like {name} already", kind="file_exists")
+        raise Conflict(f"{MAX_NUMBER} files named {name} already exist; rename it", kind="file_exists")
 
     def make_folder(self, path: str) -> None:
-        """A folder with those above it, where they are missing."""
+        """Creates a folder and its missing parents."""
         with user_errors(), self._created_directory(self.relative(path)):
             pass
 
     @contextmanager
     def try_lock(self) -> Generator[bool]:
-        """Whether no other upload into this workspace is being placed, by any server; held to the end."""
+        """Whether the workspace was locked for placing an upload, across processes, until the block ends."""
         with self.open_root() as root:
             try:
                 fcntl.flock(root, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -289,7 +288,7 @@ FILE_NOT_FOUND = "no file with this id"
 
 @contextmanager
 def user_errors() -> Generator[None]:
-    """What the confinement says to a model, as the error that a person's request deserves."""
+    """Converts ToolFailed errors of the confinement to the errors of an API request."""
     try:
         yield
     except ToolFailed as error:
@@ -307,7 +306,7 @@ def user_errors() -> Generator[None]:
 
 
 def _first_names(fd: int, count: int) -> tuple[int, list[str]]:
-    """How many files and folders an open folder has, and the first of them."""
+    """The number of files and folders in an open folder, and the names of the first `count`."""
     total = 0
 
     def names() -> Iterator[tuple[bool, str]]:
@@ -324,7 +323,7 @@ def _first_names(fd: int, count: int) -> tuple[int, list[str]]:
 
 
 def display_path(path: str) -> str:
-    """A name that is not UTF-8, in a form JSON can carry."""
+    """The path with invalid UTF-8 replaced, so that it can be encoded as JSON."""
     return os.fsencode(path).decode("utf-8", "replace")
 
 
@@ -336,7 +335,7 @@ def _entry(fd: int, prefix: str, name: str) -> FileEntry | None:
     try:
         status = os.stat(name, dir_fd=fd, follow_symlinks=False)
     except OSError:
-        return None  # It vanished meanwhile.
+        return None  # It was removed in the meantime.
     if not stat.S_ISDIR(status.st_mode) and not stat.S_ISREG(status.st_mode):
         return None
     return _entry_from_stat(f"{prefix}{name}", status)
@@ -344,7 +343,7 @@ def _entry(fd: int, prefix: str, name: str) -> FileEntry | None:
 
 def _entry_from_stat(path: str, status: os.stat_result) -> FileEntry:
     is_folder = stat.S_ISDIR(status.st_mode)
-    # Whoever owns a file may date it before the first computer or after the last.
+    # The owner of a file can set any modification time.
     modified_ns = min(max(status.st_mtime_ns, 0), LATEST_NS)
     size = 0 if is_folder else status.st_size
     return FileEntry(path=path, is_folder=is_folder, size=size, modified_ns=modified_ns)
@@ -363,14 +362,14 @@ def _unnamed_draft(root: int) -> UploadDraft | None:
 
 
 def _hidden_draft(root: int) -> UploadDraft:
-    """Where files without a name cannot be made: one with a name that no listing shows."""
+    """A draft with a name that listings exclude, if files without a name are not supported."""
     name = f"{_DRAFT_PREFIX}{uuid.uuid4().hex}.tmp"
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return UploadDraft(os.open(name, flags, _MODE, dir_fd=root), name)
 
 
 def _link(fd: int, hidden_name: str | None, root: int, directory: int, name: str) -> None:
-    """Raises FileExistsError where the name is taken; the kernel decides, so nothing is ever replaced."""
+    """Raises FileExistsError if the name exists; the kernel checks, so no file is ever replaced."""
     if hidden_name is None:
         os.link(f"/proc/self/fd/{fd}", name, dst_dir_fd=directory, follow_symlinks=True)
     else:

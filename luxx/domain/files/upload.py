@@ -1,7 +1,7 @@
-"""Taking files in: a multipart body, read piece by piece onto the disk, placed whole or not at all.
+"""Uploads: streams a multipart body to disk, and stores all of its files or none.
 
-Who may upload: everybody who is signed in, whatever the level. It is the person's own act; levels bound
-what tools do. What may be uploaded: as much as the workspace's quota has room for.
+Every signed-in user may upload, at any permission level: levels limit what tools do. The quota of the
+workspace limits the size.
 """
 
 import asyncio
@@ -30,19 +30,19 @@ from luxx.infra.store.engine import Store
 
 MIB = 1024 * 1024
 MAX_FILES = 20
-"""In one request; each is a descriptor until the last has come."""
+"""Files per request; each has an open descriptor until the last one has arrived."""
 
 MAX_UPLOADS_PER_USER = 3
-"""Uploads of one user in one process."""
+"""Concurrent uploads of one user in one process."""
 
 MAX_UPLOADS = 24
-"""Uploads of all users in one process: with their files they take half of the usual 1024 descriptors."""
+"""Concurrent uploads in one process: with their files, they take half of the usual 1024 descriptors."""
 
 FORM_BYTES = 64 * 1024
-"""What the form around the files takes at most: its headers and the folder."""
+"""The limit of the form around the files: its headers and the folder."""
 
 WRITE_BYTES = MIB
-"""How much is gathered before a thread writes it."""
+"""How many bytes are collected before a thread writes them."""
 
 MAX_FOLDER_BYTES = 4096
 PATH_FIELD = "path"
@@ -51,7 +51,7 @@ LOCK_TRIES = 200
 
 
 class UploadView(FileView, frozen=True, kw_only=True):
-    """The first file that was uploaded, and in `files` all of them."""
+    """The first uploaded file; `files` has all of them."""
 
     files: list[FileView]
 
@@ -68,10 +68,10 @@ class Uploads:
     async def receive(
         self, caller: Caller, content_type: str, length: int | None, body: AsyncIterator[bytes]
     ) -> UploadView:
-        """Reads the body and places its files. `length` is what the client says that it sends.
+        """Reads the body and stores its files. `length` is the Content-Length of the request.
 
-        Raises InvalidInput for a body that is no form, TooLarge where the quota has no room, TooMany,
-        Conflict, Unavailable, or what reading `body` raises; then nothing of it is left.
+        Raises InvalidInput for an invalid form, TooLarge past the quota, TooMany, Conflict, Unavailable, or
+        what reading `body` raises; then no file is left.
         """
         boundary = _boundary(content_type)
         with self._upload_slot(caller):
@@ -97,19 +97,20 @@ class Uploads:
                     for event in parser.parse(chunk) if chunk else ():
                         await form.take(event)
         except MultipartError as error:
-            raise _invalid_upload({"$": f"not a whole multipart/form-data body: {error.args[0]}"}) from error
+            problem = f"not a complete multipart/form-data body: {error.args[0]}"
+            raise _invalid_upload({"$": problem}) from error
         if not form.files:
             raise _invalid_upload({"$": "a multipart/form-data body with at least one file is needed"})
 
     async def _store_files(self, caller: Caller, form: "_Form") -> UploadView:
-        """Places the files, which is when the quota is counted for good, and gives them ids."""
+        """Checks the quota with the workspace locked, places the files and gives them ids."""
         for _ in range(LOCK_TRIES):
             entries = await asyncio.to_thread(self._place_files, form)
             if entries is not None:
                 break
             await asyncio.sleep(LOCK_PAUSE_SECONDS)
         else:
-            raise Unavailable("another upload is being placed just now; try again", kind="workspace_busy")
+            raise Unavailable("another upload is being saved; try again", kind="workspace_busy")
 
         def work(session: Session) -> None:
             for entry, file in zip(entries, form.files, strict=True):
@@ -125,7 +126,7 @@ class Uploads:
         return UploadView(**first, files=views)
 
     def _place_files(self, form: "_Form") -> list[FileEntry] | None:
-        """All files of a form or none; None while somebody else places some."""
+        """Places all files of a form or none. Returns None while another upload has the lock."""
         workspace_files = form.workspace_files
         with workspace_files.try_lock() as is_locked:
             if not is_locked:
@@ -147,11 +148,11 @@ class Uploads:
     def _upload_slot(self, caller: Caller) -> Generator[None]:
         if self._active[caller.user_id] >= MAX_UPLOADS_PER_USER:
             raise TooMany(
-                f"{MAX_UPLOADS_PER_USER} of your uploads are on their way already; wait for one of them",
+                f"{MAX_UPLOADS_PER_USER} of your uploads are already in progress; wait until one has ended",
                 retry_after=5,
             )
         if self._active.total() >= MAX_UPLOADS:
-            raise TooMany("the server takes no more uploads just now; try again in a moment", retry_after=5)
+            raise TooMany("the server accepts no more uploads at the moment; try again later", retry_after=5)
         self._active[caller.user_id] += 1
         try:
             yield
@@ -160,8 +161,8 @@ class Uploads:
 
     def _quota_exceeded(self, size: int, headroom: int) -> TooLarge:
         return TooLarge(
-            f"this needs {size / MIB:.1f} MiB and of your {self._quota / MIB:g} MiB only "
-            f"{max(0, headroom) / MIB:.1f} are free; delete files that you no longer need",
+            f"this upload needs {size / MIB:.1f} MiB, but only {max(0, headroom) / MIB:.1f} of your "
+            f"{self._quota / MIB:g} MiB are free; delete files that you no longer need",
             kind="quota_exceeded",
         )
 
@@ -172,7 +173,7 @@ class _UploadedFile(msgspec.Struct, frozen=True):
 
 
 class _Form:
-    """The parts of one body as they come: files onto the disk, the folder into memory."""
+    """Receives the parts of one body: writes files to disk, keeps the folder in memory."""
 
     def __init__(self, workspace_files: WorkspaceFiles) -> None:
         self.workspace_files = workspace_files
@@ -183,7 +184,7 @@ class _Form:
 
     @property
     def folder(self) -> str:
-        """The folder asked for, `.` where none is. Raises InvalidInput if it is no text."""
+        """The requested folder, `.` if there is none. Raises InvalidInput if it is not UTF-8."""
         try:
             folder = (self._folder or b"").decode("utf-8")
         except UnicodeDecodeError as error:
@@ -191,7 +192,7 @@ class _Form:
         return folder.strip().strip("/") or "."
 
     async def take(self, event: MultipartSegment | bytes | None) -> None:
-        """One event of the parser: a part begins, has more bytes, ends."""
+        """Handles one event of the parser: the start of a part, some of its bytes, or its end (None)."""
         if isinstance(event, MultipartSegment):
             await self._begin(event)
         elif event is not None:
@@ -206,7 +207,7 @@ class _Form:
             self.files.append(_UploadedFile(safe_name(part.filename), draft))
         elif part.name != PATH_FIELD:
             raise _invalid_upload(
-                {"$": f"the field {(part.name or '')[:100]!r} is unknown, and no file either"}
+                {"$": f"the field {(part.name or '')[:100]!r} is unknown and is not a file"}
             )
         elif self._folder is not None:
             raise _invalid_upload({f"$.{PATH_FIELD}": "given twice"})
@@ -230,7 +231,7 @@ class _Form:
             await asyncio.to_thread(self.files[-1].draft.write, data)
 
     def close(self) -> None:
-        """What was not placed is gone."""
+        """Closes all drafts; those that were not placed are deleted."""
         for file in self.files:
             self.workspace_files.close(file.draft)
 
@@ -240,7 +241,7 @@ def _remove_placed(workspace_files: WorkspaceFiles, entries: list[FileEntry]) ->
         try:
             workspace_files.remove(entry.path)
         except LuxxError:
-            continue  # Somebody else was first; it is gone all the same.
+            continue  # Another request removed it first.
 
 
 def _boundary(content_type: str) -> str:

@@ -1,1 +1,1 @@
-"""Tokens and money: what was used, what is reserved, limits by day."""
+"""Tokens and money: the usage ledger, reserves, daily limits and reports."""

@@ -1,8 +1,8 @@
-"""How many tokens a completion took where its provider did not say, and how many one can take. Pure.
+"""Estimates the tokens of a completion whose provider reports no usage, and bounds those of a prompt. Pure.
 
-A provider bills what it has read and written, also of a completion that a person cancels before its usage
-is told; without an estimate, cancelling in time would be free of every limit. The estimate is near; the
-bound, for what is set aside before a call, is above.
+A provider also bills a completion that a user cancels before its usage is reported; without an estimate,
+such a completion would not count towards any limit. The estimate is close to the real count. The bound,
+which reserves use, is above it.
 """
 
 import string
@@ -17,27 +17,26 @@ from luxx.wire.step import Step, StepType
 from luxx.wire.tool import ToolSpec
 
 BYTES_PER_TOKEN = 4
-"""Of UTF-8: today's tokenizers take about four letters of English, and most of a Chinese character."""
+"""UTF-8 bytes: current tokenizers need a token per about four English letters or per Chinese character."""
 
 IMAGE_TOKENS = 1_000
-"""What vendors count for a picture of usual size lies between some 250 and 1,600."""
-
+"""Vendors count about 250 to 1,600 tokens for an image of usual size."""
 
 MAX_IMAGE_TOKENS = 5_000
-"""More than vendors count for a picture of any size, but for the cheapest models, which count them dearer."""
+"""More than vendors count for an image of any size, except for their cheapest models."""
 
 REQUEST_TOKENS = 64
 TOOLS_TOKENS = 1_000
-"""What a vendor's own words around a request take, and around its tools: up to some 800 are published."""
+"""The tokens that vendors add per request, and for its tools: the published figures are up to about 800."""
 
 MESSAGE_TOKENS = 10
-"""The marks around each message and each tool: four to eight in today's templates."""
+"""The delimiters around each message and each tool: four to eight tokens in current templates."""
 
 COMMON_BYTES = bytes(
     [*string.ascii_letters.encode(), *string.whitespace.encode(), *range(0x80, 0xE0), *range(0xE3, 0xF0)]
 )
-"""Two of these make at most a token in usual text: letters, spaces, scripts that models know well. Digits and
-marks may be a token each, and so may the first bytes of rarer scripts and emoji."""
+"""In usual text, a token has at least two of these bytes: letters, whitespace, common scripts. Digits and
+punctuation may be one token each, and so may the first bytes of rarer scripts and emoji."""
 
 
 def estimated_usage(
@@ -48,13 +47,15 @@ def estimated_usage(
     *,
     max_tokens: int | None = None,
 ) -> Usage:
-    """`told`, with what the provider left out: the prompt from what was sent, the answer from what came.
+    """`reported`, with missing counts estimated: the prompt from the request, the completion from `steps`.
 
-    A count of the answer that was told before its end (some dialects begin with one) may be too low, so the
-    greater of the two counts. `most`: how long the provider was told to let the answer become.
+    A completion count that was reported before the end (some dialects start with one) may be too low, so the
+    larger of reported and estimated count is used. `max_tokens`: the limit that was sent to the provider.
     """
-    answer = _tokens(sum(_step_bytes(step) for step in steps))
-    completion = max(reported.completion_tokens, answer if max_tokens is None else min(answer, max_tokens))
+    estimate = _tokens(sum(_step_bytes(step) for step in steps))
+    completion = max(
+        reported.completion_tokens, estimate if max_tokens is None else min(estimate, max_tokens)
+    )
     prompt = reported.prompt_tokens
     if not prompt:
         sent_bytes = sum(_message_bytes(message) for message in messages)
@@ -65,7 +66,7 @@ def estimated_usage(
 
 
 class PromptSize(msgspec.Struct, frozen=True):
-    """Tokens of a prompt before it is sent: near, and at most for usual text."""
+    """The tokens of a prompt before it is sent: an estimate, and an upper bound for usual text."""
 
     estimate: int
     bound: int
@@ -76,8 +77,8 @@ def prompt_size(
 ) -> PromptSize:
     """How many tokens a provider will count for a prompt.
 
-    A token is a byte at least. Text of nothing but digits or of a script that few models were taught comes
-    near that; English is overestimated by about two, Chinese by a third.
+    A token has at least one byte. Text of only digits or of a rare script comes close to that. The bound
+    overestimates English by a factor of about two, Chinese by a third.
     """
     size = bound = images = 0
     for part in _parts(messages, tools, schema):
@@ -93,7 +94,7 @@ def prompt_size(
 
 
 def _parts(messages: Iterable[PromptMessage], tools: Iterable[ToolSpec], schema: object) -> Iterator[bytes]:
-    """All that is sent as text, in UTF-8."""
+    """Everything that is sent as text, in UTF-8."""
     for message in messages:
         match message:
             case SystemPrompt(text=text) | UserPrompt(text=text) | ToolPrompt(content=text):

@@ -1,4 +1,4 @@
-"""The ledger: what each completion used and cost, written once, summed for limits. Reports: `report.py`."""
+"""The ledger: the tokens and cost of each completion, written once and summed for limits."""
 
 from datetime import datetime
 
@@ -13,11 +13,11 @@ from luxx.wire.run import RunKind
 
 
 class UsageRow(Base):
-    """`cost` in US dollars, null where the price of the model is not known.
+    """`cost` is in US dollars, null if the price of the model is unknown.
 
-    Money that was spent stays spent: a row outlives its conversation, its provider, its user and its
-    tenant, without their names. `kind` says what `subject_id` is the id of. `is_estimated`: the provider
-    did not tell, or the completion was cut before it could.
+    A row stays after its conversation, provider, user or tenant is deleted, without their names. `kind` is
+    the type of `subject_id`. `is_estimated`: the provider reported no usage, or the completion was cut off
+    before it did.
     """
 
     __tablename__ = "usage_records"
@@ -45,10 +45,10 @@ class UsageRow(Base):
 
 
 class ReserveRow(Base):
-    """The most that a run's model call under way can take, set aside until its line is in the ledger.
+    """The worst case of a run's current model call, reserved until its row is in the ledger.
 
-    A run makes one call at a time. `model` and `provider_id` are for the line of a call that ended with its
-    process. There is no key to the user: the run's own goes with them, and a lock less is taken.
+    A run makes one call at a time. `model` and `provider_id` are for the ledger row of a call whose process
+    died. `user_id` is no foreign key, which saves a lock; `run_id` already deletes the row with the user.
     """
 
     __tablename__ = "usage_reserves"
@@ -67,7 +67,7 @@ _insert = insert(table_of(UsageRow))
 
 
 class UsageEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One completion, for the ledger. `is_estimated`: its counts are ours, not the provider's."""
+    """One completion, for the ledger. `is_estimated`: Luxx estimated the counts."""
 
     user_id: int
     tenant_id: int
@@ -82,14 +82,14 @@ class UsageEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpentAmount(msgspec.Struct, frozen=True, kw_only=True):
-    """A sum over the ledger; `cost` counts only completions of known price."""
+    """A sum over the ledger; `cost` includes only completions of known price."""
 
     tokens: int
     cost: float
 
 
 def record(connection: Connection, entry: UsageEntry) -> None:
-    """Adds a completion to the ledger, in the transaction that logs its end."""
+    """Adds a completion to the ledger, in the transaction that records its end."""
     usage = entry.usage
     connection.execute(
         _insert,
@@ -114,7 +114,7 @@ def record(connection: Connection, entry: UsageEntry) -> None:
 
 
 def spent_since(connection: Connection, user_id: int, since: datetime) -> SpentAmount:
-    """What a user's completions used from `since` on."""
+    """The tokens and cost of a user's completions since `since`, inclusive."""
     row = connection.execute(
         select(
             func.coalesce(func.sum(UsageRow.prompt_tokens + UsageRow.completion_tokens), 0),

@@ -1,6 +1,6 @@
-"""What was used and what it cost, summed from the ledger: by day, model, provider, conversation.
+"""Usage reports and limits: sums over the ledger by day, model, provider, conversation and so on. Read-only.
 
-Costs are sums over completions of known price; how many had none is said beside them. It only reads.
+Costs are sums over completions of known price; a report also has the number of the others.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ from luxx.wire.run import RunKind
 
 
 class TokenAllowance(msgspec.Struct, frozen=True, kw_only=True):
-    """`reserved` is set aside for model calls under way. Where there is no limit, it and `left` are null."""
+    """`reserved` is for model calls in progress. `limit` and `left` are null if there is no limit."""
 
     limit: int | None
     spent: int
@@ -37,7 +37,7 @@ class TokenAllowance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CostAllowance(msgspec.Struct, frozen=True, kw_only=True):
-    """The same in US dollars; `spent` counts completions of known price."""
+    """Like TokenAllowance, in US dollars; `spent` counts completions of known price."""
 
     limit: float | None
     spent: float
@@ -46,7 +46,7 @@ class CostAllowance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run may take; null where there is no limit. `iterations` are model calls with tools."""
+    """The limits of one run, null if there is none. `iterations` are model calls with tools."""
 
     tokens: int | None
     cost: float | None
@@ -56,7 +56,7 @@ class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """`resets_at`: when the day, which is one of UTC, is over."""
+    """`resets_at` is the next midnight UTC."""
 
     resets_at: datetime
     tokens_per_day: TokenAllowance
@@ -65,7 +65,7 @@ class UsageLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_limits(session: Session, caller: Caller, limits: LimitsConfig, iterations: int) -> UsageLimits:
-    """The caller's own."""
+    """The caller's limits and what is left of them."""
     day = read_day(session.connection(), caller.user_id)
     spent, reserved = day.spent, day.reserved
     return UsageLimits(
@@ -95,14 +95,14 @@ def read_limits(session: Session, caller: Caller, limits: LimitsConfig, iteratio
 
 
 TOTAL_PREFIX = "whole_"
-"""Before the names of sums over all groups."""
+"""The column prefix of sums over all groups."""
 
 COST_DIGITS = 10
-"""Of a sum of money, so that 0.1 + 0.2 is 0.3."""
+"""Decimal places of a cost, so that 0.1 + 0.2 is 0.3."""
 
 
 class GroupBy(StrEnum):
-    """`conversation`, `room` and `task` count only what was used in one."""
+    """`conversation`, `room` and `task` count only the usage in conversations, rooms and tasks."""
 
     DAY = "day"
     MODEL = "model"
@@ -115,7 +115,7 @@ class GroupBy(StrEnum):
 
 
 class UsageScope(StrEnum):
-    """Whose usage: one's own, the tenant's (ADMIN), the whole server's (operators)."""
+    """Whose usage: the caller's, the tenant's (ADMIN only) or the whole server's (operators only)."""
 
     OWN = "own"
     TENANT = "tenant"
@@ -123,9 +123,9 @@ class UsageScope(StrEnum):
 
 
 class UsageSums(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums over `completions`. `cost` in US dollars counts only those of known price: `unpriced` says how
-    many are left out, and where all are, it is null. `estimated` says of how many the counts are ours,
-    because the provider did not tell them.
+    """Sums over `completions`. `cost`, in US dollars, counts only those of known price and is null if there
+    are none; `unpriced` is the number of the others. `estimated` is the number of completions whose tokens
+    Luxx estimated, because the provider did not report them.
     """
 
     completions: int
@@ -141,8 +141,8 @@ class UsageSums(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageGroup(UsageSums, frozen=True, kw_only=True):
-    """`key` is the day, the model's name, or an id; null for what was deleted since. `name` is what people
-    call it, where you may see that.
+    """`key` is the day, the model's name, or an id, null after deletion. `name` is null if it has none or the
+    caller may not see it.
     """
 
     key: str | None
@@ -150,7 +150,7 @@ class UsageGroup(UsageSums, frozen=True, kw_only=True):
 
 
 class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One page of groups: days newest first, others dearest first. `total` and `sums` are of all groups."""
+    """One page of groups: days newest first, others most expensive first. `total` and `sums` cover all."""
 
     items: list[UsageGroup]
     total: int
@@ -160,7 +160,7 @@ class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """`first` and `last` are days in UTC, both included. `subject_id`: what was used in one conversation."""
+    """`first` and `last` are days in UTC, both included. `subject_id` selects one conversation."""
 
     group_by: GroupBy = GroupBy.DAY
     scope: UsageScope = UsageScope.OWN
@@ -180,7 +180,7 @@ class UsageService:
         self._iterations = iterations
 
     async def report(self, caller: Caller, query: UsageQuery) -> UsageReport:
-        """Raises InvalidInput for days in the wrong order, NotAllowed for a scope above the caller."""
+        """Raises InvalidInput if `first` is after `last`, NotAllowed for a scope the caller may not read."""
         if query.first is not None and query.last is not None and query.first > query.last:
             raise InvalidInput(
                 "'from' must not be later than 'to'", detail={"fields": {"from": "is later than 'to'"}}
@@ -189,7 +189,7 @@ class UsageService:
         return await self._store.read(lambda session: _report(session, caller, query))
 
     async def limits(self, caller: Caller) -> UsageLimits:
-        """What the caller may still spend."""
+        """The caller's limits and what is left of them."""
         return await self._store.read(
             lambda session: read_limits(session, caller, self._limits, self._iterations)
         )
@@ -201,10 +201,12 @@ def _check_scope(caller: Caller, scope: UsageScope) -> None:
             return
         case UsageScope.TENANT:
             if not caller.is_admin:
-                raise NotAllowed("only an administrator sees the usage of others")
+                raise NotAllowed("only an administrator may read the usage of others")
         case UsageScope.ALL:
             if not is_operator(caller):
-                raise NotAllowed("only an administrator of the default tenant sees the whole server's usage")
+                raise NotAllowed(
+                    "only an administrator of the default tenant may read the whole server's usage"
+                )
         case _:
             assert_never(scope)
 
@@ -225,7 +227,7 @@ _SUMS: tuple[tuple[str, ColumnElement[Any]], ...] = (
 def _report(session: Session, caller: Caller, query: UsageQuery) -> UsageReport:
     groups = _groups(caller, query)
     page = session.execute(_page(groups, query)).all()
-    # Every row of the page carries the whole as well: the ledger is read once. Only an empty page does not.
+    # Every row also has the totals, so the ledger is read once. Only an empty page needs a second query.
     totals = page[0] if page else session.execute(_select_totals(groups)).one()
     keys = [row.key for row in page if row.key is not None]
     names = _names(session, caller, query.group_by, keys)
@@ -277,7 +279,7 @@ def _page(groups: Subquery, query: UsageQuery) -> Select[Any]:
 
 
 def _key(group_by: GroupBy) -> tuple[ColumnElement[Any], RunKind | None]:
-    """What rows are grouped by, and the only kind of rows that have it."""
+    """The column to group by, and the kind of the rows to include, None for all."""
     match group_by:
         case GroupBy.DAY:
             return func.date(UsageRow.created_at), None
@@ -312,7 +314,7 @@ def _in_scope(caller: Caller, scope: UsageScope) -> ColumnElement[bool]:
 
 
 def _names(session: Session, caller: Caller, group_by: GroupBy, keys: list[Any]) -> dict[Any, str]:
-    """Names of the keys that the caller may know: of a conversation only its owner."""
+    """The names of the keys that the caller may see; a conversation's title only for its owner."""
     statement: Any
     match group_by:
         case GroupBy.PROVIDER:

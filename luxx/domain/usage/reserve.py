@@ -1,7 +1,7 @@
-"""Tokens and money set aside before a model call, so that calls that run side by side keep within the limits.
+"""Reserves of tokens and money before a model call, so that concurrent calls stay within the limits.
 
-The worst case of a call is held here until its line is in the ledger. What has been spent is the ledger's to
-say (`ledger.py`), how large a prompt is `estimate.py`'s.
+The worst case of a call is reserved until its row is in the ledger. `ledger.py` has what is spent,
+`estimate.py` the size of a prompt.
 """
 
 import math
@@ -34,13 +34,13 @@ from luxx.infra.store.tables import table_of
 from luxx.providers.catalog import ModelCard
 
 MIN_ANSWER_TOKENS = 256
-"""Tokens. An answer that could only be shorter is not worth its prompt."""
+"""A call is not made if its completion would be limited to fewer tokens."""
 
 PREFERRED_ANSWER_TOKENS = 4_096
-"""Tokens. For a call that could have as many, the end of other runs' calls is waited for."""
+"""A call waits for other runs' calls to end if it could then have this many completion tokens."""
 
 RESERVE_LOCKS = 7_402_119
-"""The first half of the PostgreSQL advisory locks that reserves of one user take in turn."""
+"""The first key of the PostgreSQL advisory lock per user; the second key is the user's id."""
 
 SECONDS_PER_DAY = 86_400
 
@@ -72,12 +72,12 @@ _reserved = (
     .where(_reserves.c.user_id == bindparam("user_id"))
     .subquery()
 )
-# One statement: a call whose reserve becomes a line of the ledger between two would be in neither.
+# One statement: between two, a reserve could become a ledger row and be counted in neither.
 _day = select(
     _spent.c.tokens,
     _spent.c.cost,
-    _reserved.c.tokens.label("held_tokens"),
-    _reserved.c.cost.label("held_cost"),
+    _reserved.c.tokens.label("reserved_tokens"),
+    _reserved.c.cost.label("reserved_cost"),
 ).select_from(_spent.join(_reserved, true()))
 
 
@@ -95,7 +95,7 @@ _tree_reserved = select(
 
 
 class SpendingLimit(StrEnum):
-    """The limits of tokens and money, by the names of their keys."""
+    """The limits of tokens and money; the values are their config keys."""
 
     TOKENS_PER_RUN = "tokens_per_run"
     COST_PER_RUN = "cost_per_run"
@@ -112,9 +112,10 @@ class SpendingLimit(StrEnum):
 
 
 class SpentAndReserved(msgspec.Struct, frozen=True):
-    """What a user spent since midnight UTC, and what is set aside for calls that are under way.
+    """What is spent, and what is reserved for calls in progress.
 
-    A reserve counts for any day: a call that began before midnight is in the ledger of the day after.
+    Of a user, `spent` counts since midnight UTC. A reserve counts for any day, because a call that starts
+    before midnight may be entered in the ledger after it.
     """
 
     spent: SpentAmount
@@ -122,9 +123,8 @@ class SpentAndReserved(msgspec.Struct, frozen=True):
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """A model call to come: tokens of its prompt and of its longest answer, prices in dollars per token.
-
-    Both prices are 0 where they are not known.
+    """A planned model call: the tokens of its prompt and of its longest completion; prices in US dollars per
+    token, 0 if unknown.
     """
 
     prompt: int
@@ -134,31 +134,34 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     is_priced: bool = True
 
     def cost(self, answer: int) -> float:
-        """The most that the call costs with so long an answer."""
+        """The highest cost of the call in US dollars, with a completion of `answer` tokens."""
         return self.prompt * self.prompt_price + answer * self.answer_price
 
 
 class LimitHeadroom(msgspec.Struct, frozen=True, kw_only=True):
-    """What a limit leaves: `spent` of it is gone, `held` is set aside for calls of other runs."""
+    """The headroom of a limit: `spent` is used up, `reserved` is reserved for calls of other runs."""
 
     limit: SpendingLimit
     amount: float
     spent: float
     reserved: float = 0.0
 
-    def answer(self, call: Call, *, without_others: bool) -> float:
-        """How long an answer fits, in tokens; `alone`: if no other run held anything. Below 0: none."""
-        orphaned = self.amount - self.spent - (0.0 if without_others else self.reserved)
+    def max_answer_tokens(self, call: Call, *, without_others: bool) -> float:
+        """The longest completion that fits, in tokens; below 0 if none does.
+
+        `without_others` ignores the reserves of other runs.
+        """
+        left = self.amount - self.spent - (0.0 if without_others else self.reserved)
         if not self.limit.is_money:
-            return orphaned - call.prompt
-        orphaned -= call.prompt * call.prompt_price
+            return left - call.prompt
+        left -= call.prompt * call.prompt_price
         if call.answer_price > 0:
-            return orphaned / call.answer_price
-        return math.inf if orphaned >= 0 else -1.0
+            return left / call.answer_price
+        return math.inf if left >= 0 else -1.0
 
 
 class ReserveVerdict(StrEnum):
-    """What becomes of a call: it may be made, others' calls must end first, or it will never fit."""
+    """Whether a call may be made now, must wait for calls of other runs, or never fits."""
 
     FITS = "fits"
     WAITS = "waits"
@@ -166,7 +169,7 @@ class ReserveVerdict(StrEnum):
 
 
 class ReserveResult(msgspec.Struct, frozen=True):
-    """A verdict; `tokens` is how long the answer may be, `narrowest` the limit that leaves it least."""
+    """A verdict; `tokens` limits the completion, `narrowest` is the limit that leaves the fewest tokens."""
 
     verdict: ReserveVerdict
     tokens: int
@@ -174,23 +177,22 @@ class ReserveResult(msgspec.Struct, frozen=True):
 
 
 def fit_call(call: Call, headrooms: Iterable[LimitHeadroom], *, may_wait: bool) -> ReserveResult:
-    """Whether a call fits all of the rooms, of which there is one at least, and with how long an answer."""
+    """Whether a call fits all headrooms (at least one), and with how many completion tokens."""
     headrooms = list(headrooms)
-    narrowest = min(headrooms, key=lambda headroom: headroom.answer(call, without_others=True))
-    without_others = math.floor(min(call.answer, narrowest.answer(call, without_others=True)))
-    now = math.floor(
-        min(call.answer, *(headroom.answer(call, without_others=False) for headroom in headrooms))
-    )
-    least, usual = min(MIN_ANSWER_TOKENS, call.answer), min(PREFERRED_ANSWER_TOKENS, call.answer)
-    if without_others < least:
+    narrowest = min(headrooms, key=lambda headroom: headroom.max_answer_tokens(call, without_others=True))
+    later = math.floor(min(call.answer, narrowest.max_answer_tokens(call, without_others=True)))
+    fitting = (headroom.max_answer_tokens(call, without_others=False) for headroom in headrooms)
+    now = math.floor(min(call.answer, *fitting))
+    least, preferred = min(MIN_ANSWER_TOKENS, call.answer), min(PREFERRED_ANSWER_TOKENS, call.answer)
+    if later < least:
         return ReserveResult(ReserveVerdict.NEVER, 0, narrowest)
-    if now >= (min(usual, without_others) if may_wait else least):
+    if now >= (min(preferred, later) if may_wait else least):
         return ReserveResult(ReserveVerdict.FITS, now, narrowest)
     return ReserveResult(ReserveVerdict.WAITS if may_wait else ReserveVerdict.NEVER, 0, narrowest)
 
 
 def has_limits(limits: LimitsConfig) -> bool:
-    """Whether anything must be set aside before a call."""
+    """Whether calls need a reserve."""
     return any(getattr(limits, limit.value) for limit in SpendingLimit)
 
 
@@ -199,50 +201,49 @@ def has_daily_limits(limits: LimitsConfig) -> bool:
 
 
 def is_priced(card: ModelCard) -> bool:
-    """Whether it is known what the model costs."""
     return card.input_price is not None and card.output_price is not None
 
 
 def check_price(card: ModelCard, limits: LimitsConfig, model: str) -> None:
-    """Raises InvalidInput where money is limited and nobody knows what the model costs."""
+    """Raises InvalidInput if money is limited and the price of the model is unknown."""
     if (limits.cost_per_day or limits.cost_per_run) and not is_priced(card):
         raise InvalidInput(
-            f"this server limits what may be spent, and the price of {model} is not known; choose another "
-            "model, or have its price added to `models` in the configuration (0 where it is free)",
+            f"this server limits spending, and the price of {model} is unknown; choose another model, or ask "
+            "an administrator to add its price to `models` in the configuration (0 if it is free)",
             kind="price_unknown",
         )
 
 
 def read_day(connection: Connection, user_id: int) -> SpentAndReserved:
-    """What the user spent today and what is set aside, as of one moment."""
+    """What the user has spent today and what is reserved, read in one statement."""
     row = connection.execute(_day, {"user_id": user_id, "midnight": midnight_of(utc_now())}).one()
     return SpentAndReserved(
         SpentAmount(tokens=int(row.tokens), cost=float(row.cost)),
-        SpentAmount(tokens=int(row.held_tokens), cost=float(row.held_cost)),
+        SpentAmount(tokens=int(row.reserved_tokens), cost=float(row.reserved_cost)),
     )
 
 
 def lock_user_reserves(connection: Connection, user_id: int) -> None:
-    """Until the transaction ends, nobody else sets anything aside for this user."""
+    """Until the transaction ends, no other transaction adds a reserve for this user."""
     if connection.dialect.name == "postgresql":
-        # On SQLite one thread writes anyway.
+        # On SQLite, one thread makes all writes.
         connection.execute(_lock_user, {"locks": RESERVE_LOCKS, "user_id": user_id})
 
 
 def add_reserve(connection: Connection, row: dict[str, object]) -> None:
-    """Adds a run's reserve (`ReserveRow`)."""
+    """Adds a run's reserve; `row` has the columns of ReserveRow."""
     connection.execute(_insert, row)
 
 
 def release_reserve(connection: Connection, run_id: str) -> None:
-    """Deletes a run's reserve, in the transaction that records what was spent."""
+    """Deletes a run's reserve, in the transaction that enters the call in the ledger."""
     connection.execute(_delete_reserve, {"b_run": run_id})
 
 
 def charge_orphaned_reserve(connection: Connection, run_id: str) -> bool:
-    """Enters what was set aside for a call that ended with its process; False where nothing was.
+    """Enters the reserve of a call whose process died in the ledger; False if there is no reserve.
 
-    How much of it the provider billed nobody knows; counting less would let spending pass the limits.
+    The full reserve, because the billed amount is unknown and less could let spending exceed the limits.
     """
     columns = ["user_id", "provider_id", "model", "prompt_tokens", "completion_tokens", "cost", "run_id"]
     orphaned = select(
@@ -260,7 +261,7 @@ def charge_orphaned_reserve(connection: Connection, run_id: str) -> bool:
 
 
 def spent_by_run(connection: Connection, run_id: str) -> SpentAmount:
-    """The sums of a run's lines of the ledger."""
+    """The sums of a run's rows in the ledger."""
     row = connection.execute(
         select(
             func.coalesce(func.sum(_ledger.c.prompt_tokens + _ledger.c.completion_tokens), 0),
@@ -271,9 +272,9 @@ def spent_by_run(connection: Connection, run_id: str) -> SpentAmount:
 
 
 def spent_by_tree(connection: Connection, root_run_id: str) -> SpentAndReserved:
-    """What a run and all its subagents have spent, and what is set aside for calls they make just now.
+    """What a run and all its subagents have spent, and what is reserved for their current calls.
 
-    A reserve that becomes a line of the ledger meanwhile counts twice rather than not at all.
+    Reads reserves first: one that becomes a ledger row in between is counted twice rather than not at all.
     """
     reserved = connection.execute(_tree_reserved, {"root": root_run_id}).one()
     spent = connection.execute(_tree_spent, {"root": root_run_id}).one()
@@ -284,19 +285,19 @@ def spent_by_tree(connection: Connection, root_run_id: str) -> SpentAndReserved:
 
 
 def check_daily_limits(connection: Connection, user_id: int, limits: LimitsConfig, now: datetime) -> None:
-    """Before a run is admitted. Raises TooMany where the user's day is spent."""
+    """Called before a run is admitted. Raises TooMany if the user has reached a daily limit."""
     if not has_daily_limits(limits):
         return
     spent, wait = spent_since(connection, user_id, midnight_of(now)), seconds_to_midnight(now)
     if limits.tokens_per_day and spent.tokens >= limits.tokens_per_day:
         raise TooMany(
-            f"today's {limits.tokens_per_day} tokens are used up; there are new ones at midnight UTC",
+            f"the daily limit of {limits.tokens_per_day} tokens is reached; it resets at midnight UTC",
             retry_after=wait,
             kind=SpendingLimit.TOKENS_PER_DAY,
         )
     if limits.cost_per_day and spent.cost >= limits.cost_per_day:
         raise TooMany(
-            f"today's budget of ${limits.cost_per_day:g} is spent; there is a new one at midnight UTC",
+            f"the daily limit of ${limits.cost_per_day:g} is reached; it resets at midnight UTC",
             retry_after=wait,
             kind=SpendingLimit.COST_PER_DAY,
         )

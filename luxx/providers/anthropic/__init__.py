@@ -1,1 +1,1 @@
-"""The dialect of the Anthropic Messages API."""
+"""The Anthropic Messages dialect."""

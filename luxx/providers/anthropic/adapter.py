@@ -1,7 +1,6 @@
-"""The Anthropic Messages dialect: its adapter and its stream parser.
+"""The adapter and the stream parser of the Anthropic Messages dialect.
 
-Requests are built in `anthropic_request.py`, events decoded in `anthropic_event.py`, content blocks
-gathered in `anthropic_content.py`. No network.
+`request.py` builds requests, `content.py` decodes events and assembles content blocks. No network.
 """
 
 from collections.abc import Callable
@@ -43,7 +42,7 @@ _STATUS_OF_ERROR = {
     "not_found_error": 404,
     "request_too_large": 413,
 }
-"""What the vendor documents as the status of these; inside a stream only the name is told."""
+"""The status that the vendor documents per error type; inside a stream an error has only its type."""
 
 
 class AnthropicAdapter:
@@ -64,12 +63,12 @@ class AnthropicAdapter:
     def parse_models(self, body: bytes) -> list[str]:
         items = _page(body).get("data")
         if not isinstance(items, list):
-            raise MalformedStream("The provider's list of models has no list in it.")
+            raise MalformedStream("The provider's list of models does not contain a list.")
         models = [cast("dict[str, Any]", item) for item in cast("list[Any]", items) if isinstance(item, dict)]
         return [str(model["id"]) for model in models if model.get("id")]
 
     def next_models_request(self, target: Target, body: bytes) -> UpstreamRequest | None:
-        """The request for the page after this one, if there is one."""
+        """The GET request for the next page; None after the last one."""
         page = _page(body)
         last = page.get("last_id")
         if not page.get("has_more") or not isinstance(last, str) or not last:
@@ -78,10 +77,10 @@ class AnthropicAdapter:
 
 
 class AnthropicParser:
-    """One answer: server-sent events or, from servers that ignore `stream`, one JSON body.
+    """Parses one completion: server-sent events or, from servers that ignore `stream`, one JSON body.
 
-    An error inside the stream is raised after the deltas that came before it were given out. The answer
-    is whole when it told its stop reason, and it ends with the body: one stream may hold several messages.
+    An error inside the stream is raised after the earlier deltas were returned. The completion is complete
+    after its stop reason. It ends with the body, because one stream may contain several messages.
     """
 
     drain_seconds = 2.0
@@ -101,7 +100,7 @@ class AnthropicParser:
 
     @property
     def is_done(self) -> bool:
-        """A message ended, and as a rule nothing follows; the body may stay open all the same."""
+        """Whether a message ended. Usually nothing follows, but the body may still be open."""
         return self._has_stopped
 
     def feed(self, piece: bytes) -> list[Delta]:
@@ -117,7 +116,7 @@ class AnthropicParser:
                     break
         except ProviderError as error:
             self._failure = error
-        # What came before a failure is given first; the next call raises it.
+        # Deltas before a failure are returned first; the next call raises it.
         if self._failure is not None and not out:
             raise self._failure
         return out
@@ -154,7 +153,7 @@ class AnthropicParser:
     def _read_event(self, event: AnthropicEvent, data: bytes, out: list[Delta]) -> None:
         match event.type:
             case "content_block_delta" if event.delta is not None:
-                self._content.grow(event.index, event.delta, out)
+                self._content.append(event.index, event.delta, out)
             case "content_block_start" if event.content_block is not None:
                 self._has_started = True
                 self._content.begin(event.content_block, out)
@@ -169,13 +168,13 @@ class AnthropicParser:
             case "error":
                 self._fail(data)
             case _:
-                # Pings, and events of a later version; an error of a server that names it otherwise.
+                # Pings and unknown events are ignored; some servers send errors under another type.
                 if event.error:
                     self._fail(data)
 
     def _read_message(self, event: AnthropicEvent, out: list[Delta]) -> None:
         if self._has_started:
-            return  # a second message in one stream: its blocks are read, what it says of itself is not
+            return  # A second message in one stream: only its blocks are read.
         self._has_started = True
         message = message_of(event)
         self._model = message.model or ""
@@ -200,15 +199,15 @@ class AnthropicParser:
         self._explanation = explanation if isinstance(explanation, str) else ""
 
     def _read_usage(self, reported: EventUsage, out: list[Delta]) -> None:
-        known = self._usage
+        latest = self._usage
         for name in reported.__struct_fields__:
             value = getattr(reported, name)
             if value is not None:
-                setattr(known, name, value)
-        read, written = known.cache_read_input_tokens or 0, known.cache_creation_input_tokens or 0
-        prompt = (known.input_tokens or 0) + read + written
-        completion = known.output_tokens or 0
-        output_details = known.output_tokens_details
+                setattr(latest, name, value)
+        read, written = latest.cache_read_input_tokens or 0, latest.cache_creation_input_tokens or 0
+        prompt = (latest.input_tokens or 0) + read + written
+        completion = latest.output_tokens or 0
+        output_details = latest.output_tokens_details
         if not prompt and not completion:
             return
         usage = Usage(
@@ -248,17 +247,17 @@ class AnthropicParser:
         except MalformedStream as error:
             if body.rstrip().endswith((b"}", b"]")):
                 raise
-            raise StreamInterrupted("The provider's answer ended in the middle.") from error
+            raise StreamInterrupted("The provider's response ended in the middle.") from error
         self._read_event(event, body, out)
         if self._failure is None and event.type != "message":
-            raise MalformedStream("The provider's answer holds nothing that a model could have said.")
+            raise MalformedStream("The provider's response contains no text, thinking or tool call.")
 
     def _read_rest(self, out: list[Delta]) -> None:
         for name, data in self._splitter.finish():
             try:
                 self._read(name, data, out)
             except MalformedStream:
-                # Half an event: the stream was cut there, which `close` reports.
+                # A truncated event: the stream was cut here, which `close` reports.
                 return
 
     def _incomplete_error(self) -> ProviderError:
@@ -266,11 +265,11 @@ class AnthropicParser:
         if unparsed.startswith((b"{", b"error:")):
             return as_provider_error(read_error_body(unparsed.removeprefix(b"error:")))
         if self._has_started:
-            return StreamInterrupted("The provider's stream ended in the middle of the answer.")
+            return StreamInterrupted("The provider's stream ended in the middle of the response.")
         if unparsed and not any(field.startswith(unparsed[:5]) for field in (b"data:", b"event:")):
             preview = truncate(unparsed.decode("utf-8", "replace"))[:80]
-            return MalformedStream(f"The provider sent what is no message: {preview!r}")
-        return StreamInterrupted("The provider's stream ended before the answer began.")
+            return MalformedStream(f"The provider's response is not a message: {preview!r}")
+        return StreamInterrupted("The provider's stream ended before the response began.")
 
 
 def _page(body: bytes) -> dict[str, Any]:
@@ -281,7 +280,7 @@ def _page(body: bytes) -> dict[str, Any]:
     if isinstance(value, list):
         return {"data": value}
     if not isinstance(value, dict):
-        raise MalformedStream("The provider's list of models has no list in it.")
+        raise MalformedStream("The provider's list of models does not contain a list.")
     fields = cast("dict[str, Any]", value)
     if fields.get("error"):
         raise as_provider_error(read_error(fields))

@@ -1,6 +1,6 @@
-"""The content blocks of an Anthropic answer as they grow: what is shown of them, and what goes back whole.
+"""Decodes events of the Anthropic dialect and assembles content blocks: as deltas, and complete for replay.
 
-Only a client's own tools (`tool_use`) become calls; server tools and their results stay in the content.
+Only the client's own tools (`tool_use`) become calls; server tools and their results stay in the content.
 """
 
 import json
@@ -20,7 +20,7 @@ class OutputDetails(msgspec.Struct):
 
 
 class EventUsage(msgspec.Struct):
-    """Cumulative; a count that is absent leaves the one told before."""
+    """Cumulative counts; an absent count keeps its previous value."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -30,7 +30,7 @@ class EventUsage(msgspec.Struct):
 
 
 class EventDelta(msgspec.Struct):
-    """Of a block, or (`stop_reason`, `stop_details`) of the message."""
+    """The delta of a block, or (`stop_reason`, `stop_details`) of the message."""
 
     type: str = ""
     text: str | None = None
@@ -51,7 +51,7 @@ class EventMessage(msgspec.Struct):
 
 
 class AnthropicEvent(msgspec.Struct):
-    """An event; also a whole message, as a server answers that was not asked to stream."""
+    """An event; also a complete message, which a server sends if it does not stream."""
 
     type: str = ""
     index: int | None = None
@@ -70,7 +70,7 @@ _decode = msgspec.json.Decoder(AnthropicEvent).decode
 
 
 def decode_event(data: bytes) -> AnthropicEvent:
-    """Raises Garbled when it is not JSON or no object that could be an event."""
+    """Raises MalformedStream if `data` is not a JSON object that can be an event."""
     try:
         return _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -78,7 +78,7 @@ def decode_event(data: bytes) -> AnthropicEvent:
 
 
 def message_of(event: AnthropicEvent) -> EventMessage:
-    """The message that an event carries: of `message_start`, or the event itself."""
+    """The message in an event: that of `message_start`, or the event itself."""
     if event.type == "message":
         return EventMessage(model=event.model, content=event.content, usage=event.usage)
     try:
@@ -92,17 +92,17 @@ def _decode_leniently(data: bytes) -> AnthropicEvent:
     try:
         value = json.loads(data.decode("utf-8", "replace"), strict=False)
     except (ValueError, RecursionError) as error:
-        raise MalformedStream(f"The provider sent what is not JSON: {preview!r}") from error
+        raise MalformedStream(f"The provider sent invalid JSON: {preview!r}") from error
     if not isinstance(value, dict):
-        raise MalformedStream(f"The provider sent JSON that is no object: {preview!r}")
+        raise MalformedStream(f"The provider sent JSON that is not an object: {preview!r}")
     try:
         return msgspec.convert(_replace_surrogates(cast("object", value)), AnthropicEvent, strict=False)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise MalformedStream(f"The provider sent JSON that is no event of a message: {preview!r}") from error
+        raise MalformedStream(f"The provider sent JSON that is not a message event: {preview!r}") from error
 
 
 def _replace_surrogates(value: object) -> object:
-    """Half a surrogate pair is legal JSON to some servers, but no UTF-8 on our way out."""
+    """Some servers send lone surrogates, which cannot be encoded in UTF-8."""
     match value:
         case str():
             return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -119,7 +119,7 @@ _TAKES_INPUT = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 
 
 class OpenBlock:
-    """`slot` counts the calls among the blocks, None for others; `parts` are its text or its input."""
+    """A content block. `slot` numbers the calls, None for other blocks; `parts` is its text or its input."""
 
     __slots__ = ("fields", "is_closed", "is_input_emitted", "parts", "slot", "type")
 
@@ -133,10 +133,10 @@ class OpenBlock:
 
 
 class ContentReader:
-    """Reads blocks by their position; `new_id` names a call whose server gave none.
+    """Assembles blocks by their position; `new_id` makes the id of a call that has none.
 
-    Positions count on when a second message begins in one stream, and deltas go by index to the block
-    at that position, whichever message it was of: that is what the vendor's own SDK reads.
+    Positions continue when a second message begins in one stream. A delta's index selects the block at that
+    position in all messages, as in the vendor's SDK.
     """
 
     def __init__(self, new_id: Callable[[], str]) -> None:
@@ -144,10 +144,6 @@ class ContentReader:
         self._blocks: list[OpenBlock] = []
         self._calls = 0
         self._call_ids: set[str] = set()
-
-    @property
-    def has_blocks(self) -> bool:
-        return bool(self._blocks)
 
     @property
     def has_calls(self) -> bool:
@@ -171,8 +167,8 @@ class ContentReader:
         elif block.type == "thinking":
             _emit_text(block, _text(fields, "thinking"), ThinkingDelta, out)
 
-    def grow(self, index: int | None, delta: EventDelta, out: list[Delta]) -> None:
-        """A delta that does not fit its block is left out."""
+    def append(self, index: int | None, delta: EventDelta, out: list[Delta]) -> None:
+        """Appends a delta to its block; a delta of the wrong type is ignored."""
         block = self._block_at(index)
         if block is None:
             return
@@ -205,21 +201,21 @@ class ContentReader:
     def stop(self, index: int | None, out: list[Delta]) -> None:
         block = self._block_at(index)
         if block is not None:
-            # An input is whole then; what a second message adds at this index is of another call.
+            # The input is complete; what a second message adds at this index belongs to another call.
             block.is_closed = True
             _emit_input(block, out)
 
     def close(self, out: list[Delta]) -> None:
-        """A call's arguments are told even where there were none, and where its block was never closed."""
+        """Emits the arguments of calls that had none, and of calls whose block was never closed."""
         for block in self._blocks:
             _emit_input(block, out)
 
     def content(self) -> list[ContentBlock]:
-        """The blocks whole, in their order, as they must be sent back."""
+        """The complete blocks, in order, as they must be sent back."""
         return [_complete_block(block) for block in self._blocks]
 
     def is_plain(self) -> bool:
-        """Whether text and calls alone say all there is, so that nothing need be kept beside them."""
+        """Whether text and calls contain everything, so that the blocks need not be stored."""
         return all(_is_plain(block) for block in self._blocks)
 
     def _unique_id(self, call_id: str) -> str:
@@ -231,7 +227,7 @@ class ContentReader:
 
     def _block_at(self, index: int | None) -> OpenBlock | None:
         if index is None or not 0 <= index < len(self._blocks):
-            # A server that counts badly means the block it has just begun.
+            # With a wrong index, the newest block is meant.
             return self._blocks[-1] if self._blocks else None
         return self._blocks[index]
 

@@ -1,6 +1,6 @@
-"""The Anthropic dialect's requests: the POST for one completion, and the GET that lists models.
+"""Builds requests of the Anthropic dialect: options by model version, strict schemas, the POST and the GET.
 
-Messages become turns in `anthropic_turns.py`; what differs by model is in `anthropic_models.py`.
+`turns.py` converts the messages.
 """
 
 import re
@@ -20,13 +20,13 @@ from luxx.providers.catalog import Catalog
 from luxx.wire.tool import ToolSpec
 
 MIN_BUDGET = 1024
-"""The least the API takes."""
+"""The least that the API accepts."""
 
 MAX_BUDGET = 16_000
-"""More thinking than this is seldom worth its time, and long answers need the rest."""
+"""More thinking is seldom worth its time, and long completions need the remaining tokens."""
 
 ADAPTIVE = (4, 6)
-"""From this version on a model decides itself how much to think; others are given a budget of tokens."""
+"""From this version on, a model decides itself how much to think; older ones need a token budget."""
 
 _FAMILY = re.compile(r"(opus|sonnet|haiku)-(\d{1,2})(?!\d)(?:[-.](\d{1,2})(?!\d))?")
 _OLD_NAME = re.compile(r"claude-(\d)(?:[-.](\d))?(?:-|$)")
@@ -34,7 +34,7 @@ _NEWEST_FAMILY = re.compile(r"fable|mythos")
 
 
 def version_of(model: str) -> tuple[str, int, int]:
-    """Family and version; what is not known by its name counts as old, for it takes the fewest switches."""
+    """Family and version. An unknown name counts as version 0.0, which takes the fewest options."""
     name = model.lower()
     if match := _NEWEST_FAMILY.search(name):
         return match.group(), 5, 0
@@ -46,24 +46,24 @@ def version_of(model: str) -> tuple[str, int, int]:
 
 
 def takes_temperature(model: str) -> bool:
-    """Since Opus 4.7, and in all of the fifth generation, any but the default is an error."""
+    """False for Opus from 4.7 and for version 5: these reject any temperature but the default."""
     family, *version = version_of(model)
     return tuple(version) < ((4, 7) if family == "opus" else (5, 0))
 
 
 def thinking_switch(model: str, *, wanted: bool, max_tokens: int) -> dict[str, Any]:
-    """The request's `thinking`, or nothing where the model's own way is what is wanted.
+    """The request's `thinking`; empty if the model's default is wanted.
 
-    Thinking is left off where `max_tokens` leaves no room for it.
+    Thinking stays off if `max_tokens` is too small for it.
     """
     if not wanted:
         off = _THINKING_OFF.get(version_of(model))
         return {"thinking": {"type": off}} if off else {}
     version = version_of(model)[1:]
     if (0, 0) < version < (3, 7):
-        return {}  # these do not think
+        return {}  # These models cannot think.
     if version >= ADAPTIVE:
-        # Otherwise the newer models send their thinking blocks empty.
+        # Without `display`, newer models send empty thinking blocks.
         return {"thinking": {"type": "adaptive", "display": "summarized"}}
     budget = min(MAX_BUDGET, max(MIN_BUDGET, max_tokens // 2))
     if budget >= max_tokens:
@@ -72,7 +72,7 @@ def thinking_switch(model: str, *, wanted: bool, max_tokens: int) -> dict[str, A
 
 
 _THINKING_OFF = {("opus", 5, 0): "disabled", ("sonnet", 5, 0): "disabled", ("sonnet", 5, 5): "between_tools"}
-"""Models that think unless told otherwise, and can be told; the rest either do not, or cannot be stopped."""
+"""Models that think by default and can be switched off; the others do not think or cannot be switched off."""
 
 
 _SUPPORTED_KEYS = frozenset({"type", "enum", "const", "title", "required", "default", "$ref"})
@@ -82,7 +82,7 @@ _FORMATS = frozenset(
 
 
 def strict_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """The same schema with closed objects and without limits; those go into the description."""
+    """The schema with closed objects and without unsupported keys, which move into the description."""
     strict: dict[str, Any] = {name: value for name, value in schema.items() if name in _SUPPORTED_KEYS}
     if "$ref" in strict:
         return {"$ref": strict["$ref"], **_definitions(schema)}
@@ -152,13 +152,13 @@ def _objects(value: list[Any]) -> list[dict[str, Any]]:
 
 
 API_VERSION = "2023-06-01"
-"""The one that every server of this dialect knows; what it lacks is not used here."""
+"""The version that every server of this dialect supports; newer features are not used."""
 
 MODELS_PER_PAGE = 1000
 
 
 def build_message_request(request: CompletionRequest, target: Target, *, stream: bool) -> UpstreamRequest:
-    """The POST for one completion; `base_url` may end in `/v1`, or not."""
+    """The POST for one completion; `base_url` with or without `/v1`."""
     card = Catalog().find(request.model)
     max_tokens = request.max_tokens or card.max_output
     request_messages = build_messages(request.messages, request.model)
@@ -171,7 +171,7 @@ def build_message_request(request: CompletionRequest, target: Target, *, stream:
     system = system_text(request.messages)
     body |= thinking_switch(request.model, wanted=request.thinking_enabled, max_tokens=max_tokens)
     if "budget_tokens" in body.get("thinking", {}) and not begins_with_thinking(request_messages):
-        # A turn that called tools without thinking cannot be gone on with thinking.
+        # The API rejects thinking in a turn whose earlier tool calls were made without it.
         del body["thinking"]
     if request.temperature is not None and "thinking" not in body and takes_temperature(request.model):
         body["temperature"] = min(request.temperature, 1.0)
@@ -195,7 +195,7 @@ def build_message_request(request: CompletionRequest, target: Target, *, stream:
 
 
 def build_models_request(target: Target, *, after: str = "") -> UpstreamRequest:
-    """The first page of the list, or the one after the query's `after_id`."""
+    """The GET for the first page of the model list, or for the page after `after` (`&after_id=…`)."""
     return UpstreamRequest(
         url=f"{endpoint(target.base_url, 'models')}?limit={MODELS_PER_PAGE}{after}",
         headers={**_headers(target), "accept": "application/json"},
@@ -204,7 +204,7 @@ def build_models_request(target: Target, *, after: str = "") -> UpstreamRequest:
 
 
 def endpoint(base_url: str, path: str) -> str:
-    """`base_url` with the path, also when the base was pasted with `/v1` or `/v1/messages` at its end."""
+    """`base_url` with the path; a `/v1` or `/v1/messages` at the end of `base_url` is removed."""
     base = base_url.strip().rstrip("/").removesuffix("/messages").rstrip("/").removesuffix("/v1")
     return f"{base.rstrip('/')}/v1/{path}"
 
@@ -220,7 +220,7 @@ def _tools(offered: list[ToolSpec], request_messages: list[dict[str, Any]]) -> d
     called = called_tools(request_messages)
     if not called:
         return {}
-    # Calls in the history need tools to be named, and none may be called now.
+    # The API requires the tools of calls in the history; `tool_choice` forbids calling them.
     tools = [
         {"name": name, "description": HISTORY_TOOL_DESCRIPTION, "input_schema": _ANY_OBJECT}
         for name in called

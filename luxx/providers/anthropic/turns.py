@@ -1,7 +1,7 @@
-"""A history as the turns of the Anthropic dialect: who follows whom, and what goes back as it came.
+"""Converts a history to the messages of the Anthropic dialect.
 
-Users and assistants alternate; results stand first in the user's turn right after their calls. An answer
-whose content was kept (`CONTENT_KEY`) is sent as it was, as far as it still fits what is known of it.
+User and assistant messages alternate; tool results come first in the user message after their calls. Stored
+content blocks (`CONTENT_KEY`) are sent back unchanged as far as they match the stored text and calls.
 """
 
 import re
@@ -17,7 +17,7 @@ from luxx.wire.tool import ToolCall
 
 CONTENT_KEY = "anthropic_content"
 MODEL_KEY = "anthropic_model"
-"""The keys of a replay note: an answer's content blocks, and the model that gave them."""
+"""The keys in `replay`: the content blocks of a completion, and the model that produced them."""
 
 HISTORY_TOOL_DESCRIPTION = "A tool that was used earlier and cannot be called now."
 EMPTY_TEXT = "(no text)"
@@ -33,16 +33,16 @@ _USER_BLOCK_TYPES = frozenset({"tool_result", "image", "document", "search_resul
 
 
 def system_text(messages: Iterable[PromptMessage]) -> str:
-    """What the system says, which this dialect has outside the turns."""
+    """The system prompt, which this dialect takes outside the messages."""
     return "\n\n".join(
         message.text for message in messages if isinstance(message, SystemPrompt) and message.text.strip()
     )
 
 
 def build_messages(messages: Sequence[PromptMessage], model: str) -> list[RequestMessage]:
-    """The turns of the history, for `model`: another model's thinking is left out of turns that are over."""
+    """The messages of the history for `model`. In finished turns, another model's thinking is left out."""
     last_user_index = max(
-        (at for at, recorded_name in enumerate(messages) if isinstance(recorded_name, UserPrompt)), default=-1
+        (at for at, message in enumerate(messages) if isinstance(message, UserPrompt)), default=-1
     )
     ids = _CallIds()
     request_messages: list[RequestMessage] = []
@@ -66,7 +66,7 @@ def build_messages(messages: Sequence[PromptMessage], model: str) -> list[Reques
 
 
 def begins_with_thinking(request_messages: list[RequestMessage]) -> bool:
-    """Whether the answer that is being gone on with begins so; true where none is."""
+    """Whether the unfinished turn begins with thinking; true if there is no unfinished turn."""
     first_assistant = next(
         (
             request_message
@@ -79,20 +79,20 @@ def begins_with_thinking(request_messages: list[RequestMessage]) -> bool:
 
 
 def called_tools(request_messages: list[RequestMessage]) -> list[str]:
-    """The names of the tools that the history calls, each once."""
+    """The distinct names of the tools that the history calls."""
     blocks = (block for request_message in request_messages for block in request_message["content"])
     return list(dict.fromkeys(block["name"] for block in blocks if block["type"] == "tool_use"))
 
 
 class _CallIds:
-    """Ids of calls as they are sent: of the characters the API takes, and each but once in a history."""
+    """Maps call ids to the ids that are sent: only characters the API accepts, unique in the history."""
 
     def __init__(self) -> None:
         self._used_ids: set[str] = set()
         self._sent_ids: dict[str, str] = {}
 
     def assign(self, call_id: str) -> str:
-        """The id of a call; its results, until the same id is called again, are sent under it."""
+        """The id to send for a call; its result is sent under the same id."""
         sent = call_id if _NAME.fullmatch(call_id) else f"call_{sha256(call_id.encode()).hexdigest()[:24]}"
         if sent in self._used_ids:
             sent = f"{sent[:48]}_{len(self._used_ids)}"
@@ -162,9 +162,9 @@ def _assistant_blocks(message: AssistantPrompt, ids: _CallIds, *, includes_think
 
 
 def _stored_content(message: AssistantPrompt) -> list[BlockJson] | None:
-    """The content as it came, if the stored text still begins with its text.
+    """The stored content blocks, if the message's text begins with their text; else None.
 
-    A note may be an imported file's and hold anything; what is no block of an answer is left out.
+    They may come from an imported file, so invalid blocks are dropped.
     """
     stored = message.replay.get(CONTENT_KEY)
     if not isinstance(stored, list):
@@ -176,7 +176,7 @@ def _stored_content(message: AssistantPrompt) -> list[BlockJson] | None:
 
 
 def _is_assistant_block(block: BlockJson) -> bool:
-    """Whether what is known of the block's type is there; a type that is not known may hold anything."""
+    """Whether a block has the fields of its type; a block of an unknown type may have any fields."""
     kind = block.get("type")
     if not isinstance(kind, str) or kind in _USER_BLOCK_TYPES:
         return False
@@ -222,7 +222,7 @@ def _tool_use(call: ToolCall, ids: _CallIds) -> BlockJson:
 
 
 def _object(arguments: str) -> Any:
-    """Arguments as an object, or `{}`: this dialect takes nothing else, whatever the model wrote."""
+    """The arguments as an object, or `{}`: this dialect accepts nothing else."""
     try:
         value = msgspec.json.decode(arguments)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
@@ -231,17 +231,16 @@ def _object(arguments: str) -> Any:
 
 
 def _is_same_model(recorded: str, requested: str) -> bool:
-    """Whether both name one model: one of them may have a date at its end, or a vendor before it."""
-    recorded_name, other = (name.lower().rsplit("/", 1)[-1] for name in (recorded, requested))
-    return bool(recorded_name and other) and (
-        recorded_name.startswith(other) or other.startswith(recorded_name)
-    )
+    """Whether both name one model: either may have a date at its end, or a vendor's prefix."""
+    left, right = (name.lower().rsplit("/", 1)[-1] for name in (recorded, requested))
+    return bool(left and right) and (left.startswith(right) or right.startswith(left))
 
 
 def _drop_unpaired_server_calls(request_messages: list[RequestMessage]) -> list[RequestMessage]:
-    """Without server tools' calls that have no result and results that have no call.
+    """Removes server tools' calls that have no result, and results that have no call.
 
-    A call that the server still works on (a paused turn, code that called a client's tool) stays.
+    Calls of the unfinished turn stay: the server may still work on them (a paused turn, or code that called
+    a client's tool).
     """
     blocks = [block for request_message in request_messages for block in request_message["content"]]
     called = {block["id"] for block in blocks if block["type"] in _SERVER_CALLS}
@@ -269,7 +268,7 @@ def _drop_unpaired_server_calls(request_messages: list[RequestMessage]) -> list[
 
 
 def _unfinished_messages(request_messages: list[RequestMessage]) -> list[RequestMessage]:
-    """The turns after the last in which a person spoke: an answer that is not at its end."""
+    """The messages after the last user message that has text or an image: the unfinished turn."""
     content_indexes = [
         at
         for at, request_message in enumerate(request_messages)

@@ -1,1 +1,1 @@
-"""The dialect of Google Gemini."""
+"""The Google Gemini dialect."""

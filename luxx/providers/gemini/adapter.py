@@ -1,7 +1,7 @@
-"""The Gemini `generateContent` dialect: its adapter and its stream parser.
+"""The adapter and the stream parser of the Gemini `generateContent` dialect.
 
-Requests are built in `gemini_request.py`, chunks decoded in `gemini_chunk.py`, function calls read in
-`gemini_calls.py`, what goes back unchanged kept in `gemini_replay.py`. No network.
+`request.py` builds requests and records parts for replay, `chunk.py` decodes chunks, `calls.py` assembles
+function calls. No network.
 """
 
 from collections.abc import Callable
@@ -54,7 +54,7 @@ _FAILED_REASONS = {
     "TOO_MANY_TOOL_CALLS": False,
     "MISSING_THOUGHT_SIGNATURE": False,
 }
-"""Reasons that mean there is no answer, and whether another try may bring one."""
+"""Finish reasons without a usable completion, and whether a retry may help."""
 
 _BLOCK_REASONS = {
     "SAFETY": "its safety filter",
@@ -67,7 +67,7 @@ _BLOCK_REASONS = {
     "JAILBREAK": "an attempt to get around the rules",
 }
 _REFUSAL = "refusal"
-"""The key of a replay note whose words stand for an answer that was refused (`runs/completion.py`)."""
+"""The key in `replay` of the text that stands for a refused completion."""
 
 
 class GeminiAdapter:
@@ -86,25 +86,24 @@ class GeminiAdapter:
         return build_models_request(target)
 
     def parse_models(self, body: bytes) -> list[str]:
-        """The names, without `models/`, of those in one page that answer prompts."""
-        listed = _decode_list(body)
-        models = listed.get("models", listed.get("publisherModels", []))
+        """The names, without `models/`, of one page's models that support `generateContent`."""
+        page = _decode_list(body)
+        models = page.get("models", page.get("publisherModels", []))
         if not isinstance(models, list):
-            raise MalformedStream("The provider's list of models has no list in it.")
+            raise MalformedStream("The provider's list of models does not contain a list.")
         return [name for item in cast("list[object]", models) if (name := _model_name(item))]
 
     def next_models_request(self, target: Target, body: bytes) -> UpstreamRequest | None:
-        """The GET of the page after this one; None after the last."""
+        """The GET request for the next page; None after the last one."""
         token = _decode_list(body).get("nextPageToken")
         return build_models_request(target, token) if isinstance(token, str) and token else None
 
 
 class GeminiParser:
-    """One answer: server-sent events, or the JSON array of them that comes without `alt=sse`.
+    """Parses one completion: server-sent events, or the JSON array that comes without `alt=sse`.
 
-    An error inside the stream is raised after the deltas that came before it were given out. The
-    answer is whole when it gave a finish reason, or said that the prompt is blocked. A finish reason
-    is believed only at the end: older models give one with every chunk.
+    An error inside the stream is raised after the earlier deltas were returned. The completion is complete
+    after a finish reason or a block reason. The last finish reason counts: older models send one per chunk.
     """
 
     drain_seconds = 0.2
@@ -130,7 +129,7 @@ class GeminiParser:
 
     @property
     def is_done(self) -> bool:
-        """Nothing follows, though the body may stay open; events have no mark for it, an array has."""
+        """Whether an end marker came; the body may still be open. Events have no marker, an array has one."""
         return self._is_marked_done or (self._array is not None and self._array.is_done)
 
     def feed(self, piece: bytes) -> list[Delta]:
@@ -144,7 +143,7 @@ class GeminiParser:
                     break
         except ProviderError as error:
             self._failure = error
-        # What came before a failure is given first; the next call raises it.
+        # Deltas before a failure are returned first; the next call raises it.
         if self._failure is not None and not out:
             raise self._failure
         self._emit_usage(out)
@@ -157,11 +156,11 @@ class GeminiParser:
         if self._failure is None and not (self._finish or self._blocked):
             self._failure = self._incomplete_error()
         if self._failure is None and self._array is not None and self._array.is_within:
-            self._failure = StreamInterrupted("The provider's answer ended in the middle.")
+            self._failure = StreamInterrupted("The provider's response ended in the middle.")
         if self._failure is None and self._has_failed():
-            raw_text = truncate(": ".join(item for item in (self._finish, self._finish_message) if item))
+            reason = truncate(": ".join(item for item in (self._finish, self._finish_message) if item))
             self._failure = ProviderFailed(
-                f"The provider broke off its answer: {raw_text}",
+                f"The provider stopped its response early: {reason}",
                 retryable=_FAILED_REASONS.get(self._finish, True),
             )
         if self._failure is not None:
@@ -195,13 +194,13 @@ class GeminiParser:
         except MalformedStream:
             if b"\n" not in data:
                 raise
-            # No blank line between the events of some gateways: each line is one.
+            # Some gateways send no blank line between events: each line is one event.
             return [chunk for line in data.split(b"\n") if line for chunk in decode_chunks(line)]
 
     def _read_chunk(self, chunk: GeminiChunk, out: list[Delta]) -> None:
         for candidate in chunk.candidates or []:
             self._has_chunks = True
-            # Of several candidates the first one seen is the answer.
+            # Of several candidates, only the first one received is read.
             index = candidate.index or 0
             if self._candidate is None:
                 self._candidate = index
@@ -266,7 +265,7 @@ class GeminiParser:
         self._usage = UsageDelta(usage=usage)
 
     def _emit_usage(self, out: list[Delta]) -> None:
-        # Every chunk counts tokens. Given before anything is shown, a count would rule out another try.
+        # Every chunk has usage. Emitted before other deltas, it would prevent a retry.
         self._has_emitted = self._has_emitted or bool(out)
         if self._has_emitted and self._usage is not None:
             out.append(self._usage)
@@ -274,7 +273,7 @@ class GeminiParser:
 
     def _end(self, out: list[Delta]) -> None:
         reason = self._reason()
-        self._calls.close(out, is_whole=self._finish == "STOP")
+        self._calls.close(out, is_complete=self._finish == "STOP")
         if self._usage is not None:
             out.append(self._usage)
         replay = self._notes.replay()
@@ -313,7 +312,7 @@ class GeminiParser:
             try:
                 self._read_event(name, data, out)
             except MalformedStream:
-                # Half an event: the stream was cut there, which `close` reports.
+                # A truncated event: the stream was cut here, which `close` reports.
                 return
 
     def _incomplete_error(self) -> ProviderError:
@@ -321,13 +320,13 @@ class GeminiParser:
         if unparsed.startswith((b"{", b"[", b"error:")):
             return as_provider_error(read_error_body(unparsed.removeprefix(b"error:")))
         if self._has_chunks:
-            return StreamInterrupted("The provider's stream ended in the middle of the answer.")
+            return StreamInterrupted("The provider's stream ended in the middle of the response.")
         if self._array is not None and self._array.is_done:
-            return MalformedStream("The provider's answer holds nothing that a model could have said.")
+            return MalformedStream("The provider's response contains no text, thinking or tool call.")
         if unparsed and not b"data:".startswith(unparsed[:5]):
             preview = truncate(unparsed.decode("utf-8", "replace"))[:80]
-            return MalformedStream(f"The provider sent what is no completion: {preview!r}")
-        return StreamInterrupted("The provider's stream ended before the answer began.")
+            return MalformedStream(f"The provider's response is not a completion: {preview!r}")
+        return StreamInterrupted("The provider's stream ended before the response began.")
 
 
 def _decode_list(body: bytes) -> dict[str, Any]:

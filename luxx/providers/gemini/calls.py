@@ -1,8 +1,7 @@
-"""Function calls of the Gemini dialect: whole in one part, or streamed as values at JSON paths.
+"""Assembles function calls of the Gemini dialect: complete in one part, or streamed as values at JSON paths.
 
-A streamed call opens with its name and `willContinue`, grows by `partialArgs`, and closes with a
-fragment without `willContinue`, often an empty one. Ids are often missing. What the values at paths
-make together is `gemini_arguments.py`'s.
+A streamed call starts with its name and `willContinue`, continues with `partialArgs`, and ends with a
+fragment without `willContinue`, often an empty one. Ids are often missing.
 """
 
 import re
@@ -23,15 +22,15 @@ _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 MAX_DEPTH = 64
 MAX_GAPS = 100
-"""How many items of arrays may be left out in all; a model writes them in order."""
+"""How many array items may be skipped in total; models write them in order."""
 
 _VALUES = ("stringValue", "numberValue", "boolValue", "nullValue")
 
 
 class PartialArguments:
-    """Grows by `put`; strings at one path are joined, anything else takes the place of what was there.
+    """Builds the arguments. Strings at one path are joined; any other value replaces the earlier one.
 
-    `is_broken`: a path could not be followed, so the object is not what the model meant.
+    `is_broken`: a path was invalid, so the object is not what the model meant.
     """
 
     def __init__(self) -> None:
@@ -41,13 +40,13 @@ class PartialArguments:
         self.has_values = False
 
     def merge(self, values: dict[str, Any]) -> None:
-        """Takes arguments that came as an object."""
+        """Adds arguments that were sent as an object."""
         self.has_values = True
         if isinstance(self._root[0], dict):
             cast("dict[str, Any]", self._root[0]).update(values)
 
     def put(self, item: dict[str, Any]) -> None:
-        """Takes one item of `partialArgs`; one without a value only says that its path is complete."""
+        """Adds one item of `partialArgs`; an item without a value only marks its path as complete."""
         self.has_values = True
         kind = next((kind for kind in _VALUES if kind in item), None)
         segments = _parse_path(item.get("jsonPath"))
@@ -57,7 +56,7 @@ class PartialArguments:
             self._put(segments, _value(kind, item[kind]))
 
     def text(self) -> str:
-        """The JSON text of what is there so far."""
+        """The JSON text of the arguments so far."""
         return msgspec.json.encode(self._root[0], enc_hook=_join_text).decode()
 
     def _put(self, segments: list[str | int], value: Any) -> None:
@@ -91,7 +90,7 @@ class PartialArguments:
 
 
 class _PartialString:
-    """A string that grows; joined once, when it is whole."""
+    """A string that arrives in pieces; it is joined once, when the arguments are encoded."""
 
     __slots__ = ("pieces",)
 
@@ -105,7 +104,7 @@ def _join_text(text: object) -> str:
 
 
 def _parse_path(path: object) -> list[str | int] | None:
-    """`$.a.b[0]['c d']` as `["a", "b", 0, "c d"]`; None for what is no such path."""
+    """`$.a.b[0]['c d']` as `["a", "b", 0, "c d"]`; None for an invalid path."""
     if not isinstance(path, str):
         return None
     rest = path.strip().removeprefix("$")
@@ -132,7 +131,7 @@ def _value(kind: str, value: Any) -> Any:
     if kind == "nullValue":
         return None
     if kind == "numberValue" and isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        # The wire has only doubles; a tool that asks for an integer must get one.
+        # The API sends only doubles; a tool that expects an integer must get one.
         return int(value)
     return value
 
@@ -144,14 +143,14 @@ def _get(container: Any, key: str | int) -> Any:
 
 
 MAX_OPEN_CALLS = 128
-"""Each fragment is looked for among the open calls; models write one after the other."""
+"""Each fragment is searched for among the open calls; models write calls one after the other."""
 
 
 class FunctionCallReader:
-    """Turns `functionCall` parts into ToolCallDeltas; `new_id` names a call whose server gave none.
+    """Turns `functionCall` parts into ToolCallDeltas; `new_id` makes the id of a call that has none.
 
-    A streamed call is shown when it opens, and its arguments once they are whole: the paths may come
-    in any order, so no prefix of the JSON text is certain before.
+    A streamed call is emitted when it starts, and its arguments when they are complete: paths may come
+    in any order, so no prefix of the JSON text is final before.
     """
 
     def __init__(self, new_id: Callable[[], str]) -> None:
@@ -165,7 +164,7 @@ class FunctionCallReader:
         return self._slots > 0
 
     def read(self, fragment: dict[str, Any], out: list[Delta]) -> str:
-        """Reads one fragment; gives the id of the call it belongs to, empty where it belongs to none."""
+        """Reads one fragment; returns the id of its call, empty if it belongs to none."""
         given_id, name = _string(fragment.get("id")), _string(fragment.get("name"))
         args, partial = fragment.get("args"), fragment.get("partialArgs")
         will_continue = fragment.get("willContinue") is True
@@ -175,12 +174,12 @@ class FunctionCallReader:
                 return ""
             call = self._begin(given_id, name)
             if not (will_continue or partial):
-                # The usual case: the whole call in one part.
+                # The usual case: a complete call in one part.
                 out.append(call.delta(_json_text(args)))
                 return call.call_id
             if len(self._open_calls) == MAX_OPEN_CALLS:
                 raise MalformedStream(
-                    f"The provider began more than {MAX_OPEN_CALLS} calls and ended none of them."
+                    f"The provider started more than {MAX_OPEN_CALLS} tool calls without finishing any."
                 )
             self._open_calls.append(call)
             out.append(call.delta(""))
@@ -190,24 +189,24 @@ class FunctionCallReader:
             if isinstance(item, dict):
                 call.arguments.put(cast("dict[str, Any]", item))
         if not will_continue:
-            self._close_call(call, out, is_whole=True)
+            self._close_call(call, out, is_complete=True)
         return call.call_id
 
-    def close(self, out: list[Delta], *, is_whole: bool) -> None:
-        """Ends calls that nobody closed. Cut ones end in broken JSON, so that nothing runs half a call."""
+    def close(self, out: list[Delta], *, is_complete: bool) -> None:
+        """Ends calls that are still open. Truncated ones get invalid JSON, so that they are not executed."""
         for call in tuple(self._open_calls):
-            self._close_call(call, out, is_whole=is_whole)
+            self._close_call(call, out, is_complete=is_complete)
 
     def _find_open_call(self, given_id: str, name: str, fragment: dict[str, Any]) -> "_GeminiCall | None":
         if given_id:
-            known = next((call for call in self._open_calls if call.given_id == given_id), None)
-            if known is not None:
-                return known
+            call = next((call for call in self._open_calls if call.given_id == given_id), None)
+            if call is not None:
+                return call
         last = self._open_calls[-1] if self._open_calls else None
         if last is None or (given_id and last.given_id) or (name and name != last.name):
             return None
         if name and last.arguments.has_values and not fragment.get("partialArgs"):
-            # The name again: a second call of the same tool, unless this is nothing but the close.
+            # The same name again starts a second call, unless this fragment only ends the first one.
             return last if "args" not in fragment and not fragment.get("willContinue") else None
         return last
 
@@ -221,10 +220,10 @@ class FunctionCallReader:
         self._slots += 1
         return call
 
-    def _close_call(self, call: "_GeminiCall", out: list[Delta], *, is_whole: bool) -> None:
+    def _close_call(self, call: "_GeminiCall", out: list[Delta], *, is_complete: bool) -> None:
         self._open_calls.remove(call)
         text = call.arguments.text()
-        out.append(call.delta(text if is_whole and not call.arguments.is_broken else text[:-1]))
+        out.append(call.delta(text if is_complete and not call.arguments.is_broken else text[:-1]))
 
 
 class _GeminiCall:

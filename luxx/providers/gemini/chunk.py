@@ -1,6 +1,6 @@
-"""The Gemini dialect's chunks as Structs, and the two framings they come in: events, or one JSON array.
+"""The chunks of the Gemini dialect as Structs, and the splitter for a body that is one JSON array.
 
-Decoded strictly and fast, or by hand when a server is sloppy. What the fields mean is in `gemini.py`.
+Chunks are decoded strictly, or field by field if a server breaks the schema. `adapter.py` interprets them.
 """
 
 import json
@@ -14,7 +14,7 @@ from luxx.providers.sse import MAX_EVENT_BYTES
 
 
 class CandidateContent(msgspec.Struct):
-    """`parts` stay as they came: some go back unchanged on the next turn."""
+    """`parts` are not decoded further: some are sent back unchanged."""
 
     parts: list[dict[str, Any]] | None = None
 
@@ -51,7 +51,7 @@ _decode = msgspec.json.Decoder(GeminiChunk).decode
 
 
 def decode_chunks(data: bytes) -> list[GeminiChunk]:
-    """One chunk, or those of an array. Raises Garbled when it is not JSON or holds no object."""
+    """One chunk, or those of an array. Raises MalformedStream if it is not JSON or contains no object."""
     try:
         return [_decode(data)]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -63,19 +63,19 @@ def _decode_leniently(data: bytes) -> list[GeminiChunk]:
         value = _replace_surrogates(json.loads(data.decode("utf-8", "replace"), strict=False))
     except (ValueError, RecursionError) as error:
         preview = data[:80].decode("utf-8", "replace")
-        raise MalformedStream(f"The provider sent what is not JSON: {preview!r}") from error
+        raise MalformedStream(f"The provider sent invalid JSON: {preview!r}") from error
     if value is None:
         return []
     items = _objects(cast("object", value) if isinstance(value, list) else [value])
     if not items and value != []:
         raise MalformedStream(
-            f"The provider sent JSON that is no object: {str(cast('object', value))[:80]!r}"
+            f"The provider sent JSON that is not an object: {str(cast('object', value))[:80]!r}"
         )
     return [_chunk(item) for item in items]
 
 
 def _replace_surrogates(value: Any) -> Any:
-    # Half a surrogate pair is legal JSON to some servers, but no UTF-8 on our way out.
+    # Some servers send lone surrogates, which cannot be encoded in UTF-8.
     text = json.dumps(value, ensure_ascii=False)
     return json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
 
@@ -142,9 +142,9 @@ _STRING_DELIMITERS = re.compile(rb'["\\]')
 
 
 class ArraySplitter:
-    """Cuts `[{…},{…}]`, or a lone `{…}`, into the bytes of its objects, fed in pieces of any size.
+    """Splits `[{…},{…}]`, or a single `{…}`, into the bytes of its objects, fed in pieces of any size.
 
-    `is_done`: the array, or the lone object, has ended. `is_within`: an object has begun and not ended.
+    `is_done`: the array or the single object has ended. `is_within`: an object has begun and not ended.
     """
 
     def __init__(self) -> None:
@@ -160,34 +160,34 @@ class ArraySplitter:
         return self._depth > 0
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """The objects completed by this piece. Raises Garbled for one past the size bound."""
+        """The objects completed by this piece. Raises MalformedStream for an object past the size bound."""
         if self.is_done:
             return []
         self._buffer += piece
-        found: list[bytes] = []
+        objects: list[bytes] = []
         while not self.is_done and (delimiter := self._next_delimiter()):
-            self._read_delimiter(delimiter, found)
+            self._read_delimiter(delimiter, objects)
         if not self.is_within:
             del self._buffer[: self._at]
             self._at = 0
         if len(self._buffer) > MAX_EVENT_BYTES:
             raise MalformedStream(f"The provider sent an event of more than {MAX_EVENT_BYTES} bytes.")
-        return found
+        return objects
 
     def _next_delimiter(self) -> bytes:
-        """The next byte that matters, stepped over; empty where the pieces so far hold none."""
-        found = (_STRING_DELIMITERS if self._in_string else _DELIMITERS).search(self._buffer, self._at)
-        if found is None:
+        """Returns the next delimiter and moves past it; empty if the pieces so far have none."""
+        match = (_STRING_DELIMITERS if self._in_string else _DELIMITERS).search(self._buffer, self._at)
+        if match is None:
             self._at = len(self._buffer)
             return b""
-        if found[0] == b"\\" and found.end() == len(self._buffer):
-            # What is escaped comes with the next piece.
-            self._at = found.start()
+        if match[0] == b"\\" and match.end() == len(self._buffer):
+            # The escaped character is in the next piece.
+            self._at = match.start()
             return b""
-        self._at = found.end() + (found[0] == b"\\")
-        return found[0]
+        self._at = match.end() + (match[0] == b"\\")
+        return match[0]
 
-    def _read_delimiter(self, delimiter: bytes, found: list[bytes]) -> None:
+    def _read_delimiter(self, delimiter: bytes, objects: list[bytes]) -> None:
         if delimiter == b'"':
             self._in_string = not self._in_string
         elif delimiter in b"{[":
@@ -204,5 +204,5 @@ class ArraySplitter:
                 return
             self._depth -= 1
             if self._depth == 0:
-                found.append(bytes(self._buffer[: self._at]))
+                objects.append(bytes(self._buffer[: self._at]))
                 self.is_done = not self._in_array

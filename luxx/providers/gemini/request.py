@@ -1,6 +1,6 @@
-"""The Gemini dialect's requests: contents, tools and switches, as `generateContent` takes them.
+"""Builds `generateContent` requests of the Gemini dialect: contents, tools and options.
 
-What of an earlier answer goes back unchanged is `gemini_replay.py`'s.
+`PartRecorder` records which parts of a completion must be sent back unchanged; `parts_of` restores them.
 """
 
 import re
@@ -23,10 +23,10 @@ from luxx.wire.message import (
 from luxx.wire.tool import ToolCall, ToolSpec
 
 REPLAY_KEY = "gemini"
-"""The dialect's key in a ReplayDelta; its value is a list of notes, one per part, in order."""
+"""The dialect's key in a ReplayDelta; its value is a list with one note per part, in order."""
 
 MAX_PART_BYTES = 256 * 1024
-"""A part that is not ours and larger is not stored: generated pictures are megabytes."""
+"""A larger part of a replayed kind is not stored: generated images have megabytes."""
 
 REPLAYED_PARTS = (
     "executableCode",
@@ -36,7 +36,7 @@ REPLAYED_PARTS = (
     "inlineData",
     "fileData",
 )
-"""What a part is noted for: kinds that no delta stands for."""
+"""The kinds of parts that no delta represents; they are stored for replay."""
 
 GeminiPart = dict[str, Any]
 
@@ -45,7 +45,7 @@ _BASE64 = re.compile(r"(?:[A-Za-z0-9+/_-]{4})*(?:[A-Za-z0-9+/_-]{2,3}={0,2})?")
 
 
 class PartRecorder:
-    """Notes the parts of one answer as they come; neighbouring fragments without a signature are one."""
+    """Records the parts of one completion; adjacent fragments without a signature become one note."""
 
     def __init__(self) -> None:
         self._notes: list[dict[str, Any]] = []
@@ -54,7 +54,7 @@ class PartRecorder:
 
     def add_text(self, text: str, signature: str, *, is_thought: bool) -> None:
         kind = "thought" if is_thought else "text"
-        # Without a note, the text of an answer goes before its calls.
+        # Without notes, text is sent before the calls.
         self._is_needed |= bool(text and self._by_call and not is_thought)
         last = self._notes[-1] if self._notes else {}
         if text and not signature and kind in last and "signature" not in last:
@@ -63,22 +63,22 @@ class PartRecorder:
             self._note({kind: len(text)}, signature)
 
     def add_call(self, call_id: str, signature: str) -> None:
-        """A fragment of a call; of a streamed one, any fragment may bring the signature."""
-        known = self._by_call.get(call_id)
-        if known is None:
+        """Records a fragment of a call; any fragment may have the signature."""
+        note = self._by_call.get(call_id)
+        if note is None:
             self._by_call[call_id] = self._note({"call": call_id}, signature)
         elif signature:
-            known["signature"] = signature
+            note["signature"] = signature
             self._is_needed = True
 
     def add_other(self, part: GeminiPart) -> None:
-        """A part of a kind that no delta stands for, such as code the server ran."""
+        """Records a part that no delta represents, such as code that the server executed."""
         if len(msgspec.json.encode(part)) <= MAX_PART_BYTES:
             self._is_needed = True
             self._notes.append({"part": part})
 
     def replay(self) -> dict[str, Any]:
-        """What to store; empty where the message's own text and calls say it all."""
+        """What to store; empty if the message's text and calls are enough."""
         return {REPLAY_KEY: self._notes} if self._is_needed else {}
 
     def _note(self, note: dict[str, Any], signature: str) -> dict[str, Any]:
@@ -90,10 +90,10 @@ class PartRecorder:
 
 
 def parts_of(prompt: AssistantPrompt, call_part: Callable[[ToolCall], GeminiPart]) -> list[GeminiPart]:
-    """The parts of an earlier answer, each signature on the part it came with.
+    """The parts of an earlier completion, each with its signature.
 
-    Where the message's text is no longer the one that was noted, its text is one part, without its
-    signatures; calls keep theirs.
+    If the message's text no longer has the recorded length, it becomes one part without signatures; calls
+    keep theirs.
     """
     notes = _notes(prompt)
     if sum(_length(note, "text") for note in notes) != len(prompt.text):
@@ -112,7 +112,7 @@ def parts_of(prompt: AssistantPrompt, call_part: Callable[[ToolCall], GeminiPart
         elif "thought" in note:
             text = prompt.thinking[thought_offset : thought_offset + _length(note, "thought")]
             thought_offset += len(text)
-            # Thoughts alone are only a summary for people; with a signature they are the model's own.
+            # Thoughts without a signature are only a summary for people.
             part = {"text": text, "thought": True} if has_thoughts and _signature(note) else None
         else:
             text = prompt.text[text_offset : text_offset + _length(note, "text")]
@@ -136,12 +136,12 @@ def _length(note: dict[str, Any], kind: str) -> int:
 
 
 def _other_part(part: object) -> GeminiPart | None:
-    """A part as `other` noted it. An imported note may hold anything; a call in it would have no result."""
+    """A part that `add_other` recorded, else None: notes may be imported, and a call has no result there."""
     if not isinstance(part, dict):
         return None
-    known = cast("GeminiPart", part)
-    is_replayed = any(isinstance(known.get(kind), dict) for kind in REPLAYED_PARTS)
-    return known if is_replayed and all(known.get(kind) is None for kind in _NEVER_REPLAYED) else None
+    fields = cast("GeminiPart", part)
+    is_replayed = any(isinstance(fields.get(kind), dict) for kind in REPLAYED_PARTS)
+    return fields if is_replayed and all(fields.get(kind) is None for kind in _NEVER_REPLAYED) else None
 
 
 def _signature(note: dict[str, Any]) -> str:
@@ -155,13 +155,13 @@ def _signed(part: GeminiPart, note: dict[str, Any]) -> GeminiPart:
 
 
 MODELS_PER_PAGE = 1000
-"""The most that one page of the list may hold."""
+"""The most that the API returns per page."""
 
 _FIRST_USER_TEXT = "Go on."
-"""Said for a person where a prompt begins with the model's words, which the API refuses."""
+"""The user message that is inserted if a prompt begins with the model's text, which the API rejects."""
 
 _SIGNATURE_PLACEHOLDER = "skip_thought_signature_validator"
-"""What the API takes in the place of a signature for a call that another model made."""
+"""The value that the API accepts as the signature of a call that another model made."""
 
 _VERSION = re.compile(r"/v\d+[a-z0-9]*(/|$)")
 _GENERATION = re.compile(r"gemini-(\d+)(?:\.(\d+))?")
@@ -172,7 +172,7 @@ ContentJson = dict[str, Any]
 
 
 def build_completion_request(request: CompletionRequest, target: Target, *, stream: bool) -> UpstreamRequest:
-    """The POST for one completion; the key is in a header, never in the address."""
+    """The POST for one completion; the key is in a header, never in the URL."""
     body: dict[str, Any] = {"contents": _contents(request)}
     system = "\n\n".join(
         message.text for message in request.messages if isinstance(message, SystemPrompt) and message.text
@@ -197,7 +197,7 @@ def build_completion_request(request: CompletionRequest, target: Target, *, stre
 
 
 def build_models_request(target: Target, page_token: str = "") -> UpstreamRequest:
-    """The GET of one page of the list of models."""
+    """The GET for one page of the model list."""
     page = f"&pageToken={quote(page_token, safe='')}" if page_token else ""
     return UpstreamRequest(
         url=f"{endpoint(target.base_url)}/models?pageSize={MODELS_PER_PAGE}{page}",
@@ -207,7 +207,7 @@ def build_models_request(target: Target, page_token: str = "") -> UpstreamReques
 
 
 def endpoint(base_url: str) -> str:
-    """`base_url` with its version (`/v1beta` unless it names one), also when pasted with more at its end."""
+    """`base_url` with an API version (`/v1beta` by default); a path after the version is removed."""
     base = base_url.strip().rstrip("/")
     base = re.sub(r"(/openai|/models(/.*)?)$", "", base)
     return base if _VERSION.search(base) else f"{base}/v1beta"
@@ -225,7 +225,7 @@ def _model_path(model: str) -> str:
 
 
 def _contents(request: CompletionRequest) -> list[ContentJson]:
-    """Turns that alternate and begin with a person's, neighbours of one role made one."""
+    """Contents that begin with the user and alternate; adjacent messages of one role are merged."""
     contents: list[ContentJson] = []
     for message in request.messages:
         role, parts = _role_and_parts(message)
@@ -257,7 +257,7 @@ def _role_and_parts(message: PromptMessage) -> tuple[str, list[GeminiPart]]:
 
 def _image(image: PromptImage) -> GeminiPart:
     if image.media_type not in _SUPPORTED_IMAGE_TYPES:
-        # The whole request would be refused for it.
+        # The API would reject the whole request.
         return {"text": f"[An image of type {image.media_type}, which this model cannot read.]"}
     return {"inlineData": {"mimeType": image.media_type, "data": b64encode(image.data).decode()}}
 
@@ -273,14 +273,14 @@ def _call(call: ToolCall) -> GeminiPart:
 
 
 def _result(prompt: ToolPrompt) -> GeminiPart:
-    # As text: what is no JSON object has no other form here, and numbers would all become doubles.
+    # As text: the API takes only JSON objects, and it turns all numbers into doubles.
     response = {"output" if prompt.success else "error": prompt.content}
     name = _function_name(prompt.name)
     return {"functionResponse": {"id": prompt.call_id, "name": name, "response": response}}
 
 
 def _function_name(name: str) -> str:
-    """A name as the API takes it; what a model made up may be anything, and its error goes back with it."""
+    """A name that the API accepts; a model may have called a tool by any name."""
     name = re.sub(r"[^A-Za-z0-9_.:-]", "_", name)[:64] or "unnamed"
     return name if name[0].isalpha() or name[0] == "_" else f"_{name[:63]}"
 
@@ -294,9 +294,9 @@ def _object(arguments: str) -> dict[str, Any]:
 
 
 def _sign_foreign_calls(contents: list[ContentJson]) -> None:
-    """From its third generation on the API refuses, in the turn that is going on, unsigned calls.
+    """Adds the placeholder signature to unsigned calls of the unfinished turn, which Gemini 3 rejects.
 
-    Of parallel calls only the first is signed. One without comes from a model of another provider.
+    Of parallel calls, only the first is signed. An unsigned one comes from another provider's model.
     """
     for content in reversed(contents):
         parts: list[GeminiPart] = content["parts"]
@@ -314,7 +314,7 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
     schema = {key: value for key, value in tool.parameters.items() if key != "$schema"}
     if schema.get("properties") or schema.keys() - {"type", "properties", "required", "additionalProperties"}:
         declared["parametersJsonSchema"] = schema
-    # An object without properties is refused; a function without parameters is not.
+    # The API rejects an object without properties, but accepts a function without parameters.
     return declared
 
 
@@ -327,7 +327,7 @@ def _generation_config(request: CompletionRequest) -> dict[str, Any]:
     thinking = _thinking(request.model, wanted=request.thinking_enabled)
     if thinking:
         config["thinkingConfig"] = thinking
-    # Before its third generation the API refuses a schema for the answer beside tools.
+    # Models before Gemini 3 reject a response schema together with tools.
     if request.response_schema is not None and (not request.tools or _generation(request.model) >= (3, 0)):
         config["responseMimeType"] = "application/json"
         config["responseJsonSchema"] = {
@@ -337,7 +337,7 @@ def _generation_config(request: CompletionRequest) -> dict[str, Any]:
 
 
 def _generation(model: str) -> tuple[int, int]:
-    """(2, 5) for gemini-2.5-flash; names that follow the newest model (`…-latest`) count as the third."""
+    """(2, 5) for gemini-2.5-flash; (3, 0) for names that follow the newest model (`…-latest`)."""
     name = model.lower()
     match = _GENERATION.search(name)
     if match is None:
@@ -346,7 +346,7 @@ def _generation(model: str) -> tuple[int, int]:
 
 
 def _thinking(model: str, *, wanted: bool) -> dict[str, Any]:
-    """How this model is told to think, or to think as little as it can; nothing where it knows no switch."""
+    """The model's thinking options, at its minimum if not `wanted`; empty if it has none."""
     name = model.lower()
     generation = _generation(model)
     if _MODELS_WITHOUT_THINKING.search(name) or generation < (2, 5):

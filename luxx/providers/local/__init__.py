@@ -1,1 +1,1 @@
-"""The embedded model: its files, its server process, and the adapter in front of it."""
+"""The embedded model: its files and its server process."""

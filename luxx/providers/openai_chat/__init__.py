@@ -1,1 +1,1 @@
-"""The dialect of OpenAI chat completions, which compatible servers speak too."""
+"""The OpenAI chat completions dialect, which compatible servers speak too."""

@@ -1,7 +1,7 @@
-"""The OpenAI chat completions dialect and all that is compatible: its adapter and its stream parser.
+"""The adapter and the stream parser of the OpenAI chat completions dialect and of compatible servers.
 
-Requests are built in `openai_request.py`, chunks decoded in `openai_chunk.py`, the fragments of tool
-calls sorted in `openai_calls.py`, inline thinking split in `openai_text.py`. No network.
+`request.py` builds requests, `chunk.py` decodes chunks, `calls.py` assembles tool calls and splits inline
+thinking. No network.
 """
 
 from collections.abc import Callable
@@ -78,15 +78,15 @@ class OpenAIAdapter:
             fields = cast("dict[str, Any]", value)
             value = fields.get("data", fields.get("models"))
         if not isinstance(value, list):
-            raise MalformedStream("The provider's list of models has no list in it.")
+            raise MalformedStream("The provider's list of models does not contain a list.")
         return [name for item in cast("list[object]", value) if (name := _model_name(item))]
 
 
 class OpenAIParser:
-    """One answer: server-sent events or, from servers that ignore `stream`, one JSON body.
+    """Parses one completion: server-sent events or, from servers that ignore `stream`, one JSON body.
 
-    An error inside the stream is raised after the deltas that came before it were given out.
-    The answer is whole when it said [DONE], a finish reason, or its closing usage.
+    An error inside the stream is raised after the earlier deltas were returned. The completion is complete
+    after [DONE], a finish reason, or the usage in a last chunk without choices.
     """
 
     drain_seconds = 0.2
@@ -110,7 +110,7 @@ class OpenAIParser:
 
     @property
     def is_done(self) -> bool:
-        """The stream said that nothing follows; the body may stay open all the same."""
+        """Whether the stream sent its end marker; the body may still be open."""
         return self._has_ended
 
     def feed(self, piece: bytes) -> list[Delta]:
@@ -126,7 +126,7 @@ class OpenAIParser:
                 self._read_events(piece, out)
         except ProviderError as error:
             self._failure = error
-        # What came before a failure is given first; the next call raises it.
+        # Deltas before a failure are returned first; the next call raises it.
         if self._failure is not None and not out:
             raise self._failure
         return out
@@ -167,7 +167,7 @@ class OpenAIParser:
         except MalformedStream:
             if b"\n" not in data:
                 raise
-            # No blank line between the events of some servers: each line is one.
+            # Some servers send no blank line between events: each line is one event.
             for line in data.split(b"\n"):
                 self._read_event(name, line, out)
             return
@@ -178,7 +178,7 @@ class OpenAIParser:
         if choices:
             self._has_chunks = True
             for choice in choices:
-                # Of several choices (n > 1) the first one seen is the answer.
+                # Of several choices (n > 1), only the first one received is read.
                 if self._choice is None:
                     self._choice = choice.index
                 if choice.index is None or choice.index == self._choice:
@@ -250,7 +250,7 @@ class OpenAIParser:
         if not isinstance(text, str) or not text:
             return
         if self._inline.state is InlineState.START:
-            # Who thinks in a field of its own does not think inline.
+            # A server that sends thinking in its own field sends none inline.
             self._inline.flush(out)
         out.append(ThinkingDelta(text=text))
 
@@ -279,11 +279,13 @@ class OpenAIParser:
         self._has_ended = True
         self._inline.flush(out)
         if self._finish in _FAILED_REASONS:
-            self._failure = ProviderFailed(f"The provider broke off its answer: {truncate(self._finish)}")
+            self._failure = ProviderFailed(
+                f"The provider stopped its response early: {truncate(self._finish)}"
+            )
             return
         if not (self._has_delta or self._finish or self._has_closing_usage or self._calls.has_calls):
             self._failure = MalformedStream(
-                "The provider's answer holds nothing that a model could have said."
+                "The provider's response contains no text, thinking or tool call."
             )
             return
         self._calls.close(out)
@@ -302,7 +304,7 @@ class OpenAIParser:
 
     def _replay(self) -> dict[str, Any]:
         replay: dict[str, Any] = {}
-        if details := self._details.whole():
+        if details := self._details.blocks():
             replay["reasoning_details"] = details
         if self._used_reasoning_content and self._calls.has_calls:
             replay["reasoning_field"] = "reasoning_content"
@@ -316,7 +318,7 @@ class OpenAIParser:
         except MalformedStream as error:
             if body.rstrip().endswith((b"}", b"]")):
                 raise
-            raise StreamInterrupted("The provider's answer ended in the middle.") from error
+            raise StreamInterrupted("The provider's response ended in the middle.") from error
         if self._has_chunks and not self._finish:
             self._has_closing_usage = True
 
@@ -325,7 +327,7 @@ class OpenAIParser:
             try:
                 self._read_event(name, data, out)
             except MalformedStream:
-                # Half an event: the stream was cut there, which `close` reports.
+                # A truncated event: the stream was cut here, which `close` reports.
                 return
 
     def _incomplete_error(self) -> ProviderError:
@@ -333,11 +335,11 @@ class OpenAIParser:
         if unparsed.startswith((b"{", b"error:")):
             return as_provider_error(read_error_body(unparsed.removeprefix(b"error:")))
         if self._has_chunks:
-            return StreamInterrupted("The provider's stream ended in the middle of the answer.")
+            return StreamInterrupted("The provider's stream ended in the middle of the response.")
         if unparsed and not b"data:".startswith(unparsed[:5]):
             preview = truncate(unparsed.decode("utf-8", "replace"))[:80]
-            return MalformedStream(f"The provider sent what is no completion: {preview!r}")
-        return StreamInterrupted("The provider's stream ended before the answer began.")
+            return MalformedStream(f"The provider's response is not a completion: {preview!r}")
+        return StreamInterrupted("The provider's stream ended before the response began.")
 
 
 def _model_name(item: object) -> str:

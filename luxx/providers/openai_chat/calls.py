@@ -1,7 +1,7 @@
-"""Tool calls of the OpenAI dialect: which call a fragment belongs to, when servers say it badly.
+"""Assembles tool calls of the OpenAI dialect from fragments; also reasoning details and inline thinking.
 
-Seen: no index, every call at index 0, id and name on every fragment, empty ids and names,
-null arguments, whole calls in one chunk, one id for several calls.
+Servers are known to send: no index, index 0 for every call, id and name on every fragment, empty ids and
+names, null arguments, complete calls in one chunk, one id for several calls.
 """
 
 import re
@@ -17,7 +17,7 @@ _STRING_DELIMITERS = re.compile(r'"|\\.?', re.DOTALL)
 
 
 class ToolCallReader:
-    """Turns fragments into ToolCallDeltas; `new_id` names a call whose server gave none."""
+    """Turns fragments into ToolCallDeltas; `new_id` makes the id of a call that has none."""
 
     def __init__(self, new_id: Callable[[], str]) -> None:
         self._new_id = new_id
@@ -33,10 +33,10 @@ class ToolCallReader:
         for position, fragment in enumerate(fragments):
             name, arguments = _name_and_arguments(fragment)
             call = self._call_of(fragment, position, name, arguments)
-            self._grow(call, name, arguments, out)
+            self._append(call, name, arguments, out)
 
     def close(self, out: list[Delta]) -> None:
-        """Gives calls that never got a name, so that the loop can answer them with an error."""
+        """Emits calls that never got a name, so that the run can answer them with an error."""
         for call in self._calls:
             if not call.is_emitted:
                 self._emit_first(call, out)
@@ -61,7 +61,7 @@ class ToolCallReader:
             self._by_index[index] = call
         return call
 
-    def _grow(self, call: "_OpenAICall", name: str, arguments: str, out: list[Delta]) -> None:
+    def _append(self, call: "_OpenAICall", name: str, arguments: str, out: list[Delta]) -> None:
         if arguments:
             call.arguments.append(arguments)
         if call.is_emitted:
@@ -75,7 +75,7 @@ class ToolCallReader:
 
     def _emit_first(self, call: "_OpenAICall", out: list[Delta]) -> None:
         call.is_emitted = True
-        # 40 characters is the longest id OpenAI takes back.
+        # OpenAI accepts ids of at most 40 characters.
         call.call_id = call.call_id or f"call_{self._new_id().replace('-', '')}"
         out.append(
             ToolCallDelta(
@@ -85,7 +85,7 @@ class ToolCallReader:
 
 
 class _OpenAICall:
-    """`is_shown`: its first delta, with id and name, is out."""
+    """`is_emitted`: its first delta, with id and name, was returned."""
 
     __slots__ = ("_object", "_scanned_count", "arguments", "call_id", "is_emitted", "name", "slot")
 
@@ -98,8 +98,8 @@ class _OpenAICall:
         self._object = _ObjectReader()
         self._scanned_count = 0
 
-    def is_whole(self) -> bool:
-        """Whether the arguments so far are an object that has ended; what was looked at is not again."""
+    def is_complete(self) -> bool:
+        """Whether the arguments so far are one complete JSON object. Scans each fragment only once."""
         if not self.arguments or not self.arguments[-1].rstrip().endswith("}"):
             return False
         for fragment in self.arguments[self._scanned_count :]:
@@ -134,7 +134,7 @@ class _ObjectReader:
             if delimiter == '"':
                 self._in_string = not self._in_string
             elif delimiter[0] == "\\":
-                # What it escapes may come with the next fragment.
+                # The escaped character may be in the next fragment.
                 self._is_escaped = len(delimiter) == 1
             elif delimiter in "{[":
                 self._depth += 1
@@ -154,34 +154,34 @@ def _starts_new_call(call: _OpenAICall, call_id: str, name: str, arguments: str)
     if not name or call_id == call.call_id != "":
         return False
     if call_id and call.call_id:
-        # A new id alone is no new call: some servers make one up for every fragment.
-        return not call.is_emitted or name != call.name or call.is_whole() or not call.arguments
+        # A new id alone does not start a call: some servers invent one for every fragment.
+        return not call.is_emitted or name != call.name or call.is_complete() or not call.arguments
     if not call.name:
         return False
-    return name != call.name or (bool(arguments) and call.is_whole())
+    return name != call.name or (bool(arguments) and call.is_complete())
 
 
 _JOINED = ("text", "summary")
 
 
 class ReasoningDetails:
-    """Feed it each chunk's details, in order."""
+    """Collects the `reasoning_details` of all chunks, read in order."""
 
     def __init__(self) -> None:
         self._blocks: list[_Block] = []
 
     def read(self, details: list[dict[str, Any]]) -> None:
-        """Joins fragments of one reasoning block: same type and index, no data of their own."""
+        """Joins fragments of one reasoning block: the same type and index, and no `data`."""
         for detail in details:
             last = self._blocks[-1] if self._blocks else None
             if last is None or "data" in detail or not last.continues_with(detail):
                 last = _Block()
                 self._blocks.append(last)
-            last.grow(detail)
+            last.append(detail)
 
-    def whole(self) -> list[dict[str, Any]]:
+    def blocks(self) -> list[dict[str, Any]]:
         """The blocks as they must be sent back."""
-        return [block.whole() for block in self._blocks]
+        return [block.to_json() for block in self._blocks]
 
 
 class _Block:
@@ -194,15 +194,15 @@ class _Block:
     def continues_with(self, detail: dict[str, Any]) -> bool:
         return all(self._fields.get(key) == detail.get(key) for key in ("type", "index"))
 
-    def grow(self, detail: dict[str, Any]) -> None:
+    def append(self, detail: dict[str, Any]) -> None:
         for key, value in detail.items():
             if key in _JOINED and isinstance(value, str):
                 self._texts.setdefault(key, []).append(value)
-                self._fields[key] = None  # keeps its place among the others
+                self._fields[key] = None  # Keeps the order of the keys.
             elif value is not None or key not in self._fields:
                 self._fields[key] = value
 
-    def whole(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return self._fields | {key: "".join(parts) for key, parts in self._texts.items()}
 
 
@@ -210,7 +210,7 @@ _OPEN = "<think>"
 _CLOSE = "</think>"
 
 MAX_BLANKS = 1_000
-"""Characters before a tag that are waited for; past them, what comes is text."""
+"""Leading whitespace to hold back while waiting for a tag; past it, everything is text."""
 
 
 class InlineState(StrEnum):
@@ -220,7 +220,7 @@ class InlineState(StrEnum):
 
 
 class InlineThinking:
-    """Splits text into thinking and text; every character between the tags is kept as it came."""
+    """Splits content into thinking and text at `<think>` tags; the thinking is kept verbatim."""
 
     def __init__(self) -> None:
         self.state = InlineState.START
@@ -237,7 +237,7 @@ class InlineThinking:
             out.append(TextDelta(text=text))
 
     def flush(self, out: list[Delta]) -> None:
-        """What was held back because a tag might have begun there; no tag can begin after this."""
+        """Emits text that was held back as a possible tag start. Later content cannot start a tag."""
         pending, self._pending = self._pending, ""
         if self.state is InlineState.THINKING:
             if pending:

@@ -1,6 +1,6 @@
-"""The OpenAI dialect's chunks as Structs, decoded strictly and fast, or by hand when a server is sloppy.
+"""The chunks of the OpenAI dialect as Structs, with only the fields that `adapter.py` reads.
 
-Only fields the parser reads are here. What they mean is in `openai.py`.
+Chunks are decoded strictly, or field by field if a server breaks the schema.
 """
 
 import json
@@ -23,7 +23,7 @@ class ChunkToolCall(msgspec.Struct, gc=False):
 
 
 class ContentPart(msgspec.Struct):
-    """An item of `content` where a server sends a list: text, or thinking with items of its own."""
+    """An item of `content` if a server sends a list: text, or thinking with its own items."""
 
     type: str = ""
     text: str | None = None
@@ -86,7 +86,7 @@ _decode = msgspec.json.Decoder(OpenAIChunk).decode
 
 
 def decode_chunk(data: bytes) -> OpenAIChunk:
-    """One chunk, or a whole answer. Raises Garbled when it is not JSON or no object at all."""
+    """One chunk, or a complete response. Raises MalformedStream if it is not a JSON object."""
     try:
         return _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -98,14 +98,14 @@ def _decode_leniently(data: bytes) -> OpenAIChunk:
         value = json.loads(data.decode("utf-8", "replace"), strict=False)
     except (ValueError, RecursionError) as error:
         preview = data[:80].decode("utf-8", "replace")
-        raise MalformedStream(f"The provider sent what is not JSON: {preview!r}") from error
+        raise MalformedStream(f"The provider sent invalid JSON: {preview!r}") from error
     if value is None:
         return OpenAIChunk()
     if isinstance(value, list) and value:
         value = cast("object", value[0])
     if not isinstance(value, dict):
         raise MalformedStream(
-            f"The provider sent JSON that is no object: {str(cast('object', value))[:80]!r}"
+            f"The provider sent JSON that is not an object: {str(cast('object', value))[:80]!r}"
         )
     fields = cast("dict[str, Any]", value)
     groq = _object(fields.get("x_groq"))
@@ -205,7 +205,7 @@ def _objects(value: object) -> list[dict[str, Any]]:
 
 def _text(value: object) -> str | None:
     if isinstance(value, str):
-        # Half a surrogate pair is legal JSON to some servers, but no UTF-8 on our way out.
+        # Some servers send lone surrogates, which cannot be encoded in UTF-8.
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)

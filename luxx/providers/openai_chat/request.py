@@ -1,4 +1,4 @@
-"""The OpenAI dialect's requests: messages, tools and switches, in the spelling each compatible takes."""
+"""Builds requests of the OpenAI dialect: messages, tools and options in each compatible provider's form."""
 
 import re
 from base64 import b64encode
@@ -12,12 +12,12 @@ from luxx.providers.adapter import CompletionRequest, Target, UpstreamRequest
 from luxx.wire.message import AssistantPrompt, PromptMessage, SystemPrompt, ToolPrompt, UserPrompt
 from luxx.wire.tool import ToolCall, ToolSpec
 
-# Models that think before they answer take an effort and no temperature.
+# Reasoning models take an effort and no temperature.
 _OPENAI_REASONING_MODELS = re.compile(r"^(o\d|gpt-(?:[5-9]|\d\d)(?!.*chat))")
 _JSON_OBJECT_ONLY = frozenset({"deepseek", "glm"})
 _SENDS_USAGE_BY_DEFAULT = frozenset({"mistral"})
 _TAKES_REASONING_DETAILS = frozenset({"openrouter", "openai_compatible"})
-# These refuse the whole request for a key of a message that they do not know.
+# These reject a request whose messages have unknown keys.
 _TAKES_NO_REASONING = frozenset({"openai", "mistral", "groq"})
 _MAX_CALL_ID_LENGTH = 40
 
@@ -62,18 +62,17 @@ def build_models_request(target: Target) -> UpstreamRequest:
 
 
 def endpoint(base_url: str, path: str) -> str:
-    """`base_url` with the path, also when the base was pasted with `/chat/completions` at its end."""
+    """`base_url` with the path; a `/chat/completions` at the end of `base_url` is removed."""
     return f"{base_url.strip().rstrip('/').removesuffix('/chat/completions').rstrip('/')}/{path}"
 
 
 def provider_kind(target: Target) -> str:
-    """The provider's type; a compatible one whose host is known is treated as what it is."""
+    """The provider's type; for `openai_compatible` with a known host, the type of that vendor."""
     if target.provider_type != "openai_compatible":
         return target.provider_type
     try:
         host = urlsplit(target.base_url).hostname or ""
     except ValueError:
-        # No address at all; the transport says so.
         return target.provider_type
     for domain, kind in _KNOWN_HOSTS.items():
         if host == domain or host.endswith("." + domain):
@@ -114,7 +113,7 @@ def _message(message: PromptMessage, kind: str, request: CompletionRequest) -> d
 
 
 def _user_blocks(message: UserPrompt) -> str | list[dict[str, Any]]:
-    """The text alone, or the images and then the text; many servers know no parts but for images."""
+    """The text alone, or the images and then the text: many servers accept parts only with images."""
     if not message.images:
         return message.text
     parts: list[dict[str, Any]] = [
@@ -131,7 +130,7 @@ def _assistant(prompt: AssistantPrompt, kind: str, request: CompletionRequest) -
     refusal = prompt.replay.get("refusal")
     text = prompt.text or (refusal if isinstance(refusal, str) else "")
     if not text and not prompt.tool_calls:
-        # Several servers refuse a message with neither; it says nothing to a model either.
+        # Several servers reject a message with neither text nor calls.
         return None
     message: dict[str, Any] = {"role": "assistant", "content": text or None}
     if prompt.tool_calls:
@@ -147,7 +146,7 @@ def _assistant(prompt: AssistantPrompt, kind: str, request: CompletionRequest) -
 
 
 def _reasoning_details(prompt: AssistantPrompt) -> list[dict[str, Any]]:
-    """As they came; a note may be an imported file's, and what is no detail is left out."""
+    """The stored details. They may come from an imported file, so invalid items are dropped."""
     stored = prompt.replay.get("reasoning_details")
     items = cast("list[object]", stored) if isinstance(stored, list) else []
     objects = [cast("dict[str, Any]", item) for item in items if isinstance(item, dict)]
@@ -163,14 +162,14 @@ def _tool_call(call: ToolCall, kind: str) -> dict[str, Any]:
 
 
 def _name(name: str) -> str:
-    """A name as the strictest take it; another dialect's model may have made up any."""
+    """A name that the strictest provider accepts; a model may have called a tool by any name."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64] or "unnamed"
 
 
 def _call_id(call_id: str, kind: str) -> str:
-    """As it came, where the provider takes it; one that another provider gave may become a shorter one.
+    """The id itself if the provider accepts it, else a hash: another provider may have issued it.
 
-    Mistral takes nine letters and digits only, OpenAI no more than forty characters.
+    Mistral accepts exactly nine letters and digits, OpenAI at most 40 characters.
     """
     if kind == "mistral" and not re.fullmatch(r"[A-Za-z0-9]{9}", call_id):
         return sha256(call_id.encode()).hexdigest()[:9]
@@ -180,7 +179,7 @@ def _call_id(call_id: str, kind: str) -> str:
 
 
 def _object_text(arguments: str) -> str:
-    """Arguments as the model wrote them, or `{}`: servers that parse them fail on what is no object."""
+    """The arguments as the model wrote them, or `{}`: servers that parse them fail on other JSON."""
     try:
         return arguments if isinstance(msgspec.json.decode(arguments), dict) else "{}"
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
@@ -201,7 +200,7 @@ def _response_format(schema: dict[str, Any], kind: str) -> dict[str, Any]:
 
 
 def _thinking_switch(request: CompletionRequest, kind: str) -> dict[str, Any]:
-    """How this provider is told to think, or not to; nothing where there is no known switch."""
+    """The provider's option that switches thinking on or off; empty if it has none."""
     wanted = request.thinking_enabled
     match kind:
         case "deepseek" | "glm":

@@ -1,4 +1,4 @@
-"""The scripted provider: a served fake of a model provider, for the tests of Luxx and of its users."""
+"""The scripted provider: a fake model provider that serves HTTP, for the tests of Luxx and of its users."""
 
 from luxx.providers.scripted.http import Received
 from luxx.providers.scripted.provider import ScriptBroken, ScriptedProvider

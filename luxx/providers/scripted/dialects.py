@@ -1,4 +1,4 @@
-"""Replies of the scripted provider in the three dialects: streams piece by piece, and whole bodies."""
+"""Turns a scripted reply into the stream of a dialect, in pieces."""
 
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -23,7 +23,7 @@ DialectEvent = Thinking | Text | Call | Counts | Finish | Fail
 
 
 class WireBytes(msgspec.Struct, frozen=True, kw_only=True):
-    """`is_delta`: the pace of the script applies before it."""
+    """`is_delta`: the rule's `delay` applies before it."""
 
     data: bytes
     is_delta: bool = True
@@ -33,7 +33,7 @@ StreamAction = WireBytes | Gate | Pause
 
 
 class DialectWriter(Protocol):
-    """Writes one stream of a dialect; `event` is told each scripted event, in order."""
+    """Writes one stream of a dialect: `begin`, `event` for each scripted event in order, `end`."""
 
     def begin(self) -> list[Any]: ...
     def event(self, event: DialectEvent) -> list[Any]: ...
@@ -42,7 +42,7 @@ class DialectWriter(Protocol):
 
 
 def complete_reply(reply: list[ReplyEvent]) -> list[ReplyEvent]:
-    """The reply with the ending a real server would add, unless the script ends otherwise."""
+    """Adds the finish event that a real server sends, unless the reply has Finish, Fail or Bytes."""
     if any(isinstance(event, Finish | Fail | Bytes) for event in reply):
         return reply
     has_call = any(isinstance(event, Call) for event in reply)
@@ -53,7 +53,7 @@ def complete_reply(reply: list[ReplyEvent]) -> list[ReplyEvent]:
 def write_stream(
     request: ScriptedRequest, reply: list[ReplyEvent], dialect_writer: DialectWriter
 ) -> Iterator[StreamAction]:
-    """The stream's bytes in the order they are sent, with the script's gates and pauses between."""
+    """The bytes of the stream in sending order, with the script's gates and pauses between them."""
     events = complete_reply(reply)
     is_raw = any(isinstance(event, Bytes) for event in events)
     if not is_raw:

@@ -1,4 +1,4 @@
-"""The scripted provider's HTTP/1.1: requests read from a socket, replies spoiled byte by byte as scripted."""
+"""The HTTP/1.1 side of the scripted provider: reads requests and writes replies with injected faults."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ _REASONS = {200: "OK", 302: "Found", 400: "Bad Request", 401: "Unauthorized", 40
 
 
 class Received:
-    """A request the scripted provider got, and how it went on. `closed_at` is a monotonic time."""
+    """A request that the scripted provider received, and its outcome. `closed_at` is a monotonic time."""
 
     def __init__(
         self, method: str, path: str, headers: dict[str, str], body: bytes, connection: "ClientConnection"
@@ -40,17 +40,17 @@ class Received:
         return self.connection.closed_at
 
     async def wait_closed(self, timeout: float) -> None:
-        """Returns once the client closed the socket; raises TimeoutError. Only in the server's own loop."""
+        """Waits until the client closes the socket. Raises TimeoutError. Only in the server's own loop."""
         async with asyncio.timeout(timeout):
             await self.connection.closed.wait()
 
 
 class ClientDisconnected(Exception):
-    """The client closed the socket before the answer was whole."""
+    """The client closed the socket before the reply was complete."""
 
 
 class ClientConnection(asyncio.StreamReaderProtocol):
-    """One client's socket. `gone` is set the moment the client closes it."""
+    """One client's socket. `closed` is set as soon as the client closes it."""
 
     def __init__(self, serve: Callable[["ClientConnection"], Awaitable[None]]) -> None:
         self.reader = asyncio.StreamReader(limit=MAX_HEAD_BYTES)
@@ -74,7 +74,7 @@ class ClientConnection(asyncio.StreamReaderProtocol):
         super().connection_lost(exc)
 
     async def wait_for(self, awaitable: Awaitable[object]) -> None:
-        """Awaits this, unless the client leaves first: then ClientGone."""
+        """Waits for `awaitable`. Raises ClientDisconnected if the client closes the socket first."""
         waits = [asyncio.ensure_future(awaitable), asyncio.ensure_future(self.closed.wait())]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -95,7 +95,7 @@ class ClientConnection(asyncio.StreamReaderProtocol):
 
 
 async def read_request(connection: ClientConnection) -> Received | None:
-    """The next request on this socket; None when the client is done with it."""
+    """The next request on this socket; None at its end or for an invalid request."""
     reader = connection.reader
     try:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -114,7 +114,7 @@ async def read_request(connection: ClientConnection) -> Received | None:
 
 
 class Reply:
-    """One answer on its way out: the head, then the body, with the faults at their offsets."""
+    """One reply: writes the head, then the body, with the faults at their offsets."""
 
     def __init__(self, connection: ClientConnection, faults: Faults) -> None:
         self._connection = connection
@@ -123,7 +123,7 @@ class Reply:
         self._is_chunked = False
 
     async def begin(self, status: int, headers: dict[str, str], *, size: int | None) -> None:
-        """Sends the head; without a size the body is chunked."""
+        """Sends the head; without a size, the body is chunked."""
         if self._faults.never_start:
             await self._connection.wait_for(asyncio.Event().wait())
         self._is_chunked = size is None
@@ -168,7 +168,7 @@ class Reply:
             writer.write(b"%x\r\n%b\r\n" % (len(piece), piece) if self._is_chunked else piece)
             self._sent += len(piece)
             if self._faults.split:
-                # Lets the piece leave before the next is written.
+                # Lets the event loop send this piece before the next one is written.
                 await asyncio.sleep(0)
         await writer.drain()
         if self._connection.closed.is_set():

@@ -1,9 +1,9 @@
-"""The scripted provider: a served fake of a model's server, for Luxx's tests and its users'.
+"""The server of the scripted provider, for tests of Luxx and of its users.
 
-It speaks the three dialects on its serving side, answers by the rules of a script (`scripted_script.py`),
-misbehaves as told, and fails on a call nobody scripted and on a rule nobody used. In a test, point a client
-at `server.url` inside `async with ScriptedProvider(Script(rules=[…])) as server:`; on the command line,
-`python -m luxx.providers.scripted.provider --script FILE.yaml --port 8099`.
+It speaks the three dialects, replies by the rules of a script (`script.py`), injects faults, and fails on a
+call without a rule and on an unused rule. In a test, point a client at `server.url` inside
+`async with ScriptedProvider(Script(rules=[…])) as server:`; on the command line, run
+`python -m luxx.providers.scripted --script FILE.yaml --port 8099`.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import msgspec
 from luxx.errors import InvalidInput
 from luxx.providers.scripted.dialects import WireBytes, write_stream
 from luxx.providers.scripted.http import ClientConnection, ClientDisconnected, Received, Reply, read_request
-from luxx.providers.scripted.requests import read_request as parse_request
+from luxx.providers.scripted.requests import parse_request
 from luxx.providers.scripted.script import (
     Faults,
     Gate,
@@ -39,13 +39,13 @@ _T = TypeVar("_T")
 
 
 class ScriptBroken(AssertionError):
-    """A call nobody scripted, or a rule nobody used."""
+    """The script has no rule for a call, or a rule that no call used."""
 
 
 class ScriptedProvider:
-    """Serves one script. `async with` serves in the running loop, `with` in a thread of its own.
+    """Serves one script. `async with` serves in the running event loop, `with` in its own thread.
 
-    Leaving either without an exception calls `check`. `requests` are in order of arrival.
+    Leaving the block without an exception calls `check`. `requests` are in order of arrival.
     """
 
     def __init__(self, script: Script, *, host: str = "127.0.0.1", port: int = 0) -> None:
@@ -65,13 +65,13 @@ class ScriptedProvider:
 
     @property
     def url(self) -> str:
-        """The root, as `http://host:port`; an OpenAI client takes it with or without `/v1`."""
+        """The root, `http://host:port`; an OpenAI client may use it with or without `/v1`."""
         return f"http://{self._host}:{self._port}"
 
     def check(self) -> None:
-        """Raises ScriptBroken naming every call nobody scripted and every rule nobody used."""
-        problems = [f"nobody scripted this call: {call}" for call in self.unscripted]
-        problems += [f"nobody used this rule: {name}" for name in self._rules.unused()]
+        """Raises ScriptBroken with every call that has no rule and every unused rule."""
+        problems = [f"no rule for this call: {call}" for call in self.unscripted]
+        problems += [f"unused rule: {name}" for name in self._rules.unused()]
         if problems:
             raise ScriptBroken("; ".join(problems))
 
@@ -81,19 +81,19 @@ class ScriptedProvider:
         self._loop.call_soon_threadsafe(self._gate(gate).set)
 
     async def reached(self, gate: str, timeout: float = 10.0) -> None:
-        """Returns once a reply waits at this gate; raises TimeoutError. Only in the server's own loop."""
+        """Waits until a reply reaches this gate. Raises TimeoutError. Only in the server's own loop."""
         async with asyncio.timeout(timeout):
             await self._gate_reached.setdefault(gate, asyncio.Event()).wait()
 
     async def arrived(self, count: int = 1, timeout: float = 10.0) -> None:
-        """Returns once so many requests came; raises TimeoutError. Only in the server's own loop."""
+        """Waits until `count` requests arrived. Raises TimeoutError. Only in the server's own loop."""
         async with asyncio.timeout(timeout):
             while len(self.requests) < count:
                 self._arrival.clear()
                 await self._arrival.wait()
 
     def wait_closed(self, received: Received, timeout: float) -> None:
-        """As `Received.wait_closed`, for a test that does not run in the server's loop."""
+        """Like `Received.wait_closed`, for a test that does not run in the server's loop."""
         self._in_thread(received.wait_closed(timeout), timeout)
 
     async def start(self) -> None:
@@ -104,7 +104,7 @@ class ScriptedProvider:
         self._port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Closes every socket and ends every reply; does not check."""
+        """Closes all sockets and ends all replies; does not call `check`."""
         if self._server is not None:
             self._server.close()
         for task in tuple(self._tasks):
@@ -162,8 +162,7 @@ class ScriptedProvider:
         except (ClientDisconnected, ConnectionError):
             pass
         except asyncio.CancelledError:
-            # `stop` ends us; the loop would otherwise report the task as failed.
-            pass
+            pass  # From `stop`; if it propagated, the event loop would log an error.
         finally:
             connection.writer.close()
             self._tasks.discard(task)
@@ -173,13 +172,13 @@ class ScriptedProvider:
         if received.method == "GET" and path.endswith("/models"):
             return await self._send_json(received, self._script.models_status, self._models(path))
         request = parse_request(received.method, received.path, received.body)
-        rule = self._rules.pick(request) if request is not None else None
+        rule = self._rules.find_rule(request) if request is not None else None
         if request is None or rule is None:
             call = f"{received.method} {received.path}"
             if request is not None:
                 call += f" (model {request.model!r}, last user message {request.user[:200]!r})"
             self.unscripted.append(call)
-            body = error_body(request, 500, f"No rule of the script answers this call: {call}")
+            body = error_body(request, 500, f"The script has no rule for this call: {call}")
             return await self._send_json(received, 500, body)
         received.rule = rule.name
         if rule.status != 200 or rule.body is not None:
@@ -235,8 +234,8 @@ class ScriptedProvider:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serves a script file until SIGINT or SIGTERM; then 1 if the script was broken, else 0."""
-    parser = argparse.ArgumentParser(prog="python -m luxx.providers.scripted.provider")
+    """Serves a script file until SIGINT or SIGTERM. Returns 1 if `check` failed, else 0."""
+    parser = argparse.ArgumentParser(prog="python -m luxx.providers.scripted")
     parser.add_argument("--script", type=Path, required=True, help="a YAML file with `rules:`")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0 takes any free port")

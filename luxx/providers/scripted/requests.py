@@ -1,4 +1,4 @@
-"""Requests in the three dialects, read by the scripted provider: what was asked, and by which path."""
+"""Parses requests in the three dialects for the scripted provider."""
 
 from typing import Any, cast
 
@@ -7,8 +7,8 @@ import msgspec
 from luxx.providers.scripted.script import ScriptedRequest
 
 
-def read_request(method: str, path: str, body: bytes) -> ScriptedRequest | None:
-    """What a POST asks, by its path; None for a path or body that belongs to no dialect."""
+def parse_request(method: str, path: str, body: bytes) -> ScriptedRequest | None:
+    """The request in a POST; its path selects the dialect. None for an unknown path or an invalid body."""
     path, _, query = path.partition("?")
     if method != "POST":
         return None

@@ -1,6 +1,6 @@
-"""A script for the scripted provider: which requests it answers, with what, and how it misbehaves.
+"""The script of the scripted provider: rules, replies and faults, their YAML form, and the matching of rules.
 
-Values and their YAML form only; matching is here too, serving is in `scripted.py`.
+`provider.py` serves it.
 """
 
 import re
@@ -26,7 +26,7 @@ class Text(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True, tag="tool_call"):
-    """`arguments` is an object, or the JSON text itself where it shall be broken."""
+    """`arguments` is an object, or its JSON text, which may be invalid."""
 
     name: str
     arguments: dict[str, Any] | str = {}
@@ -41,13 +41,13 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True, tag="usage"):
 
 
 class Finish(msgspec.Struct, frozen=True, kw_only=True, tag="finish"):
-    """`reason` is one of stop, tool_calls, length; given to the client in its dialect's word."""
+    """`reason` is stop, tool_calls or length; the client gets its dialect's name for it."""
 
     reason: str = "stop"
 
 
 class Fail(msgspec.Struct, frozen=True, kw_only=True, tag="error"):
-    """An error object inside the stream, after status 200. Nothing follows it."""
+    """An error object inside the stream, after status 200. The stream ends after it."""
 
     message: str
     kind: str = "server_error"
@@ -55,13 +55,13 @@ class Fail(msgspec.Struct, frozen=True, kw_only=True, tag="error"):
 
 
 class Bytes(msgspec.Struct, frozen=True, kw_only=True, tag="raw"):
-    """Sent as they are, in UTF-8; a reply with raw bytes gets no ending of its own."""
+    """Sent unchanged, in UTF-8; a reply with raw bytes gets no generated beginning or end."""
 
     data: str
 
 
 class Gate(msgspec.Struct, frozen=True, kw_only=True, tag="gate"):
-    """Waits until the test releases this name."""
+    """Waits until the test releases the gate of this name."""
 
     name: str
 
@@ -74,9 +74,9 @@ ReplyEvent = Thinking | Text | Call | Counts | Finish | Fail | Bytes | Gate | Pa
 
 
 class When(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All given conditions must hold. `system`, `user` and `model` are regular expressions searched in
-    the system prompt (the agent), the last user message and the model's name; `call` counts, from 1,
-    the requests for which this rule's other conditions hold.
+    """All given conditions must be true. `system`, `user` and `model` are regular expressions, searched in
+    the system prompt (the agent), the last user message and the model's name; `call` is the number, from 1,
+    of the request among those that match the other conditions.
     """
 
     system: str | None = None
@@ -87,11 +87,11 @@ class When(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the bytes of a reply are spoiled; offsets count the body's bytes.
+    """Faults in the bytes of a reply; offsets count the body's bytes.
 
-    `split`: at most so many bytes per write. `drop_at`: the socket is cut there. `stall_at`: nothing
-    more is sent, the socket stays open. `garble_at`: eight bytes are overwritten there.
-    `never_start`: not even a status line. `keep_open`: the body has no end.
+    `split`: at most this many bytes per write. `drop_at`: the socket closes. `stall_at`: nothing more is
+    sent, the socket stays open. `garble_at`: eight bytes are overwritten. `never_start`: nothing is sent,
+    not even a status line. `keep_open`: the body does not end.
     """
 
     split: int = 0
@@ -103,9 +103,9 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The first rule that fits answers. `times` limits how often; a rule must be used at least once.
+    """The first matching rule replies, at most `times` times. Every rule must be used at least once.
 
-    With a `status` of 400 or more, `body` (or an error of the dialect with `message`) is the answer.
+    With a `status` of 400 or more, the reply is `body`, or an error of the dialect with `message`.
     """
 
     name: str = ""
@@ -128,7 +128,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class ScriptedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request, read from any dialect, as far as rules look at it."""
+    """A request of any dialect, with the fields that rules match."""
 
     dialect: str
     model: str = ""
@@ -139,15 +139,15 @@ class ScriptedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RuleMatcher:
-    """A script with what has been used of it."""
+    """Finds the rule for a request and counts the uses of each rule."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._rules = list(rules)
         self._matched = [0] * len(self._rules)
         self._used = [0] * len(self._rules)
 
-    def pick(self, request: ScriptedRequest) -> Rule | None:
-        """The rule that answers this request, counted as used; None when nobody scripted it."""
+    def find_rule(self, request: ScriptedRequest) -> Rule | None:
+        """The rule for this request, counted as used; None if there is none."""
         matching = [at for at, rule in enumerate(self._rules) if _matches(rule.when, request)]
         for at in matching:
             self._matched[at] += 1
@@ -160,12 +160,12 @@ class RuleMatcher:
         return None
 
     def unused(self) -> list[str]:
-        """The names of rules no request used."""
+        """The names of the rules that no request used."""
         return [rule.name or f"rule {at + 1}" for at, rule in enumerate(self._rules) if not self._used[at]]
 
 
 def load_script(path: Path) -> Script:
-    """A script from its YAML file. Raises InvalidInput naming what is wrong and where."""
+    """Loads a script from a YAML file. Raises InvalidInput, which says what is wrong and where."""
     try:
         return msgspec.convert(yaml.safe_load(path.read_text("utf-8")), Script)
     except (msgspec.ValidationError, yaml.YAMLError) as error:

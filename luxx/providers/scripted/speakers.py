@@ -1,4 +1,4 @@
-"""The three dialects as their servers write them, for the scripted provider."""
+"""Writes the three dialects for the scripted provider: streams, complete bodies and errors."""
 
 from typing import Any, assert_never
 
@@ -38,7 +38,7 @@ def dialect_writer_for(request: ScriptedRequest, *, is_crlf: bool) -> DialectWri
 
 
 def error_body(request: ScriptedRequest | None, status: int, message: str) -> dict[str, Any]:
-    """An HTTP error's body as the dialect has it."""
+    """The body of an HTTP error in the request's dialect."""
     match request.dialect if request is not None else "openai":
         case "openai":
             return {"error": {"message": message, "type": "scripted", "code": status}}
@@ -199,7 +199,7 @@ class AnthropicWriter:
 
 
 class GeminiWriter:
-    """With `is_array`, one JSON array instead of events, as the API answers without `alt=sse`."""
+    """With `is_array`, it writes one JSON array instead of events, like the API without `alt=sse`."""
 
     def __init__(self, model: str, line: bytes, *, is_array: bool) -> None:
         self._model = model
@@ -269,7 +269,7 @@ def openai_usage(counts: Counts) -> dict[str, Any]:
 
 
 def whole_body(request: ScriptedRequest, reply: list[ReplyEvent]) -> dict[str, Any]:
-    """The JSON a server answers when it was not asked to stream."""
+    """The JSON body of a reply that does not stream."""
     events = complete_reply(reply)
     for event in events:
         if isinstance(event, Fail):
@@ -318,14 +318,13 @@ def _anthropic(request: ScriptedRequest, events: list[ReplyEvent]) -> dict[str, 
             {"type": "tool_use", "id": call_id(call, number), "name": call.name, "input": arguments}
         )
     counts = _counts(events)
-    reasons = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens"}
     return {
         "id": "msg_scripted",
         "type": "message",
         "role": "assistant",
         "model": request.model,
         "content": content,
-        "stop_reason": reasons.get(_reason(events), "end_turn"),
+        "stop_reason": _ANTHROPIC_REASONS.get(_reason(events), "end_turn"),
         "usage": {"input_tokens": counts.prompt, "output_tokens": counts.completion},
     }
 

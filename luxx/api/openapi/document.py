@@ -40,7 +40,7 @@ TAGS = {
     "users": "Administering users.",
     "tenants": "The group of users that one belongs to.",
     "conversations": "Make, list, change and delete conversations.",
-    "projects": "Named places that conversations belong to.",
+    "projects": "Named groups of conversations.",
     "messages": "Send a message and get its answer, whole or as a stream.",
     "files": "Files of your workspace.",
     "search": "Full text over your own conversations.",
@@ -56,10 +56,10 @@ TAGS = {
     "admin": "For administrators of the whole server.",
 }
 ERROR_RESPONSES = {
-    "400": ("BadRequest", "What was sent is not valid; `detail.fields` names each wrong place."),
+    "400": ("BadRequest", "The request is not valid; `detail.fields` names each wrong field."),
     "401": ("NotSignedIn", "No token, or one that has expired or was revoked."),
     "403": ("NotAllowed", "Signed in, but not allowed; or a host or origin that is not."),
-    "404": ("NotFound", "Missing, or someone else's: there is no telling which."),
+    "404": ("NotFound", "Missing, or owned by someone else; the response does not say which."),
     "409": ("Conflict", "The state does not allow it now."),
     "410": ("Gone", "It was deleted because it was old."),
     "413": ("TooLarge", "The body is larger than the server takes."),
@@ -68,7 +68,7 @@ ERROR_RESPONSES = {
         "UpstreamFailed",
         "The model's server failed for good; `detail.run_id` names the run, if one began.",
     ),
-    "503": ("Unavailable", "A part of the server is not there; try later."),
+    "503": ("Unavailable", "A part of the server is unavailable; try later."),
     "default": ("Failed", "Any other failure, in the same envelope."),
 }
 UPSTREAM_TAGS = frozenset({"messages", "providers"})

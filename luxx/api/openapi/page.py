@@ -90,8 +90,8 @@ def render(document: JsonObject) -> str:
         "<code>detail</code>. Routes need the header <code>Authorization: Bearer &lt;access_token&gt;</code> "
         'unless they are marked <span class="open">open</span>. '
         'The same for programs: <a href="/openapi.json">/openapi.json</a>.</p>'
-        f'<nav>{links}<a href="#shapes">shapes</a></nav>\n{sections}'
-        f'<h2 id="shapes">Shapes</h2>{schema_sections}</body></html>\n'
+        f'<nav>{links}<a href="#schemas">schemas</a></nav>\n{sections}'
+        f'<h2 id="schemas">Schemas</h2>{schema_sections}</body></html>\n'
     )
 
 

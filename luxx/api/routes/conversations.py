@@ -294,7 +294,7 @@ class TransferController(Controller):
     ) -> Success[ImportReport]:
         """Import conversations that Luxx, ChatGPT or Claude exported, as JSON or ZIP: all of it or nothing.
 
-        The file is the body, or the part `file` of a form. The report says what could not be kept.
+        The file is the body, or the part `file` of a form. The report says what could not be imported.
         """
         async with transfer.upload(caller) as file:
             await receive_file(request, file)

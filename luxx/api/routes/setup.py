@@ -136,7 +136,7 @@ def _form(token: str, username: str) -> str:
 <form method="post" action="/setup">
 <input type="hidden" name="token" value="{html.escape(token)}">
 <p><label>Password<br><input name="password" {field}></label></p>
-<p><label>The same again<br><input name="password_again" {field}></label></p>
+<p><label>Repeat the password<br><input name="password_again" {field}></label></p>
 <p><button>Set the password</button></p>
 </form>"""
 

@@ -85,7 +85,7 @@ def message_table() -> str:
         for sender, kinds in (("client", get_args(ClientMessage)), ("server", get_args(ServerMessage)))
         for kind in kinds
     ]
-    return "\n".join(["| who says it | `type` | what | fields |", "| --- | --- | --- | --- |", *rows])
+    return "\n".join(["| sender | `type` | what | fields |", "| --- | --- | --- | --- |", *rows])
 
 
 def _first_line(kind: type[msgspec.Struct]) -> str:

@@ -116,7 +116,7 @@ def test_a_lost_secret_is_named_as_the_reason(tmp_path: Path) -> None:
     config = with_model(tmp_path, "http://127.0.0.1:9")
     asyncio.run(start_once(config))
     (tmp_path / "data" / "secret_key").unlink()
-    assert "secret key is gone" in checks(config)["provider openai_compatible"].text
+    assert "secret key is missing" in checks(config)["provider openai_compatible"].text
     assert not (tmp_path / "data" / "secret_key").exists()
 
 

@@ -232,7 +232,7 @@ def test_runs_that_nobody_drives_go_on_at_the_next_start_or_are_stuck(tmp_path: 
     finally:
         services.release()
     found = checks(config)
-    assert "nobody drives them" in found["runs"].text
+    assert "no process drives them" in found["runs"].text
     assert "luxx serve" in found["runs"].fix
     assert found["queue"].text.startswith("1 runs wait for a slot, the oldest for ")
     lock = DataDirLock(tmp_path / "data")

@@ -152,7 +152,7 @@ def test_the_doctor_misses_packages_and_a_python(tmp_path: Path) -> None:
         "BAD  packages     tools.packages lists numpy, installed are none → luxx packages"
     ]
     (line,) = problems(python="/nowhere/python3")
-    assert "tools.python, /nowhere/python3, does not start there" in line
+    assert "tools.python, /nowhere/python3, does not start in the sandbox" in line
 
 
 def test_every_backend_is_reported(open_sandbox_client: OpenSandboxClient, backend: str) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, get_args
 
 from litestar import Litestar, Request, Response
 from litestar.di import NamedDependency
-from litestar.params import FromPath, ParameterKwarg, PathParameter, QueryParameter
+from litestar.params import FromPath, ParameterKwarg, QueryParameter
 from litestar.routes import HTTPRoute
 
 from luxx.api.http.bodies import invalid_fields
@@ -60,8 +60,6 @@ BeforeId = Annotated[
 ]
 Seq = Annotated[int, QueryParameter(ge=0, le=2**31 - 1)]
 TextId = FromPath[str]
-RowId = Annotated[int, PathParameter(ge=0, le=2**31 - 1)]
-"""An integer id in a path; the databases store 31 bits."""
 
 OPENAPI_EXTRA = "openapi_extra"
 """The `opt` of a handler: `opt={OPENAPI_EXTRA: {"requestBody": …, "parameters": […], "responses": {…}}}`."""

@@ -95,8 +95,8 @@ def _require_sent_fields(schema: JsonObject) -> JsonObject:
         name: {key: item for key, item in definition.items() if key != "default"}
         for name, definition in fields.items()
     }
-    known = schema.get("required", [])
-    required = [name for name, definition in fields.items() if name in known or "default" in definition]
+    marked = schema.get("required", [])
+    required = [name for name, definition in fields.items() if name in marked or "default" in definition]
     return {**schema, "properties": sent, "required": required}
 
 

@@ -155,13 +155,11 @@ def _compose(text: str, location: str, *, has_lines: bool = False) -> yaml.Node 
         return untyped.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark and has_lines else ""
-        raise _config_error(
-            f"{location}{line}", "", f"not valid YAML: {error.problem}; fix it there"
-        ) from error
+        problem = f"not valid YAML: {error.problem}; fix it there"
+        raise _config_error(f"{location}{line}", "", problem) from error
     except yaml.YAMLError as error:
-        raise _config_error(
-            location, "", "not valid YAML: it contains a forbidden character; remove it"
-        ) from error
+        problem = "not valid YAML: it contains a forbidden character; remove it"
+        raise _config_error(location, "", problem) from error
 
 
 class _NodeReader:
@@ -288,9 +286,8 @@ def _check_database(merged: Values, locations: Mapping[str, str]) -> None:
     if scheme not in ("sqlite", "postgresql"):
         raise _config_error(location, "database.url", "must begin with sqlite:/// or postgresql://")
     if database.setdefault("type", scheme) != scheme:
-        where = locations["database.type"]
         raise _config_error(
-            where,
+            locations["database.type"],
             "database.type",
             f"says {database['type']}, but database.url ({location}) is a {scheme} URL; make them agree "
             "or leave database.type out",

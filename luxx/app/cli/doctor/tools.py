@@ -123,8 +123,9 @@ def _python(sandbox: Sandbox, config: Config) -> list[Finding]:
     if sandbox.backend_name == "none" and not sandbox.is_unprotected:
         return []
     if sandbox.interpreter is None:
-        tried = f"tools.python, {config.tools.python}," if config.tools.python else "no Python that was found"
-        text = f"Python does not start in the sandbox: {tried} starts there"
+        text = "no Python that was found starts in the sandbox"
+        if config.tools.python:
+            text = f"tools.python, {config.tools.python}, does not start in the sandbox"
         return [
             Finding(
                 part="python", is_bad=True, text=text, fix="set tools.python to one that all users may run"

@@ -171,7 +171,7 @@ def test_of_two_skills_with_one_name_the_first_counts_and_the_doctor_reports_it(
     findings = [str(finding) for finding in examine_skills(config)]
     assert any("available: a-skill" in line for line in findings)
     assert any("earlier directory" in line for line in findings)
-    assert any("three is not there" in line for line in findings)
+    assert any("three does not exist" in line for line in findings)
     assert examine_skills(Config(data_dir=str(tmp_path / "empty"))) == []
 
 

@@ -1,36 +1,36 @@
-"""The error tree. A class says what went wrong; only `api/errors.py` knows HTTP numbers.
+"""The error tree. Only `api/http/errors.py` maps the classes to HTTP status codes.
 
 LuxxError
-├── ConfigError            the start is refused; names file, line and key
-├── DatabaseFromFuture     the start is refused; the database belongs to a newer Luxx
-├── UpgradeFailed          the start is refused; the database could not be brought to this version
-├── InvalidInput           a request a person must correct
-│   └── TooLarge           … because it is too big
-├── NotSignedIn            no, expired or revoked token
-├── NotAllowed             signed in, but may not
-├── NotFound               missing, or someone else's: indistinguishable
-├── Gone                   was here, and was deleted because it was old
-├── Conflict               the state does not allow it now
-├── TooMany                a limit; `retry_after` says when to try again
-├── LimitReached           a run has used what it may; it ends with what it produced
-├── Unavailable            a part of the server is not there; try later
-├── ToolFailed             a tool says why it failed; becomes a result for the model
-└── ProviderError          the model's server failed; `retryable` says if trying again may help
+├── ConfigError            the server does not start; names file, line and key
+├── DatabaseTooNew         the server does not start; a newer Luxx wrote the database
+├── UpgradeFailed          the server does not start; the database migration failed
+├── InvalidInput           the client must correct the request
+│   └── TooLarge           … because it is too large
+├── NotSignedIn            the token is missing, expired or revoked
+├── NotAllowed             the user is signed in and lacks the permission
+├── NotFound               the object is missing or belongs to someone else; the error does not say which
+├── Gone                   the object was deleted because of its age
+├── Conflict               the current state does not allow the request
+├── TooMany                a limit is reached; `retry_after` gives the time to wait
+├── LimitReached           a run used up a limit; it ends with its output so far
+├── Unavailable            a part of the server is unavailable; try later
+├── ToolFailed             a tool failed; the message becomes a result for the model
+└── ProviderError          the provider failed; `retryable` says whether a retry may help
     ├── ProviderRefused    401/403/404/400: the request or the key is wrong
-    ├── ContextTooLong     the prompt does not fit the model's window
-    ├── RateLimited        429, with `retry_after` where given
-    ├── ProviderFailed     5xx, overloaded, an error object in the stream
+    │   └── ContextTooLong the prompt does not fit the context window
+    ├── RateLimited        429, with `retry_after` if the provider sends it
+    ├── ProviderFailed     5xx, overloaded, or an error object in the stream
     ├── Unreachable        no connection, TLS or DNS failure
-    ├── Stalled            the stream never started or went silent past the idle timeout
-    ├── Dropped            the stream ended in the middle
-    └── Garbled            the stream is not what the dialect promises
+    ├── StreamStalled      no data arrived within the idle timeout
+    ├── StreamInterrupted  the stream ended before the answer was complete
+    └── MalformedStream    the stream violates the provider's dialect
 """
 
 from typing import Any
 
 
 class LuxxError(Exception):
-    """Base of all errors a person can act on; `kind` is the API's `detail.kind`."""
+    """The base of all errors that a person can act on. `kind` is the API's `detail.kind`."""
 
     kind = "error"
 
@@ -94,7 +94,7 @@ class TooMany(LuxxError):
 
 
 class LimitReached(LuxxError):
-    """`kind` is the name of the limit's key; `stop_reason` the run's."""
+    """`kind` is the config key of the limit; the run ends with `stop_reason`."""
 
     kind = "limit_reached"
 
@@ -104,7 +104,7 @@ class LimitReached(LuxxError):
 
 
 class Unavailable(LuxxError):
-    """`retry_after` in seconds, where it is known."""
+    """`retry_after` in seconds, if known."""
 
     kind = "unavailable"
 
@@ -125,7 +125,7 @@ class ToolFailed(LuxxError):
 
 
 class ProviderError(LuxxError):
-    """`status` is the upstream's HTTP status where it had one; `retry_after` in seconds."""
+    """`status` is the provider's HTTP status, if there is one; `retry_after` in seconds."""
 
     kind = "provider_error"
     retryable = False

@@ -99,7 +99,7 @@ def test_a_step_made_again_differently_is_announced_and_shown_whole() -> None:
     transcript = Transcript()
     heard_text(transcript, [begun(), delta(0, "Hello"), begun()])
     assert transcript.receive(delta(0, "Good day")) == [
-        Piece(PieceKind.NOTE, "[the server began this again]"),
+        Piece(PieceKind.NOTE, "[the server restarted this step]"),
         Piece(PieceKind.TEXT, "Good day"),
     ]
 
@@ -527,14 +527,14 @@ def test_a_message_that_was_not_taken_is_never_sent_twice() -> None:
     with paper_server(answers) as (url, asked):
         done = run_chat(url, "hello")
     assert done.returncode == 1
-    assert done.stderr.endswith("luxx: the connection broke before the message was taken; send it again\n")
+    assert done.stderr.endswith("luxx: the connection was lost before the server accepted the message; send it again\n")
     assert asked.count("POST /messages/stream") == 1
 
 
 def test_an_address_that_is_not_luxx_is_said_so() -> None:
     with paper_server(lambda request, bearer, body: (404, "<h1>Not here</h1>")) as (url, _):
         done = run_chat(url, "--username", "me", "hello", LUXX_PASSWORD="secret-word")
-    assert done.stderr == f"luxx: {url} answered 404 and not as Luxx does; is the address right?\n"
+    assert done.stderr == f"luxx: {url} answered 404 and is not a Luxx server; is the address right?\n"
 
 
 def test_the_password_is_never_shown(tmp_path: Path, server: LiveServer) -> None:

@@ -116,7 +116,7 @@ def test_a_lost_secret_is_named_as_the_reason(tmp_path: Path) -> None:
     config = with_model(tmp_path, "http://127.0.0.1:9")
     asyncio.run(start_once(config))
     (tmp_path / "data" / "secret_key").unlink()
-    assert "secret key is gone" in checks(config)["provider openai_compatible"].text
+    assert "secret key is missing" in checks(config)["provider openai_compatible"].text
     assert not (tmp_path / "data" / "secret_key").exists()
 
 
@@ -232,9 +232,9 @@ def test_runs_that_nobody_drives_go_on_at_the_next_start_or_are_stuck(tmp_path: 
     finally:
         services.release()
     found = checks(config)
-    assert "nobody drives them" in found["runs"].text
+    assert "no process drives them" in found["runs"].text
     assert "luxx serve" in found["runs"].fix
-    assert found["queue"].text.startswith("1 runs wait for a place, the oldest for ")
+    assert found["queue"].text.startswith("1 runs wait for a slot, the oldest for ")
     lock = DataDirLock(tmp_path / "data")
     lock.take()
     try:

@@ -14,7 +14,7 @@ try:
     luxx.app.entry.main(["--help"])
 except SystemExit:
     pass
-loaded = [name for name in luxx.app.server.startup.DRAWING if name in sys.modules]
+loaded = [name for name in luxx.app.server.startup.RICH_PACKAGES if name in sys.modules]
 import rich.console
 serves = "luxx.app.application" in sys.modules
 print(json.dumps({"loaded": loaded, "serves": serves, "collects": gc.isenabled()}))
@@ -25,14 +25,14 @@ import asyncio, gc, json, sys
 import luxx.app.entry, luxx.app.server.startup
 from luxx.app.application import create_app, create_probes
 from luxx.infra.config.schema import Config, LocalConfig
-from luxx.app.container import House
+from luxx.app.container import Services
 
 async def work():
-    luxx.app.server.startup.begin()
-    house = House(Config(local=LocalConfig(enabled=False)))
+    luxx.app.server.startup.disable_gc()
+    house = Services(Config(local=LocalConfig(enabled=False)))
     create_app(house), create_probes(house)
     await house.open()
-    plugins = [name for name in luxx.app.server.startup.MODELS if f"litestar.plugins.{name}" in sys.modules]
+    plugins = [name for name in luxx.app.server.startup.PYDANTIC_PACKAGES if f"litestar.plugins.{name}" in sys.modules]
     import pydantic
     print(json.dumps({"plugins": plugins, "collects": gc.isenabled()}))
     await house.close()

@@ -103,7 +103,7 @@ def test_people_get_readable_lines(stream: Lines) -> None:
         stream.events()
 
 
-@pytest.mark.parametrize("for_people", [True, False])
+@pytest.mark.parametrize("is_console", [True, False])
 def test_no_secret_reaches_a_log_by_key_text_or_exception(stream: Lines, is_console: bool) -> None:
     configure_logging("DEBUG", stream=stream, is_console=is_console)
     log = structlog.get_logger()

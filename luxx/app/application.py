@@ -1,4 +1,4 @@
-"""The roof: the web application of a house, with all that can be asked for and what handlers are given."""
+"""The web application: all controllers, and the dependencies that Litestar passes to handlers by name."""
 
 from collections.abc import Callable
 
@@ -70,11 +70,10 @@ CONTROLLERS: list[ControllerRouterHandler] = [
     UsageController,
     UserController,
 ]
-"""All that can be asked for."""
 
 
 def create_app(services: Services) -> Litestar:
-    """The web application of a house; its start and stop are the house's."""
+    """The web application of `services`; its start-up opens them and its shutdown closes them."""
     peers = PeerReader(services.config.server.trusted_proxies)
     with hidden_modules(*PYDANTIC_PACKAGES):
         app = Litestar(
@@ -97,7 +96,7 @@ def create_app(services: Services) -> Litestar:
 
 
 def create_probes(services: Services) -> Litestar:
-    """What a worker answers: whether it lives, whether it can work, and its counters."""
+    """The web application of a worker: liveness, readiness and metrics only."""
     peers = PeerReader([])
     with hidden_modules(*PYDANTIC_PACKAGES):
         app = Litestar(
@@ -115,7 +114,6 @@ def create_probes(services: Services) -> Litestar:
 
 
 def _dependencies(services: Services) -> dict[str, Provide]:
-    """What handlers are given by name."""
     return {
         "caller": Provide(provide_caller),
         "peer": Provide(provide_peer),
@@ -155,13 +153,17 @@ def _dependencies(services: Services) -> dict[str, Provide]:
 
 
 def _provide(factory: object) -> Provide:
-    """A part of the house as a dependency; looked up late, because some are wired when it opens."""
+    """A dependency. `factory` runs at each request, because `Services.open` creates some parts."""
     assert callable(factory)
     return Provide(factory, sync_to_thread=False)
 
 
 def _provide_after_caller(factory: Callable[[], object]) -> Provide:
-    """The same for busy routes: what Litestar resolves at once costs a task each, one by one it does not."""
+    """A dependency for busy routes.
+
+    Litestar starts a task for each dependency that it can resolve in parallel. Depending on the caller
+    makes it resolve this one afterwards, without a task.
+    """
 
     async def provide(caller: InjectedCaller) -> object:
         return factory()

@@ -1,7 +1,4 @@
-"""The tools of one server, wired: registry, executor, sandbox, and what brings tools or decides of them.
-
-A part of the wiring in `house.py`, and like it makes no decision.
-"""
+"""Constructs the tools of one server: registry, executor, sandbox, MCP, skills, compositions, rules."""
 
 from pathlib import Path
 
@@ -28,11 +25,11 @@ from luxx.tools.permissions.service import RuleService
 from luxx.tools.sandbox.service import Sandbox
 
 SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
-"""What SQLite may put beside a database, by the ends of the names: no program in a jail sees it."""
+"""Suffixes of the files of a SQLite database. The sandbox hides all of them from programs."""
 
 
 class ToolSet:
-    """All parts of a server that have to do with tools. Made cheaply; their own `open` does the work."""
+    """The parts of a server that concern tools. Constructing them starts nothing; their own `open` does."""
 
     def __init__(
         self,

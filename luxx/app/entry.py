@@ -1,7 +1,4 @@
-"""Where every command begins: keeps its files private and the process small, then loads the command line.
-
-The commands are in `cli.py`.
-"""
+"""The entry point of every command: sets the umask and memory options, then imports `cli/commands.py`."""
 
 import ctypes
 import os
@@ -9,15 +6,15 @@ import os
 from luxx.app.server.startup import RICH_PACKAGES, disable_gc, freeze_gc, hidden_modules
 
 M_ARENA_MAX = -8
-"""Of `mallopt(3)`. The allocator has arenas for threads that run at once. Under the interpreter's lock hardly
-any do, and each arena keeps what it once took: 0.9 MB of a server that does nothing."""
+"""An option of `mallopt(3)`. glibc gives concurrent threads separate arenas and does not shrink them: 0.9 MB
+in an idle server. Under the interpreter's lock hardly any threads run at once, so one arena is enough."""
 
 _mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
 # Only glibc has it.
 if _mallopt is not None:
     _mallopt(M_ARENA_MAX, 1)
 
-# Whatever this process and its children create is for the user that Luxx runs as, from the first moment.
+# Files that this process and its children create are accessible to the user of Luxx only.
 os.umask(0o077)
 
 disable_gc()

@@ -1,4 +1,4 @@
-"""Starting child processes: with no descriptor but those passed, and without leaving any behind on cancel."""
+"""Starts child processes: they inherit only the passed descriptors, and a cancelled start kills its child."""
 
 import asyncio
 from asyncio.subprocess import Process
@@ -8,17 +8,17 @@ from typing import Any
 from luxx.infra.descriptors import close_all_on_exec
 
 KILL_WAIT_SECONDS = 1.0
-"""How long a child that was killed may take to be gone."""
+"""How long a cancelled start waits for its killed child to exit."""
 
 
 async def start_child(*command: str, **options: Any) -> Process:
-    """`asyncio.create_subprocess_exec`. Cancelled before the child is there, it is killed as soon as it is.
+    """Like `asyncio.create_subprocess_exec`; kills the child if cancelled meanwhile. Raises OSError.
 
-    The child gets its standard streams and `pass_fds` only, on every event loop; uvloop gives it each stream
-    under a second number as well.
+    The child inherits only its standard streams and `pass_fds`, on every event loop; with uvloop it gets
+    each stream under a second number as well.
 
-    Cancelled by itself, asyncio's own waits until all have closed the child's pipes: as long as what the
-    child has started by then lives. Raises OSError.
+    asyncio's function does not return on cancel until every process has closed the child's pipes, which
+    includes the processes that the child started.
     """
     starting = asyncio.create_task(_start(*command, **options))
     try:
@@ -34,7 +34,7 @@ async def start_child(*command: str, **options: Any) -> Process:
 
 
 async def _start(*command: str, **options: Any) -> Process:
-    # The loop makes `pass_fds` inheritable after this, until the child is there.
+    # Afterwards the event loop makes `pass_fds` inheritable until the child exists.
     close_all_on_exec()
     return await asyncio.create_subprocess_exec(*command, **options)
 
@@ -44,5 +44,5 @@ def _kill_started(starting: "asyncio.Task[Process]") -> None:
         child: Any = starting.result()
         with suppress(ProcessLookupError):
             child.kill()
-        # Its pipes too, which others may hold open. There is no public way to them.
+        # Close its pipes too: other processes may keep them open. There is no public API for this.
         child._transport.close()

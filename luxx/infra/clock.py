@@ -1,4 +1,4 @@
-"""Time and ids, in one place so that what is not deterministic can be seen and injected."""
+"""Time and ids: the nondeterministic inputs of the server, in one module so that tests can replace them."""
 
 import secrets
 import time
@@ -21,7 +21,7 @@ def timestamp() -> str:
 
 @lru_cache(maxsize=2)
 def _millisecond(milliseconds: int) -> str:
-    # A busy server writes dozens in one millisecond.
+    # Cached: a busy server formats dozens of timestamps per millisecond.
     seconds, rest = divmod(milliseconds, 1000)
     return f"{_second(seconds)}.{rest:03d}Z"
 
@@ -37,9 +37,9 @@ def new_id() -> str:
 
 
 def id_at(milliseconds: int, sequence: int) -> str:
-    """A new id as it would have been made at that Unix time; `place` (below 4096) orders those of one moment.
+    """A new UUIDv7 for that Unix time; `sequence` (below 4096) orders ids of one millisecond.
 
-    What comes from elsewhere is listed where its time belongs.
+    Imported objects keep their order in time this way.
     """
     value = (milliseconds & (2**48 - 1)) << 80 | 0x7 << 76 | (sequence & 0xFFF) << 64 | 0b10 << 62
     return str(uuid.UUID(int=value | secrets.randbits(62)))

@@ -1,7 +1,7 @@
-"""Keeps stored data from other Unix users: directories that are made, and what an older version left open.
+"""Denies other Unix users access to stored data: creates private directories and tightens existing modes.
 
-What is made later is private by the umask that `entry.py` sets. A directory of mode 0700 hides all that is
-below it, so only the files at the top are looked at one by one.
+The umask that `app/entry.py` sets makes later files private. A directory of mode 0700 hides its content, so
+only the files at the top level are checked one by one.
 """
 
 import os
@@ -15,8 +15,8 @@ import structlog
 
 PRIVATE = 0o700
 TRAVERSABLE = 0o711
-"""Others may reach what they know the name of, if its own mode lets them. Where Luxx runs as root, programs
-run as another user, who has to reach the workspaces."""
+"""Other users may not list the directory, but may open entries by name. If Luxx runs as root, programs run as
+another user, who needs access to the workspaces."""
 
 STATE_FILES = ("secret_key", "server.lock", "last_backup.json")
 STATE_DIRECTORIES = ("models", "logs")
@@ -26,7 +26,7 @@ logger = structlog.get_logger()
 
 
 class SecuredPaths(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a server keeps data. `database`: of SQLite, None for PostgreSQL."""
+    """The paths of a server's data. `database`: the SQLite file, None for PostgreSQL."""
 
     data_dir: Path
     database: Path | None
@@ -34,7 +34,7 @@ class SecuredPaths(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_directory(path: Path) -> None:
-    """Makes a directory with those above it that are missing, reachable for other users only if we are root.
+    """Creates a directory and its missing parents, traversable for other users only if Luxx runs as root.
 
     Raises OSError.
     """
@@ -51,36 +51,33 @@ def make_directory(path: Path) -> None:
 
 
 def secure(paths: SecuredPaths, *, makes_workspaces: bool) -> None:
-    """Makes what is missing and takes from others the rights to what is there.
-
-    Where that is not possible it says so in the log and goes on.
-    """
+    """Creates missing directories and removes the rights of other users. Logs a warning where that fails."""
     try:
         make_directory(paths.data_dir.parent)
         paths.data_dir.mkdir(mode=PRIVATE, exist_ok=True)
         if makes_workspaces:
             make_directory(paths.workspaces)
     except OSError:
-        pass  # Whoever needs the directory says what is wrong with it.
-    tightened, open_still = 0, list[str]()
+        pass  # The code that uses the directory reports the error.
+    tightened, still_open = 0, list[str]()
     for path, max_mode in _open_to_others(paths):
         if _tighten(path, max_mode):
             tightened += 1
         else:
-            open_still.append(str(path))
+            still_open.append(str(path))
     if tightened:
         logger.info("data_permissions_tightened", paths=tightened)
-    if open_still:
-        logger.warning("data_open_to_other_users", paths=open_still[:10], count=len(open_still))
+    if still_open:
+        logger.warning("data_open_to_other_users", paths=still_open[:10], count=len(still_open))
 
 
 def open_to_others(paths: SecuredPaths) -> list[Path]:
-    """What other users of this machine may read or list now."""
+    """The paths that other users of this machine may read or list."""
     return [path for path, _ in _open_to_others(paths)]
 
 
 def set_traversable(directory: Path, *, is_traversable: bool) -> None:
-    """Lets others pass through a directory of root's, or not; they may never list it."""
+    """Sets whether other users may traverse a directory of root. They may never list it."""
     if os.geteuid() != 0:
         return
     try:
@@ -95,7 +92,7 @@ def _max_mode() -> int:
 
 
 def _open_to_others(paths: SecuredPaths) -> Iterator[tuple[Path, int]]:
-    """Each path that is more open than it may be, with the most that it may be."""
+    """Each path whose mode is too open, with the widest mode it may have."""
     for path, max_mode in _stored_paths(paths):
         try:
             mode = stat.S_IMODE(path.stat().st_mode)
@@ -110,13 +107,13 @@ def _stored_paths(paths: SecuredPaths) -> Iterator[tuple[Path, int]]:
     for name in (*STATE_FILES, *STATE_DIRECTORIES):
         yield paths.data_dir / name, PRIVATE
     if paths.database is not None:
-        # With what is beside it: the log, locks, copies made before an upgrade.
+        # Includes the write-ahead log, locks, and copies made before an upgrade.
         for name in _list_names(paths.database.parent):
             if name.startswith(paths.database.name):
                 yield paths.database.with_name(name), PRIVATE
     yield paths.workspaces, _max_mode()
     if os.geteuid() == 0:
-        # Others may pass through the root there.
+        # The root of the workspaces is traversable for other users.
         for name in _list_names(paths.workspaces):
             yield paths.workspaces / name, PRIVATE if _USER_WORKSPACE.fullmatch(name) else TRAVERSABLE
 
@@ -129,7 +126,7 @@ def _list_names(directory: Path) -> list[str]:
 
 
 def _tighten(path: Path, max_mode: int) -> bool:
-    """Whether others have no more rights now than `most`."""
+    """Removes the rights of other users beyond `max_mode`; False if that fails."""
     try:
         if _is_shared_directory(path):
             return False
@@ -140,5 +137,5 @@ def _tighten(path: Path, max_mode: int) -> bool:
 
 
 def _is_shared_directory(path: Path) -> bool:
-    """Whether it is a directory that all users of the machine use, such as /tmp."""
+    """Whether all users of the machine share the directory, such as /tmp."""
     return bool(path.stat().st_mode & stat.S_ISVTX) or path.absolute() == Path("/")

@@ -1,6 +1,6 @@
-"""Keeping this process's file descriptors from the programs it starts.
+"""Prevents child processes from inheriting the file descriptors of this process.
 
-Only the standard library, and of it only what loads fast: the supervisors of sandboxed programs use it too.
+Imports only modules of the standard library that load fast: sandbox supervisors import this module too.
 """
 
 import ctypes
@@ -13,28 +13,28 @@ CLOSE_RANGE = 436
 CLOSE_RANGE_CLOEXEC = 4
 LAST_FD = 0xFFFFFFFF
 FIRST_FD = 3
-"""0, 1 and 2 are a program's standard streams."""
+"""0, 1 and 2 are the standard streams."""
 
 _syscall = ctypes.CDLL(None, use_errno=True).syscall
 
 
 def close_all_on_exec() -> None:
-    """Mark every open descriptor from 3 on close-on-exec, whoever opened it and however.
+    """Marks every open descriptor from 3 on as close-on-exec.
 
-    A descriptor may come from the process that started this one, or from a library that opens it without
-    `O_CLOEXEC`. Where an event loop starts processes itself, as uvloop does, `close_fds` has no effect.
+    The parent process or a library may have opened one without `O_CLOEXEC`. `close_fds` has no effect with
+    uvloop, which starts processes itself.
     """
     if not _close_range(FIRST_FD, LAST_FD, CLOSE_RANGE_CLOEXEC):
         for fd in _open_descriptors():
             try:
                 os.set_inheritable(fd, False)
             except OSError:
-                # The one that listed the directory.
+                # The descriptor that `os.listdir` used is closed by now.
                 continue
 
 
 def close_all_but(kept: list[int]) -> None:
-    """Close every open descriptor from 3 on that is not among `kept`."""
+    """Closes every open descriptor from 3 on that is not in `kept`."""
     bounds = [FIRST_FD - 1, *sorted(fd for fd in kept if fd >= FIRST_FD), LAST_FD + 1]
     gaps = [(low + 1, high - 1) for low, high in pairwise(bounds) if low + 1 < high]
     if not all(_close_range(first, last, 0) for first, last in gaps):
@@ -44,7 +44,7 @@ def close_all_but(kept: list[int]) -> None:
 
 
 def _close_range(first: int, last: int, flags: int) -> bool:
-    """Whether the kernel did it; before Linux 5.11 and elsewhere it does not."""
+    """Whether the kernel supports it: Linux from 5.11 on."""
     if sys.platform != "linux":
         return False
     return _syscall(CLOSE_RANGE, *(ctypes.c_uint(one) for one in (first, last, flags))) == 0

@@ -1,6 +1,6 @@
-"""Finds a member that a JSON object has twice: decoders take the last one, other readers the first.
+"""Finds duplicate keys in JSON objects. Some decoders use the first value of a duplicate, others the last.
 
-Meant for every request, so what cannot have one is told by the names alone, without a second decoding.
+Every request is checked, so documents without repeated names are accepted without a second decoding.
 """
 
 import json
@@ -11,11 +11,11 @@ from typing import Any, cast
 import msgspec
 
 _KEY_END = re.compile(rb'"\s*+:')
-"""The closing quote of all that may be a member's name. It finds some in texts too, which costs time only."""
+"""The closing quote of every possible key. It also matches inside strings, which only costs time."""
 
 
 class _Object(list[tuple[str, Any]]):
-    """The members of an object, all of them."""
+    """All members of a JSON object, duplicates included."""
 
 
 class _DuplicateKey(Exception):
@@ -23,10 +23,10 @@ class _DuplicateKey(Exception):
 
 
 def has_duplicate_key(document: bytes) -> bool:
-    """Whether an object in this valid JSON document has two members of one name."""
+    """Whether an object in this valid JSON document has a duplicate key."""
     ends = [match.start() for match in _KEY_END.finditer(document)]
-    # From the quote before it. Of names with escaped quotes this is the end: one name written in two ways
-    # has a backslash there, or ends alike.
+    # From the previous quote on. For a key with escaped quotes this is only the end of the key: two spellings
+    # of one key then have the same end, or a backslash in it.
     names = [document[document.rfind(b'"', 0, end) + 1 : end] for end in ends]
     if len(set(names)) == len(names) and b"\\" not in b"".join(names):
         return False
@@ -38,15 +38,15 @@ def has_duplicate_key(document: bytes) -> bool:
 
 
 def duplicate_key_paths(document: bytes) -> Iterator[str]:
-    """The paths of these members, such as `$.options[0].name`."""
+    """The paths of the duplicate keys, such as `$.options[0].name`."""
     return _paths("$", json.loads(document, object_pairs_hook=_Object))
 
 
 def decode_strict(document: bytes) -> Any:
-    """The value of a JSON document. Raises ValueError, also where a member is there twice."""
+    """The value of a JSON document. Raises ValueError for invalid JSON and for duplicate keys."""
     value = msgspec.json.decode(document)
     if has_duplicate_key(document):
-        raise ValueError(f"{next(duplicate_key_paths(document))} is there twice")
+        raise ValueError(f"{next(duplicate_key_paths(document))} appears twice")
     return value
 
 
@@ -57,11 +57,11 @@ def _reject_duplicates(members: list[tuple[str, Any]]) -> None:
 
 def _paths(path: str, value: Any) -> Iterator[str]:
     if isinstance(value, _Object):
-        seen = set[str]()
+        names = set[str]()
         for name, item in value:
-            if name in seen:
+            if name in names:
                 yield f"{path}.{name}"
-            seen.add(name)
+            names.add(name)
             yield from _paths(f"{path}.{name}", item)
     elif isinstance(value, list):
         for index, item in enumerate(cast("list[Any]", value)):

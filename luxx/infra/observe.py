@@ -1,8 +1,8 @@
-"""What operators see: structured logs without secrets, and the metrics of this process.
+"""Structured logs without secrets, and the metrics of one server process.
 
-A log is an event name and fields: `structlog.get_logger().info("run_finished", run_id=…)`. Logs of
-libraries come out the same way. Metrics live in a registry of their own, so two servers in one
-process do not share them. What is worth counting is counted where it happens, not here.
+A log entry is an event name and fields: `structlog.get_logger().info("run_finished", run_id=…)`. Logs of
+libraries get the same format. Each `Metrics` has a registry of its own, so two servers in one process do
+not share counters.
 """
 
 import asyncio
@@ -46,19 +46,19 @@ QUIET_LIBRARIES = (
     "hpack",
     "uvicorn.sockets",
 )
-"""Libraries whose info is our debug."""
+"""Libraries whose info messages are logged only at level DEBUG."""
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 LONG_SECONDS = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300)
 
 
 def redact(text: str) -> str:
-    """`text` without what looks like a key, a token or a password."""
+    """`text` without parts that look like a key, a token or a password."""
     return SECRET_TEXT.sub(_mask_match, text)
 
 
 def redact_fields(value: Any) -> Any:
-    """`value` with its texts redacted and the values of keys that name secrets hidden, at any depth."""
+    """A copy of `value`, at any depth with texts redacted and the values of secret keys hidden."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, dict):
@@ -90,9 +90,10 @@ def _masked(value: Any) -> Any:
 
 
 def configure_logging(level: str, *, stream: TextIO | None = None, is_console: bool | None = None) -> None:
-    """Sends all logs of this process to `stream` (stderr): for people on a terminal, as JSON lines elsewhere.
+    """Sends all logs to `stream` (default: stderr): readable on a terminal, JSON lines elsewhere.
 
-    Call at start, before the engine and uvicorn (with `log_config=None`) are made. Another call replaces it.
+    Call it at start, before the creation of the engine and of uvicorn (with `log_config=None`). A later call
+    replaces an earlier one.
     """
     target = stream or sys.stderr
     level_number = logging.getLevelNamesMapping()[level]
@@ -126,7 +127,7 @@ def _route_libraries(level_number: int, target: TextIO, shared: list[Processor],
     root.setLevel(level_number)
     for name in LIBRARIES:
         logger = logging.getLogger(name)
-        # The engine adds a console handler of its own to a logger that has none.
+        # SQLAlchemy's engine adds a console handler to a logger without handlers.
         logger.handlers[:] = [logging.NullHandler()]
         logger.propagate = True
     for name in QUIET_LIBRARIES:
@@ -156,7 +157,7 @@ def _renderer(is_console: bool) -> Processor:
 
 
 class Metrics:
-    """The counters of one server process. Labels have few values: route templates, tools, outcomes."""
+    """The metrics of one server process. Labels have few values: route templates, tools, outcomes."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
@@ -173,13 +174,15 @@ class Metrics:
         )
         self.http_request_seconds = Histogram(
             "luxx_http_request_seconds",
-            "Seconds until the answer began.",
+            "Seconds until the response started.",
             ["method", "route"],
             buckets=SECONDS,
             registry=registry,
         )
-        self.sse_clients = Gauge("luxx_sse_clients", "Clients attached to a run's events.", registry=registry)
-        self.sockets = Gauge("luxx_sockets", "Sockets that are open.", registry=registry)
+        self.sse_clients = Gauge(
+            "luxx_sse_clients", "Clients subscribed to a run's events.", registry=registry
+        )
+        self.sockets = Gauge("luxx_sockets", "Open WebSockets.", registry=registry)
 
     def _describe_runs(self) -> None:
         registry = self.registry
@@ -187,7 +190,7 @@ class Metrics:
         self.runs_finished_total = Counter(
             "luxx_runs_finished", "Runs that ended, by status.", ["kind", "status"], registry=registry
         )
-        self.runs_active = Gauge("luxx_runs_active", "Runs this process is working on.", registry=registry)
+        self.runs_active = Gauge("luxx_runs_active", "Runs that this process drives.", registry=registry)
         self.deltas_total = Counter("luxx_deltas", "Deltas read from providers.", registry=registry)
         self.upstream_requests_total = Counter(
             "luxx_upstream_requests", "Requests to providers, by outcome.", ["outcome"], registry=registry
@@ -209,34 +212,34 @@ class Metrics:
     def _describe_process(self) -> None:
         self.db_write_seconds = Histogram(
             "luxx_db_write_seconds",
-            "Seconds from asking for a write until it was on disk.",
+            "Seconds from the request for a write until it was on disk.",
             buckets=SECONDS,
             registry=self.registry,
         )
         self.bus_up = Gauge(
-            "luxx_bus_up", "Whether other servers are heard just now.", registry=self.registry
+            "luxx_bus_up", "Whether the bus to other servers is connected.", registry=self.registry
         )
         self.bus_packets_total = Counter(
             "luxx_bus_packets",
-            "Packets sent to and heard from other servers.",
+            "Packets sent to and received from other servers.",
             ["way"],
             registry=self.registry,
         )
         self.bus_dropped_total = Counter(
-            "luxx_bus_dropped", "Messages that found no room on the bus.", registry=self.registry
+            "luxx_bus_dropped", "Messages dropped because the bus queue was full.", registry=self.registry
         )
         self.relayed_runs = Gauge(
-            "luxx_relayed_runs", "Runs followed here that another server drives.", registry=self.registry
+            "luxx_relayed_runs", "Runs of other servers that this process follows.", registry=self.registry
         )
         self.event_loop_lag_seconds = Histogram(
             "luxx_event_loop_lag_seconds",
-            "How late the event loop woke up.",
+            "Delay of event loop wake-ups.",
             buckets=SECONDS,
             registry=self.registry,
         )
 
     def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """One answered request. Keeps the labelled counters: finding them costs more than counting."""
+        """Counts one answered request. Caches the labelled counters, whose look-up is the expensive part."""
         key = (method, route, status)
         counters = self._http.get(key)
         if counters is None:
@@ -249,27 +252,27 @@ class Metrics:
 
     @contextmanager
     def run(self, kind: str) -> Generator[Callable[[str, Usage], None]]:
-        """Around a drive: counts it as active. Call what is given when the run ends, with its status."""
+        """Counts a run as active within the context. Call the yielded function when the run ends."""
         self.runs_active.inc()
         self.runs_started_total.labels(kind).inc()
 
-        def ended(status: str, usage: Usage) -> None:
+        def count_end(status: str, usage: Usage) -> None:
             self.runs_finished_total.labels(kind, status).inc()
             self.tokens_total.labels("prompt").inc(usage.prompt_tokens)
             self.tokens_total.labels("completion").inc(usage.completion_tokens)
 
         try:
-            yield ended
+            yield count_end
         finally:
             self.runs_active.dec()
 
     def tool_called(self, name: str, seconds: float, *, success: bool) -> None:
-        """A tool call that ended. `name` must be a registered tool's: a model may ask for anything."""
+        """Counts a tool call that ended. `name` must be registered: models call tools that do not exist."""
         self.tool_calls_total.labels(name, str(success).lower()).inc()
         self.tool_seconds.labels(name).observe(seconds)
 
     def model_called(self, outcome: str, deltas: int) -> None:
-        """A model call that ended: `ok`, `cancelled`, or the kind of its error."""
+        """Counts a model call that ended. `outcome`: `ok`, `cancelled`, or the kind of its error."""
         self.upstream_requests_total.labels(outcome).inc()
         self.deltas_total.inc(deltas)
 
@@ -279,7 +282,7 @@ class Metrics:
 
 
 async def watch_event_loop(metrics: Metrics, interval: float = 0.5) -> None:
-    """Measures until cancelled how much later than asked the event loop wakes up."""
+    """Measures the delay of event loop wake-ups until cancelled."""
     loop = asyncio.get_running_loop()
     while True:
         due = loop.time() + interval

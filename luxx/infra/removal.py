@@ -1,6 +1,6 @@
-"""Deleting a directory whose content is not to be trusted: however deep, with few descriptors, by no link.
+"""Deletes a directory with untrusted content: of any depth, with few descriptors, without following links.
 
-Only the standard library, and of it only what loads fast: the supervisors of jails use it, too.
+Imports only modules of the standard library that load fast: sandbox supervisors import this module too.
 """
 
 import os
@@ -9,7 +9,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove_tree(path: str) -> bool:
-    """Whether all of it is gone. What lies in a directory within is brought up, and never gone down to."""
+    """Deletes `path`; True if nothing is left. Moves the content of subdirectories up, not to descend."""
     try:
         fd = _open_directory(path, None)
     except OSError:
@@ -27,7 +27,7 @@ def remove_tree(path: str) -> bool:
 
 
 def _makes_progress(name: str, fd: int) -> bool:
-    """Whether there is less to do after it: the entry is gone, or something of it lies higher."""
+    """Whether it deleted the entry `name` of `fd`, or deleted or moved up some of its content."""
     try:
         os.unlink(name, dir_fd=fd)
         return True
@@ -47,14 +47,14 @@ def _makes_progress(name: str, fd: int) -> bool:
 
 
 def _is_moved_up(name: str, inner: int, fd: int) -> bool:
-    """Files are deleted where they are. The new name cannot be known, so it cannot be taken."""
+    """Deletes a file, or moves a directory from `inner` to `fd` under a random name that is not taken."""
     try:
         os.unlink(name, dir_fd=inner)
         return True
     except OSError:
         pass
     try:
-        # A directory that may not be written cannot be moved elsewhere either.
+        # Opening makes the directory writable, which a move requires.
         os.close(_open_directory(name, inner))
         os.rename(name, f".{os.urandom(16).hex()}", src_dir_fd=inner, dst_dir_fd=fd)
         return True
@@ -71,7 +71,7 @@ def _is_removed(name: str, fd: int) -> bool:
 
 
 def _open_directory(name: str, dir_fd: int | None) -> int:
-    """The directory, open and ours to change."""
+    """Opens the directory and makes it readable and writable for its owner. Raises OSError."""
     path_fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
     try:
         if os.fstat(path_fd).st_mode & 0o700 != 0o700:

@@ -73,7 +73,7 @@ def test_a_short_secret_and_a_shared_database_without_one_stop_the_start(tmp_pat
 
 def test_a_data_directory_that_cannot_be_written_stops_the_start(tmp_path):
     (tmp_path / "data").write_text("a file")
-    with pytest.raises(ConfigError, match="cannot be kept"):
+    with pytest.raises(ConfigError, match="cannot be stored"):
         find_secret("", tmp_path / "data", is_shared=False)
 
 

@@ -129,7 +129,7 @@ def fuzz(
     shown = "\n".join(line[:SHOWN] for line in done.stdout.splitlines())
     assert done.returncode == 0, shown[-30_000:] + done.stderr[-3_000:]
     admin.good("GET", "/auth/me")
-    assert "request_broke" not in server.output
+    assert "request_failed" not in server.output
     assert '"level":"error"' not in server.output
 
 

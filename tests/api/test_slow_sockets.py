@@ -17,7 +17,7 @@ from litestar.exceptions import WebSocketDisconnect
 
 from api.line import new_ticket, open_socket
 from api.person import ApiClient
-from api.server import Server
+from api.server import ServerProcess
 from luxx.api.http import sockets as module
 from luxx.api.http.protocol import socket_options
 from luxx.api.http.sockets import MAX_PENDING_NOTIFICATIONS, SIGN_IN_ENDED, Socket
@@ -134,7 +134,7 @@ def test_a_client_that_does_not_read_gets_the_newest_state_once_when_it_does() -
         await turns(500)
         newest = {each["session_id"]: each["data"]["title"] for each in client.received}
         assert set(newest.values()) == {"title 49"}
-        assert len(client.received) <= len(names) + module.AT_ONCE
+        assert len(client.received) <= len(names) + module.IDS_PER_QUERY
         client.leave()
         await asyncio.wait_for(serving, SECONDS)
 
@@ -150,7 +150,7 @@ def test_of_many_notifications_a_slow_client_gets_the_newest() -> None:
             notification = NotificationData(
                 title="t", message=str(number), session_id="s", run_id="r", status=SessionStatus.COMPLETED
             )
-            line.note(notification)
+            line.show(notification)
             if number == 0:
                 await turns()  # One is already being sent.
         client.reads.set()
@@ -165,7 +165,7 @@ def test_of_many_notifications_a_slow_client_gets_the_newest() -> None:
 
 
 def test_a_client_that_does_not_read_is_cut_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(module, "CLOSE_TIMEOUT_SECONDS", 0.05)
 
     async def run() -> None:
         client, rows = Client(), Rows()
@@ -186,7 +186,7 @@ def test_a_client_that_does_not_read_is_cut_all_the_same(monkeypatch: pytest.Mon
 def test_a_deleted_session_is_reported_and_changes_without_a_hint_are_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "RESTATE_SECONDS", 0.05)
+    monkeypatch.setattr(module, "REFRESH_SECONDS", 0.05)
 
     async def run() -> None:
         client, rows = Client(), Rows()
@@ -272,7 +272,7 @@ def masked(opcode: int, payload: bytes) -> bytes:
 def test_whoever_sends_without_reading_makes_the_server_hold_nothing(tmp_path: Path, what: str) -> None:
     """Answers to what is sent would pile up in the server; it stops reading instead."""
     frame = masked(0x9, b"x" * 100) if what == "pings" else masked(0x1, b'{"type":"nope"}' + b" " * 80)
-    with Server(tmp_path) as server, ApiClient(server, None).sign_in() as person:
+    with ServerProcess(tmp_path) as server, ApiClient(server, None).sign_in() as person:
         with open_socket(person) as line:
             line.drain()
         process = psutil.Process(server.process.pid)
@@ -302,7 +302,7 @@ def sent_until_stuck(raw: socket.socket, data: bytes, most: int) -> int:
 
 @pytest.mark.heavy
 def test_an_open_socket_costs_less_than_50_kb(tmp_path: Path) -> None:
-    with Server(tmp_path) as server, ApiClient(server, None).sign_in() as admin:
+    with ServerProcess(tmp_path) as server, ApiClient(server, None).sign_in() as admin:
         count, per_person = 200, 20
         people = [admin]
         for number in range(count // per_person - 1):

@@ -93,7 +93,7 @@ class Worker(ClusterProcess):
     """A process that drives runs and that nobody can ask."""
 
     command = ("worker",)
-    READY_LINE = re.compile(r"Luxx works as process (\S+)")
+    READY_LINE = re.compile(r"Luxx worker runs as process (\S+)")
 
 
 class Cluster:

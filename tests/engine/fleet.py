@@ -10,7 +10,7 @@ from typing import Self
 
 from api.server import environment, luxx_command
 
-READY = re.compile(r"Luxx listens on (http://\S+)|Luxx works as process (\S+)")
+READY = re.compile(r"Luxx listens on (http://\S+)|Luxx worker runs as process (\S+)")
 HEALTH = re.compile(r"health on (http://\S+)")
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0

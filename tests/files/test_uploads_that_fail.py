@@ -93,7 +93,7 @@ def test_an_upload_that_breaks_off_leaves_nothing(
     wait_until_idle(anna, server)
     assert on_disk(server, anna) == []
     assert listed(anna) == []
-    assert "request_broke" not in server.output
+    assert "request_failed" not in server.output
 
 
 def test_a_killed_server_leaves_nothing_of_what_was_coming_in(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_the_data_of_a_running_server_is_not_replaced(tmp_path: Path) -> None:
     with ServerProcess(tmp_path) as server, ApiClient(server, None).register("ann") as ann:
         made = luxx(tmp_path, "backup", "backup.zip")
         assert made.returncode == 0, made.stderr
-        assert "rows at step" in made.stdout
+        assert "rows at revision" in made.stdout
         for more in ([], ["--replace", "--yes"]):
             refused = luxx(tmp_path, "restore", "backup.zip", *more)
             assert refused.returncode == 1

@@ -75,7 +75,7 @@ def test_sealed_key_moved_to_another_row_does_not_open(services: ProviderService
                 rows[second.id].api_key = rows[first.id].api_key
 
             await services.store.write(move)
-            with pytest.raises(Unavailable, match="enter it anew"):
+            with pytest.raises(Unavailable, match="enter it again"):
                 await service.resolve(ANN, second.id)
             assert (await service.get(ANN, second.id)).api_key == "****"
 

@@ -135,8 +135,8 @@ def test_the_doctor_names_the_backend_in_force_and_why_others_are_not(tmp_path: 
         )
         first, *others = asyncio.run(examine_sandbox(config))
         if not first.is_bad:
-            assert first.text.startswith(f"{name} is in force ({reason}")
-            assert others[0].text == f"pages and PDFs are read in {name}"
+            assert first.text.startswith(f"{name} is active ({reason}")
+            assert others[0].text == f"web pages and PDFs are parsed in {name}"
             assert others[1].text.startswith("python_execute runs /")
     assert list(tmp_path.iterdir()) == []
 
@@ -147,10 +147,10 @@ def test_the_doctor_misses_packages_and_a_python(tmp_path: Path) -> None:
         return [str(one) for one in asyncio.run(examine_sandbox(config)) if one.is_bad]
 
     assert problems(packages=["numpy"]) == [
-        "BAD  packages     tools.packages asks for numpy, installed are none → luxx packages"
+        "BAD  packages     tools.packages lists numpy, installed are none → luxx packages"
     ]
     (line,) = problems(python="/nowhere/python3")
-    assert "tools.python, /nowhere/python3, does not start there" in line
+    assert "tools.python, /nowhere/python3, does not start in the sandbox" in line
 
 
 def test_every_backend_is_reported(open_sandbox_client: OpenSandboxClient, backend: str) -> None:

@@ -169,9 +169,9 @@ def test_of_two_skills_with_one_name_the_first_counts_and_the_doctor_reports_it(
     skill_registry = read_skills(config.skills.directories, tmp_path)
     assert skill_registry.skills["a-skill"].description == "Of one."
     findings = [str(finding) for finding in examine_skills(config)]
-    assert any("can be used: a-skill" in line for line in findings)
+    assert any("available: a-skill" in line for line in findings)
     assert any("earlier directory" in line for line in findings)
-    assert any("three is not there" in line for line in findings)
+    assert any("three does not exist" in line for line in findings)
     assert examine_skills(Config(data_dir=str(tmp_path / "empty"))) == []
 
 

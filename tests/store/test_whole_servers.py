@@ -180,7 +180,7 @@ def test_what_postgresql_cannot_hold_is_refused_before_it_is_asked(postgresql: s
             if response.status_code not in (200, 400, 401, 403, 404, 405):
                 broken.append(f"{method} {path} {body}: {response.status_code}")
         assert not broken, "\n".join(broken)
-        assert "request_broke" not in server.output
+        assert "request_failed" not in server.output
 
 
 def test_two_servers_on_one_postgresql_start_together_and_share_everything(

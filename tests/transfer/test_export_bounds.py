@@ -17,7 +17,7 @@ import uvicorn
 from api.person import ApiClient
 from rows import add_user
 
-from luxx.api.http.files import SENT_PIECE, TempFileASGIResponse
+from luxx.api.http.files import SEND_BYTES, TempFileASGIResponse
 from luxx.api.http.protocol import STALLED_CLIENT_SECONDS, BoundedProtocol
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.transfer.service import MOST_EXPORTS, TransferService
@@ -186,7 +186,7 @@ def test_a_client_that_reads_slowly_gets_all_of_it() -> None:
             loop = asyncio.get_running_loop()
             received = 0
             while received < 32 * MIB:
-                received += len(await loop.sock_recv(client, SENT_PIECE))
+                received += len(await loop.sock_recv(client, SEND_BYTES))
             await stall.closed.wait()
 
         await stall.serve(talk)

@@ -320,5 +320,5 @@ def test_the_limits_of_the_configuration_hold(small: ServerProcess) -> None:
 
 def test_nothing_of_all_this_was_a_mistake_of_the_server(server: ServerProcess, ann: ApiClient) -> None:
     ann.good("GET", "/auth/me")
-    assert "request_broke" not in server.output
+    assert "request_failed" not in server.output
     assert "import_reader_failed" not in server.output

@@ -183,5 +183,5 @@ def test_images_count_toward_what_a_person_may_bring(tmp_path: Any) -> None:
 
 def test_none_of_it_was_a_mistake_of_the_server(server: ServerProcess, ann: ApiClient) -> None:
     ann.good("GET", "/auth/me")
-    assert "request_broke" not in server.output
+    assert "request_failed" not in server.output
     assert "import_reader_failed" not in server.output

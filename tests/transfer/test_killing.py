@@ -162,4 +162,4 @@ def test_a_broken_line_leaves_nothing(server: ServerProcess) -> None:
         while ida.http.post(IMPORT, content=b"[]").status_code == 429:
             assert time.monotonic() < deadline, "the place of the broken import was never given back"
         assert Database(server).count("messages") == 0
-    assert "request_broke" not in server.output
+    assert "request_failed" not in server.output

@@ -1,7 +1,7 @@
-"""JSON bodies, read strictly: text is no number, and every wrong field is named by its path.
+"""Decodes JSON bodies strictly: no conversion from text to numbers, and an error for each wrong field.
 
-The decoder stops at the first mistake; only a body that has one is walked again to find more. That is
-bounded, because anybody may send a wrong body: MOST_WALKED bytes are walked, MOST_NAMED fields named.
+The decoder stops at the first error; a second pass over the invalid body finds the others. Anybody may send
+an invalid body, so that pass reads at most MAX_INSPECTED_BYTES and reports at most MAX_REPORTED_FIELDS.
 """
 
 import re
@@ -18,35 +18,35 @@ from luxx.errors import InvalidInput
 from luxx.infra.json_keys import duplicate_key_paths, has_duplicate_key
 
 BODY = "data"
-"""The handlers' parameter that takes the body."""
+"""The parameter of handlers for the body."""
 
 _ERROR_PATH = re.compile(r" - at `\$(.*)`$")
 
 _NUL_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
-"""No database stores it in text; the escape is the only way that JSON can carry it."""
+"""PostgreSQL cannot store NUL in text. In valid JSON it can appear only as this escape."""
 
 NUL_MESSAGE = "text must not contain the character NUL"
 
-REPEATED_MESSAGE = "this field is there twice; send it once"
+REPEATED_MESSAGE = "this field appears twice; send it once"
 
 MAX_INSPECTED_BYTES = 64 * 1024
-"""Bytes of a wrong body; of a longer one only the first mistake is named."""
+"""The largest invalid body that is inspected. For a larger one only the first error is reported."""
 
 MAX_REPORTED_FIELDS = 20
 MAX_REPORTED_CHARS = 200
-"""Characters of a path and of what is wrong there: both may repeat names that the sender made up."""
+"""Characters of a path and of a problem. Both may repeat names that the client sent."""
 
 FieldErrors = dict[str, str]
 FieldErrorPairs = Iterator[tuple[str, str]]
 
 
 class JsonRequest(Request[Any, Any, Any]):
-    """A request whose body becomes the handler's Struct in one strict step."""
+    """A request whose body is decoded strictly to the handler's Struct."""
 
     async def json(self) -> Any:
         """The body as the type of the handler's `data`. Raises InvalidInput.
 
-        Where `data` has a default, no body at all is as good as that.
+        If `data` has a default, an empty body means the default.
         """
         parameter = self.route_handler.parsed_fn_signature.parameters[BODY]
         body = await self.body()
@@ -56,7 +56,7 @@ class JsonRequest(Request[Any, Any, Any]):
 
 
 def read_body(body: bytes, expected_type: Any) -> Any:
-    """`body` as `wanted`. Raises InvalidInput with each wrong field's path in `detail.fields`."""
+    """`body` as `expected_type`. Raises InvalidInput with the path of each wrong field in `detail.fields`."""
     if not body:
         raise invalid_fields({"$": "a JSON object is needed as the body"})
     try:
@@ -74,7 +74,7 @@ def read_body(body: bytes, expected_type: Any) -> Any:
 
 
 def invalid_fields(fields: FieldErrors) -> InvalidInput:
-    """The error that names these fields, or the first of very many."""
+    """An error for these fields. `fields` maps paths to problems; it shows MAX_REPORTED_FIELDS of them."""
     shown = {
         _truncate(path): _truncate(problem) for path, problem in islice(fields.items(), MAX_REPORTED_FIELDS)
     }
@@ -123,7 +123,7 @@ def _decode(body: bytes, expected_type: Any) -> Any:
 
 
 def _number(literal: str) -> int | float:
-    """JSON knows one kind of number: 5.0 is as good an integer as 5."""
+    """JSON has one number type, so 5.0 is accepted as the integer 5."""
     value = float(literal)
     if not isfinite(value):
         raise ValueError("a number is out of range")
@@ -168,7 +168,7 @@ def _member_errors(path: str, value: dict[str, Any], struct: Any) -> FieldErrorP
 
 
 def _nul_paths(path: str, value: Any) -> Iterator[str]:
-    """The paths of the texts that hold a NUL; a member's name counts as its object's."""
+    """The paths of the texts with a NUL; for a key with a NUL, the path of its object."""
     if isinstance(value, str) and "\0" in value:
         yield path
     elif isinstance(value, list):
@@ -190,7 +190,7 @@ def _error_by_path(path: str, error: msgspec.ValidationError) -> FieldErrors:
 
 
 def _unwrap_type(expected_type: Any) -> Any:
-    """A type without its constraints; of a choice, the one that can hold members."""
+    """A type without its constraints; of a union, its only struct or list type if there is one."""
     if hasattr(expected_type, "__metadata__"):
         return _unwrap_type(get_args(expected_type)[0])
     choices = (

@@ -1,8 +1,7 @@
-"""Bounds on connections: how many there may be, in all and from one address, and how long a request may take
-to arrive. `heads.py` asks here; nothing of uvicorn is known here.
+"""Limits on connections, in total and per address, and on the time that a request may take to arrive.
 
-uvicorn's own `limit_concurrency` answers requests with 503 and leaves idle connections open, so that it saves
-no descriptors.
+`protocol.py` applies them; this module does not depend on uvicorn. uvicorn's `limit_concurrency` would answer
+requests with 503 but leave idle connections open, so it saves no descriptors.
 """
 
 import resource
@@ -17,22 +16,22 @@ from luxx.domain.accounts.limits import network_of
 from luxx.infra.config.schema import ServerConfig
 
 MAX_DESCRIPTORS = 65_536
-"""More than these the server does not claim, whatever the hard limit is."""
+"""The most descriptors that the server uses, even if the hard limit is higher."""
 
 RESERVED_DESCRIPTORS = 256
-"""At least as many, or a quarter, are kept back from clients: for databases, providers, tools and files."""
+"""The least number of descriptors for databases, providers, tools and files; a quarter if that is more."""
 
 LOOPBACK_ADDRESSES = frozenset({"127.0.0.1", "::1", "::ffff:127.0.0.1"})
-"""Where a proxy on this machine connects from."""
+"""The addresses of a proxy on this machine. Connections from them are not limited per address."""
 
 LOG_SECONDS = 60.0
-"""How often refused connections are logged, with their number."""
+"""The interval of the log message with the number of refused connections."""
 
 logger = structlog.get_logger()
 
 
 def raise_descriptor_limit() -> int:
-    """Raises the soft limit of open files to the hard one; returns what holds now."""
+    """Raises the soft limit of open files to the hard limit, at most MAX_DESCRIPTORS; returns the result."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     max_open = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     if soft == resource.RLIM_INFINITY or soft >= max_open:
@@ -42,7 +41,7 @@ def raise_descriptor_limit() -> int:
 
 
 def closing_response(status: str, kind: str, error: str, *headers: bytes) -> bytes:
-    """A whole answer that ends its connection, for where the application is not reached."""
+    """A complete HTTP response with `connection: close`, sent without the application."""
     code = int(status.split(" ")[0])
     body = msgspec.json.encode(Failure(error=error, code=code, detail={"kind": kind}))
     head = [
@@ -57,12 +56,12 @@ def closing_response(status: str, kind: str, error: str, *headers: bytes) -> byt
 
 
 class ConnectionBounds:
-    """The bounds of one server. `descriptors`: how many the process may have open."""
+    """The bounds of one server. `descriptors`: how many the process may open."""
 
     def __init__(self, config: ServerConfig, descriptors: int = MAX_DESCRIPTORS) -> None:
         reserved = min(max(RESERVED_DESCRIPTORS, descriptors // 4), descriptors // 2)
         self.max_open = min(config.connections, descriptors - reserved)
-        # What is accepted before the first of them is counted may not use up what is kept back.
+        # Accepted connections that are not counted yet must not use up the reserved descriptors.
         self.backlog = min(2048, reserved // 2)
         self.head_seconds = config.head_seconds
         self._body_seconds = config.body_idle_seconds
@@ -75,18 +74,18 @@ class ConnectionBounds:
         self.head_timeout_response = closing_response(
             "408 Request Timeout",
             "request_timeout",
-            f"the address and the headers of the request took longer than {config.head_seconds:g} s to "
+            f"the URL and the headers of the request took longer than {config.head_seconds:g} s to "
             "arrive; send them at once",
         )
         self.body_timeout_response = closing_response(
             "408 Request Timeout",
             "request_timeout",
-            f"the body of the request paused for more than {config.body_idle_seconds:g} s, or came more "
-            f"slowly than {config.body_bytes_per_second} bytes a second; nothing of it is kept",
+            f"the body of the request paused for more than {config.body_idle_seconds:g} s, or arrived more "
+            f"slowly than {config.body_bytes_per_second} bytes a second; it was discarded",
         )
 
     def admit(self, address: str, open_now: int) -> str | bytes:
-        """Counts a connection and returns what to give to `release`, or the answer that refuses it."""
+        """Counts a connection and returns the argument for `release`, or the response that refuses it."""
         if open_now > self.max_open:
             return TOO_MANY_CONNECTIONS
         if not self._per_address or address in LOOPBACK_ADDRESSES or self._proxies.trusts(address):
@@ -98,25 +97,25 @@ class ConnectionBounds:
         return network
 
     def release(self, network: str) -> None:
-        """The connection is closed."""
+        """Uncounts a closed connection."""
         if network and self._by_network[network] > 1:
             self._by_network[network] -= 1
         else:
             self._by_network.pop(network, None)
 
     def log_refused(self, address: str, now: float) -> None:
-        """Says that connections are refused, now and then."""
+        """Logs the number of refused connections, at most every LOG_SECONDS."""
         self._refused += 1
         if now - self._logged_at >= LOG_SECONDS:
             logger.warning("connections_refused", count=self._refused, last_address=address)
             self._refused, self._logged_at = 0, now
 
     def transfer_seconds(self, size: int) -> float:
-        """How long so many bytes may take."""
+        """How long a transfer of `size` bytes may take."""
         return self._body_seconds + (size / self._bytes_per_second if self._bytes_per_second else 0.0)
 
     def is_too_slow(self, *, idle: float, total: float, received: int) -> bool:
-        """Whether a body comes too slowly: seconds since its last piece, and since its head."""
+        """Whether a body is too slow. `idle`, `total`: seconds since its last data and since its head."""
         if idle > self._body_seconds:
             return True
         return self._bytes_per_second > 0 and total > self.transfer_seconds(received)
@@ -125,7 +124,7 @@ class ConnectionBounds:
 TOO_MANY_CONNECTIONS = closing_response(
     "503 Service Unavailable",
     "too_many_connections",
-    "the server has as many connections open as it takes; try again in a moment",
+    "the server has reached its connection limit; try again in a moment",
     b"retry-after: 5",
 )
 TOO_MANY_FROM_ADDRESS = closing_response(

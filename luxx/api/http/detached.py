@@ -1,14 +1,13 @@
-"""An answer that goes on for hours, outside of the framework: its frames, and its view of the request, would
-be kept for as long.
+"""Sends a long stream after Litestar has returned, so that its stack frames and request objects are freed.
 
-A route's answer puts what is to go on into the scope and returns; `protection.py` lets it go on.
+A streaming response stores a coroutine function in the scope and returns; `protection.py` then runs it.
 """
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-DETACHED_STREAM = "luxx.afterwards"
-"""Where a request's scope keeps what goes on with the answer: it is given the scope and `send`."""
+DETACHED_STREAM = "luxx.detached_stream"
+"""Scope key of the coroutine function that sends the stream, called with the scope and `send`."""
 
 KEPT_SCOPE_KEYS = frozenset(
     (
@@ -16,14 +15,14 @@ KEPT_SCOPE_KEYS = frozenset(
         *("raw_path", "query_string", "headers", "path_template"),
     )
 )
-"""What is still known of such a request, beside what is ours: a server may look at it when the answer begins,
-and the count of requests needs the template. Not the `state`, which is the framework's."""
+"""The scope keys that stay, besides those of Luxx: the server may read them at the response start, and the
+request metrics need the template."""
 
 
 async def run_detached(
     scope: MutableMapping[str, Any], send: Callable[[dict[str, Any]], Awaitable[None]]
 ) -> None:
-    """Takes what the framework has put into the scope out again, and lets the answer go on."""
+    """Removes the framework's keys from the scope and sends the stream."""
     for name in [name for name in scope if name not in KEPT_SCOPE_KEYS and not name.startswith("luxx.")]:
         del scope[name]
     await scope.pop(DETACHED_STREAM)(scope, send)

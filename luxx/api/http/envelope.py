@@ -1,4 +1,4 @@
-"""The shape of every JSON answer: success, failure, and a page of a list."""
+"""The envelope of every JSON response: success, failure, and a page of a list."""
 
 from typing import Any, Generic, Literal, TypeVar
 
@@ -17,7 +17,7 @@ class Success(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """`error` is a sentence to act on, `code` the HTTP status, `detail.kind` the error's class."""
+    """`error`: what is wrong and what to do. `code`: the HTTP status. `detail.kind`: the kind of error."""
 
     error: str
     code: int
@@ -35,5 +35,5 @@ class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 
 def success(data: T, message: str = "") -> Success[T]:
-    """The answer that carries `data`."""
+    """The envelope for `data`."""
     return Success(data=data, message=message)

@@ -1,7 +1,6 @@
-"""The error tree as HTTP: the only place that knows which error is which status.
+"""Exception handlers: map the error tree to HTTP status codes and the error envelope.
 
-Whatever happens, the answer is the envelope with a sentence; what nobody foresaw is logged whole and
-answered with a 500 that tells nothing of the inside.
+An unexpected exception is logged with its traceback; the client gets a 500 without internal details.
 """
 
 import re
@@ -42,15 +41,18 @@ STATUS: tuple[tuple[type[LuxxError], int], ...] = (
     (ProviderError, 502),
     (Unavailable, 503),
 )
-"""The first row whose class fits decides."""
+"""The first row with a matching class applies."""
 
 HTTP_MESSAGES = {
-    404: ("there is nothing at this path; GET /openapi.json lists what there is", "no_such_route"),
-    405: ("this path does not take this method; GET /openapi.json lists what it takes", "method_not_allowed"),
+    404: ("no route has this path; GET /openapi.json lists all routes", "no_such_route"),
+    405: (
+        "this path does not support this method; GET /openapi.json lists the methods",
+        "method_not_allowed",
+    ),
     413: ("the body is too large", "too_large"),
 }
 DISCONNECT_DETAIL = "client disconnected prematurely"
-"""What Litestar says where a client leaves in the middle of a body; it has no class for it."""
+"""Litestar's message for a client that disconnects within a body. It has no exception class for this."""
 
 _QUOTED = re.compile(r"'(\w+)'")
 
@@ -58,12 +60,12 @@ logger = structlog.get_logger()
 
 
 def status_of(error: LuxxError) -> int:
-    """The HTTP status of an error of ours."""
+    """The HTTP status of a LuxxError."""
     return next((status for kind, status in STATUS if isinstance(error, kind)), 500)
 
 
 def failure(status: int, error: str, kind: str, **detail: Any) -> Response[Failure]:
-    """The envelope of a refusal."""
+    """An error response in the envelope."""
     return Response(
         Failure(error=error, code=status, detail={"kind": kind, **detail}),
         status_code=status,
@@ -83,7 +85,7 @@ def _luxx_error(_request: Request[Any, Any, Any], error: LuxxError) -> Response[
 
 
 def _validation_error(request: Request[Any, Any, Any], error: ValidationException) -> Response[Failure]:
-    """A path or query parameter that is wrong or missing; bodies are read in `bodies.py`."""
+    """For an invalid or missing path or query parameter; `bodies.py` validates bodies."""
     items = error.extra if isinstance(error.extra, list) else []
     fields = {
         parameter_name(request, str(item.get("key", "?"))): str(item.get("message", "")) for item in items
@@ -98,7 +100,7 @@ def _validation_error(request: Request[Any, Any, Any], error: ValidationExceptio
 
 def _http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[Failure]:
     if error.detail == DISCONNECT_DETAIL:
-        return failure(400, "the request broke off before its end; send it again", "request_broken")
+        return failure(400, "the request ended early; send it again", "request_broken")
     if error.status_code >= 500:
         return _unexpected_error(request, error)
     sentence, kind = HTTP_MESSAGES.get(error.status_code, (str(error.detail), "invalid_input"))
@@ -114,18 +116,18 @@ def _database_error(request: Request[Any, Any, Any], error: SQLAlchemyError) -> 
 
 
 def _integrity_error(request: Request[Any, Any, Any], error: IntegrityError) -> Response[Failure]:
-    logger.warning("request_clashed", path=request.url.path, error=str(error.orig))
-    sentence = "something this refers to was changed or deleted a moment ago; look again and try again"
+    logger.warning("request_conflicted", path=request.url.path, error=str(error.orig))
+    sentence = "a referenced object was just changed or deleted; reload and try again"
     return failure(409, sentence, "conflict")
 
 
 def _unexpected_error(request: Request[Any, Any, Any], error: Exception) -> Response[Failure]:
-    logger.error("request_broke", path=request.url.path, method=request.method, exc_info=error)
-    return failure(500, "the server made a mistake; its log says more", "internal_error")
+    logger.error("request_failed", path=request.url.path, method=request.method, exc_info=error)
+    return failure(500, "internal server error; see the server's log", "internal_error")
 
 
 DATABASE_DOWN_ERRORS = (OperationalError, InterfaceError, PoolTimeoutError)
-"""The database is away."""
+"""The errors of a database that is unreachable or overloaded."""
 
 HANDLERS: dict[int | type[Exception], Any] = {
     LuxxError: _luxx_error,

@@ -1,4 +1,4 @@
-"""A file of the disk as an answer: raw ASGI, read piece by piece in threads, whole or one range of it."""
+"""File downloads and uploads in chunks, with disk access in threads."""
 
 import asyncio
 import re
@@ -19,7 +19,7 @@ RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 
 
 class FileDownload(Response[bytes]):
-    """Answer a route with this to send an open file, which is closed at the end."""
+    """The response of a route that sends an open file, or a range of it, and closes it."""
 
     def __init__(self, file: OpenFile, byte_range: range, headers: Mapping[str, str]) -> None:
         super().__init__(b"", media_type="application/octet-stream")
@@ -58,7 +58,7 @@ class _FileASGIResponse(ASGIResponse):
                 count = min(READ_BYTES, self._byte_range.stop - offset)
                 data = await asyncio.to_thread(self._file.read_at, offset, count)
                 if not data:
-                    return  # It was cut short meanwhile; so is the answer, and the client sees that.
+                    return  # The file was truncated meanwhile; the client detects the short response.
                 offset += len(data)
                 await send({"type": "http.response.body", "body": data, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -69,9 +69,9 @@ class _FileASGIResponse(ASGIResponse):
 
 
 def parse_range(header: str | None, size: int) -> range | None:
-    """The bytes that a Range header asks for; None where there are none such in the file.
+    """The requested bytes; None if the range is outside the file.
 
-    Several ranges and what is no range are answered with the whole, as RFC 9110 allows.
+    For several ranges or an invalid header it returns the whole file, as RFC 9110 allows.
     """
     match = RANGE.fullmatch(header.strip()) if header else None
     if match is None or match.groups() == ("", ""):
@@ -85,18 +85,18 @@ def parse_range(header: str | None, size: int) -> range | None:
     return range(int(first), end) if int(first) < size else None
 
 
-SENT_PIECE = 64 * 1024
-"""As much as a server keeps of an answer that is not read; a piece is taken when those before have left."""
+SEND_BYTES = 64 * 1024
+"""The size of a chunk, and thus of the memory for a client that does not read."""
 
 STALLED_SECONDS = 60.0
-"""How long a client may take for one piece; one that takes longer is cut off."""
+"""How long a client may take to read one chunk before its connection is aborted."""
 
-ABORT_KEY = "luxx.cut"
-"""Where a request's scope has what ends its connection at once; see `heads.py`."""
+ABORT_KEY = "luxx.abort"
+"""Scope key of the function that aborts the connection, which `protocol.py` sets."""
 
 
 class TempFileResponse(Response[bytes]):
-    """Answer a route with this to send `file` from where it stands; `close` is called at the end."""
+    """The response of a route that sends `file` from its current position and then calls `close`."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class TempFileResponse(Response[bytes]):
 
 
 class TempFileASGIResponse(ASGIResponse):
-    """The answer itself, as an ASGI application."""
+    """The ASGI application that sends the file."""
 
     def __init__(
         self,
@@ -138,15 +138,15 @@ class TempFileASGIResponse(ASGIResponse):
         disconnect = asyncio.create_task(_wait_for_disconnect(receive))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self._raw_headers})
-            while not disconnect.done() and (data := await asyncio.to_thread(self._file.read, SENT_PIECE)):
+            while not disconnect.done() and (data := await asyncio.to_thread(self._file.read, SEND_BYTES)):
                 await self._send(send, data, more=True)
             await self._send(send, b"", more=False)
         except TimeoutError:
-            # Closing would wait for what is still to be sent, and that is just what is not taken.
+            # A close would wait until the client reads the buffered data.
             abort = cast("dict[str, Any]", scope).get(ABORT_KEY)
             if abort is not None:
                 abort()
-                await disconnect  # Else the server would call it a mistake that the answer is not whole.
+                await disconnect  # Otherwise uvicorn logs an error about the incomplete response.
         except OSError:
             pass  # The client went away.
         finally:
@@ -166,7 +166,7 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 
 FILE_FIELD = "file"
 WRITE_BYTES = 1024 * 1024
-"""As much is gathered before a thread writes it."""
+"""The bytes that are buffered before a thread writes them."""
 
 MAX_PARTS = 20
 BOUNDARY = re.compile(r';\s*boundary="?([^";,]{1,200})', re.IGNORECASE)
@@ -174,18 +174,18 @@ NO_FILE = "send the file as the body, or as the part 'file' of a form"
 
 
 async def body_chunks(receive: Receive) -> AsyncIterator[bytes]:
-    """An upload's body as it comes. Raises InvalidInput where it breaks off."""
+    """The body of an upload in chunks. Raises InvalidInput if the client disconnects."""
     more = True
     while more:
         message = await receive()
         if message["type"] != "http.request":
-            raise InvalidInput("the upload broke off; nothing of it is kept", kind="upload_broken")
+            raise InvalidInput("the upload was interrupted; nothing was saved", kind="upload_broken")
         more = message.get("more_body", False)
         yield message.get("body", b"")
 
 
 async def receive_file(request: Request[Any, Any, Any], file: IO[bytes]) -> None:
-    """Puts the request's file into `file`. Raises InvalidInput where there is none or as `body_of` does."""
+    """Writes the upload to `file`. Raises InvalidInput if there is no file or the upload is interrupted."""
     kind = request.headers.get("content-type", "")
     writer = _BufferedWriter(file)
     body = body_chunks(request.receive)
@@ -201,7 +201,7 @@ async def receive_file(request: Request[Any, Any, Any], file: IO[bytes]) -> None
 
 
 class _BufferedWriter:
-    """Writes in large pieces and in a thread."""
+    """Writes large blocks in a thread."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -224,7 +224,7 @@ class _BufferedWriter:
 
 
 async def _receive_part(body: AsyncIterator[bytes], boundary: str, writer: _BufferedWriter) -> None:
-    """The first part that is a file; the others are passed over."""
+    """Writes the first part that is a file and ignores the others."""
     is_file_part = has_file_part = False
     try:
         with PushMultipartParser(boundary, max_segment_count=MAX_PARTS, strict=True) as parser:

@@ -1,6 +1,6 @@
-"""Who may come in: the guard that signs a request in before its body is read, and who the peer is.
+"""The guard that authenticates a request before its body is read, and the peer's address behind proxies.
 
-What the signed-in may do is decided by the services.
+The services decide what a signed-in caller may do.
 """
 
 import ipaddress
@@ -31,36 +31,36 @@ FORWARDING_HEADERS = (
     "cf-connecting-ip",
     "true-client-ip",
 )
-"""Headers that proxies add; a request with any of them did not come straight from this machine."""
+"""Headers that proxies add. A request with one of them does not count as local."""
 PROXY_HEADERS = frozenset(
     (
         *(b"forwarded", b"via", b"max-forwards", b"cdn-loop", b"client-ip", b"true-client-ip", b"proxy-host"),
         *(b"x-client-ip", b"x-cluster-client-ip", b"x-real-ip", b"x-remote-ip", b"x-remote-addr", b"x-host"),
+        *(b"x-scheme", b"x-url-scheme", b"x-proxy-user-ip", b"x-arr-log-id", b"x-amzn-trace-id"),
         *(
-            b"x-scheme",
-            b"x-url-scheme",
-            b"x-proxy-user-ip",
-            b"x-arr-log-id",
-            b"x-amzn-trace-id",
             b"x-real-port",
+            b"x-original-host",
+            b"x-original-url",
+            b"fastly-client-ip",
+            b"fly-client-ip",
+            b"x-varnish",
         ),
-        *(b"x-original-host", b"x-original-url", b"fastly-client-ip", b"fly-client-ip", b"x-varnish"),
     )
 )
 PROXY_PREFIXES = (b"x-forwarded", b"x-original-forwarded", b"x-envoy-", b"x-azure-", b"cf-", b"tailscale-")
-"""What else proxies and tunnels are known to add. Only the default password is refused for these."""
+"""Further headers of proxies and tunnels. They only prevent a sign-in with the default password."""
 PUBLIC = "public"
 """The `opt` of a handler that needs no sign-in: `opt={PUBLIC: True}`."""
-PASSWORD_CHANGE_EXEMPT = "with_any_password"
-"""The `opt` of a handler that is open also to who must change the password first."""
+PASSWORD_CHANGE_EXEMPT = "password_change_exempt"
+"""The `opt` of a handler that a caller may use before a required password change."""
 REQUEST_ID = "luxx_request_id"
-"""Where in the scope `protection.py` leaves the request's id."""
+"""Scope key of the request's id, which `protection.py` sets."""
 CALLER = "luxx_caller"
 PEER = "luxx_peer"
 
 
 class PeerReader:
-    """Tells a request's peer. A `trusted_proxies` entry (address or network) is believed about its client."""
+    """Finds the peer of a request. `trusted_proxies`: addresses or networks whose X-Forwarded-For is used."""
 
     def __init__(self, trusted_proxies: Sequence[str] = ()) -> None:
         try:
@@ -69,7 +69,7 @@ class PeerReader:
             raise ConfigError(f"server.trusted_proxies: {error}") from error
 
     def read(self, connection: AnyConnection) -> Peer:
-        """The peer's address, or behind trusted proxies the last address that is none of theirs."""
+        """The peer. Behind trusted proxies, its address is the last one that is not a trusted proxy's."""
         host = connection.client.host if connection.client else ""
         peer = _address(host)
         is_forwarded = any(name in connection.headers for name in FORWARDING_HEADERS)
@@ -100,9 +100,9 @@ class PeerReader:
 
 
 def require_sign_in(accounts: AccountService, peers: PeerReader) -> Guard:
-    """The app's guard. Raises NotSignedIn without a good access token, NotAllowed, or TooMany.
+    """The guard of the whole app. It raises NotSignedIn without a valid access token, NotAllowed or TooMany.
 
-    Put it on the app: guards run before the body is read, so an outsider learns nothing from a wrong body.
+    Guards run before the body is read, so a client without a sign-in gets no errors about its body.
     """
 
     async def guard(connection: AnyConnection, handler: BaseRouteHandler) -> None:
@@ -121,7 +121,7 @@ def require_sign_in(accounts: AccountService, peers: PeerReader) -> Guard:
 
 
 async def provide_caller(request: Request[Any, Any, Any]) -> Caller:
-    """The dependency `caller`: who the guard let in. Raises NotSignedIn on a public route."""
+    """The dependency `caller`, whom the guard authenticated. Raises NotSignedIn on a public route."""
     caller = caller_of(request.scope)
     if caller is None:
         raise NotSignedIn("sign in first")
@@ -129,20 +129,20 @@ async def provide_caller(request: Request[Any, Any, Any]) -> Caller:
 
 
 def caller_of(scope: Scope) -> Caller | None:
-    """Who is signed in, as far as the guard came."""
+    """The authenticated caller, or None before or without authentication."""
     caller = cast("Mapping[str, Any]", scope).get("state", {}).get(CALLER)
     return caller if isinstance(caller, Caller) else None
 
 
 async def provide_peer(request: Request[Any, Any, Any]) -> Peer:
-    """The dependency `peer`: where the request comes from."""
+    """The dependency `peer`."""
     peer: Peer = request.scope["state"][PEER]
     return peer
 
 
 def check_password_changed(caller: Caller) -> None:
-    """Raises NotAllowed while a password that an administrator chose stands; the published default is
-    kept to this machine instead."""
+    """Raises NotAllowed while the caller has a password that an administrator chose. The published default
+    password is exempt; `check_peer` restricts it to this machine instead."""
     if caller.must_change_password and not caller.has_default_password:
         raise NotAllowed(
             "an administrator set this password; choose your own first (POST /auth/password)",
@@ -156,14 +156,16 @@ def _bearer(connection: AnyConnection) -> str:
         raise NotSignedIn("sign in first: send the header 'Authorization: Bearer <access_token>'")
     scheme, _, token = header.partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
-        raise NotSignedIn("the Authorization header must read 'Bearer <access_token>'", kind="token_invalid")
+        raise NotSignedIn("the Authorization header must be 'Bearer <access_token>'", kind="token_invalid")
     return token.strip()
 
 
 def _may_be_proxied(scope: Mapping[str, Any]) -> bool:
-    """Whether the request may have come through a proxy: one of the headers above, a `Host` that is not
-    loopback, a page of another host, or HTTP/1.0, which nginx sent for years unless it was configured
-    otherwise. `Connection: close` is no sign: honest programs on this machine send it, urllib among them."""
+    """Whether a proxy may have forwarded the request.
+
+    Signs are a header above, a `Host`, `Origin` or `Referer` that is not loopback, and HTTP/1.0, nginx's old
+    default. `Connection: close` is none: local programs send it too, such as urllib.
+    """
     if scope.get("http_version") == "1.0":
         return True
     has_host = False
@@ -184,7 +186,7 @@ def _may_be_proxied(scope: Mapping[str, Any]) -> bool:
 
 @lru_cache(maxsize=256)
 def _is_loopback(authority: bytes) -> bool:
-    """Whether a host, with or without a port, is this machine by its name or address."""
+    """Whether a host, with or without a port, is `localhost` or a loopback address."""
     text = authority.decode("latin-1").lower()
     if text.partition(":")[0].rstrip(".") == "localhost":
         return True
@@ -193,7 +195,7 @@ def _is_loopback(authority: bytes) -> bool:
 
 
 def _address(text: str) -> Address | None:
-    """An address as proxies write it (`[::1]:80`, `10.0.0.1:80`, `::ffff:10.0.0.1`), or None."""
+    """An address as proxies write it (`[::1]:80`, `10.0.0.1:80`, `::ffff:10.0.0.1`); None if invalid."""
     if text.startswith("["):
         text = text[1:].partition("]")[0]
     elif text.count(":") == 1:

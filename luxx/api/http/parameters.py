@@ -1,11 +1,11 @@
-"""What is looked at before any handler: a query that gives one thing twice, and what a path can be asked."""
+"""Path and query parameters: types, checks before any handler, additions to the OpenAPI document."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, get_args
 
 from litestar import Litestar, Request, Response
 from litestar.di import NamedDependency
-from litestar.params import FromPath, ParameterKwarg, PathParameter, QueryParameter
+from litestar.params import FromPath, ParameterKwarg, QueryParameter
 from litestar.routes import HTTPRoute
 
 from luxx.api.http.bodies import invalid_fields
@@ -13,7 +13,7 @@ from luxx.domain.accounts.caller import Caller
 
 
 async def before_request(request: Request[Any, Any, Any]) -> Response[None] | None:
-    """Put it on the app. Raises InvalidInput for a parameter that stands in the query twice, or as `null`."""
+    """The app's hook: answers OPTIONS. Raises InvalidInput for a query parameter sent twice or as `null`."""
     if request.method == "OPTIONS":
         allowed = _allowed_methods(request.app, request.scope["path_template"])
         return Response(None, status_code=204, headers={"Allow": ", ".join(sorted(allowed))})
@@ -23,7 +23,7 @@ async def before_request(request: Request[Any, Any, Any]) -> Response[None] | No
 
 
 def parameter_name(request: Request[Any, Any, Any], name: str) -> str:
-    """The name under which a request gives what the handler calls `name`."""
+    """The public name of the handler's parameter `name`."""
     field = request.route_handler.parsed_fn_signature.parameters.get(name)
     parameter = None if field is None else field.kwarg_definition
     return (parameter.name if isinstance(parameter, ParameterKwarg) else None) or name
@@ -38,14 +38,14 @@ def _check_query(request: Request[Any, Any, Any]) -> None:
         if len(values) > 1 and not field.is_non_string_sequence:
             problems[public_name] = "given more than once"
         elif "null" in values and str not in (field.annotation, *get_args(field.annotation)):
-            # Litestar would take it for None, as if it had not been given.
+            # Litestar would convert it to None, as if it were missing.
             problems[public_name] = "leave it out instead"
     if problems:
         raise invalid_fields(problems)
 
 
 def _allowed_methods(app: Litestar, path: str) -> set[str]:
-    """Litestar's own answer to OPTIONS names only the methods of the handler that it read first."""
+    """All methods of a path. Litestar's own response to OPTIONS has only those of one handler."""
     routes = [route for route in app.routes if isinstance(route, HTTPRoute)]
     return {method for route in routes if (route.path_format or "/") == path for method in route.methods}
 
@@ -60,16 +60,13 @@ BeforeId = Annotated[
 ]
 Seq = Annotated[int, QueryParameter(ge=0, le=2**31 - 1)]
 TextId = FromPath[str]
-RowId = Annotated[int, PathParameter(ge=0, le=2**31 - 1)]
-"""An integer id in a path; past 31 bits no database has one."""
 
-
-OPENAPI_EXTRA = "described"
-"""The `opt` of a handler: `opt={DESCRIBED: {"requestBody": …, "parameters": […], "responses": {…}}}`."""
+OPENAPI_EXTRA = "openapi_extra"
+"""The `opt` of a handler: `opt={OPENAPI_EXTRA: {"requestBody": …, "parameters": […], "responses": {…}}}`."""
 
 
 def with_openapi_extra(operation: dict[str, Any], opt: Mapping[str, Any]) -> dict[str, Any]:
-    """The operation with the handler's parts added; of a response of the same status the handler's counts."""
+    """The operation with the handler's additions. For the same status, the handler's response wins."""
     parts: Mapping[str, Any] = opt.get(OPENAPI_EXTRA, {})
     for name, extra in parts.items():
         existing = operation.get(name)

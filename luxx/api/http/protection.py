@@ -1,8 +1,7 @@
-"""What every request passes before a route sees it: Host, Origin, body size. Answers get security headers.
+"""ASGI middleware that checks Host, Origin, header size and body size, and adds security headers.
 
-It speaks raw ASGI and refuses by itself, because Litestar is not reached then. Wrap the whole
-application in it (`app.asgi_handler = protection(…)(app.asgi_handler)`), so that answers to unknown
-paths are covered too. Who may do what is not decided here; see `guards.py`.
+It wraps the whole application (`app.asgi_handler = protection(…)(app.asgi_handler)`) to cover unknown paths
+too, and answers refused requests without Litestar. `guards.py` checks sign-ins.
 """
 
 import asyncio
@@ -28,10 +27,10 @@ from luxx.infra.observe import Metrics
 
 MIB = 1024 * 1024
 UPLOAD_PATHS = ("/files", "/conversations/import")
-"""Where a POST takes a body up to `files.max_upload_mb`."""
+"""A POST to these may have a body of up to `files.max_upload_mb`."""
 
 PUBLIC_POST_PATHS = ("/auth/login", "/auth/register", "/auth/refresh", "/setup")
-"""Where a POST needs no sign-in; anybody may send it, so no more than OPEN_BYTES."""
+"""A POST to these needs no sign-in, so its body may have at most PUBLIC_BODY_BYTES."""
 
 PUBLIC_BODY_BYTES = 64 * 1024
 
@@ -40,7 +39,7 @@ MAX_HEADERS = 200
 MAX_HEADER_BYTES = 64 * 1024
 MAX_URL_BYTES = 16 * 1024
 MAX_HOST_CHARS = 300
-"""What other servers take, or more. Each header and each query parameter costs time and memory below."""
+"""At least the limits of other servers. Each header and query parameter costs time and memory."""
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 METHODS = SAFE_METHODS | {"POST", "PUT", "PATCH", "DELETE"}
@@ -53,8 +52,8 @@ FIXED_HEADERS = (
     (b"referrer-policy", b"no-referrer"),
 )
 POLICY_HEADER = (b"content-security-policy", CONTENT_SECURITY_POLICY.encode())
-RAW_SEND = "luxx.send"
-"""Where a request's scope keeps the server's own `send`: what a stream may use once its answer has begun."""
+RAW_SEND = "luxx.raw_send"
+"""Scope key of the server's own `send`. A stream uses it after the start of its response."""
 
 AUTHORITY = re.compile(r"(?P<name>\[[0-9a-f:.]{2,45}\]|[a-z0-9_.-]{1,253})(?::(?P<port>[0-9]{1,5}))?")
 ORIGIN = re.compile(r"(?P<scheme>https?)://(?P<authority>[^/?#]+)")
@@ -68,7 +67,7 @@ ASGIApplication = Callable[[ASGIScope, ASGIReceive, ASGISend], Awaitable[None]]
 
 
 def protection(config: Config, metrics: Metrics) -> Callable[[ASGIApp], ASGIApp]:
-    """The guard, as what makes an ASGI application from an ASGI application."""
+    """The middleware, as a function that wraps an ASGI application."""
 
     def wrap(app: ASGIApp) -> ASGIApp:
         return cast("ASGIApp", _ProtectionMiddleware(cast("ASGIApplication", app), config, metrics))
@@ -77,7 +76,7 @@ def protection(config: Config, metrics: Metrics) -> Callable[[ASGIApp], ASGIApp]
 
 
 class _Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a request goes no further. `kind` as in the envelope's detail."""
+    """The response to a refused request. `kind` becomes `detail.kind`."""
 
     status: int
     kind: str
@@ -85,7 +84,7 @@ class _Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _RequestHeaders(msgspec.Struct, kw_only=True):
-    """The headers that matter here, from one walk over all of them."""
+    """The headers that the checks need, collected in one pass."""
 
     host: bytes = b""
     host_count: int = 0
@@ -164,10 +163,10 @@ class _ProtectionMiddleware:
                 raise
             await _refuse(response.send, SERVER_STOPPING)
         finally:
-            # It leads back to the scope: a circle that would stay until the collector comes by.
+            # `send` references the scope; without this cycle, reference counting frees both at once.
             del scope[RAW_SEND]
             if refusal is None:
-                # Litestar leaves the template in the scope once it has found the route.
+                # Litestar stores the template in the scope when it has found the route.
                 route = scope.get("path_template", "unknown") or "mounted"
             method = scope["method"] if scope["method"] in METHODS else "OTHER"
             began = response.began or time.perf_counter()
@@ -177,7 +176,7 @@ class _ProtectionMiddleware:
         if method != "POST":
             return self._body_limit
         limit = self._post_limits.get(path)
-        # The router takes `//files/` for `/files`.
+        # The router accepts `//files/` as `/files`.
         return limit or self._post_limits.get(normalize_path(path), self._body_limit)
 
     def _request_refusal(self, scope: ASGIScope, request_headers: _RequestHeaders) -> _Refusal | None:
@@ -194,7 +193,7 @@ class _ProtectionMiddleware:
 
 
 class _ResponseSender:
-    """Passes messages on, adds the headers to the one that starts the answer, and remembers its status."""
+    """Forwards messages to the server, adds headers to the response start and records its status."""
 
     __slots__ = ("_request_id", "_send", "began", "status")
 
@@ -205,7 +204,7 @@ class _ResponseSender:
         self.began = 0.0
 
     def send(self, message: ASGIMessage) -> Awaitable[None]:
-        # Not a coroutine of its own: a streamed body passes here once per piece.
+        # Not a coroutine: a streamed body calls this for each chunk.
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self.began = time.perf_counter()
@@ -218,7 +217,7 @@ class _ResponseSender:
 
 
 class _LimitedBody:
-    """A body of unknown length: counts what arrives and cuts the request off past the limit."""
+    """Counts the bytes of a body of unknown length; `receive` raises TooLarge past the limit."""
 
     def __init__(self, receive: ASGIReceive, send: ASGISend, limit: int) -> None:
         self._receive = receive
@@ -250,7 +249,7 @@ async def _run_limited(
     try:
         await app(scope, limited.receive, limited.send)
     except Exception:
-        # After the cut, whatever the application makes of it, the answer is the same.
+        # Past the limit the response is the same, however the application handles TooLarge.
         if not limited.is_exceeded:
             raise
     if limited.is_exceeded and not response.began:
@@ -258,7 +257,7 @@ async def _run_limited(
 
 
 class _AllowedHostCheck:
-    """The names under which the server may be reached; a foreign one would mean DNS rebinding."""
+    """Checks the Host header against `server.allowed_hosts`, to prevent DNS rebinding."""
 
     def __init__(self, config: ServerConfig, bound_host: str) -> None:
         self._allowed = [entry.lower().rstrip(".") for entry in config.allowed_hosts]
@@ -288,13 +287,8 @@ class _AllowedHostCheck:
         )
 
     def _is_own(self, name: str, server: str) -> bool:
-        """Bound to all addresses, the one the connection came in by is ours; a name never is."""
-        if (
-            name == "localhost"
-            or name.endswith(".localhost")
-            or name == self._bound_host
-            or _is_loopback(name)
-        ):
+        """Without a list: loopback, the bound host, or the local IP address of the connection."""
+        if name in ("localhost", self._bound_host) or name.endswith(".localhost") or _is_loopback(name):
             return True
         return name == server.lower() and _address(name) is not None
 
@@ -324,7 +318,7 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 URL_TOO_LONG = _Refusal(
     status=414,
     kind=HEAD_TOO_LARGE,
-    error=f"the address of the request has more than {MAX_URL_BYTES // 1024} KiB; shorten its query",
+    error=f"the URL of the request has more than {MAX_URL_BYTES // 1024} KiB; shorten its query",
 )
 HEADERS_TOO_LARGE = _Refusal(
     status=431,
@@ -336,22 +330,22 @@ INVALID_HOST = _Refusal(
     status=400, kind="invalid_host", error="the request needs exactly one valid Host header"
 )
 NUL_REFUSED = _Refusal(
-    status=400, kind="invalid_input", error="the address of a request must not contain the character NUL"
+    status=400, kind="invalid_input", error="the URL of a request must not contain the character NUL"
 )
 SERVER_STOPPING = _Refusal(
     status=503,
     kind="unavailable",
-    error="the server stopped before this was done; look what there is when it is up, and ask again",
+    error="the server stopped before this was done; check the state after it restarts, and try again",
 )
 HOST_NOT_ALLOWED = _Refusal(
     status=403,
     kind="host_not_allowed",
-    error="this server does not answer under that name; an operator can add it to server.allowed_hosts",
+    error="this server does not accept this host name; an operator can add it to server.allowed_hosts",
 )
 ORIGIN_NOT_ALLOWED = _Refusal(
     status=403,
     kind="origin_not_allowed",
-    error="a page of another site may not do this; open Luxx under its own address",
+    error="a page of another site may not send this request; open Luxx under its own address",
 )
 
 
@@ -381,7 +375,7 @@ def _refusal_messages(refusal: _Refusal, prefix: str) -> tuple[ASGIMessage, ASGI
     headers: RawHeaders = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
-        (b"connection", b"close"),  # what is left of the body is not read
+        (b"connection", b"close"),  # the rest of the body is not read
     ]
     start = {"type": f"{prefix}.start", "status": refusal.status, "headers": headers}
     return start, {"type": f"{prefix}.body", "body": body, "more_body": False}
@@ -393,7 +387,7 @@ async def _refuse(send: ASGISend, refusal: _Refusal) -> None:
 
 
 async def _refuse_socket(scope: ASGIScope, receive: ASGIReceive, send: ASGISend, refusal: _Refusal) -> None:
-    """Refuses before the handshake: an HTTP answer where the server can give one, else a plain 403."""
+    """Refuses before the handshake: with an HTTP response if the server supports that, else a plain 403."""
     await receive()
     if "websocket.http.response" not in (scope.get("extensions") or {}):
         await send({"type": "websocket.close", "code": 1008, "reason": refusal.error})

@@ -1,9 +1,7 @@
-"""The HTTP protocol of the server, with what uvicorn leaves unbounded: connections, requests that do not
-end or wait in line, clients that take nothing.
+"""The HTTP and WebSocket protocols of the server: uvicorn's, with limits that uvicorn lacks.
 
-Of a head that comes to its end `protection.py` judges the size, with an answer of the API's own kind. What
-is kept in memory or open for a client before that is bounded here. Nothing else in Luxx depends on how
-uvicorn works inside.
+They limit connections, unfinished and pipelined requests, and clients that do not read. `protection.py`
+limits the size of a complete request head. Only this module depends on uvicorn's internals.
 """
 
 import asyncio
@@ -26,33 +24,31 @@ from luxx.api.http.streaming import DISCONNECT_KEY, PIPE_KEY, ChunkedConnection,
 from luxx.infra.config.schema import ServerConfig
 
 MAX_MESSAGE_BYTES = 16 * 1024
-"""Of one message."""
-
 MAX_FRAGMENTS = 64
-"""Of one message: empty ones add no bytes and could go on for ever."""
+"""Fragments of one message. MAX_MESSAGE_BYTES does not limit the number of empty fragments."""
 
 MAX_BYTES_AFTER_CLOSE = 64 * 1024
-"""What a client may still be sending when it is told that the socket is closed."""
+"""Bytes that a client may still send after the server's close frame."""
 
 SOCKET_LINGER_SECONDS = 5.0
-"""How long a client has to take its leave once the server has."""
+"""How long the server waits for the client's close frame after its own."""
 
 PING_SECONDS = 20.0
-"""How often a client is asked for a sign of life, and how long it is waited for."""
+"""The interval of pings, and how long the server waits for each pong."""
 
 
 class BoundedSocketProtocol(WebSocketsSansIOProtocol):
-    """Takes nothing from a client that does not read: it would be answered, and the answers pile up."""
+    """Stops reading from a client that does not read, because responses would pile up."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # A line for everybody who knocks would be an access log, which there is none of.
+        # uvicorn logs a line for each connection here; Luxx writes no access log.
         self.logger = self.conn.logger = logging.getLogger("uvicorn.sockets")
         self._bytes_after_close = 0
         self.on_lost: Callable[[], None] | None = None
 
     def data_received(self, data: bytes) -> None:
-        """Cuts off who talks on after the end: uvicorn would read it all, for as long as it comes."""
+        """Aborts a connection that sends too much after the close. uvicorn reads without a limit."""
         if self.close_sent:
             self._bytes_after_close += len(data)
             if self._bytes_after_close > MAX_BYTES_AFTER_CLOSE:
@@ -77,11 +73,11 @@ class BoundedSocketProtocol(WebSocketsSansIOProtocol):
     async def run_asgi(self) -> None:
         await super().run_asgi()
         if self.handshake_complete and not self.close_sent and self.conn.close_rcvd is None:
-            # Not even a close was taken: the connection would stay until the client has read what was before.
+            # The close frame could not be sent: the connection would stay until the client reads.
             self.transport.abort()
 
     async def receive(self) -> Any:
-        """As uvicorn's, but reading goes on only where writing does."""
+        """Like uvicorn's, but resumes reading only if the transport is writable."""
         message = await self.queue.get()
         if self.read_paused and self.queue.empty():
             self.read_paused = False
@@ -95,7 +91,7 @@ class BoundedSocketProtocol(WebSocketsSansIOProtocol):
         if was_open and self.close_sent:
             self.loop.call_later(SOCKET_LINGER_SECONDS, self.transport.abort)
         if self.initial_response is not None and self.close_sent:
-            # Refused with an answer: uvicorn would complain that there was no handshake.
+            # After a refusal with an HTTP response, uvicorn would log an error about the missing handshake.
             self.handshake_complete = True
 
     def handle_cont(self, event: Frame) -> None:
@@ -107,7 +103,7 @@ class BoundedSocketProtocol(WebSocketsSansIOProtocol):
 
 
 def socket_options() -> dict[str, Any]:
-    """For `uvicorn.Config`. Not compressed: short messages gain nothing, and each socket would keep 64 kB."""
+    """Options for `uvicorn.Config`. No compression: 64 kB per socket, and no gain for short messages."""
     return {
         "ws": BoundedSocketProtocol,
         "ws_max_size": MAX_MESSAGE_BYTES,
@@ -118,27 +114,27 @@ def socket_options() -> dict[str, Any]:
 
 
 MAX_HEAD_BYTES = 256 * 1024
-"""Bytes of an unfinished head, or of what follows a body; four times what a finished one may have."""
+"""Bytes of an unfinished request head, or of data after a body: four times the limit of a complete head."""
 
 MAX_PIPELINED = 20
-"""Requests of one connection that wait while another is answered; of more, the rest is not read."""
+"""Requests of one connection that wait while another is answered. The server does not read further ones."""
 
 LINGER_SECONDS = 5.0
-"""How long a refused client is listened to: a connection closed on its words would lose the answer too."""
+"""How long the server reads from a refused client before it closes. Closing at once would reset the
+connection while the client sends, and the client would lose the response."""
 
 STALLED_CLIENT_SECONDS = 120
-"""After so long without taking a byte of what waits for it a client is dropped, whatever is being sent."""
+"""The system closes a connection whose client acknowledges no sent data for so long."""
 
 HEAD_TOO_LARGE_RESPONSE = closing_response(
     "431 Request Header Fields Too Large",
     HEAD_TOO_LARGE,
-    "the address and the headers of the request are larger than this server takes",
+    "the URL and the headers of the request are larger than this server accepts",
 )
 
 
 EXPECT_HEAD, EXPECT_BODY, EXPECT_NOTHING = "head", "body", "nothing"
-"""What of a request is still to come."""
-
+"""The part of a request that the server waits for."""
 
 SILENT_LOGGER = logging.Logger("silent", logging.CRITICAL)
 
@@ -148,9 +144,9 @@ class PipelineFull(Exception):
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Give it to uvicorn as `http`, with `bounded` where the bounds are not the default ones."""
+    """The `http` option of uvicorn; `bounded_protocol` sets other bounds than the defaults."""
 
-    # Its parent has a dictionary; with more names that would double.
+    # The parent class has a `__dict__`, which would double in size with these names.
     __slots__ = (
         "_active_cycle",
         "_body_received",
@@ -179,7 +175,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._write_deadline = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """The system itself watches over what is sent: every answer and stream, and what is left of one."""
+        """Admits or refuses the connection. TCP_USER_TIMEOUT ends connections of clients that do not read."""
         super().connection_made(transport)
         self.flow = _PipelineFlowControl(transport, self.pipeline)
         address = self.client[0] if self.client else ""
@@ -198,18 +194,18 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._disconnect.left()
-        # uvicorn tells the request that came last, which may not be the one that is answered.
+        self._disconnect.notify()
+        # uvicorn notifies the last request, which may not be the active one.
         if self._active_cycle is not None and not self._active_cycle.response_complete:
             self._active_cycle.disconnected = True
             self._active_cycle.message_event.set()
-        # They lead back here: all that was read would stay until the collector comes by.
+        # These refer back to the protocol; without the cycle, reference counting frees the read data at once.
         self.pipeline.clear()
         self.cycle = self.scope = self._active_cycle = cast("Any", None)
         self._release()
 
     def data_received(self, data: bytes) -> None:
-        """Counts what comes until the parser has made something of it."""
+        """Counts the bytes that the parser has not yet turned into a head or a body."""
         if self._is_refused:
             return
         if self._expected is EXPECT_NOTHING:
@@ -223,23 +219,23 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(HEAD_TOO_LARGE_RESPONSE)
 
     def send_400_response(self, msg: str) -> None:
-        """uvicorn takes a parser that was stopped for one that found a mistake."""
+        """Sends nothing after a refusal: uvicorn handles a stopped parser like a parse error."""
         if not self._is_refused:
             super().send_400_response(msg)
 
     def handle_websocket_upgrade(self) -> None:
-        """The connection goes on as another protocol's, and is counted until that one loses it."""
+        """Hands the connection to the WebSocket protocol. It counts until that protocol loses it."""
         super().handle_websocket_upgrade()
-        successor = self.transport.get_protocol()
-        if isinstance(successor, BoundedSocketProtocol):
-            successor.on_lost = self._release
+        socket_protocol = self.transport.get_protocol()
+        if isinstance(socket_protocol, BoundedSocketProtocol):
+            socket_protocol.on_lost = self._release
 
-    # What the parser finds
+    # Callbacks of the parser
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         if self._expected is EXPECT_NOTHING:
-            # It came together with what was before it.
+            # The request arrived in the same data as the one before.
             self._expected = EXPECT_HEAD
             self._expected_since = self.loop.time()
             self._unparsed = 1
@@ -248,7 +244,7 @@ class BoundedProtocol(HttpToolsProtocol):
         scope[PIPE_KEY] = ChunkedConnection(self.transport, self.flow, self._disconnect)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One more than are allowed is enough to refuse them all."""
+        """Keeps one header more than allowed, enough for `protection.py` to refuse the request."""
         if len(self.headers) <= MAX_HEADERS:
             super().on_header(name, value)
 
@@ -258,10 +254,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._expected_since = self._last_data_at = self.loop.time()
         self._body_received = 0
         if len(self.pipeline) >= MAX_PIPELINED:
-            # What came before is answered; then the connection ends, and its client asks again for the rest.
+            # The server answers the requests so far and closes; the client must send the others again.
             self.cycle.keep_alive = False
             self._is_refused = True
-            # What stops the parser would be logged as a request that is invalid.
+            # uvicorn would log the exception that stops the parser as an invalid request.
             self.logger = SILENT_LOGGER
             raise PipelineFull
         super().on_headers_complete()
@@ -279,16 +275,16 @@ class BoundedProtocol(HttpToolsProtocol):
         self._active_cycle = cycle
         super()._start_asgi_task(cycle, app)
 
-    # What takes too long
+    # Deadlines
 
     def check_deadline(self, now: float) -> None:
-        """Ends the connection where its client is late with a request, or with taking an answer."""
+        """Ends the connection if the client sends a request or reads a response too slowly."""
         cycle = self._active_cycle
         self._check_write_deadline(now)
         if self._is_refused:
             return
         if self.flow.read_paused or (cycle is not None and cycle.waiting_for_100_continue):
-            # The server does not read just now, or has not asked for the body yet.
+            # The server is not reading, or has not yet sent "100 Continue".
             self._expected_since = self._last_data_at = now
             self._body_received = 0
         elif self._expected is EXPECT_HEAD and now - self._expected_since > self._bounds.head_seconds:
@@ -299,12 +295,12 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse_late_body()
 
     def _check_write_deadline(self, now: float) -> None:
-        """An answer that is whole must be taken; streams see to it themselves."""
-        left = self.transport.get_write_buffer_size()
-        if not left or self._active_cycle is None or not self._active_cycle.response_complete:
+        """Aborts if the client does not read a complete response in time. Streams have their own limit."""
+        unsent = self.transport.get_write_buffer_size()
+        if not unsent or self._active_cycle is None or not self._active_cycle.response_complete:
             self._write_deadline = 0.0
         elif not self._write_deadline:
-            self._write_deadline = now + self._bounds.transfer_seconds(left)
+            self._write_deadline = now + self._bounds.transfer_seconds(unsent)
         elif now > self._write_deadline:
             self.transport.abort()
 
@@ -324,10 +320,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_refused = True
         if self.transport.is_closing():
             return
-        # What was read of it.
+        # Free the data of the request.
         self.headers, self.url, self.parser = [], b"", cast("Any", None)
         if self._active_cycle is not None and not self._active_cycle.response_complete:
-            self.transport.abort()  # An answer is under way; no other fits in between.
+            self.transport.abort()  # Another response is not complete, so none can be sent.
             return
         self.transport.write(answer)
         self.loop.call_later(LINGER_SECONDS, self.transport.close)
@@ -339,7 +335,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class _PipelineFlowControl(FlowControl):
-    """Nothing is read while requests wait in line: uvicorn reads on with each that is answered."""
+    """Does not resume reading while pipelined requests wait. uvicorn resumes after each response."""
 
     def __init__(self, transport: asyncio.Transport, pipeline: deque[Any]) -> None:
         super().__init__(transport)
@@ -351,12 +347,12 @@ class _PipelineFlowControl(FlowControl):
 
 
 def bounded_protocol(bounds: ConnectionBounds) -> type[asyncio.Protocol]:
-    """The protocol with these bounds, as what uvicorn takes for a class."""
+    """The protocol class with these bounds, for uvicorn."""
     return cast("type[asyncio.Protocol]", partial(BoundedProtocol, bounds=bounds))
 
 
 def check_deadlines(connections: Iterable[object], now: float) -> None:
-    """Looks at each; call it about once a second, by the loop's clock."""
+    """Checks each connection; call it about once a second. `now`: the event loop's clock."""
     for connection in tuple(connections):
         if isinstance(connection, BoundedProtocol):
             connection.check_deadline(now)

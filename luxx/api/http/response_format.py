@@ -1,4 +1,4 @@
-"""`response_format` of a message: the JSON schema that an answer's text must fit, read and bounded here."""
+"""`response_format` of a message: validates and bounds the JSON schema for the text of an answer."""
 
 import asyncio
 from typing import Annotated, Any, Literal, cast
@@ -13,11 +13,11 @@ from luxx.errors import InvalidInput
 MAX_SCHEMA_BYTES = 65_536
 MAX_SCHEMA_DEPTH = 32
 MAX_SCHEMA_VALUES = 2000
-"""Providers take less of all three; past this it is no description of an answer but an attack on a parser."""
+"""Providers allow less of all three. Larger schemas could overload a parser."""
 
 
 class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`schema` is a JSON schema of type object; `name` says what it describes."""
+    """`schema` is a JSON schema of type object; `name` names the described object."""
 
     type: Literal["json_schema"]
     schema: dict[str, Any]
@@ -25,7 +25,7 @@ class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 async def response_schema(requested: ResponseFormat | None) -> dict[str, Any] | None:
-    """The schema to ask the model with. Raises InvalidInput for one that is none, or is out of bounds."""
+    """The schema to send to the model. Raises InvalidInput for an invalid or too large schema."""
     return None if requested is None else await asyncio.to_thread(_checked_schema, requested)
 
 
@@ -37,9 +37,9 @@ def _checked_schema(requested: ResponseFormat) -> dict[str, Any]:
     if len(msgspec.json.encode(requested.schema)) > MAX_SCHEMA_BYTES:
         raise _invalid_schema(f"the schema is larger than {MAX_SCHEMA_BYTES} bytes")
     if requested.schema.get("type") != "object":
-        raise _invalid_schema('the schema has "type": "object"; models answer with an object')
+        raise _invalid_schema('the schema must have "type": "object"; models answer with an object')
     try:
-        # What models understand is in this draft, and to check by a later one takes ten times as long.
+        # Models support the keywords of this draft, and validation by a later one takes ten times as long.
         Draft7Validator.check_schema(requested.schema)
     except SchemaError as error:
         raise _invalid_schema(

@@ -1,8 +1,8 @@
-"""Sockets that are open: what a client says and is told on one, and who may keep one open.
+"""Open WebSockets: subscriptions to session states, notifications, and limits per user.
 
-A socket is a cursor over rows: whatever may have changed is marked and read again before it is sent, so
-a slow client costs a mark per session and never sees an old state after a newer one. How one is opened
-is `websocket.py`'s affair.
+The notices mark a session as changed; the socket reads its state from the database before it sends it. A slow
+client thus costs one mark per session and never gets an old state after a newer one. `routes/websocket.py`
+does the handshake.
 """
 
 import asyncio
@@ -40,22 +40,22 @@ from luxx.wire.socket import (
 )
 
 MAX_SOCKETS = 20
-"""Of one user at one process; more are turned away."""
+"""Sockets of one user in one process."""
 
 MAX_SUBSCRIPTIONS = 500
-"""Of one socket."""
+"""Subscriptions of one socket."""
 
 MAX_PENDING_NOTIFICATIONS = 20
-"""Notifications that wait for a slow client; of more, the oldest are dropped."""
+"""Notifications that wait for a slow client. Beyond that the oldest are dropped."""
 
 MESSAGES_PER_MINUTE = 1200
-"""Of one socket; at once, so that a client can subscribe to all it may when it comes back."""
+"""Messages of one socket, also in one burst, so that a client can renew all subscriptions on reconnect."""
 
 REFRESH_SECONDS = 60.0
-"""How often all subscriptions are looked at again; only what differs is sent."""
+"""The interval at which the socket reads all subscribed states again. It sends only changed ones."""
 
 RETRY_SECONDS = 1.0
-"""After the database did not answer."""
+"""The pause after the database did not answer."""
 
 CLOSE_SIGN_IN_AGAIN = 4401
 CLOSE_POLICY_VIOLATION = 1008
@@ -71,7 +71,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class CloseReason(msgspec.Struct, frozen=True):
-    """How a socket is closed; `reason` is a sentence of at most 123 bytes."""
+    """The content of a close frame; `reason` is a sentence of at most 123 bytes."""
 
     code: int
     reason: str
@@ -81,14 +81,14 @@ SIGN_IN_ENDED = CloseReason(
     CLOSE_SIGN_IN_AGAIN, "your sign-in ended or your rights were changed; get a new ticket"
 )
 TOO_MANY_MESSAGES = CloseReason(CLOSE_POLICY_VIOLATION, "too many messages; connect again and send fewer")
-INTERNAL_ERROR = CloseReason(CLOSE_INTERNAL_ERROR, "the server made a mistake; connect again")
+INTERNAL_ERROR = CloseReason(CLOSE_INTERNAL_ERROR, "internal server error; connect again")
 TOO_MANY_SOCKETS = CloseReason(
     CLOSE_TRY_AGAIN_LATER, "you have too many sockets or streams open; close one and try again"
 )
 
 
 class Socket:
-    """One client's line, once it is open. `serve` is its life; it is an `Ear` of the notices."""
+    """One open WebSocket. It implements `Listener` of the notices; `serve` runs it."""
 
     def __init__(
         self, caller: Caller, notices: Notices, limit: RateLimit, *, receive: SocketReceive, send: SocketSend
@@ -99,7 +99,7 @@ class Socket:
         self._rate_limit = limit
         self._receive = receive
         self._send = send
-        # To each session what was last sent of it, as a number: what is the same is not sent again.
+        # The hash of the last update sent for each session, to send only changes.
         self._subscribed: dict[str, int] = {}
         self._due: dict[str, None] = {}
         self._notifications: deque[NotificationData] = deque(maxlen=MAX_PENDING_NOTIFICATIONS)
@@ -108,7 +108,7 @@ class Socket:
         self._writer: asyncio.Task[None] | None = None
 
     async def serve(self) -> None:
-        """Returns when the client has left, or when it was cut off."""
+        """Returns when the socket is closed by either side."""
         reader = asyncio.create_task(self._run_logged(self._read()))
         self._writer = asyncio.create_task(self._run_logged(self._write()))
         both = {reader, self._writer}
@@ -120,17 +120,17 @@ class Socket:
             await asyncio.gather(*both, return_exceptions=True)
 
     def revoke(self) -> None:
-        """See `Open`."""
+        """See `LiveConnection`."""
         self.force_close(SIGN_IN_ENDED)
 
     def force_close(self, close: CloseReason) -> None:
-        """Closes it, whether or not the client reads."""
+        """Closes it within CLOSE_TIMEOUT_SECONDS, whether or not the client reads."""
         if self._close is None and self._writer is not None:
             self._close = close
             self._wake.set()
             asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_SECONDS, self._writer.cancel)
 
-    # What happened
+    # Methods of `Listener`
 
     def is_subscribed(self, session_id: str) -> bool:
         return session_id in self._subscribed
@@ -147,7 +147,7 @@ class Socket:
         self._due.update(dict.fromkeys(self._subscribed))
         self._wake.set()
 
-    # What the client says
+    # Client to server
 
     async def _read(self) -> None:
         while (message := await self._receive())["type"] != "websocket.disconnect":
@@ -167,7 +167,7 @@ class Socket:
         match command:
             case Subscribe(session_id=session_id):
                 if len(self._subscribed) >= MAX_SUBSCRIPTIONS and session_id not in self._subscribed:
-                    problem = f"a socket takes {MAX_SUBSCRIPTIONS} subscriptions; end one first"
+                    problem = f"a socket may have {MAX_SUBSCRIPTIONS} subscriptions; end one first"
                     await self._send_struct(
                         error_message(InvalidInput(problem, kind="too_many_subscriptions"), session_id)
                     )
@@ -182,12 +182,12 @@ class Socket:
             case _:
                 assert_never(command)
 
-    # What the client is told
+    # Server to client
 
     async def _write(self) -> None:
         while self._close is None:
             with suppress(TimeoutError):
-                # Not all of them in the same moment.
+                # The random factor spreads the refreshes of many sockets.
                 async with asyncio.timeout(REFRESH_SECONDS * random.uniform(0.8, 1.2)):
                     await self._wake.wait()
             if not self._wake.is_set():
@@ -206,14 +206,14 @@ class Socket:
         try:
             states = await self._notices.states(self.caller.user_id, due)
         except SQLAlchemyError as error:
-            logger.warning("states_not_read", error=str(error))
+            logger.warning("session_states_not_read", error=str(error))
             self._due.update(dict.fromkeys(due))
             await asyncio.sleep(RETRY_SECONDS)
             return
         for session_id in due:
             last_sent, state = self._subscribed.get(session_id), states.get(session_id)
             if last_sent is None or self._close is not None:
-                continue  # Not subscribed to any more.
+                continue  # The client unsubscribed meanwhile.
             if state is None:
                 del self._subscribed[session_id]
                 missing = NotFound("no conversation with this id", kind="conversation_not_found")
@@ -228,13 +228,13 @@ class Socket:
         await self._send({"type": "websocket.send", "text": _encode(message).decode()})
 
     async def _run_logged(self, work: Awaitable[None]) -> None:
-        """The work to its end; what nobody foresaw is logged and closes the socket."""
+        """Awaits `work`. An unexpected exception is logged and closes the socket."""
         try:
             await work
         except (OSError, WebSocketDisconnect):
-            pass  # The client went away between two messages.
+            pass  # The client disconnected.
         except Exception:
-            logger.exception("socket_broke")
+            logger.exception("socket_failed")
             with suppress(OSError, WebSocketDisconnect, TimeoutError):
                 closing = {
                     "type": "websocket.close",
@@ -246,7 +246,7 @@ class Socket:
 
 
 class Sockets:
-    """All that are open at this process, by user."""
+    """The open sockets of this process, by user."""
 
     def __init__(self, accounts: AccountService, notices: Notices, streams: StreamLimit) -> None:
         self._notices = notices
@@ -259,14 +259,14 @@ class Sockets:
         return len(self._open)
 
     async def serve(self, caller: Caller, receive: SocketReceive, send: SocketSend) -> None:
-        """Serves a socket that was accepted until it is closed; turns it away where the user has too many."""
+        """Serves an accepted socket until it is closed. Closes it at once if the user has too many."""
         try:
             if self._open.of(caller.user_id) >= MAX_SOCKETS:
                 raise TooMany(TOO_MANY_SOCKETS.reason, retry_after=1)
             self._streams.take(caller.user_id)
         except TooMany:
-            full = TOO_MANY_SOCKETS
-            await send({"type": "websocket.close", "code": full.code, "reason": full.reason})
+            close = TOO_MANY_SOCKETS
+            await send({"type": "websocket.close", "code": close.code, "reason": close.reason})
             return
         socket = Socket(caller, self._notices, self._rate_limit, receive=receive, send=send)
         self._open.add(socket)
@@ -280,7 +280,7 @@ class Sockets:
 
 
 def error_message(error: LuxxError, session_id: str | None = None) -> Refusal:
-    """An error of ours as it is said on a socket."""
+    """The socket message for an error."""
     return Refusal(
         error=error.message,
         code=status_of(error),
@@ -293,6 +293,6 @@ def _parse_message(message: SocketMessage) -> ClientMessage:
     """Raises InvalidInput."""
     text = message.get("text")
     if text is None:
-        raise InvalidInput("a message is text that holds one JSON object; bytes are not understood")
+        raise InvalidInput("send each message as text with one JSON object, not as bytes")
     command: ClientMessage = read_body(text.encode(), ClientMessage)
     return command

@@ -1,4 +1,4 @@
-"""That a client has left, for answers that go on for hours: a call instead of a task each that waits."""
+"""Long-lived connections: server-sent events, limits per user, and their end when a sign-in is revoked."""
 
 import asyncio
 from collections import Counter
@@ -22,12 +22,12 @@ from luxx.domain.accounts.service import AccountService
 from luxx.errors import TooMany
 from luxx.runs.streams.watch import RunWatch
 
-DISCONNECT_KEY = "luxx.leaving"
-"""Where a request's scope has its connection's `Leaving`; see `heads.py`."""
+DISCONNECT_KEY = "luxx.disconnect"
+"""Scope key of the connection's `ClientDisconnect`, which `protocol.py` sets."""
 
 
 class ClientDisconnect:
-    """One per connection."""
+    """Callbacks for the end of a connection. A waiting task per stream would cost more."""
 
     __slots__ = ("_callbacks", "is_gone")
 
@@ -36,19 +36,18 @@ class ClientDisconnect:
         self._callbacks: list[Callable[[], None]] = []
 
     def add_callback(self, callback: Callable[[], None]) -> None:
-        """Calls it when the client leaves; at once if it has."""
+        """Calls `callback` when the client disconnects; at once if it already has."""
         if self.is_gone:
             callback()
         else:
             self._callbacks.append(callback)
 
     def remove_callback(self, callback: Callable[[], None]) -> None:
-        """The answer is over."""
         if callback in self._callbacks:
             self._callbacks.remove(callback)
 
-    def left(self) -> None:
-        """The connection is gone."""
+    def notify(self) -> None:
+        """Runs the callbacks. The protocol calls it when the connection is lost."""
         self.is_gone = True
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
@@ -56,10 +55,10 @@ class ClientDisconnect:
 
 
 RECHECK_SECONDS = 3.0
-"""What an ended sign-in has open is cut within 5 s, whoever ended it; at once where the bus tells it."""
+"""The interval of checks for ended sign-ins. Their connections end within 5 s, at once with a bus message."""
 
 CLOSE_TIMEOUT_SECONDS = 1.0
-"""How long something that must close waits for a client that does not read."""
+"""How long a close waits for a client that does not read."""
 
 RETRY_SECONDS = 5
 
@@ -67,28 +66,28 @@ logger = structlog.get_logger()
 
 
 class LiveConnection(Protocol):
-    """Something that is kept open for a caller."""
+    """A stream or socket of a signed-in caller."""
 
     @property
     def caller(self) -> Caller: ...
 
     def revoke(self) -> None:
-        """Ends it within PATIENCE_SECONDS, whether or not the client reads; may come more than once."""
+        """Ends it within CLOSE_TIMEOUT_SECONDS, even if the client does not read. Callable repeatedly."""
         ...
 
 
 class StreamLimit:
-    """How many streams and sockets together one user has open at this process; `most` 0 means no limit."""
+    """Limits the streams and sockets together of one user in this process; `max_open` 0 means no limit."""
 
     def __init__(self, max_open: int) -> None:
         self._max_open = max_open
         self._open: Counter[int] = Counter()
 
     def take(self, user_id: int) -> None:
-        """Counts one. Raises TooMany."""
+        """Counts one more. Raises TooMany."""
         if self._max_open and self._open[user_id] >= self._max_open:
             raise TooMany(
-                f"you have {self._max_open} streams and sockets open and may have no more; close one "
+                f"you have {self._max_open} streams and sockets open, which is the limit; close one "
                 "and try again",
                 retry_after=RETRY_SECONDS,
                 kind="too_many_streams",
@@ -96,7 +95,7 @@ class StreamLimit:
         self._open[user_id] += 1
 
     def release(self, user_id: int) -> None:
-        """One is closed."""
+        """Counts one less."""
         self._open[user_id] -= 1
         if not self._open[user_id]:
             del self._open[user_id]
@@ -106,7 +105,7 @@ T = TypeVar("T", bound=LiveConnection)
 
 
 class LiveConnections(Generic[T]):
-    """One per process and kind."""
+    """The open connections of one kind in this process, by user. Ends those whose sign-in is revoked."""
 
     def __init__(self, accounts: AccountService) -> None:
         self._accounts = accounts
@@ -117,25 +116,23 @@ class LiveConnections(Generic[T]):
         return sum(len(each) for each in self._open.values())
 
     def of(self, user_id: int) -> int:
-        """How many this user has."""
+        """The number of connections of this user."""
         return len(self._open.get(user_id, ()))
 
     def add(self, one: T) -> None:
-        """Looks after it from now on."""
         self._open.setdefault(one.caller.user_id, set()).add(one)
 
     def remove(self, one: T) -> None:
-        """It is closed."""
         connections = self._open[one.caller.user_id]
         connections.remove(one)
         if not connections:
             del self._open[one.caller.user_id]
 
     async def keep_checking(self) -> None:
-        """Refuses those whose sign-in ended or whose rights shrank, until cancelled."""
+        """Ends connections whose sign-in ended or whose rights shrank, until cancelled."""
         while True:
             await asyncio.sleep(RECHECK_SECONDS)
-            # Not here: what it looks at would be kept until it looks again.
+            # In a method of its own: local variables here would keep connections alive during the sleep.
             await self._check()
 
     async def _check(self) -> None:
@@ -145,7 +142,7 @@ class LiveConnections(Generic[T]):
         try:
             revoked_callers = await self._accounts.revoked_callers([one.caller for one in open_])
         except SQLAlchemyError:
-            return  # The database does not answer just now; ask again.
+            return  # The database does not answer; the next check repeats it.
         except Exception:
             logger.exception("sign_ins_not_checked")
             return
@@ -160,11 +157,11 @@ class LiveConnections(Generic[T]):
 
 
 PIPE_KEY = "luxx.pipe"
-"""Where a request's scope has its `Connection`; see `heads.py`."""
+"""Scope key of the request's `ChunkedConnection`, which `protocol.py` sets."""
 
 
 class ChunkedConnection:
-    """A client's connection as a `Pipe` (`runs/watch.py`). One per request."""
+    """A client's connection as a `Pipe` (`runs/streams/watch.py`), one per request."""
 
     __slots__ = ("_disconnect", "_flow", "_transport")
 
@@ -179,13 +176,12 @@ class ChunkedConnection:
         return not (self._flow.write_paused or self._disconnect.is_gone or self._transport.is_closing())
 
     def push(self, data: bytes) -> None:
-        """Sends a chunk."""
+        """Sends `data` as one HTTP chunk."""
         self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
 
 RETRY_FRAME = b"retry: 1000\n\n"
-"""To clients of a server that stops or cannot read its log: attach again in a second, in milliseconds."""
-
+"""Tells clients to reconnect after 1000 ms: sent when the server stops or cannot read the event log."""
 
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -195,20 +191,20 @@ HEADERS = [
 
 
 class EventStream(Response[bytes]):
-    """Answer a route with this to stream a watch; `Streams.follow` makes one."""
+    """The response of a route that streams a watch. `Streams.follow` makes it."""
 
     def __init__(self, watch: RunWatch, caller: Caller, streams: "Streams") -> None:
         super().__init__(b"", media_type="text/event-stream")
         self._stream = OpenStream(watch, caller, streams)
 
     def to_asgi_response(self, app: Any, request: Request[Any, Any, Any], **kwargs: Any) -> ASGIResponse:
-        """What Litestar calls to send it; nothing of a plain response applies."""
+        """Called by Litestar. The arguments of a plain response do not apply."""
         del app, request, kwargs
         return self._stream
 
 
 class OpenStream(ASGIResponse):
-    """The answer itself, as an ASGI application."""
+    """The ASGI application that sends the stream."""
 
     __slots__ = ("_abort", "_abort_timer", "_streams", "_watch", "caller")
 
@@ -221,7 +217,7 @@ class OpenStream(ASGIResponse):
         self._abort_timer: asyncio.TimerHandle | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Goes on once the framework is through (`afterwards.py`); where nobody waits for that, now."""
+        """Leaves the stream to `run_detached`, or without that middleware streams at once."""
         del receive
         request_scope = cast("dict[str, Any]", scope)
         if RAW_SEND in request_scope:
@@ -230,7 +226,7 @@ class OpenStream(ASGIResponse):
             await self.stream(request_scope, send)
 
     async def stream(self, request_scope: dict[str, Any], send: Send) -> None:
-        """Sends all of it; `given` is the request's scope."""
+        """Sends the whole stream."""
         self._abort = request_scope.get(ABORT_KEY)
         pipe: ChunkedConnection | None = request_scope.get(PIPE_KEY)
         if pipe is not None:
@@ -239,10 +235,10 @@ class OpenStream(ASGIResponse):
         disconnect.add_callback(self._watch.stop)
         self._streams.add(self)
         try:
-            # Whoever wraps `send` looks at an answer's start only; a wrapper costs each frame a coroutine.
+            # Middleware that wraps `send` needs only the response start, and costs a coroutine per frame.
             await self._send(send, request_scope.get(RAW_SEND, send))
         except OSError:
-            pass  # The client went away between two frames; the run goes on.
+            pass  # The client disconnected; the run continues.
         finally:
             self._streams.remove(self)
             self._streams.limit.release(self.caller.user_id)
@@ -258,28 +254,28 @@ class OpenStream(ASGIResponse):
                 while data := await self._watch.next():
                     await raw_send({"type": "http.response.body", "body": data, "more_body": True})
             except DATABASE_DOWN_ERRORS as error:
-                logger.warning("stream_cut", because=str(error))
+                logger.warning("stream_aborted", error=str(error))
                 is_database_down = True
         last = RETRY_FRAME if is_database_down or self._watch.is_cut else b""
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
     def revoke(self) -> None:
-        """See `Open`."""
+        """See `LiveConnection`."""
         self._watch.stop()
         if self._abort is not None and self._abort_timer is None:
-            # Else it would go on for as long as the client takes for what is on its way already.
+            # Otherwise the stream would last until the client has read all buffered data.
             self._abort_timer = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_SECONDS, self._abort)
 
 
 class Streams(LiveConnections[OpenStream]):
-    """All that are open at this process."""
+    """The open streams of this process."""
 
     def __init__(self, accounts: AccountService, limit: StreamLimit) -> None:
         super().__init__(accounts)
         self.limit = limit
 
     async def follow(self, caller: Caller, watch: Callable[[], Awaitable[RunWatch]]) -> EventStream:
-        """Streams what `watch` begins. Raises TooMany before it is begun."""
+        """The response that streams the watch. Raises TooMany before it calls `watch`."""
         self.limit.take(caller.user_id)
         try:
             return EventStream(await watch(), caller, self)

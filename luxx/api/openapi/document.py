@@ -1,6 +1,6 @@
-"""The OpenAPI document, made from the routes: types by msgspec, which also reads the requests, so they agree.
+"""Builds the OpenAPI document from the routes. msgspec, which decodes the requests, makes the type schemas.
 
-What no signature tells (streams, failures, who may come in) is added here; how it is shown is `docs.py`'s.
+This module adds what signatures do not contain: streams, errors and public routes. `page.py` renders it.
 """
 
 import inspect
@@ -35,41 +35,41 @@ BODY = "data"
 RESERVED = frozenset({"request", "socket", "state", "scope", "headers", "cookies", "query", "body", BODY})
 
 TAGS = {
-    "service": "What runs here and whether it works.",
+    "service": "The server's version, state and metrics.",
     "auth": "Sign-in.",
     "users": "Administering users.",
-    "tenants": "The group of users that one belongs to.",
-    "conversations": "Make, list, change and delete conversations.",
-    "projects": "Named places that conversations belong to.",
+    "tenants": "The group of users that the caller belongs to.",
+    "conversations": "Create, list, change and delete conversations.",
+    "projects": "Named groups of conversations.",
     "messages": "Send a message and get its answer, whole or as a stream.",
     "files": "Files of your workspace.",
-    "search": "Full text over your own conversations.",
-    "questions": "What runs ask you, and your answers.",
-    "runs": "Look at runs, follow one, cancel one.",
-    "permissions": "Which calls of tools are allowed, asked about or denied.",
+    "search": "Full-text search in your own conversations.",
+    "questions": "Questions of your runs, and your answers.",
+    "runs": "List runs, follow one, cancel one.",
+    "permissions": "Rules that allow tool calls, deny them or ask a person.",
     "providers": "Connect models.",
     "skills": "Instructions that models load when they need them.",
-    "tools": "Which tools there are, and running one by hand.",
-    "usage": "Tokens and money.",
-    "replay": "What happened in a conversation, and what its tools did.",
+    "tools": "List tools and run one without a model.",
+    "usage": "Used tokens and their cost.",
+    "replay": "The event log of a conversation, and its tool calls.",
     "settings": "The signed-in user's defaults.",
     "admin": "For administrators of the whole server.",
 }
 ERROR_RESPONSES = {
-    "400": ("BadRequest", "What was sent is not valid; `detail.fields` names each wrong place."),
-    "401": ("NotSignedIn", "No token, or one that has expired or was revoked."),
-    "403": ("NotAllowed", "Signed in, but not allowed; or a host or origin that is not."),
-    "404": ("NotFound", "Missing, or someone else's: there is no telling which."),
-    "409": ("Conflict", "The state does not allow it now."),
-    "410": ("Gone", "It was deleted because it was old."),
-    "413": ("TooLarge", "The body is larger than the server takes."),
-    "429": ("TooMany", "A limit was reached; `Retry-After` says in how many seconds to try again."),
+    "400": ("BadRequest", "The request is not valid; `detail.fields` names each wrong field."),
+    "401": ("NotSignedIn", "The token is missing, expired or revoked."),
+    "403": ("NotAllowed", "The user, the host or the origin is not allowed to do this."),
+    "404": ("NotFound", "Missing, or owned by someone else; the response does not say which."),
+    "409": ("Conflict", "The current state does not allow the request."),
+    "410": ("Gone", "Deleted because of its age."),
+    "413": ("TooLarge", "The body is larger than the server accepts."),
+    "429": ("TooMany", "A limit is reached; `Retry-After` gives the seconds to wait."),
     "502": (
         "UpstreamFailed",
-        "The model's server failed for good; `detail.run_id` names the run, if one began.",
+        "The provider failed, also after retries; `detail.run_id` names the run, if one started.",
     ),
-    "503": ("Unavailable", "A part of the server is not there; try later."),
-    "default": ("Failed", "Any other failure, in the same envelope."),
+    "503": ("Unavailable", "A part of the server is unavailable; try later."),
+    "default": ("Failed", "Any other error, in the same envelope."),
 }
 UPSTREAM_TAGS = frozenset({"messages", "providers"})
 
@@ -86,25 +86,25 @@ STREAM_ROUTES: dict[tuple[str, str], tuple[int, Any, str]] = {
     ("POST", "/messages/{message_id}/regenerate"): (202, Success[Run], "the run"),
     ("GET", "/runs/{run_id}/events"): (200, Success[LoggedEvents], "a page of the log"),
 }
-"""Routes that stream events, and what they answer instead with `Accept: application/json`."""
+"""Routes that stream events: status, type and description of the response to `Accept: application/json`."""
 
 PAGE_ROUTES = frozenset({("GET", "/setup"), ("POST", "/setup")})
-"""Routes that answer a browser (`Accept: text/html`) with a page."""
+"""Routes that send a page to a browser (`Accept: text/html`)."""
 
 SOCKET_TICKET_ROUTE = ("POST", "/auth/ticket")
-"""OpenAPI knows no sockets: what is said on one is told where its ticket comes from."""
+"""OpenAPI cannot describe WebSockets, so the description of this route contains the table of messages."""
 
 LAST_EVENT_ID: JsonObject = {
     "name": "Last-Event-ID",
     "in": "header",
     "required": False,
-    "description": "the last `id` that was received; the stream goes on after it",
+    "description": "the last `id` that the client received; the stream continues after it",
     "schema": {"type": "string", "pattern": r"^[0-9]{0,9}$(?!\n)"},
 }
 
 
 class ApiOperation(msgspec.Struct, frozen=True, kw_only=True):
-    """A route's handler for one method; `answer` is the type of what it answers."""
+    """A route's handler for one method. `response` is the type of its response."""
 
     method: str
     path: str
@@ -128,7 +128,7 @@ class ApiOperation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build_document(app: Litestar, *, title: str, version: str) -> JsonObject:
-    """OpenAPI 3.1 of all routes of the application."""
+    """The OpenAPI 3.1 document of all routes of the application."""
     operations = list(_operations(app))
     types = TypeSchemas(_documented_types(operations))
     paths: dict[str, JsonObject] = {}
@@ -285,14 +285,14 @@ def _responses(operation: ApiOperation, types: TypeSchemas) -> JsonObject:
         content["text/html"] = {"schema": {"type": "string"}}
     responses: JsonObject = {str(operation.handler.status_code): {"description": "Done.", "content": content}}
     if operation.path == "/":
-        responses["303"] = {"description": "A browser (`Accept: text/html`) is sent to the pages."}
+        responses["303"] = {"description": "Redirects a browser (`Accept: text/html`) to the page."}
     return responses
 
 
-def _stream_responses(status: int, response: Any, what: str, types: TypeSchemas) -> JsonObject:
+def _stream_responses(status: int, response: Any, about: str, types: TypeSchemas) -> JsonObject:
     events = {"text/event-stream": {"schema": {"type": "string"}}}
     json_content = {"application/json": {"schema": types.of(response)}}
-    instead = f"with `Accept: application/json` {what}"
+    instead = f"with `Accept: application/json` {about}"
     if status == 200:
         return {"200": {"description": f"The stream; {instead}.", "content": events | json_content}}
     return {
@@ -302,7 +302,7 @@ def _stream_responses(status: int, response: Any, what: str, types: TypeSchemas)
 
 
 def _event_table() -> str:
-    """What a stream says, from the events' own docstrings."""
+    """A table of the events of a stream, from their docstrings."""
     rows = [
         f"| `{_tag(kind)}` | {_first_line(kind)} | {', '.join(f'`{name}`' for name in _own_fields(kind))} |"
         for kind in (RunState, *get_args(Event))
@@ -323,7 +323,7 @@ def _own_fields(kind: type[msgspec.Struct]) -> list[str]:
 
 
 def _error_statuses(operation: ApiOperation) -> list[str]:
-    """The statuses that may come instead; 400 and 403 may always, for a wrong Host."""
+    """The possible error statuses. 400 and 403 are always possible, for a wrong Host."""
     is_sign_in = operation.path.startswith(("/auth/", "/setup"))
     possible = {
         "400": True,

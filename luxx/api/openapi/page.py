@@ -1,7 +1,4 @@
-"""`/openapi.json` and `/docs`: the API described for programs and for people. What is said is `schema.py`'s.
-
-The page is made here, whole: no script, nothing from elsewhere.
-"""
+"""`/openapi.json` and `/docs`: the document of `document.py` as JSON and as an HTML page without scripts."""
 
 import base64
 import hashlib
@@ -55,9 +52,9 @@ class DocsController(Controller):
 
 
 def _cached(app: Litestar, name: str, make: Callable[[Litestar], bytes]) -> bytes:
-    """Made at the first question: the routes are settled by then and do not change.
+    """Makes the bytes at the first request: the routes are complete by then and do not change.
 
-    Anybody may ask: one copy, however many do not take their answer.
+    These routes are public. All responses share one copy, however many clients do not read theirs.
     """
     if name not in app.state:
         app.state[name] = make(app)
@@ -85,13 +82,13 @@ def render(document: JsonObject) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width"><title>{_text(title)}</title>'
         f"<style>{STYLE}</style></head>\n<body><h1>{_text(title)}</h1>"
-        "<p>Every answer is JSON in one envelope: <code>success</code>, <code>data</code> and "
+        "<p>Every response is JSON in one envelope: <code>success</code>, <code>data</code> and "
         "<code>message</code>, or <code>success: false</code>, <code>error</code>, <code>code</code> and "
         "<code>detail</code>. Routes need the header <code>Authorization: Bearer &lt;access_token&gt;</code> "
         'unless they are marked <span class="open">open</span>. '
-        'The same for programs: <a href="/openapi.json">/openapi.json</a>.</p>'
-        f'<nav>{links}<a href="#shapes">shapes</a></nav>\n{sections}'
-        f'<h2 id="shapes">Shapes</h2>{schema_sections}</body></html>\n'
+        'Machine-readable: <a href="/openapi.json">/openapi.json</a>.</p>'
+        f'<nav>{links}<a href="#schemas">schemas</a></nav>\n{sections}'
+        f'<h2 id="schemas">Schemas</h2>{schema_sections}</body></html>\n'
     )
 
 
@@ -145,7 +142,7 @@ def _schema_section(name: str, schema: JsonObject) -> str:
     about = _description(schema.get("description", ""))
     body = _fields(schema) or f"<p>{_type({key: schema[key] for key in schema if key != 'title'})}</p>"
     head = f"<summary><code>{_text(name)}</code></summary>"
-    return f'<details id="shape-{_text(name)}">{head}{about}{body}</details>'
+    return f'<details id="schema-{_text(name)}">{head}{about}{body}</details>'
 
 
 def _fields(schema: JsonObject) -> str:
@@ -162,10 +159,10 @@ def _fields(schema: JsonObject) -> str:
 
 
 def _type(schema: JsonObject) -> str:
-    """A schema in a few words, with links to shapes."""
+    """A short text for a schema, with links to the named schemas."""
     if "$ref" in schema:
         name = _text(str(schema["$ref"]).rpartition("/")[2])
-        return f'<a href="#shape-{name}">{name}</a>'
+        return f'<a href="#schema-{name}">{name}</a>'
     if "anyOf" in schema:
         return " or ".join(_type(one) for one in schema["anyOf"])
     if "enum" in schema:
@@ -197,7 +194,7 @@ def _code(value: Any) -> str:
 
 
 def _resolved(schema: JsonObject, document: JsonObject) -> JsonObject:
-    """What a reference stands for."""
+    """The target of a reference, or the schema itself."""
     if "$ref" not in schema:
         return schema
     node: Any = document
@@ -207,14 +204,14 @@ def _resolved(schema: JsonObject, document: JsonObject) -> JsonObject:
 
 
 def _table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Cells are HTML already."""
+    """An HTML table. The cells are HTML, so it does not escape them."""
     head = "".join(f"<th>{name}</th>" for name in headings)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
     return f"<table><tr>{head}</tr>{body}</table>"
 
 
 def _description(text: str) -> str:
-    """Paragraphs, and tables whose lines begin with `|`."""
+    """Converts paragraphs, and blocks of lines that begin with `|` to tables."""
     blocks: list[str] = []
     for block in text.split("\n\n"):
         lines = block.strip().splitlines()

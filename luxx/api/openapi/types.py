@@ -1,4 +1,4 @@
-"""Routes that take or give files, as the OpenAPI document tells of them. For `schema.py`."""
+"""Type schemas of the OpenAPI document, and the media types of routes with files. For `document.py`."""
 
 import inspect
 import re
@@ -17,7 +17,7 @@ RouteKey = tuple[str, str]
 DOWNLOAD_ROUTES: dict[RouteKey, tuple[Any, str]] = {
     ("GET", "/conversations/{conversation_id}/export"): (ExportDocument, "text/markdown"),
 }
-"""Routes that answer with a bare document, and the other media type they also have."""
+"""Routes that send a document without the envelope: its type, and their other media type."""
 
 UPLOAD_ROUTES: dict[RouteKey, dict[str, Any]] = {
     ("POST", "/conversations/import"): {
@@ -32,19 +32,18 @@ UPLOAD_ROUTES: dict[RouteKey, dict[str, Any]] = {
         },
     },
 }
-"""Routes whose body is a file, streamed, and what it may be."""
-
+"""Routes whose body is a streamed file: its media types and schemas."""
 
 JsonObject: TypeAlias = dict[str, Any]
 
 REF = "#/components/schemas/{name}"
 MODULE_PREFIX = re.compile(r"luxx(?:\.[a-z_]+)*\.(?=[A-Z])")
 TIME_FIELD = re.compile(r"_at$|^timestamp$")
-"""Names of fields that hold a time; msgspec gives no format for those that may be naive."""
+"""Names of fields with a time. msgspec sets no format for times that may be naive."""
 
 
 class TypeSchemas:
-    """Schemas of all types that operations speak of, under short names."""
+    """The schemas of all types in the operations, with short names."""
 
     def __init__(self, types: list[Any]) -> None:
         self._types = types
@@ -57,7 +56,7 @@ class TypeSchemas:
         }
 
     def of(self, kind: Any) -> JsonObject:
-        """The schema of a type, for the most part a reference."""
+        """The schema of a type, usually a reference."""
         return next(schema for one, schema in zip(self._types, self._references, strict=True) if one == kind)
 
     def _cleaned(self, value: Any) -> Any:
@@ -81,14 +80,14 @@ class TypeSchemas:
 
 
 def _short_names(names: list[str]) -> dict[str, str]:
-    """`Success_luxx.wire.run.Run_` as `Success_Run`, unless two would get the same name."""
+    """Shortens `Success_luxx.wire.run.Run_` to `Success_Run`, unless two types would get the same name."""
     short = {name: MODULE_PREFIX.sub("", name).strip("_") for name in names}
     taken = list(short.values())
     return {name: short_name if taken.count(short_name) == 1 else name for name, short_name in short.items()}
 
 
 def _require_sent_fields(schema: JsonObject) -> JsonObject:
-    """What we send carries every field, defaults too; only what may be unset is left out at times."""
+    """Marks fields with defaults as required: the server sends them always and omits only UNSET fields."""
     if "properties" not in schema or schema.get("additionalProperties") is False:
         return schema
     fields: dict[str, JsonObject] = schema["properties"]
@@ -96,8 +95,8 @@ def _require_sent_fields(schema: JsonObject) -> JsonObject:
         name: {key: item for key, item in definition.items() if key != "default"}
         for name, definition in fields.items()
     }
-    known = schema.get("required", [])
-    required = [name for name, definition in fields.items() if name in known or "default" in definition]
+    marked = schema.get("required", [])
+    required = [name for name, definition in fields.items() if name in marked or "default" in definition]
     return {**schema, "properties": sent, "required": required}
 
 
@@ -110,18 +109,18 @@ def _with_time_format(name: str, schema: JsonObject) -> JsonObject:
 
 
 def is_struct_type(kind: Any) -> bool:
-    """Whether a type is one of ours, and not bytes, text or anything."""
+    """Whether a type is a msgspec Struct, generic or not."""
     origin = get_origin(kind) or kind
     return isinstance(origin, type) and issubclass(origin, msgspec.Struct)
 
 
 def is_list(kind: Any) -> bool:
-    """Whether a type is a list, with bounds or without."""
+    """Whether a type is a list, with constraints or without."""
     return get_origin(get_args(kind)[0] if get_origin(kind) is Annotated else kind) is list
 
 
 def parameter_type(field: FieldDefinition) -> Any:
-    """The parameter's type with its bounds; null has no spelling in a path or a query."""
+    """The parameter's type with its constraints and without None, which a path or query cannot express."""
     options = [one for one in get_args(field.annotation) if one is not type(None)]
     kind: Any = Union[tuple(options)] if field.is_optional else field.annotation  # noqa: UP007 - made at run time
     definition = field.kwarg_definition

@@ -1,4 +1,4 @@
-"""`/admin/audit`: reading the audit log; and the hook that puts refused requests into it."""
+"""`/admin/audit`: reads the audit log; and the hook that adds refused requests to it."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
@@ -45,7 +45,7 @@ class AuditController(Controller):
         before: BeforeId = None,
         limit: LimitParameter = None,
     ) -> Success[Page[AuditView]]:
-        """Who did what, newest first; `user_id` is who did it. ADMINs see their tenant, operators all."""
+        """The audit log, newest first; `user_id`: the acting user. ADMINs see their tenant, operators all."""
         audit_filter = AuditFilter(
             tenant_id=tenant_id,
             action=action,
@@ -61,7 +61,7 @@ class AuditController(Controller):
 
 
 def record_refusals(refusals: Refusals) -> ExceptionHook:
-    """The application's hook: a request of a signed-in user that was not allowed is an entry."""
+    """The application's hook that adds an entry for each NotAllowed error of a signed-in user."""
 
     async def hook(error: Exception, scope: Scope) -> None:
         caller = caller_of(scope) if isinstance(error, NotAllowed) else None
@@ -82,11 +82,11 @@ def record_refusals(refusals: Refusals) -> ExceptionHook:
 
 
 def _in_utc(time: datetime | None, name: str) -> datetime | None:
-    """In UTC, where the first and the last hours of all time have no neighbours. Raises InvalidInput."""
+    """Converts to UTC; at the limits of `datetime` to the first or last time. Raises InvalidInput."""
     if time is None:
         return None
     if time.tzinfo is None:
-        problem = "a time needs its zone, such as 2026-01-31T12:00:00Z"
+        problem = "a time needs a time zone, such as 2026-01-31T12:00:00Z"
         raise InvalidInput(f"{name}: {problem}", detail={"fields": {name: problem}})
     try:
         return time.astimezone(UTC)

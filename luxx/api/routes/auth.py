@@ -1,4 +1,4 @@
-"""`/auth/…`: sign-in. Administering users is in `users.py`."""
+"""`/auth/…`: sign-in and the own password. `users.py` administers users."""
 
 from typing import Annotated
 
@@ -31,7 +31,7 @@ class RegisterBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class LoginBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Any text may be tried: what is no possible username fails like a wrong one."""
+    """Accepts any text: an impossible username fails like a wrong one."""
 
     username: Annotated[str, Meta(max_length=200)]
     password: TriedPassword
@@ -57,7 +57,7 @@ class AuthController(Controller):
         peer: NamedDependency[Peer],
         data: JSONBody[RegisterBody],
     ) -> Success[SignedIn]:
-        """Make an account and sign in with it."""
+        """Create an account and sign in with it."""
         return success(await accounts.register(peer, data.username, data.password, data.email), "welcome")
 
     @post("/login", status_code=200, opt={PUBLIC: True})
@@ -77,14 +77,14 @@ class AuthController(Controller):
         peer: NamedDependency[Peer],
         data: JSONBody[RefreshBody],
     ) -> Success[SignedIn]:
-        """Change a refresh token, which is good once, for new tokens."""
+        """Exchange a refresh token, which is valid once, for new tokens."""
         return success(await accounts.refresh(peer, data.refresh_token), "refreshed")
 
     @post("/logout", status_code=200, opt={PASSWORD_CHANGE_EXEMPT: True})
     async def logout(
         self, accounts: NamedDependency[AccountService], caller: NamedDependency[Caller]
     ) -> Success[None]:
-        """End this sign-in: its access and refresh tokens are dead at once."""
+        """End this sign-in and revoke its access and refresh tokens."""
         await accounts.sign_out(caller)
         return success(None, "signed out")
 
@@ -96,7 +96,7 @@ class AuthController(Controller):
         peer: NamedDependency[Peer],
         data: JSONBody[PasswordBody],
     ) -> Success[UserView]:
-        """Change the own password; all other sign-ins end."""
+        """Change your own password; all other sign-ins end."""
         user = await accounts.change_password(caller, peer, data.current_password, data.new_password)
         return success(user, "password changed; all other sign-ins have ended")
 
@@ -104,5 +104,5 @@ class AuthController(Controller):
     async def me(
         self, accounts: NamedDependency[AccountService], caller: NamedDependency[Caller]
     ) -> Success[UserView]:
-        """Who is signed in."""
+        """The signed-in user."""
         return success(await accounts.me(caller))

@@ -1,4 +1,4 @@
-"""`/conversations`: make, list, show, change, delete."""
+"""`/conversations`, `/projects` and `/search`: lists, changes, full-text search, export and import."""
 
 import re
 from typing import Annotated, Any, Literal
@@ -26,7 +26,7 @@ Tag = Annotated[str, Meta(min_length=1, max_length=50)]
 
 
 class ConversationBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A field left out stays as it is; null clears it, so that the user's settings decide."""
+    """An omitted field does not change. Null clears it, so that the user's settings apply."""
 
     title: Annotated[str, Meta(min_length=1, max_length=300)] | UnsetType = UNSET
     provider_id: Annotated[int, Meta(ge=1, le=2**31 - 1)] | UnsetType | None = UNSET
@@ -42,7 +42,7 @@ class ConversationBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class ConversationChangeBody(ConversationBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`selected_leaf_id`: a message whose branch shall be shown and sent; its newest leaf is selected."""
+    """`selected_leaf_id`: a message whose branch becomes the selected path, up to its newest leaf."""
 
     selected_leaf_id: Annotated[str, Meta(min_length=1, max_length=64)] | UnsetType = UNSET
 
@@ -65,7 +65,7 @@ class ConversationController(Controller):
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[Page[ConversationView]]:
-        """Your conversations that match all that is given, newest first or, `sort=updated`, by activity."""
+        """Your conversations that match all filters, newest first or, with `sort=updated`, by activity."""
         conversation_filter = ConversationFilter(
             pinned=pinned, archived=archived, tag=tag, project_id=project_id, q=q, sort=sort
         )
@@ -81,7 +81,7 @@ class ConversationController(Controller):
         conversations: NamedDependency[ConversationService],
         data: JSONBody[ConversationBody],
     ) -> Success[ConversationView]:
-        """A new conversation; `{}` will do."""
+        """Create a conversation; `{}` is a valid body."""
         return success(await conversations.create(caller, _change(data)), "created")
 
     @get("/{conversation_id:str}")
@@ -102,7 +102,7 @@ class ConversationController(Controller):
         conversation_id: TextId,
         data: JSONBody[ConversationChangeBody],
     ) -> Success[ConversationView]:
-        """Set what is given."""
+        """Change the given fields of a conversation."""
         return success(await conversations.update(caller, conversation_id, _change(data)), "saved")
 
     @delete("/{conversation_id:str}", status_code=200)
@@ -112,7 +112,7 @@ class ConversationController(Controller):
         conversations: NamedDependency[ConversationService],
         conversation_id: TextId,
     ) -> Success[None]:
-        """Delete a conversation with its messages; what runs in it is stopped."""
+        """Delete a conversation with its messages, and stop its runs."""
         await conversations.delete(caller, conversation_id)
         return success(None, "deleted")
 
@@ -126,14 +126,14 @@ ProjectDescription = Annotated[str, Meta(max_length=10_000)]
 
 
 class ProjectBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Two projects may have the same name."""
+    """Names of projects need not be unique."""
 
     name: ProjectName
     description: ProjectDescription = ""
 
 
 class ProjectChangeBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A field left out stays as it is."""
+    """An omitted field does not change."""
 
     name: ProjectName | UnsetType = UNSET
     description: ProjectDescription | UnsetType = UNSET
@@ -159,7 +159,7 @@ class ProjectController(Controller):
     async def create(
         self, caller: InjectedCaller, projects: NamedDependency[ProjectService], data: JSONBody[ProjectBody]
     ) -> Success[ProjectView]:
-        """A new project."""
+        """Create a project."""
         project = await projects.create(caller, name=data.name, description=data.description)
         return success(project, "created")
 
@@ -178,7 +178,7 @@ class ProjectController(Controller):
         project_id: TextId,
         data: JSONBody[ProjectChangeBody],
     ) -> Success[ProjectView]:
-        """Set what is given."""
+        """Change the given fields of a project."""
         changes = ProjectChange(name=data.name, description=data.description)
         return success(await projects.update(caller, project_id, changes), "saved")
 
@@ -186,7 +186,7 @@ class ProjectController(Controller):
     async def delete(
         self, caller: InjectedCaller, projects: NamedDependency[ProjectService], project_id: TextId
     ) -> Success[None]:
-        """Delete a project; its conversations stay and belong to none."""
+        """Delete a project; its conversations stay, without a project."""
         await projects.delete(caller, project_id)
         return success(None, "deleted")
 
@@ -214,7 +214,7 @@ Query = Annotated[
     QueryParameter(
         min_length=1,
         max_length=200,
-        description='words, all of which must be there; "a phrase" in quotes; the beginning of a word*',
+        description='words, all of which must match; "a phrase" in quotes; the beginning of a word*',
     ),
 ]
 InConversation = Annotated[
@@ -224,7 +224,7 @@ KindFilter = Annotated[SearchKind | None, QueryParameter(description="only title
 
 
 class SearchPage(msgspec.Struct, frozen=True, kw_only=True):
-    """One page of hits. `total` counts 1,000 titles and 1,000 messages at most; `has_more`: of more."""
+    """One page of hits. `total` counts at most 1,000 titles and 1,000 messages; `has_more`: more exist."""
 
     items: list[SearchHit]
     total: int
@@ -248,7 +248,7 @@ class SearchController(Controller):
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[SearchPage]:
-        """Titles and messages in which all words stand: titles first, then messages, newest first."""
+        """Titles and messages that contain all words: titles first, then messages, newest first."""
         search = Search(query=q, kind=kind, conversation_id=conversation_id)
         result = await searches.find(caller, search, page=page, page_size=page_size)
         return success(
@@ -278,7 +278,7 @@ class TransferController(Controller):
         conversation_id: TextId,
         format: FromQuery[Literal["json", "md"]] = "json",
     ) -> TempFileResponse:
-        """A conversation as a file: `json` with all its branches, to import again, or `md` to read."""
+        """Export a conversation: `json` with all branches, for import, or `md` for reading."""
         if format == "md":
             return _file_response(
                 await transfer.export_markdown(caller, conversation_id), "text/markdown", "md"
@@ -292,9 +292,9 @@ class TransferController(Controller):
         caller: InjectedCaller,
         transfer: NamedDependency[TransferService],
     ) -> Success[ImportReport]:
-        """Import conversations that Luxx, ChatGPT or Claude exported, as JSON or ZIP: all of it or nothing.
+        """Import conversations exported by Luxx, ChatGPT or Claude, as JSON or ZIP, in one transaction.
 
-        The file is the body, or the part `file` of a form. The report says what could not be kept.
+        The file is the body, or the part `file` of a form. The report lists what could not be imported.
         """
         async with transfer.upload(caller) as file:
             await receive_file(request, file)

@@ -1,4 +1,4 @@
-"""`/files` and what messages carry: uploads as they come in, downloads as they go out, byte by byte."""
+"""`/files` and attachments of messages: streamed uploads and downloads."""
 
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ from luxx.domain.files.upload import Uploads, UploadView
 
 BINARY_SCHEMA = {"type": "string", "format": "binary"}
 DOWNLOAD_POLICY = "default-src 'none'; sandbox; frame-ancestors 'none'"
-"""Whatever a file holds, a browser that is led to it runs and shows nothing of it."""
+"""A browser that opens a download runs and embeds nothing of it, whatever the file contains."""
 
 FORM_SCHEMA = {
     "type": "object",
@@ -28,7 +28,7 @@ FORM_SCHEMA = {
             "minItems": 1,
             "description": "one or more, of any name",
         },
-        "path": {"type": "string", "description": "the folder to put them in; made if missing"},
+        "path": {"type": "string", "description": "the folder for the files; created if missing"},
     },
     "required": ["file"],
 }
@@ -40,14 +40,14 @@ RANGE_HEADER = {
     "name": "Range",
     "in": "header",
     "required": False,
-    "description": "one range of bytes, as `bytes=0-499`; anything else is answered with the whole file",
+    "description": "one range of bytes, as `bytes=0-499`; for any other value the response is the whole file",
     "schema": {"type": "string"},
 }
 DOWNLOAD_EXTRA = {
     "parameters": [RANGE_HEADER],
     "responses": {
         "206": {
-            "description": "The range that was asked for.",
+            "description": "The requested range.",
             "content": {"application/octet-stream": {"schema": BINARY_SCHEMA}},
         },
         "416": {"$ref": "#/components/responses/Failed"},
@@ -72,7 +72,7 @@ class FileController(Controller):
     async def upload(
         self, request: Request[Any, Any, Any], caller: InjectedCaller, uploads: NamedDependency[Uploads]
     ) -> Success[UploadView]:
-        """Put files into your workspace. A name that is taken gets a number; nothing is replaced."""
+        """Upload files to your workspace. A taken name gets a number; no file is replaced."""
         content_type = request.headers.get("content-type", "")
         body = body_chunks(request.receive)
         return success(await uploads.receive(caller, content_type, request.content_length, body), "uploaded")
@@ -83,12 +83,12 @@ class FileController(Controller):
         caller: InjectedCaller,
         files: NamedDependency[FileService],
         path: Annotated[
-            str, QueryParameter(max_length=4096, description="a folder; left out, all of it")
+            str, QueryParameter(max_length=4096, description="a folder; default: the whole workspace")
         ] = "",
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[Page[FileView]]:
-        """What a folder of your workspace holds: folders, then files, by name."""
+        """The content of a folder of your workspace: folders, then files, by name."""
         items, total = await files.list_page(caller, path, page=page, page_size=page_size)
         return success(Page(items=items, total=total, page=page, page_size=page_size))
 
@@ -100,19 +100,21 @@ class FileController(Controller):
         files: NamedDependency[FileService],
         file_id: TextId,
     ) -> Response[Any]:
-        """The bytes of a file, to be saved and not shown."""
+        """Download a file. The headers prevent a browser from displaying it."""
         file = await files.open(caller, file_id)
         part = parse_range(request.headers.get("range"), file.size)
         if part is None:
             file.close()
-            return failure(416, f"the file has {file.size} bytes and none of those", "range_refused")
+            return failure(
+                416, f"the file has only {file.size} bytes; request a range in it", "range_refused"
+            )
         return FileDownload(file, part, {"content-security-policy": DOWNLOAD_POLICY})
 
     @delete("/{file_id:str}", status_code=200)
     async def delete(
         self, caller: InjectedCaller, files: NamedDependency[FileService], file_id: TextId
     ) -> Success[None]:
-        """Delete a file, or a folder that is empty."""
+        """Delete a file or an empty folder."""
         await files.delete(caller, file_id)
         return success(None, "deleted")
 
@@ -133,7 +135,7 @@ class AttachmentController(Controller):
         message_id: TextId,
         index: Annotated[int, PathParameter(ge=0, le=1000)],
     ) -> Response[bytes]:
-        """An attachment of a message, counted from 0: an image's bytes, or the text."""
+        """An attachment of a message, with `index` from 0: the bytes of an image, or the text."""
         content = await conversations.attachment(caller, message_id, index)
         headers = {
             "content-disposition": content_disposition(content.name),

@@ -1,4 +1,4 @@
-"""`/mcp`: tools of MCP servers that say something else of themselves than what was approved."""
+"""`/mcp`: approval of MCP tools whose definition differs from the approved one."""
 
 from typing import Annotated
 
@@ -18,7 +18,7 @@ InjectedServers = NamedDependency[McpServers]
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`hash`: of the new definition, as the list of changes shows it."""
+    """`hash`: the hash of the new definition in the list of changes."""
 
     hash: Annotated[str, Meta(min_length=64, max_length=64, pattern=r"^[0-9a-f]+$(?!\n)")]
 
@@ -35,7 +35,7 @@ class McpController(Controller):
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[Page[McpChange]]:
-        """Tools of your tenant's servers that have changed and wait for an approval. ADMIN only."""
+        """Changed tools of your tenant's MCP servers that need approval. ADMIN only."""
         items, total = await mcp_definitions.changes(caller, page=page, page_size=page_size)
         return success(Page(items=items, total=total, page=page, page_size=page_size))
 
@@ -48,7 +48,7 @@ class McpController(Controller):
         change_id: TextId,
         data: JSONBody[Approval],
     ) -> Success[None]:
-        """Approve the new definition with this hash: the tool is offered again. ADMIN only."""
+        """Approve the new definition with this hash, so that models get the tool again. ADMIN only."""
         await mcp_definitions.approve(caller, change_id, data.hash)
         await mcp_servers.recheck_withheld()
         return success(None, "approved")

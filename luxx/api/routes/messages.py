@@ -1,4 +1,4 @@
-"""`/messages`: list them; send one and get its answer, whole or as a stream. The rest is in `branches.py`."""
+"""`/messages`: list, send with a complete or streamed answer, edit, regenerate; fork a conversation."""
 
 from typing import Annotated, Any
 
@@ -41,8 +41,8 @@ RequestedToolName = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
 class AttachmentBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One of three: a text (`name`, `content`, perhaps `extension`), an image (`name`, `data` in base64,
-    perhaps `media_type`), or a file of the workspace (`file_id`): text, a PDF, or an image.
+    """One of three: a text (`name`, `content`, optional `extension`), an image (`name`, `data` in base64,
+    optional `media_type`), or a file of the workspace (`file_id`): text, a PDF, or an image.
     """
 
     name: Annotated[str, Meta(min_length=1, max_length=MAX_FILE_NAME)] | UnsetType = UNSET
@@ -54,9 +54,9 @@ class AttachmentBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class AnswerOptionsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How to be answered. `tools`: true for all you may use, false, or names; left out, what the model can
-    handle. `response_format`: the JSON schema that the text of the answer must fit. `when_asked`: `wait` for
-    a person where the run has to ask, or `deny` what it asks for because nobody will be there.
+    """Options of an answer. `tools`: true for all you may use, false for none, or names; default: what the
+    model supports. `response_format`: the JSON schema for the text of the answer. `when_asked`: what to do
+    if the run has a question: `wait` for a person, or `deny` it.
     """
 
     tools: bool | Annotated[list[RequestedToolName], Meta(max_length=200)] | None = None
@@ -68,7 +68,7 @@ class AnswerOptionsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 class MessageBody(AnswerOptionsBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`parent_id`: the message that this one follows; left out, the selected leaf."""
+    """`parent_id`: the message that this one follows; default: the selected leaf."""
 
     conversation_id: Annotated[str, Meta(min_length=1, max_length=64)]
     content: MessageText
@@ -77,7 +77,7 @@ class MessageBody(AnswerOptionsBody, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class MessagePage(msgspec.Struct, frozen=True, kw_only=True):
-    """As every page of a list; `has_more`: older messages follow the last item."""
+    """A page of messages. `has_more`: older messages follow the last item."""
 
     items: list[MessageView]
     total: int
@@ -103,8 +103,8 @@ class MessageController(Controller):
     ) -> Success[MessagePage]:
         """A conversation's messages, newest first.
 
-        With `limit` or `before`: as many as one answer has room for, and `has_more` says whether older ones
-        follow. A page is given whole; one that is too large is refused with 413.
+        With `limit` or `before`: as many as fit into one response, and `has_more` says whether older ones
+        follow. A page is complete or, if it is too large, refused with 413.
         """
         size = limit or page_size
         if before is not None or (limit is not None and page == 1):
@@ -129,7 +129,7 @@ class MessageController(Controller):
     async def send(
         self, caller: InjectedCaller, runs: NamedDependency[RunService], data: JSONBody[MessageBody]
     ) -> Success[MessageView]:
-        """Send a message and wait for the finished answer."""
+        """Send a message and wait for the complete answer."""
         run = await runs.send(caller, await _new_message(data))
         return success(await runs.answer(caller, run))
 
@@ -154,13 +154,13 @@ class MessageController(Controller):
 
 
 def wants_json(request: Request[Any, Any, Any]) -> bool:
-    """Whether the client asked for JSON and not for an event stream."""
+    """Whether the client accepts JSON and not an event stream."""
     accept = request.headers.get("accept", "")
     return "application/json" in accept and "text/event-stream" not in accept
 
 
 def check_text(text: str) -> None:
-    """Raises InvalidInput for a message in which nothing can be seen."""
+    """Raises InvalidInput for a message without a visible character."""
     if not text.strip():
         raise InvalidInput(
             "the message is empty", detail={"fields": {"$.content": "at least one visible character"}}
@@ -184,19 +184,19 @@ async def _new_message(body: MessageBody) -> NewMessage:
 
 
 def attachment(file: AttachmentBody) -> GivenAttachment:
-    """As the reader of attachments takes it."""
+    """Converts a body to the type of `AttachmentReader`."""
     return GivenAttachment(**{name: getattr(file, name) for name in file.__struct_fields__})
 
 
 class EditBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`attachments` left out are the old message's; an empty list is none."""
+    """`attachments`: default the old message's; an empty list removes them."""
 
     content: MessageText
     attachments: Annotated[list[AttachmentBody], Meta(max_length=MAX_ATTACHMENTS)] | UnsetType = UNSET
 
 
 class ForkBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`message_id`: the last message to copy; left out, the selected leaf."""
+    """`message_id`: the last message to copy; default: the selected leaf."""
 
     message_id: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
 
@@ -220,9 +220,9 @@ class MessageBranchController(Controller):
         accumulated: FromQuery[bool] = False,
         data: JSONBody[AnswerOptionsBody] = DEFAULT_OPTIONS,
     ) -> Response[Any]:
-        """Answer once more: a user's message, or the one that an answer belongs to; follow the run.
+        """Generate another answer to a user's message, or to the message of an answer; follow the run.
 
-        What there is stays; the new answer is its sibling and the selected leaf. With
+        The old answer stays; the new one becomes its sibling and the selected leaf. With
         `Accept: application/json`: 202 and the run.
         """
         regeneration = await _regeneration(message_id, data)
@@ -242,7 +242,7 @@ class MessageBranchController(Controller):
         message_id: TextId,
         data: JSONBody[EditBody],
     ) -> Success[MessageView]:
-        """Say a message of yours anew: a sibling of it, and the selected leaf; nothing is generated."""
+        """Edit your message: the new one becomes its sibling and the selected leaf. Generates no answer."""
         check_text(data.content)
         if data.attachments is UNSET:
             return success(await branches.edit(caller, message_id, data.content), "saved")
@@ -254,7 +254,7 @@ class MessageBranchController(Controller):
     async def delete(
         self, caller: InjectedCaller, conversations: NamedDependency[ConversationService], message_id: TextId
     ) -> Success[None]:
-        """Delete a message and what follows it."""
+        """Delete a message and all that follow it."""
         await conversations.delete_message(caller, message_id)
         return success(None, "deleted")
 
@@ -267,7 +267,7 @@ class ConversationBranchController(Controller):
     async def tree(
         self, caller: InjectedCaller, branches: NamedDependency[BranchService], conversation_id: TextId
     ) -> Success[ConversationTree]:
-        """All messages in short with what follows which, and the selected path."""
+        """All messages in short form with their parents, and the selected path."""
         return success(await branches.tree(caller, conversation_id))
 
     @post("/{conversation_id:str}/fork", status_code=201)
@@ -278,7 +278,7 @@ class ConversationBranchController(Controller):
         conversation_id: TextId,
         data: JSONBody[ForkBody] = WHOLE_PATH,
     ) -> Success[ConversationView]:
-        """A new conversation with a copy of the path to a message; the original stays as it is."""
+        """Create a conversation with a copy of the path to a message. The original does not change."""
         return success(await branches.fork(caller, conversation_id, data.message_id), "forked")
 
 

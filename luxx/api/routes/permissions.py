@@ -1,4 +1,4 @@
-"""`/permissions`: the rules that say which calls of tools are allowed, asked about or denied, and why."""
+"""`/permissions`: the rules that allow tool calls, deny them or ask a person, and their explanation."""
 
 from typing import Annotated, Any, Literal
 
@@ -19,14 +19,14 @@ InjectedRules = NamedDependency[RuleService]
 RuleScopeParameter = Annotated[Literal["tenant", "user", "project", "agent"], QueryParameter(name="scope")]
 ScopeId = Annotated[
     str | None,
-    QueryParameter(name="id", min_length=1, max_length=64, description="the project's, the agent's"),
+    QueryParameter(name="id", min_length=1, max_length=64, description="the id of the project or agent"),
 ]
 ToolPattern = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_*?-]+$(?!\n)")]
 ArgumentPattern = Annotated[str, Meta(max_length=PATTERN_LENGTH)]
 
 
 class RuleBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`tool` and `pattern` take the wildcards `*` and `?`; left out, `pattern` is `*`."""
+    """`tool` and `pattern` may contain the wildcards `*` and `?`; the default `pattern` is `*`."""
 
     tool: ToolPattern
     pattern: ArgumentPattern = "*"
@@ -37,8 +37,8 @@ RulesBody = Annotated[list[RuleBody], Meta(max_length=MAX_RULES)]
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """What would become of a call. `rule` is the one that decided; null where none did. `parts`: of a command
-    line, each command; of several addresses, each. `usual`: the pattern that the answer `always` would allow.
+    """The decision about a call. `rule`: the deciding rule, or null. `parts`: the decisions about each
+    command of a command line, or each of several URLs. `usual`: the pattern that `always` would allow.
     """
 
     tool: str
@@ -62,7 +62,7 @@ class PermissionController(Controller):
         scope_name: RuleScopeParameter = "user",
         scope_id: ScopeId = None,
     ) -> Success[list[PlacedRule]]:
-        """One scope's rules, in order: the last that matches decides."""
+        """The rules of one scope, in order: the last match decides."""
         return success(await rules.read(caller, RuleScope(scope_name), scope_id))
 
     @put("/rules")
@@ -74,7 +74,7 @@ class PermissionController(Controller):
         scope_name: RuleScopeParameter = "user",
         scope_id: ScopeId = None,
     ) -> Success[list[PlacedRule]]:
-        """Replace one scope's rules: the list is then this one, in this order. A tenant's: ADMIN only."""
+        """Replace all rules of one scope with this list, in this order. For a tenant: ADMIN only."""
         new_rules = [Rule(tool=rule.tool, pattern=rule.pattern, action=rule.action) for rule in data]
         return success(await rules.replace(caller, RuleScope(scope_name), scope_id, new_rules), "saved")
 
@@ -88,9 +88,9 @@ class PermissionController(Controller):
         project_id: Annotated[str | None, QueryParameter(min_length=1, max_length=64)] = None,
         tainted: FromQuery[bool] = False,
     ) -> Success[Explanation]:
-        """What would become of a call in a run of yours, and which rule or default decides. Nothing is run.
+        """The decision about a call in a run of yours, with the deciding rule or default. Runs nothing.
 
-        `tainted`: as if the run had read what strangers wrote.
+        `tainted`: as if the run had read untrusted content.
         """
         hypothetical_call = HypotheticalCall(
             tool=tool, arguments=_parse_object(arguments), project_id=project_id, is_tainted=tainted

@@ -1,4 +1,4 @@
-"""`/providers` and `/admin/allowed-hosts`: connecting models, and which private addresses they may have."""
+"""`/providers` and `/admin/allowed-hosts`: connect models, and allow private addresses for them."""
 
 from typing import Annotated
 
@@ -32,7 +32,7 @@ class ProvidersController(Controller):
         page: Annotated[int, QueryParameter(ge=1, le=1_000_000)] = 1,
         page_size: Annotated[int, QueryParameter(ge=1, le=100)] = 20,
     ) -> Success[Page[ProviderView]]:
-        """Own providers and those shared in the tenant, newest first."""
+        """Your providers and those shared in the tenant, newest first."""
         items, total = await providers.list_page(caller, page=page, page_size=page_size)
         return success(Page(items=items, total=total, page=page, page_size=page_size))
 
@@ -53,7 +53,7 @@ class ProvidersController(Controller):
         caller: NamedDependency[Caller],
         provider_id: FromPath[int],
     ) -> Success[ProviderView]:
-        """A provider, its key masked."""
+        """A provider with a masked key."""
         return success(await providers.get(caller, provider_id))
 
     @put("/{provider_id:int}")
@@ -64,9 +64,9 @@ class ProvidersController(Controller):
         provider_id: FromPath[int],
         data: JSONBody[ProviderChanges],
     ) -> Success[ProviderView]:
-        """Change a provider. A new base_url drops the stored key unless a new key comes with it.
+        """Change a provider. A new base_url deletes the stored key unless the request has a new key.
 
-        Of what another ADMIN shares, an ADMIN may set `enabled` and `is_shared` alone."""
+        An ADMIN may change only `enabled` and `is_shared` of a provider that another ADMIN shares."""
         return success(await providers.update(caller, provider_id, data), "provider saved")
 
     @delete("/{provider_id:int}", status_code=200)
@@ -76,7 +76,7 @@ class ProvidersController(Controller):
         caller: NamedDependency[Caller],
         provider_id: FromPath[int],
     ) -> Success[None]:
-        """Delete a provider, as an ADMIN also what another shares; conversations that used it stay."""
+        """Delete a provider; an ADMIN also one that another ADMIN shares. Its conversations stay."""
         await providers.delete(caller, provider_id)
         return success(None, "provider deleted")
 
@@ -87,7 +87,7 @@ class ProvidersController(Controller):
         caller: NamedDependency[Caller],
         provider_id: FromPath[int],
     ) -> Success[ProviderCheck]:
-        """Ask the provider's server something small, and say what is wrong if it does not answer."""
+        """Send a small request to the provider and report what is wrong if it does not answer."""
         return success(await providers.test(caller, provider_id))
 
     @get("/{provider_id:int}/models")
@@ -97,7 +97,7 @@ class ProvidersController(Controller):
         caller: NamedDependency[Caller],
         provider_id: FromPath[int],
     ) -> Success[UpstreamModels]:
-        """The models that the provider's server offers, and what is known of each."""
+        """The models that the provider offers, with their known properties."""
         return success(await providers.models(caller, provider_id))
 
 
@@ -109,7 +109,7 @@ class AllowedHostsController(Controller):
     async def read(
         self, providers: NamedDependency[ProviderService], caller: NamedDependency[Caller]
     ) -> Success[AllowedHosts]:
-        """The private addresses that providers may have. ADMINs of the default tenant only."""
+        """The private addresses allowed for providers. ADMINs of the default tenant only."""
         return success(AllowedHosts(hosts=await providers.allowed_hosts(caller)))
 
     @put()
@@ -119,5 +119,5 @@ class AllowedHostsController(Controller):
         caller: NamedDependency[Caller],
         data: JSONBody[NewAllowedHosts],
     ) -> Success[AllowedHosts]:
-        """Replace what administrators allowed. ADMINs of the default tenant only."""
+        """Replace the addresses that administrators allowed. ADMINs of the default tenant only."""
         return success(AllowedHosts(hosts=await providers.set_allowed_hosts(caller, data.hosts)), "saved")

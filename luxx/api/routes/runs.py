@@ -1,4 +1,4 @@
-"""`/runs`: look at runs, follow one, cancel one."""
+"""`/runs`, their questions and their event logs: list, follow, cancel, answer, replay."""
 
 from typing import Annotated, Any, cast
 
@@ -34,7 +34,7 @@ EventLimit = Annotated[int, QueryParameter(ge=1, le=1000)]
 
 
 class EventPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Logged events, oldest first, each with its `seq`; of large ones fewer than `limit`."""
+    """Logged events, oldest first, each with its `seq`; fewer than `limit` if they are large."""
 
     events: list[msgspec.Raw]
     has_more: bool
@@ -67,7 +67,7 @@ class RunController(Controller):
     async def show(
         self, caller: InjectedCaller, runs: NamedDependency[RunService], run_id: TextId
     ) -> Success[Run]:
-        """One run as it is now."""
+        """The current state of one run."""
         return success(await runs.get(caller, run_id))
 
     @get("/{run_id:str}/events")
@@ -83,7 +83,7 @@ class RunController(Controller):
         limit: EventLimit = 100,
         accumulated: FromQuery[bool] = False,
     ) -> Response[Any]:
-        """Follow a run from the event after `Last-Event-ID`; with `Accept: application/json` read its log."""
+        """Stream a run from the event after `Last-Event-ID`; with `Accept: application/json` read its log."""
         header_seq = _last_event_id(request)
         if wants_json(request):
             events, has_more = await runs.events(caller, run_id, after=max(0, from_sequence - 1), limit=limit)
@@ -97,7 +97,7 @@ class RunController(Controller):
     async def cancel(
         self, caller: InjectedCaller, runs: NamedDependency[RunService], run_id: TextId
     ) -> Success[Run]:
-        """End a run for good; what was produced is kept."""
+        """End a run for good. Its output so far is kept."""
         run = await runs.cancel(caller, run_id)
         return success(run, "cancelled" if run.status in ENDED else "cancelling")
 
@@ -105,12 +105,12 @@ class RunController(Controller):
 def _last_event_id(request: Request[Any, Any, Any]) -> int:
     header = request.headers.get("last-event-id", "0").strip(" \t") or "0"
     if not header.isascii() or not header.isdigit() or len(header) > 9:
-        raise InvalidInput("Last-Event-ID is the number of an event of this run", kind="last_event_id")
+        raise InvalidInput("Last-Event-ID must be the number of an event of this run", kind="last_event_id")
     return int(header)
 
 
 def with_seq(event: StoredEvent) -> msgspec.Raw:
-    """The event's JSON with its place in the log."""
+    """The event's JSON with its `seq`."""
     return msgspec.Raw(b'{"seq":%d,%s' % (event.seq, event.data[1:]))
 
 
@@ -119,9 +119,9 @@ AnswerText = Annotated[str, Meta(min_length=1, max_length=10_000)]
 
 
 class AnswerBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`answer`: an option's label or your own words, several in a list where `multiple`; for a permission
-    `once`, `always` (until the run ends) or `reject`. `note` is for the model. `arguments`: what to run the
-    tool of a permission with instead.
+    """`answer`: an option's label or your own text, or a list of them if `multiple`; for a permission `once`,
+    `always` (until the run ends) or `reject`. `note`: a text for the model. `arguments`: replaces the
+    arguments of the tool call that needs permission.
     """
 
     answer: AnswerText | Annotated[list[AnswerText], Meta(min_length=1, max_length=50)]
@@ -142,7 +142,7 @@ class QuestionController(Controller):
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[Page[QuestionView]]:
-        """What all your runs ask or have asked you, newest first."""
+        """The questions of all your runs, open and answered, newest first."""
         question_filter = QuestionFilter(status=status)
         items, total = await questions.list_page(caller, question_filter, page=page, page_size=page_size)
         return success(Page(items=items, total=total, page=page, page_size=page_size))
@@ -157,7 +157,7 @@ class QuestionController(Controller):
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[Page[QuestionView]]:
-        """What one run asks or has asked you, newest first."""
+        """The questions of one run, open and answered, newest first."""
         question_filter = QuestionFilter(run_id=run_id, status=status)
         items, total = await questions.list_page(caller, question_filter, page=page, page_size=page_size)
         return success(Page(items=items, total=total, page=page, page_size=page_size))
@@ -171,7 +171,7 @@ class QuestionController(Controller):
         question_id: TextId,
         data: JSONBody[AnswerBody],
     ) -> Success[QuestionView]:
-        """Answer a question. The run goes on once all that it asks has an answer; 409 for a second answer."""
+        """Answer a question. The run continues after the last open question; 409 for a second answer."""
         given_answer = GivenAnswer(answer=data.answer, note=data.note, arguments=data.arguments)
         return success(await questions.answer(caller, run_id, question_id, given_answer), "answered")
 
@@ -180,7 +180,7 @@ InjectedReplay = NamedDependency[ReplayService]
 Cursor = Annotated[
     str | None,
     QueryParameter(
-        min_length=1, max_length=CURSOR_LENGTH, description="the `cursor` of the answer before this one"
+        min_length=1, max_length=CURSOR_LENGTH, description="the `cursor` of the previous response"
     ),
 ]
 LogPageSize = Annotated[int, QueryParameter(ge=1, le=1000)]
@@ -190,7 +190,7 @@ OptionalId = Annotated[str | None, QueryParameter(min_length=1, max_length=64)]
 class ReplayedEvents(msgspec.Struct, frozen=True, kw_only=True):
     """Logged events of all runs, oldest first, each with its `run_id` and `seq`.
 
-    `cursor` goes on after them, now or when there is more; null where there is nothing yet.
+    `cursor` continues after them, now or later; null if there are no events yet.
     """
 
     events: list[Event]
@@ -199,7 +199,7 @@ class ReplayedEvents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolExecutions(msgspec.Struct, frozen=True, kw_only=True):
-    """Tool calls, oldest first; `cursor` goes on after them."""
+    """Tool calls, oldest first; `cursor` continues after them."""
 
     executions: list[ToolExecution]
     has_more: bool
@@ -219,9 +219,9 @@ class ReplayController(Controller):
         cursor: Cursor = None,
         limit: LogPageSize = 100,
     ) -> Success[ReplayedEvents]:
-        """Everything that was logged in a conversation, over all its runs, oldest first."""
+        """All logged events of a conversation, over all its runs, oldest first."""
         events, after, has_more = await replay.events(caller, conversation_id, cursor=cursor, limit=limit)
-        # They are sent as they stand in the log; the type is what they are.
+        # The response contains the JSON of the log unchanged; the cast only states its type.
         shown = cast("list[Event]", [with_seq(event) for event in events])
         return success(ReplayedEvents(events=shown, has_more=has_more, cursor=after))
 
@@ -229,7 +229,7 @@ class ReplayController(Controller):
     async def execution_status(
         self, caller: InjectedCaller, replay: InjectedReplay, conversation_id: TextId
     ) -> Success[ExecutionStatus]:
-        """Whether something runs in a conversation, and how far its log goes."""
+        """The current run of a conversation, if any, and the end of its log."""
         return success(await replay.status(caller, conversation_id))
 
     @get("/conversations/{conversation_id:str}/tool-executions")
@@ -242,7 +242,7 @@ class ReplayController(Controller):
         cursor: Cursor = None,
         limit: LogPageSize = 100,
     ) -> Success[ToolExecutions]:
-        """The tool calls of a conversation, oldest first; with `message_id` those made for it."""
+        """The tool calls of a conversation, oldest first; with `message_id` only those of that message."""
         executions_page, after, has_more = await replay.executions(
             caller, conversation_id, message_id=message_id, cursor=cursor, limit=limit
         )
@@ -272,5 +272,5 @@ class ReplayController(Controller):
         offset: Annotated[int, QueryParameter(ge=0, le=2**31 - 1)] = 0,
         limit: Annotated[int, QueryParameter(ge=1, le=100_000, description="characters")] = 50_000,
     ) -> Success[WholeResult]:
-        """The whole output of a tool call, piece by piece, also where the model got less."""
+        """The whole output of a tool call in parts, also if the model got a shortened one."""
         return success(await replay.result(caller, run_id, call_id, offset=offset, limit=limit))

@@ -1,6 +1,6 @@
-"""`/`, `/health`, `/ready`, `/metrics` and the page at `/ui/`: what runs here and whether it works.
+"""`/`, `/health`, `/ready`, `/metrics` and the page at `/ui/`: the version and state of the server.
 
-All of it is public, so none of it may tell more than that.
+All of these are public and must not reveal more. `/admin/processes` is for operators.
 """
 
 import asyncio
@@ -38,10 +38,10 @@ PAGE_POLICY = f"default-src 'none'; style-src 'sha256-{STYLE_HASH}'; base-uri 'n
 
 
 class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
-    """What these routes tell, put together in `app.py`.
+    """The parts that these routes report about; `app/container.py` makes it.
 
-    `checks` are awaited by `/ready`, each under its part's name; one that raises, or takes over
-    2 s, makes the server not ready. `sandbox` is the backend in force.
+    `/ready` awaits `checks`, by the names of the parts. The server is not ready if one raises or takes more
+    than CHECK_SECONDS. `sandbox` is the active backend.
     """
 
     bus: Bus
@@ -57,7 +57,7 @@ class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServiceInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Where things are: paths on this server."""
+    """The version, and paths on this server."""
 
     name: str
     version: str
@@ -67,7 +67,7 @@ class ServiceInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SandboxBackend(msgspec.Struct, frozen=True, kw_only=True):
-    """A way to hold programs in; `reason` says why it is not in force."""
+    """A sandbox backend. `reason` says why it is not active."""
 
     name: str
     standing: BackendStatus
@@ -75,7 +75,7 @@ class SandboxBackend(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many of the configured MCP servers stand how; which they are is for `luxx doctor`."""
+    """The number of configured MCP servers by state. `luxx doctor` lists them."""
 
     not_started: int
     starting: int
@@ -84,12 +84,12 @@ class McpCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """The process lives. `sandbox` and `database` are the backends in force.
+    """The process is alive. `sandbox` and `database` are the active backends.
 
-    `bus`: whether other servers of the database are heard; where it is away runs go on, and those of other
-    servers are shown more slowly. `none`: there can be no other server.
-    `sandbox_backends`: how each stands on this host. `document_readers`: the backend that pages and PDFs are
-    read in; with `none` they are read by processes of the server's user.
+    `bus`: whether the bus to other servers is connected. While it is `away` runs continue, and updates from
+    runs of other servers arrive later. `none`: no other server can exist.
+    `sandbox_backends`: the state of each on this host. `document_readers`: the backend in which web pages and
+    PDFs are parsed; with `none`, processes of the server's user parse them.
     """
 
     status: Literal["ok"] = "ok"
@@ -103,7 +103,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
-    """`checks`: `ok` or `failed` by part."""
+    """`checks`: `ok` or `failed` for each part."""
 
     status: Literal["ready"] = "ready"
     checks: dict[str, str]
@@ -118,7 +118,7 @@ class ServiceInfoController(Controller):
     async def page(
         self, request: Request[Any, Any, Any], service_state: NamedDependency[ServiceState]
     ) -> Response[str]:
-        """A page for people: what runs and how to begin."""
+        """A page with the state of the server and the first steps."""
         text = _page(str(request.base_url).rstrip("/"), service_state)
         return Response(text, media_type=MediaType.HTML, headers={"content-security-policy": PAGE_POLICY})
 
@@ -126,14 +126,14 @@ class ServiceInfoController(Controller):
     async def info(
         self, request: Request[Any, Any, Any], service_state: NamedDependency[ServiceState]
     ) -> Response[Success[ServiceInfo]]:
-        """What this is. A browser is sent to the pages."""
+        """The name and version of the server. Redirects a browser to the page."""
         if "text/html" in request.headers.get("accept", "").lower():
             return Redirect("/ui/", status_code=303)
         return Response(success(ServiceInfo(name="Luxx", version=service_state.version)))
 
 
 class ProbeController(Controller):
-    """What watches over processes asks; workers answer it too."""
+    """Probes for process supervisors and monitoring; workers serve them too."""
 
     path = "/"
     opt = {PUBLIC: True}  # noqa: RUF012 - Litestar reads it from the class
@@ -141,7 +141,7 @@ class ProbeController(Controller):
 
     @get("/health")
     async def health(self, service_state: NamedDependency[ServiceState]) -> Success[Health]:
-        """Whether the process lives, and on which backends."""
+        """Whether the process is alive, and its backends."""
         state, bus = service_state, service_state.bus
         return success(
             Health(
@@ -160,7 +160,7 @@ class ProbeController(Controller):
 
     @get("/ready")
     async def ready(self, service_state: NamedDependency[ServiceState]) -> Success[Readiness]:
-        """Whether it can do work: 503 while the database or the engine does not answer."""
+        """Whether the server can work: 503 while the database or the engine does not answer."""
         names = list(service_state.checks)
         passed = await asyncio.gather(*(_check_passes(name, service_state.checks[name]) for name in names))
         checks = {name: "ok" if ok else "failed" for name, ok in zip(names, passed, strict=True)}
@@ -175,7 +175,7 @@ class ProbeController(Controller):
     async def metrics(
         self, peer: NamedDependency[Peer], service_state: NamedDependency[ServiceState]
     ) -> Response[bytes]:
-        """Counters in the Prometheus text format."""
+        """Metrics in the Prometheus text format."""
         if not (service_state.is_metrics_public or peer.is_local):
             raise NotAllowed(
                 "metrics are for this machine only; an operator can set observability.metrics_public"
@@ -192,7 +192,7 @@ async def _check_passes(name: str, check: Callable[[], Awaitable[object]]) -> bo
         async with asyncio.timeout(CHECK_SECONDS):
             await check()
     except Exception as error:
-        # Whatever is wrong with a part, the answer is that it is not ready; the reason is for the operator.
+        # Any error means that the part is not ready. Only the operator's log gets the reason.
         structlog.get_logger().warning("readiness_check_failed", part=name, error=repr(error))
         return False
     return True
@@ -223,7 +223,7 @@ sandbox {html.escape(state.sandbox)}.</p>
 <pre>luxx chat</pre>
 <h2>Or with curl</h2>
 <pre>{html.escape(commands)}</pre>
-<p>The first answer holds the access token for <code>$TOKEN</code>, the second the conversation's id.</p>
+<p>The first response has the access token for <code>$TOKEN</code>, the second the conversation's id.</p>
 </body>
 </html>
 """
@@ -241,6 +241,6 @@ class ProcessController(Controller):
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[Page[ProcessView]]:
-        """The processes of this database, newest first, and how many runs each drives. Operators only."""
+        """The processes of this database, newest first, with the number of driven runs. Operators only."""
         items, total = await processes.list_page(caller, page=page, page_size=page_size)
         return success(Page(items=items, total=total, page=page, page_size=page_size))

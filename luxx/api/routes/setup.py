@@ -1,6 +1,6 @@
-"""`/setup`: the page behind the one-time address that sets the first administrator's password.
+"""`/setup`: the page at the one-time URL that sets the first administrator's password.
 
-Browsers get HTML, every other client the JSON envelope. What a token is good for is `accounts/setup.py`'s.
+Browsers get HTML, other clients the JSON envelope. `domain/accounts/setup.py` checks the token.
 """
 
 import html
@@ -28,11 +28,11 @@ from luxx.errors import InvalidInput, LuxxError, TooMany
 FORM = "application/x-www-form-urlencoded"
 MAX_FIELDS = 10
 TOKEN_BYTES = 4096
-SetupToken = Annotated[str, QueryParameter(max_length=TOKEN_BYTES, description="of the printed address")]
+SetupToken = Annotated[str, QueryParameter(max_length=TOKEN_BYTES, description="from the printed URL")]
 
 
 class SetupBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`password_again`, where it is given, must be the same: the page asks for it twice."""
+    """`password_again`, if given, must equal `password`; the page sends both."""
 
     token: Annotated[str, Meta(max_length=TOKEN_BYTES)]
     password: NewPassword
@@ -66,7 +66,7 @@ class SetupController(Controller):
         password_setup: NamedDependency[PasswordSetup],
         token: SetupToken = "",
     ) -> Response[Success[SetupState]]:
-        """Whether the one-time address is good. A browser gets the page with the form."""
+        """Whether the one-time URL is valid. A browser gets the page with the form."""
         try:
             state = await password_setup.state(peer, token)
         except LuxxError as error:
@@ -83,7 +83,7 @@ class SetupController(Controller):
         peer: NamedDependency[Peer],
         password_setup: NamedDependency[PasswordSetup],
     ) -> Response[Success[UserView]]:
-        """Set the password of the administrator, as the one-time address allows; all sign-ins end."""
+        """Set the administrator's password with the token of the one-time URL; all sign-ins end."""
         token = ""
         try:
             fields = await _read_fields(request)
@@ -102,7 +102,7 @@ class SetupController(Controller):
 
 
 async def _read_fields(request: Request[Any, Any, Any]) -> dict[str, Any]:
-    """The fields of the body, as a form or as JSON. Raises InvalidInput for what is neither."""
+    """The fields of a form or JSON body. Raises InvalidInput for any other body."""
     body = await request.body()
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
         return read_body(body, dict[str, Any])
@@ -130,20 +130,20 @@ def _error_answer(request: Request[Any, Any, Any], error: LuxxError, *, form: st
 
 
 def _form(token: str, username: str) -> str:
-    who = f" for <b>{html.escape(username)}</b>" if username else ""
+    for_user = f" for <b>{html.escape(username)}</b>" if username else ""
     field = f'type="password" autocomplete="new-password" required minlength="{MIN_PASSWORD_LENGTH}"'
-    return f"""<p>Choose a password{who} of at least {MIN_PASSWORD_LENGTH} characters.</p>
+    return f"""<p>Choose a password{for_user} of at least {MIN_PASSWORD_LENGTH} characters.</p>
 <form method="post" action="/setup">
 <input type="hidden" name="token" value="{html.escape(token)}">
 <p><label>Password<br><input name="password" {field}></label></p>
-<p><label>The same again<br><input name="password_again" {field}></label></p>
+<p><label>Repeat the password<br><input name="password_again" {field}></label></p>
 <p><button>Set the password</button></p>
 </form>"""
 
 
 def _page(text: str, status: int = 200) -> Response[Any]:
-    # With the server's `no-referrer`, browsers would send `Origin: null` with the form, which is refused.
-    # This policy gives the form its origin, and never the token.
+    # With the server's `no-referrer`, browsers would send `Origin: null` with the form, and the server would
+    # refuse it. This policy sends the origin, but never the token.
     document = f"""<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><meta name="viewport" content="width=device-width">

@@ -1,4 +1,4 @@
-"""`/tenant`, one's own, and `/admin/tenants`, all of them, for operators."""
+"""`/tenant`, the caller's own tenant, and `/admin/tenants`, all tenants, for operators."""
 
 from typing import Annotated
 
@@ -19,7 +19,7 @@ AgentId = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
 class TenantBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A field left out stays as it is."""
+    """An omitted field does not change."""
 
     name: TenantName | UnsetType = UNSET
     default_agent_id: AgentId | UnsetType | None = UNSET
@@ -58,7 +58,7 @@ class TenantsController(Controller):
     async def list_tenants(
         self, caller: InjectedCaller, tenants: InjectedTenants, page: PageNumber = 1, page_size: PageSize = 20
     ) -> Success[Page[TenantView]]:
-        """All tenants, newest first. ADMINs of the default tenant only, as all of these."""
+        """All tenants, newest first. ADMINs of the default tenant only, like the other routes here."""
         items, total = await tenants.list_page(caller, page=page, page_size=page_size)
         return success(Page(items=items, total=total, page=page, page_size=page_size))
 
@@ -66,7 +66,7 @@ class TenantsController(Controller):
     async def create_tenant(
         self, caller: InjectedCaller, tenants: InjectedTenants, data: JSONBody[NewTenantBody]
     ) -> Success[TenantView]:
-        """Make a tenant; its first ADMIN is added with POST /auth/users."""
+        """Create a tenant; add its first ADMIN with POST /auth/users."""
         new = TenantChange(
             name=data.name,
             default_agent_id=data.default_agent_id,

@@ -1,6 +1,6 @@
-"""/tools: which tools the caller has, running one by hand, forgetting cached answers.
+"""`/tools`: list tools, run one, clear cached results; compositions; and `/skills`.
 
-The caller is the approver of what it runs here: levels and denials hold, nothing is asked.
+Running a tool here asks no question, because the caller approves it. Levels and deny rules apply.
 """
 
 from collections.abc import Awaitable, Callable
@@ -44,7 +44,7 @@ InjectedOwnToolsOf = NamedDependency[SkipValidation[OwnToolsOf]]
 
 
 class ToolView(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool as people see it. `required_permission` is the level, 1 to 4."""
+    """A tool in the API. `required_permission` is the level, 1 to 4."""
 
     name: str
     description: str
@@ -59,7 +59,7 @@ class ExecuteTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class ToolAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the tool itself answered; `error` is its reason where it failed."""
+    """The result of the tool; `error` is the reason if it failed."""
 
     success: bool
     data: Any
@@ -84,7 +84,7 @@ class ToolController(Controller):
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[Page[ToolView]]:
-        """In the order they were registered; after them the caller's compositions."""
+        """In the order of registration, followed by the caller's compositions."""
         level = caller.permission_level
         own = await own_tools_of(caller)
         tools = [
@@ -107,9 +107,9 @@ class ToolController(Controller):
         own_tools_of: InjectedOwnToolsOf,
         name: TextId,
     ) -> Success[ToolView]:
-        """404 for a tool above the caller's level too."""
-        known = tool_executor.registry.lookup_for(name, caller.tenant_id)
-        entry = known or (await own_tools_of(caller)).lookup(name)
+        """404 also for a tool above the caller's level."""
+        registered = tool_executor.registry.lookup_for(name, caller.tenant_id)
+        entry = registered or (await own_tools_of(caller)).lookup(name)
         if entry is None or entry[0].required_permission > caller.permission_level:
             raise _not_found(name)
         return success(_tool_view(entry[0]))
@@ -125,7 +125,7 @@ class ToolController(Controller):
         name: TextId,
         data: JSONBody[ExecuteTool],
     ) -> Success[ToolAnswer]:
-        """`data` is the tool's own answer, a failure included. 400 for arguments that do not fit."""
+        """`data` is the tool's result, also if the tool failed. 400 for invalid arguments."""
         call = ToolCall(call_id=new_id(), name=name, arguments=msgspec.json.encode(data.arguments).decode())
         context = ToolContext(
             user_id=caller.user_id,
@@ -142,16 +142,16 @@ class ToolController(Controller):
         result = done.result
         return success(ToolAnswer(success=result.success, data=result.data, error=result.error))
 
-    @delete("/cache", status_code=200, summary="Forget cached answers")
+    @delete("/cache", status_code=200, summary="Clear cached results")
     async def clear_cache(
         self, caller: InjectedCaller, tool_executor: InjectedExecutor
     ) -> Success[ClearedCache]:
-        """The caller's own."""
+        """Only those of the caller."""
         return success(ClearedCache(cleared=tool_executor.clear_cache(caller.user_id)))
 
 
 def _check_was_run(done: Executed) -> None:
-    """Raises what the caller must know about a call that never reached its tool."""
+    """Raises a LuxxError for a call that did not reach its tool."""
     message = done.result.error or "the tool was not run"
     match done.status:
         case CallStatus.UNKNOWN:
@@ -202,7 +202,7 @@ class CompositionController(Controller):
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[Page[CompositionView]]:
-        """Yours, newest first, also those that do not work now."""
+        """Your compositions, newest first, also those that do not work at the moment."""
         items, total = await compositions.list_page(caller, page=page, page_size=page_size)
         return success(Page(items=items, total=total, page=page, page_size=page_size))
 
@@ -210,7 +210,7 @@ class CompositionController(Controller):
     async def create(
         self, caller: InjectedCaller, compositions: InjectedCompositions, data: JSONBody[Composition]
     ) -> Success[CompositionView]:
-        """A new composition, which is a tool of yours from then on."""
+        """Create a composition. It becomes one of your tools."""
         return success(await compositions.create(caller, data), "created")
 
     @get("/{composition_id:str}")
@@ -228,20 +228,20 @@ class CompositionController(Controller):
         composition_id: TextId,
         data: JSONBody[Composition],
     ) -> Success[CompositionView]:
-        """Put another in its place, whole; its counters go on."""
+        """Replace a composition completely; its counters continue."""
         return success(await compositions.replace(caller, composition_id, data), "saved")
 
     @delete("/{composition_id:str}", status_code=200)
     async def delete(
         self, caller: InjectedCaller, compositions: InjectedCompositions, composition_id: TextId
     ) -> Success[None]:
-        """Delete a composition; the tools that it is made of stay."""
+        """Delete a composition; the tools that it calls stay."""
         await compositions.delete(caller, composition_id)
         return success(None, "deleted")
 
 
 class SkillView(msgspec.Struct, frozen=True, kw_only=True):
-    """`allowed_tools` null: it leaves the tools of a run as they are. With a `problem` it cannot be used."""
+    """`allowed_tools` null: the skill does not limit the tools of a run. With a `problem` it is unusable."""
 
     name: str
     description: str | None = None
@@ -262,7 +262,7 @@ class SkillController(Controller):
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[Page[SkillView]]:
-        """By name within each directory, in the order of the directories; what is broken comes last."""
+        """By name within each directory, in the order of the directories; broken ones come last."""
         views = [_skill_view(skill) for skill in skill_registry.skills.values()]
         views += [SkillView(name=one.name, problem=one.problem) for one in skill_registry.broken]
         first = (page - 1) * page_size

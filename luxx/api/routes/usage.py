@@ -1,4 +1,4 @@
-"""`/usage` and what a conversation used: tokens and money, summed."""
+"""`/usage`: sums of tokens and cost, also per conversation, and the remaining limits."""
 
 from datetime import date
 from typing import Annotated
@@ -17,7 +17,7 @@ FirstDay = Annotated[date | None, QueryParameter(name="from", description="the f
 LastDay = Annotated[date | None, QueryParameter(name="to", description="the last day, in UTC")]
 
 ScopeParameter = Annotated[UsageScope, QueryParameter(name="scope")]
-"""Not named `scope` in Python: there that is the request's own."""
+"""The Python parameter is not named `scope`, because Litestar passes the ASGI scope under that name."""
 
 
 class UsageController(Controller):
@@ -37,7 +37,7 @@ class UsageController(Controller):
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[UsageReport]:
-        """What you used and what it cost; an ADMIN also what the tenant, an operator what all did."""
+        """Your usage and its cost; for an ADMIN also the tenant's, for an operator everybody's."""
         query = UsageQuery(
             group_by=group_by, scope=report_scope, first=first_day, last=last_day, subject_id=conversation_id,
             page=page, page_size=page_size,
@@ -46,7 +46,7 @@ class UsageController(Controller):
 
     @get("/usage/limits")
     async def limits(self, caller: InjectedCaller, usage: InjectedUsage) -> Success[UsageLimits]:
-        """What you may still spend: today, and in one run."""
+        """The rest of your limits: for today, and for one run."""
         return success(await usage.limits(caller))
 
     @get("/conversations/{conversation_id:str}/usage")
@@ -60,7 +60,7 @@ class UsageController(Controller):
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[UsageReport]:
-        """What a conversation used and cost."""
+        """The usage of a conversation and its cost."""
         await conversations.get(caller, conversation_id)
         query = UsageQuery(group_by=group_by, subject_id=conversation_id, page=page, page_size=page_size)
         return success(await usage.report(caller, query))

@@ -1,4 +1,4 @@
-"""`/auth/users`: what administrators do with users."""
+"""`/auth/users`: administration of users; and `/settings`, the caller's own defaults."""
 
 from typing import Annotated
 
@@ -24,12 +24,12 @@ TenantFilter = Annotated[
     int | None, QueryParameter(ge=1, le=2**31 - 1, description="only those of this tenant")
 ]
 UserSearchText = Annotated[
-    str, QueryParameter(max_length=100, description="a part of the name or the address")
+    str, QueryParameter(max_length=100, description="a part of the name or the email address")
 ]
 
 
 class NewUserBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`tenant_id` left out is your own tenant; only operators may name another."""
+    """`tenant_id`: default your own tenant; only operators may set another."""
 
     username: Username
     password: NewPassword
@@ -39,7 +39,7 @@ class NewUserBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class UserBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A field left out stays as it is; `role` follows the level. Null removes the address."""
+    """An omitted field does not change; `role` follows the level. Null removes the email address."""
 
     permission_level: CommandPermission | UnsetType = UNSET
     is_active: bool | UnsetType = UNSET
@@ -65,7 +65,7 @@ class UserController(Controller):
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[Page[UserView]]:
-        """Users you administer, newest first: for operators everybody. ADMIN only, as all of these."""
+        """The users you administer, newest first; operators see all. ADMIN only, like the other routes."""
         user_filter = UserFilter(tenant_id=tenant_id, q=q)
         items, total = await administration.list_users(caller, user_filter, page=page, page_size=page_size)
         return success(Page(items=items, total=total, page=page, page_size=page_size))
@@ -99,8 +99,8 @@ class UserController(Controller):
         user_id: FromPath[int],
         data: JSONBody[UserBody],
     ) -> Success[UserView]:
-        """Set level or address, switch a user off or on, move them (operators). What they run ends when they
-        are switched off or moved."""
+        """Change the level or email address of a user, disable or enable the user, or (operators) change the
+        tenant. The user's runs end when you disable the user or change the tenant."""
         change = UserChange(
             permission_level=data.permission_level,
             is_active=data.is_active,
@@ -117,7 +117,7 @@ class UserController(Controller):
         user_id: FromPath[int],
         data: JSONBody[NewPasswordBody],
     ) -> Success[UserView]:
-        """Give a user a password that they must change first of all; their sign-ins end."""
+        """Set a password that the user must change before anything else; the user's sign-ins end."""
         user = await administration.reset_password(caller, user_id, data.new_password)
         return success(user, "password reset; all sign-ins of this user have ended")
 
@@ -125,7 +125,7 @@ class UserController(Controller):
     async def remove(
         self, caller: InjectedCaller, administration: InjectedAdministration, user_id: FromPath[int]
     ) -> Success[None]:
-        """Delete a user with all that is theirs, files included. Shared providers go to another ADMIN."""
+        """Delete a user with all data and files. Another ADMIN gets the user's shared providers."""
         await administration.delete_user(caller, user_id)
         return success(None, "deleted")
 
@@ -134,7 +134,7 @@ MAX_INT = 2**31 - 1
 
 
 class SettingsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A field left out stays as it is; null clears it."""
+    """An omitted field does not change; null clears it."""
 
     default_provider_id: Annotated[int, Meta(ge=1, le=MAX_INT)] | UnsetType | None = UNSET
     temperature: Annotated[float, Meta(ge=0, le=2)] | UnsetType | None = UNSET
@@ -151,7 +151,7 @@ class SettingsController(Controller):
     async def read(
         self, user_settings: NamedDependency[SettingsService], caller: NamedDependency[Caller]
     ) -> Success[SettingsView]:
-        """The own defaults."""
+        """Your defaults."""
         return success(await user_settings.get(caller))
 
     @put()
@@ -161,7 +161,7 @@ class SettingsController(Controller):
         caller: NamedDependency[Caller],
         data: JSONBody[SettingsBody],
     ) -> Success[SettingsView]:
-        """Change the own defaults."""
+        """Change your defaults."""
         change = SettingsChange(
             default_provider_id=data.default_provider_id,
             temperature=data.temperature,

@@ -1,4 +1,4 @@
-"""`POST /auth/ticket` and `WS /ws?token=`: how a socket is opened. What is said on it is in `sockets.py`."""
+"""`POST /auth/ticket` and `WS /ws?token=`: open a WebSocket. `http/sockets.py` handles its messages."""
 
 import inspect
 from typing import Any, get_args
@@ -20,7 +20,7 @@ from luxx.errors import LuxxError, TooMany
 from luxx.wire.socket import ClientMessage, ServerMessage
 
 REASON_BYTES = 123
-"""What a close frame has room for."""
+"""The most bytes that a close frame can contain."""
 
 DATABASE_UNAVAILABLE = CloseReason(
     CLOSE_TRY_AGAIN_LATER, "the database does not answer; try again in a moment"
@@ -38,7 +38,7 @@ class SocketController(Controller):
         """Get a ticket that opens one socket, `WS /ws?token=<ticket>`, within 30 seconds."""
         return success(await tickets.issue(caller))
 
-    # Public, because a browser sends no header with it: the ticket says who it is.
+    # Public, because browsers cannot send an Authorization header here; the ticket identifies the caller.
     @websocket("/ws", opt={PUBLIC: True})
     async def socket(
         self,
@@ -47,7 +47,7 @@ class SocketController(Controller):
         tickets: NamedDependency[TicketService],
         sockets: NamedDependency[Sockets],
     ) -> None:
-        """Whoever may not come in is told so by a close code: browsers show no status of a handshake."""
+        """Refuses with a close code after the handshake: browsers do not expose a handshake's status."""
         caller_or_close = await _authenticate(socket, accounts, tickets)
         await socket.accept()
         if isinstance(caller_or_close, Caller):
@@ -79,13 +79,13 @@ def _close_reason(code: int, error: LuxxError) -> CloseReason:
 
 
 def message_table() -> str:
-    """What is said on a socket, from the messages' own docstrings."""
+    """A table of the messages on a socket, from their docstrings."""
     rows = [
         f"| {sender} | `{kind.__struct_config__.tag}` | {_first_line(kind)} | {_fields(kind)} |"
         for sender, kinds in (("client", get_args(ClientMessage)), ("server", get_args(ServerMessage)))
         for kind in kinds
     ]
-    return "\n".join(["| who says it | `type` | what | fields |", "| --- | --- | --- | --- |", *rows])
+    return "\n".join(["| sender | `type` | what | fields |", "| --- | --- | --- | --- |", *rows])
 
 
 def _first_line(kind: type[msgspec.Struct]) -> str:

@@ -1,4 +1,4 @@
-"""The commands that keep: `luxx backup|restore|export|import`. What they do is in `keeping/`."""
+"""The commands `luxx backup|restore|export|import`. `luxx/domain/backup/` does the work."""
 
 import argparse
 import sys
@@ -23,25 +23,31 @@ AddCommand = Callable[[str, RunCommand, str], argparse.ArgumentParser]
 LoadConfig = Callable[[argparse.Namespace], Config]
 
 MAX_NOTES = 20
-"""Notes that are printed; a backup may have left out thousands of files."""
+"""The most notes that are printed. A backup may leave out thousands of files, with one note each."""
 
 
 def add_backup_commands(command: AddCommand, load: LoadConfig) -> None:
-    """Adds them by `command`; `load` gives the configuration of one."""
-    backup = command("backup", lambda options: _backup(options, load), "back up everything, while it serves")
+    """Adds the parsers with `command`; `load` reads the configuration of a command."""
+    backup = command(
+        "backup", lambda options: _backup(options, load), "back up all data while the server runs"
+    )
     backup.add_argument("file", type=Path, help="a new file; it holds the keys, so keep it safe")
-    restore_parser = command("restore", lambda options: _restore(options, load), "bring a backup back")
+    restore_parser = command("restore", lambda options: _restore(options, load), "restore a backup")
     restore_parser.add_argument("file", type=Path)
-    restore_parser.add_argument("--replace", action="store_true", help="delete what is there")
+    restore_parser.add_argument("--replace", action="store_true", help="delete the existing data first")
     restore_parser.add_argument("--yes", action="store_true", help="do not ask")
     export_parser = command(
-        "export", lambda options: _export(options, load), "one user's whole data into a file"
+        "export", lambda options: _export(options, load), "export all data of one user to a file"
     )
     export_parser.add_argument("username")
     export_parser.add_argument("file", type=Path, help="a new file")
-    import_parser = command("import", lambda options: _import(options, load), "bring a user's file in")
+    import_parser = command(
+        "import", lambda options: _import(options, load), "import a file made by `luxx export`"
+    )
     import_parser.add_argument("file", type=Path)
-    import_parser.add_argument("--as", dest="username", help="to this user (default: the name in the file)")
+    import_parser.add_argument(
+        "--as", dest="username", help="import for this user (default: the name in the file)"
+    )
 
 
 def _backup(options: argparse.Namespace, load: LoadConfig) -> int:
@@ -53,7 +59,7 @@ def _backup(options: argparse.Namespace, load: LoadConfig) -> int:
     rows = sum(part.rows for part in manifest.tables)
     files = sum(part.files for part in manifest.workspaces)
     size = options.file.stat().st_size / 2**20
-    print(f"{options.file}: {rows} rows at step {manifest.step}, {files} files, {size:.1f} MiB")
+    print(f"{options.file}: {rows} rows at revision {manifest.step}, {files} files, {size:.1f} MiB")
     _notes(manifest.left_out)
     return 0
 
@@ -104,7 +110,7 @@ def _import(options: argparse.Namespace, load: LoadConfig) -> int:
         f"{result.username} has {report.conversations} conversations with {report.messages} messages, "
         f"{result.projects} projects and {result.files} files more"
     )
-    lost = [f"{each.conversation}: {each.count} {each.what} could not be kept" for each in report.lost]
+    lost = [f"{each.conversation}: {each.count} {each.what} could not be imported" for each in report.lost]
     skipped = [f"{each.title or 'a conversation'} was left out: {each.reason}" for each in report.skipped]
     _notes([*result.notes, *skipped, *lost])
     return 0
@@ -112,19 +118,19 @@ def _import(options: argparse.Namespace, load: LoadConfig) -> int:
 
 def _confirm(what: str, confirmation: str) -> None:
     if not sys.stdin.isatty():
-        raise LuxxError("this cannot be undone; add --yes to do it without being asked")
-    print(f"{what} There is no way back.")
-    if input(f"Write '{confirmation}' to go on: ") != confirmation:
+        raise LuxxError("this cannot be undone; add --yes to do it without a question")
+    print(f"{what} This cannot be undone.")
+    if input(f"Type '{confirmation}' to continue: ") != confirmation:
         raise LuxxError("nothing was changed")
 
 
 def _with_plain_errors(work: Callable[[], T]) -> T:
-    """What a database or a disk says of it, as a sentence."""
+    """Runs `work`. Raises LuxxError with one sentence for an error of the database or the file system."""
     try:
         return work()
     except SQLAlchemyError as error:
         message = " ".join(redact(str(getattr(error, "orig", None) or error)).split())
-        raise LuxxError(f"the database said: {message[:500]}") from error
+        raise LuxxError(f"database error: {message[:500]}") from error
     except OSError as error:
         raise LuxxError(f"{error.filename or 'a file'}: {error.strerror or error}") from error
 

@@ -1,4 +1,4 @@
-"""The command line: parses `luxx serve|worker|migrate|user|model|doctor|chat` and calls what does it."""
+"""The command line: parses the options of `luxx` and runs the command."""
 
 import argparse
 import asyncio
@@ -21,6 +21,7 @@ from luxx.app.cli.backup_commands import add_backup_commands
 from luxx.app.cli.chat.client import add_chat_options, chat
 from luxx.app.cli.doctor.checks import examine
 from luxx.app.container import Services
+from luxx.app.core_services import CoreServices
 from luxx.app.server.serve import DRAIN_SECONDS, run_worker, serve
 from luxx.domain.accounts.rights import UserChange
 from luxx.domain.accounts.users import UserView
@@ -39,13 +40,12 @@ from luxx.wire.tool import CommandPermission
 
 T = TypeVar("T")
 
-DEFAULT_FILE = Path("config.yaml")
 RELOAD_VARIABLE = "LUXX_RELOAD_ARGUMENTS"
-"""How the reloading parent hands its arguments to the process that serves."""
+"""With `serve --reload` the parent process passes its arguments to the serving process in this variable."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs one command; 0 where it did what was asked. Errors are one sentence on stderr."""
+    """Runs one command and returns its exit code. Prints an error as one sentence on stderr."""
     options = _parser().parse_args(argv)
     try:
         return options.run(options)
@@ -66,19 +66,19 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--reload", action="store_true", help="start again when the code changes")
     worker = _command(commands, "worker", _worker, "drive runs for the servers of a PostgreSQL database")
     worker.add_argument("--health-port", type=_port, help="answer /health, /ready and /metrics on 127.0.0.1")
-    migrate = _command(commands, "migrate", _migrate, "bring the database to this version")
+    migrate = _command(commands, "migrate", _migrate, "migrate the database to this version")
     migrate.add_argument(
         "--forget-sealed-keys",
         action="store_true",
-        help="after app.secret_key was lost: delete the provider keys that it sealed",
+        help="after app.secret_key was lost: delete the provider keys encrypted with it",
     )
-    _command(commands, "doctor", _doctor, "check everything and say how to mend it")
+    _command(commands, "doctor", _doctor, "check the installation and say how to fix problems")
     _command(commands, "packages", _packages, "install tools.packages for the Python of python_execute")
     _user_commands(_command(commands, "user", None, "add, list, change and delete users"))
     _model_commands(_command(commands, "model", None, "the embedded model's files"))
     add_backup_commands(lambda name, run, help_text: _command(commands, name, run, help_text), load)
     chat_parser = _command(
-        commands, "chat", lambda options: asyncio.run(chat(options)), "talk in the terminal"
+        commands, "chat", lambda options: asyncio.run(chat(options)), "chat in the terminal"
     )
     add_chat_options(chat_parser)
     return parser
@@ -88,8 +88,10 @@ def _command(
     commands: Any, name: str, run: Callable[[argparse.Namespace], int] | None, help_text: str
 ) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=help_text, description=help_text)
-    parser.add_argument("--config", type=Path, help="the configuration file (default: config.yaml, if there)")
-    parser.add_argument("--data-dir", help="where the server keeps its state (default: ./data)")
+    parser.add_argument(
+        "--config", type=Path, help="the configuration file (default: config.yaml if it exists)"
+    )
+    parser.add_argument("--data-dir", help="the data directory (default: ./data)")
     if run is not None:
         parser.set_defaults(run=run)
     return parser
@@ -101,30 +103,30 @@ def _user_commands(parser: argparse.ArgumentParser) -> None:
     add.add_argument("username")
     add.add_argument("--level", type=int, choices=[1, 2, 3, 4], default=1)
     add.add_argument("--email")
-    add.add_argument("--tenant", help="the name of a tenant that is there (default: the default one)")
+    add.add_argument("--tenant", help="the name of an existing tenant (default: the default tenant)")
     passwd = _command(commands, "passwd", _user_passwd, "set a user's password; asks for it")
     passwd.add_argument("username")
     level = _command(commands, "level", _user_level, "set a user's permission level")
     level.add_argument("username")
     level.add_argument("level", type=int, choices=[1, 2, 3, 4])
     for name, run, help_text in (
-        ("disable", _user_disable, "switch a user off: sign-ins and runs end"),
-        ("enable", _user_enable, "switch a user on again"),
-        ("delete", _user_delete, "delete a user with all that is theirs, files included"),
+        ("disable", _user_disable, "disable a user; end the user's sign-ins and runs"),
+        ("enable", _user_enable, "enable a disabled user"),
+        ("delete", _user_delete, "delete a user with all data and files"),
     ):
         command = _command(commands, name, run, help_text)
         command.add_argument("username")
         if name == "delete":
             command.add_argument("--yes", action="store_true", help="do not ask")
     listing = _command(commands, "list", _user_list, "list the users")
-    listing.add_argument("--tenant", help="only those of the tenant of this name")
+    listing.add_argument("--tenant", help="list only the users of this tenant")
 
 
 def _model_commands(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(required=True, metavar="what")
-    fetch = _command(commands, "pull", _model_pull, "fetch a model's file")
+    fetch = _command(commands, "pull", _model_pull, "download a model file")
     fetch.add_argument("name")
-    _command(commands, "list", _model_list, "list models and which are here")
+    _command(commands, "list", _model_list, "list models and whether they are downloaded")
 
 
 def _port(text: str) -> int:
@@ -135,15 +137,14 @@ def _port(text: str) -> int:
 
 
 def load(options: argparse.Namespace) -> Config:
-    """The configuration of a command: its options over the environment over the file over defaults."""
-    file = options.config or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
-    given = {
+    """The configuration of a command. Options override the environment, which overrides the file."""
+    values = {
         "app.host": getattr(options, "host", None),
         "app.port": getattr(options, "port", None),
         "data_dir": options.data_dir,
     }
-    overrides = {key: value for key, value in given.items() if value is not None}
-    config = load_config(file, os.environ, overrides)
+    overrides = {key: value for key, value in values.items() if value is not None}
+    config = load_config(options.config, os.environ, overrides)
     configure_logging("DEBUG" if config.app.debug else config.logging.level)
     return config
 
@@ -161,11 +162,11 @@ def _worker(options: argparse.Namespace) -> int:
 
 
 def _serve_reloading(options: argparse.Namespace, config: Config) -> int:
-    given = {
+    arguments = {
         key: str(value) for key, value in vars(options).items() if key in ("config", "data_dir") and value
     }
-    os.environ[RELOAD_VARIABLE] = msgspec.json.encode(given).decode()
-    print(f"Luxx is going to listen on http://{config.app.host}:{config.app.port}", flush=True)
+    os.environ[RELOAD_VARIABLE] = msgspec.json.encode(arguments).decode()
+    print(f"Luxx will listen on http://{config.app.host}:{config.app.port}", flush=True)
     uvicorn.run(
         "luxx.app.cli.commands:reloaded_app",
         factory=True,
@@ -181,7 +182,7 @@ def _serve_reloading(options: argparse.Namespace, config: Config) -> int:
 
 
 def reloaded_app() -> Litestar:
-    """The application for a process that `serve --reload` starts anew at each change."""
+    """The application of a process that `serve --reload` restarts after each code change."""
     arguments: dict[str, str] = msgspec.json.decode(os.environ.get(RELOAD_VARIABLE, "{}"))
     config_file = arguments.get("config")
     options = argparse.Namespace(
@@ -196,7 +197,7 @@ def reloaded_app() -> Litestar:
 def _migrate(options: argparse.Namespace) -> int:
     config = load(options)
     engine = open_engine(resolve_url(config.database.url, Path(config.data_dir)))
-    print(f"the database is at step {upgrade_database(engine)}")
+    print(f"the database is at revision {upgrade_database(engine)}")
     if options.forget_sealed_keys:
         _forget_sealed_keys(config, engine)
     engine.dispose()
@@ -213,7 +214,7 @@ def _forget_sealed_keys(config: Config, engine: Engine) -> None:
         count = store.write_now(lambda session: delete_unreadable_keys(session, vault))
     finally:
         store.close()
-    print(f"deleted {count} provider keys; enter them anew")
+    print(f"deleted {count} provider keys; enter them again")
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -228,7 +229,7 @@ def _packages(options: argparse.Namespace) -> int:
     sandbox = Sandbox(config.tools, Path(config.data_dir), Path(config.workspace.root))
     asyncio.run(sandbox.open())
     if sandbox.interpreter is None:
-        raise Unavailable("no Python runs in the sandbox; `luxx doctor` says why")
+        raise Unavailable("Python does not start in the sandbox; run `luxx doctor` for the reason")
     install(config.tools.packages, sandbox.interpreter.program, sandbox.packages)
     print(f"python_execute has {', '.join(sorted(config.tools.packages)) or 'no packages'}")
     return 0
@@ -252,7 +253,7 @@ def _user_passwd(options: argparse.Namespace) -> int:
     user = _with_services(
         options, lambda services: services.operator.set_password(options.username, password)
     )
-    print(f"{user.username} has a new password; all sign-ins of theirs have ended")
+    print(f"{user.username} has a new password; all sign-ins of this user have ended")
     return 0
 
 
@@ -277,9 +278,9 @@ def _user_change(options: argparse.Namespace, change: UserChange) -> int:
 def _user_delete(options: argparse.Namespace) -> int:
     if not options.yes:
         if not sys.stdin.isatty():
-            raise LuxxError("this cannot be undone; add --yes to do it without being asked")
-        print(f"This deletes {options.username} with all conversations and files. There is no way back.")
-        if input("Write the name again to go on: ") != options.username:
+            raise LuxxError("this cannot be undone; add --yes to do it without a question")
+        print(f"This deletes {options.username} with all conversations and files. This cannot be undone.")
+        if input("Type the username to continue: ") != options.username:
             raise LuxxError("nothing was deleted")
     user = _with_services(options, lambda services: services.operator.delete_user(options.username))
     print(f"deleted {user.username}")
@@ -287,7 +288,7 @@ def _user_delete(options: argparse.Namespace) -> int:
 
 
 def _user_list(options: argparse.Namespace) -> int:
-    async def read(services: Services) -> tuple[list[UserView], dict[int, str]]:
+    async def read(services: CoreServices) -> tuple[list[UserView], dict[int, str]]:
         return await services.operator.all_users(
             tenant=options.tenant
         ), await services.operator.tenant_names()
@@ -303,14 +304,14 @@ def _state(user: UserView) -> str:
     return "active" if user.is_active else "disabled"
 
 
-def _with_services(options: argparse.Namespace, run_worker: Callable[[Services], Awaitable[T]]) -> T:
-    """Work on the accounts of a house that is not opened: nothing else of it runs."""
-    services = Services(load(options))
+def _with_services(options: argparse.Namespace, work: Callable[[CoreServices], Awaitable[T]]) -> T:
+    """Runs `work` on a migrated database, without opening a server."""
+    services = CoreServices(load(options))
 
     async def run() -> T:
         await asyncio.to_thread(upgrade_database, services.engine)
         await services.operator.ensure_first_user(os.environ.get("LUXX_ADMIN_PASSWORD"))
-        return await run_worker(services)
+        return await work(services)
 
     try:
         return asyncio.run(run())

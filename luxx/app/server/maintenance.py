@@ -1,4 +1,4 @@
-"""What a server does for its database from time to time, as long as it lives. No decision is made here."""
+"""Periodic jobs of a server: delete old audit entries, old run logs and the remains of imports."""
 
 import asyncio
 import time
@@ -14,16 +14,16 @@ from luxx.infra.store.engine import Store
 from luxx.runs.log.retention import delete_old_logs
 
 PRUNE_SECONDS = 3600.0
-"""How often the audit log and the logs of runs are cut to what is kept; also done at the start."""
+"""The interval between deletions of old audit entries and run logs. The first one runs at the start."""
 
 SWEEP_SECONDS = 3600.0
-"""How often what killed servers left of imports is deleted, where servers share a database."""
+"""The interval between deletions of data that killed servers left of imports. PostgreSQL only."""
 
 logger = structlog.get_logger()
 
 
 async def maintain_audit_log(store: Store, refusals: Refusals, *, days: int) -> None:
-    """Writes the counts of refusals and cuts the audit log."""
+    """Writes the counts of refusals and deletes old audit entries."""
     next_prune = 0.0
     while True:
         try:
@@ -33,7 +33,7 @@ async def maintain_audit_log(store: Store, refusals: Refusals, *, days: int) -> 
                     await delete_old_entries(store, now, days=days)
             await refusals.flush_if_due()
         except SQLAlchemyError as error:
-            logger.warning("audit_not_pruned", error=str(error))
+            logger.warning("audit_prune_failed", error=str(error))
         await asyncio.sleep(WINDOW_SECONDS / 2)
 
 
@@ -44,17 +44,17 @@ async def delete_old_run_logs(store: Store, *, days: int) -> None:
             if (now := await store.read(deletion_time)) is not None:
                 deleted = await delete_old_logs(store, now, days=days)
                 if deleted:
-                    logger.info("logs_deleted", runs=deleted)
+                    logger.info("run_logs_deleted", runs=deleted)
         except SQLAlchemyError as error:
-            logger.warning("logs_not_deleted", error=str(error))
+            logger.warning("run_log_cleanup_failed", error=str(error))
         await asyncio.sleep(PRUNE_SECONDS)
 
 
 async def sweep_transfers(transfer: TransferService) -> None:
-    """Deletes what is left of imports."""
+    """Deletes the remains of imports."""
     while True:
         await asyncio.sleep(SWEEP_SECONDS)
         try:
             await transfer.sweep()
         except SQLAlchemyError as error:
-            logger.warning("transfers_not_swept", error=str(error))
+            logger.warning("transfer_cleanup_failed", error=str(error))

@@ -1,6 +1,6 @@
-"""Processes that run until a signal ends them: `luxx serve`, which answers clients, and `luxx worker`.
+"""The processes `luxx serve` and `luxx worker`, which run until a signal ends them.
 
-The first SIGTERM or SIGINT stops with grace, the second at once.
+The first SIGTERM or SIGINT lets runs end within `runs.grace_seconds`; the second stops at once.
 """
 
 import asyncio
@@ -26,28 +26,28 @@ from luxx.infra.config.schema import Config, ServerConfig
 from luxx.runs.engine.processes import ProcessKind
 
 DRAIN_SECONDS = 3
-"""How long a stop waits for open requests before it cuts them; clients attach again where they were."""
+"""How long a stop waits for open requests before it aborts them. Clients can resume their streams."""
 
 FORCED_EXIT_SECONDS = 1.0
-"""What a second signal leaves for handing runs over."""
+"""After the second signal, the time left to release runs to other processes."""
 
 TRIM_MIN_CONNECTIONS = 50
-"""When nine in ten of so many, or of more, are closed, the memory that they took is given back."""
+"""Once nine in ten of at least this many connections are closed, free memory returns to the system."""
 
 TRIM_INTERVAL_SECONDS = 20.0
-"""At most so often."""
+"""The least time between two trims."""
 
 LOOPBACK = "127.0.0.1"
 
 
 class _MaintainedServer(uvicorn.Server):
-    """Ends connections that are late, and returns memory once many are gone."""
+    """Ends connections past their deadline, and trims memory after many connections closed."""
 
     _peak = 0
     _trimmed_at = 0.0
 
     async def on_tick(self, counter: int) -> bool:
-        # uvicorn comes by every tenth of a second.
+        # uvicorn calls this every tenth of a second.
         if counter % 10 == 0:
             now = asyncio.get_running_loop().time()
             check_deadlines(self.server_state.connections, now)
@@ -56,7 +56,7 @@ class _MaintainedServer(uvicorn.Server):
 
     def _trim_memory(self, connections: int, now: float) -> None:
         self._peak = max(self._peak, connections)
-        # Not while many stay: it holds the event loop up for tens of milliseconds.
+        # Not while many are open: a trim blocks the event loop for tens of milliseconds.
         is_over = self._peak >= TRIM_MIN_CONNECTIONS and connections <= self._peak // 10
         if is_over and now - self._trimmed_at >= TRIM_INTERVAL_SECONDS:
             trim_memory()
@@ -64,7 +64,7 @@ class _MaintainedServer(uvicorn.Server):
 
 
 class ApiServer(_MaintainedServer):
-    """Opens and closes the house around serving, and says where it listens once it does."""
+    """Opens the services before it listens and closes them afterwards; prints its URL once it listens."""
 
     def __init__(self, services: Services, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -72,7 +72,7 @@ class ApiServer(_MaintainedServer):
         self._drain_task: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: Any = None) -> None:
-        # Not by ASGI's lifespan: what refuses the start is one sentence, not a traceback.
+        # Not in ASGI's lifespan: uvicorn would print a traceback where the start is refused.
         self._loop = asyncio.get_running_loop()
         await self._services.open()
         await super().startup(sockets)
@@ -86,7 +86,7 @@ class ApiServer(_MaintainedServer):
                 print(f"Set the administrator's password: {where}?token={token}", flush=True)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """While runs are given their time it goes on listening, and says that it is not ready."""
+        """Starts the stop. The server keeps listening while runs drain, and reports that it is not ready."""
         if not self.started:
             super().handle_exit(sig, frame)
             return
@@ -114,10 +114,10 @@ class ApiServer(_MaintainedServer):
 
 
 def setup_address(host: str, port: int, allowed_hosts: Sequence[str]) -> str:
-    """Where a browser on this machine opens the page that sets the first password."""
+    """The URL, for a browser on this machine, of the page that sets the first password."""
     name = {"0.0.0.0": LOOPBACK, "": LOOPBACK, "::": "::1"}.get(host, host)
     if allowed_hosts and not {"*", name}.intersection(allowed_hosts):
-        # A request under another name than those would be refused.
+        # The server refuses requests with another host name.
         name, _, listed_port = allowed_hosts[0].removeprefix("*.").partition(":")
         port = int(listed_port) if listed_port.isdecimal() else port
     url_host = f"[{name}]" if ":" in name else name
@@ -125,7 +125,7 @@ def setup_address(host: str, port: int, allowed_hosts: Sequence[str]) -> str:
 
 
 class _ProbeServer(_MaintainedServer):
-    """Answers beside a worker, which takes the signals itself."""
+    """Serves the probes of a worker. The worker handles the signals."""
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -133,11 +133,11 @@ class _ProbeServer(_MaintainedServer):
 
 
 def serve(config: Config) -> bool:
-    """Serves clients until a signal; False where it could not start. Raises ConfigError with what to do."""
+    """Serves clients until a signal. Returns False if it could not start. Raises ConfigError."""
     disable_gc()
     services = Services(config)
     settings = _uvicorn_config(create_app(services), config.app.host, config.app.port, config.server)
-    # Before anything is opened: a port that is taken must not cost a run its place.
+    # Before the services open: a process that fails to listen must not claim runs first.
     listen_socket = listen(config.app.host, config.app.port, settings.backlog)
     server = ApiServer(services, settings)
     with listen_socket:
@@ -146,11 +146,11 @@ def serve(config: Config) -> bool:
 
 
 def run_worker(config: Config, health_port: int | None) -> None:
-    """Drives runs until a signal. Raises ConfigError with what to do."""
+    """Drives runs until a signal. Raises ConfigError, also with a SQLite database."""
     if config.database.type == "sqlite":
         raise ConfigError(
-            "a worker shares a PostgreSQL database with the servers it works for; with SQLite the one server "
-            "does the work itself: run `luxx serve`, or set database.url to postgresql://…"
+            "`luxx worker` needs a PostgreSQL database that it shares with the servers; with SQLite the "
+            "server drives all runs itself: run `luxx serve`, or set database.url to postgresql://…"
         )
     disable_gc()
     services = Services(config, kind=ProcessKind.WORKER)
@@ -181,7 +181,7 @@ async def _run_worker(
     if probes is not None and listen_socket is not None:
         probe_task = asyncio.create_task(probes.serve(sockets=[listen_socket]))
         print(f"health on http://{LOOPBACK}:{listen_socket.getsockname()[1]}", flush=True)
-    print(f"Luxx works as process {services.process}", flush=True)
+    print(f"Luxx worker runs as process {services.process}", flush=True)
     await stop_event.wait()
     services.stop_admitting()
     await services.drain()
@@ -192,7 +192,7 @@ async def _run_worker(
 
 
 def listen(host: str, port: int, backlog: int = 2048) -> socket.socket:
-    """A socket that is bound. Raises ConfigError with what to do."""
+    """A listening socket. Raises ConfigError if the address is not available."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=backlog)
@@ -203,7 +203,7 @@ def listen(host: str, port: int, backlog: int = 2048) -> socket.socket:
 
 
 def force_exit_soon() -> None:
-    """Ends the process as a kill would, if it has not ended by then: whoever finds its runs goes on."""
+    """Exits after FORCED_EXIT_SECONDS without cleaning up. Other processes then recover the runs."""
     timer = threading.Timer(FORCED_EXIT_SECONDS, os._exit, (1,))
     timer.daemon = True
     timer.start()
@@ -221,7 +221,7 @@ def _uvicorn_config(app: Litestar, host: str, port: int, config: ServerConfig) -
         log_config=None,
         access_log=False,
         lifespan="off",
-        # Who the peer is behind a proxy is judged in `api/guards.py`, by server.trusted_proxies.
+        # `api/http/guards.py` finds the peer behind a proxy, with server.trusted_proxies.
         proxy_headers=False,
         timeout_graceful_shutdown=DRAIN_SECONDS,
         server_header=False,

@@ -1,5 +1,4 @@
-"""A process that starts soon and stays small: what is loaded for nothing, and when garbage is looked for and
-memory given back."""
+"""Fast start and small memory: hides optional packages, controls garbage collection, trims memory."""
 
 import ctypes
 import gc
@@ -8,21 +7,21 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 RICH_PACKAGES = ("rich", "pygments")
-"""structlog and httpx load these for tracebacks and a command of their own, where they find them: 3.5 MB of
-every server's memory, for nothing. Both go without where an import fails, which is their documented way."""
+"""structlog and httpx import these, if installed, for tracebacks and a command that a server does not use:
+3.5 MB. Both document that the packages are optional."""
 
 PYDANTIC_PACKAGES = ("pydantic",)
-"""Litestar loads its plugin for it, and so all of it, where it finds it. Here structs come and go."""
+"""Litestar imports pydantic for its plugin if it is installed. Luxx uses msgspec structs instead."""
 
 GC_THRESHOLDS = (10_000, 20, 50)
-"""Objects made before the collector looks: the language's own 700 would be met every few tokens."""
+"""Thresholds of `gc`. A server exceeds the default of 700 new objects every few tokens."""
 
 
 @contextmanager
 def hidden_modules(*names: str) -> Generator[None]:
-    """Within it these modules are not there for whoever has not loaded them; tools of others may, later."""
+    """Within the context, imports of these modules fail unless they are loaded already."""
     hidden = [name for name in names if name not in sys.modules]
-    # An import of a name that is None here fails as if it were not installed.
+    # The import of a name that is None in `sys.modules` fails as if it were not installed.
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
     try:
         yield
@@ -32,25 +31,25 @@ def hidden_modules(*names: str) -> Generator[None]:
 
 
 def disable_gc() -> None:
-    """Until `go_on` or `settle`: nothing that a start makes dies then, and looking takes a third of it."""
+    """Until `freeze_gc` or `tune_gc`. A start makes no garbage, but collections take a third of its time."""
     gc.disable()
 
 
 def freeze_gc() -> None:
-    """What is there by now stays, and is never looked through again."""
+    """Excludes all existing objects from collection, and enables collection."""
     gc.freeze()
     gc.enable()
 
 
 def tune_gc() -> None:
-    """A server has all that it lives with; what comes now dies young."""
+    """For a server that is open: freezes the long-lived objects and sets GC_THRESHOLDS for the rest."""
     gc.collect()
     gc.set_threshold(*GC_THRESHOLDS)
     freeze_gc()
 
 
 def trim_memory() -> None:
-    """Returns free memory to the system, after a load is gone; takes some tens of milliseconds."""
+    """Returns free memory to the system. Blocks for tens of milliseconds."""
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:  # Only glibc has it.

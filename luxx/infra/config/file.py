@@ -1,8 +1,7 @@
-"""How the configuration is found, merged and checked: command line over environment over file over defaults.
+"""Reads, merges and checks the configuration: command line over environment over file over defaults.
 
-Whatever cannot be right stops the start with a ConfigError that names the place, the key and the
-way out. Values are read towards the type their key has, so a secret of digits stays text. What the
-keys mean stands in `config.py` and in the shipped `config.yaml`.
+A wrong value raises ConfigError with its location, its key and a fix. The type of a key decides how its
+value is read, so a secret of digits stays text. `schema.py` and the shipped `config.yaml` describe the keys.
 """
 
 import difflib
@@ -32,10 +31,10 @@ OTHER_VARIABLES = frozenset(
         "LUXX_WIRE_FIXTURES",
     }
 )
-"""Variables with our prefix that are not configuration keys."""
+"""Variables with the prefix `LUXX_` that are not configuration keys."""
 
 MAX_ENVIRONMENT_CHARS = 32 * 1024
-"""Characters of what one MCP server is given: it has to fit a pipe."""
+"""The most characters in the environment of one MCP server, which must fit into a pipe's buffer."""
 
 VARIABLE = re.compile(r"\$\$\{|\$\{([^}]*)\}|\$\{")
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -48,8 +47,8 @@ Values = dict[str, Any]
 def load_config(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, Any]) -> Config:
     """The checked configuration. Raises ConfigError with file, line and key.
 
-    `path` None reads `config.yaml` if there is one. `overrides` has dotted keys (`app.port`, `data_dir`);
-    None there means not given.
+    `path` None reads `config.yaml` if it exists. `overrides` has dotted keys (`app.port`, `data_dir`); values
+    of None have no effect.
     """
     locations: dict[str, str] = {}
     merged: dict[str, Any] = {}
@@ -116,15 +115,15 @@ def _read_environment(environ: Mapping[str, str], locations: dict[str, str]) -> 
 
 def _read_overrides(overrides: Mapping[str, Any], locations: dict[str, str]) -> Values:
     layer: Values = {}
-    for dotted, given in overrides.items():
-        if given is None:
+    for dotted, override in overrides.items():
+        if override is None:
             continue
         section, _, key = dotted.rpartition(".")
         fields = _fields(_unwrap_annotated(_fields(Config)[section])) if section else _fields(Config)
         location = f"--{key.replace('_', '-')}"
-        text = str(given) if isinstance(given, int | float | str | Path) else None
-        if isinstance(given, bool) or text is None:
-            value = _converted(given, fields[key], dotted, location)
+        text = str(override) if isinstance(override, int | float | str | Path) else None
+        if isinstance(override, bool) or text is None:
+            value = _converted(override, fields[key], dotted, location)
             locations[dotted] = location
         else:
             value = _value_of_text(text, fields[key], dotted, location, locations)
@@ -136,7 +135,7 @@ def _read_overrides(overrides: Mapping[str, Any], locations: dict[str, str]) -> 
 
 
 def _value_of_text(text: str, type_: Any, key: str, location: str, locations: dict[str, str]) -> Any:
-    """A value given outside a file: text as it stands for a text key, else YAML."""
+    """A value from outside a file: used unchanged if the key has type text, else parsed as YAML."""
     node: yaml.Node | None
     if _is_text(type_) and not _is_nullable(type_):
         node = yaml.ScalarNode(TEXT_TAG, text, style='"')
@@ -156,17 +155,15 @@ def _compose(text: str, location: str, *, has_lines: bool = False) -> yaml.Node 
         return untyped.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark and has_lines else ""
-        raise _config_error(
-            f"{location}{line}", "", f"not valid YAML: {error.problem}; mend it there"
-        ) from error
+        problem = f"not valid YAML: {error.problem}; fix it there"
+        raise _config_error(f"{location}{line}", "", problem) from error
     except yaml.YAMLError as error:
-        raise _config_error(
-            location, "", "not valid YAML: it contains a character that may not be there"
-        ) from error
+        problem = "not valid YAML: it contains a forbidden character; remove it"
+        raise _config_error(location, "", problem) from error
 
 
 class _NodeReader:
-    """Reads YAML nodes towards types. `environ` None leaves `${…}` alone (what is not from a file)."""
+    """Converts YAML nodes to types. With `environ` None it does not substitute `${…}`."""
 
     def __init__(
         self, location: str, environ: Mapping[str, str] | None, locations: dict[str, str], *, has_lines: bool
@@ -186,18 +183,16 @@ class _NodeReader:
             values = self.read_struct(node, bare_type, key)
             return _converted(values, type_, key, self._location_of(node))
         if not isinstance(node, yaml.ScalarNode):
-            raise _config_error(
-                self._location_of(node), key, "must be one value, not a list or a section" + _hint(type_)
-            )
+            raise self._error(node, key, "must be one value, not a list or a section" + _hint(type_))
         value = self._scalar(node, type_, key)
         return value if value is UNSET else _converted(value, type_, key, self._location_of(node))
 
     def read_struct(self, node: yaml.Node, struct: Any, key: str) -> Values:
-        """What a section says, key by key; what it leaves out is left out."""
+        """The values of the keys that a section sets."""
         if isinstance(node, yaml.ScalarNode) and node.tag == NULL_TAG:
             return {}
         if not isinstance(node, yaml.MappingNode):
-            raise _config_error(self._location_of(node), key, "must be a section of 'key: value' lines")
+            raise self._error(node, key, "must be a section of 'key: value' lines")
         fields = _fields(struct)
         lines: dict[str, int] = {}
         values: Values = {}
@@ -205,13 +200,9 @@ class _NodeReader:
             name = str(name_node.value) if isinstance(name_node, yaml.ScalarNode) else "(not a name)"
             inner = f"{key}.{name}" if key else name
             if name not in fields or inner == "data_dir":
-                raise _config_error(
-                    self._location_of(name_node), inner, "unknown key" + _key_suggestion(inner, list(fields))
-                )
+                raise self._error(name_node, inner, "unknown key" + _key_suggestion(inner, list(fields)))
             if name in lines:
-                raise _config_error(
-                    self._location_of(name_node), inner, f"stands already in line {lines[name]}; remove one"
-                )
+                raise self._error(name_node, inner, f"is already set in line {lines[name]}; remove one")
             lines[name] = name_node.start_mark.line + 1
             is_section = not key and _is_struct(fields[name])
             value = (self.read_struct if is_section else self.read)(child, fields[name], inner)
@@ -221,7 +212,7 @@ class _NodeReader:
 
     def _read_list(self, node: yaml.Node, type_: Any, key: str) -> list[Any]:
         if not isinstance(node, yaml.SequenceNode):
-            raise _config_error(self._location_of(node), key, "must be a list; write [first, second]")
+            raise self._error(node, key, "must be a list; write [first, second]")
         values = [self.read(child, type_, f"{key}[{index}]") for index, child in enumerate(node.value)]
         return [value for value in values if value is not UNSET]
 
@@ -235,7 +226,7 @@ class _NodeReader:
         elif node.tag == NULL_TAG:
             if _is_nullable(type_):
                 return None
-            raise _config_error(self._location_of(node), key, "is empty; write a value or remove the line")
+            raise self._error(node, key, "is empty; write a value or remove the line")
         if _is_text(type_):
             return text
         loader: Any = yaml.SafeLoader("")
@@ -243,9 +234,7 @@ class _NodeReader:
         try:
             return loader.construct_object(yaml.ScalarNode(tag, text))
         except (ValueError, yaml.YAMLError) as error:
-            raise _config_error(
-                self._location_of(node), key, f"cannot be read as a value{_hint(type_)}"
-            ) from error
+            raise self._error(node, key, f"cannot be read as a value{_hint(type_)}") from error
 
     def _substituted(self, text: str, key: str, node: yaml.Node) -> str:
         environ = self._environ or {}
@@ -255,21 +244,24 @@ class _NodeReader:
                 return "${"
             name, colon, default = (match[1] or "").partition(":")
             if not VARIABLE_NAME.fullmatch(name):
-                raise _config_error(
-                    self._location_of(node),
+                raise self._error(
+                    node,
                     key,
-                    "'${' starts no ${NAME} or ${NAME:default}; as text it is '$${'",
+                    "'${' does not start ${NAME} or ${NAME:default}; write '$${' for a literal '${'",
                 )
             value = environ.get(name) or default
             if not value and not colon:
-                raise _config_error(
-                    self._location_of(node),
+                raise self._error(
+                    node,
                     key,
                     f"the variable {name} is not set; set it, or write ${{{name}:default}}",
                 )
             return value
 
         return VARIABLE.sub(replace, text)
+
+    def _error(self, node: yaml.Node, key: str, problem: str) -> ConfigError:
+        return _config_error(self._location_of(node), key, problem)
 
     def _location_of(self, node: yaml.Node) -> str:
         return f"{self._location}:{node.start_mark.line + 1}" if self._has_lines else self._location
@@ -286,7 +278,7 @@ def _converted(value: Any, type_: Any, key: str, location: str) -> Any:
 
 
 def _check_database(merged: Values, locations: Mapping[str, str]) -> None:
-    """`database.type` follows the URL where it is not given, and may not contradict it."""
+    """Sets a missing `database.type` from the URL. Raises ConfigError if they differ."""
     database = merged.setdefault("database", {})
     url = database.get("url", Config().database.url)
     scheme = str(url).partition(":")[0].partition("+")[0]
@@ -294,9 +286,8 @@ def _check_database(merged: Values, locations: Mapping[str, str]) -> None:
     if scheme not in ("sqlite", "postgresql"):
         raise _config_error(location, "database.url", "must begin with sqlite:/// or postgresql://")
     if database.setdefault("type", scheme) != scheme:
-        where = locations["database.type"]
         raise _config_error(
-            where,
+            locations["database.type"],
             "database.type",
             f"says {database['type']}, but database.url ({location}) is a {scheme} URL; make them agree "
             "or leave database.type out",
@@ -304,7 +295,7 @@ def _check_database(merged: Values, locations: Mapping[str, str]) -> None:
 
 
 def _check_prices(models: list[ModelConfig], locations: Mapping[str, str]) -> None:
-    """A completion has a prompt and an answer: it has a price where both have one."""
+    """Luxx computes the cost of a completion only with both an input and an output price."""
     for index, model in enumerate(models):
         key = f"models[{index}]"
         has_cache = model.cached_input_price is not None or model.cache_write_price is not None
@@ -318,7 +309,7 @@ def _check_prices(models: list[ModelConfig], locations: Mapping[str, str]) -> No
             )
         if model.max_output > model.context_window:
             raise _config_error(
-                locations[key], key, "max_output is larger than context_window, which it is a part of"
+                locations[key], key, "max_output is larger than context_window, which includes it"
             )
 
 
@@ -332,7 +323,7 @@ def _check_hosts(entries: list[str], locations: Mapping[str, str]) -> None:
 
 
 def _check_servers(servers: list[McpServerConfig], locations: Mapping[str, str]) -> None:
-    """The tools of two servers of a tenant are told apart by the servers' names."""
+    """The names of MCP tools contain the server's name, so it must be unique in a tenant."""
     for index, server in enumerate(servers):
         key = f"mcp.servers[{index}]"
         if any((one.name, one.tenant) == (server.name, server.tenant) for one in servers[:index]):
@@ -340,7 +331,7 @@ def _check_servers(servers: list[McpServerConfig], locations: Mapping[str, str])
                 locations[f"{key}.name"], f"{key}.name", "another server of the tenant has this name"
             )
         if sum(len(one) for one in server.env) > MAX_ENVIRONMENT_CHARS:
-            problem = f"takes more than {MAX_ENVIRONMENT_CHARS // 1024} KiB in all"
+            problem = f"the entries have more than {MAX_ENVIRONMENT_CHARS // 1024} KiB in total"
             raise _config_error(locations[f"{key}.env"], f"{key}.env", problem)
 
 
@@ -365,28 +356,21 @@ def _key_suggestion(key: str, fields: list[str]) -> str:
 
 
 def _suggestion(name: str, known_names: list[str]) -> str:
-    matches = difflib.get_close_matches(name, known_names, n=1, cutoff=0.6)
-    return (
-        f"; did you mean {matches[0]}?"
-        if matches
-        else "; remove it, or see config.yaml for the keys there are"
-    )
+    if matches := difflib.get_close_matches(name, known_names, n=1, cutoff=0.6):
+        return f"; did you mean {matches[0]}?"
+    return "; remove it, or see config.yaml for the valid keys"
 
 
 def _hint(type_: Any) -> str:
     bare_type = _unwrap_annotated(type_)
     if _is_nullable(type_):
-        bare_type = _unwrap_annotated(
-            next(choice for choice in get_args(bare_type) if choice is not NoneType)
-        )
+        bare_type = _unwrap_annotated(next(one for one in get_args(bare_type) if one is not NoneType))
     if get_origin(bare_type) is Literal:
         return "; write one of " + ", ".join(get_args(bare_type))
+    if _is_struct(bare_type):
+        return "; see config.yaml for an example"
     hints = {bool: "; write true or false", int: "; write a whole number", float: "; write a number"}
-    return (
-        hints.get(bare_type, "; write text")
-        if not _is_struct(bare_type)
-        else "; see config.yaml for an example"
-    )
+    return hints.get(bare_type, "; write text")
 
 
 def _fields(struct: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The server's configuration: its typed shape here; how it is read and checked in `config_file.py`."""
+"""The structs of the server's configuration. `file.py` reads and checks it."""
 
 from typing import Annotated, Literal
 
@@ -12,8 +12,8 @@ NonNegativeInt = Annotated[int, Meta(ge=0)]
 
 
 class AppConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`port` 0 takes any free port. An empty `secret_key` means one is made in the data directory.
-    `previous_secret_keys` still open what they sealed, and sign nothing."""
+    """`port` 0 selects a free port. With an empty `secret_key` Luxx creates one in the data directory.
+    `previous_secret_keys` decrypt older secrets and sign nothing."""
 
     secret_key: str = ""
     previous_secret_keys: list[str] = []
@@ -26,7 +26,7 @@ class AppConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class DatabaseConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`type` always agrees with the scheme of `url`, which may hold a password and stays out of the repr."""
+    """`type` always matches the scheme of `url`. The repr omits `url`, which may contain a password."""
 
     type: Literal["sqlite", "postgresql"] = "sqlite"
     url: NonEmptyText = "sqlite:///./luxx.db"
@@ -41,7 +41,7 @@ class WorkspaceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class LlmConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The provider that the first start writes into the database, if it has a key or an address."""
+    """The provider that the first start stores in the database, if it has a key or a URL."""
 
     provider: str = ""
     api_key: str = ""
@@ -53,7 +53,7 @@ class LlmConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class ToolRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What happens when `tool` is called with an argument that matches `pattern`; the last match wins."""
+    """The action for calls of `tool` with an argument that matches `pattern`; the last match wins."""
 
     tool: NonEmptyText
     action: Literal["allow", "ask", "deny"]
@@ -61,7 +61,7 @@ class ToolRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class ToolLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a program that `tool` starts may use, for callers of `level`; what is left out stays as it was."""
+    """Resource limits of programs that `tool` starts for callers of `level`. Omitted limits do not change."""
 
     tool: NonEmptyText = "*"
     level: Annotated[int, Meta(ge=1, le=4)] | None = None
@@ -96,8 +96,8 @@ class ToolsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class McpServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A program that speaks the Model Context Protocol on its pipes. `env`, as `NAME=value`, may hold secrets
-    and stays out of the repr, as do the words of the command."""
+    """A program that speaks the Model Context Protocol on its standard streams. The repr omits `env` (entries
+    `NAME=value`) and the command, which may contain secrets."""
 
     name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,19}$(?!\n)")]
     command: Annotated[list[NonEmptyText], Meta(min_length=1, max_length=100)]
@@ -120,7 +120,7 @@ class McpConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class SkillsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Relative `directories` are in the data directory."""
+    """Relative `directories` are relative to the data directory."""
 
     directories: list[str] = field(default_factory=lambda: ["skills"])
 
@@ -130,7 +130,7 @@ class LoggingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """0 of `connections_per_address` and of `body_bytes_per_second` means no limit."""
+    """0 means no limit for `connections_per_address` and `body_bytes_per_second`."""
 
     max_body_mb: PositiveFloat = 10
     head_seconds: PositiveFloat = 30
@@ -151,8 +151,8 @@ class AuthConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class LimitsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """0 means no limit; of `queued_runs` and `queued_runs_per_user`, that nothing is queued; of
-    `delegation_depth`, that nobody delegates."""
+    """0 means no limit. Exceptions: 0 of `queued_runs` and `queued_runs_per_user` disables the queue, 0 of
+    `delegation_depth` disables delegation."""
 
     requests_per_minute: NonNegativeInt = 600
     logins_per_minute: NonNegativeInt = 10
@@ -193,7 +193,7 @@ class RunsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class HubConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What joins servers that share a database. `url` may hold a password and stays out of the repr."""
+    """The Redis server that connects servers with one database. The repr omits `url` and its password."""
 
     url: str = ""
 
@@ -212,8 +212,8 @@ class ObservabilityConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is known of the models whose names fit `pattern`. Windows in tokens, prices in US dollars per
-    million tokens; null: not known."""
+    """Properties of the models whose names match `pattern`. Windows in tokens, prices in US dollars per
+    million tokens; null means unknown."""
 
     pattern: NonEmptyText
     context_window: PositiveInt

@@ -1,7 +1,7 @@
-"""`luxx chat`: a terminal client over HTTP and server-sent events. It knows the API and no more of the house.
+"""`luxx chat`: a terminal client that uses only the HTTP API, with server-sent events.
 
-The answer goes to stdout, everything else to stderr. Exit codes: 0 answered; 1 refused, unreachable or the
-answer failed (one sentence says why); 2 wrong options; 130 stopped with Ctrl-C (one message only).
+It prints the answer to stdout and everything else to stderr. Exit codes: 0 answered; 1 refused, unreachable
+or the answer failed (it prints the reason); 2 wrong options; 130 stopped with Ctrl-C (with one message only).
 """
 
 import argparse
@@ -27,7 +27,7 @@ from luxx.wire.event import DoneStatus
 EXIT_STOPPED = 130
 CONNECT_SECONDS = 10.0
 SILENCE_SECONDS = 45.0
-"""A stream says something every 15 s, if only a comment; after three of those missed it is broken."""
+"""A stream sends at least a comment every 15 s. After three missing ones the client reconnects."""
 ATTACH_TRIES = 12
 LONGEST_PAUSE_SECONDS = 5.0
 STOP_SECONDS = 5.0
@@ -40,13 +40,13 @@ class QuestionPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConversationStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What a conversation is at, as far as it matters here."""
+    """The part of a conversation's execution status that the client needs."""
 
     run: ObjectWithId | None
 
 
 class ChatClient:
-    """One conversation with the server; `say` sends a message and shows its answer as it comes."""
+    """One conversation. `send` sends a message and shows its answer while it arrives."""
 
     def __init__(self, server: ChatApi, screen: Screen, conversation_id: str, extras: dict[str, Any]) -> None:
         self._server = server
@@ -56,11 +56,11 @@ class ChatClient:
         self._last_run = ""
 
     async def open(self) -> None:
-        """Remembers the newest run, so that a new one can be told from it."""
+        """Reads the id of the newest run, to recognize a newer one."""
         self._last_run = await self._newest_run()
 
     async def send(self, text: str) -> int:
-        """An exit code. Raises LuxxError where the message was not taken."""
+        """Returns an exit code. Raises LuxxError if the server did not accept the message."""
         transcript = Transcript()
         follow_task = asyncio.create_task(self._follow(text, transcript))
         stop_tasks: list[asyncio.Task[None]] = []
@@ -92,11 +92,11 @@ class ChatClient:
             self._screen.note("stopped")
             return EXIT_STOPPED
         if transcript.status == DoneStatus.MAX_ITERATIONS_REACHED:
-            self._screen.note("the model used up its calls of tools and was asked to end")
+            self._screen.note("the model reached its tool call limit and was asked to finish")
         return 0
 
     async def _follow(self, text: str, transcript: Transcript) -> None:
-        """The message's stream to its end; a broken connection is taken up where it was."""
+        """Sends the message and reads its stream to the end. Resumes the stream after a lost connection."""
         body = {"conversation_id": self._conversation_id, "content": text, **self._extras}
         tries = 0
         is_sent = False
@@ -115,7 +115,7 @@ class ChatClient:
             is_sent = True
             tries = 0 if transcript.last_seq > seq_before else tries + 1
             if tries > ATTACH_TRIES:
-                raise Unavailable("the connection broke and the server does not come back; the run goes on")
+                raise Unavailable("the connection was lost and the server does not answer; the run continues")
             if not transcript.is_over:
                 await asyncio.sleep(min(LONGEST_PAUSE_SECONDS, 0.1 * 2**tries))
 
@@ -135,7 +135,7 @@ class ChatClient:
                     await self._answer(transcript, question)
 
     async def _poll_subagent_questions(self, transcript: Transcript) -> None:
-        """Takes in what the run's subagents ask: it is in the logs of their own runs."""
+        """Adds the questions of subagents, which are in the event logs of their own runs."""
         page = await self._server.call("GET", "/questions", QuestionPage, status="open", page_size="100")
         for listed in reversed(page.items):
             if listed.subject_id == self._conversation_id and listed.run_id != transcript.run_id:
@@ -143,7 +143,7 @@ class ChatClient:
                     self._screen.show(piece)
 
     async def _answer(self, transcript: Transcript, question: FrameQuestion) -> None:
-        """Has the person at the terminal answer. Raises LuxxError where nobody does and the run waits on."""
+        """Reads an answer at the terminal and sends it. Raises LuxxError if the run keeps waiting for one."""
         path = f"/runs/{question.run_id or transcript.run_id}/questions/{question.question_id}/answer"
         self._screen.end_line()
         try:
@@ -152,7 +152,7 @@ class ChatClient:
             if question.required or sys.stdin.isatty():
                 raise LuxxError(f"the run waits for an answer; give it with POST {path}") from None
         except KeyboardInterrupt:
-            transcript.questions.clear()  # The loop heard of it too, and stops the run.
+            transcript.questions.clear()  # The signal handler stops the run.
         except LuxxError as error:
             self._screen.note(f"error: {error.message}")
             if error.kind == "invalid_input":
@@ -160,22 +160,22 @@ class ChatClient:
         transcript.questions.pop(question.question_id, None)
 
     async def _find_sent_run(self) -> str:
-        """The run of a message whose stream broke before its first frame; it may still be on its way."""
+        """The run of a message whose stream broke before its first frame; polls until the run exists."""
         for _ in range(POLL_TRIES):
             newest = await self._newest_run()
             if newest != self._last_run:
                 return newest
             await asyncio.sleep(POLL_SECONDS)
-        raise LuxxError("the connection broke before the message was taken; send it again")
+        raise LuxxError("the connection was lost before the server accepted the message; send it again")
 
     async def _newest_run(self) -> str:
-        """The conversation's own; the newest of all may be a subagent's."""
+        """The id of the conversation's newest run, subagents' runs excluded, or an empty string."""
         path = f"/conversations/{self._conversation_id}/execution-status"
         status = await self._server.call("GET", path, ConversationStatus)
         return status.run.id if status.run is not None else ""
 
     async def _stop(self, transcript: Transcript, follow_task: asyncio.Task[None]) -> None:
-        """Cancels the run; gives the stream a while to say so."""
+        """Cancels the run and waits up to STOP_SECONDS for the end of the stream."""
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
                 with suppress(LuxxError, httpx.TransportError):
@@ -190,19 +190,21 @@ def add_chat_options(parser: argparse.ArgumentParser) -> None:
     """The options of `luxx chat`."""
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="the server (default: %(default)s)")
     parser.add_argument("--username")
-    parser.add_argument("--password", help="better in LUXX_PASSWORD, or typed when asked")
-    parser.add_argument("--conversation", metavar="ID", help="go on with this one instead of a new one")
+    parser.add_argument("--password", help="better set in LUXX_PASSWORD, or entered at the prompt")
+    parser.add_argument(
+        "--conversation", metavar="ID", help="continue this conversation instead of a new one"
+    )
     parser.add_argument("--model")
     parser.add_argument("--provider", type=int, metavar="ID")
     parser.add_argument("--thinking", action=argparse.BooleanOptionalAction, help="let the model think first")
     parser.add_argument(
         "--tools", action=argparse.BooleanOptionalAction, help="all tools you may use, or none"
     )
-    parser.add_argument("message", nargs="*", help="send this alone; without it, stdin or a prompt")
+    parser.add_argument("message", nargs="*", help="send this one message; without it, read stdin or prompt")
 
 
 async def chat(options: argparse.Namespace) -> int:
-    """Talks as the options say. Raises LuxxError with one sentence."""
+    """Runs the client with these options and returns the exit code. Raises LuxxError."""
     url = str(options.url).rstrip("/")
     try:
         is_local = httpx.URL(url).host in ("127.0.0.1", "localhost", "::1")
@@ -217,7 +219,7 @@ async def chat(options: argparse.Namespace) -> int:
             await _sign_in(server, screen, options, is_local=is_local)
             return await _run_chat(server, screen, options)
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-        raise InvalidInput(f"'{url}' is not an address; write it like http://127.0.0.1:8000") from error
+        raise InvalidInput(f"'{url}' is not a URL; write it like http://127.0.0.1:8000") from error
     except httpx.TransportError as error:
         raise Unavailable(
             f"no server answers at {url}; start one with `luxx serve`, or give --url"
@@ -230,11 +232,12 @@ async def _sign_in(server: ChatApi, screen: Screen, options: argparse.Namespace,
         with suppress(NotSignedIn):
             await server.sign_in(DEFAULT_ADMIN, DEFAULT_PASSWORD)
             screen.note(
-                f"signed in as {DEFAULT_ADMIN} with the default password; change it before others come"
+                f"signed in as {DEFAULT_ADMIN} with the default password; "
+                "change it before other people use this server"
             )
             return
     if not (username and password) and not sys.stdin.isatty():
-        raise InvalidInput("who are you? Give --username, and the password in LUXX_PASSWORD")
+        raise InvalidInput("no username or password; give --username, and the password in LUXX_PASSWORD")
     username = username or _ask(input, "username: ")
     await server.sign_in(username, password or _ask(getpass.getpass, "password: "))
 
@@ -278,7 +281,7 @@ async def _open_conversation(server: ChatApi, screen: Screen, options: argparse.
 
 
 def _ask(read: Callable[[str], str], prompt: str) -> str:
-    """Reads a line while nothing else goes on. Raises KeyboardInterrupt for Ctrl-C and Ctrl-D alike."""
+    """Reads a line and blocks the event loop. Raises KeyboardInterrupt for Ctrl-C and for Ctrl-D."""
     previous_handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return read(prompt)

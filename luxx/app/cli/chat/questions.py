@@ -1,7 +1,4 @@
-"""Questions at the terminal: how one is shown, and how a line that was typed becomes its answer.
-
-No network here: that is `chat_client.py`.
-"""
+"""Shows questions at the terminal and parses typed lines to answers. `client.py` does the network calls."""
 
 import signal
 import sys
@@ -20,7 +17,7 @@ class FrameOption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FrameQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """A question as a frame tells of it. `run_id`: the run that asks, which may be a subagent's."""
+    """A question in a stream frame. `run_id`: the run that asks, which may be a subagent's."""
 
     question_id: str
     run_id: str = ""
@@ -33,7 +30,7 @@ class FrameQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListedQuestion(FrameQuestion, frozen=True, kw_only=True):
-    """A question as a list tells of it."""
+    """A question in a list of the API."""
 
     question_id: str = msgspec.field(name="id")
     subject_id: str
@@ -43,11 +40,11 @@ class ListedQuestion(FrameQuestion, frozen=True, kw_only=True):
 
 
 class Unanswered(Exception):
-    """Nobody is at the terminal to answer, or they left it for later."""
+    """No terminal is attached, or the user typed Ctrl-D."""
 
 
 def question_lines(question: FrameQuestion) -> list[str]:
-    """What is asked, with its options counted from 1."""
+    """The lines that show a question, with its options numbered from 1."""
     lines = [f"? {question.prompt}"]
     if question.because:
         lines.append(f"  ({question.because})")
@@ -61,8 +58,10 @@ def question_lines(question: FrameQuestion) -> list[str]:
 
 
 def typed_answer(question: FrameQuestion, line: str) -> str | list[str] | None:
-    """A number stands for its option, several for theirs where several may be chosen, nothing for what is
-    recommended; anything else is one's own words. None where nothing was typed and nothing is recommended.
+    """The answer for a typed line, or None if an empty line has no recommended option.
+
+    A number selects an option, several numbers select several if allowed, an empty line selects the
+    recommended options. Any other text is the answer itself.
     """
     text = line.strip()
     if not text:
@@ -75,7 +74,7 @@ def typed_answer(question: FrameQuestion, line: str) -> str | list[str] | None:
 
 
 def read_answer(question: FrameQuestion, read: ReadLine = input) -> str | list[str]:
-    """Asks until there is an answer, while nothing else goes on. Raises LeftOpen, KeyboardInterrupt."""
+    """Reads lines until one is an answer; blocks the event loop. Raises Unanswered, KeyboardInterrupt."""
     if not sys.stdin.isatty():
         raise Unanswered
     previous_handler = signal.signal(signal.SIGINT, signal.default_int_handler)

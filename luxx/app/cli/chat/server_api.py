@@ -1,4 +1,4 @@
-"""The server as `luxx chat` sees it: calls of its API, tokens that expire, frames of its streams."""
+"""The API client of `luxx chat`: calls, token refresh and stream frames."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -20,13 +20,13 @@ class TokenPair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObjectWithId(msgspec.Struct, frozen=True, kw_only=True):
-    """Anything with an id."""
+    """The id of any object."""
 
     id: str
 
 
 class ChatApi:
-    """The API as this client uses it; an expired token is refreshed once per request."""
+    """Sends requests. Refreshes an expired token once per request."""
 
     def __init__(self, http: httpx.AsyncClient, url: str) -> None:
         self._http = http
@@ -38,7 +38,7 @@ class ChatApi:
         self._tokens = await self.call("POST", "/auth/login", TokenPair, body)
 
     async def call(self, method: str, path: str, kind: type[T], body: object = None, **query: str) -> T:
-        """The `data` of the answer. Raises LuxxError with the server's sentence, httpx.TransportError."""
+        """The `data` of the response. Raises LuxxError with the server's message, httpx.TransportError."""
         for is_last in (False, True):
             request = self._request(method, path, body, query, {"accept": "application/json"})
             response = await self._http.send(request)
@@ -49,7 +49,7 @@ class ChatApi:
     async def frames(
         self, method: str, path: str, body: object = None, after: int = 0
     ) -> AsyncGenerator[StreamFrame, None]:
-        """The frames of a stream until it ends. Raises as `call` does."""
+        """The frames of a stream until it ends. Raises the errors of `call`."""
         headers = {"accept": "text/event-stream", **({"last-event-id": str(after)} if after else {})}
         for is_last in (False, True):
             request = self._request(method, path, body, {}, headers)
@@ -75,7 +75,7 @@ class ChatApi:
         return self._http.build_request(method, path, content=content, params=query, headers=headers)
 
     async def _is_accepted(self, response: httpx.Response, *, is_last: bool) -> bool:
-        """Whether the answer is one; False after a token was refreshed, so that it is asked again."""
+        """Whether the response is a success. Returns False after refreshing an expired token."""
         if response.is_success:
             return True
         error = _error_of(response, self._url)
@@ -94,7 +94,7 @@ def _decoded(response: httpx.Response, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(response.content, type=kind)
     except msgspec.DecodeError as error:
-        raise LuxxError("the server's answer is not one of Luxx; is the address right?") from error
+        raise LuxxError("the response is not from a Luxx server; is the address right?") from error
 
 
 def _error_of(response: httpx.Response, url: str) -> LuxxError:
@@ -102,7 +102,7 @@ def _error_of(response: httpx.Response, url: str) -> LuxxError:
         failure = msgspec.json.decode(response.content, type=Failure)
     except msgspec.DecodeError:
         kind = Unavailable if response.status_code >= 500 else LuxxError
-        return kind(f"{url} answered {response.status_code} and not as Luxx does; is the address right?")
+        return kind(f"{url} answered {response.status_code} and is not a Luxx server; is the address right?")
     detail = failure.detail if isinstance(failure.detail, dict) else {}
     kind = str(detail.get("kind", "error"))
     if failure.code == 401:
@@ -111,7 +111,7 @@ def _error_of(response: httpx.Response, url: str) -> LuxxError:
 
 
 async def _read_frames(response: httpx.Response) -> AsyncGenerator[StreamFrame, None]:
-    """Lines end with a line feed only: JSON text may hold other line separators as they are."""
+    """Splits at line feeds only, because JSON text may contain other line separators."""
     buffer, seq = bytearray(), 0
     async for piece in response.aiter_bytes():
         buffer += piece
@@ -129,7 +129,7 @@ async def _read_frames(response: httpx.Response) -> AsyncGenerator[StreamFrame, 
 async def with_pauses(
     frames: AsyncGenerator[StreamFrame, None], seconds: Callable[[], float | None]
 ) -> AsyncGenerator[StreamFrame | None, None]:
-    """The frames, and None whenever none has come for so long; where that is None, it waits."""
+    """The frames, and None after each pause of `seconds()`; if that is None, it waits for the next frame."""
     next_frame: asyncio.Future[StreamFrame | None] | None = None
     try:
         while True:

@@ -1,7 +1,4 @@
-"""What a terminal shows of a run: frames of its stream in, what is new of it out, and onto the screen.
-
-Attaching again repeats and loses nothing. No network here: that is `chat_client.py`.
-"""
+"""Converts the stream frames of a run to pieces of text and shows them. `client.py` does network calls."""
 
 import re
 import sys
@@ -19,7 +16,7 @@ from luxx.wire.step import StepType
 MAX_RESULT_CHARS = 200
 SUBAGENTS_SECONDS = 2.0
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""What a model or a tool says may not steer the terminal."""
+"""Control characters, removed so that models and tools cannot control the terminal."""
 
 
 class PieceKind(StrEnum):
@@ -29,14 +26,14 @@ class PieceKind(StrEnum):
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """Something new to show; a note is a line of its own."""
+    """New text to show. A note is a line of its own."""
 
     kind: PieceKind
     text: str
 
 
 class FrameStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step as a frame tells of it: `delta` is what is new, `content` or `arguments` all of it."""
+    """A step in a frame: `delta` is the new text, `content` and `arguments` are complete."""
 
     index: int
     type: str
@@ -54,7 +51,7 @@ class FrameRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamFrame(msgspec.Struct, frozen=True, kw_only=True):
-    """A frame, as far as a terminal shows it. `seq` is 0 for what is not in the log."""
+    """The fields of a frame that a terminal shows. `seq` is 0 for frames that are not in the event log."""
 
     type: str
     seq: int = 0
@@ -76,7 +73,7 @@ class StreamFrame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Transcript:
-    """What is known of a run: frames in, what is new of it out. Attaching again repeats and loses nothing."""
+    """The state of a run. Resuming the stream neither repeats nor loses text."""
 
     def __init__(self) -> None:
         self.run_id = ""
@@ -86,14 +83,14 @@ class Transcript:
         self.is_over = False
         self.questions: dict[str, FrameQuestion] = {}
         self.subagents: set[str] = set()
-        """The runs of those that have not ended."""
+        """The runs of subagents that have not ended."""
         self._asked_ids: set[str] = set()
         self._texts: dict[int, str] = {}
         self._displayed: dict[int, str] = {}
         self._announced: set[int] = set()
 
     def receive(self, frame: StreamFrame) -> list[Piece]:
-        """Takes a frame; the pieces to show now."""
+        """Applies a frame and returns the pieces to show."""
         if frame.seq:
             if frame.seq <= self.last_seq:
                 return []
@@ -113,7 +110,7 @@ class Transcript:
                 return self._question(frame)
             case "question_answered":
                 is_open = self.questions.pop(frame.question_id, None) is not None
-                return [note("answered: nobody needs to any more")] if is_open else []
+                return [note("the question was answered elsewhere")] if is_open else []
             case "retrying":
                 return [note(f"trying again in {frame.delay_ms / 1000:.1f} s: {frame.reason}")]
             case "warning":
@@ -129,11 +126,11 @@ class Transcript:
         return self.add_question(FrameQuestion(**{name: getattr(frame, name) for name in names}))
 
     def pause(self) -> float | None:
-        """How long there may be silence before it is asked what subagents ask: no frame tells of it."""
+        """The silence after which the client polls for questions of subagents, which come in no frame."""
         return SUBAGENTS_SECONDS if self.subagents else None
 
     def add_question(self, question: FrameQuestion) -> list[Piece]:
-        """Takes in a question, unless it was before."""
+        """Adds a question and returns its pieces; none if it was added before."""
         if question.question_id in self._asked_ids:
             return []
         self._asked_ids.add(question.question_id)
@@ -155,17 +152,17 @@ class Transcript:
                 return []
 
     def _append(self, kind: PieceKind, step: FrameStep, *, is_logged: bool) -> list[Piece]:
-        """`_texts` is what the server says the step holds, `_shown` what stands on the screen."""
+        """Updates the text of a step. `_texts`: as on the server; `_displayed`: as on the screen."""
         so_far, displayed = self._texts.get(step.index, ""), self._displayed.get(step.index, "")
         text = so_far + step.delta if isinstance(step.delta, str) else step.content or ""
         self._texts[step.index] = text
         if text.startswith(displayed):
             new = text[len(displayed) :]
         elif displayed.startswith(text) and not is_logged:
-            return []  # A step that is made again, still inside what was shown of it.
+            return []  # The server repeats the step and has not passed the displayed text yet.
         else:
             self._displayed[step.index] = text
-            return [note("[the server began this again]"), Piece(kind, text)]
+            return [note("[the server restarted this step]"), Piece(kind, text)]
         self._displayed[step.index] = text
         return [Piece(kind, new)] if new else []
 
@@ -182,7 +179,7 @@ def _result_line(step: FrameStep) -> str:
 
 
 class Screen:
-    """Where pieces are shown; a note begins on a line of its own, thinking is dim on a terminal."""
+    """Prints pieces. A note starts a new line; thinking is dim on a terminal."""
 
     def __init__(self) -> None:
         self._open_stream: TextIO | None = None
@@ -206,7 +203,7 @@ class Screen:
         self.show(note(text))
 
     def end_line(self) -> None:
-        """Ends a line that is begun."""
+        """Ends an unfinished line."""
         if self._open_stream is not None:
             self._open_stream.write("\n")
             self._open_stream.flush()

@@ -1,7 +1,7 @@
-"""`luxx doctor`: looks at every part that a server needs and says how to mend what is bad.
+"""`luxx doctor`: checks every part that a server needs and says how to fix problems.
 
-Only looks: it makes no file, changes no row and holds no lock for longer than a glance. No secret is told.
-What MCP servers do in their own directories while they are tried is theirs.
+The checks create no file, change no row, hold no lock and print no secret. They start the MCP servers, which
+may write to their own directories.
 """
 
 import asyncio
@@ -47,11 +47,11 @@ from luxx.wire.tool import CommandPermission
 PROVIDER_SECONDS = 15.0
 BUS_SECONDS = 15.0
 MIN_FREE_BYTES = 500 * 1024 * 1024
-"""What a day of logs and files may take; below it a database may fail in the middle of a write."""
+"""The space that one day of logs and files may need. With less, database writes may fail."""
 
 
 async def examine(config: Config, environ: Mapping[str, str] = os.environ) -> list[Finding]:
-    """Everything that was looked at, good and bad, in the order to mend it."""
+    """All findings, good and bad, in the order in which to fix them."""
     data_dir = Path(config.data_dir)
     findings = [
         examine_secret(config, data_dir),
@@ -83,24 +83,24 @@ def _directory(part: str, path: Path, *, is_created: bool, fix: str) -> Finding:
             return Finding(part=part, is_bad=True, text=f"{path} cannot be written", fix=fix)
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & stat.S_IWOTH:
-            text = f"{path} can be written by everybody (mode {mode:04o})"
+            text = f"all users can write to {path} (mode {mode:04o})"
             return Finding(part=part, is_bad=True, text=text, fix=f"chmod o-w {path}")
         return Finding(part=part, text=f"{path.absolute()} can be written")
     if not is_created:
-        text = f"{path} is not there, and workspace.auto_create is off"
+        text = f"{path} does not exist, and workspace.auto_create is off"
         return Finding(part=part, is_bad=True, text=text, fix=f"mkdir -p {path}")
     if not os.access(_nearest_existing(path), os.W_OK | os.X_OK):
-        return Finding(part=part, is_bad=True, text=f"{path} is not there and cannot be made", fix=fix)
-    return Finding(part=part, text=f"{path.absolute()} is made at the first start")
+        return Finding(part=part, is_bad=True, text=f"{path} does not exist and cannot be created", fix=fix)
+    return Finding(part=part, text=f"{path.absolute()} is created at the first start")
 
 
 def _nearest_existing(path: Path) -> Path:
-    """The directory itself, or the nearest above it that is there."""
+    """The directory itself or its nearest existing parent."""
     return next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
 
 
 def _server(data_dir: Path) -> Finding:
-    """A server's lock is only looked at: a shared lock is refused while it is held, and freed at once."""
+    """Whether a server runs here: it tries a shared lock, which fails while a server holds its own."""
     is_locked = _is_locked(data_dir)
     state = "a server is running on" if is_locked else "no server is using"
     return Finding(part="server", text=f"{state} this data directory")
@@ -125,7 +125,9 @@ def _disk(data_dir: Path) -> Finding:
     free = shutil.disk_usage(path).free
     text = f"{free / 1024**3:.1f} GiB free at {path}"
     if free < MIN_FREE_BYTES:
-        return Finding(part="disk", is_bad=True, text=text, fix="make room: a full disk stops every write")
+        return Finding(
+            part="disk", is_bad=True, text=text, fix="free disk space: a full disk stops every write"
+        )
     return Finding(part="disk", text=text)
 
 
@@ -136,9 +138,9 @@ async def _examine_database(config: Config, data_dir: Path, environ: Mapping[str
     try:
         url = resolve_url(config.database.url, data_dir)
     except LuxxError as error:
-        return [Finding(part="database", is_bad=True, text=redact(error.message), fix="mend database.url")]
+        return [Finding(part="database", is_bad=True, text=redact(error.message), fix="fix database.url")]
     if _is_new(url):
-        text = f"{url.database} is not there yet; the first start makes it"
+        text = f"{url.database} does not exist yet; the first start creates it"
         return [Finding(part="database", text=text), *await _first_start(config, data_dir, environ)]
     engine = open_engine(url)
     try:
@@ -175,49 +177,51 @@ def _database(engine: Engine) -> Finding:
         current = current_step(engine)
     except SQLAlchemyError as error:
         reason = " ".join(redact(str(getattr(error, "orig", None) or error)).split())
-        fix = "start the database, or mend database.url"
+        fix = "start the database, or fix database.url"
         return Finding(part=part, is_bad=True, text=f"does not answer: {reason}", fix=fix)
     if current == known_revisions[-1]:
-        return Finding(part=part, text=f"{engine.dialect.name} answers, at step {current}")
+        return Finding(part=part, text=f"{engine.dialect.name} answers, at revision {current}")
     if current is not None and current not in known_revisions:
-        text = f"is at step '{current}', which this version does not know"
+        text = f"is at revision '{current}', which this version does not know"
         fix = "start the newer version it was used with, or restore a backup"
         return Finding(part=part, is_bad=True, text=text, fix=fix)
-    text = f"is at step {current or 'none'}, this version's is {known_revisions[-1]}"
-    return Finding(part=part, text=text, fix="the next start brings it there, or `luxx migrate` now")
+    text = f"is at revision {current or 'none'}, this version needs {known_revisions[-1]}"
+    return Finding(part=part, text=text, fix="the next start migrates it, or run `luxx migrate` now")
 
 
 async def _bus(config: Config, engine: Engine) -> list[Finding]:
-    """Nothing where a server is alone: then nobody needs to be heard."""
-    part, fix = "bus", "start it, or mend hub.url; until then runs of other servers are shown more slowly"
+    """No finding if the configuration needs no bus."""
+    part, fix = "bus", "start it, or fix hub.url; until then updates from runs on other servers arrive later"
     try:
-        wire = choose_transport(engine, config.hub.url, config.app.secret_key)
-        if wire is None:
+        transport = choose_transport(engine, config.hub.url, config.app.secret_key)
+        if transport is None:
             return []
         async with asyncio.timeout(BUS_SECONDS):
-            await wire.open("doctor")
-        await wire.close()
+            await transport.open("doctor")
+        await transport.close()
     except LuxxError as error:
         return [Finding(part=part, is_bad=True, text=redact(error.message), fix=fix)]
     except Exception as error:
-        # Each carrier fails in its own way; whatever it is, servers would not hear each other.
+        # Each transport raises other exceptions. With any of them servers cannot exchange messages.
         reason = " ".join(redact(str(error)).split()) or type(error).__name__
         return [Finding(part=part, is_bad=True, text=f"does not answer: {reason}", fix=fix)]
     return [
-        Finding(part=part, text=f"servers hear each other by {'Redis' if config.hub.url else 'PostgreSQL'}")
+        Finding(
+            part=part, text=f"servers exchange messages over {'Redis' if config.hub.url else 'PostgreSQL'}"
+        )
     ]
 
 
 def _default_passwords(session: Session, host: str) -> Finding:
     usernames = list(session.scalars(select(User.username).where(User.has_default_password, User.is_active)))
     if not usernames:
-        return Finding(part="password", text="nobody has the published default password")
-    who = ", ".join(usernames)
+        return Finding(part="password", text="no user has the published default password")
+    users = ", ".join(usernames)
     fix = f"luxx user passwd {usernames[0]}"
     if _is_loopback(host):
-        text = f"{who} still has the published default password, and only this machine can use it"
+        text = f"{users} still has the published default password, and only this machine can use it"
         return Finding(part="password", text=text, fix=fix)
-    text = f"{who} still has the published default password while the server listens on {host}"
+    text = f"{users} still has the published default password while the server listens on {host}"
     return Finding(part="password", is_bad=True, text=text, fix=fix)
 
 
@@ -241,7 +245,7 @@ class _EnabledProvider(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _first_start(config: Config, data_dir: Path, environ: Mapping[str, str]) -> list[Finding]:
-    """What the first start would connect."""
+    """The providers that the first start would connect."""
     local = LocalModel(config.local, data_dir)
     unavailable_reason = local.unavailable_reason()
     probes = await probe_loopback(except_ports=(config.app.port,))
@@ -259,7 +263,7 @@ async def _first_start(config: Config, data_dir: Path, environ: Mapping[str, str
 
 
 def _no_model(unavailable_reason: str | None) -> Finding:
-    text = "there is no model to talk to" + (f"; {unavailable_reason}" if unavailable_reason else "")
+    text = "no model is configured" + (f"; {unavailable_reason}" if unavailable_reason else "")
     fix = "set an API key such as DEEPSEEK_API_KEY, or `luxx model pull smollm2`, or add a provider"
     return Finding(part="providers", is_bad=True, text=text, fix=fix)
 
@@ -314,7 +318,7 @@ def _enabled_rows(session: Session) -> list[_EnabledProvider]:
 
 
 def _existing_secret(config: Config, data_dir: Path) -> str:
-    """The secret that is there; empty where there is none, because none is made by looking."""
+    """The existing secret, or an empty string: the doctor creates none."""
     if config.app.secret_key:
         return config.app.secret_key
     try:
@@ -334,12 +338,12 @@ async def _local(config: Config, data_dir: Path) -> Finding:
 
 
 async def _provider(service: ProviderService, row: _EnabledProvider, *, has_secret: bool) -> Finding:
-    """Asks the upstream for its models as the provider's owner would."""
-    part, fix = f"provider {row.name}", f"GET /providers/{row.id}, mend it there, and test it again"
+    """Requests the provider's list of models with the rights of its owner."""
+    part, fix = f"provider {row.name}", f"GET /providers/{row.id}, fix it there, and test it again"
     if row.has_key and not has_secret:
-        text = "its key is sealed and the secret key is gone"
+        text = "its key is encrypted and the secret key is missing"
         return Finding(
-            part=part, is_bad=True, text=text, fix="set the old app.secret_key, or enter the key anew"
+            part=part, is_bad=True, text=text, fix="set the old app.secret_key, or enter the key again"
         )
     owner = Caller(
         user_id=row.user_id,

@@ -1,6 +1,6 @@
-"""What `luxx doctor` sees of a system at work: its processes, its runs, its queue, its clocks, its backups.
+"""Checks of `luxx doctor` on a working system: processes, runs, queue, questions, clocks, log and backups.
 
-Only looks, at rows and at the data directory; how to mend what it finds stands beside it.
+They read rows and the data directory and change nothing.
 """
 
 import asyncio
@@ -18,18 +18,18 @@ from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store
 
 MAX_CLOCK_SKEW_SECONDS = 2.0
-"""How far this machine's clock may be from the database's: what people see is in order within it."""
+"""The largest allowed difference between this machine's clock and the database's."""
 
 MAX_BACKUP_AGE_DAYS = 7
 MAX_WAL_BYTES = 1024**3
 OVERDUE_SECONDS = 60.0
-"""How long after its time a question may still be open: it is looked for every few seconds."""
+"""How long a question may stay open past its deadline. Servers check every few seconds."""
 
 MAX_SHOWN = 3
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen of a part; `mend` is what to do where it is bad."""
+    """The result of a check of one part. `fix` says what to do."""
 
     part: str
     is_bad: bool = False
@@ -42,9 +42,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SystemSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows of one moment. `now` is the database's time, `here` this machine's, in Unix seconds.
+    """What one read of the tables returns. Times in Unix seconds, `oldest_queued` in seconds.
 
-    `undriven` are the ids of running runs that no living process drives.
+    `orphaned`: the ids of running runs that no living process drives.
     """
 
     database_time: float
@@ -62,9 +62,9 @@ class SystemSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 async def examine_work(
     store: Store, data_dir: Path, *, has_server: bool, lease_seconds: float
 ) -> list[Finding]:
-    """What is stuck or split. Where runs have no driver it looks again when somebody should have taken them.
+    """The findings about work. If runs are orphaned, it waits until a process should have taken them over.
 
-    `has_server`: whether a server holds this data directory, which says it all on SQLite.
+    `has_server`: whether a server has locked this data directory; with SQLite, whether any server runs.
     """
 
     def read_snapshot(session: Session) -> SystemSnapshot:
@@ -98,7 +98,7 @@ def _read_snapshot(connection: Connection, *, is_down: bool) -> SystemSnapshot:
     )
     database_time = local_time if remote_time is None else float(remote_time)
     processes = _rows(connection, "processes", "SELECT * FROM processes ORDER BY started_at")
-    # One that was killed leaves its row; on SQLite the lock tells.
+    # A killed process leaves its row. With SQLite the lock shows whether a process is alive.
     alive_rows = (
         []
         if is_down
@@ -130,7 +130,7 @@ def _read_snapshot(connection: Connection, *, is_down: bool) -> SystemSnapshot:
 
 
 def _rows(connection: Connection, table: str, query: str) -> Sequence[RowMapping]:
-    """Nothing where the database has no such table yet."""
+    """The rows; none if the database does not have the table yet."""
     if not inspect(connection).has_table(table):
         return []
     return connection.execute(text(query)).mappings().all()
@@ -140,25 +140,25 @@ def _describe_process(process: RowMapping) -> str:
     return f"{process['kind']} {process['host']}:{process['pid']} ({process['version']})"
 
 
-def _seconds_since(summary: object) -> float:
-    """Seconds since a time as a column holds it: a datetime, on SQLite its text; both UTC."""
-    then = datetime.fromisoformat(str(summary)).replace(tzinfo=UTC)
+def _seconds_since(column_value: object) -> float:
+    """Seconds since a column's time in UTC: a datetime, with SQLite its text."""
+    then = datetime.fromisoformat(str(column_value)).replace(tzinfo=UTC)
     return (utc_now() - then).total_seconds()
 
 
-# What it means
+# Findings
 
 
 def _processes(snapshot: SystemSnapshot) -> Finding:
     part = "processes"
     if not snapshot.alive:
-        return Finding(part=part, text="none is up", fix="start one with `luxx serve`")
-    summary = f"{len(snapshot.alive)} up: {_first_few(snapshot.alive)}"
+        return Finding(part=part, text="no process is running", fix="start one with `luxx serve`")
+    summary = f"{len(snapshot.alive)} running: {_first_few(snapshot.alive)}"
     if not snapshot.dead:
         return Finding(part=part, text=summary)
-    text_ = f"{summary}; {len(snapshot.dead)} without a sign of life: {_first_few(snapshot.dead)}"
+    text_ = f"{summary}; {len(snapshot.dead)} with an expired lease: {_first_few(snapshot.dead)}"
     return Finding(
-        part=part, text=text_, fix="others take over their runs; start them again if they are missed"
+        part=part, text=text_, fix="other processes take over their runs; restart them if they are needed"
     )
 
 
@@ -171,7 +171,7 @@ def _versions(snapshot: SystemSnapshot) -> Finding:
     text_ = (
         f"processes of {len(snapshot.versions)} versions share this database: {', '.join(snapshot.versions)}"
     )
-    fix = f"bring all of them to {snapshot.versions[-1]} and start them again"
+    fix = f"upgrade all of them to {snapshot.versions[-1]} and start them again"
     return Finding(part=part, is_bad=True, text=text_, fix=fix)
 
 
@@ -186,13 +186,13 @@ def _clock(snapshot: SystemSnapshot) -> Finding:
 def _runs(snapshot: SystemSnapshot, stuck: list[str], *, is_served: bool) -> Finding:
     part = "runs"
     if not snapshot.orphaned:
-        return Finding(part=part, text=f"{snapshot.running} running, each driven by somebody")
+        return Finding(part=part, text=f"{snapshot.running} running, each driven by a process")
     if not is_served:
-        text_ = f"{len(snapshot.orphaned)} are not over and nobody drives them"
-        return Finding(part=part, text=text_, fix="they go on at the next start: `luxx serve`")
+        text_ = f"{len(snapshot.orphaned)} are unfinished and no process drives them"
+        return Finding(part=part, text=text_, fix="they continue at the next start: `luxx serve`")
     if not stuck:
-        return Finding(part=part, text=f"{snapshot.running} running; what had lost its driver was taken up")
-    text_ = f"{len(stuck)} are called running and nobody takes them up: {_first_few(stuck)}"
+        return Finding(part=part, text=f"{snapshot.running} running; a process took over the orphaned runs")
+    text_ = f"{len(stuck)} have the status running, but no process drives them: {_first_few(stuck)}"
     fix = "look for these ids in the servers' logs, cancel them (POST /runs/{id}/cancel), or restart a server"
     return Finding(part=part, is_bad=True, text=text_, fix=fix)
 
@@ -200,18 +200,18 @@ def _runs(snapshot: SystemSnapshot, stuck: list[str], *, is_served: bool) -> Fin
 def _queue(snapshot: SystemSnapshot, *, is_served: bool) -> Finding:
     part = "queue"
     if not snapshot.queued:
-        return Finding(part=part, text="no run waits for a place")
-    text_ = f"{snapshot.queued} runs wait for a place, the oldest for {snapshot.oldest_queued:.0f} s"
+        return Finding(part=part, text="no run waits for a slot")
+    text_ = f"{snapshot.queued} runs wait for a slot, the oldest for {snapshot.oldest_queued:.0f} s"
     if not is_served:
-        return Finding(part=part, text=text_, fix="nobody is there to drive them: `luxx serve`")
+        return Finding(part=part, text=text_, fix="no process is running: start `luxx serve`")
     return Finding(part=part, text=text_, fix="raise limits.concurrent_runs or start another process")
 
 
 def _questions(snapshot: SystemSnapshot) -> Finding:
     part = "questions"
     if not snapshot.overdue:
-        return Finding(part=part, text="none is open past its time")
-    text_ = f"{snapshot.overdue} are open past their time, so nobody goes on with their runs"
+        return Finding(part=part, text="no open question is past its deadline")
+    text_ = f"{snapshot.overdue} open questions are past their deadline, so their runs do not continue"
     return Finding(part=part, is_bad=True, text=text_, fix="start a server, or restart the one that runs")
 
 
@@ -221,7 +221,10 @@ def _log(database: Path) -> Finding:
     text_ = f"SQLite's log has {size / 2**20:.1f} MiB"
     if size < MAX_WAL_BYTES:
         return Finding(part=part, text=text_)
-    fix = "end what has been reading the database for long (a backup, another program); it is emptied then"
+    fix = (
+        "end the process that has read the database for a long time (a backup, another program); "
+        "SQLite then empties the log"
+    )
     return Finding(part=part, is_bad=True, text=text_, fix=fix)
 
 
@@ -232,7 +235,7 @@ def _backup(data_dir: Path) -> Finding:
     age = utc_now() - last.at
     text_ = f"the newest is {age.days} days old: {last.file}"
     if not Path(last.file).exists():
-        text_ += ", which is not there any more"
+        text_ += ", which no longer exists"
     return Finding(part=part, text=text_, fix="luxx backup FILE" if age.days >= MAX_BACKUP_AGE_DAYS else "")
 
 

@@ -1,4 +1,4 @@
-"""What `luxx doctor` says of secrets and of who else may read what is stored."""
+"""Checks of `luxx doctor` on secrets, file permissions and open registration."""
 
 import os
 import shlex
@@ -18,43 +18,43 @@ from luxx.providers.sharing import has_no_daily_limit, open_registration_warning
 
 
 def examine_secret(config: Config, data_dir: Path) -> Finding:
-    """Where the secret key comes from, and whether it is kept."""
+    """The source of the secret key, its length and the mode of its file."""
     part, file = "secret", data_dir / SECRET_FILE
     configured = config.app.secret_key
     if configured:
         if not is_too_short(configured):
             return Finding(part=part, text="app.secret_key is set")
         text = f"app.secret_key has {len(configured.encode())} bytes and needs {MIN_SECRET_BYTES}"
-        return Finding(part=part, is_bad=True, text=text, fix="make one with `openssl rand -hex 32`")
+        return Finding(part=part, is_bad=True, text=text, fix="create one with `openssl rand -hex 32`")
     if config.database.type == "postgresql":
-        text = "app.secret_key is not set, and PostgreSQL needs it, the same on every server"
+        text = "app.secret_key is not set; with PostgreSQL every server needs it, with the same value"
         return Finding(
             part=part, is_bad=True, text=text, fix="put `openssl rand -hex 32` into APP_SECRET_KEY"
         )
     try:
         mode = stat.S_IMODE(file.stat().st_mode)
     except FileNotFoundError:
-        return Finding(part=part, text=f"not set; the first start makes one in {file}")
+        return Finding(part=part, text=f"not set; the first start creates one in {file}")
     except OSError as error:
         return Finding(
             part=part, is_bad=True, text=f"{file}: {error.strerror}", fix=f"let the server read {file}"
         )
     if mode & 0o077:
-        text = f"{file} can be read by others (mode {mode:04o})"
+        text = f"other users can read {file} (mode {mode:04o})"
         return Finding(part=part, is_bad=True, text=text, fix=f"chmod 600 {file}")
-    return Finding(part=part, text=f"kept in {file}, readable by its owner only")
+    return Finding(part=part, text=f"stored in {file}, readable by its owner only")
 
 
 def examine_permissions(config: Config, data_dir: Path) -> list[Finding]:
-    """What other users of this machine may read."""
+    """The stored files that other users of this machine may read."""
     try:
         database = sqlite_file(resolve_url(config.database.url, data_dir))
     except LuxxError:
-        return []  # The database's own finding says what is wrong.
+        return []  # The finding about the database reports it.
     paths = SecuredPaths(data_dir=data_dir, database=database, workspaces=Path(config.workspace.root))
     open_paths = [shlex.quote(str(path)) for path in open_to_others(paths)]
     if not open_paths:
-        text = "other users of this machine cannot read what is stored"
+        text = "other users of this machine cannot read the stored data"
         return [Finding(part="permissions", text=text)]
     shown = ", ".join(open_paths[:3]) + (" and more" if len(open_paths) > 3 else "")
     text = f"other users of this machine can read or list {shown}"
@@ -64,9 +64,9 @@ def examine_permissions(config: Config, data_dir: Path) -> list[Finding]:
 
 
 def examine_sealed(session: Session, config: Config, secret: str) -> list[Finding]:
-    """Whether the secret key is the one that provider keys are sealed with; none where it is."""
+    """A finding if the secret key cannot decrypt the stored provider keys."""
     if not secret:
-        return []  # Each provider's finding says that it is gone.
+        return []  # The findings about the providers report the missing key.
     problem = secret_key_problem(session, Vault(secret, previous=config.app.previous_secret_keys))
     if problem is None:
         return []
@@ -75,7 +75,7 @@ def examine_sealed(session: Session, config: Config, secret: str) -> list[Findin
 
 
 def examine_registration(session: Session, config: Config) -> list[Finding]:
-    """What strangers who register may spend."""
+    """A finding if newly registered users may spend without a limit."""
     text = open_registration_warning(session, config.auth, config.limits)
     if text is None:
         return []

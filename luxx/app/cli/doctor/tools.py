@@ -1,4 +1,4 @@
-"""What `luxx doctor` says of the MCP servers: each is started, asked for its tools, and ended."""
+"""Checks of `luxx doctor` on MCP servers, the sandbox, its Python and packages, and skills."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,19 +19,18 @@ from luxx.tools.sandbox.choosing import BackendReport, BackendStatus
 from luxx.tools.sandbox.packages import installed
 from luxx.tools.sandbox.service import Sandbox
 
-_MCP_FIX = "mend mcp.servers, or what it names"
-_APPROVE = "read what has changed at GET /mcp/changes and approve it there, or mend the server"
+_MCP_FIX = "fix mcp.servers, or the program it names"
+_APPROVE = "read the changes at GET /mcp/changes and approve them there, or fix the server"
 
 
 async def examine_mcp(config: Config, store: Store) -> list[Finding]:
-    """Nothing where none is configured. A server that runs elsewhere is started a second time."""
+    """Starts each MCP server, lists its tools and ends it, even if a Luxx server runs it already."""
     if not config.mcp.servers:
         return []
     try:
         sandbox = Sandbox(config.tools, Path(config.data_dir), Path(config.workspace.root))
     except ConfigError:
-        # Said of the sandbox already.
-        return []
+        return []  # The finding about the sandbox reports it.
 
     async def tenants() -> Mapping[str, int]:
         try:
@@ -40,8 +39,8 @@ async def examine_mcp(config: Config, store: Store) -> list[Finding]:
             return {}
 
     await sandbox.open()
-    known = Definitions(store, is_read_only=True)
-    servers = McpServers(config, sandbox, ToolRegistry(), tenants, known.withheld)
+    definitions = Definitions(store, is_read_only=True)
+    servers = McpServers(config, sandbox, ToolRegistry(), tenants, definitions.withheld)
     try:
         return [_finding(one) for one in await servers.try_all()]
     finally:
@@ -64,12 +63,12 @@ SANDBOX_PART = "sandbox"
 NETWORK = "network"
 READERS = "readers"
 _SANDBOX_FIX = (
-    "let unprivileged users make namespaces, for bubblewrap, or use a kernel of 6.2 or later with Landlock"
+    "allow unprivileged user namespaces, for bubblewrap, or use a kernel of 6.2 or later with Landlock"
 )
 
 
 async def examine_sandbox(config: Config) -> list[Finding]:
-    """Tries the backends as a start does; makes no file."""
+    """Tries the sandbox backends like a server start does. Creates no file."""
     try:
         sandbox = Sandbox(config.tools, Path(config.data_dir), Path(config.workspace.root))
     except ConfigError as error:
@@ -82,7 +81,7 @@ async def examine_sandbox(config: Config) -> list[Finding]:
 
 def _in_force(sandbox: Sandbox, others: str) -> Finding:
     if sandbox.is_unprotected:
-        text = "none, as tools.sandbox says: programs that tools start can do all that Luxx may"
+        text = "none, as set in tools.sandbox: programs that tools start have all rights of the Luxx process"
         return Finding(part=SANDBOX_PART, is_bad=True, text=text, fix="set tools.sandbox to auto")
     if sandbox.backend_name == "none":
         return Finding(
@@ -91,19 +90,19 @@ def _in_force(sandbox: Sandbox, others: str) -> Finding:
             text=f"no backend works, so no tool starts a program ({others})",
             fix=_SANDBOX_FIX,
         )
-    return Finding(part=SANDBOX_PART, text=f"{sandbox.backend_name} is in force ({others})")
+    return Finding(part=SANDBOX_PART, text=f"{sandbox.backend_name} is active ({others})")
 
 
 def _readers(sandbox: Sandbox) -> Finding:
     readers = sandbox.readers
     if readers.problem:
-        text = f"pages and PDFs are read outside of the sandbox, as the server's user ({readers.problem})"
-        fix = "let everybody read the directories of Luxx and of its Python"
+        text = f"web pages and PDFs are parsed outside the sandbox, as the server's user ({readers.problem})"
+        fix = "make the directories of Luxx and its Python readable for all users"
         return Finding(part=READERS, is_bad=True, text=text, fix=fix)
     if readers.backend_name == "none":
-        text = "pages and PDFs are read by processes of the server's user within limits, without a sandbox"
+        text = "processes of the server's user parse web pages and PDFs, with limits but without a sandbox"
         return Finding(part=READERS, text=text)
-    return Finding(part=READERS, text=f"pages and PDFs are read in {readers.backend_name}")
+    return Finding(part=READERS, text=f"web pages and PDFs are parsed in {readers.backend_name}")
 
 
 def _network(sandbox: Sandbox) -> list[Finding]:
@@ -113,7 +112,7 @@ def _network(sandbox: Sandbox) -> list[Finding]:
     if egress.problem:
         fix = "use bubblewrap, or empty tools.network_allow"
         return [Finding(part=NETWORK, is_bad=True, text=egress.problem, fix=fix)]
-    return [Finding(part=NETWORK, text=f"programs reach {', '.join(egress.hosts)}, and nothing else")]
+    return [Finding(part=NETWORK, text=f"programs can reach only {', '.join(egress.hosts)}")]
 
 
 def _report_text(report: BackendReport) -> str:
@@ -124,18 +123,19 @@ def _python(sandbox: Sandbox, config: Config) -> list[Finding]:
     if sandbox.backend_name == "none" and not sandbox.is_unprotected:
         return []
     if sandbox.interpreter is None:
-        expected = f"tools.python, {config.tools.python}," if config.tools.python else "none that was found"
-        text = f"no Python runs in the sandbox: {expected} does not start there"
+        text = "no Python that was found starts in the sandbox"
+        if config.tools.python:
+            text = f"tools.python, {config.tools.python}, does not start in the sandbox"
         return [
             Finding(
-                part="python", is_bad=True, text=text, fix="set tools.python to one that everybody may run"
+                part="python", is_bad=True, text=text, fix="set tools.python to one that all users may run"
             )
         ]
     findings = [Finding(part="python", text=f"python_execute runs {sandbox.interpreter.program}")]
-    wanted, present = sorted(config.tools.packages), installed(sandbox.packages)
-    if wanted != present:
-        expected, installed_names = (", ".join(one) or "none" for one in (wanted, present))
-        text = f"tools.packages asks for {expected}, installed are {installed_names}"
+    required, present = sorted(config.tools.packages), installed(sandbox.packages)
+    if required != present:
+        required_names, installed_names = (", ".join(one) or "none" for one in (required, present))
+        text = f"tools.packages lists {required_names}, installed are {installed_names}"
         findings.append(Finding(part="packages", is_bad=True, text=text, fix="luxx packages"))
     return findings
 
@@ -144,23 +144,25 @@ SKILLS_PART = "skills"
 
 
 def examine_skills(config: Config) -> list[Finding]:
-    """Reads the folders as a start does."""
+    """Reads the skill folders like a server start does."""
     skill_registry = read_skills(config.skills.directories, Path(config.data_dir))
     findings = [
         Finding(
             part=SKILLS_PART,
             is_bad=True,
             text=f"{one.name}: {one.problem}",
-            fix="mend its SKILL.md, then start the server again",
+            fix="fix its SKILL.md, then restart the server",
         )
         for one in skill_registry.broken
     ]
-    # Those who use no skills need no directory for them.
+    # The default directory is optional.
     if config.skills.directories != SkillsConfig().directories:
         findings += [
-            Finding(part=SKILLS_PART, is_bad=True, text=f"{name} is not there", fix="mend skills.directories")
+            Finding(
+                part=SKILLS_PART, is_bad=True, text=f"{name} does not exist", fix="fix skills.directories"
+            )
             for name in skill_registry.missing
         ]
     if skill_registry.skills:
-        findings.insert(0, Finding(part=SKILLS_PART, text=f"can be used: {', '.join(skill_registry.skills)}"))
+        findings.insert(0, Finding(part=SKILLS_PART, text=f"available: {', '.join(skill_registry.skills)}"))
     return findings

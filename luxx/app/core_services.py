@@ -1,0 +1,144 @@
+"""The parts of a server that work before it is opened: database, accounts, tools, files.
+
+The commands of `luxx user` use these parts alone. `container.py` adds what needs an open server.
+"""
+
+from datetime import timedelta
+from pathlib import Path
+
+from luxx.api.http.sockets import Sockets
+from luxx.api.http.streaming import StreamLimit, Streams
+from luxx.app.build_tools import ToolSet
+from luxx.domain.accounts.administration import Operator
+from luxx.domain.accounts.changes import AccountChanges
+from luxx.domain.accounts.credentials import Passwords, TokenSigner
+from luxx.domain.accounts.limits import RateLimits
+from luxx.domain.accounts.rights import Offboarding
+from luxx.domain.accounts.service import AccountService
+from luxx.domain.accounts.setup import PasswordSetup
+from luxx.domain.accounts.tickets import TicketService
+from luxx.domain.accounts.workspaces import Workspaces
+from luxx.domain.audit.refusals import Refusals
+from luxx.domain.conversations.search import SearchService
+from luxx.domain.files.attachments import AttachmentReader, PdfReader
+from luxx.domain.files.service import FileService
+from luxx.domain.files.upload import Uploads
+from luxx.domain.transfer.service import TransferService
+from luxx.domain.usage.report import UsageService
+from luxx.infra.bus.choosing import choose_bus
+from luxx.infra.clock import new_id
+from luxx.infra.config.schema import Config
+from luxx.infra.data_permissions import SecuredPaths, secure
+from luxx.infra.observe import Metrics
+from luxx.infra.secrets import Vault, find_secret
+from luxx.infra.store.engine import Store, open_engine, resolve_url, sqlite_file
+from luxx.infra.store.lock import DataDirLock
+from luxx.providers.sharing import transfer_shared_providers
+from luxx.runs.admission import delete_runs
+from luxx.runs.log.replay import ReplayService
+from luxx.runs.stopping import RunStopper, cancel_runs_of
+from luxx.runs.storage import StorageUse
+from luxx.runs.streams.hub import Hub
+from luxx.runs.streams.notices import Notices
+from luxx.runs.streams.relay import RunRelay
+
+
+class CoreServices:
+    """Construction starts no task and migrates nothing. `release` ends threads and connections."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.data_dir = Path(config.data_dir)
+        self.process = new_id()
+        self.metrics = Metrics()
+        url = resolve_url(config.database.url, self.data_dir)
+        self._secure_data(sqlite_file(url))
+        self.lock = DataDirLock(self.data_dir, sqlite_file(url))
+        self.engine = open_engine(url, idle_timeout_seconds=config.runs.lease_seconds / 2)
+        self.store = Store(self.engine, on_write=self.metrics.db_write_seconds.observe)
+        secret = find_secret(config.app.secret_key, self.data_dir, is_shared=not self.store.is_sqlite)
+        self.bus = choose_bus(self.process, self.engine, config.hub.url, secret, self.metrics)
+        self.vault = Vault(secret, previous=config.app.previous_secret_keys)
+        self.passwords = Passwords()
+        self.workspaces = Workspaces(config.workspace.root, auto_create=config.workspace.auto_create)
+        self._make_accounts(secret)
+        self._make_tools()
+        self.files = FileService(self.store, self.workspaces)
+        self.uploads = Uploads(self.store, self.files, config.files)
+        self.attachments = AttachmentReader(self.files, PdfReader(self.sandbox.readers.run))
+        self.transfer = TransferService(self.store, self.data_dir, config.files, delete_runs=delete_runs)
+        self.usage = UsageService(self.store, config.limits, config.tools.max_iterations)
+        self.replay = ReplayService(self.store)
+        self.searches = SearchService(self.store)
+        self.storage = StorageUse(self.store, config.limits.storage_mb_per_user)
+        self.tickets = TicketService(self.store, self.accounts)
+        self._make_streams()
+
+    def _secure_data(self, database: Path | None) -> None:
+        workspace = self.config.workspace
+        paths = SecuredPaths(data_dir=self.data_dir, database=database, workspaces=Path(workspace.root))
+        secure(paths, makes_workspaces=workspace.auto_create)
+
+    def _make_accounts(self, secret: str) -> None:
+        config = self.config
+        self.account_changes = AccountChanges(self.bus)
+        self.refusals = Refusals(self.store)
+        self.offboarding = Offboarding(cancel_runs_of, transfer_shared_providers)
+        limits = RateLimits(config.limits)
+        self.accounts = AccountService(
+            self.store,
+            passwords=self.passwords,
+            tokens=TokenSigner(
+                secret,
+                access=timedelta(minutes=config.auth.access_minutes),
+                refresh=timedelta(days=config.auth.refresh_days),
+            ),
+            limits=limits,
+            workspaces=self.workspaces,
+            config=config.auth,
+            changes=self.account_changes,
+            refusals=self.refusals,
+        )
+        self.password_setup = PasswordSetup(
+            self.store,
+            secret,
+            passwords=self.passwords,
+            limits=limits,
+            changes=self.account_changes,
+            refusals=self.refusals,
+        )
+        self.operator = Operator(
+            self.store,
+            passwords=self.passwords,
+            workspaces=self.workspaces,
+            offboarding=self.offboarding,
+            stop_runs=RunStopper(self.store, None).stop_all_of,
+        )
+
+    def _make_tools(self) -> None:
+        tools = ToolSet(self.config, self.data_dir, self.store, self.workspaces, self.metrics, self.refusals)
+        self.sandbox, self.registry, self.executor = tools.sandbox, tools.registry, tools.executor
+        self.mcp, self.mcp_definitions = tools.mcp, tools.mcp_definitions
+        self.skill_registry, self.compositions, self.rules = (
+            tools.skill_registry,
+            tools.compositions,
+            tools.rules,
+        )
+
+    def _make_streams(self) -> None:
+        self.hub = Hub()
+        self.notices = Notices(self.store, self.bus, is_watched=self.hub.is_watched)
+        self.relay = RunRelay(self.hub, self.bus, self.store)
+        stream_limit = StreamLimit(self.config.limits.streams_per_user)
+        self.sockets = Sockets(self.accounts, self.notices, stream_limit)
+        self.streams = Streams(self.accounts, stream_limit)
+        self.metrics.sockets.set_function(lambda: len(self.sockets))
+        self.metrics.sse_clients.set_function(lambda: self.hub.watchers)
+        self.metrics.relayed_runs.set_function(lambda: self.relay.followed_runs)
+
+    def release(self) -> None:
+        """Ends threads and database connections and releases the lock. May block."""
+        self.executor.close()
+        self.passwords.close()
+        self.store.close()
+        self.lock.release()

@@ -1,6 +1,14 @@
-"""For all tests: LUXX_FORBID_SKIPS=1 turns a skipped test into a failed session, so that none hides."""
+"""For all tests: each coroutine in a loop of its own and within bounds; and LUXX_FORBID_SKIPS=1 turns a
+skipped test into a failed session, so that none hides.
+"""
 
+import asyncio
+import functools
+import inspect
 import os
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -8,6 +16,53 @@ from hypothesis import HealthCheck, settings
 # How fast a busy machine draws its first example says nothing of the code.
 settings.register_profile("luxx", suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("luxx")
+
+HERE = Path(__file__).parent
+
+FOLDER_SECONDS = {
+    "accounts": 30.0,
+    "bus": 30.0,
+    "chaos": 240.0,
+    "engine": 60.0,
+    "scenarios": 110.0,
+    "local": 110.0,
+    "mcp_servers": 100.0,
+    "provider_service": 60.0,
+}
+"""How long a coroutine of such a folder may take."""
+
+CLEANUP_SECONDS = 10.0
+"""Elsewhere it may take what pytest-timeout allows less this, in which it cleans up."""
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """On asyncio's own loop."""
+    return "asyncio", {}
+
+
+def seconds_of(test: pytest.Function) -> float:
+    if marker := test.get_closest_marker("async_timeout"):
+        return marker.args[0]
+    if seconds := FOLDER_SECONDS.get(test.path.relative_to(HERE).parts[0]):
+        return seconds
+    option = test.config.getoption("timeout")
+    return float(test.config.getini("timeout") if option is None else option) - CLEANUP_SECONDS
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    test = pyfuncitem.obj
+    if inspect.iscoroutinefunction(test):
+        seconds = seconds_of(pyfuncitem)
+
+        @functools.wraps(test)
+        async def bounded(**arguments: Any) -> None:
+            async with asyncio.timeout(seconds):
+                await test(**arguments)
+
+        pyfuncitem.obj = bounded
+    return (yield)
 
 
 @pytest.hookimpl(trylast=True)

@@ -527,7 +527,9 @@ def test_a_message_that_was_not_taken_is_never_sent_twice() -> None:
     with paper_server(answers) as (url, asked):
         done = run_chat(url, "hello")
     assert done.returncode == 1
-    assert done.stderr.endswith("luxx: the connection was lost before the server accepted the message; send it again\n")
+    assert done.stderr.endswith(
+        "luxx: the connection was lost before the server accepted the message; send it again\n"
+    )
     assert asked.count("POST /messages/stream") == 1
 
 

@@ -79,34 +79,29 @@ def test_without_any_model_it_says_so(tmp_path: Path) -> None:
     assert "DEEPSEEK_API_KEY" in found.fix
 
 
-def test_a_started_server_with_an_answering_provider_is_fine(tmp_path: Path) -> None:
-    async def run() -> list[Finding]:
-        provider = unused_script()
-        await provider.start()
-        try:
-            config = with_model(tmp_path, provider.url)
-            await start_once(config)
-            return await examine(config, {})
-        finally:
-            await provider.stop()
-
-    findings = asyncio.run(run())
+async def test_a_started_server_with_an_answering_provider_is_fine(tmp_path: Path) -> None:
+    provider = unused_script()
+    await provider.start()
+    try:
+        config = with_model(tmp_path, provider.url)
+        await start_once(config)
+        findings = await examine(config, {})
+    finally:
+        await provider.stop()
     assert [str(one) for one in findings if one.is_bad] == []
     printed = "\n".join(map(str, findings))
     assert "provider openai_compatible answers and offers 1 models" in printed
     assert KEY not in printed
 
 
-def test_a_provider_that_does_not_answer_is_bad_and_its_key_is_not_shown(tmp_path: Path) -> None:
-    async def run() -> list[Finding]:
-        provider = unused_script()
-        await provider.start()
-        config = with_model(tmp_path, provider.url)
-        await start_once(config)
-        await provider.stop()
-        return await examine(config, {})
-
-    found = {finding.part: finding for finding in asyncio.run(run())}["provider openai_compatible"]
+async def test_a_provider_that_does_not_answer_is_bad_and_its_key_is_not_shown(tmp_path: Path) -> None:
+    provider = unused_script()
+    await provider.start()
+    config = with_model(tmp_path, provider.url)
+    await start_once(config)
+    await provider.stop()
+    result = await examine(config, {})
+    found = {finding.part: finding for finding in result}["provider openai_compatible"]
     assert found.is_bad
     assert found.fix
     assert KEY not in str(found)

@@ -5,7 +5,6 @@ marked `python` are run too. `console` marks what is only shown: its commands mu
 """
 
 import ast
-import asyncio
 import re
 import shlex
 import socket
@@ -29,7 +28,7 @@ from luxx.tools.builtin import builtin_tools, program_tools
 from luxx.tools.core import CommandPermission, ToolCall, ToolContext, ToolRegistry
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.loading import load_modules
-from luxx.tools.sandbox.plan import Limits, limits_for
+from luxx.tools.sandbox.plan import ProgramLimits, limits_for
 from luxx.tools.sandbox.service import Sandbox
 from luxx.wire.event import Event, RunState
 
@@ -145,7 +144,7 @@ def test_the_program_with_the_scripted_provider_runs() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_tools_of_the_documentation_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_tools_of_the_documentation_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_documented_tools.py").write_text("\n".join(blocks(ROOT / "docs/tools.md", "python")))
     monkeypatch.syspath_prepend(str(tmp_path))
     engine = open_engine(resolve_url("sqlite:///t.db", tmp_path))
@@ -169,10 +168,10 @@ def test_the_tools_of_the_documentation_work(tmp_path: Path, monkeypatch: pytest
         finally:
             executor.close()
 
-    assert asyncio.run(run("count_words", '{"text": "a bee sees", "minimum": 2}')) == {"words": 2}
-    assert asyncio.run(run("leave_note", '{"note": "milk"}')) == "written for carol"
+    assert await run("count_words", '{"text": "a bee sees", "minimum": 2}') == {"words": 2}
+    assert await run("leave_note", '{"note": "milk"}') == "written for carol"
     assert (tmp_path / "note.txt").read_text("utf-8") == "milk"
-    assert asyncio.run(run("latest_conversations", "{}")) == []
+    assert await run("latest_conversations", "{}") == []
     store.close()
 
 
@@ -235,7 +234,9 @@ def test_every_built_in_tool_is_documented_with_its_level() -> None:
 def test_every_limit_of_the_sandbox_is_documented_with_its_defaults() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \|", text_of("docs/sandbox.md"), re.MULTILINE)
     levels = [limits_for("any", level, []) for level in (CommandPermission.EXECUTE, CommandPermission.ADMIN)]
-    real = [(name, *(f"{getattr(one, name):g}" for one in levels)) for name in Limits.__struct_fields__]
+    real = [
+        (name, *(f"{getattr(one, name):g}" for one in levels)) for name in ProgramLimits.__struct_fields__
+    ]
     assert rows == real
 
 

@@ -32,7 +32,8 @@ async def work():
     house = Services(Config(local=LocalConfig(enabled=False)))
     create_app(house), create_probes(house)
     await house.open()
-    plugins = [name for name in luxx.app.server.startup.PYDANTIC_PACKAGES if f"litestar.plugins.{name}" in sys.modules]
+    packages = luxx.app.server.startup.PYDANTIC_PACKAGES
+    plugins = [name for name in packages if f"litestar.plugins.{name}" in sys.modules]
     import pydantic
     print(json.dumps({"plugins": plugins, "collects": gc.isenabled()}))
     await house.close()

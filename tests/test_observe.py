@@ -201,15 +201,12 @@ def test_every_metric_the_operators_page_names_is_there() -> None:
         assert line in text
 
 
-def test_a_blocked_event_loop_shows_in_its_lag() -> None:
+async def test_a_blocked_event_loop_shows_in_its_lag() -> None:
     metrics = Metrics()
 
-    async def block() -> None:
-        asyncio.get_running_loop().call_later(0.005, time.sleep, 0.08)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(watch_event_loop(metrics, interval=0.01), 0.3)
-
-    asyncio.run(block())
+    asyncio.get_running_loop().call_later(0.005, time.sleep, 0.08)
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(watch_event_loop(metrics, interval=0.01), 0.3)
     text = metrics.render().decode()
     slow = re.search(r'lag_seconds_bucket\{le="0.05"\} (\S+)', text)
     measured = re.search(r"lag_seconds_count (\S+)", text)

@@ -1,7 +1,6 @@
 """A small server of people and sign-ins only, on a temporary database, driven through its HTTP door."""
 
-import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -216,13 +215,3 @@ def build_server(tmp_path: Path):
 @pytest.fixture
 def account_server(build_server: Callable[..., AccountServer]) -> AccountServer:
     return build_server()
-
-
-@pytest.fixture
-def run() -> Callable[[Coroutine[Any, Any, Any]], Any]:
-    """Runs a scenario to its end, at most 30 s."""
-
-    def bounded(scenario: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run(asyncio.wait_for(scenario, 30))
-
-    return bounded

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import jwt
 import pytest
-from api.server import ServerProcess
+from api.server_process import ServerProcess
 
 from luxx.app.server.serve import setup_address
 from luxx.domain.accounts.setup import SetupClaims
@@ -200,79 +200,70 @@ def test_a_configured_first_password_prints_no_address(tmp_path: Path) -> None:
         assert "/setup" not in server.output
 
 
-def test_a_token_is_good_for_a_day_and_only_with_all_it_must_say(account_server, run) -> None:
-    async def scenario() -> None:
-        assert await account_server.password_setup.token() is None
-        await account_server.operator.ensure_first_user()
-        token = await account_server.password_setup.token()
-        claims = jwt.decode(token, options={"verify_signature": False})
-        assert set(claims) == set(SetupClaims.__struct_fields__)
-        assert claims["exp"] - claims["iat"] == 24 * 3600
-        access = (await account_server.enter("admin", "admin123"))["access_token"]
-        assert (await account_server.ask("GET", "/auth/me", token=token)).status_code == 401
+async def test_a_token_is_good_for_a_day_and_only_with_all_it_must_say(account_server) -> None:
+    assert await account_server.password_setup.token() is None
+    await account_server.operator.ensure_first_user()
+    token = await account_server.password_setup.token()
+    claims = jwt.decode(token, options={"verify_signature": False})
+    assert set(claims) == set(SetupClaims.__struct_fields__)
+    assert claims["exp"] - claims["iat"] == 24 * 3600
+    access = (await account_server.enter("admin", "admin123"))["access_token"]
+    assert (await account_server.ask("GET", "/auth/me", token=token)).status_code == 401
 
-        async def kind(tried: object) -> str:
-            answer = await account_server.ask(
-                "POST", "/setup", {"token": tried, "password": NEW}, address="203.0.113.9"
-            )
-            assert answer.status_code in (400, 403)
-            return str(answer.json()["detail"]["kind"])
-
-        key = derive_key(SECRET, "setup")
-        for missing in claims:
-            part = {name: value for name, value in claims.items() if name != missing}
-            assert await kind(jwt.encode(part, key, algorithm="HS256")) == "setup_token_invalid"
-        for bad in (
-            "",
-            "x",
-            access,
-            token[:-4],
-            token + "x",
-            jwt.encode(claims, "k" * 32, algorithm="HS256"),
-        ):
-            assert await kind(bad) == "setup_token_invalid"
-        for wrong in ({"typ": "access"}, {"sub": 1}):
-            assert await kind(jwt.encode(claims | wrong, key, algorithm="HS256")) == "setup_token_invalid"
-        for other in ({"pwd": "0" * 64}, {"sub": "2"}, {"sub": "x"}):
-            assert await kind(jwt.encode(claims | other, key, algorithm="HS256")) == "setup_token_used"
-        assert await kind(7) == "invalid_input"
-        account_server.clock.ahead = timedelta(hours=24, seconds=1)
-        assert await kind(token) == "setup_token_expired"
-
-    run(scenario())
-
-
-def test_of_two_who_use_an_address_at_once_one_sets_the_password(account_server, run) -> None:
-    async def scenario() -> None:
-        await account_server.operator.ensure_first_user()
-        one, other = [await account_server.password_setup.token() for _ in range(2)]
-        answers = await asyncio.gather(
-            *(
-                account_server.ask("POST", "/setup", {"token": token, "password": NEW})
-                for token in (one, other, one)
-            )
+    async def kind(tried: object) -> str:
+        answer = await account_server.ask(
+            "POST", "/setup", {"token": tried, "password": NEW}, address="203.0.113.9"
         )
-        assert sorted(answer.status_code for answer in answers) == [200, 403, 403]
+        assert answer.status_code in (400, 403)
+        return str(answer.json()["detail"]["kind"])
 
-    run(scenario())
+    key = derive_key(SECRET, "setup")
+    for missing in claims:
+        part = {name: value for name, value in claims.items() if name != missing}
+        assert await kind(jwt.encode(part, key, algorithm="HS256")) == "setup_token_invalid"
+    for bad in (
+        "",
+        "x",
+        access,
+        token[:-4],
+        token + "x",
+        jwt.encode(claims, "k" * 32, algorithm="HS256"),
+    ):
+        assert await kind(bad) == "setup_token_invalid"
+    for wrong in ({"typ": "access"}, {"sub": 1}):
+        assert await kind(jwt.encode(claims | wrong, key, algorithm="HS256")) == "setup_token_invalid"
+    for other in ({"pwd": "0" * 64}, {"sub": "2"}, {"sub": "x"}):
+        assert await kind(jwt.encode(claims | other, key, algorithm="HS256")) == "setup_token_used"
+    assert await kind(7) == "invalid_input"
+    account_server.clock.ahead = timedelta(hours=24, seconds=1)
+    assert await kind(token) == "setup_token_expired"
 
 
-def test_wrong_addresses_are_limited_like_log_ins_and_a_good_one_is_not(build_server, run) -> None:
-    async def scenario() -> None:
-        account_server = build_server(limits={"logins_per_minute": 3})
-        await account_server.operator.ensure_first_user()
-        token = await account_server.password_setup.token()
-        for _ in range(5):
-            assert (await account_server.ask("GET", f"/setup?token={token}")).status_code == 200
-        codes = [
-            (await account_server.ask("GET", "/setup?token=x", address="203.0.113.9")).status_code
-            for _ in range(5)
-        ]
-        assert codes == [403, 403, 403, 429, 429]
-        page = await account_server.ask("GET", "/setup?token=x", address="203.0.113.9", Accept="text/html")
-        assert (page.status_code, int(page.headers["retry-after"]) > 0) == (429, True)
+async def test_of_two_who_use_an_address_at_once_one_sets_the_password(account_server) -> None:
+    await account_server.operator.ensure_first_user()
+    one, other = [await account_server.password_setup.token() for _ in range(2)]
+    answers = await asyncio.gather(
+        *(
+            account_server.ask("POST", "/setup", {"token": token, "password": NEW})
+            for token in (one, other, one)
+        )
+    )
+    assert sorted(answer.status_code for answer in answers) == [200, 403, 403]
 
-    run(scenario())
+
+async def test_wrong_addresses_are_limited_like_log_ins_and_a_good_one_is_not(build_server) -> None:
+    account_server = build_server(limits={"logins_per_minute": 3})
+    await account_server.operator.ensure_first_user()
+    token = await account_server.password_setup.token()
+    for _ in range(5):
+        assert (await account_server.ask("GET", f"/setup?token={token}")).status_code == 200
+    codes = [
+        (await account_server.ask("GET", "/setup?token=x", address="203.0.113.9")).status_code
+        for _ in range(5)
+    ]
+    assert codes == [403, 403, 403, 429, 429]
+    page = await account_server.ask("GET", "/setup?token=x", address="203.0.113.9", Accept="text/html")
+    assert (page.status_code, int(page.headers["retry-after"]) > 0) == (429, True)
 
 
 @pytest.mark.parametrize(

@@ -24,88 +24,73 @@ async def rows(account_server: Any) -> list[TicketRow]:
     return await account_server.store.read(lambda session: list(session.scalars(select(TicketRow))))
 
 
-def test_a_ticket_brings_in_who_asked_for_it_and_is_gone(account_server, run):
-    async def scenario():
-        tickets, caller = await signed_in(account_server)
-        issued = await tickets.issue(caller)
-        assert issued.expires_in == 30
-        assert await tickets.redeem(issued.ticket, PEER) == caller
-        assert await rows(account_server) == []
-        with pytest.raises(NotSignedIn, match="POST /auth/ticket"):
-            await tickets.redeem(issued.ticket, PEER)
-
-    run(scenario())
-
-
-def test_a_ticket_is_good_for_30_seconds_and_forgotten_after_them(account_server, run):
-    async def scenario():
-        tickets, caller = await signed_in(account_server)
-        early, late = await tickets.issue(caller), await tickets.issue(caller)
-        account_server.clock.ahead = TICKET_LIFETIME - timedelta(seconds=1)
-        await tickets.redeem(early.ticket, PEER)
-        account_server.clock.ahead = TICKET_LIFETIME + timedelta(seconds=1)
-        with pytest.raises(NotSignedIn):
-            await tickets.redeem(late.ticket, PEER)
-        assert len(await rows(account_server)) == 1
-        await tickets.issue(caller)
-        assert len(await rows(account_server)) == 1, "the old one is forgotten"
-
-    run(scenario())
-
-
-def test_the_database_holds_nothing_that_opens_a_socket(account_server, run):
-    async def scenario():
-        tickets, caller = await signed_in(account_server)
-        issued = await tickets.issue(caller)
-        (row,) = await rows(account_server)
-        assert issued.ticket not in (row.ticket_hash, row.sign_in_id)
-        for text in (row.ticket_hash, row.sign_in_id, caller.sign_in_id, "", "x" * 101, "\ud800", "\0"):
-            with pytest.raises(NotSignedIn):
-                await tickets.redeem(text, PEER)
+async def test_a_ticket_brings_in_who_asked_for_it_and_is_gone(account_server):
+    tickets, caller = await signed_in(account_server)
+    issued = await tickets.issue(caller)
+    assert issued.expires_in == 30
+    assert await tickets.redeem(issued.ticket, PEER) == caller
+    assert await rows(account_server) == []
+    with pytest.raises(NotSignedIn, match="POST /auth/ticket"):
         await tickets.redeem(issued.ticket, PEER)
 
-    run(scenario())
+
+async def test_a_ticket_is_good_for_30_seconds_and_forgotten_after_them(account_server):
+    tickets, caller = await signed_in(account_server)
+    early, late = await tickets.issue(caller), await tickets.issue(caller)
+    account_server.clock.ahead = TICKET_LIFETIME - timedelta(seconds=1)
+    await tickets.redeem(early.ticket, PEER)
+    account_server.clock.ahead = TICKET_LIFETIME + timedelta(seconds=1)
+    with pytest.raises(NotSignedIn):
+        await tickets.redeem(late.ticket, PEER)
+    assert len(await rows(account_server)) == 1
+    await tickets.issue(caller)
+    assert len(await rows(account_server)) == 1, "the old one is forgotten"
 
 
-def test_a_ticket_goes_with_its_sign_in(account_server, run):
-    async def scenario():
-        tickets, caller = await signed_in(account_server)
-        revoked, forgotten = await tickets.issue(caller), await tickets.issue(caller)
-        await account_server.accounts.sign_out(caller)
-        with pytest.raises(NotSignedIn, match="ended"):
-            await tickets.redeem(revoked.ticket, PEER)
-        await account_server.store.write(lambda session: session.execute(delete(SignIn)))
-        assert await rows(account_server) == []
+async def test_the_database_holds_nothing_that_opens_a_socket(account_server):
+    tickets, caller = await signed_in(account_server)
+    issued = await tickets.issue(caller)
+    (row,) = await rows(account_server)
+    assert issued.ticket not in (row.ticket_hash, row.sign_in_id)
+    for text in (row.ticket_hash, row.sign_in_id, caller.sign_in_id, "", "x" * 101, "\ud800", "\0"):
         with pytest.raises(NotSignedIn):
-            await tickets.redeem(forgotten.ticket, PEER)
+            await tickets.redeem(text, PEER)
+    await tickets.redeem(issued.ticket, PEER)
 
-    run(scenario())
+
+async def test_a_ticket_goes_with_its_sign_in(account_server):
+    tickets, caller = await signed_in(account_server)
+    revoked, forgotten = await tickets.issue(caller), await tickets.issue(caller)
+    await account_server.accounts.sign_out(caller)
+    with pytest.raises(NotSignedIn, match="ended"):
+        await tickets.redeem(revoked.ticket, PEER)
+    await account_server.store.write(lambda session: session.execute(delete(SignIn)))
+    assert await rows(account_server) == []
+    with pytest.raises(NotSignedIn):
+        await tickets.redeem(forgotten.ticket, PEER)
 
 
-def test_revoked_callers_are_found_for_many_at_once(account_server, run):
-    async def scenario():
-        admin = await account_server.join("root", level=4)
-        callers = {}
-        for name in ("stays", "leaves", "demoted", "disabled", "raised"):
-            _, callers[name] = await signed_in(account_server, name)
-            raised = {"permission_level": 2}
-            answer = await account_server.ask(
-                "PUT", f"/auth/users/{callers[name].user_id}", raised, token=admin["access_token"]
-            )
-            assert answer.status_code == 200
-            callers[name] = await account_server.accounts.recheck(callers[name])
-        assert await account_server.accounts.revoked_callers(list(callers.values())) == set()
-        await account_server.accounts.sign_out(callers["leaves"])
-        for name, change in (
-            ("demoted", {"permission_level": 1}), ("disabled", {"is_active": False}),
-            ("raised", {"permission_level": 3}),
-        ):  # fmt: skip
-            await account_server.ask(
-                "PUT", f"/auth/users/{callers[name].user_id}", change, token=admin["access_token"]
-            )
-        revoked_callers = await account_server.accounts.revoked_callers(list(callers.values()))
-        assert revoked_callers == {callers["leaves"], callers["demoted"], callers["disabled"]}
-        account_server.clock.ahead = timedelta(days=31)
-        assert await account_server.accounts.revoked_callers(list(callers.values())) == set(callers.values())
-
-    run(scenario())
+async def test_revoked_callers_are_found_for_many_at_once(account_server):
+    admin = await account_server.join("root", level=4)
+    callers = {}
+    for name in ("stays", "leaves", "demoted", "disabled", "raised"):
+        _, callers[name] = await signed_in(account_server, name)
+        raised = {"permission_level": 2}
+        answer = await account_server.ask(
+            "PUT", f"/auth/users/{callers[name].user_id}", raised, token=admin["access_token"]
+        )
+        assert answer.status_code == 200
+        callers[name] = await account_server.accounts.recheck(callers[name])
+    assert await account_server.accounts.revoked_callers(list(callers.values())) == set()
+    await account_server.accounts.sign_out(callers["leaves"])
+    for name, change in (
+        ("demoted", {"permission_level": 1}), ("disabled", {"is_active": False}),
+        ("raised", {"permission_level": 3}),
+    ):  # fmt: skip
+        await account_server.ask(
+            "PUT", f"/auth/users/{callers[name].user_id}", change, token=admin["access_token"]
+        )
+    revoked_callers = await account_server.accounts.revoked_callers(list(callers.values()))
+    assert revoked_callers == {callers["leaves"], callers["demoted"], callers["disabled"]}
+    account_server.clock.ahead = timedelta(days=31)
+    assert await account_server.accounts.revoked_callers(list(callers.values())) == set(callers.values())

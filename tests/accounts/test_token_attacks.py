@@ -77,49 +77,37 @@ FORGERIES = {
 
 @pytest.mark.parametrize("forge", FORGERIES.values(), ids=FORGERIES)
 @pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")
-def test_a_forged_access_token_is_refused(account_server, run, forge):
-    async def scenario():
-        user = await account_server.join("ada", level=4)
-        token = forge(user["access_token"])
-        answer = await account_server.ask("GET", "/auth/me", token=token)
-        assert answer.status_code == 401, answer.text
-        assert answer.headers["www-authenticate"] == "Bearer"
-
-    run(scenario())
+async def test_a_forged_access_token_is_refused(account_server, forge):
+    user = await account_server.join("ada", level=4)
+    token = forge(user["access_token"])
+    answer = await account_server.ask("GET", "/auth/me", token=token)
+    assert answer.status_code == 401, answer.text
+    assert answer.headers["www-authenticate"] == "Bearer"
 
 
-def test_a_token_of_a_server_whose_clock_is_a_little_ahead_is_taken(account_server, run):
-    async def scenario():
-        user = await account_server.join("ada")
-        token = _signed(user["access_token"], iat=int(time.time()) + 30)
-        assert (await account_server.ask("GET", "/auth/me", token=token)).status_code == 200
-
-    run(scenario())
+async def test_a_token_of_a_server_whose_clock_is_a_little_ahead_is_taken(account_server):
+    user = await account_server.join("ada")
+    token = _signed(user["access_token"], iat=int(time.time()) + 30)
+    assert (await account_server.ask("GET", "/auth/me", token=token)).status_code == 200
 
 
 @pytest.mark.parametrize(
     "header",
     ["", "Bearer", "Bearer ", "Basic YTpi", "bearer", "Token {}", "{}", "Bearer {} {}", "Bearer,{}"],
 )
-def test_only_a_bearer_header_is_read(account_server, run, header):
-    async def scenario():
-        user = await account_server.join("ada")
-        value = header.replace("{}", user["access_token"])
-        answer = await account_server.ask("GET", "/auth/me", Authorization=value)
-        assert answer.status_code == 401
-
-    run(scenario())
+async def test_only_a_bearer_header_is_read(account_server, header):
+    user = await account_server.join("ada")
+    value = header.replace("{}", user["access_token"])
+    answer = await account_server.ask("GET", "/auth/me", Authorization=value)
+    assert answer.status_code == 401
 
 
-def test_a_token_elsewhere_than_in_the_header_is_not_read(account_server, run):
-    async def scenario():
-        token = (await account_server.join("ada"))["access_token"]
-        answer = await account_server.ask(
-            "GET", f"/auth/me?token={token}&access_token={token}", Cookie=f"token={token}"
-        )
-        assert answer.status_code == 401
-
-    run(scenario())
+async def test_a_token_elsewhere_than_in_the_header_is_not_read(account_server):
+    token = (await account_server.join("ada"))["access_token"]
+    answer = await account_server.ask(
+        "GET", f"/auth/me?token={token}&access_token={token}", Cookie=f"token={token}"
+    )
+    assert answer.status_code == 401
 
 
 ROUTES = [
@@ -135,149 +123,108 @@ ROUTES = [
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_an_anonymous_client_with_a_wrong_body_learns_only_to_sign_in(account_server, run, method, path):
-    async def scenario():
-        answer = await account_server.ask(method, path, b"{nonsense" if method != "GET" else None)
-        assert answer.status_code == 401
-        assert answer.json()["detail"]["kind"] == "not_signed_in"
-
-    run(scenario())
+async def test_an_anonymous_client_with_a_wrong_body_learns_only_to_sign_in(account_server, method, path):
+    answer = await account_server.ask(method, path, b"{nonsense" if method != "GET" else None)
+    assert answer.status_code == 401
+    assert answer.json()["detail"]["kind"] == "not_signed_in"
 
 
-def test_an_access_token_expires_and_a_refresh_token_brings_a_new_one(account_server, run):
-    async def scenario():
-        user = await account_server.join("ada")
-        account_server.clock.ahead = timedelta(minutes=31)
-        late = await account_server.ask("GET", "/auth/me", token=user["access_token"])
-        assert (late.status_code, late.json()["detail"]["kind"]) == (401, "token_expired")
-        fresh = await account_server.ask("POST", "/auth/refresh", {"refresh_token": user["refresh_token"]})
-        assert fresh.status_code == 200
-        token = fresh.json()["data"]["access_token"]
-        assert (await account_server.ask("GET", "/auth/me", token=token)).status_code == 200
-        account_server.clock.ahead = timedelta(days=31)
-        body = {"refresh_token": fresh.json()["data"]["refresh_token"]}
-        assert (await account_server.ask("POST", "/auth/refresh", body)).json()["detail"][
-            "kind"
-        ] == "token_expired"
-
-    run(scenario())
+async def test_an_access_token_expires_and_a_refresh_token_brings_a_new_one(account_server):
+    user = await account_server.join("ada")
+    account_server.clock.ahead = timedelta(minutes=31)
+    late = await account_server.ask("GET", "/auth/me", token=user["access_token"])
+    assert (late.status_code, late.json()["detail"]["kind"]) == (401, "token_expired")
+    fresh = await account_server.ask("POST", "/auth/refresh", {"refresh_token": user["refresh_token"]})
+    assert fresh.status_code == 200
+    token = fresh.json()["data"]["access_token"]
+    assert (await account_server.ask("GET", "/auth/me", token=token)).status_code == 200
+    account_server.clock.ahead = timedelta(days=31)
+    body = {"refresh_token": fresh.json()["data"]["refresh_token"]}
+    assert (await account_server.ask("POST", "/auth/refresh", body)).json()["detail"][
+        "kind"
+    ] == "token_expired"
 
 
-def test_access_and_refresh_tokens_do_not_stand_in_for_each_other(account_server, run):
-    async def scenario():
-        user = await account_server.join("ada")
-        as_access = await account_server.ask("GET", "/auth/me", token=user["refresh_token"])
-        as_refresh = await account_server.ask(
-            "POST", "/auth/refresh", {"refresh_token": user["access_token"]}
-        )
-        kinds = [each.json()["detail"]["kind"] for each in (as_access, as_refresh)]
-        assert kinds == ["token_wrong_type"] * 2
-        assert (await account_server.ask("GET", "/auth/me", token=user["access_token"])).status_code == 200
-
-    run(scenario())
+async def test_access_and_refresh_tokens_do_not_stand_in_for_each_other(account_server):
+    user = await account_server.join("ada")
+    as_access = await account_server.ask("GET", "/auth/me", token=user["refresh_token"])
+    as_refresh = await account_server.ask("POST", "/auth/refresh", {"refresh_token": user["access_token"]})
+    kinds = [each.json()["detail"]["kind"] for each in (as_access, as_refresh)]
+    assert kinds == ["token_wrong_type"] * 2
+    assert (await account_server.ask("GET", "/auth/me", token=user["access_token"])).status_code == 200
 
 
-def test_a_refresh_token_used_twice_ends_its_sign_in_and_no_other(account_server, run):
-    async def scenario():
-        user, other = await account_server.join("ada"), await account_server.enter("ada")
-        account_changes = []
-        account_server.accounts.subscribe(account_changes.append)
-        body = {"refresh_token": user["refresh_token"]}
-        new = (await account_server.ask("POST", "/auth/refresh", body)).json()["data"]
-        again = await account_server.ask("POST", "/auth/refresh", body)
-        assert (again.status_code, again.json()["detail"]["kind"]) == (401, "token_reused")
-        for token in (user["access_token"], new["access_token"]):
-            assert (await account_server.ask("GET", "/auth/me", token=token)).status_code == 401
-        body = {"refresh_token": new["refresh_token"]}
-        assert (await account_server.ask("POST", "/auth/refresh", body)).status_code == 401
-        assert (await account_server.ask("GET", "/auth/me", token=other["access_token"])).status_code == 200
-        assert [each.because for each in account_changes] == [RevocationReason.TOKEN_REUSED]
-
-    run(scenario())
+async def test_a_refresh_token_used_twice_ends_its_sign_in_and_no_other(account_server):
+    user, other = await account_server.join("ada"), await account_server.enter("ada")
+    account_changes = []
+    account_server.accounts.subscribe(account_changes.append)
+    body = {"refresh_token": user["refresh_token"]}
+    new = (await account_server.ask("POST", "/auth/refresh", body)).json()["data"]
+    again = await account_server.ask("POST", "/auth/refresh", body)
+    assert (again.status_code, again.json()["detail"]["kind"]) == (401, "token_reused")
+    for token in (user["access_token"], new["access_token"]):
+        assert (await account_server.ask("GET", "/auth/me", token=token)).status_code == 401
+    body = {"refresh_token": new["refresh_token"]}
+    assert (await account_server.ask("POST", "/auth/refresh", body)).status_code == 401
+    assert (await account_server.ask("GET", "/auth/me", token=other["access_token"])).status_code == 200
+    assert [each.because for each in account_changes] == [RevocationReason.TOKEN_REUSED]
 
 
-def test_of_ten_concurrent_refreshes_one_succeeds_and_the_sign_in_ends(account_server, run):
-    async def scenario():
-        user = await account_server.join("ada")
-        body = {"refresh_token": user["refresh_token"]}
-        answers = await asyncio.gather(
-            *(account_server.ask("POST", "/auth/refresh", body) for _ in range(10))
-        )
-        assert sorted(each.status_code for each in answers) == [200] + [401] * 9
-        assert (await account_server.ask("GET", "/auth/me", token=user["access_token"])).status_code == 401
-
-    run(scenario())
+async def test_of_ten_concurrent_refreshes_one_succeeds_and_the_sign_in_ends(account_server):
+    user = await account_server.join("ada")
+    body = {"refresh_token": user["refresh_token"]}
+    answers = await asyncio.gather(*(account_server.ask("POST", "/auth/refresh", body) for _ in range(10)))
+    assert sorted(each.status_code for each in answers) == [200] + [401] * 9
+    assert (await account_server.ask("GET", "/auth/me", token=user["access_token"])).status_code == 401
 
 
 @pytest.mark.parametrize(
     "body", [{}, {"refresh_token": 7}, {"refresh_token": None}, {"refresh_token": "x" * 10_001}]
 )
-def test_a_bad_refresh_body_is_refused_with_400(account_server, run, body):
-    async def scenario():
-        assert (await account_server.ask("POST", "/auth/refresh", body)).status_code == 400
-
-    run(scenario())
+async def test_a_bad_refresh_body_is_refused_with_400(account_server, body):
+    assert (await account_server.ask("POST", "/auth/refresh", body)).status_code == 400
 
 
 @pytest.mark.parametrize("token", ["", "x", "a.b.c", "é"])
-def test_a_refresh_token_that_is_none_is_refused_with_401(account_server, run, token):
-    async def scenario():
-        assert (
-            await account_server.ask("POST", "/auth/refresh", {"refresh_token": token})
-        ).status_code == 401
-
-    run(scenario())
+async def test_a_refresh_token_that_is_none_is_refused_with_401(account_server, token):
+    assert (await account_server.ask("POST", "/auth/refresh", {"refresh_token": token})).status_code == 401
 
 
-def test_a_user_deleted_from_the_database_is_signed_out(account_server, run):
-    async def scenario():
-        from_before = await account_server.join("ada")
-        with account_server.store.engine.begin() as connection:
-            connection.exec_driver_sql("DELETE FROM users")
-        assert (
-            await account_server.ask("GET", "/auth/me", token=from_before["access_token"])
-        ).status_code == 401
-        body = {"refresh_token": from_before["refresh_token"]}
-        assert (await account_server.ask("POST", "/auth/refresh", body)).status_code == 401
-        newcomer = await account_server.join("eve")
-        assert newcomer["user"]["id"] > from_before["user"]["id"], "an id is never given again"
-
-    run(scenario())
+async def test_a_user_deleted_from_the_database_is_signed_out(account_server):
+    from_before = await account_server.join("ada")
+    with account_server.store.engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM users")
+    assert (await account_server.ask("GET", "/auth/me", token=from_before["access_token"])).status_code == 401
+    body = {"refresh_token": from_before["refresh_token"]}
+    assert (await account_server.ask("POST", "/auth/refresh", body)).status_code == 401
+    newcomer = await account_server.join("eve")
+    assert newcomer["user"]["id"] > from_before["user"]["id"], "an id is never given again"
 
 
-def test_the_database_holds_no_refresh_token(account_server, run):
-    async def scenario():
-        user = await account_server.join("ada")
-        with account_server.store.engine.begin() as connection:
-            rows = connection.exec_driver_sql("SELECT * FROM sign_ins").all()
-        jti = _claims(user["refresh_token"])["jti"]
-        assert user["refresh_token"] not in str(rows)
-        assert jti not in str(rows)
-
-    run(scenario())
+async def test_the_database_holds_no_refresh_token(account_server):
+    user = await account_server.join("ada")
+    with account_server.store.engine.begin() as connection:
+        rows = connection.exec_driver_sql("SELECT * FROM sign_ins").all()
+    jti = _claims(user["refresh_token"])["jti"]
+    assert user["refresh_token"] not in str(rows)
+    assert jti not in str(rows)
 
 
-def test_expired_sign_ins_are_forgotten_at_the_next_one(account_server, run):
-    async def scenario():
-        await account_server.join("ada")
-        account_server.clock.ahead = timedelta(days=31)
-        await account_server.enter("ada")
-        with account_server.store.engine.begin() as connection:
-            assert connection.exec_driver_sql("SELECT count(*) FROM sign_ins").scalar() == 1
-
-    run(scenario())
+async def test_expired_sign_ins_are_forgotten_at_the_next_one(account_server):
+    await account_server.join("ada")
+    account_server.clock.ahead = timedelta(days=31)
+    await account_server.enter("ada")
+    with account_server.store.engine.begin() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM sign_ins").scalar() == 1
 
 
-def test_recheck_ends_a_stream_whose_sign_in_ended(account_server, run):
-    async def scenario():
-        user = await account_server.join("ada")
-        caller = await account_server.accounts.authenticate(user["access_token"])
-        assert await account_server.accounts.recheck(caller) == caller
-        await account_server.accounts.sign_out(caller)
-        with pytest.raises(Exception, match="sign-in has ended"):
-            await account_server.accounts.recheck(caller)
-
-    run(scenario())
+async def test_recheck_ends_a_stream_whose_sign_in_ended(account_server):
+    user = await account_server.join("ada")
+    caller = await account_server.accounts.authenticate(user["access_token"])
+    assert await account_server.accounts.recheck(caller) == caller
+    await account_server.accounts.sign_out(caller)
+    with pytest.raises(Exception, match="sign-in has ended"):
+        await account_server.accounts.recheck(caller)
 
 
 def test_two_servers_with_one_secret_read_each_other_and_with_two_do_not():

@@ -178,16 +178,13 @@ def test_a_workspace_is_deleted_however_deep_it_is_and_whatever_its_modes(tmp_pa
     assert outside.read_text() == "stays"
 
 
-def test_a_new_user_gets_their_workspace_and_a_failed_one_makes_no_user(account_server, run, tmp_path):
-    async def scenario():
-        user = (await account_server.join("ada"))["user"]
-        assert user["workspace_path"] == str(account_server.workspaces.path_of(user["id"]))
-        assert account_server.workspaces.path_of(user["id"]).is_dir()
-        account_server.workspaces.path_of(user["id"] + 1).write_text("in the way")
-        answer = await account_server.ask(
-            "POST", "/auth/register", {"username": "eve", "password": "correct horse"}
-        )
-        assert answer.status_code == 503
-        assert [each.username for each in await account_server.operator.all_users()] == ["ada"]
-
-    run(scenario())
+async def test_a_new_user_gets_their_workspace_and_a_failed_one_makes_no_user(account_server, tmp_path):
+    user = (await account_server.join("ada"))["user"]
+    assert user["workspace_path"] == str(account_server.workspaces.path_of(user["id"]))
+    assert account_server.workspaces.path_of(user["id"]).is_dir()
+    account_server.workspaces.path_of(user["id"] + 1).write_text("in the way")
+    answer = await account_server.ask(
+        "POST", "/auth/register", {"username": "eve", "password": "correct horse"}
+    )
+    assert answer.status_code == 503
+    assert [each.username for each in await account_server.operator.all_users()] == ["ada"]

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from api.person import PASSWORD
+from api.client import PASSWORD
 
 UNKNOWN_ID = "01890a5d-ac96-774b-bcce-b302099a8057"
 HUGE = 10**30

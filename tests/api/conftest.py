@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from api.person import KEY, ApiClient
+from api.client import KEY, ApiClient
 from api.schema import Document
-from api.server import ServerProcess
+from api.server_process import ServerProcess
 from luxx.providers.scripted import (
     Call,
     Counts,

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from api.person import ApiClient
+from api.client import ApiClient
 
 Frame = dict[str, Any]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from api.person import KEY, PASSWORD, UUID7, ApiClient
+from api.client import KEY, PASSWORD, UUID7, ApiClient
 from api.schema import Document
-from api.server import ServerProcess
+from api.server_process import ServerProcess
 
 ENTRY = {
     "id", "at", "tenant_id", "user_id", "username", "action", "target_type", "target_id", "outcome", "detail",

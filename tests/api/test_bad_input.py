@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from api.bad_requests import CASES, LOGIN, UNKNOWN_ID, Case
-from api.person import ApiClient
+from api.client import ApiClient
 
 
 @pytest.fixture(scope="module")

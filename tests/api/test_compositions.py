@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from api.belongings import NO_UUID
-from api.person import PASSWORD, ApiClient
+from api.client import PASSWORD, ApiClient
+from api.owned_ids import NO_UUID
 from api.schema import Document
-from api.server import ServerProcess
+from api.server_process import ServerProcess
 from luxx.tools.compositions.rows import MAX_COMPOSITIONS
 
 PATH = "/tools/compositions"

@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-from api.line import new_ticket, open_with_ticket
-from api.person import ApiClient
-from api.server import ServerProcess
+from api.client import ApiClient
+from api.server_process import ServerProcess
+from api.socket_client import new_ticket, open_with_ticket
 
 WAIT_SECONDS = 30.0
 CONNECTIONS = 140

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from api.line import new_ticket, open_socket, open_with_ticket
-from api.person import PASSWORD, ApiClient
+from api.client import PASSWORD, ApiClient
 from api.schema import Document
-from api.server import ServerProcess
+from api.server_process import ServerProcess
+from api.socket_client import new_ticket, open_socket, open_with_ticket
 from api.test_losing_rights import take_rights
 
 CUT_SECONDS = 5.0

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from api.client import PASSWORD, ApiClient
 from api.conftest import connect
-from api.person import PASSWORD, ApiClient
 from api.schema import Document
-from api.server import ServerProcess
+from api.server_process import ServerProcess
 from api.streams import stream_message, stream_run
 from luxx.providers.scripted import ScriptedProvider
 
@@ -58,7 +58,7 @@ def test_open_streams_end_within_5_seconds_when_the_user(
                 case _:
                     admin.good("PUT", f"/auth/users/{watcher.user['id']}", json={"permission_level": 1})
         started = time.monotonic()
-        rest = stream.rest()
+        rest = stream.read_to_end()
         assert time.monotonic() - started < CUT_SECONDS
         assert not [frame for frame in rest if frame["type"] == "done"]
         assert anna.good("POST", f"/runs/{run_of_anna}/cancel")["status"] == "cancelled"
@@ -75,7 +75,7 @@ def test_signing_out_leaves_the_streams_of_other_sign_ins_open_and_the_run_going
             with stream_run(elsewhere, run_id) as other:
                 next(other.frames())
                 watcher.good("POST", "/auth/logout")
-                stream.rest()
+                stream.read_to_end()
                 upstream.release("waiting")
                 done = other.until("done")
         assert done["status"] == "completed"

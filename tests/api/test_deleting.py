@@ -1,6 +1,6 @@
 """What is deleted is gone from every door."""
 
-from api.person import ApiClient
+from api.client import ApiClient
 
 
 def say(person: ApiClient, content: str) -> tuple[str, dict[str, str]]:

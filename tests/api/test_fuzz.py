@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from api.client import ApiClient
 from api.conftest import ASKS, connect
-from api.person import ApiClient
-from api.server import ServerProcess
+from api.server_process import ServerProcess
 from luxx.providers.scripted import Call, Counts, Finish, Rule, Script, ScriptedProvider, Text, When
 
 RULES = Path(__file__).with_name("schemathesis.toml")

@@ -9,9 +9,9 @@ import httpx
 import msgspec
 import pytest
 
-from api.person import PASSWORD, ApiClient
+from api.client import PASSWORD, ApiClient
 from api.schema import Document, Operation
-from api.server import ServerProcess
+from api.server_process import ServerProcess
 
 LEVELS = (1, 2, 3, 4)
 REQUIRED = {

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from api.client import ApiClient
 from api.conftest import connect
-from api.person import ApiClient
 from api.schema import Document
-from api.server import ServerProcess
+from api.server_process import ServerProcess
 from api.streams import stream_message, stream_run
 from luxx.providers.scripted import (
     Call,

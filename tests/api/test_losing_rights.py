@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from api.client import PASSWORD, ApiClient
 from api.conftest import connect
-from api.person import PASSWORD, ApiClient
 from api.schema import Document
-from api.server import ServerProcess, environment, luxx_command
+from api.server_process import ServerProcess, environment, luxx_command
 from api.streams import stream_run
 from api.test_cut_streams import CUT_SECONDS, waiting_run
 from luxx.providers.scripted import Call, Finish, Gate, Rule, Script, ScriptedProvider, Text, When

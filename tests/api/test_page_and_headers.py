@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from api.person import ApiClient
+from api.client import ApiClient
 from api.schema import Document
-from api.server import ServerProcess
+from api.server_process import ServerProcess
 
 METRICS = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*(\{[^}]*\})? [0-9.eE+-]+(\s\d+)?|# (HELP|TYPE) .*|# EOF|")
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from api.belongings import NO_UUID
-from api.person import PASSWORD, ApiClient
+from api.client import PASSWORD, ApiClient
+from api.owned_ids import NO_UUID
 from api.schema import Document
-from api.server import ServerProcess
+from api.server_process import ServerProcess
 from luxx.tools.permissions.subjects import MAX_PARTS
 
 RULES = "/permissions/rules"

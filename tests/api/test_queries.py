@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from api.person import ApiClient
+from api.client import ApiClient
 from api.schema import Document
 
 

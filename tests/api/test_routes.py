@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from api.client import KEY, PASSWORD, UUID7, ApiClient
 from api.conftest import connect
-from api.person import KEY, PASSWORD, UUID7, ApiClient
 from api.schema import Document
-from api.server import ServerProcess
+from api.server_process import ServerProcess
 from api.streams import stream_message, stream_run
 from luxx.providers.scripted import ScriptedProvider
 

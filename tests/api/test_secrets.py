@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
+from api.client import KEY, PASSWORD, ApiClient
 from api.conftest import connect
-from api.person import KEY, PASSWORD, ApiClient
 from api.schema import Document
-from api.server import ADMIN_PASSWORD, ServerProcess
+from api.server_process import ADMIN_PASSWORD, ServerProcess
 from api.streams import stream_message
 from luxx.providers.scripted import ScriptedProvider
 

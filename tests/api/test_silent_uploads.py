@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from api.person import ApiClient
-from api.server import ServerProcess
+from api.client import ApiClient
+from api.server_process import ServerProcess
 
 WAIT_SECONDS = 20.0
 SILENT = 1.0

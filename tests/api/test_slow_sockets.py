@@ -15,9 +15,9 @@ import pytest
 import uvicorn
 from litestar.exceptions import WebSocketDisconnect
 
-from api.line import new_ticket, open_socket
-from api.person import ApiClient
-from api.server import ServerProcess
+from api.client import ApiClient
+from api.server_process import ServerProcess
+from api.socket_client import new_ticket, open_socket
 from luxx.api.http import sockets as module
 from luxx.api.http.protocol import socket_options
 from luxx.api.http.sockets import MAX_PENDING_NOTIFICATIONS, SIGN_IN_ENDED, Socket
@@ -114,122 +114,107 @@ async def turns(count: int = 50) -> None:
         await asyncio.sleep(0)
 
 
-def test_a_client_that_does_not_read_gets_the_newest_state_once_when_it_does() -> None:
-    async def run() -> None:
-        client, rows = Client(), Rows()
-        line, serving = made(client, rows)
-        names = [f"talk {number}" for number in range(300)]
+async def test_a_client_that_does_not_read_gets_the_newest_state_once_when_it_does() -> None:
+    client, rows = Client(), Rows()
+    line, serving = made(client, rows)
+    names = [f"talk {number}" for number in range(300)]
+    for name in names:
+        rows.titles[name] = "old"
+        client.say(type="subscribe", session_id=name)
+    await turns(1000)
+    for number in range(50):
         for name in names:
-            rows.titles[name] = "old"
-            client.say(type="subscribe", session_id=name)
-        await turns(1000)
-        for number in range(50):
-            for name in names:
-                rows.titles[name] = f"title {number}"
-                line.changed(name)
-            await turns()
-        assert rows.reads <= 2, "nothing is read that could not be sent"
-        client.reads.set()
-        await client.until(lambda: {each["session_id"] for each in client.received} == set(names))
-        await turns(500)
-        newest = {each["session_id"]: each["data"]["title"] for each in client.received}
-        assert set(newest.values()) == {"title 49"}
-        assert len(client.received) <= len(names) + module.IDS_PER_QUERY
-        client.leave()
-        await asyncio.wait_for(serving, SECONDS)
-
-    asyncio.run(run())
-
-
-def test_of_many_notifications_a_slow_client_gets_the_newest() -> None:
-    async def run() -> None:
-        client, rows = Client(), Rows()
-        line, serving = made(client, rows)
+            rows.titles[name] = f"title {number}"
+            line.changed(name)
         await turns()
-        for number in range(1000):
-            notification = NotificationData(
-                title="t", message=str(number), session_id="s", run_id="r", status=SessionStatus.COMPLETED
-            )
-            line.show(notification)
-            if number == 0:
-                await turns()  # One is already being sent.
-        client.reads.set()
-        await client.until(lambda: len(client.received) == MAX_PENDING_NOTIFICATIONS + 1)
-        assert [each["data"]["message"] for each in client.received[1:]] == [
-            str(number) for number in range(1000 - MAX_PENDING_NOTIFICATIONS, 1000)
-        ]
-        client.leave()
-        await asyncio.wait_for(serving, SECONDS)
-
-    asyncio.run(run())
+    assert rows.reads <= 2, "nothing is read that could not be sent"
+    client.reads.set()
+    await client.until(lambda: {each["session_id"] for each in client.received} == set(names))
+    await turns(500)
+    newest = {each["session_id"]: each["data"]["title"] for each in client.received}
+    assert set(newest.values()) == {"title 49"}
+    assert len(client.received) <= len(names) + module.IDS_PER_QUERY
+    client.leave()
+    await asyncio.wait_for(serving, SECONDS)
 
 
-def test_a_client_that_does_not_read_is_cut_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_many_notifications_a_slow_client_gets_the_newest() -> None:
+    client, rows = Client(), Rows()
+    line, serving = made(client, rows)
+    await turns()
+    for number in range(1000):
+        notification = NotificationData(
+            title="t", message=str(number), session_id="s", run_id="r", status=SessionStatus.COMPLETED
+        )
+        line.show(notification)
+        if number == 0:
+            await turns()  # One is already being sent.
+    client.reads.set()
+    await client.until(lambda: len(client.received) == MAX_PENDING_NOTIFICATIONS + 1)
+    assert [each["data"]["message"] for each in client.received[1:]] == [
+        str(number) for number in range(1000 - MAX_PENDING_NOTIFICATIONS, 1000)
+    ]
+    client.leave()
+    await asyncio.wait_for(serving, SECONDS)
+
+
+async def test_a_client_that_does_not_read_is_cut_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CLOSE_TIMEOUT_SECONDS", 0.05)
 
-    async def run() -> None:
-        client, rows = Client(), Rows()
-        line, serving = made(client, rows)
-        rows.titles["a talk"] = "t"
-        client.say(type="subscribe", session_id="a talk")
-        await turns()
-        line.force_close(SIGN_IN_ENDED)
-        await asyncio.wait_for(serving, SECONDS)
-        assert client.closed is None
-        client.reads.set()
-        await turns()
-        assert client.received == [], "nothing is said once it is cut"
-
-    asyncio.run(run())
+    client, rows = Client(), Rows()
+    line, serving = made(client, rows)
+    rows.titles["a talk"] = "t"
+    client.say(type="subscribe", session_id="a talk")
+    await turns()
+    line.force_close(SIGN_IN_ENDED)
+    await asyncio.wait_for(serving, SECONDS)
+    assert client.closed is None
+    client.reads.set()
+    await turns()
+    assert client.received == [], "nothing is said once it is cut"
 
 
-def test_a_deleted_session_is_reported_and_changes_without_a_hint_are_found(
+async def test_a_deleted_session_is_reported_and_changes_without_a_hint_are_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "REFRESH_SECONDS", 0.05)
 
-    async def run() -> None:
-        client, rows = Client(), Rows()
-        client.reads.set()
-        _line, serving = made(client, rows)
-        rows.titles |= {"a talk": "old", "another": "same"}
-        client.say(type="subscribe", session_id="a talk")
-        client.say(type="subscribe", session_id="another")
-        await client.until(lambda: len(client.received) == 2)
-        rows.titles["a talk"] = "new"
-        await client.until(lambda: len(client.received) == 3)
-        assert client.received[2]["data"]["title"] == "new"
-        del rows.titles["a talk"]
-        await client.until(lambda: len(client.received) == 4)
-        assert client.received[3]["detail"]["kind"] == "conversation_not_found"
-        rows.titles["a talk"] = "there again"
-        seen = rows.reads
-        while rows.reads < seen + 3:  # noqa: ASYNC110 - bounded by the test's own limit
-            await asyncio.sleep(0.01)
-        assert len(client.received) == 4, "what was told to be gone is not told again"
-        client.leave()
-        await asyncio.wait_for(serving, SECONDS)
-
-    asyncio.run(run())
+    client, rows = Client(), Rows()
+    client.reads.set()
+    _line, serving = made(client, rows)
+    rows.titles |= {"a talk": "old", "another": "same"}
+    client.say(type="subscribe", session_id="a talk")
+    client.say(type="subscribe", session_id="another")
+    await client.until(lambda: len(client.received) == 2)
+    rows.titles["a talk"] = "new"
+    await client.until(lambda: len(client.received) == 3)
+    assert client.received[2]["data"]["title"] == "new"
+    del rows.titles["a talk"]
+    await client.until(lambda: len(client.received) == 4)
+    assert client.received[3]["detail"]["kind"] == "conversation_not_found"
+    rows.titles["a talk"] = "there again"
+    seen = rows.reads
+    while rows.reads < seen + 3:  # noqa: ASYNC110 - bounded by the test's own limit
+        await asyncio.sleep(0.01)
+    assert len(client.received) == 4, "what was told to be gone is not told again"
+    client.leave()
+    await asyncio.wait_for(serving, SECONDS)
 
 
 @pytest.mark.parametrize("error", [OSError("gone"), WebSocketDisconnect(detail="gone")])
-def test_a_client_that_vanishes_ends_its_socket(error: Exception) -> None:
-    async def run() -> None:
-        client, rows = Client(), Rows()
+async def test_a_client_that_vanishes_ends_its_socket(error: Exception) -> None:
+    client, rows = Client(), Rows()
 
-        async def send(message: dict[str, Any]) -> None:
-            raise error
+    async def send(message: dict[str, Any]) -> None:
+        raise error
 
-        socket = Socket(CALLER, rows, RateLimit(0, ""), receive=client.receive, send=send)
-        serving = asyncio.create_task(socket.serve())
-        client.say(type="ping")
-        await asyncio.wait_for(serving, SECONDS)
-
-    asyncio.run(run())
+    socket = Socket(CALLER, rows, RateLimit(0, ""), receive=client.receive, send=send)
+    serving = asyncio.create_task(socket.serve())
+    client.say(type="ping")
+    await asyncio.wait_for(serving, SECONDS)
 
 
-def test_a_connection_whose_client_took_not_even_a_close_is_dropped() -> None:
+async def test_a_connection_whose_client_took_not_even_a_close_is_dropped() -> None:
     async def talk(_scope: Any, receive: Any, send: Any) -> None:
         assert (await receive())["type"] == "websocket.connect"
         await send({"type": "websocket.accept"})
@@ -238,25 +223,22 @@ def test_a_connection_whose_client_took_not_even_a_close_is_dropped() -> None:
                 while True:
                     await send({"type": "websocket.send", "text": "x" * 16 * 1024})
 
-    async def run() -> None:
-        listener = socket.create_server(("127.0.0.1", 0))
-        options = socket_options() | {"log_config": None, "lifespan": "off", "access_log": False}
-        server = uvicorn.Server(uvicorn.Config(talk, **options))
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-        try:
-            with socket.create_connection(listener.getsockname()) as raw:
-                raw.sendall(UPGRADE % b"/")
-                connections = server.server_state.connections
-                async with asyncio.timeout(SECONDS):
-                    while not connections:  # noqa: ASYNC110 - uvicorn calls nobody back
-                        await asyncio.sleep(0.01)
-                    while connections:  # noqa: ASYNC110
-                        await asyncio.sleep(0.01)
-        finally:
-            server.should_exit = True
-            await serving
-
-    asyncio.run(run())
+    listener = socket.create_server(("127.0.0.1", 0))
+    options = socket_options() | {"log_config": None, "lifespan": "off", "access_log": False}
+    server = uvicorn.Server(uvicorn.Config(talk, **options))
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        with socket.create_connection(listener.getsockname()) as raw:
+            raw.sendall(UPGRADE % b"/")
+            connections = server.server_state.connections
+            async with asyncio.timeout(SECONDS):
+                while not connections:  # noqa: ASYNC110 - uvicorn calls nobody back
+                    await asyncio.sleep(0.01)
+                while connections:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+    finally:
+        server.should_exit = True
+        await serving
 
 
 # --- a real server ----------------------------------------------------------------------------------

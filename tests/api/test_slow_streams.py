@@ -95,65 +95,56 @@ class SlowClient:
             await serving
 
 
-def test_a_stream_that_is_not_read_is_cut_when_its_user_loses_it(
+async def test_a_stream_that_is_not_read_is_cut_when_its_user_loses_it(
     services: Services, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work() -> None:
-        slow_client = SlowClient(services)
+    slow_client = SlowClient(services)
 
-        async def talk() -> None:
-            with services.hub.driven(slow_client.run.id, 0) as channel:
-                for _ in range(RING_FRAMES):
-                    channel.publish(Frame(FRAME))
-                    await asyncio.sleep(0)
-                assert len(services.streams) == 1
-                services.account_changes.publish(AccountChange(user_id=1, because=RevocationReason.DISABLED))
-                async with asyncio.timeout(CUT_SECONDS):
-                    await slow_client.ended.wait()
-                assert len(services.streams) == 0
-                assert services.hub.watchers == 0
+    async def talk() -> None:
+        with services.hub.driven(slow_client.run.id, 0) as channel:
+            for _ in range(RING_FRAMES):
+                channel.publish(Frame(FRAME))
+                await asyncio.sleep(0)
+            assert len(services.streams) == 1
+            services.account_changes.publish(AccountChange(user_id=1, because=RevocationReason.DISABLED))
+            async with asyncio.timeout(CUT_SECONDS):
+                await slow_client.ended.wait()
+            assert len(services.streams) == 0
+            assert services.hub.watchers == 0
 
-        await slow_client.serve(talk)
-
-    asyncio.run(work())
+    await slow_client.serve(talk)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def test_a_stream_ends_when_its_client_leaves(services: Services) -> None:
-    async def work() -> None:
-        slow_client = SlowClient(services)
+async def test_a_stream_ends_when_its_client_leaves(services: Services) -> None:
+    slow_client = SlowClient(services)
 
-        async def talk() -> None:
-            await asyncio.get_running_loop().sock_recv(slow_client.client, 1)
-            assert services.hub.watchers == 1
-            slow_client.client.close()
-            await slow_client.ended.wait()
-            assert (len(services.streams), services.hub.watchers) == (0, 0)
+    async def talk() -> None:
+        await asyncio.get_running_loop().sock_recv(slow_client.client, 1)
+        assert services.hub.watchers == 1
+        slow_client.client.close()
+        await slow_client.ended.wait()
+        assert (len(services.streams), services.hub.watchers) == (0, 0)
 
-        await slow_client.serve(talk)
-
-    asyncio.run(work())
+    await slow_client.serve(talk)
 
 
-def test_a_stream_whose_log_cannot_be_read_ends_whole_and_says_to_come_again(
+async def test_a_stream_whose_log_cannot_be_read_ends_whole_and_says_to_come_again(
     services: Services,
 ) -> None:
-    async def work() -> None:
-        slow_client = SlowClient(services, from_the_log=True)
-        received_bytes = b""
+    slow_client = SlowClient(services, from_the_log=True)
+    received_bytes = b""
 
-        async def talk() -> None:
-            nonlocal received_bytes
-            while not received_bytes.endswith(b"0\r\n\r\n"):
-                more = await asyncio.get_running_loop().sock_recv(slow_client.client, 4096)
-                assert more, "it was cut in the middle"
-                received_bytes += more
-            await slow_client.ended.wait()
-            assert (len(services.streams), services.hub.watchers) == (0, 0)
+    async def talk() -> None:
+        nonlocal received_bytes
+        while not received_bytes.endswith(b"0\r\n\r\n"):
+            more = await asyncio.get_running_loop().sock_recv(slow_client.client, 4096)
+            assert more, "it was cut in the middle"
+            received_bytes += more
+        await slow_client.ended.wait()
+        assert (len(services.streams), services.hub.watchers) == (0, 0)
 
-        # Nobody has made its tables.
-        await slow_client.serve(talk)
-        assert b"event: run\n" in received_bytes
-        assert b"retry: 1000\n\n" in received_bytes
-
-    asyncio.run(work())
+    # Nobody has made its tables.
+    await slow_client.serve(talk)
+    assert b"event: run\n" in received_bytes
+    assert b"retry: 1000\n\n" in received_bytes

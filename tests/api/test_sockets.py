@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from websockets.exceptions import InvalidStatus
 
+from api.client import ApiClient
 from api.conftest import connect
-from api.line import SocketClient, new_ticket, open_socket, open_with_ticket
-from api.person import ApiClient
 from api.schema import Document
-from api.server import ServerProcess
+from api.server_process import ServerProcess
+from api.socket_client import SocketClient, new_ticket, open_socket, open_with_ticket
 from api.streams import stream_run
 from luxx.api.http.protocol import MAX_FRAGMENTS
 from luxx.providers.scripted import Finish, Gate, Rule, Script, ScriptedProvider, Text, When

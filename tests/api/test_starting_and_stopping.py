@@ -9,9 +9,9 @@ from pathlib import Path
 
 import httpx
 
+from api.client import ApiClient
 from api.conftest import connect
-from api.person import ApiClient
-from api.server import ServerProcess, environment, luxx_command
+from api.server_process import ServerProcess, environment, luxx_command
 from api.streams import stream_run
 from luxx.providers.scripted import Finish, Gate, Rule, Script, ScriptedProvider, Text
 

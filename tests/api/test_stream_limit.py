@@ -8,9 +8,9 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from api.line import new_ticket, open_socket, open_with_ticket
-from api.person import ApiClient
-from api.server import ServerProcess
+from api.client import ApiClient
+from api.server_process import ServerProcess
+from api.socket_client import new_ticket, open_socket, open_with_ticket
 from api.streams import stream_message, stream_run
 from luxx.providers.scripted import ScriptedProvider
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from api.client import KEY, PASSWORD, ApiClient
 from api.conftest import connect
-from api.person import KEY, PASSWORD, ApiClient
 from api.schema import Document
-from api.server import ServerProcess
+from api.server_process import ServerProcess
 from luxx.providers.scripted import ScriptedProvider
 
 TENANT = {

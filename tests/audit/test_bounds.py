@@ -1,6 +1,5 @@
 """That the audit log cannot fill the disk: refusals are bounded, and what is old or too much goes."""
 
-import asyncio
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -58,52 +57,45 @@ def someone(user_id: int) -> Actor:
     return Actor(user_id=user_id, tenant_id=1, username=f"user{user_id}", address="192.0.2.1")
 
 
-def test_refusals_over_the_bound_are_counted_in_one_entry_when_the_minute_is_over(store: Store) -> None:
+async def test_refusals_over_the_bound_are_counted_in_one_entry_when_the_minute_is_over(
+    store: Store,
+) -> None:
     clock = Clock()
     refusals = Refusals(store, clock=clock)
 
-    async def scenario() -> None:
-        for _ in range(bounds.MAX_PER_ACTOR + 5):
-            await refusals.note(Action.REQUEST, someone(1), "not_allowed", target=("user", "7"))
-        await refusals.note(Action.REQUEST, someone(2), "not_allowed")
-        await refusals.flush_if_due()
-        assert len(entries(store)) == bounds.MAX_PER_ACTOR + 1
-        clock.now += bounds.WINDOW_SECONDS
-        await refusals.flush_if_due()
-        await refusals.flush_if_due()
-        (told,) = entries(store)[bounds.MAX_PER_ACTOR + 1 :]
-        assert (told.user_id, told.detail.count, told.target_id) == (1, 5, None)
-        await refusals.note(Action.REQUEST, someone(1), "not_allowed")
-        assert len(entries(store)) == bounds.MAX_PER_ACTOR + 3
-
-    asyncio.run(scenario())
+    for _ in range(bounds.MAX_PER_ACTOR + 5):
+        await refusals.note(Action.REQUEST, someone(1), "not_allowed", target=("user", "7"))
+    await refusals.note(Action.REQUEST, someone(2), "not_allowed")
+    await refusals.flush_if_due()
+    assert len(entries(store)) == bounds.MAX_PER_ACTOR + 1
+    clock.now += bounds.WINDOW_SECONDS
+    await refusals.flush_if_due()
+    await refusals.flush_if_due()
+    (told,) = entries(store)[bounds.MAX_PER_ACTOR + 1 :]
+    assert (told.user_id, told.detail.count, told.target_id) == (1, 5, None)
+    await refusals.note(Action.REQUEST, someone(1), "not_allowed")
+    assert len(entries(store)) == bounds.MAX_PER_ACTOR + 3
 
 
-def test_no_number_of_actors_writes_more_in_a_minute_than_all_together_may(store: Store) -> None:
+async def test_no_number_of_actors_writes_more_in_a_minute_than_all_together_may(store: Store) -> None:
     clock = Clock()
     refusals = Refusals(store, clock=clock)
     actors = bounds.MAX_PER_WINDOW + bounds.MAX_ACTOR_SUMMARIES + 50
 
-    async def scenario() -> None:
-        for number in range(1, actors + 1):
-            actor = Actor(address=f"192.0.2.{number}")
-            await refusals.note(Action.SIGN_IN, actor, "sign_in_failed")
-        assert len(entries(store)) == bounds.MAX_PER_WINDOW
-        await refusals.flush()
-        told = entries(store)[bounds.MAX_PER_WINDOW :]
-        assert len(told) == bounds.MAX_ACTOR_SUMMARIES + 1
-        assert sum(entry.detail.count or 0 for entry in told) == actors - bounds.MAX_PER_WINDOW
-        assert (told[-1].address, told[-1].detail.kind) == (None, "many_actors")
-
-    asyncio.run(scenario())
+    for number in range(1, actors + 1):
+        actor = Actor(address=f"192.0.2.{number}")
+        await refusals.note(Action.SIGN_IN, actor, "sign_in_failed")
+    assert len(entries(store)) == bounds.MAX_PER_WINDOW
+    await refusals.flush()
+    told = entries(store)[bounds.MAX_PER_WINDOW :]
+    assert len(told) == bounds.MAX_ACTOR_SUMMARIES + 1
+    assert sum(entry.detail.count or 0 for entry in told) == actors - bounds.MAX_PER_WINDOW
+    assert (told[-1].address, told[-1].detail.kind) == (None, "many_actors")
 
 
-def test_a_refusal_that_cannot_be_recorded_is_no_failure(store: Store) -> None:
-    async def scenario() -> None:
-        store.write_now(lambda session: AuditRow.__table__.drop(session.connection()))
-        await Refusals(store).note(Action.REQUEST, someone(1), "not_allowed")
-
-    asyncio.run(scenario())
+async def test_a_refusal_that_cannot_be_recorded_is_no_failure(store: Store) -> None:
+    store.write_now(lambda session: AuditRow.__table__.drop(session.connection()))
+    await Refusals(store).note(Action.REQUEST, someone(1), "not_allowed")
 
 
 def fill(store: Store, count: int, *, days: int = 0, outcome: AuditOutcome = AuditOutcome.DONE) -> None:
@@ -116,20 +108,20 @@ def fill(store: Store, count: int, *, days: int = 0, outcome: AuditOutcome = Aud
     store.write_now(work)
 
 
-def test_what_is_older_than_the_retention_goes_and_the_rest_stays(store: Store) -> None:
+async def test_what_is_older_than_the_retention_goes_and_the_rest_stays(store: Store) -> None:
     fill(store, DELETE_BATCH_SIZE + 10, days=91)
     fill(store, 3, days=89)
-    assert asyncio.run(delete_old_entries(store, utc_now(), days=90)) == DELETE_BATCH_SIZE + 10
+    assert (await delete_old_entries(store, utc_now(), days=90)) == DELETE_BATCH_SIZE + 10
     assert len(entries(store)) == 3
-    assert asyncio.run(delete_old_entries(store, utc_now(), days=90)) == 0
+    assert (await delete_old_entries(store, utc_now(), days=90)) == 0
 
 
-def test_the_oldest_past_the_most_go_and_refusals_push_out_nothing_that_was_done(store: Store) -> None:
+async def test_the_oldest_past_the_most_go_and_refusals_push_out_nothing_that_was_done(store: Store) -> None:
     fill(store, 5)
     fill(store, 20, outcome=AuditOutcome.REFUSED)
     kept = [entry.id for entry in entries(store)]
     max_entries = {AuditOutcome.DONE: 5, AuditOutcome.REFUSED: 7}
-    assert asyncio.run(delete_old_entries(store, utc_now(), days=90, max_entries=max_entries)) == 13
+    assert (await delete_old_entries(store, utc_now(), days=90, max_entries=max_entries)) == 13
     assert [entry.id for entry in entries(store)] == [*kept[:5], *kept[-7:]]
 
 
@@ -157,7 +149,7 @@ def test_an_entry_exists_exactly_if_its_change_was_committed(store: Store) -> No
     assert entries(store) == []
 
 
-def test_all_hosts_of_a_program_are_listed_by_their_full_names(store: Store) -> None:
+async def test_all_hosts_of_a_program_are_listed_by_their_full_names(store: Store) -> None:
     long = f"{'a' * 63}.{'b' * 63}.example.org:443"
     hosts = [long, *(f"h{number}.example.org:443" for number in range(30))]
     egress_session = EgressSession(EgressCaller(user_id=1, call_id="c", tool="python_execute"))
@@ -165,11 +157,8 @@ def test_all_hosts_of_a_program_are_listed_by_their_full_names(store: Store) -> 
         egress_session.record_connection(host)
         egress_session.record_refusal(host, "private_address", "no")
 
-    async def scenario() -> None:
-        refusals = Refusals(store)
-        await EgressRecord(store, refusals).record(egress_session)
-
-    asyncio.run(scenario())
+    refusals = Refusals(store)
+    await EgressRecord(store, refusals).record(egress_session)
     done = [one for one in entries(store) if one.outcome == AuditOutcome.DONE]
     assert [one.target_id for one in done] == [long[:64], *hosts[1:10], "others"]
     assert done[0].detail.hosts == [long]

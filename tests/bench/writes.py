@@ -27,7 +27,7 @@ from luxx.infra.store.migrate import migrate
 from luxx.infra.store.tables import table_of
 from luxx.wire.message import UserContent
 from tests.bench.processes import server_core
-from tests.rows import add_user
+from tests.sample_user import add_user
 from tests.seeding import TextGenerator, seed
 
 THREADS = 8

@@ -2,26 +2,20 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import uvloop
+import pytest
 
 from bus.conftest import BusBackend
 from luxx.infra.bus.network import NetworkBus
 
-SECONDS = 30.0
 
-
-def run(work: Coroutine[Any, Any, None]) -> None:
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
     """On the event loop that servers use."""
-
-    async def bounded() -> None:
-        async with asyncio.timeout(SECONDS):
-            await work
-
-    uvloop.run(bounded())
+    return "asyncio", {"use_uvloop": True}
 
 
 class Listener:
@@ -63,122 +57,99 @@ async def down_and_up(*buses: NetworkBus, cut: Any) -> None:
     await asyncio.gather(*(event.wait() for event in back))
 
 
-def test_messages_to_one_process_arrive_in_order_and_nowhere_else(backend: BusBackend) -> None:
-    async def work() -> None:
-        one, two, three = (backend.bus(name) for name in ("one", "two", "three"))
-        listeners = {bus.process: Listener(bus, "t") for bus in (one, two, three)}
-        async with opened(one, two, three):
-            for number in range(500):
+async def test_messages_to_one_process_arrive_in_order_and_nowhere_else(backend: BusBackend) -> None:
+    one, two, three = (backend.bus(name) for name in ("one", "two", "three"))
+    listeners = {bus.process: Listener(bus, "t") for bus in (one, two, three)}
+    async with opened(one, two, three):
+        for number in range(500):
+            one.publish("t", b"%d" % number, to="two")
+        one.publish("t", b"to all")
+        three.publish("t", b"to one", to="one")
+        assert await listeners["three"].received(1) == [("one", b"to all")]
+        assert await listeners["one"].received(1) == [("three", b"to one")]
+        received = await listeners["two"].received(501)
+    assert sorted(received) == sorted([*[("one", b"%d" % n) for n in range(500)], ("one", b"to all")])
+    assert [int(said) for _, said in received if said != b"to all"] == list(range(500))
+    assert len(listeners["one"].messages) == len(listeners["three"].messages) == 1
+
+
+async def test_messages_of_any_length_and_any_bytes_arrive_whole(backend: BusBackend) -> None:
+    one, two = backend.bus("one"), backend.bus("two")
+    listener = Listener(two, "t")
+    said = [random.Random(size).randbytes(size) for size in (0, 1, 5_000, 8_000, 100_000, 3_000_000)]
+    async with opened(one, two):
+        for payload in said:
+            one.publish("t", payload, to="two")
+        assert [payload for _, payload in await listener.received(len(said))] == said
+
+
+async def test_topics_are_kept_apart(backend: BusBackend) -> None:
+    one, two = backend.bus("one"), backend.bus("two")
+    a, b = Listener(two, "a"), Listener(two, "b")
+    async with opened(one, two):
+        one.publish("b", b"1")
+        one.publish("c", b"2")
+        one.publish("a", b"3")
+        await a.received(1)
+    assert a.messages == [("one", b"3")]
+    assert b.messages == [("one", b"1")]
+
+
+async def test_what_is_made_later_joins_all_that_came_meanwhile(backend: BusBackend) -> None:
+    one, two = backend.bus("one"), backend.bus("two")
+    listener = Listener(two, "t")
+    waiting: list[bytes] = []
+    made: list[int] = []
+
+    def make() -> bytes:
+        made.append(len(waiting))
+        joined = b",".join(waiting)
+        waiting.clear()
+        return joined
+
+    async with opened(one, two):
+        for number in range(200):
+            if not waiting:
+                one.publish_later("t", make, to="two")
+            waiting.append(b"%d" % number)
+            if number % 10 == 0:
+                await asyncio.sleep(0)
+        while sum(payload.count(b",") + 1 for _, payload in listener.messages) < 200:
+            await listener.received(len(listener.messages) + 1)
+    assert b",".join(payload for _, payload in listener.messages) == b",".join(b"%d" % n for n in range(200))
+    assert len(made) < 50
+
+
+async def test_a_bus_whose_connections_were_cut_comes_back_and_says_so(backend: BusBackend) -> None:
+    one, two = backend.bus("one"), backend.bus("two")
+    listener = Listener(two, "t")
+    async with opened(one, two):
+        for round_ in range(2):
+            await down_and_up(one, two, cut=backend.cut_all)
+            assert one.is_up
+            one.publish("t", b"%d" % round_, to="two")
+            await listener.received(round_ + 1)
+    assert listener.messages == [("one", b"0"), ("one", b"1")]
+
+
+async def test_a_taker_that_fails_costs_the_others_nothing(backend: BusBackend) -> None:
+    one, two = backend.bus("one"), backend.bus("two")
+
+    def fail(sender: str, payload: bytes) -> None:
+        raise ValueError(payload)
+
+    two.on("t", fail)
+    listener = Listener(two, "t")
+    async with opened(one, two):
+        one.publish("t", b"1")
+        assert await listener.received(1) == [("one", b"1")]
+
+
+async def test_a_closing_bus_sends_what_was_published_before(backend: BusBackend) -> None:
+    one, two = backend.bus("one"), backend.bus("two")
+    listener = Listener(two, "t")
+    async with opened(two):
+        async with opened(one):
+            for number in range(1000):
                 one.publish("t", b"%d" % number, to="two")
-            one.publish("t", b"to all")
-            three.publish("t", b"to one", to="one")
-            assert await listeners["three"].received(1) == [("one", b"to all")]
-            assert await listeners["one"].received(1) == [("three", b"to one")]
-            received = await listeners["two"].received(501)
-        assert sorted(received) == sorted([*[("one", b"%d" % n) for n in range(500)], ("one", b"to all")])
-        assert [int(said) for _, said in received if said != b"to all"] == list(range(500))
-        assert len(listeners["one"].messages) == len(listeners["three"].messages) == 1
-
-    run(work())
-
-
-def test_messages_of_any_length_and_any_bytes_arrive_whole(backend: BusBackend) -> None:
-    async def work() -> None:
-        one, two = backend.bus("one"), backend.bus("two")
-        listener = Listener(two, "t")
-        said = [random.Random(size).randbytes(size) for size in (0, 1, 5_000, 8_000, 100_000, 3_000_000)]
-        async with opened(one, two):
-            for payload in said:
-                one.publish("t", payload, to="two")
-            assert [payload for _, payload in await listener.received(len(said))] == said
-
-    run(work())
-
-
-def test_topics_are_kept_apart(backend: BusBackend) -> None:
-    async def work() -> None:
-        one, two = backend.bus("one"), backend.bus("two")
-        a, b = Listener(two, "a"), Listener(two, "b")
-        async with opened(one, two):
-            one.publish("b", b"1")
-            one.publish("c", b"2")
-            one.publish("a", b"3")
-            await a.received(1)
-        assert a.messages == [("one", b"3")]
-        assert b.messages == [("one", b"1")]
-
-    run(work())
-
-
-def test_what_is_made_later_joins_all_that_came_meanwhile(backend: BusBackend) -> None:
-    async def work() -> None:
-        one, two = backend.bus("one"), backend.bus("two")
-        listener = Listener(two, "t")
-        waiting: list[bytes] = []
-        made: list[int] = []
-
-        def make() -> bytes:
-            made.append(len(waiting))
-            joined = b",".join(waiting)
-            waiting.clear()
-            return joined
-
-        async with opened(one, two):
-            for number in range(200):
-                if not waiting:
-                    one.publish_later("t", make, to="two")
-                waiting.append(b"%d" % number)
-                if number % 10 == 0:
-                    await asyncio.sleep(0)
-            while sum(payload.count(b",") + 1 for _, payload in listener.messages) < 200:
-                await listener.received(len(listener.messages) + 1)
-        assert b",".join(payload for _, payload in listener.messages) == b",".join(
-            b"%d" % n for n in range(200)
-        )
-        assert len(made) < 50
-
-    run(work())
-
-
-def test_a_bus_whose_connections_were_cut_comes_back_and_says_so(backend: BusBackend) -> None:
-    async def work() -> None:
-        one, two = backend.bus("one"), backend.bus("two")
-        listener = Listener(two, "t")
-        async with opened(one, two):
-            for round_ in range(2):
-                await down_and_up(one, two, cut=backend.cut_all)
-                assert one.is_up
-                one.publish("t", b"%d" % round_, to="two")
-                await listener.received(round_ + 1)
-        assert listener.messages == [("one", b"0"), ("one", b"1")]
-
-    run(work())
-
-
-def test_a_taker_that_fails_costs_the_others_nothing(backend: BusBackend) -> None:
-    async def work() -> None:
-        one, two = backend.bus("one"), backend.bus("two")
-
-        def fail(sender: str, payload: bytes) -> None:
-            raise ValueError(payload)
-
-        two.on("t", fail)
-        listener = Listener(two, "t")
-        async with opened(one, two):
-            one.publish("t", b"1")
-            assert await listener.received(1) == [("one", b"1")]
-
-    run(work())
-
-
-def test_a_closing_bus_sends_what_was_published_before(backend: BusBackend) -> None:
-    async def work() -> None:
-        one, two = backend.bus("one"), backend.bus("two")
-        listener = Listener(two, "t")
-        async with opened(two):
-            async with opened(one):
-                for number in range(1000):
-                    one.publish("t", b"%d" % number, to="two")
-            assert len(await listener.received(1000)) == 1000
-
-    run(work())
+        assert len(await listener.received(1000)) == 1000

@@ -91,25 +91,24 @@ def test_doctor_tries_what_joins_servers(postgresql: str, redis: RedisServer, tm
     assert "pass-word" not in str(away)
 
 
-def test_a_bus_whose_server_is_away_at_the_start_is_tried_again(redis: RedisServer, tmp_path: Path) -> None:
+async def test_a_bus_whose_server_is_away_at_the_start_is_tried_again(
+    redis: RedisServer, tmp_path: Path
+) -> None:
     """The process starts all the same, and hears of it when the bus is there."""
 
-    async def work() -> None:
-        engine = open_engine(resolve_url("postgresql://luxx:pw@127.0.0.1:9/luxx", tmp_path))
-        bus = choose_bus("one", engine, redis.url, SECRET, Metrics())
-        assert isinstance(bus, NetworkBus)
-        is_up = asyncio.Event()
-        bus.on_reconnect(is_up.set)
-        redis.kill()
-        try:
-            await bus.open()
-            assert not bus.is_up
-        finally:
-            await asyncio.to_thread(redis.start)
-        async with asyncio.timeout(30):
-            await is_up.wait()
-        assert bus.is_up
-        await bus.close()
-        engine.dispose()
-
-    asyncio.run(work())
+    engine = open_engine(resolve_url("postgresql://luxx:pw@127.0.0.1:9/luxx", tmp_path))
+    bus = choose_bus("one", engine, redis.url, SECRET, Metrics())
+    assert isinstance(bus, NetworkBus)
+    is_up = asyncio.Event()
+    bus.on_reconnect(is_up.set)
+    redis.kill()
+    try:
+        await bus.open()
+        assert not bus.is_up
+    finally:
+        await asyncio.to_thread(redis.start)
+    async with asyncio.timeout(30):
+        await is_up.wait()
+    assert bus.is_up
+    await bus.close()
+    engine.dispose()

@@ -18,10 +18,10 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-from journeys.person import AsyncApiClient
-from journeys.server import LuxxServer
+from scenarios.client import AsyncApiClient
+from scenarios.server import LuxxServer
 
-from chaos.proxy import RoundRobin
+from chaos.round_robin import RoundRobin
 
 LEASE_SECONDS = 3.0
 """Short, so that a death is noticed soon; long enough for a process that a busy machine lets wait."""

@@ -2,9 +2,8 @@
 
 import asyncio
 import shutil
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,8 +18,6 @@ SCENARIO_SECONDS = 240.0
 QUICK_MODULES = {"test_random_kills.py", "test_durability_page.py"}
 """Run by `make test`; the others are heavy."""
 
-RunScenario = Callable[..., None]
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A scene and the start of its processes may take longer than other tests."""
@@ -32,6 +29,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(SCENARIO_SECONDS * 2))
         if item.path.name not in QUICK_MODULES:
             item.add_marker(pytest.mark.heavy)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Where a scene on a cluster fails, the processes' own words are shown."""
+    try:
+        return (yield)
+    except BaseException:
+        for value in pyfuncitem.funcargs.values():
+            if isinstance(value, Cluster):
+                value.print_logs()
+        raise
 
 
 @pytest.fixture(scope="session")
@@ -85,21 +94,3 @@ def two_and_two(postgres: Postgres, tmp_path: Path) -> Iterator[Cluster]:
     """Two that serve and two that work on one PostgreSQL."""
     with Cluster(tmp_path, postgres.new_database(), webs=2, workers=2) as cluster:
         yield cluster
-
-
-@pytest.fixture
-def run_scenario() -> RunScenario:
-    """Runs a scene on a cluster, within bounds; where it fails, the processes' own words are shown."""
-
-    def run(cluster: Cluster, scenario: Coroutine[Any, Any, None], seconds: float = SCENARIO_SECONDS) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(seconds):
-                await scenario
-
-        try:
-            asyncio.run(bounded())
-        except BaseException:
-            cluster.print_logs()
-            raise
-
-    return run

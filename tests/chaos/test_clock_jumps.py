@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from journeys.scripts import PROSE, words
+from scenarios.scripts import PROSE, words
 
 from chaos.cluster import LEASE_SECONDS, TAKEOVER_SECONDS, Cluster
-from chaos.conftest import RunScenario
+from chaos.endings import check_completed
+from chaos.invariants import check_database
 from chaos.postgres import Postgres
-from chaos.scenes import check_completed
-from chaos.truth import check_database
 from luxx.providers.scripted import Rule, Script, ScriptedProvider, Text, When
 
 QUIET_SECONDS = LEASE_SECONDS * 1.5
@@ -55,29 +54,26 @@ def script() -> Script:
 
 
 @pytest.mark.parametrize("jump", ["+3600", pytest.param("-3600", marks=pytest.mark.long, id="back-short")])
-def test_after_a_jump_of_a_clock_no_run_changes_hands_and_a_death_is_noticed_in_time(
-    skewed: Cluster, run_scenario: RunScenario, jump: str
+async def test_after_a_jump_of_a_clock_no_run_changes_hands_and_a_death_is_noticed_in_time(
+    skewed: Cluster, jump: str
 ) -> None:
-    async def scenario() -> None:
-        async with ScriptedProvider(script()) as model, skewed.clients() as (jumping, steady):
-            anns, bens = [await jumping.conversation(model.url) for _ in range(2)]
-            of_ann = await jumping.start_run(anns, "ann")
-            of_ben = await steady.start_run(bens, "ben")
-            await model.reached("middle of ann")
-            await model.reached("middle of ben")
-            (skewed.folder / "clock").write_text(jump, "ascii")
-            with pytest.raises(TimeoutError):
-                await model.arrived(3, QUIET_SECONDS)
-            model.release("middle of ben")
-            assert await check_completed(steady, bens, await steady.wait_for_end(of_ben["id"])) == PROSE
-            begun = time.monotonic()
-            await skewed.kill(skewed.webs[0])
-            await model.arrived(3, TAKEOVER_SECONDS)
-            print(f"taken up after {time.monotonic() - begun:.2f} s")
-            assert await check_completed(steady, anns, await steady.wait_for_end(of_ann["id"])) == PROSE
-            assert len(model.requests) == 3
-        await asyncio.to_thread(check_database, skewed)
-
     (skewed.folder / "clock").write_text("+0", "ascii")
-    asyncio.run(skewed.restart_all())
-    run_scenario(skewed, scenario())
+    await skewed.restart_all()
+    async with ScriptedProvider(script()) as model, skewed.clients() as (jumping, steady):
+        anns, bens = [await jumping.conversation(model.url) for _ in range(2)]
+        of_ann = await jumping.start_run(anns, "ann")
+        of_ben = await steady.start_run(bens, "ben")
+        await model.reached("middle of ann")
+        await model.reached("middle of ben")
+        (skewed.folder / "clock").write_text(jump, "ascii")
+        with pytest.raises(TimeoutError):
+            await model.arrived(3, QUIET_SECONDS)
+        model.release("middle of ben")
+        assert await check_completed(steady, bens, await steady.wait_for_end(of_ben["id"])) == PROSE
+        begun = time.monotonic()
+        await skewed.kill(skewed.webs[0])
+        await model.arrived(3, TAKEOVER_SECONDS)
+        print(f"taken up after {time.monotonic() - begun:.2f} s")
+        assert await check_completed(steady, anns, await steady.wait_for_end(of_ann["id"])) == PROSE
+        assert len(model.requests) == 3
+    await asyncio.to_thread(check_database, skewed)

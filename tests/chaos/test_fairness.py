@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from journeys.person import AsyncApiClient
+from scenarios.client import AsyncApiClient
 
 from chaos.cluster import Cluster
-from chaos.conftest import RunScenario
 from chaos.postgres import Postgres
-from chaos.roamer import RoundRobinClient, until
+from chaos.round_robin_client import RoundRobinClient, until
 from luxx.providers.scripted import Gate, Pause, Rule, Script, ScriptedProvider, Text, When
 
 PLACES = 2
@@ -73,33 +72,30 @@ async def fill(somebody: AsyncApiClient, provider_id: int, count: int) -> list[s
     return runs
 
 
-def test_who_has_one_run_queued_is_served_within_one_run_of_who_has_a_hundred(
-    narrow: Cluster, run_scenario: RunScenario, model_port: int
+async def test_who_has_one_run_queued_is_served_within_one_run_of_who_has_a_hundred(
+    narrow: Cluster, model_port: int
 ) -> None:
     many = Rule(name="many", when=When(user="many"), reply=[Pause(seconds=RUN_SECONDS), Text(text="One.")])
     single = Rule(name="single", when=When(user="single"), reply=[Gate(name="single"), Text(text="Two.")])
 
-    async def scenario() -> None:
-        async with ScriptedProvider(Script(rules=[many, single]), port=model_port) as model:
-            ann, ben = await arrived("ann", narrow.url), await arrived("ben", narrow.url)
-            async with ann, ben:
-                anns, bens = await ann.connect(model.url), await ben.connect(model.url)
-                conversation_id = (await ben.post("/conversations", {"provider_id": bens}))["id"]
-                runs = await fill(ann, anns, QUEUED)
-                assert len(set(runs)) == QUEUED
-                before, begun = len(model.requests), time.monotonic()
-                run = await ben.start_run(conversation_id, "a single one")
-                assert run["status"] == "queued"
-                await model.reached("single", RUN_SECONDS + SLACK_SECONDS)
-                print(f"{before} had begun before, {len(model.requests) - before - 1} overtook")
-                print(f"began after {time.monotonic() - begun:.2f} s")
-                assert len(model.requests) - before <= PLACES + 1
-                model.release("single")
-                screen = await ben.wait_for_end(run["id"])
-                assert screen.text == "Two."
-                await ended_all(ann, runs)
-
-    run_scenario(narrow, scenario())
+    async with ScriptedProvider(Script(rules=[many, single]), port=model_port) as model:
+        ann, ben = await arrived("ann", narrow.url), await arrived("ben", narrow.url)
+        async with ann, ben:
+            anns, bens = await ann.connect(model.url), await ben.connect(model.url)
+            conversation_id = (await ben.post("/conversations", {"provider_id": bens}))["id"]
+            runs = await fill(ann, anns, QUEUED)
+            assert len(set(runs)) == QUEUED
+            before, begun = len(model.requests), time.monotonic()
+            run = await ben.start_run(conversation_id, "a single one")
+            assert run["status"] == "queued"
+            await model.reached("single", RUN_SECONDS + SLACK_SECONDS)
+            print(f"{before} had begun before, {len(model.requests) - before - 1} overtook")
+            print(f"began after {time.monotonic() - begun:.2f} s")
+            assert len(model.requests) - before <= PLACES + 1
+            model.release("single")
+            screen = await ben.wait_for_end(run["id"])
+            assert screen.text == "Two."
+            await ended_all(ann, runs)
 
 
 async def ended_all(ann: RoundRobinClient, runs: list[str]) -> None:

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from journeys.scripts import PROSE, words
+from scenarios.scripts import PROSE, words
 
 from chaos.cluster import Cluster
-from chaos.conftest import RunScenario
-from chaos.roamer import RoundRobinClient
-from chaos.truth import check_database
+from chaos.invariants import check_database
+from chaos.round_robin_client import RoundRobinClient
 from luxx.providers.scripted import Faults, Rule, Script, ScriptedProvider, Text, When
 
 SILENCE_SECONDS = 2.0
@@ -32,8 +31,8 @@ def impatient(sqlite_folder: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-def test_runs_on_a_hanging_upstream_fail_even_after_a_kill_and_others_do_not_wait(
-    impatient: Cluster, run_scenario: RunScenario
+async def test_runs_on_a_hanging_upstream_fail_even_after_a_kill_and_others_do_not_wait(
+    impatient: Cluster,
 ) -> None:
     script = Script(
         rules=[
@@ -49,29 +48,26 @@ def test_runs_on_a_hanging_upstream_fail_even_after_a_kill_and_others_do_not_wai
         assert said["text"] == "I am well."
         assert time.monotonic() - begun < NORMAL_SECONDS
 
-    async def scenario() -> None:
-        async with ScriptedProvider(script) as model, RoundRobinClient(impatient.url) as ann:
-            conversations = [await ann.conversation(model.url) for _ in range(HANGING + 1)]
-            *hanging, healthy = conversations
-            asked = ["mute" if n % 2 else "stall" for n in range(HANGING)]
-            runs = [
-                await ann.start_run(conversation_id, text)
-                for conversation_id, text in zip(hanging, asked, strict=True)
-            ]
-            await model.arrived(HANGING)
-            await well(ann, healthy)
-            await impatient.kill(impatient.webs[0])
-            await impatient.start(impatient.webs[0])
-            await well(ann, healthy)
-            screens = await asyncio.gather(*(ann.follow_to_end(run["id"]) for run in runs))
-            for conversation_id, screen in zip(hanging, screens, strict=True):
-                assert screen.done is not None
-                assert screen.done["status"] == "failed"
-                assert screen.error is not None
-                assert "sent nothing" in screen.error["message"] or "did not start" in screen.error["message"]
-                assert (await ann.run(screen.run_id))["status"] == "failed"
-                assert (await ann.answer_shown_by(conversation_id, screen))["status"] in ("partial", "failed")
-            await well(ann, hanging[0])
-        await asyncio.to_thread(check_database, impatient)
-
-    run_scenario(impatient, scenario())
+    async with ScriptedProvider(script) as model, RoundRobinClient(impatient.url) as ann:
+        conversations = [await ann.conversation(model.url) for _ in range(HANGING + 1)]
+        *hanging, healthy = conversations
+        asked = ["mute" if n % 2 else "stall" for n in range(HANGING)]
+        runs = [
+            await ann.start_run(conversation_id, text)
+            for conversation_id, text in zip(hanging, asked, strict=True)
+        ]
+        await model.arrived(HANGING)
+        await well(ann, healthy)
+        await impatient.kill(impatient.webs[0])
+        await impatient.start(impatient.webs[0])
+        await well(ann, healthy)
+        screens = await asyncio.gather(*(ann.follow_to_end(run["id"]) for run in runs))
+        for conversation_id, screen in zip(hanging, screens, strict=True):
+            assert screen.done is not None
+            assert screen.done["status"] == "failed"
+            assert screen.error is not None
+            assert "sent nothing" in screen.error["message"] or "did not start" in screen.error["message"]
+            assert (await ann.run(screen.run_id))["status"] == "failed"
+            assert (await ann.answer_shown_by(conversation_id, screen))["status"] in ("partial", "failed")
+        await well(ann, hanging[0])
+    await asyncio.to_thread(check_database, impatient)

@@ -8,13 +8,12 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from journeys.desk import ToolController
+from scenarios.tool_controller import ToolController
 
 from chaos.cluster import TAKEOVER_SECONDS, Cluster, Fault
-from chaos.conftest import RunScenario
-from chaos.crowd import Users, script
-from chaos.roamer import RoundRobinClient
-from chaos.truth import check_all, check_database, check_database_files, wait_until_idle
+from chaos.invariants import check_all, check_database, check_database_files, wait_until_idle
+from chaos.round_robin_client import RoundRobinClient
+from chaos.users import Users, script
 from luxx.providers.scripted import ScriptedProvider
 
 USER_COUNT = 3
@@ -84,7 +83,7 @@ async def one_round(cluster: Cluster, ann: RoundRobinClient, kills: int, chance:
         try:
             users = Users(ann, cluster, model, chance)
             await users.open_conversations(USER_COUNT)
-            talking = asyncio.ensure_future(users.talk())
+            talking = asyncio.ensure_future(users.send_until_end())
             await beside(talking, troubled(cluster, model, kills, chance))
             users.end()
             await wait_until_idle(cluster, ann, talking, TAKEOVER_SECONDS + RUN_SECONDS)
@@ -94,7 +93,8 @@ async def one_round(cluster: Cluster, ann: RoundRobinClient, kills: int, chance:
                 "troubles that disturbed nobody"
             )
             print(
-                f"{len(users.sent_messages)} messages, {len(model.requests)} calls, {len(controller.visits)} visits"
+                f"{len(users.sent_messages)} messages, {len(model.requests)} calls, "
+                f"{len(controller.visits)} visits"
             )
         finally:
             await model.stop()
@@ -113,28 +113,28 @@ async def run_with_random_kills(cluster: Cluster, rounds: int, kills: int) -> No
     assert cluster.kills == rounds * kills
 
 
-def test_a_few_kills_among_several_processes_lose_nothing_and_repeat_nothing(
-    several: Cluster, run_scenario: RunScenario
-) -> None:
-    run_scenario(several, run_with_random_kills(several, 1, FEW))
+async def test_a_few_kills_among_several_processes_lose_nothing_and_repeat_nothing(several: Cluster) -> None:
+    await run_with_random_kills(several, 1, FEW)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3000)
+@pytest.mark.async_timeout(LONG_SECONDS)
 @pytest.mark.parametrize("rounds", [pytest.param(1, id="short"), pytest.param(10, id="whole")])
-def test_hundreds_of_kills_on_one_process_lose_nothing_and_repeat_nothing(
-    alone: Cluster, run_scenario: RunScenario, rounds: int
+async def test_hundreds_of_kills_on_one_process_lose_nothing_and_repeat_nothing(
+    alone: Cluster, rounds: int
 ) -> None:
-    run_scenario(alone, run_with_random_kills(alone, rounds, ROUND), LONG_SECONDS)
+    await run_with_random_kills(alone, rounds, ROUND)
     for member in alone.members:
-        member.stop()
+        await asyncio.to_thread(member.stop)
         check_database_files(member.data_dir)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3000)
+@pytest.mark.async_timeout(LONG_SECONDS)
 @pytest.mark.parametrize("rounds", [pytest.param(1, id="short"), pytest.param(10, id="whole")])
-def test_hundreds_of_kills_among_several_processes_lose_nothing_and_repeat_nothing(
-    two_and_two: Cluster, run_scenario: RunScenario, rounds: int
+async def test_hundreds_of_kills_among_several_processes_lose_nothing_and_repeat_nothing(
+    two_and_two: Cluster, rounds: int
 ) -> None:
-    run_scenario(two_and_two, run_with_random_kills(two_and_two, rounds, ROUND), LONG_SECONDS)
+    await run_with_random_kills(two_and_two, rounds, ROUND)

@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 import pytest
 import recorded
-from journeys.person import PASSWORD, USERNAME, AsyncApiClient
-from journeys.server import LuxxServer
 from recorded_upstream import END, RecordedUpstream
+from scenarios.client import PASSWORD, USERNAME, AsyncApiClient
+from scenarios.server import LuxxServer
 from wire_reading import as_sdk_arguments, as_sdk_speech, joined_calls, read_in_pieces, values_at_paths
 
 from luxx.providers.registry import adapter_for
@@ -45,10 +45,10 @@ def upstream() -> Iterator[RecordedUpstream]:
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry["file"])
-def test_stored_message_says_what_the_sdk_reads(
+async def test_stored_message_says_what_the_sdk_reads(
     server: LuxxServer, token: str, upstream: RecordedUpstream, entry: Json
 ) -> None:
-    message, run = asyncio.run(_chat(server.url, token, upstream, entry))
+    message, run = await _chat(server.url, token, upstream, entry)
 
     steps = _of_the_first_completion(message["steps"], len(upstream.asked[_place(entry)]))
     said = {kind: _joined(steps, kind) for kind in ("text", "thinking")}

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from branching import STRUCTURED, BranchingClient, branching_client
+from branching_client import STRUCTURED, BranchingClient, branching_client
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 FORMAT = {"type": "json_schema", "schema": SCHEMA}

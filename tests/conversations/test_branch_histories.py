@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from branching import BranchingClient, ConversationClient, branching_client
+from branching_client import BranchingClient, ConversationClient, branching_client
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from api.client import ApiClient
 from api.conftest import connect
-from api.person import ApiClient
-from api.server import ServerProcess
+from api.server_process import ServerProcess
 from api.streams import stream_run
-from branching import JSON, BranchingClient, ConversationClient, branching_client, script
+from branching_client import JSON, BranchingClient, ConversationClient, branching_client, script
 from live_server import scripted_models
 
 NOBODYS = "01890a5d-ac96-774b-bcce-b302099a8057"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from branching import BranchingClient, branching_client
+from branching_client import BranchingClient, branching_client
 
 from luxx.domain.conversations.views import TITLE_LENGTH, UNTITLED, title_after
 

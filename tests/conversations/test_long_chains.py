@@ -1,13 +1,12 @@
 """Conversations of thousands of messages, one below the other: read, cut off and deleted in one piece."""
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prepared import make_ready
-from rows import add_user
+from migrated_databases import make_ready
+from sample_user import add_user
 from sqlalchemy import func, insert, select, update
 
 from luxx.domain.accounts.caller import Caller
@@ -83,33 +82,24 @@ def count(store: Store) -> int:
     return store.read_now(lambda session: session.scalar(select(func.count()).select_from(MessageRow))) or 0
 
 
-def test_deleting_an_early_message_deletes_thousands_that_follow_it(store: Store) -> None:
-    async def work() -> None:
-        conversations = service(store)
-        made = await conversations.create(ANN, ConversationChange())
-        ids = chain(store, made.id)
-        await conversations.delete_message(ANN, ids[2])
-        assert count(store) == 2
-        assert (await conversations.get(ANN, made.id)).selected_leaf_id == ids[1]
-
-    asyncio.run(work())
+async def test_deleting_an_early_message_deletes_thousands_that_follow_it(store: Store) -> None:
+    conversations = service(store)
+    made = await conversations.create(ANN, ConversationChange())
+    ids = chain(store, made.id)
+    await conversations.delete_message(ANN, ids[2])
+    assert count(store) == 2
+    assert (await conversations.get(ANN, made.id)).selected_leaf_id == ids[1]
 
 
-def test_deleting_a_conversation_deletes_thousands_of_messages(store: Store) -> None:
-    async def work() -> None:
-        conversations = service(store)
-        made = await conversations.create(ANN, ConversationChange())
-        chain(store, made.id)
-        await conversations.delete(ANN, made.id)
-        assert count(store) == 0
-
-    asyncio.run(work())
+async def test_deleting_a_conversation_deletes_thousands_of_messages(store: Store) -> None:
+    conversations = service(store)
+    made = await conversations.create(ANN, ConversationChange())
+    chain(store, made.id)
+    await conversations.delete(ANN, made.id)
+    assert count(store) == 0
 
 
-def test_the_path_to_the_leaf_is_read_whole(store: Store) -> None:
-    async def work() -> None:
-        made = await service(store).create(ANN, ConversationChange())
-        ids = chain(store, made.id)
-        assert len(store.read_now(lambda session: read_path(session.connection(), ids[-1]))) == LONG
-
-    asyncio.run(work())
+async def test_the_path_to_the_leaf_is_read_whole(store: Store) -> None:
+    made = await service(store).create(ANN, ConversationChange())
+    ids = chain(store, made.id)
+    assert len(store.read_now(lambda session: read_path(session.connection(), ids[-1]))) == LONG

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prepared import make_ready
-from rows import add_user
+from migrated_databases import make_ready
+from sample_user import add_user
 from seeding import TextGenerator, seed
 from sqlalchemy import event, insert
 

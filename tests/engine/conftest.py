@@ -1,20 +1,14 @@
 """Databases for the engine: SQLite, where a process is alone, and a PostgreSQL that many share."""
 
-import asyncio
 import itertools
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from prepared import prepare_at
+from migrated_databases import prepare_at
 from store.databases import new_database, postgresql_server
 
-SCENARIO_SECONDS = 60.0
-
 numbers = itertools.count()
-
-RunScenario = Callable[[Coroutine[Any, Any, None]], None]
 
 
 @pytest.fixture(scope="session")
@@ -35,17 +29,3 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return prepare_at(f"sqlite:///{tmp_path}/t.db")
     return str(request.getfixturevalue("shared_url"))
-
-
-@pytest.fixture
-def run() -> RunScenario:
-    """Runs a test's story, within bounds."""
-
-    def within_bounds(scenario: Coroutine[Any, Any, None]) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(SCENARIO_SECONDS):
-                await scenario
-
-        asyncio.run(bounded())
-
-    return within_bounds

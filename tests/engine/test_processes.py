@@ -11,8 +11,7 @@ from sqlalchemy import select, update
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from engine.conftest import RunScenario
-from engine.town import (
+from engine.in_process_cluster import (
     GATED,
     LEASE_SECONDS,
     InProcessCluster,
@@ -51,42 +50,32 @@ def operator() -> Caller:
     )
 
 
-def test_a_run_of_a_killed_process_goes_on_at_another_within_its_lease_and_two_seconds(
-    shared_url: str, tmp_path: Path, run: RunScenario
+async def test_a_run_of_a_killed_process_goes_on_at_another_within_its_lease_and_two_seconds(
+    shared_url: str, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        async with InProcessCluster(tmp_path, shared_url, always_replies(*GATED)) as cluster:
-            first, second = await cluster.services(), await cluster.services()
-            ann, sent = await cluster.gated_run(first)
-            await cluster.kill(first)
-            await cluster.model.arrived(2, LEASE_SECONDS + 2)
-            cluster.model.release("gate")
-            assert (await ended(second, ann, sent)).status == RunStatus.COMPLETED
-            assert "warning" in await types_of(second, ann, sent)
-            known = await second.store.read(read_processes)
-            assert [each.id for each in known] == [second.process]
-
-    run(scenario())
+    async with InProcessCluster(tmp_path, shared_url, always_replies(*GATED)) as cluster:
+        first, second = await cluster.services(), await cluster.services()
+        ann, sent = await cluster.gated_run(first)
+        await cluster.kill(first)
+        await cluster.model.arrived(2, LEASE_SECONDS + 2)
+        cluster.model.release("gate")
+        assert (await ended(second, ann, sent)).status == RunStatus.COMPLETED
+        assert "warning" in await types_of(second, ann, sent)
+        known = await second.store.read(read_processes)
+        assert [each.id for each in known] == [second.process]
 
 
-def test_a_process_that_is_alone_takes_up_what_the_one_before_it_left_at_once(
-    tmp_path: Path, run: RunScenario
-) -> None:
-    async def scenario() -> None:
-        async with InProcessCluster(
-            tmp_path, f"sqlite:///{tmp_path}/t.db", always_replies(*GATED)
-        ) as cluster:
-            services = await cluster.services()
-            ann, sent = await cluster.gated_run(services)
-            await cluster.kill(services)
-            again = await cluster.services()
-            await cluster.model.arrived(2, LEASE_SECONDS / 2)
-            cluster.model.release("gate")
-            await ended(again, ann, sent)
-            known = await again.store.read(read_processes)
-            assert [(each.id, each.is_alive) for each in known] == [(again.process, True)]
-
-    run(scenario())
+async def test_a_process_that_is_alone_takes_up_what_the_one_before_it_left_at_once(tmp_path: Path) -> None:
+    async with InProcessCluster(tmp_path, f"sqlite:///{tmp_path}/t.db", always_replies(*GATED)) as cluster:
+        services = await cluster.services()
+        ann, sent = await cluster.gated_run(services)
+        await cluster.kill(services)
+        again = await cluster.services()
+        await cluster.model.arrived(2, LEASE_SECONDS / 2)
+        cluster.model.release("gate")
+        await ended(again, ann, sent)
+        known = await again.store.read(read_processes)
+        assert [(each.id, each.is_alive) for each in known] == [(again.process, True)]
 
 
 def test_leases_are_counted_by_the_clock_of_the_database_that_processes_share(
@@ -131,303 +120,254 @@ async def lived_through(services: Services, heartbeats: int) -> None:
         await done.wait()
 
 
-def test_a_process_that_was_declared_dead_counts_again_and_keeps_what_nobody_took(
-    shared_url: str, tmp_path: Path, run: RunScenario
+async def test_a_process_that_was_declared_dead_counts_again_and_keeps_what_nobody_took(
+    shared_url: str, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        async with InProcessCluster(tmp_path, shared_url, always_replies(*GATED)) as cluster:
-            services = await cluster.services()
-            ann, sent = await cluster.gated_run(services)
-            gone = ProcessRow.__table__.delete()
-            await services.store.write(lambda session: session.execute(gone))
+    async with InProcessCluster(tmp_path, shared_url, always_replies(*GATED)) as cluster:
+        services = await cluster.services()
+        ann, sent = await cluster.gated_run(services)
+        gone = ProcessRow.__table__.delete()
+        await services.store.write(lambda session: session.execute(gone))
 
-            async def is_known() -> bool:
-                return bool(await services.store.read(read_processes))
+        async def is_known() -> bool:
+            return bool(await services.store.read(read_processes))
 
-            await until(is_known)
-            cluster.model.release("gate")
-            assert (await ended(services, ann, sent)).status == RunStatus.COMPLETED
-            assert len(cluster.model.requests) == 1
-
-    run(scenario())
+        await until(is_known)
+        cluster.model.release("gate")
+        assert (await ended(services, ann, sent)).status == RunStatus.COMPLETED
+        assert len(cluster.model.requests) == 1
 
 
-def test_a_driver_that_lost_its_run_ends_at_the_next_heartbeat_and_writes_nothing(
-    shared_url: str, tmp_path: Path, run: RunScenario
+async def test_a_driver_that_lost_its_run_ends_at_the_next_heartbeat_and_writes_nothing(
+    shared_url: str, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        async with InProcessCluster(tmp_path, shared_url, always_replies(*GATED)) as cluster:
-            first, second = await cluster.services(), await cluster.services()
-            ann, sent = await cluster.gated_run(first)
-            taken = update(RunRow).where(RunRow.id == sent.id).values(owner=second.process, fence=2)
-            await second.store.write(lambda session: session.execute(taken))
-            await cluster.model.requests[0].wait_closed(5)
-            assert not first.run_driver.drives()
-            # The one that has it now, by the rows, finds that it does not drive it.
-            await cluster.model.arrived(2, 10)
-            cluster.model.release("gate")
-            assert (await ended(second, ann, sent)).status == RunStatus.COMPLETED
-            assert (await types_of(second, ann, sent)).count("done") == 1
-
-    run(scenario())
+    async with InProcessCluster(tmp_path, shared_url, always_replies(*GATED)) as cluster:
+        first, second = await cluster.services(), await cluster.services()
+        ann, sent = await cluster.gated_run(first)
+        taken = update(RunRow).where(RunRow.id == sent.id).values(owner=second.process, fence=2)
+        await second.store.write(lambda session: session.execute(taken))
+        await cluster.model.requests[0].wait_closed(5)
+        assert not first.run_driver.drives()
+        # The one that has it now, by the rows, finds that it does not drive it.
+        await cluster.model.arrived(2, 10)
+        cluster.model.release("gate")
+        assert (await ended(second, ann, sent)).status == RunStatus.COMPLETED
+        assert (await types_of(second, ann, sent)).count("done") == 1
 
 
-def test_a_run_whose_drive_failed_is_taken_up_again_by_its_own_process(
-    database_url: str, tmp_path: Path, run: RunScenario
+async def test_a_run_whose_drive_failed_is_taken_up_again_by_its_own_process(
+    database_url: str, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        async with InProcessCluster(tmp_path, database_url, always_replies(*GATED)) as cluster:
-            services = await cluster.services()
-            ann, sent = await cluster.gated_run(services)
-            services.run_driver.drives()[sent.id].task.cancel()
-            await cluster.model.arrived(2, LEASE_SECONDS + 2)
-            cluster.model.release("gate")
-            assert (await ended(services, ann, sent)).status == RunStatus.COMPLETED
-
-    run(scenario())
+    async with InProcessCluster(tmp_path, database_url, always_replies(*GATED)) as cluster:
+        services = await cluster.services()
+        ann, sent = await cluster.gated_run(services)
+        services.run_driver.drives()[sent.id].task.cancel()
+        await cluster.model.arrived(2, LEASE_SECONDS + 2)
+        cluster.model.release("gate")
+        assert (await ended(services, ann, sent)).status == RunStatus.COMPLETED
 
 
 @pytest.mark.parametrize("is_bus_up", [True, False])
-def test_any_process_ends_a_run_that_another_drives(
-    shared_url: str, tmp_path: Path, run: RunScenario, is_bus_up: bool
+async def test_any_process_ends_a_run_that_another_drives(
+    shared_url: str, tmp_path: Path, is_bus_up: bool
 ) -> None:
     """With the bus within half a second, upstream included; without it at the next beat."""
 
-    async def scenario() -> None:
-        async with InProcessCluster(tmp_path, shared_url, always_replies(*GATED)) as cluster:
-            first, second = await cluster.services(), await cluster.services()
-            ann, sent = await cluster.gated_run(first)
-            if not is_bus_up:
-                await second.bus.close()
-            loop = asyncio.get_running_loop()
-            gated_run = loop.time()
-            cancelled = await second.runs.cancel(ann, sent.id)
-            assert loop.time() - gated_run < 2 * CANCEL_SECONDS
-            if is_bus_up:
-                assert cancelled.status == RunStatus.CANCELLED
-            await cluster.model.requests[0].wait_closed(CANCEL_SECONDS if is_bus_up else 3)
-            last = await ended(second, ann, sent)
-            assert (last.status, last.stop_reason) == ("cancelled", "cancelled")
-            assert (await types_of(second, ann, sent))[-1] == "done"
-
-    run(scenario())
+    async with InProcessCluster(tmp_path, shared_url, always_replies(*GATED)) as cluster:
+        first, second = await cluster.services(), await cluster.services()
+        ann, sent = await cluster.gated_run(first)
+        if not is_bus_up:
+            await second.bus.close()
+        loop = asyncio.get_running_loop()
+        gated_run = loop.time()
+        cancelled = await second.runs.cancel(ann, sent.id)
+        assert loop.time() - gated_run < 2 * CANCEL_SECONDS
+        if is_bus_up:
+            assert cancelled.status == RunStatus.CANCELLED
+        await cluster.model.requests[0].wait_closed(CANCEL_SECONDS if is_bus_up else 3)
+        last = await ended(second, ann, sent)
+        assert (last.status, last.stop_reason) == ("cancelled", "cancelled")
+        assert (await types_of(second, ann, sent))[-1] == "done"
 
 
-def test_a_slot_that_another_process_frees_is_taken_by_a_queued_run(
-    shared_url: str, tmp_path: Path, run: RunScenario
+async def test_a_slot_that_another_process_frees_is_taken_by_a_queued_run(
+    shared_url: str, tmp_path: Path
 ) -> None:
     """A process without anything of its own to end hears of the queue, or finds it at its beat."""
 
-    async def scenario() -> None:
-        script = one_gate_each("one", "two")
-        async with InProcessCluster(tmp_path, shared_url, script, concurrent_runs_per_user=1) as cluster:
-            first, second = await cluster.services(), await cluster.services()
-            ann = await cluster.add_user(first, "ann")
-            sent = await cluster.send(first, ann, "one")
-            later = await cluster.send(second, ann, "two")
-            assert later.status == RunStatus.QUEUED
-            answering = asyncio.create_task(second.runs.answer(ann, later))
-            cluster.model.release("two")
-            await cluster.model.reached("one")
-            cluster.model.release("one")
-            await ended(first, ann, sent)
-            assert (await answering).text == "I am here."
-
-    run(scenario())
+    script = one_gate_each("one", "two")
+    async with InProcessCluster(tmp_path, shared_url, script, concurrent_runs_per_user=1) as cluster:
+        first, second = await cluster.services(), await cluster.services()
+        ann = await cluster.add_user(first, "ann")
+        sent = await cluster.send(first, ann, "one")
+        later = await cluster.send(second, ann, "two")
+        assert later.status == RunStatus.QUEUED
+        answering = asyncio.create_task(second.runs.answer(ann, later))
+        cluster.model.release("two")
+        await cluster.model.reached("one")
+        cluster.model.release("one")
+        await ended(first, ann, sent)
+        assert (await answering).text == "I am here."
 
 
-def test_two_processes_never_give_the_same_slot_twice(
-    shared_url: str, tmp_path: Path, run: RunScenario
+async def test_two_processes_never_give_the_same_slot_twice(shared_url: str, tmp_path: Path) -> None:
+    async with InProcessCluster(
+        tmp_path, shared_url, always_replies(Gate(name="gate")), concurrent_runs=3
+    ) as cluster:
+        houses = [await cluster.services(), await cluster.services()]
+        people = [await cluster.add_user(houses[0], name) for name in ("ann", "bob")]
+        sent = await asyncio.gather(
+            *(cluster.send(houses[number % 2], people[number % 2]) for number in range(12))
+        )
+        assert [each.status for each in sent].count(RunStatus.RUNNING) <= 3
+
+        async def running() -> int:
+            rows = select(RunRow.id).where(RunRow.status == "running")
+            return len(await houses[0].store.read(lambda session: session.scalars(rows).all()))
+
+        for _ in range(5):
+            await asyncio.gather(*(lived_through(services, 1) for services in houses))
+            assert await running() == 3
+        cluster.model.release("gate")
+        for number, each in enumerate(sent):
+            await ended(houses[0], people[number % 2], each)
+
+
+async def test_a_stopped_process_hands_its_runs_over_at_once(shared_url: str, tmp_path: Path) -> None:
+    async with InProcessCluster(tmp_path, shared_url, always_replies(*GATED)) as cluster:
+        first, second = await cluster.services(), await cluster.services()
+        ann, sent = await cluster.gated_run(first)
+        await cluster.stop(first)
+        await cluster.model.arrived(2, LEASE_SECONDS / 2)
+        cluster.model.release("gate")
+        assert (await ended(second, ann, sent)).status == RunStatus.COMPLETED
+        known = await second.store.read(read_processes)
+        assert [each.id for each in known] == [second.process]
+
+
+async def test_a_stopping_process_lets_runs_end_within_the_grace_and_takes_nothing_more(
+    database_url: str, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        async with InProcessCluster(
-            tmp_path, shared_url, always_replies(Gate(name="gate")), concurrent_runs=3
-        ) as cluster:
-            houses = [await cluster.services(), await cluster.services()]
-            people = [await cluster.add_user(houses[0], name) for name in ("ann", "bob")]
-            sent = await asyncio.gather(
-                *(cluster.send(houses[number % 2], people[number % 2]) for number in range(12))
-            )
-            assert [each.status for each in sent].count(RunStatus.RUNNING) <= 3
-
-            async def running() -> int:
-                rows = select(RunRow.id).where(RunRow.status == "running")
-                return len(await houses[0].store.read(lambda session: session.scalars(rows).all()))
-
-            for _ in range(5):
-                await asyncio.gather(*(lived_through(services, 1) for services in houses))
-                assert await running() == 3
-            cluster.model.release("gate")
-            for number, each in enumerate(sent):
-                await ended(houses[0], people[number % 2], each)
-
-    run(scenario())
+    async with InProcessCluster(tmp_path, database_url, always_replies(*GATED), grace_seconds=20) as cluster:
+        services = await cluster.services()
+        ann, sent = await cluster.gated_run(services)
+        services.stop_admitting()
+        with pytest.raises(Unavailable, match="stopping") as refused:
+            await cluster.send(services, ann)
+        assert (refused.value.kind, refused.value.retry_after) == ("stopping", 1)
+        draining = asyncio.create_task(services.drain())
+        cluster.model.release("gate")
+        await draining
+        assert await status_of(services, ann, sent) == RunStatus.COMPLETED
+        assert len(cluster.model.requests) == 1
 
 
-def test_a_stopped_process_hands_its_runs_over_at_once(
-    shared_url: str, tmp_path: Path, run: RunScenario
-) -> None:
-    async def scenario() -> None:
-        async with InProcessCluster(tmp_path, shared_url, always_replies(*GATED)) as cluster:
-            first, second = await cluster.services(), await cluster.services()
-            ann, sent = await cluster.gated_run(first)
-            await cluster.stop(first)
-            await cluster.model.arrived(2, LEASE_SECONDS / 2)
-            cluster.model.release("gate")
-            assert (await ended(second, ann, sent)).status == RunStatus.COMPLETED
-            known = await second.store.read(read_processes)
-            assert [each.id for each in known] == [second.process]
-
-    run(scenario())
-
-
-def test_a_stopping_process_lets_runs_end_within_the_grace_and_takes_nothing_more(
-    database_url: str, tmp_path: Path, run: RunScenario
-) -> None:
-    async def scenario() -> None:
-        async with InProcessCluster(
-            tmp_path, database_url, always_replies(*GATED), grace_seconds=20
-        ) as cluster:
-            services = await cluster.services()
-            ann, sent = await cluster.gated_run(services)
-            services.stop_admitting()
-            with pytest.raises(Unavailable, match="stopping") as refused:
-                await cluster.send(services, ann)
-            assert (refused.value.kind, refused.value.retry_after) == ("stopping", 1)
-            draining = asyncio.create_task(services.drain())
-            cluster.model.release("gate")
+async def test_hurrying_ends_the_grace(database_url: str, tmp_path: Path) -> None:
+    async with InProcessCluster(tmp_path, database_url, always_replies(*GATED), grace_seconds=50) as cluster:
+        services = await cluster.services()
+        ann = await cluster.add_user(services, "ann")
+        await cluster.send(services, ann)
+        await cluster.model.reached("gate")
+        services.stop_admitting()
+        draining = asyncio.create_task(services.drain())
+        services.end_drain()
+        async with asyncio.timeout(5):
             await draining
-            assert await status_of(services, ann, sent) == RunStatus.COMPLETED
-            assert len(cluster.model.requests) == 1
-
-    run(scenario())
+        assert services.run_driver.drives()
 
 
-def test_hurrying_ends_the_grace(database_url: str, tmp_path: Path, run: RunScenario) -> None:
-    async def scenario() -> None:
-        async with InProcessCluster(
-            tmp_path, database_url, always_replies(*GATED), grace_seconds=50
-        ) as cluster:
-            services = await cluster.services()
-            ann = await cluster.add_user(services, "ann")
-            await cluster.send(services, ann)
-            await cluster.model.reached("gate")
-            services.stop_admitting()
-            draining = asyncio.create_task(services.drain())
-            services.end_drain()
-            async with asyncio.timeout(5):
-                await draining
-            assert services.run_driver.drives()
-
-    run(scenario())
-
-
-def test_rooms_and_tasks_are_left_to_workers_where_there_are_any(
-    shared_url: str, tmp_path: Path, run: RunScenario
+async def test_rooms_and_tasks_are_left_to_workers_where_there_are_any(
+    shared_url: str, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        async with InProcessCluster(tmp_path, shared_url, always_replies(*GATED)) as cluster:
-            services = await cluster.services()
-            ann = await cluster.add_user(services, "ann")
+    async with InProcessCluster(tmp_path, shared_url, always_replies(*GATED)) as cluster:
+        services = await cluster.services()
+        ann = await cluster.add_user(services, "ann")
 
-            async def start(kind: RunKind) -> RunStatus:
-                return await services.store.write(
-                    lambda session: find_slot(session.connection(), ann.user_id, kind, services.config.limits)
-                )
-
-            assert await start(RunKind.TASK) == RunStatus.RUNNING
-            worker = await cluster.services(ProcessKind.WORKER)
-            assert await start(RunKind.TASK) == RunStatus.QUEUED
-            assert await start(RunKind.CHAT) == RunStatus.RUNNING
-            sent = await cluster.send(services, ann)
-            await cluster.model.reached("gate")
-            # As a run of another kind would be: nobody drives it, and it is not a server's to take.
-            queued: dict[str, Any] = {"status": "queued", "owner": None, "fence": 1, "kind": "task"}
-            await services.store.write(
-                lambda session: session.execute(update(RunRow).where(RunRow.id == sent.id).values(**queued))
+        async def start(kind: RunKind) -> RunStatus:
+            return await services.store.write(
+                lambda session: find_slot(session.connection(), ann.user_id, kind, services.config.limits)
             )
 
-            async def is_the_workers() -> bool:
-                return await owner_of(services, sent) == worker.process
+        assert await start(RunKind.TASK) == RunStatus.RUNNING
+        worker = await cluster.services(ProcessKind.WORKER)
+        assert await start(RunKind.TASK) == RunStatus.QUEUED
+        assert await start(RunKind.CHAT) == RunStatus.RUNNING
+        sent = await cluster.send(services, ann)
+        await cluster.model.reached("gate")
+        # As a run of another kind would be: nobody drives it, and it is not a server's to take.
+        queued: dict[str, Any] = {"status": "queued", "owner": None, "fence": 1, "kind": "task"}
+        await services.store.write(
+            lambda session: session.execute(update(RunRow).where(RunRow.id == sent.id).values(**queued))
+        )
 
-            await until(is_the_workers)
-            cluster.model.release("gate")
-            await ended(services, ann, sent)
+        async def is_the_workers() -> bool:
+            return await owner_of(services, sent) == worker.process
 
-    run(scenario())
+        await until(is_the_workers)
+        cluster.model.release("gate")
+        await ended(services, ann, sent)
 
 
-def test_a_conversation_that_names_a_run_that_ended_is_freed_at_the_start(
-    database_url: str, tmp_path: Path, run: RunScenario
+async def test_a_conversation_that_names_a_run_that_ended_is_freed_at_the_start(
+    database_url: str, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        async with InProcessCluster(tmp_path, database_url, always_replies(*GATED)) as cluster:
-            services = await cluster.services()
-            ann = await cluster.add_user(services, "ann")
-            cluster.model.release("gate")
-            sent = await cluster.send(services, ann)
-            await ended(services, ann, sent)
-            going = await cluster.send(services, ann)
-            lie = update(ConversationRow).where(ConversationRow.id == sent.subject_id).values(run_id=sent.id)
-            await services.store.write(lambda session: session.execute(lie))
-            await cluster.kill(services)
-            again = await cluster.services()
-            assert (await again.conversations.get(ann, sent.subject_id)).run_id is None
-            await ended(again, ann, going)
-
-    run(scenario())
+    async with InProcessCluster(tmp_path, database_url, always_replies(*GATED)) as cluster:
+        services = await cluster.services()
+        ann = await cluster.add_user(services, "ann")
+        cluster.model.release("gate")
+        sent = await cluster.send(services, ann)
+        await ended(services, ann, sent)
+        going = await cluster.send(services, ann)
+        lie = update(ConversationRow).where(ConversationRow.id == sent.subject_id).values(run_id=sent.id)
+        await services.store.write(lambda session: session.execute(lie))
+        await cluster.kill(services)
+        again = await cluster.services()
+        assert (await again.conversations.get(ann, sent.subject_id)).run_id is None
+        await ended(again, ann, going)
 
 
-def test_operators_see_the_processes_and_what_they_drive(
-    shared_url: str, tmp_path: Path, run: RunScenario
-) -> None:
-    async def scenario() -> None:
-        async with InProcessCluster(tmp_path, shared_url, always_replies(*GATED)) as cluster:
-            services = await cluster.services()
-            worker = await cluster.services(ProcessKind.WORKER)
-            ann = await cluster.add_user(services, "ann")
-            await cluster.send(services, ann)
-            await cluster.model.reached("gate")
-            items, total = await services.processes.list_page(operator(), page=1, page_size=20)
-            assert total == 2
-            assert [(each.id, each.kind, each.runs, each.is_alive) for each in items] == [
-                (worker.process, "worker", 0, True),
-                (services.process, "serve", 1, True),
-            ]
-            with pytest.raises(NotAllowed):
-                await services.processes.list_page(ann, page=1, page_size=20)
-            cluster.model.release("gate")
-
-    run(scenario())
+async def test_operators_see_the_processes_and_what_they_drive(shared_url: str, tmp_path: Path) -> None:
+    async with InProcessCluster(tmp_path, shared_url, always_replies(*GATED)) as cluster:
+        services = await cluster.services()
+        worker = await cluster.services(ProcessKind.WORKER)
+        ann = await cluster.add_user(services, "ann")
+        await cluster.send(services, ann)
+        await cluster.model.reached("gate")
+        items, total = await services.processes.list_page(operator(), page=1, page_size=20)
+        assert total == 2
+        assert [(each.id, each.kind, each.runs, each.is_alive) for each in items] == [
+            (worker.process, "worker", 0, True),
+            (services.process, "serve", 1, True),
+        ]
+        with pytest.raises(NotAllowed):
+            await services.processes.list_page(ann, page=1, page_size=20)
+        cluster.model.release("gate")
 
 
-def test_a_process_that_freezes_in_a_transaction_keeps_its_locks_no_longer_than_its_lease(
-    shared_url: str, tmp_path: Path, run: RunScenario
+async def test_a_process_that_freezes_in_a_transaction_keeps_its_locks_no_longer_than_its_lease(
+    shared_url: str, tmp_path: Path
 ) -> None:
     """Else nobody could be admitted while it is frozen; once it wakes, to it the database was away."""
 
-    async def scenario() -> None:
-        async with InProcessCluster(tmp_path, shared_url, always_replies(*GATED)) as cluster:
-            first, second = await cluster.services(), await cluster.services()
-            ann = await cluster.add_user(first, "ann")
-            has_lock, wakes = threading.Event(), threading.Event()
+    async with InProcessCluster(tmp_path, shared_url, always_replies(*GATED)) as cluster:
+        first, second = await cluster.services(), await cluster.services()
+        ann = await cluster.add_user(first, "ann")
+        has_lock, wakes = threading.Event(), threading.Event()
 
-            def frozen(session: Session) -> None:
-                find_slot(session.connection(), ann.user_id, RunKind.CHAT, first.config.limits)
-                has_lock.set()
-                assert wakes.wait(30)
-                session.execute(select(1))
+        def frozen(session: Session) -> None:
+            find_slot(session.connection(), ann.user_id, RunKind.CHAT, first.config.limits)
+            has_lock.set()
+            assert wakes.wait(30)
+            session.execute(select(1))
 
-            freezing = asyncio.create_task(first.store.write(frozen))
-            try:
-                await asyncio.to_thread(has_lock.wait, 10)
-                async with asyncio.timeout(LEASE_SECONDS + 2):
-                    sent = await cluster.send(second, ann)
-            finally:
-                wakes.set()
-            with pytest.raises(OperationalError):
-                await freezing
-            cluster.model.release("gate")
-            await ended(second, ann, sent)
-
-    run(scenario())
+        freezing = asyncio.create_task(first.store.write(frozen))
+        try:
+            await asyncio.to_thread(has_lock.wait, 10)
+            async with asyncio.timeout(LEASE_SECONDS + 2):
+                sent = await cluster.send(second, ann)
+        finally:
+            wakes.set()
+        with pytest.raises(OperationalError):
+            await freezing
+        cluster.model.release("gate")
+        await ended(second, ann, sent)

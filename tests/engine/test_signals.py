@@ -11,11 +11,11 @@ from typing import Any, cast
 
 import httpx
 import pytest
+from api.client import ApiClient
 from api.conftest import connect
-from api.person import ApiClient
-from api.server import ServerProcess, environment, luxx_command
+from api.server_process import ServerProcess, environment, luxx_command
 
-from engine.fleet import LEASE_SECONDS, LuxxProcess, settings_for
+from engine.luxx_process import LEASE_SECONDS, LuxxProcess, settings_for
 from luxx.providers.scripted import Gate, Rule, Script, ScriptedProvider, Text
 
 pytestmark = pytest.mark.heavy

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from api.conftest import admin, anna, bob, document, nobody, upstream
-from api.server import ServerProcess
+from api.server_process import ServerProcess
 
 __all__ = ["admin", "anna", "bob", "document", "nobody", "server", "upstream"]
 

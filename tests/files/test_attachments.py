@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from api.bad_requests import UNKNOWN_ID
-from api.person import ApiClient
-from api.server import ServerProcess
+from api.client import ApiClient
+from api.server_process import ServerProcess
 
-from files.putting import GIF, JPEG, WEBP, Json, clear, pdf, png, put
+from files.sample_files import GIF, JPEG, WEBP, Json, clear, pdf, png, put
 from luxx.providers.scripted import ScriptedProvider
 
 IMAGES = {"image/png": png(), "image/jpeg": JPEG, "image/gif": GIF, "image/webp": WEBP}

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from api.bad_requests import UNKNOWN_ID
-from api.person import UUID7, ApiClient
-from api.server import ServerProcess
+from api.client import UUID7, ApiClient
+from api.server_process import ServerProcess
 
-from files.putting import FORM, clear, listed, part, put
+from files.sample_files import FORM, clear, listed, part, put
 
 VIEW = {"id", "name", "path", "size", "media_type", "sha256", "is_folder", "modified_at"}
 

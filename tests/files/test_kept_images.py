@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from prepared import make_ready
-from rows import add_user
+from migrated_databases import make_ready
+from sample_user import add_user
 from sqlalchemy import delete, func, insert, select, text
 from sqlalchemy.orm import Session
 from store.conftest import database_url, postgresql

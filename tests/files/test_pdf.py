@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pypdf import PdfWriter
 
-from files.putting import pdf, pdf_of
+from files.sample_files import pdf, pdf_of
 from luxx.domain.files.attachments import PdfReader
 from luxx.domain.files.storage import OpenFile, WorkspaceFiles
 from luxx.errors import InvalidInput, TooLarge
@@ -80,19 +80,16 @@ def test_one_with_thousands_of_pages_is_refused(tmp_path: Path) -> None:
         read(tmp_path, (tmp_path / "pages.pdf").read_bytes())
 
 
-def test_a_reader_that_is_cancelled_leaves_no_process(tmp_path: Path) -> None:
+async def test_a_reader_that_is_cancelled_leaves_no_process(tmp_path: Path) -> None:
     slow = pdf_of(b"1 0 0 1 5 5 Tm (a) Tj " * 1_000_000)
     file = opened(tmp_path, slow)
 
-    async def work() -> None:
-        task = asyncio.create_task(PdfReader().text_of(file, characters=1000, user_id=1))
-        async with asyncio.timeout(WAIT_SECONDS):
-            while not children():  # noqa: ASYNC110 - the process is not ours to be told by
-                await asyncio.sleep(0.01)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(work())
+    task = asyncio.create_task(PdfReader().text_of(file, characters=1000, user_id=1))
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not children():  # noqa: ASYNC110 - the process is not ours to be told by
+            await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     file.close()
     assert children() == []

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from api.person import ApiClient
-from api.server import ServerProcess
+from api.client import ApiClient
+from api.server_process import ServerProcess
 
 from files.conftest import QUOTA_MB, UPLOAD_MB
-from files.putting import BOUNDARY, END, FORM, clear, listed, part, put
+from files.sample_files import BOUNDARY, END, FORM, clear, listed, part, put
 
 MIB = 1024 * 1024
 WAIT_SECONDS = 20.0

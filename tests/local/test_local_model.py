@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,16 +21,8 @@ from luxx.infra.config.schema import LocalConfig
 from luxx.providers.local.files import find_model
 from luxx.providers.local.model import LocalModel, LocalState
 
-A_SERVER = Path(__file__).with_name("a_server.py")
+A_SERVER = Path(__file__).with_name("server_process.py")
 ROOT = Path(__file__).parents[2]
-
-
-def run(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    async def bounded() -> Any:
-        async with asyncio.timeout(110):
-            return await work()
-
-    return asyncio.run(bounded())
 
 
 @asynccontextmanager
@@ -60,104 +52,89 @@ def is_gone(pid: int, seconds: float) -> bool:
     return False
 
 
-def test_chat_completion_is_streamed(model_data: Path, tmp_path: Path) -> None:
-    async def work() -> None:
-        async with running(file_in(model_data), tmp_path) as local:
-            assert local.status().state is LocalState.STOPPED
-            address = await local.ensure_ready(60)
-            assert local.status().state is LocalState.READY
-            assert local.base_url == address.base_url
-            assert {f"http://{one}/v1" for one in local.host_ports()} == {address.base_url}
-            body = {
-                "model": local.model_name,
-                "stream": True,
-                "max_tokens": 16,
-                "messages": [{"role": "user", "content": "Say hello."}],
-            }
-            headers = {"authorization": f"Bearer {address.api_key}"}
-            pieces: list[str] = []
-            async with (
-                httpx.AsyncClient(trust_env=False, timeout=60) as client,
-                client.stream(
-                    "POST", f"{address.base_url}/chat/completions", json=body, headers=headers
-                ) as answer,
-            ):
-                assert answer.status_code == 200
-                lines = [line async for line in answer.aiter_lines() if line.startswith("data: ")]
-            assert lines[-1] == "data: [DONE]"
-            for line in lines[:-1]:
-                for choice in json.loads(line[6:])["choices"]:
-                    pieces.append(choice["delta"].get("content") or "")
-            assert len([piece for piece in pieces if piece]) > 1
-
-    run(work)
+async def test_chat_completion_is_streamed(model_data: Path, tmp_path: Path) -> None:
+    async with running(file_in(model_data), tmp_path) as local:
+        assert local.status().state is LocalState.STOPPED
+        address = await local.ensure_ready(60)
+        assert local.status().state is LocalState.READY
+        assert local.base_url == address.base_url
+        assert {f"http://{one}/v1" for one in local.host_ports()} == {address.base_url}
+        body = {
+            "model": local.model_name,
+            "stream": True,
+            "max_tokens": 16,
+            "messages": [{"role": "user", "content": "Say hello."}],
+        }
+        headers = {"authorization": f"Bearer {address.api_key}"}
+        pieces: list[str] = []
+        async with (
+            httpx.AsyncClient(trust_env=False, timeout=60) as client,
+            client.stream(
+                "POST", f"{address.base_url}/chat/completions", json=body, headers=headers
+            ) as answer,
+        ):
+            assert answer.status_code == 200
+            lines = [line async for line in answer.aiter_lines() if line.startswith("data: ")]
+        assert lines[-1] == "data: [DONE]"
+        for line in lines[:-1]:
+            for choice in json.loads(line[6:])["choices"]:
+                pieces.append(choice["delta"].get("content") or "")
+        assert len([piece for piece in pieces if piece]) > 1
 
 
-def test_other_programs_on_the_machine_cannot_use_it(model_data: Path, tmp_path: Path) -> None:
-    async def work() -> None:
-        async with running(file_in(model_data), tmp_path) as local:
-            address = await local.ensure_ready(60)
-            assert address.api_key not in repr(address)
-            async with httpx.AsyncClient(trust_env=False, timeout=10) as client:
-                answer = await client.get(f"{address.base_url}/models", headers={"origin": "http://a.page"})
-                assert answer.status_code == 401
-                assert answer.headers.get("access-control-allow-origin", "") == ""
-            child = psutil.Process(local.pid)
-            assert address.api_key not in " ".join(child.cmdline())
-            assert address.api_key not in " ".join(child.environ().values())
-            assert address.api_key not in local.log_path.read_text()
-            assert child.environ()["OMP_WAIT_POLICY"] == "PASSIVE"
-            listening = [one.laddr.ip for one in child.net_connections("tcp") if one.status == "LISTEN"]
-            assert listening == ["127.0.0.1"]
-
-    run(work)
+async def test_other_programs_on_the_machine_cannot_use_it(model_data: Path, tmp_path: Path) -> None:
+    async with running(file_in(model_data), tmp_path) as local:
+        address = await local.ensure_ready(60)
+        assert address.api_key not in repr(address)
+        async with httpx.AsyncClient(trust_env=False, timeout=10) as client:
+            answer = await client.get(f"{address.base_url}/models", headers={"origin": "http://a.page"})
+            assert answer.status_code == 401
+            assert answer.headers.get("access-control-allow-origin", "") == ""
+        child = psutil.Process(local.pid)
+        assert address.api_key not in " ".join(child.cmdline())
+        assert address.api_key not in " ".join(child.environ().values())
+        assert address.api_key not in local.log_path.read_text()
+        assert child.environ()["OMP_WAIT_POLICY"] == "PASSIVE"
+        listening = [one.laddr.ip for one in child.net_connections("tcp") if one.status == "LISTEN"]
+        assert listening == ["127.0.0.1"]
 
 
-def test_childs_environment_holds_no_secret_of_ours(
+async def test_childs_environment_holds_no_secret_of_ours(
     model_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-not-for-children")
 
-    async def work() -> None:
-        async with running(file_in(model_data), tmp_path) as local:
-            await local.ensure_ready(60)
-            assert "OPENAI_API_KEY" not in psutil.Process(local.pid).environ()
-
-    run(work)
+    async with running(file_in(model_data), tmp_path) as local:
+        await local.ensure_ready(60)
+        assert "OPENAI_API_KEY" not in psutil.Process(local.pid).environ()
 
 
-def test_stopping_ends_the_child_and_nothing_starts_it_again(model_data: Path, tmp_path: Path) -> None:
-    async def work() -> None:
-        async with running(file_in(model_data), tmp_path) as local:
-            await local.ensure_ready(60)
-            pid = local.pid
-            assert pid is not None
-            await local.stop()
-            assert is_gone(pid, 3)
-            assert (local.base_url, local.host_ports()) == (None, frozenset())
-            with pytest.raises(Unavailable, match="shut down"):
-                await local.ensure_ready(1)
-
-    run(work)
+async def test_stopping_ends_the_child_and_nothing_starts_it_again(model_data: Path, tmp_path: Path) -> None:
+    async with running(file_in(model_data), tmp_path) as local:
+        await local.ensure_ready(60)
+        pid = local.pid
+        assert pid is not None
+        await local.stop()
+        assert is_gone(pid, 3)
+        assert (local.base_url, local.host_ports()) == (None, frozenset())
+        with pytest.raises(Unavailable, match="shut down"):
+            await local.ensure_ready(1)
 
 
-def test_killed_child_is_replaced_by_another(model_data: Path, tmp_path: Path) -> None:
-    async def work() -> None:
-        async with running(file_in(model_data), tmp_path) as local:
-            first = await local.ensure_ready(60)
-            pid = local.pid
-            assert pid is not None
-            os.kill(pid, signal.SIGKILL)
+async def test_killed_child_is_replaced_by_another(model_data: Path, tmp_path: Path) -> None:
+    async with running(file_in(model_data), tmp_path) as local:
+        first = await local.ensure_ready(60)
+        pid = local.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        second = await local.ensure_ready(60)
+        while second.api_key == first.api_key:
+            await asyncio.sleep(0.01)
             second = await local.ensure_ready(60)
-            while second.api_key == first.api_key:
-                await asyncio.sleep(0.01)
-                second = await local.ensure_ready(60)
-            assert local.pid != pid
-            async with httpx.AsyncClient(trust_env=False) as client:
-                health = await client.get(second.base_url.removesuffix("/v1") + "/health")
-                assert health.status_code == 200
-
-    run(work)
+        assert local.pid != pid
+        async with httpx.AsyncClient(trust_env=False) as client:
+            health = await client.get(second.base_url.removesuffix("/v1") + "/health")
+            assert health.status_code == 200
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is of Unix")
@@ -185,65 +162,53 @@ def test_child_is_gone_within_three_seconds_of_its_server_being_killed(
         (b"GGUF\x03\x00\x00\x00" + b"\x01" * 64, "cannot be run"),
     ],
 )
-def test_broken_file_is_reported_with_the_reason(
+async def test_broken_file_is_reported_with_the_reason(
     model_data: Path, tmp_path: Path, content: bytes, reason: str
 ) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(content)
 
-    async def work() -> None:
-        async with running(broken, tmp_path) as local:
+    async with running(broken, tmp_path) as local:
+        with pytest.raises(Unavailable, match=reason):
+            await local.ensure_ready(60)
+        status = local.status()
+        assert status.state is LocalState.FAILED
+        assert reason in status.reason
+        assert "broken.gguf" in status.reason
+
+
+async def test_what_is_missing_is_said_at_once(model_data: Path, tmp_path: Path) -> None:
+    for config, model, reason in (
+        ({"enabled": False}, None, "disabled"),
+        ({}, None, "luxx model pull"),
+        ({}, tmp_path / "none.gguf", "does not exist"),
+    ):
+        async with running(model, tmp_path, **config) as local:
+            assert reason in local.status().reason
             with pytest.raises(Unavailable, match=reason):
-                await local.ensure_ready(60)
-            status = local.status()
-            assert status.state is LocalState.FAILED
-            assert reason in status.reason
-            assert "broken.gguf" in status.reason
-
-    run(work)
+                await local.ensure_ready(5)
 
 
-def test_what_is_missing_is_said_at_once(model_data: Path, tmp_path: Path) -> None:
-    async def work() -> None:
-        for config, model, reason in (
-            ({"enabled": False}, None, "disabled"),
-            ({}, None, "luxx model pull"),
-            ({}, tmp_path / "none.gguf", "does not exist"),
-        ):
-            async with running(model, tmp_path, **config) as local:
-                assert reason in local.status().reason
-                with pytest.raises(Unavailable, match=reason):
-                    await local.ensure_ready(5)
-
-    run(work)
-
-
-def test_failed_start_is_tried_again_once_the_file_is_there(
+async def test_failed_start_is_tried_again_once_the_file_is_there(
     model_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("luxx.providers.local.model.RETRY_SECONDS", 0.0)
 
-    async def work() -> None:
-        model = tmp_path / "mine.gguf"
-        async with running(model, tmp_path) as local:
-            with pytest.raises(Unavailable, match="does not exist"):
-                await local.ensure_ready(5)
-            model.symlink_to(file_in(model_data).absolute())
-            assert (await local.ensure_ready(60)).base_url
-            assert local.model_name == "mine"
-
-    run(work)
+    model = tmp_path / "mine.gguf"
+    async with running(model, tmp_path) as local:
+        with pytest.raises(Unavailable, match="does not exist"):
+            await local.ensure_ready(5)
+        model.symlink_to(file_in(model_data).absolute())
+        assert (await local.ensure_ready(60)).base_url
+        assert local.model_name == "mine"
 
 
-def test_start_returns_before_anything_is_loaded(model_data: Path, tmp_path: Path) -> None:
-    async def work() -> None:
-        async with running(file_in(model_data), tmp_path) as local:
-            local.start()
-            local.start()
-            assert local.status().state is LocalState.STARTING
-            with pytest.raises(Unavailable, match="not ready"):
-                await local.ensure_ready(0.001)
-            addresses = await asyncio.gather(*[local.ensure_ready(60) for _ in range(5)])
-            assert len({address.base_url for address in addresses}) == 1
-
-    run(work)
+async def test_start_returns_before_anything_is_loaded(model_data: Path, tmp_path: Path) -> None:
+    async with running(file_in(model_data), tmp_path) as local:
+        local.start()
+        local.start()
+        assert local.status().state is LocalState.STARTING
+        with pytest.raises(Unavailable, match="not ready"):
+            await local.ensure_ready(0.001)
+        addresses = await asyncio.gather(*[local.ensure_ready(60) for _ in range(5)])
+        assert len({address.base_url for address in addresses}) == 1

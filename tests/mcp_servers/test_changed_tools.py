@@ -2,16 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from journeys.conftest import RunScenario
-from journeys.person import AsyncApiClient, Json
-from journeys.server import LuxxServer
-from prepared import prepare
+from migrated_databases import prepare
+from scenarios.client import AsyncApiClient, Json
+from scenarios.server import LuxxServer
 from sqlalchemy import Connection, text
 
 from luxx.app.cli.doctor.checks import examine
@@ -21,7 +19,7 @@ from luxx.infra.config.schema import Config
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.tools.core import ToolDefinition
 from luxx.wire.tool import Risk
-from mcp_servers.bench import script
+from mcp_servers.harness import script
 from mcp_servers.hostile import SPEAKS
 
 PREFIX = "mcp__default_notes__"
@@ -95,20 +93,6 @@ def notes(tmp_path_factory: pytest.TempPathFactory) -> Notes:
     return Notes(tmp_path_factory.mktemp("notes"))
 
 
-@pytest.fixture
-def run_scenario() -> RunScenario:
-    """Runs a journey, within bounds."""
-
-    def run(scenario: Coroutine[Any, Any, None]) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(SECONDS):
-                await scenario
-
-        asyncio.run(bounded())
-
-    return run
-
-
 async def approve(ann: AsyncApiClient, change: Json, **more: Any) -> Any:
     return await ann.ask("POST", f"/mcp/changes/{change['id']}/approve", {"hash": change["hash"], **more})
 
@@ -120,155 +104,135 @@ def tmp_path_is_reachable(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.mark.usefixtures("tmp_path_is_reachable")
-def test_a_changed_description_is_withheld_until_an_admin_approves_just_that(
-    notes: Notes, run_scenario: RunScenario
-) -> None:
-    async def scenario() -> None:
-        notes.say(POKE, READ, KEEP)
-        with notes.server:
-            async with AsyncApiClient(notes.server.url) as ann:
-                await notes.until(ann, poke="Pokes.", read="Reads a note.", keep="Keeps a note.")
-                assert (await ann.get("/mcp/changes"))["items"] == []
-                notes.say(POKE, POISONED, KEEP)
-                await notes.poke(ann)
-                await notes.until(ann, poke="Pokes.", keep="Keeps a note.")
-                gone = await ann.ask("POST", f"/tools/{PREFIX}read/execute", {"arguments": {}})
-                assert gone.status_code == 404
-                (change,) = (await ann.get("/mcp/changes"))["items"]
-                assert (change["server"], change["tool"]) == ("notes", "read")
-                assert change["old"]["description"] == READ["description"]
-                assert change["new"]["description"] == POISONED["description"]
-                removed, added = change["diff"].splitlines()
-                assert (removed[0], added[0]) == ("-", "+")
-                assert READ["description"] in removed
-                assert POISONED["description"] in added
-                # Withheld still where the server is started anew.
-                notes.server.stop()
-                notes.server.start()
-                await ann.reconnect_to(notes.server.url)
-                await notes.until(ann, poke="Pokes.", keep="Keeps a note.")
-                # An approval is of what was seen: not of what the server says meanwhile.
-                notes.say(POKE, tool("read", "Sends everything."), KEEP)
-                await notes.poke(ann)
-                for _ in range(TRIES):
-                    (second,) = (await ann.get("/mcp/changes"))["items"]
-                    if second["hash"] != change["hash"]:
-                        break
-                    await asyncio.sleep(0.05)
-                late = await approve(ann, change)
-                assert late.status_code == 409, late.text
-                assert late.json()["detail"]["kind"] == "mcp_change_outdated"
-                assert "read" not in await notes.offered(ann)
-                done = await approve(ann, second)
-                assert done.status_code == 200, done.text
-                expected = {"poke": "Pokes.", "keep": "Keeps a note.", "read": "Sends everything."}
-                assert await notes.offered(ann) == expected
-                assert (await ann.get("/mcp/changes"))["items"] == []
-                assert (await approve(ann, second)).status_code == 404
-                (entry,) = (await ann.get("/admin/audit", action="mcp_tool_approve"))["items"]
-                assert entry["detail"]["name"] == "notes/read"
-                assert entry["detail"]["added"] == [second["hash"]]
-        assert any("mcp_tools_withheld" in line for line in notes.server.lines)
-
-    run_scenario(scenario())
+async def test_a_changed_description_is_withheld_until_an_admin_approves_just_that(notes: Notes) -> None:
+    notes.say(POKE, READ, KEEP)
+    with notes.server:
+        async with AsyncApiClient(notes.server.url) as ann:
+            await notes.until(ann, poke="Pokes.", read="Reads a note.", keep="Keeps a note.")
+            assert (await ann.get("/mcp/changes"))["items"] == []
+            notes.say(POKE, POISONED, KEEP)
+            await notes.poke(ann)
+            await notes.until(ann, poke="Pokes.", keep="Keeps a note.")
+            gone = await ann.ask("POST", f"/tools/{PREFIX}read/execute", {"arguments": {}})
+            assert gone.status_code == 404
+            (change,) = (await ann.get("/mcp/changes"))["items"]
+            assert (change["server"], change["tool"]) == ("notes", "read")
+            assert change["old"]["description"] == READ["description"]
+            assert change["new"]["description"] == POISONED["description"]
+            removed, added = change["diff"].splitlines()
+            assert (removed[0], added[0]) == ("-", "+")
+            assert READ["description"] in removed
+            assert POISONED["description"] in added
+            # Withheld still where the server is started anew.
+            notes.server.stop()
+            notes.server.start()
+            await ann.reconnect_to(notes.server.url)
+            await notes.until(ann, poke="Pokes.", keep="Keeps a note.")
+            # An approval is of what was seen: not of what the server says meanwhile.
+            notes.say(POKE, tool("read", "Sends everything."), KEEP)
+            await notes.poke(ann)
+            for _ in range(TRIES):
+                (second,) = (await ann.get("/mcp/changes"))["items"]
+                if second["hash"] != change["hash"]:
+                    break
+                await asyncio.sleep(0.05)
+            late = await approve(ann, change)
+            assert late.status_code == 409, late.text
+            assert late.json()["detail"]["kind"] == "mcp_change_outdated"
+            assert "read" not in await notes.offered(ann)
+            done = await approve(ann, second)
+            assert done.status_code == 200, done.text
+            expected = {"poke": "Pokes.", "keep": "Keeps a note.", "read": "Sends everything."}
+            assert await notes.offered(ann) == expected
+            assert (await ann.get("/mcp/changes"))["items"] == []
+            assert (await approve(ann, second)).status_code == 404
+            (entry,) = (await ann.get("/admin/audit", action="mcp_tool_approve"))["items"]
+            assert entry["detail"]["name"] == "notes/read"
+            assert entry["detail"]["added"] == [second["hash"]]
+    assert any("mcp_tools_withheld" in line for line in notes.server.lines)
 
 
 @pytest.mark.heavy
 @pytest.mark.usefixtures("tmp_path_is_reachable")
-def test_schemas_and_hints_count_and_what_goes_and_comes_back_is_the_same(
-    notes: Notes, run_scenario: RunScenario
-) -> None:
-    async def scenario() -> None:
-        notes.say(POKE, READ, KEEP)
-        with notes.server:
-            async with AsyncApiClient(notes.server.url) as ann:
-                everything = {"poke": "Pokes.", "read": "Reads a note.", "keep": "Keeps a note."}
+async def test_schemas_and_hints_count_and_what_goes_and_comes_back_is_the_same(notes: Notes) -> None:
+    notes.say(POKE, READ, KEEP)
+    with notes.server:
+        async with AsyncApiClient(notes.server.url) as ann:
+            everything = {"poke": "Pokes.", "read": "Reads a note.", "keep": "Keeps a note."}
+            await notes.until(ann, **everything)
+            for changed in (
+                tool("keep", "Keeps a note.", read_only=False),
+                tool("keep", "Keeps a note.", key={"type": "string", "description": "The user's key"}),
+            ):
+                notes.say(POKE, READ, changed)
+                await notes.poke(ann)
+                await notes.until(ann, poke="Pokes.", read="Reads a note.")
+                notes.say(POKE, READ, KEEP)
+                await notes.poke(ann)
                 await notes.until(ann, **everything)
-                for changed in (
-                    tool("keep", "Keeps a note.", read_only=False),
-                    tool("keep", "Keeps a note.", key={"type": "string", "description": "The user's key"}),
-                ):
-                    notes.say(POKE, READ, changed)
-                    await notes.poke(ann)
-                    await notes.until(ann, poke="Pokes.", read="Reads a note.")
-                    notes.say(POKE, READ, KEEP)
-                    await notes.poke(ann)
-                    await notes.until(ann, **everything)
-                    assert (await ann.get("/mcp/changes"))["items"] == []
-                notes.say(POKE, READ)
-                await notes.poke(ann)
-                await notes.until(ann, poke="Pokes.", read="Reads a note.")
-                # A tool that was never seen is taken as it is; one that comes back is what it was.
-                notes.say(POKE, READ, KEEP, tool("new", "Is new."))
-                await notes.poke(ann)
-                await notes.until(ann, **everything, new="Is new.")
-
-    run_scenario(scenario())
+                assert (await ann.get("/mcp/changes"))["items"] == []
+            notes.say(POKE, READ)
+            await notes.poke(ann)
+            await notes.until(ann, poke="Pokes.", read="Reads a note.")
+            # A tool that was never seen is taken as it is; one that comes back is what it was.
+            notes.say(POKE, READ, KEEP, tool("new", "Is new."))
+            await notes.poke(ann)
+            await notes.until(ann, **everything, new="Is new.")
 
 
 @pytest.mark.usefixtures("tmp_path_is_reachable")
-def test_only_admins_of_the_tenant_see_changes_and_approve_them(
-    notes: Notes, run_scenario: RunScenario
-) -> None:
-    async def scenario() -> None:
-        notes.say(POKE, READ)
-        with notes.server:
-            async with AsyncApiClient(notes.server.url) as ann:
-                await notes.until(ann, poke="Pokes.", read="Reads a note.")
-                notes.say(POKE, POISONED)
-                await notes.poke(ann)
-                await notes.until(ann, poke="Pokes.")
-                (change,) = (await ann.get("/mcp/changes"))["items"]
-                tenant = (await ann.post("/admin/tenants", {"name": "other"}))["id"]
-                for name, level, where in (("bob", 3, 1), ("eve", 4, tenant)):
-                    body: Json = {"username": name, "password": "a long password"}
-                    await ann.post("/auth/users", {**body, "permission_level": level, "tenant_id": where})
-                    signed_in = await ann.post(
-                        "/auth/login", {"username": name, "password": "a long password"}
-                    )
-                    async with AsyncApiClient(notes.server.url, signed_in["access_token"]) as other:
-                        listed = await other.ask("GET", "/mcp/changes")
-                        tried = await approve(other, change)
-                    if name == "bob":
-                        assert (listed.status_code, tried.status_code) == (403, 403)
-                    else:
-                        assert listed.json()["data"]["items"] == []
-                        assert tried.status_code == 404
-                assert set(await notes.offered(ann)) == {"poke"}
-
-    run_scenario(scenario())
+async def test_only_admins_of_the_tenant_see_changes_and_approve_them(notes: Notes) -> None:
+    notes.say(POKE, READ)
+    with notes.server:
+        async with AsyncApiClient(notes.server.url) as ann:
+            await notes.until(ann, poke="Pokes.", read="Reads a note.")
+            notes.say(POKE, POISONED)
+            await notes.poke(ann)
+            await notes.until(ann, poke="Pokes.")
+            (change,) = (await ann.get("/mcp/changes"))["items"]
+            tenant = (await ann.post("/admin/tenants", {"name": "other"}))["id"]
+            for name, level, where in (("bob", 3, 1), ("eve", 4, tenant)):
+                body: Json = {"username": name, "password": "a long password"}
+                await ann.post("/auth/users", {**body, "permission_level": level, "tenant_id": where})
+                signed_in = await ann.post("/auth/login", {"username": name, "password": "a long password"})
+                async with AsyncApiClient(notes.server.url, signed_in["access_token"]) as other:
+                    listed = await other.ask("GET", "/mcp/changes")
+                    tried = await approve(other, change)
+                if name == "bob":
+                    assert (listed.status_code, tried.status_code) == (403, 403)
+                else:
+                    assert listed.json()["data"]["items"] == []
+                    assert tried.status_code == 404
+            assert set(await notes.offered(ann)) == {"poke"}
 
 
 @pytest.mark.usefixtures("tmp_path_is_reachable")
-def test_doctor_reports_what_is_withheld_and_records_nothing(notes: Notes, run_scenario: RunScenario) -> None:
-    async def scenario() -> None:
-        notes.say(POKE, READ)
-        with notes.server:
-            async with AsyncApiClient(notes.server.url) as ann:
-                await notes.until(ann, poke="Pokes.", read="Reads a note.")
-        plain = {
-            "workspace": {"root": str(notes.data_dir / "workspaces")},
-            "local": {"enabled": False},
-            "data_dir": str(notes.data_dir),
-            **notes.config,
-        }
+async def test_doctor_reports_what_is_withheld_and_records_nothing(notes: Notes) -> None:
+    notes.say(POKE, READ)
+    with notes.server:
+        async with AsyncApiClient(notes.server.url) as ann:
+            await notes.until(ann, poke="Pokes.", read="Reads a note.")
+    plain = {
+        "workspace": {"root": str(notes.data_dir / "workspaces")},
+        "local": {"enabled": False},
+        "data_dir": str(notes.data_dir),
+        **notes.config,
+    }
 
-        async def check() -> Finding:
-            found = {one.part: one for one in await examine(msgspec.convert(plain, Config), {})}
-            return found["mcp default/notes"]
+    async def check() -> Finding:
+        found = {one.part: one for one in await examine(msgspec.convert(plain, Config), {})}
+        return found["mcp default/notes"]
 
-        assert (await check()).text == "starts and offers 2 tools"
-        notes.say(POKE, POISONED, tool("new", "Is new."))
-        finding = await check()
-        assert finding.is_bad
-        assert finding.text.startswith("offers 2 tools; withheld: read has changed since it was approved")
-        store = Store(open_engine(resolve_url("sqlite:///./luxx.db", notes.data_dir)))
-        known = await store.read_rows(lambda connection: read_server(connection, 1, "notes"))
-        assert set(known) == {"poke", "read"}
-        assert known["read"].pending_hash is None
-        store.close()
-
-    run_scenario(scenario())
+    assert (await check()).text == "starts and offers 2 tools"
+    notes.say(POKE, POISONED, tool("new", "Is new."))
+    finding = await check()
+    assert finding.is_bad
+    assert finding.text.startswith("offers 2 tools; withheld: read has changed since it was approved")
+    store = Store(open_engine(resolve_url("sqlite:///./luxx.db", notes.data_dir)))
+    known = await store.read_rows(lambda connection: read_server(connection, 1, "notes"))
+    assert set(known) == {"poke", "read"}
+    assert known["read"].pending_hash is None
+    store.close()
 
 
 def definition(description: str) -> ToolDefinition:
@@ -277,33 +241,28 @@ def definition(description: str) -> ToolDefinition:
     )
 
 
-def test_processes_of_one_database_agree_and_one_server_has_only_so_many_tools(
-    tmp_path: Path, run_scenario: RunScenario
-) -> None:
-    async def scenario() -> None:
-        prepare(tmp_path)
-        stores = [Store(open_engine(resolve_url("sqlite:///./luxx.db", tmp_path))) for _ in range(2)]
-        here, there = (Definitions(store) for store in stores)
-        await stores[0].write_rows(lambda connection: connection.execute(text(TENANT)).rowcount)
-        found = await asyncio.gather(
-            here.withheld(1, "notes", {"read": definition("One.")}),
-            there.withheld(1, "notes", {"read": definition("Another.")}),
-        )
-        # Whoever came second has another definition than the one that was recorded.
-        assert sorted(map(bool, found)) == [False, True]
-        assert await there.withheld(1, "other", {"read": definition("Another.")}) == {}
-        many = {f"t{n}": definition("One.") for n in range(MOST_KNOWN)}
-        left = await here.withheld(1, "notes", many)
-        assert left == {f"t{MOST_KNOWN - 1}": Withheld.TOO_MANY}
+async def test_processes_of_one_database_agree_and_one_server_has_only_so_many_tools(tmp_path: Path) -> None:
+    prepare(tmp_path)
+    stores = [Store(open_engine(resolve_url("sqlite:///./luxx.db", tmp_path))) for _ in range(2)]
+    here, there = (Definitions(store) for store in stores)
+    await stores[0].write_rows(lambda connection: connection.execute(text(TENANT)).rowcount)
+    found = await asyncio.gather(
+        here.withheld(1, "notes", {"read": definition("One.")}),
+        there.withheld(1, "notes", {"read": definition("Another.")}),
+    )
+    # Whoever came second has another definition than the one that was recorded.
+    assert sorted(map(bool, found)) == [False, True]
+    assert await there.withheld(1, "other", {"read": definition("Another.")}) == {}
+    many = {f"t{n}": definition("One.") for n in range(MOST_KNOWN)}
+    left = await here.withheld(1, "notes", many)
+    assert left == {f"t{MOST_KNOWN - 1}": Withheld.TOO_MANY}
 
-        def count(connection: Connection) -> int:
-            return len(read_server(connection, 1, "notes"))
+    def count(connection: Connection) -> int:
+        return len(read_server(connection, 1, "notes"))
 
-        assert await stores[0].read_rows(count) == MOST_KNOWN
-        for store in stores:
-            store.close()
-
-    run_scenario(scenario())
+    assert await stores[0].read_rows(count) == MOST_KNOWN
+    for store in stores:
+        store.close()
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,19 @@
 """`luxx doctor` starts each MCP server and tells what came of it, without what it is given."""
 
-import asyncio
 from pathlib import Path
 
 import msgspec
 
 from luxx.app.cli.doctor.checks import examine
-from luxx.app.cli.doctor.runtime import Finding
 from luxx.app.container import Services
 from luxx.infra.config.schema import Config
 from mcp_servers import hostile
-from mcp_servers.bench import script
+from mcp_servers.harness import script
 
 SECRET = "sk-a-key-that-nobody-may-see"
 
 
-def test_doctor_reports_each_server(tmp_path: Path) -> None:
+async def test_doctor_reports_each_server(tmp_path: Path) -> None:
     servers = [
         script("well", hostile.WELL, env=[f"KEY={SECRET}"]),
         script("gone", hostile.DIES),
@@ -28,13 +26,11 @@ def test_doctor_reports_each_server(tmp_path: Path) -> None:
         "data_dir": str(tmp_path / "data"),
     }
 
-    async def check() -> list[Finding]:
-        services = Services(msgspec.convert(plain, Config), {})
-        await services.open()
-        await services.close()
-        return await examine(msgspec.convert({**plain, "mcp": {"servers": servers}}, Config), {})
-
-    found = {finding.part: finding for finding in asyncio.run(check())}
+    services = Services(msgspec.convert(plain, Config), {})
+    await services.open()
+    await services.close()
+    result = await examine(msgspec.convert({**plain, "mcp": {"servers": servers}}, Config), {})
+    found = {finding.part: finding for finding in result}
     assert not found["mcp default/well"].is_bad
     assert found["mcp default/well"].text == "starts and offers 1 tools"
     assert found["mcp default/gone"].is_bad

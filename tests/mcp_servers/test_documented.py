@@ -13,8 +13,7 @@ from luxx.domain.mcp.server import ServerState
 from luxx.errors import ConfigError
 from luxx.infra.config.file import load_config
 from luxx.infra.config.schema import McpServerConfig
-from mcp_servers.bench import McpHarness
-from mcp_servers.conftest import OpenServers
+from mcp_servers.harness import try_servers
 
 PAGE = (Path(__file__).parents[2] / "docs/mcp.md").read_text("utf-8")
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -34,19 +33,19 @@ def opt() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def test_the_example_of_the_documentation_works(open_servers: OpenServers, opt: Path) -> None:
-    (opt / "server.py").write_text(block("python"), "utf-8")
+async def test_the_example_of_the_documentation_works(opt: Path) -> None:
+    (opt / "server_process.py").write_text(block("python"), "utf-8")
     (opt / "config.yaml").write_text(block("yaml").replace("/opt/notes", str(opt)), "utf-8")
     config = load_config(opt / "config.yaml", {"NOTES_AUTHOR": "carol"}, {})
 
-    async def work(harness: McpHarness) -> None:
+    async with try_servers([msgspec.to_builtins(one) for one in config.mcp.servers]) as harness:
+        if harness is None:
+            return
         await harness.until(ServerState.RUNNING)
         assert (
             await harness.call("keep_note", name="milk", text="two bottles")
         ).result.data == "kept as milk"
         assert (await harness.call("read_note", name="milk")).result.data == "two bottles\n-- carol"
-
-    open_servers([msgspec.to_builtins(one) for one in config.mcp.servers], work)
 
 
 def test_every_key_of_a_server_is_documented_with_its_default() -> None:

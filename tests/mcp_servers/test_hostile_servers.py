@@ -10,8 +10,7 @@ import pytest
 from luxx.domain.mcp.server import ServerState
 from luxx.tools.history import CallStatus
 from mcp_servers import hostile
-from mcp_servers.bench import McpHarness, processes_in, script, until
-from mcp_servers.conftest import OpenServers
+from mcp_servers.harness import processes_in, script, try_servers, until
 
 WHEN_CALLED: dict[str, tuple[str, dict[str, Any], str]] = {
     "dies": (hostile.DIES_WHEN_CALLED, {}, "has ended: the program ended with exit code 3"),
@@ -30,12 +29,12 @@ WHEN_CALLED: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("what", WHEN_CALLED)
-def test_a_server_that_goes_wrong_in_a_call_costs_that_call_a_sentence(
-    open_servers: OpenServers, backend: str, what: str
-) -> None:
+async def test_a_server_that_goes_wrong_in_a_call_costs_that_call_a_sentence(backend: str, what: str) -> None:
     text, more, sentence = WHEN_CALLED[what]
 
-    async def work(harness: McpHarness) -> None:
+    async with try_servers([script("bad", text, **more), script("good", hostile.WELL)], backend) as harness:
+        if harness is None:
+            return
         await harness.until(ServerState.RUNNING)
         await harness.until(ServerState.RUNNING, 1)
         bad, good = await asyncio.gather(harness.call("act", "bad"), harness.call("act", "good"))
@@ -44,8 +43,6 @@ def test_a_server_that_goes_wrong_in_a_call_costs_that_call_a_sentence(
         assert sentence in str(bad.result.error)
         assert good.result.data == "well"
         assert (await harness.call("act", "good")).result.data == "well"
-
-    open_servers([script("bad", text, **more), script("good", hostile.WELL)], work, backend)
 
 
 AT_THE_START: dict[str, tuple[str, str]] = {
@@ -56,99 +53,96 @@ AT_THE_START: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("what", AT_THE_START)
-def test_a_server_that_does_not_start_is_reported_with_its_reason(
-    open_servers: OpenServers, what: str
-) -> None:
+async def test_a_server_that_does_not_start_is_reported_with_its_reason(what: str) -> None:
     text, sentence = AT_THE_START[what]
 
-    async def work(harness: McpHarness) -> None:
+    async with try_servers([script("bad", text, start_seconds=2)]) as harness:
+        if harness is None:
+            return
         status = await harness.until(ServerState.FAILED)
         assert sentence in status.reason
         assert status.tools == 0
         assert (await harness.call("act", "bad")).status == CallStatus.UNKNOWN
 
-    open_servers([script("bad", text, start_seconds=2)], work)
 
-
-def test_secrets_of_a_server_are_not_shown_with_its_last_output(open_servers: OpenServers) -> None:
-    async def work(harness: McpHarness) -> None:
+async def test_secrets_of_a_server_are_not_shown_with_its_last_output() -> None:
+    async with try_servers([script("bad", hostile.TELLS_SECRETS, env=["TOKEN=sk-a-secret"])]) as harness:
+        if harness is None:
+            return
         status = await harness.until(ServerState.FAILED)
         assert status.reason == "has ended: the program ended with exit code 1: bad token …"
 
-    open_servers([script("bad", hostile.TELLS_SECRETS, env=["TOKEN=sk-a-secret"])], work)
-
 
 @pytest.mark.parametrize("server", [hostile.TELLS_SECRETS_IN_ANSWERS, hostile.TELLS_SECRETS_IN_ERRORS])
-def test_secrets_of_a_server_are_not_shown_with_its_errors(open_servers: OpenServers, server: str) -> None:
-    async def work(harness: McpHarness) -> None:
+async def test_secrets_of_a_server_are_not_shown_with_its_errors(server: str) -> None:
+    async with try_servers([script("bad", server, env=["TOKEN=sk-a-secret"])]) as harness:
+        if harness is None:
+            return
         await harness.until(ServerState.RUNNING)
         done = await harness.call("act", "bad")
         assert not done.result.success
         assert str(done.result.error).rstrip("…")[-8:] in ("401 for ", "x" * 8)
         assert "sk-" not in str(done)
 
-    open_servers([script("bad", server, env=["TOKEN=sk-a-secret"])], work)
 
-
-def test_a_server_that_never_gets_ready_times_out(
-    open_servers: OpenServers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_that_never_gets_ready_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("luxx.domain.mcp.service.MOST_TRIES", 1)
 
-    async def work(harness: McpHarness) -> None:
+    async with try_servers([script("bad", hostile.DIES)]) as harness:
+        if harness is None:
+            return
         status = await until(
             lambda: harness.servers.statuses[0], lambda status: "tries again only after" in status.reason
         )
         assert status.state == ServerState.FAILED
         assert "no licence" in status.reason
 
-    open_servers([script("bad", hostile.DIES)], work)
 
+async def test_a_server_that_has_filled_its_directory_is_not_started_again() -> None:
 
-def test_a_server_that_has_filled_its_directory_is_not_started_again(open_servers: OpenServers) -> None:
-    async def work(harness: McpHarness) -> None:
+    limits = {"limits": [{"tool": "mcp", "disk_mb": 1}]}
+    async with try_servers([script("bad", hostile.FILLS_ITS_DIRECTORY)], **limits) as harness:
+        if harness is None:
+            return
         await harness.until(ServerState.RUNNING)
         assert "exit code 3" in str((await harness.call("act", "bad")).result.error)
         assert "holds 2 MiB by now; delete some of it" in str((await harness.call("act", "bad")).result.error)
 
-    limits = {"limits": [{"tool": "mcp", "disk_mb": 1}]}
-    open_servers([script("bad", hostile.FILLS_ITS_DIRECTORY)], work, **limits)
 
-
-def test_a_server_that_is_ended_for_what_it_takes_starts_after_pauses_however_long_it_lived(
-    open_servers: OpenServers, monkeypatch: pytest.MonkeyPatch
+async def test_a_server_that_is_ended_for_what_it_takes_starts_after_pauses_however_long_it_lived(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("luxx.domain.mcp.server.RESET_AFTER_SECONDS", 0)
 
-    async def work(harness: McpHarness) -> None:
+    limits = {"limits": [{"tool": "mcp", "disk_mb": 1}]}
+    async with try_servers([script("bad", hostile.WRITES_AND_WRITES)], **limits) as harness:
+        if harness is None:
+            return
         await harness.until(ServerState.RUNNING)
         for _ in range(2):
             assert "wrote more than 1 MiB" in str((await harness.call("act", "bad")).result.error)
         assert "it can be started again in" in str((await harness.call("act", "bad")).result.error)
 
-    limits = {"limits": [{"tool": "mcp", "disk_mb": 1}]}
-    open_servers([script("bad", hostile.WRITES_AND_WRITES)], work, **limits)
 
-
-def test_a_list_that_changes_with_each_look_is_read_more_and_more_seldom(
-    open_servers: OpenServers, monkeypatch: pytest.MonkeyPatch
+async def test_a_list_that_changes_with_each_look_is_read_more_and_more_seldom(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("luxx.domain.mcp.server.FIRST_PAUSE", 0.2)
 
-    async def work(harness: McpHarness) -> None:
+    async with try_servers([script("restless", hostile.COUNTS_ITS_LISTS)]) as harness:
+        if harness is None:
+            return
         await harness.until(ServerState.RUNNING)
         began = time.monotonic()
         file = harness.workspace("restless") / "lists"
         await until(file.read_text, lambda lists: len(lists) >= 5)
         assert time.monotonic() - began > 0.2 + 0.4 + 0.8 - 0.1
 
-    open_servers([script("restless", hostile.COUNTS_ITS_LISTS)], work)
 
-
-def test_a_server_that_died_is_started_again_at_the_next_call_and_then_with_pauses(
-    open_servers: OpenServers,
-) -> None:
-    async def work(harness: McpHarness) -> None:
+async def test_a_server_that_died_is_started_again_at_the_next_call_and_then_with_pauses() -> None:
+    async with try_servers([script("bad", hostile.DIES_WHEN_CALLED)]) as harness:
+        if harness is None:
+            return
         await harness.until(ServerState.RUNNING)
         errors = [str((await harness.call("act", "bad")).result.error) for _ in range(3)]
         assert "exit code 3" in errors[0]
@@ -166,47 +160,43 @@ def test_a_server_that_died_is_started_again_at_the_next_call_and_then_with_paus
             await asyncio.sleep(0.1)
         assert said.endswith("exit code 3")
 
-    open_servers([script("bad", hostile.DIES_WHEN_CALLED)], work)
 
-
-def test_a_server_that_answers_nothing_any_more_is_ended(
-    open_servers: OpenServers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_that_answers_nothing_any_more_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("luxx.domain.mcp.connection._PING_SECONDS", 0.5)
 
-    async def work(harness: McpHarness) -> None:
+    async with try_servers([script("bad", hostile.STOPS_READING, call_seconds=0.5)]) as harness:
+        if harness is None:
+            return
         await harness.until(ServerState.RUNNING)
         await harness.call("act", "bad")
         status = await harness.until(ServerState.FAILED)
         assert status.reason == "was ended: it did not answer any more"
 
-    open_servers([script("bad", hostile.STOPS_READING, call_seconds=0.5)], work)
 
-
-def test_a_server_that_is_only_slow_lives_on(
-    open_servers: OpenServers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_that_is_only_slow_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("luxx.domain.mcp.connection._PING_SECONDS", 0.5)
 
-    async def work(harness: McpHarness) -> None:
+    async with try_servers([script("slow", hostile.ANSWERS_NO_CALL, call_seconds=0.5)]) as harness:
+        if harness is None:
+            return
         await harness.until(ServerState.RUNNING)
         for _ in range(3):
             assert "did not answer" in str((await harness.call("act", "slow")).result.error)
         assert harness.servers.statuses[0].state == ServerState.RUNNING
 
-    open_servers([script("slow", hostile.ANSWERS_NO_CALL, call_seconds=0.5)], work)
 
-
-def test_lines_that_are_no_messages_are_let_pass(open_servers: OpenServers) -> None:
-    async def work(harness: McpHarness) -> None:
+async def test_lines_that_are_no_messages_are_let_pass() -> None:
+    async with try_servers([script("chatty", hostile.PRINTS_GARBAGE)]) as harness:
+        if harness is None:
+            return
         await harness.until(ServerState.RUNNING)
         assert (await harness.call("act", "chatty")).result.data == "well"
 
-    open_servers([script("chatty", hostile.PRINTS_GARBAGE)], work)
 
-
-def test_of_a_thousand_tools_the_first_are_taken_under_names_of_their_own(open_servers: OpenServers) -> None:
-    async def work(harness: McpHarness) -> None:
+async def test_of_a_thousand_tools_the_first_are_taken_under_names_of_their_own() -> None:
+    async with try_servers([script("many", hostile.A_THOUSAND_TOOLS)]) as harness:
+        if harness is None:
+            return
         status = await harness.until(ServerState.RUNNING)
         assert status.tools == 64
         assert status.left_out == ["others: only the first 64 tools are offered"]
@@ -214,52 +204,50 @@ def test_of_a_thousand_tools_the_first_are_taken_under_names_of_their_own(open_s
         assert len(set(names)) == 64
         assert all(len(name) <= 64 for name in names)
 
-    open_servers([script("many", hostile.A_THOUSAND_TOOLS)], work)
 
-
-def test_a_list_without_an_end_is_read_up_to_a_page(open_servers: OpenServers) -> None:
-    async def work(harness: McpHarness) -> None:
+async def test_a_list_without_an_end_is_read_up_to_a_page() -> None:
+    async with try_servers([script("endless", hostile.ENDLESS_PAGES)]) as harness:
+        if harness is None:
+            return
         status = await harness.until(ServerState.RUNNING)
         assert status.tools == 1
 
-    open_servers([script("endless", hostile.ENDLESS_PAGES)], work)
 
-
-def test_a_list_without_a_measure_is_not_read(open_servers: OpenServers) -> None:
-    async def work(harness: McpHarness) -> None:
+async def test_a_list_without_a_measure_is_not_read() -> None:
+    async with try_servers([script("many", hostile.A_HUNDRED_THOUSAND_TOOLS)]) as harness:
+        if harness is None:
+            return
         status = await harness.until(ServerState.FAILED)
         assert "the answer has more than 50,000 parts" in status.reason
 
-    open_servers([script("many", hostile.A_HUNDRED_THOUSAND_TOOLS)], work)
 
-
-def test_no_page_is_asked_for_after_a_long_one(open_servers: OpenServers) -> None:
-    async def work(harness: McpHarness) -> None:
+async def test_no_page_is_asked_for_after_a_long_one() -> None:
+    async with try_servers([script("long", hostile.LONG_PAGES)]) as harness:
+        if harness is None:
+            return
         assert (await harness.until(ServerState.RUNNING)).left_out == []
 
-    open_servers([script("long", hostile.LONG_PAGES)], work)
 
-
-def test_news_of_changes_cost_nothing_however_long_they_are(open_servers: OpenServers) -> None:
-    async def work(harness: McpHarness) -> None:
+async def test_news_of_changes_cost_nothing_however_long_they_are() -> None:
+    async with try_servers([script("restless", hostile.CHANGES_ARE_DENSE)]) as harness:
+        if harness is None:
+            return
         await harness.until(ServerState.RUNNING)
         lag = asyncio.create_task(worst_lag())
         assert (await harness.call("act", "restless")).result.data == "well"
         lag.cancel()
         assert await lag < 0.2
 
-    open_servers([script("restless", hostile.CHANGES_ARE_DENSE)], work)
 
-
-def test_answers_that_come_too_late_are_let_go(open_servers: OpenServers) -> None:
-    async def work(harness: McpHarness) -> None:
+async def test_answers_that_come_too_late_are_let_go() -> None:
+    async with try_servers([script("late", hostile.ANSWERS_TOO_LATE, call_seconds=0.5)]) as harness:
+        if harness is None:
+            return
         await harness.until(ServerState.RUNNING)
         late = [asyncio.create_task(harness.call("act", "late")) for _ in range(2)]
         done = [await one for one in late]
         assert all("did not answer within" in str(one.result.error) for one in done)
         assert (await harness.call("act", "late")).result.data == "well"
-
-    open_servers([script("late", hostile.ANSWERS_TOO_LATE, call_seconds=0.5)], work)
 
 
 async def worst_lag() -> float:
@@ -273,17 +261,19 @@ async def worst_lag() -> float:
     return worst
 
 
-def test_a_list_that_changes_and_changes_is_looked_at_now_and_then(open_servers: OpenServers) -> None:
-    async def work(harness: McpHarness) -> None:
+async def test_a_list_that_changes_and_changes_is_looked_at_now_and_then() -> None:
+    async with try_servers([script("restless", hostile.TELLS_OF_CHANGES)]) as harness:
+        if harness is None:
+            return
         await harness.until(ServerState.RUNNING)
         for _ in range(2):
             assert (await harness.call("act", "restless")).result.data == "well"
 
-    open_servers([script("restless", hostile.TELLS_OF_CHANGES)], work)
 
-
-def test_patterns_of_a_server_freeze_nothing(open_servers: OpenServers) -> None:
-    async def work(harness: McpHarness) -> None:
+async def test_patterns_of_a_server_freeze_nothing() -> None:
+    async with try_servers([script("evil", hostile.EVIL_PATTERN)]) as harness:
+        if harness is None:
+            return
         await harness.until(ServerState.RUNNING)
         began = time.monotonic()
         refused = await harness.call("act", "evil", a="a" * 5000 + "!")
@@ -292,23 +282,21 @@ def test_patterns_of_a_server_freeze_nothing(open_servers: OpenServers) -> None:
         assert passed.result.data == "well"
         assert time.monotonic() - began < 5
 
-    open_servers([script("evil", hostile.EVIL_PATTERN)], work)
 
-
-def test_a_server_that_sends_requests_is_refused(open_servers: OpenServers) -> None:
-    async def work(harness: McpHarness) -> None:
+async def test_a_server_that_sends_requests_is_refused() -> None:
+    async with try_servers([script("curious", hostile.ASKS_BACK)]) as harness:
+        if harness is None:
+            return
         await harness.until(ServerState.RUNNING)
         assert (await harness.call("act", "curious")).result.data == '"Sampling not supported"'
 
-    open_servers([script("curious", hostile.ASKS_BACK)], work)
 
-
-def test_all_that_a_server_started_ends_with_luxx(open_servers: OpenServers, backend: str) -> None:
-    async def work(harness: McpHarness) -> None:
+async def test_all_that_a_server_started_ends_with_luxx(backend: str) -> None:
+    async with try_servers([script("parent", hostile.LEAVES_A_CHILD)], backend) as harness:
+        if harness is None:
+            return
         await harness.until(ServerState.RUNNING)
         assert (await harness.call("act", "parent")).result.data == "well"
         await until(lambda: processes_in(harness.workspace("parent")), lambda found: len(found) >= 2)
         await harness.servers.close()
         assert processes_in(harness.workspace("parent")) == []
-
-    open_servers([script("parent", hostile.LEAVES_A_CHILD)], work, backend)

@@ -13,15 +13,16 @@ from luxx.domain.mcp.server import ServerState
 from luxx.tools.core import CommandPermission, Risk
 from luxx.tools.history import CallStatus
 from mcp_servers import hostile
-from mcp_servers.bench import McpHarness, sample_server, script, until
-from mcp_servers.conftest import OpenServers
+from mcp_servers.harness import sample_server, script, try_servers, until
 
 PROC = Path("/proc")
 NOTES = sample_server("notes", "notes.py", env=["NOTES_TOKEN=top secret 'x'"])
 
 
-def test_tools_of_a_server_are_called_like_any_other(open_servers: OpenServers, backend: str) -> None:
-    async def work(harness: McpHarness) -> None:
+async def test_tools_of_a_server_are_called_like_any_other(backend: str) -> None:
+    async with try_servers([NOTES], backend) as harness:
+        if harness is None:
+            return
         status = await harness.until(ServerState.RUNNING)
         assert (status.tools, status.left_out) == (11, [])
         assert (await harness.call("add", a=1, b=2)).result.data == 3
@@ -32,13 +33,13 @@ def test_tools_of_a_server_are_called_like_any_other(open_servers: OpenServers, 
         invalid = await harness.call("add", a="one", b=2)
         assert (invalid.status, list(invalid.problems)) == (CallStatus.INVALID, ["arguments.a"])
 
-    open_servers([NOTES], work, backend)
 
-
-def test_a_server_sees_its_own_directory_and_its_variables_and_nothing_of_the_host(
-    open_servers: OpenServers, backend: str
+async def test_a_server_sees_its_own_directory_and_its_variables_and_nothing_of_the_host(
+    backend: str,
 ) -> None:
-    async def work(harness: McpHarness) -> None:
+    async with try_servers([NOTES], backend) as harness:
+        if harness is None:
+            return
         await harness.until(ServerState.RUNNING)
         assert (await harness.call("variable", name="NOTES_TOKEN")).result.data == "top secret 'x'"
         assert (await harness.call("variable", name="LUXX_SECRET")).result.data == ""
@@ -48,8 +49,6 @@ def test_a_server_sees_its_own_directory_and_its_variables_and_nothing_of_the_ho
         world = (await harness.call("world")).result.data
         assert world["uid"] != 0
         assert "top secret" not in arguments_of_all_processes()
-
-    open_servers([NOTES], work, backend)
 
 
 def arguments_of_all_processes() -> str:
@@ -69,10 +68,10 @@ def test_the_sdk_is_not_loaded_until_a_server_is_started() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_hints_of_a_server_decide_the_risk_and_all_its_content_is_untrusted(
-    open_servers: OpenServers,
-) -> None:
-    async def work(harness: McpHarness) -> None:
+async def test_hints_of_a_server_decide_the_risk_and_all_its_content_is_untrusted() -> None:
+    async with try_servers([NOTES]) as harness:
+        if harness is None:
+            return
         await harness.until(ServerState.RUNNING)
         reads, writes = harness.tool("add"), harness.tool("write_note")
         assert (reads.risk, writes.risk) == (Risk.LOW, Risk.HIGH)
@@ -82,11 +81,11 @@ def test_hints_of_a_server_decide_the_risk_and_all_its_content_is_untrusted(
             assert (one.brings_untrusted, one.is_egress, one.starts_programs) == (True, True, True)
         assert (await harness.call("add", a=1, b=2)).is_untrusted
 
-    open_servers([NOTES], work)
 
-
-def test_a_server_is_there_for_its_tenant_and_level_alone(open_servers: OpenServers) -> None:
-    async def work(harness: McpHarness) -> None:
+async def test_a_server_is_there_for_its_tenant_and_level_alone() -> None:
+    async with try_servers([NOTES]) as harness:
+        if harness is None:
+            return
         await harness.until(ServerState.RUNNING)
         foreign = await harness.call("add", tenant_id=2, a=1, b=2)
         unknown = await harness.call("nothing", tenant_id=2)
@@ -97,24 +96,22 @@ def test_a_server_is_there_for_its_tenant_and_level_alone(open_servers: OpenServ
             found = harness.registry.available_to(CommandPermission.ADMIN, tenant_id=tenant_id)
             assert len(found) == count
 
-    open_servers([NOTES], work)
 
-
-def test_calls_of_one_server_run_at_the_same_time(open_servers: OpenServers) -> None:
-    async def work(harness: McpHarness) -> None:
+async def test_calls_of_one_server_run_at_the_same_time() -> None:
+    async with try_servers([NOTES]) as harness:
+        if harness is None:
+            return
         await harness.until(ServerState.RUNNING)
         ran = await asyncio.gather(
             harness.call("meet", name="ann", other="bob"), harness.call("meet", name="bob", other="ann")
         )
         assert [one.result.data for one in ran] == ["ann met bob", "bob met ann"]
 
-    open_servers([NOTES], work)
 
-
-def test_a_cancelled_call_is_cancelled_at_the_server_within_a_second(
-    open_servers: OpenServers, backend: str
-) -> None:
-    async def work(harness: McpHarness) -> None:
+async def test_a_cancelled_call_is_cancelled_at_the_server_within_a_second(backend: str) -> None:
+    async with try_servers([NOTES], backend) as harness:
+        if harness is None:
+            return
         await harness.until(ServerState.RUNNING)
         call = asyncio.create_task(harness.call("wait", name="long"))
         await until((harness.workspace() / "long.began").exists, bool)
@@ -126,51 +123,48 @@ def test_a_cancelled_call_is_cancelled_at_the_server_within_a_second(
         assert time.monotonic() - began < 1
         assert (await harness.call("add", a=1, b=2)).result.data == 3
 
-    open_servers([NOTES], work, backend)
 
-
-def test_a_tool_that_comes_later_is_taken_in(open_servers: OpenServers) -> None:
-    async def work(harness: McpHarness) -> None:
+async def test_a_tool_that_comes_later_is_taken_in() -> None:
+    async with try_servers([NOTES]) as harness:
+        if harness is None:
+            return
         await harness.until(ServerState.RUNNING)
         assert harness.registry.get("mcp__default_notes__grown") is None
         assert (await harness.call("grow")).result.data == "more"
         await until(lambda: harness.registry.get("mcp__default_notes__grown"), lambda tool: tool is not None)
         assert (await harness.call("grown")).result.data == "here"
 
-    open_servers([NOTES], work)
 
-
-def test_long_answers_are_cut_and_kept_whole(open_servers: OpenServers) -> None:
-    async def work(harness: McpHarness) -> None:
+async def test_long_answers_are_cut_and_kept_whole() -> None:
+    async with try_servers([NOTES]) as harness:
+        if harness is None:
+            return
         await harness.until(ServerState.RUNNING)
         done = await harness.call("long_text", lines=20_000)
         assert "output cut" in done.result.data
         assert done.full_output is not None
         assert done.full_output.endswith("line 19999")
 
-    open_servers([NOTES], work)
 
-
-def test_without_a_sandbox_no_server_is_started(
-    open_servers: OpenServers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_a_sandbox_no_server_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("luxx.tools.sandbox.choosing.find_programs", list)
     monkeypatch.setattr("luxx.tools.sandbox.choosing.landlock_abi", lambda: 0)
 
-    async def work(harness: McpHarness) -> None:
+    async with try_servers([script("well", hostile.WELL)]) as harness:
+        if harness is None:
+            return
         assert harness.sandbox.backend_name == "none"
         status = await harness.until(ServerState.FAILED)
         assert status.reason.startswith("could not be started: programs are not started,")
         assert harness.registry.list_all() == []
 
-    open_servers([script("well", hostile.WELL)], work)
 
+async def test_a_server_of_no_tenant_or_of_no_program_says_so() -> None:
 
-def test_a_server_of_no_tenant_or_of_no_program_says_so(open_servers: OpenServers) -> None:
-    async def work(harness: McpHarness) -> None:
+    no_program = {"name": "nothing", "command": ["no-such-program"]}
+    async with try_servers([script("well", hostile.WELL, tenant="nobody"), no_program]) as harness:
+        if harness is None:
+            return
         nobody, nothing = await harness.until(ServerState.FAILED), await harness.until(ServerState.FAILED, 1)
         assert nobody.reason == "is not started: there is no tenant named 'nobody'"
         assert "there is no program named 'no-such-program'" in nothing.reason
-
-    no_program = {"name": "nothing", "command": ["no-such-program"]}
-    open_servers([script("well", hostile.WELL, tenant="nobody"), no_program], work)

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from journeys.asking import answer, asks, only_asks, open_questions, results, set_rules
-from journeys.person import AsyncApiClient, Json
-from journeys.server import LuxxServer
+from scenarios.client import AsyncApiClient, Json
+from scenarios.questions import answer, asks, only_asks, open_questions, results, set_rules
+from scenarios.server import LuxxServer
 
 from luxx.providers.scripted import Call, ScriptedProvider
 from mcp_servers import hostile
-from mcp_servers.bench import PATIENCE, processes_in, sample_server, script, sdk_packages, until
+from mcp_servers.harness import PATIENCE, processes_in, sample_server, script, sdk_packages, until
 
 SERVERS = [
     sample_server("notes", "notes.py"),
@@ -46,101 +46,88 @@ async def execute(ann: AsyncApiClient, tool: str, **arguments: Any) -> Json:
     return await ann.post(f"/tools/mcp__default_notes__{tool}/execute", {"arguments": arguments})
 
 
-def test_tools_are_listed_explained_and_run_by_hand(server: LuxxServer) -> None:
-    async def scenario() -> None:
-        async with AsyncApiClient(server.url) as ann:
-            await ready(ann)
-            listed = await ann.get("/tools", category="mcp", page_size=100)
-            names = [tool["name"] for tool in listed["items"]]
-            assert "mcp__default_notes__add" in names
-            assert all(name.startswith("mcp__default_notes__") for name in names)
-            one = await ann.get("/tools/mcp__default_notes__write_note")
-            assert (one["category"], one["risk"], one["required_permission"]) == ("mcp", "high", 3)
-            assert await execute(ann, "add", a=1, b=2) == {"success": True, "data": 3, "error": None}
-            failed = await execute(ann, "fail")
-            assert (failed["success"], failed["error"]) == (False, "Error executing tool fail")
-            explanation = await ann.get("/permissions/explain", tool="mcp__default_notes__add", tainted=True)
-            assert (explanation["action"], explanation["decided_by"]) == ("ask", "taint")
-
-    asyncio.run(scenario())
+async def test_tools_are_listed_explained_and_run_by_hand(server: LuxxServer) -> None:
+    async with AsyncApiClient(server.url) as ann:
+        await ready(ann)
+        listed = await ann.get("/tools", category="mcp", page_size=100)
+        names = [tool["name"] for tool in listed["items"]]
+        assert "mcp__default_notes__add" in names
+        assert all(name.startswith("mcp__default_notes__") for name in names)
+        one = await ann.get("/tools/mcp__default_notes__write_note")
+        assert (one["category"], one["risk"], one["required_permission"]) == ("mcp", "high", 3)
+        assert await execute(ann, "add", a=1, b=2) == {"success": True, "data": 3, "error": None}
+        failed = await execute(ann, "fail")
+        assert (failed["success"], failed["error"]) == (False, "Error executing tool fail")
+        explanation = await ann.get("/permissions/explain", tool="mcp__default_notes__add", tainted=True)
+        assert (explanation["action"], explanation["decided_by"]) == ("ask", "taint")
 
 
-def test_a_server_that_does_not_start_is_counted_and_named_in_the_log(server: LuxxServer) -> None:
-    async def scenario() -> None:
-        async with AsyncApiClient(server.url) as ann:
-            await ready(ann)
-            counts = (await ann.get("/health"))["mcp_servers"]
-            assert sum(counts.values()) == 3
-            assert counts["running"] == 1
-            said = await until(lambda: server.lines_with("mcp_server_failed"), bool)
-            assert "no licence" in said[0]
-
-    asyncio.run(scenario())
+async def test_a_server_that_does_not_start_is_counted_and_named_in_the_log(server: LuxxServer) -> None:
+    async with AsyncApiClient(server.url) as ann:
+        await ready(ann)
+        counts = (await ann.get("/health"))["mcp_servers"]
+        assert sum(counts.values()) == 3
+        assert counts["running"] == 1
+        said = await until(lambda: server.lines_with("mcp_server_failed"), bool)
+        assert "no licence" in said[0]
 
 
-def test_users_of_another_tenant_see_nothing_of_a_server(server: LuxxServer) -> None:
-    async def scenario() -> None:
-        async with AsyncApiClient(server.url) as ann:
-            await ready(ann)
-            tenant = await ann.post("/admin/tenants", {"name": "neighbours"})
-            theirs = {"username": "nina", "password": "a-password-of-nina-1", "permission_level": 4}
-            await ann.post("/auth/users", {**theirs, "tenant_id": tenant["id"]})
-            signed_in = await ann.post("/auth/login", {k: theirs[k] for k in ("username", "password")})
-            async with AsyncApiClient(server.url, signed_in["access_token"]) as nina:
-                assert (await nina.get("/tools", category="mcp"))["items"] == []
-                name = "mcp__default_notes__add"
-                doors = [
-                    await nina.ask("GET", f"/tools/{name}"),
-                    await nina.ask("POST", f"/tools/{name}/execute", {"arguments": {"a": 1, "b": 2}}),
-                    await nina.ask("GET", "/permissions/explain", tool=name),
-                ]
-                none = await nina.ask("GET", "/tools/mcp__default_notes__none")
-                for door in doors:
-                    assert door.status_code == 404
-                    assert door.json()["code"] == none.json()["code"]
-
-    asyncio.run(scenario())
+async def test_users_of_another_tenant_see_nothing_of_a_server(server: LuxxServer) -> None:
+    async with AsyncApiClient(server.url) as ann:
+        await ready(ann)
+        tenant = await ann.post("/admin/tenants", {"name": "neighbours"})
+        theirs = {"username": "nina", "password": "a-password-of-nina-1", "permission_level": 4}
+        await ann.post("/auth/users", {**theirs, "tenant_id": tenant["id"]})
+        signed_in = await ann.post("/auth/login", {k: theirs[k] for k in ("username", "password")})
+        async with AsyncApiClient(server.url, signed_in["access_token"]) as nina:
+            assert (await nina.get("/tools", category="mcp"))["items"] == []
+            name = "mcp__default_notes__add"
+            doors = [
+                await nina.ask("GET", f"/tools/{name}"),
+                await nina.ask("POST", f"/tools/{name}/execute", {"arguments": {"a": 1, "b": 2}}),
+                await nina.ask("GET", "/permissions/explain", tool=name),
+            ]
+            none = await nina.ask("GET", "/tools/mcp__default_notes__none")
+            for door in doors:
+                assert door.status_code == 404
+                assert door.json()["code"] == none.json()["code"]
 
 
-def test_a_model_uses_tools_that_read_and_asks_for_the_others_once_it_has_read(server: LuxxServer) -> None:
-    async def scenario() -> None:
-        reads = Call(name="mcp__default_notes__add", arguments={"a": 20, "b": 22}, id="call-add")
-        async with AsyncApiClient(server.url) as ann, ScriptedProvider(asks(reads)) as model:
-            await ready(ann)
-            conversation = await ann.conversation(model.url)
-            run = await ann.start_run(conversation)
-            screen = await ann.wait_for_end(run["id"])
-            assert [one["data"] for one in results((await ann.messages(conversation))[-1])] == [42]
-            assert screen.done is not None
-            offered = {tool["function"]["name"] for tool in json.loads(model.requests[0].body)["tools"]}
-            assert "mcp__default_notes__add" in offered
-            assert not [name for name in offered if name.startswith("mcp__others")]
+async def test_a_model_uses_tools_that_read_and_asks_for_the_others_once_it_has_read(
+    server: LuxxServer,
+) -> None:
+    reads = Call(name="mcp__default_notes__add", arguments={"a": 20, "b": 22}, id="call-add")
+    async with AsyncApiClient(server.url) as ann, ScriptedProvider(asks(reads)) as model:
+        await ready(ann)
+        conversation = await ann.conversation(model.url)
+        run = await ann.start_run(conversation)
+        screen = await ann.wait_for_end(run["id"])
+        assert [one["data"] for one in results((await ann.messages(conversation))[-1])] == [42]
+        assert screen.done is not None
+        offered = {tool["function"]["name"] for tool in json.loads(model.requests[0].body)["tools"]}
+        assert "mcp__default_notes__add" in offered
+        assert not [name for name in offered if name.startswith("mcp__others")]
 
-    asyncio.run(scenario())
 
-
-def test_a_tool_that_writes_asks_first(server: LuxxServer) -> None:
-    async def scenario() -> None:
-        note = {"name": "milk", "text": "two bottles"}
-        writes = Call(name="mcp__default_notes__write_note", arguments=note, id="call-write")
-        async with AsyncApiClient(server.url) as ann, ScriptedProvider(asks(writes)) as model:
-            await ready(ann)
-            conversation = await ann.conversation(model.url)
-            run = await ann.start_run(conversation)
-            async with ann.follow(run["id"]) as stream:
-                await stream.until("question_asked")
-            (question,) = await open_questions(ann, run["id"])
-            assert (question["tool"], question["risk"]) == ("mcp__default_notes__write_note", "high")
-            await answer(ann, question, "once")
-            await ann.wait_for_end(run["id"])
-            (result,) = results((await ann.messages(conversation))[-1])
-            assert result["data"] == "kept milk beside ['milk']"
-
-    asyncio.run(scenario())
+async def test_a_tool_that_writes_asks_first(server: LuxxServer) -> None:
+    note = {"name": "milk", "text": "two bottles"}
+    writes = Call(name="mcp__default_notes__write_note", arguments=note, id="call-write")
+    async with AsyncApiClient(server.url) as ann, ScriptedProvider(asks(writes)) as model:
+        await ready(ann)
+        conversation = await ann.conversation(model.url)
+        run = await ann.start_run(conversation)
+        async with ann.follow(run["id"]) as stream:
+            await stream.until("question_asked")
+        (question,) = await open_questions(ann, run["id"])
+        assert (question["tool"], question["risk"]) == ("mcp__default_notes__write_note", "high")
+        await answer(ann, question, "once")
+        await ann.wait_for_end(run["id"])
+        (result,) = results((await ann.messages(conversation))[-1])
+        assert result["data"] == "kept milk beside ['milk']"
 
 
 @pytest.mark.heavy
-def test_an_ask_survives_a_restart_and_finds_its_server_again(tmp_path: Path) -> None:
+async def test_an_ask_survives_a_restart_and_finds_its_server_again(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     data_dir.mkdir()
     settings = {"LUXX_MCP__SERVERS": json.dumps([script("late", LATE)])}
@@ -148,7 +135,7 @@ def test_an_ask_survives_a_restart_and_finds_its_server_again(tmp_path: Path) ->
 
     workspace = data_dir / "workspaces/mcp/default_late"
 
-    async def scenario(server: LuxxServer) -> None:
+    with LuxxServer(data_dir, settings) as server:
         async with AsyncApiClient(server.url) as ann, ScriptedProvider(asks(acts)) as model:
             await until(workspace.is_dir, bool)
             (workspace / "go").touch()
@@ -171,40 +158,31 @@ def test_an_ask_survives_a_restart_and_finds_its_server_again(tmp_path: Path) ->
             (result,) = results((await ann.messages(conversation))[-1])
             assert result["data"] == "well"
 
-    with LuxxServer(data_dir, settings) as server:
-        asyncio.run(scenario(server))
+
+async def test_a_rule_keeps_a_server_from_models(server: LuxxServer) -> None:
+    denied = Call(name="mcp__default_notes__add", arguments={"a": 1, "b": 2}, id="call-add")
+    async with AsyncApiClient(server.url) as ann, ScriptedProvider(asks(denied)) as model:
+        await ready(ann)
+        await set_rules(ann, "deny mcp__default_notes__*(*)")
+        try:
+            conversation = await ann.conversation(model.url)
+            run = await ann.start_run(conversation)
+            await ann.wait_for_end(run["id"])
+        finally:
+            await set_rules(ann)
+        (result,) = results((await ann.messages(conversation))[-1])
+        assert (result["success"], "was not run" in result["error"]) == (False, True)
+        assert b"mcp__default_notes" not in model.requests[0].body
 
 
-def test_a_rule_keeps_a_server_from_models(server: LuxxServer) -> None:
-    async def scenario() -> None:
-        denied = Call(name="mcp__default_notes__add", arguments={"a": 1, "b": 2}, id="call-add")
-        async with AsyncApiClient(server.url) as ann, ScriptedProvider(asks(denied)) as model:
-            await ready(ann)
-            await set_rules(ann, "deny mcp__default_notes__*(*)")
-            try:
-                conversation = await ann.conversation(model.url)
-                run = await ann.start_run(conversation)
-                await ann.wait_for_end(run["id"])
-            finally:
-                await set_rules(ann)
-            (result,) = results((await ann.messages(conversation))[-1])
-            assert (result["success"], "was not run" in result["error"]) == (False, True)
-            assert b"mcp__default_notes" not in model.requests[0].body
-
-    asyncio.run(scenario())
-
-
-def test_cancelling_a_run_cancels_its_call_at_the_server(server: LuxxServer) -> None:
-    async def scenario() -> None:
-        waits = Call(name="mcp__default_notes__wait", arguments={"name": "run"}, id="call-wait")
-        async with AsyncApiClient(server.url) as ann, ScriptedProvider(only_asks(waits)) as model:
-            await ready(ann)
-            workspace = server.data_dir / "workspaces/mcp/default_notes"
-            run = await ann.start_run(await ann.conversation(model.url))
-            await until((workspace / "run.began").exists, bool)
-            async with asyncio.timeout(STOP_SECONDS):
-                assert (await ann.cancel(run["id"])).is_success
-                await until((workspace / "run.cancelled").exists, bool)
-            assert (await ann.run(run["id"]))["status"] == "cancelled"
-
-    asyncio.run(scenario())
+async def test_cancelling_a_run_cancels_its_call_at_the_server(server: LuxxServer) -> None:
+    waits = Call(name="mcp__default_notes__wait", arguments={"name": "run"}, id="call-wait")
+    async with AsyncApiClient(server.url) as ann, ScriptedProvider(only_asks(waits)) as model:
+        await ready(ann)
+        workspace = server.data_dir / "workspaces/mcp/default_notes"
+        run = await ann.start_run(await ann.conversation(model.url))
+        await until((workspace / "run.began").exists, bool)
+        async with asyncio.timeout(STOP_SECONDS):
+            assert (await ann.cancel(run["id"])).is_success
+            await until((workspace / "run.cancelled").exists, bool)
+        assert (await ann.run(run["id"]))["status"] == "cancelled"

@@ -1,6 +1,5 @@
 """The Anthropic dialect over a real connection: the scripted provider speaks it, the client reads it."""
 
-import asyncio
 import json
 from typing import Any
 
@@ -49,10 +48,10 @@ async def completed(rule: Rule) -> Completion:
 
 
 @pytest.mark.parametrize("faults", [Faults(), Faults(split=1), Faults(split=7)])
-def test_all_that_a_model_says_arrives(faults: Faults) -> None:
+async def test_all_that_a_model_says_arrives(faults: Faults) -> None:
     rule = Rule(when=When(system="adder", user="hello", model="m"), reply=REPLY, faults=faults)
 
-    got = asyncio.run(completed(rule))
+    got = await completed(rule)
 
     assert (got.thinking, got.text) == ("I think.", "Let me add.")
     assert got.tool_calls == [
@@ -67,30 +66,27 @@ def test_all_that_a_model_says_arrives(faults: Faults) -> None:
     ("reason", "finish"),
     [("stop", FinishReason.STOP), ("length", FinishReason.LENGTH), ("pause_turn", FinishReason.PAUSED)],
 )
-def test_reason_to_stop_arrives(reason: str, finish: FinishReason) -> None:
-    assert asyncio.run(completed(Rule(reply=[Text(text="x"), Finish(reason=reason)]))).finish is finish
+async def test_reason_to_stop_arrives(reason: str, finish: FinishReason) -> None:
+    assert (await completed(Rule(reply=[Text(text="x"), Finish(reason=reason)]))).finish is finish
 
 
-def test_next_request_carries_the_signature_and_the_results() -> None:
+async def test_next_request_carries_the_signature_and_the_results() -> None:
     rules = [
         Rule(when=When(has_tool_result=False), reply=REPLY),
         Rule(when=When(has_tool_result=True), reply=[Text(text="Two.")]),
     ]
 
-    async def run() -> list[dict[str, Any]]:
-        async with ScriptedProvider(Script(rules=rules)) as server, calling() as caller:
-            to = target_of(server.url, "anthropic")
-            first = await caller.call(to, request())
-            assert first.error is None
-            replay = next(delta.data for delta in first.deltas if isinstance(delta, ReplayDelta))
-            calls = [ToolCall(call_id=one, name="add", arguments='{"x":1}') for one in ("toolu_a", "toolu_b")]
-            answer = AssistantPrompt(text="Let me add.", tool_calls=calls, replay=replay)
-            results = [ToolPrompt(call_id=call.call_id, name="add", content="2") for call in calls]
-            second = await caller.call(to, request(answer, *results))
-            assert second.text == "Two."
-            return json.loads(server.requests[-1].body)["messages"]
-
-    messages = asyncio.run(run())
+    async with ScriptedProvider(Script(rules=rules)) as server, calling() as caller:
+        to = target_of(server.url, "anthropic")
+        first = await caller.call(to, request())
+        assert first.error is None
+        replay = next(delta.data for delta in first.deltas if isinstance(delta, ReplayDelta))
+        calls = [ToolCall(call_id=one, name="add", arguments='{"x":1}') for one in ("toolu_a", "toolu_b")]
+        answer = AssistantPrompt(text="Let me add.", tool_calls=calls, replay=replay)
+        results = [ToolPrompt(call_id=call.call_id, name="add", content="2") for call in calls]
+        second = await caller.call(to, request(answer, *results))
+        assert second.text == "Two."
+        messages = json.loads(server.requests[-1].body)["messages"]
 
     thinking = {"type": "thinking", "thinking": "I think.", "signature": "scripted-signature"}
     assert messages[1]["content"][0] == thinking
@@ -106,39 +102,37 @@ async def asked(*rules: Rule, **settings: Any) -> Called:
 OVERLOADED = Fail(message="Overloaded", kind="overloaded_error")
 
 
-def test_overload_before_the_first_delta_is_retried() -> None:
-    got = asyncio.run(
-        asked(Rule(reply=[OVERLOADED], times=1), Rule(reply=[Text(text="Now then.")]), retries=2)
-    )
+async def test_overload_before_the_first_delta_is_retried() -> None:
+    got = await asked(Rule(reply=[OVERLOADED], times=1), Rule(reply=[Text(text="Now then.")]), retries=2)
 
     assert (got.text, got.error) == ("Now then.", None)
     assert [retry.attempt for retry in got.retries] == [2]
     assert "Overloaded" in got.retries[0].reason
 
 
-def test_overload_after_the_first_delta_is_an_error_that_keeps_the_text() -> None:
-    got = asyncio.run(asked(Rule(reply=[Text(text="Well, "), OVERLOADED]), retries=2))
+async def test_overload_after_the_first_delta_is_an_error_that_keeps_the_text() -> None:
+    got = await asked(Rule(reply=[Text(text="Well, "), OVERLOADED]), retries=2)
 
     assert got.text == "Well, "
     assert isinstance(got.error, ProviderFailed)
     assert got.retries == []
 
 
-def test_overload_as_a_status_is_tried_again() -> None:
-    got = asyncio.run(asked(Rule(status=529, times=1), Rule(reply=[Text(text="Now.")]), retries=2))
+async def test_overload_as_a_status_is_tried_again() -> None:
+    got = await asked(Rule(status=529, times=1), Rule(reply=[Text(text="Now.")]), retries=2)
 
     assert (got.text, len(got.retries)) == ("Now.", 1)
 
 
-def test_answer_whose_body_stays_open_is_whole_all_the_same() -> None:
+async def test_answer_whose_body_stays_open_is_whole_all_the_same() -> None:
     rule = Rule(reply=[Text(text="All said.")], faults=Faults(keep_open=True))
 
-    got = asyncio.run(asked(rule, idle_timeout_seconds=60))
+    got = await asked(rule, idle_timeout_seconds=60)
 
     assert (got.text, got.error) == ("All said.", None)
 
 
-def test_second_message_of_one_stream_is_read_though_the_first_has_ended() -> None:
+async def test_second_message_of_one_stream_is_read_though_the_first_has_ended() -> None:
     def said(text: str) -> str:
         events = [
             {"type": "message_start", "message": {"model": "m", "content": []}},
@@ -148,14 +142,12 @@ def test_second_message_of_one_stream_is_read_though_the_first_has_ended() -> No
         ]
         return "".join(f"data: {json.dumps(value)}\n\n" for value in events)
 
-    got = asyncio.run(asked(Rule(reply=[Bytes(data=said("One, ")), Bytes(data=said("two."))])))
+    got = await asked(Rule(reply=[Bytes(data=said("One, ")), Bytes(data=said("two."))]))
 
     assert (got.text, got.error) == ("One, two.", None)
 
 
-def test_models_are_listed() -> None:
-    async def run() -> list[str]:
-        async with ScriptedProvider(Script(rules=[], models=["a", "b"])) as server, calling() as caller:
-            return await caller.client.list_models(target_of(server.url, "anthropic"))
-
-    assert asyncio.run(run()) == ["a", "b"]
+async def test_models_are_listed() -> None:
+    async with ScriptedProvider(Script(rules=[], models=["a", "b"])) as server, calling() as caller:
+        result = await caller.client.list_models(target_of(server.url, "anthropic"))
+    assert result == ["a", "b"]

@@ -1,6 +1,5 @@
 """The Gemini adapter behind the real client, against the scripted provider's side of the dialect."""
 
-import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from provider_calls import KEY, Called, calling
 
 from luxx.errors import ProviderFailed, ProviderRefused, RateLimited, StreamInterrupted
 from luxx.providers.adapter import CompletionRequest, Target
-from luxx.providers.check import ProviderCheck, check_provider
+from luxx.providers.check import check_provider
 from luxx.providers.client import Completion
 from luxx.providers.scripted import (
     Bytes,
@@ -59,7 +58,7 @@ async def completed(*rules: Rule) -> Completion:
 
 @pytest.mark.parametrize("split", [0, 1, 7])
 @pytest.mark.parametrize("is_crlf", [False, True])
-def test_stream_gives_all_kinds_of_deltas(split: int, is_crlf: bool) -> None:
+async def test_stream_gives_all_kinds_of_deltas(split: int, is_crlf: bool) -> None:
     rule = Rule(
         when=When(system="Be kind", user="hello", model="^gemini-x$"),
         reply=[
@@ -73,7 +72,7 @@ def test_stream_gives_all_kinds_of_deltas(split: int, is_crlf: bool) -> None:
         faults=Faults(split=split),
     )
 
-    completion = asyncio.run(completed(rule))
+    completion = await completed(rule)
 
     assert (completion.thinking, completion.text) == ("I add.", "The sum is 2.")
     assert [(call.name, call.arguments) for call in completion.tool_calls] == [
@@ -85,47 +84,43 @@ def test_stream_gives_all_kinds_of_deltas(split: int, is_crlf: bool) -> None:
     assert completion.finish is FinishReason.TOOL_CALLS
 
 
-def test_length_finish_is_reported() -> None:
+async def test_length_finish_is_reported() -> None:
     rule = Rule(reply=[Text(text="cut"), Finish(reason="length")])
 
-    assert asyncio.run(completed(rule)).finish is FinishReason.LENGTH
+    assert (await completed(rule)).finish is FinishReason.LENGTH
 
 
-def test_signature_of_a_call_comes_back_with_its_result() -> None:
-    async def run() -> list[Any]:
-        rules = [
-            Rule(
-                when=When(has_tool_result=False), reply=[Text(text="Let me see."), Call(name="now", id="c1")]
-            ),
-            Rule(when=When(has_tool_result=True), reply=[Text(text="Noon.")]),
-        ]
-        async with ScriptedProvider(Script(rules=rules)) as server, calling() as caller:
-            first = await caller.call(gemini_at(server.url), HELLO)
-            (replay,) = [delta.data for delta in first.deltas if isinstance(delta, ReplayDelta)]
-            call = ToolCall(call_id="c1", name="now", arguments="{}")
-            answer = AssistantPrompt(text=first.text, tool_calls=[call], replay=replay)
-            result = ToolPrompt(call_id="c1", name="now", content="12:00")
-            again = CompletionRequest(model="gemini-x", messages=[*HELLO.messages, answer, result])
-            assert (await caller.call(gemini_at(server.url), again)).text == "Noon."
-            return server.requests[1].json["contents"][1]["parts"]
-
-    assert asyncio.run(run()) == [
+async def test_signature_of_a_call_comes_back_with_its_result() -> None:
+    rules = [
+        Rule(when=When(has_tool_result=False), reply=[Text(text="Let me see."), Call(name="now", id="c1")]),
+        Rule(when=When(has_tool_result=True), reply=[Text(text="Noon.")]),
+    ]
+    async with ScriptedProvider(Script(rules=rules)) as server, calling() as caller:
+        first = await caller.call(gemini_at(server.url), HELLO)
+        (replay,) = [delta.data for delta in first.deltas if isinstance(delta, ReplayDelta)]
+        call = ToolCall(call_id="c1", name="now", arguments="{}")
+        answer = AssistantPrompt(text=first.text, tool_calls=[call], replay=replay)
+        result = ToolPrompt(call_id="c1", name="now", content="12:00")
+        again = CompletionRequest(model="gemini-x", messages=[*HELLO.messages, answer, result])
+        assert (await caller.call(gemini_at(server.url), again)).text == "Noon."
+        result = server.requests[1].json["contents"][1]["parts"]
+    assert result == [
         {"text": "Let me see."},
         {"functionCall": {"id": "c1", "name": "now", "args": {}}, "thoughtSignature": "c2NyaXB0ZWQ="},
     ]
 
 
-def test_error_in_the_stream_keeps_what_came_and_is_tried_again_only_before() -> None:
-    late = asyncio.run(ask(Rule(reply=[Text(text="half"), Fail(message="overloaded")]), retries=2))
-    early = asyncio.run(
-        ask(Rule(reply=[Fail(message="overloaded")], times=1), Rule(reply=[Text(text="whole")]), retries=2)
+async def test_error_in_the_stream_keeps_what_came_and_is_tried_again_only_before() -> None:
+    late = await ask(Rule(reply=[Text(text="half"), Fail(message="overloaded")]), retries=2)
+    early = await ask(
+        Rule(reply=[Fail(message="overloaded")], times=1), Rule(reply=[Text(text="whole")]), retries=2
     )
 
     assert (late.text, type(late.error), late.retries) == ("half", ProviderFailed, [])
     assert (early.text, early.error, len(early.retries)) == ("whole", None, 1)
 
 
-def test_call_that_the_server_could_not_read_is_asked_for_again() -> None:
+async def test_call_that_the_server_could_not_read_is_asked_for_again() -> None:
     broken = {
         "candidates": [{"finishReason": "MALFORMED_FUNCTION_CALL", "finishMessage": "print(now())"}],
         "usageMetadata": {"promptTokenCount": 9, "totalTokenCount": 9},
@@ -135,13 +130,13 @@ def test_call_that_the_server_could_not_read_is_asked_for_again() -> None:
         Rule(reply=[Text(text="at last")]),
     )
 
-    called = asyncio.run(ask(*rules, retries=1))
+    called = await ask(*rules, retries=1)
 
     assert (called.text, called.error) == ("at last", None)
     assert "MALFORMED_FUNCTION_CALL" in called.retries[0].reason
 
 
-def test_array_instead_of_events_is_read() -> None:
+async def test_array_instead_of_events_is_read() -> None:
     chunks = [
         {"candidates": [{"content": {"parts": [{"text": "from an "}]}}]},
         {"candidates": [{"content": {"parts": [{"text": "array"}]}, "finishReason": "STOP"}]},
@@ -149,22 +144,22 @@ def test_array_instead_of_events_is_read() -> None:
     headers = {"content-type": "application/json"}
     rule = Rule(reply=[Bytes(data=json.dumps(chunks, indent=2))], headers=headers, faults=Faults(split=7))
 
-    called = asyncio.run(ask(rule))
+    called = await ask(rule)
 
     assert (called.text, called.error) == ("from an array", None)
 
 
-def test_body_left_open_after_an_array_ends_the_answer() -> None:
+async def test_body_left_open_after_an_array_ends_the_answer() -> None:
     chunk = {"candidates": [{"content": {"parts": [{"text": "done"}]}, "finishReason": "STOP"}]}
     rule = Rule(reply=[Bytes(data=json.dumps([chunk]))], faults=Faults(keep_open=True))
 
-    assert asyncio.run(ask(rule, idle_timeout_seconds=60)).text == "done"
+    assert (await ask(rule, idle_timeout_seconds=60)).text == "done"
 
 
-def test_socket_closed_in_the_middle_is_a_drop_and_after_the_end_none() -> None:
-    cut = asyncio.run(ask(Rule(reply=[Text(text="one two three", pieces=0)], faults=Faults(drop_at=200))))
-    left_open = asyncio.run(
-        ask(Rule(reply=[Text(text="whole")], faults=Faults(keep_open=True)), idle_timeout_seconds=0.3)
+async def test_socket_closed_in_the_middle_is_a_drop_and_after_the_end_none() -> None:
+    cut = await ask(Rule(reply=[Text(text="one two three", pieces=0)], faults=Faults(drop_at=200)))
+    left_open = await ask(
+        Rule(reply=[Text(text="whole")], faults=Faults(keep_open=True)), idle_timeout_seconds=0.3
     )
 
     assert isinstance(cut.error, StreamInterrupted)
@@ -184,47 +179,45 @@ PER_DAY = {
 }
 
 
-def test_limit_of_the_rate_is_waited_for_as_its_body_says() -> None:
+async def test_limit_of_the_rate_is_waited_for_as_its_body_says() -> None:
     rules = (Rule(status=429, body=limited(DELAY), times=1), Rule(reply=[Text(text="at last")]))
 
-    called = asyncio.run(ask(*rules, retries=1))
+    called = await ask(*rules, retries=1)
 
     assert called.text == "at last"
     assert 7.5 <= called.waits[0] < 9
 
 
 @pytest.mark.parametrize("body", [limited(DELAY, PER_DAY), limited()])
-def test_limit_of_the_day_or_of_the_money_is_not_waited_for(body: str) -> None:
-    called = asyncio.run(ask(Rule(status=429, body=body), retries=3))
+async def test_limit_of_the_day_or_of_the_money_is_not_waited_for(body: str) -> None:
+    called = await ask(Rule(status=429, body=body), retries=3)
 
     assert isinstance(called.error, RateLimited)
     assert called.retries == []
 
 
-def test_refusals_array_is_read_for_its_message() -> None:
+async def test_refusals_array_is_read_for_its_message() -> None:
     body = json.dumps([{"error": {"code": 400, "message": "Please use a valid role: user, model."}}])
 
-    called = asyncio.run(ask(Rule(status=400, body=body)))
+    called = await ask(Rule(status=400, body=body))
 
     assert isinstance(called.error, ProviderRefused)
     assert "valid role" in called.error.message
 
 
-def test_google_key_is_not_in_an_error() -> None:
+async def test_google_key_is_not_in_an_error() -> None:
     key = "AIza" + "Sy0123456789abcdefghijklmnopqrstuvw"
 
-    called = asyncio.run(ask(Rule(status=400, message=f"consumer {key} is suspended")))
+    called = await ask(Rule(status=400, message=f"consumer {key} is suspended"))
 
     assert called.error is not None
     assert key not in called.error.message
 
 
-def test_models_are_listed() -> None:
-    async def run() -> list[str]:
-        async with ScriptedProvider(Script(rules=[], models=["a", "b"])) as server, calling() as caller:
-            return await caller.client.list_models(gemini_at(server.url))
-
-    assert asyncio.run(run()) == ["a", "b"]
+async def test_models_are_listed() -> None:
+    async with ScriptedProvider(Script(rules=[], models=["a", "b"])) as server, calling() as caller:
+        result = await caller.client.list_models(gemini_at(server.url))
+    assert result == ["a", "b"]
 
 
 @contextmanager
@@ -259,21 +252,21 @@ async def _listed(url: str) -> list[str]:
         return await caller.client.list_models(gemini_at(url))
 
 
-def test_models_are_listed_page_by_page() -> None:
+async def test_models_are_listed_page_by_page() -> None:
     pages = [
         {"models": [{"name": "models/a"}], "nextPageToken": "two"},
         {"models": [{"name": "models/b"}], "nextPageToken": "three"},
         {"models": [{"name": "models/c"}]},
     ]
     with paged_models(pages) as (url, asked):
-        assert asyncio.run(_listed(url)) == ["a", "b", "c"]
+        assert (await _listed(url)) == ["a", "b", "c"]
 
     assert [path.partition("pageToken=")[2] for path in asked] == ["", "two", "three"]
 
 
-def test_list_of_models_without_an_end_is_cut() -> None:
+async def test_list_of_models_without_an_end_is_cut() -> None:
     with paged_models([{"models": [{"name": "models/a"}], "nextPageToken": "again"}]) as (url, asked):
-        assert len(asyncio.run(_listed(url))) == len(asked) == 20
+        assert len(await _listed(url)) == len(asked) == 20
 
 
 @pytest.mark.parametrize(
@@ -284,12 +277,10 @@ def test_list_of_models_without_an_end_is_cut() -> None:
         ("Invalid value at 'contents'", "refused"),
     ],
 )
-def test_wrong_key_is_recognized_though_its_status_is_that_of_a_wrong_request(
+async def test_wrong_key_is_recognized_though_its_status_is_that_of_a_wrong_request(
     message: str, kind: str
 ) -> None:
-    async def run() -> ProviderCheck:
-        rule = Rule(status=400, message=message)
-        async with ScriptedProvider(Script(rules=[rule])) as server, calling() as caller:
-            return await check_provider(caller.client, gemini_at(server.url), "gemini-x")
-
-    assert asyncio.run(run()).kind == kind
+    rule = Rule(status=400, message=message)
+    async with ScriptedProvider(Script(rules=[rule])) as server, calling() as caller:
+        result = await check_provider(caller.client, gemini_at(server.url), "gemini-x")
+    assert result.kind == kind

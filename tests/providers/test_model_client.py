@@ -1,9 +1,7 @@
 """Trying again: only what may help, only while nothing was given out, and not for ever."""
 
-import asyncio
-
 import pytest
-from provider_calls import ASK, KEY, Called, ask_scripted, calling, target_of
+from provider_calls import ASK, KEY, ask_scripted, calling, target_of
 
 from luxx.errors import (
     InvalidInput,
@@ -37,8 +35,8 @@ def failing(status: int, times: int = 1, **headers: str) -> Rule:
     return Rule(status=status, times=times, headers=named)
 
 
-def test_failed_tries_are_followed_by_the_answer_and_reported() -> None:
-    called = asyncio.run(ask_scripted(failing(500, times=2), ANSWER, retries=3))
+async def test_failed_tries_are_followed_by_the_answer_and_reported() -> None:
+    called = await ask_scripted(failing(500, times=2), ANSWER, retries=3)
 
     assert called.error is None
     assert called.text == "at last"
@@ -47,99 +45,99 @@ def test_failed_tries_are_followed_by_the_answer_and_reported() -> None:
     assert "scripted failure" in called.retries[0].reason
 
 
-def test_waits_grow_and_are_jittered() -> None:
-    low = asyncio.run(ask_scripted(failing(500, times=4), retries=3, rand=lambda: 0.0)).waits
-    high = asyncio.run(ask_scripted(failing(500, times=4), retries=3, rand=lambda: 1.0)).waits
+async def test_waits_grow_and_are_jittered() -> None:
+    low = (await ask_scripted(failing(500, times=4), retries=3, rand=lambda: 0.0)).waits
+    high = (await ask_scripted(failing(500, times=4), retries=3, rand=lambda: 1.0)).waits
 
     assert low == [0.25, 0.5, 1.0]
     assert high == [0.5, 1.0, 2.0]
 
 
-def test_retry_after_is_waited_for_up_to_a_minute() -> None:
+async def test_retry_after_is_waited_for_up_to_a_minute() -> None:
     rules = (failing(429, retry_after="7"), failing(429, retry_after="9000"), ANSWER)
 
-    called = asyncio.run(ask_scripted(*rules, retries=3))
+    called = await ask_scripted(*rules, retries=3)
 
     assert called.text == "at last"
     assert 7 <= called.waits[0] < 8
     assert called.waits[1] == 60
 
 
-def test_waits_together_are_bounded() -> None:
-    called = asyncio.run(ask_scripted(failing(429, times=9, retry_after="100"), retries=10))
+async def test_waits_together_are_bounded() -> None:
+    called = await ask_scripted(failing(429, times=9, retry_after="100"), retries=10)
 
     assert isinstance(called.error, RateLimited)
     assert sum(called.waits) <= 180
 
 
-def test_tries_end_with_the_last_error() -> None:
-    called = asyncio.run(ask_scripted(failing(503, times=3), retries=2))
+async def test_tries_end_with_the_last_error() -> None:
+    called = await ask_scripted(failing(503, times=3), retries=2)
 
     assert isinstance(called.error, ProviderFailed)
     assert len(called.retries) == 2
 
 
-def test_refused_request_is_not_tried_again() -> None:
-    called = asyncio.run(ask_scripted(failing(401), retries=3))
+async def test_refused_request_is_not_tried_again() -> None:
+    called = await ask_scripted(failing(401), retries=3)
 
     assert isinstance(called.error, ProviderRefused)
     assert called.retries == []
 
 
-def test_error_in_the_stream_before_the_first_delta_is_tried_again() -> None:
+async def test_error_in_the_stream_before_the_first_delta_is_tried_again() -> None:
     overloaded = Rule(reply=[Fail(message="overloaded", kind="overloaded_error")], times=1)
 
-    called = asyncio.run(ask_scripted(overloaded, ANSWER, retries=1))
+    called = await ask_scripted(overloaded, ANSWER, retries=1)
 
     assert called.text == "at last"
 
 
-def test_error_after_the_first_delta_is_not_tried_again() -> None:
+async def test_error_after_the_first_delta_is_not_tried_again() -> None:
     broken = Rule(reply=[Text(text="half"), Fail(message="overloaded")])
 
-    called = asyncio.run(ask_scripted(broken, retries=3))
+    called = await ask_scripted(broken, retries=3)
 
     assert isinstance(called.error, ProviderFailed)
     assert called.text == "half"
     assert called.retries == []
 
 
-def test_stall_and_drop_before_the_first_delta_are_tried_again() -> None:
+async def test_stall_and_drop_before_the_first_delta_are_tried_again() -> None:
     stalled = Rule(reply=[Text(text="x")], times=1, faults=Faults(stall_at=0))
     dropped = Rule(reply=[Text(text="x")], times=1, faults=Faults(drop_at=0))
 
-    called = asyncio.run(ask_scripted(stalled, dropped, ANSWER, retries=2, idle_timeout_seconds=0.2))
+    called = await ask_scripted(stalled, dropped, ANSWER, retries=2, idle_timeout_seconds=0.2)
 
     assert called.text == "at last"
     assert "did not start" in called.retries[0].reason
     assert "closed the connection" in called.retries[1].reason
 
 
-def test_try_that_never_starts_is_not_taken_for_the_failure_before_it() -> None:
+async def test_try_that_never_starts_is_not_taken_for_the_failure_before_it() -> None:
     overloaded = Rule(reply=[Fail(message="overloaded", kind="overloaded_error")], times=1)
     silent = Rule(reply=[Text(text="x")], times=1, faults=Faults(never_start=True))
 
-    called = asyncio.run(ask_scripted(overloaded, silent, ANSWER, retries=2, idle_timeout_seconds=0.2))
+    called = await ask_scripted(overloaded, silent, ANSWER, retries=2, idle_timeout_seconds=0.2)
 
     assert called.text == "at last"
     assert "overloaded" in called.retries[0].reason
     assert "did not start" in called.retries[1].reason
 
 
-def test_key_is_not_in_the_reason_of_a_retry() -> None:
+async def test_key_is_not_in_the_reason_of_a_retry() -> None:
     rule = Rule(reply=[Fail(message=f"key {KEY} overloaded")], times=1)
 
-    called = asyncio.run(ask_scripted(rule, ANSWER, retries=1))
+    called = await ask_scripted(rule, ANSWER, retries=1)
 
     assert KEY not in called.retries[0].reason
 
 
 @pytest.mark.parametrize("split", [0, 1, 7])
-def test_stream_gives_all_kinds_of_deltas(split: int) -> None:
-    assert asyncio.run(_completed(split)) == Completion(
+async def test_stream_gives_all_kinds_of_deltas(split: int) -> None:
+    assert (await _completed(split)) == Completion(
         text="The sum is 2.",
         thinking="I add.",
-        tool_calls=asyncio.run(_completed(0)).tool_calls,
+        tool_calls=(await _completed(0)).tool_calls,
         usage=Usage(
             prompt_tokens=9, completion_tokens=5, total_tokens=14, reasoning_tokens=2, cached_tokens=3
         ),
@@ -165,69 +163,52 @@ async def _completed(split: int) -> Completion:
     return completion
 
 
-def test_test_call_is_tried_once() -> None:
-    async def run() -> None:
-        async with ScriptedProvider(Script(rules=[failing(500)])) as server, calling(retries=3) as caller:
-            with pytest.raises(ProviderFailed):
-                await caller.client.complete(ASK, target_of(server.url))
-            assert len(server.requests) == 1
-
-    asyncio.run(run())
+async def test_test_call_is_tried_once() -> None:
+    async with ScriptedProvider(Script(rules=[failing(500)])) as server, calling(retries=3) as caller:
+        with pytest.raises(ProviderFailed):
+            await caller.client.complete(ASK, target_of(server.url))
+        assert len(server.requests) == 1
 
 
-def test_test_call_takes_no_answer_without_an_end() -> None:
-    async def run() -> None:
-        script = Script(rules=[Rule(reply=[Text(text="x" * (MAX_COMPLETION_CHARACTERS + 1))])])
-        async with ScriptedProvider(script) as server, calling() as caller:
-            with pytest.raises(MalformedStream, match="longer"):
-                await caller.client.complete(ASK, target_of(server.url))
-
-    asyncio.run(run())
+async def test_test_call_takes_no_answer_without_an_end() -> None:
+    script = Script(rules=[Rule(reply=[Text(text="x" * (MAX_COMPLETION_CHARACTERS + 1))])])
+    async with ScriptedProvider(script) as server, calling() as caller:
+        with pytest.raises(MalformedStream, match="longer"):
+            await caller.client.complete(ASK, target_of(server.url))
 
 
-def test_models_are_listed() -> None:
-    async def run() -> list[str]:
-        async with ScriptedProvider(Script(rules=[], models=["a", "b"])) as server, calling() as caller:
-            return await caller.client.list_models(target_of(server.url))
-
-    assert asyncio.run(run()) == ["a", "b"]
+async def test_models_are_listed() -> None:
+    async with ScriptedProvider(Script(rules=[], models=["a", "b"])) as server, calling() as caller:
+        result = await caller.client.list_models(target_of(server.url))
+    assert result == ["a", "b"]
 
 
-def test_refused_list_of_models_is_reported() -> None:
-    async def run() -> None:
+async def test_refused_list_of_models_is_reported() -> None:
+
+    with pytest.raises(ProviderRefused):
         async with ScriptedProvider(Script(rules=[], models_status=401)) as server, calling() as caller:
             await caller.client.list_models(target_of(server.url))
 
-    with pytest.raises(ProviderRefused):
-        asyncio.run(run())
+
+async def test_provider_of_no_known_type_is_refused_before_any_request() -> None:
+    async with ScriptedProvider(Script(rules=[])) as server, calling() as caller:
+        with pytest.raises(InvalidInput):
+            await caller.call(target_of(server.url, "nonsense"))
+        assert server.requests == []
 
 
-def test_provider_of_no_known_type_is_refused_before_any_request() -> None:
-    async def run() -> Called:
-        async with ScriptedProvider(Script(rules=[])) as server, calling() as caller:
-            try:
-                return await caller.call(target_of(server.url, "nonsense"))
-            finally:
-                assert server.requests == []
-
-    with pytest.raises(InvalidInput):
-        asyncio.run(run())
-
-
-def test_length_finish_is_reported() -> None:
+async def test_length_finish_is_reported() -> None:
     rule = Rule(reply=[Text(text="cut"), Finish(reason="length")], when=When(model="m"))
 
-    async def run() -> FinishReason:
-        async with ScriptedProvider(Script(rules=[rule])) as server, calling() as caller:
-            return (await caller.client.complete(ASK, target_of(server.url))).finish
-
-    assert asyncio.run(run()) is FinishReason.LENGTH
+    async with ScriptedProvider(Script(rules=[rule])) as server, calling() as caller:
+        result = (await caller.client.complete(ASK, target_of(server.url))).finish
+    assert result is FinishReason.LENGTH
 
 
-def test_stall_is_an_error_with_the_time_in_it() -> None:
+async def test_stall_is_an_error_with_the_time_in_it() -> None:
     rule = Rule(reply=[Text(text="x")], faults=Faults(never_start=True))
 
-    error = asyncio.run(ask_scripted(rule, idle_timeout_seconds=0.25)).error
+    error = (await ask_scripted(rule, idle_timeout_seconds=0.25)).error
 
     assert isinstance(error, StreamStalled)
     assert "0.25 s" in error.message

@@ -1,6 +1,5 @@
 """The shipped fake: it answers by rule in three dialects, misbehaves as told, and fails when misused."""
 
-import asyncio
 import json
 import signal
 import subprocess
@@ -206,26 +205,23 @@ def test_crlf_and_split_do_not_change_what_is_said() -> None:
     assert said(response) == "Hello there"
 
 
-def test_gate_holds_the_answer_until_released() -> None:
-    async def run() -> list[str]:
-        rule = Rule(reply=[Text(text="before"), Gate(name="go"), Text(text=" after")])
-        seen: list[str] = []
-        async with (
-            ScriptedProvider(Script(rules=[rule])) as server,
-            httpx.AsyncClient(trust_env=False) as client,
-        ):
-            request = client.stream("POST", f"{server.url}/chat/completions", json=openai_body())
-            async with request as response:
-                async for line in response.aiter_lines():
-                    if "before" in line:
-                        await server.reached("go")
-                        seen.append("held")
-                        server.release("go")
-                    if "after" in line:
-                        seen.append("after")
-        return seen
-
-    assert asyncio.run(run()) == ["held", "after"]
+async def test_gate_holds_the_answer_until_released() -> None:
+    rule = Rule(reply=[Text(text="before"), Gate(name="go"), Text(text=" after")])
+    seen: list[str] = []
+    async with (
+        ScriptedProvider(Script(rules=[rule])) as server,
+        httpx.AsyncClient(trust_env=False) as client,
+    ):
+        request = client.stream("POST", f"{server.url}/chat/completions", json=openai_body())
+        async with request as response:
+            async for line in response.aiter_lines():
+                if "before" in line:
+                    await server.reached("go")
+                    seen.append("held")
+                    server.release("go")
+                if "after" in line:
+                    seen.append("after")
+    assert seen == ["held", "after"]
 
 
 def test_script_file_is_read_and_served_until_a_signal(tmp_path: Path) -> None:

@@ -1,21 +1,13 @@
 """The cancel signal: it ends waits at once, never an append, and leaves nothing behind in the task."""
 
 import asyncio
-from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any
 
 import pytest
 
 from luxx.runs.engine.cancel import CancelSignal, RunCancelled
 
-
-def run(work: Coroutine[Any, Any, Any]) -> Any:
-    async def bounded() -> Any:
-        async with asyncio.timeout(20):
-            return await work
-
-    return asyncio.run(bounded())
+pytestmark = pytest.mark.async_timeout(20)
 
 
 async def forever() -> None:
@@ -29,157 +21,133 @@ async def run_pending_callbacks() -> None:
 
 
 @pytest.mark.parametrize("times", [1, 2, 5])
-def test_firing_ends_the_wait_in_progress_however_often_it_is_fired(times: int) -> None:
-    async def work() -> None:
-        signal = CancelSignal()
-        loop = asyncio.get_running_loop()
+async def test_firing_ends_the_wait_in_progress_however_often_it_is_fired(times: int) -> None:
+    signal = CancelSignal()
+    loop = asyncio.get_running_loop()
 
-        def fire() -> None:
-            for _ in range(times):
-                signal.fire()
+    def fire() -> None:
+        for _ in range(times):
+            signal.fire()
 
-        loop.call_soon(fire)
-        with pytest.raises(RunCancelled):
-            await signal.wait(forever())
-        await run_pending_callbacks()
-        task = asyncio.current_task()
-        assert task is not None
-        assert task.cancelling() == 0
-
-    run(work())
+    loop.call_soon(fire)
+    with pytest.raises(RunCancelled):
+        await signal.wait(forever())
+    await run_pending_callbacks()
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
 
 
-def test_a_fired_signal_refuses_the_next_wait_and_closes_what_it_was_given() -> None:
-    async def work() -> None:
-        signal = CancelSignal()
-        signal.fire()
-        signal.fire()
-        given = forever()
-        with pytest.raises(RunCancelled):
-            await signal.wait(given)
-        with pytest.raises(RuntimeError):
-            await given
-        await run_pending_callbacks()
-
-    run(work())
+async def test_a_fired_signal_refuses_the_next_wait_and_closes_what_it_was_given() -> None:
+    signal = CancelSignal()
+    signal.fire()
+    signal.fire()
+    given = forever()
+    with pytest.raises(RunCancelled):
+        await signal.wait(given)
+    with pytest.raises(RuntimeError):
+        await given
+    await run_pending_callbacks()
 
 
-def test_an_append_inside_a_wait_is_finished_before_the_wait_ends() -> None:
-    async def work() -> None:
-        signal = CancelSignal()
-        begun, may_end = asyncio.Event(), asyncio.Event()
-        done: list[str] = []
+async def test_an_append_inside_a_wait_is_finished_before_the_wait_ends() -> None:
+    signal = CancelSignal()
+    begun, may_end = asyncio.Event(), asyncio.Event()
+    done: list[str] = []
 
-        async def append() -> None:
-            begun.set()
-            await may_end.wait()
-            done.append("appended")
+    async def append() -> None:
+        begun.set()
+        await may_end.wait()
+        done.append("appended")
 
-        async def completion() -> None:
-            await signal.shield(append())
-            done.append("went on")
-            await forever()
+    async def completion() -> None:
+        await signal.shield(append())
+        done.append("went on")
+        await forever()
 
-        waiting = asyncio.create_task(signal.wait(completion()))
-        await begun.wait()
-        signal.fire()
-        await run_pending_callbacks()
-        assert not waiting.done()
-        may_end.set()
-        with pytest.raises(RunCancelled):
-            await waiting
-        assert done[0] == "appended"
-
-    run(work())
+    waiting = asyncio.create_task(signal.wait(completion()))
+    await begun.wait()
+    signal.fire()
+    await run_pending_callbacks()
+    assert not waiting.done()
+    may_end.set()
+    with pytest.raises(RunCancelled):
+        await waiting
+    assert done[0] == "appended"
 
 
-def test_a_signal_fired_during_an_append_that_ends_the_wait_does_not_strike_later() -> None:
+async def test_a_signal_fired_during_an_append_that_ends_the_wait_does_not_strike_later() -> None:
     """What comes after the wait is an append too: a stray cancellation would tear it."""
 
-    async def work() -> None:
-        signal = CancelSignal()
-        appended: list[int] = []
+    signal = CancelSignal()
+    appended: list[int] = []
 
-        async def append(number: int) -> int:
-            if number == 1:
-                signal.fire()
-            await asyncio.sleep(0)
-            appended.append(number)
-            return number
-
-        async def completion() -> int:
-            return await signal.shield(append(1))
-
-        with suppress(RunCancelled):
-            assert await signal.wait(completion()) == 1
-        await signal.shield(append(2))
-        await run_pending_callbacks()
-        assert appended == [1, 2]
-        with pytest.raises(RunCancelled):
-            await signal.wait(forever())
-
-    run(work())
-
-
-def test_an_append_outside_of_a_wait_is_not_touched() -> None:
-    async def work() -> None:
-        signal = CancelSignal()
-
-        async def append() -> str:
+    async def append(number: int) -> int:
+        if number == 1:
             signal.fire()
-            await run_pending_callbacks()
-            return "appended"
+        await asyncio.sleep(0)
+        appended.append(number)
+        return number
 
-        assert await signal.shield(append()) == "appended"
-        await run_pending_callbacks()
+    async def completion() -> int:
+        return await signal.shield(append(1))
 
-    run(work())
-
-
-def test_a_cancellation_that_is_not_the_signals_passes_as_it_is() -> None:
-    async def work() -> None:
-        signal = CancelSignal()
-        waiting = asyncio.create_task(signal.wait(forever()))
-        await run_pending_callbacks()
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-
-    run(work())
+    with suppress(RunCancelled):
+        assert await signal.wait(completion()) == 1
+    await signal.shield(append(2))
+    await run_pending_callbacks()
+    assert appended == [1, 2]
+    with pytest.raises(RunCancelled):
+        await signal.wait(forever())
 
 
-def test_a_wait_that_ends_by_itself_gives_its_result_or_its_error() -> None:
-    async def work() -> None:
-        signal = CancelSignal()
+async def test_an_append_outside_of_a_wait_is_not_touched() -> None:
+    signal = CancelSignal()
 
-        async def fails() -> None:
-            raise ValueError("as it is")
-
-        assert await signal.wait(asyncio.sleep(0, "result")) == "result"
-        with pytest.raises(ValueError, match="as it is"):
-            await signal.wait(fails())
+    async def append() -> str:
         signal.fire()
         await run_pending_callbacks()
+        return "appended"
 
-    run(work())
+    assert await signal.shield(append()) == "appended"
+    await run_pending_callbacks()
 
 
-def test_a_signal_fired_during_an_append_that_fails_does_not_strike_later() -> None:
-    async def work() -> None:
-        signal = CancelSignal()
+async def test_a_cancellation_that_is_not_the_signals_passes_as_it_is() -> None:
+    signal = CancelSignal()
+    waiting = asyncio.create_task(signal.wait(forever()))
+    await run_pending_callbacks()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
 
-        async def append() -> None:
-            signal.fire()
-            await asyncio.sleep(0)
 
-        async def completion() -> None:
-            await signal.shield(append())
-            raise ValueError("what the provider sent")
+async def test_a_wait_that_ends_by_itself_gives_its_result_or_its_error() -> None:
+    signal = CancelSignal()
 
-        with pytest.raises(RunCancelled):
-            await signal.wait(completion())
-        # Nothing is left that could tear what is written next.
+    async def fails() -> None:
+        raise ValueError("as it is")
+
+    assert await signal.wait(asyncio.sleep(0, "result")) == "result"
+    with pytest.raises(ValueError, match="as it is"):
+        await signal.wait(fails())
+    signal.fire()
+    await run_pending_callbacks()
+
+
+async def test_a_signal_fired_during_an_append_that_fails_does_not_strike_later() -> None:
+    signal = CancelSignal()
+
+    async def append() -> None:
+        signal.fire()
         await asyncio.sleep(0)
-        await run_pending_callbacks()
 
-    run(work())
+    async def completion() -> None:
+        await signal.shield(append())
+        raise ValueError("what the provider sent")
+
+    with pytest.raises(RunCancelled):
+        await signal.wait(completion())
+    # Nothing is left that could tear what is written next.
+    await asyncio.sleep(0)
+    await run_pending_callbacks()

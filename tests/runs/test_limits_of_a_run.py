@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from prepared import prepare
+from migrated_databases import prepare
 from sqlalchemy import func, select
 
 from luxx.app.container import Services
@@ -109,137 +109,119 @@ async def reserves(services: Services) -> int | None:
     return await services.store.read(lambda s: s.scalar(select(func.count()).select_from(ReserveRow)))
 
 
-def test_a_run_whose_time_is_up_closes_the_upstream_and_keeps_what_it_said(tmp_path: Path) -> None:
-    async def work() -> None:
-        limits = LimitsConfig(seconds_per_run=0.7)
-        async with (
-            ScriptedProvider(WAITS) as upstream,
-            opened(tmp_path, upstream, limits) as (services, caller),
-        ):
-            run = await ended(services, caller, (await begun(services, caller)).id)
-            assert (run.status, run.stop_reason) == ("completed", "time")
-            assert "0.7 seconds" in str(run.error)
-            await upstream.requests[0].wait_closed(5)
-            message = await message_of(services, run)
-            assert message.status == "partial"
-            assert "I am" in message.content
-            events, _ = await services.runs.events(caller, run.id, after=0, limit=100)
-            assert [event.type for event in events[-2:]] == ["error", "done"]
-            assert b'"code":"seconds_per_run"' in events[-2].data
-            assert b'"status":"stopped"' in events[-1].data
-            assert (await services.conversations.get(caller, run.subject_id)).run_id is None
-
-    asyncio.run(work())
+async def test_a_run_whose_time_is_up_closes_the_upstream_and_keeps_what_it_said(tmp_path: Path) -> None:
+    limits = LimitsConfig(seconds_per_run=0.7)
+    async with (
+        ScriptedProvider(WAITS) as upstream,
+        opened(tmp_path, upstream, limits) as (services, caller),
+    ):
+        run = await ended(services, caller, (await begun(services, caller)).id)
+        assert (run.status, run.stop_reason) == ("completed", "time")
+        assert "0.7 seconds" in str(run.error)
+        await upstream.requests[0].wait_closed(5)
+        message = await message_of(services, run)
+        assert message.status == "partial"
+        assert "I am" in message.content
+        events, _ = await services.runs.events(caller, run.id, after=0, limit=100)
+        assert [event.type for event in events[-2:]] == ["error", "done"]
+        assert b'"code":"seconds_per_run"' in events[-2].data
+        assert b'"status":"stopped"' in events[-1].data
+        assert (await services.conversations.get(caller, run.subject_id)).run_id is None
 
 
-def test_a_user_who_cancels_first_sees_a_cancelled_run(tmp_path: Path) -> None:
-    async def work() -> None:
-        limits = LimitsConfig(seconds_per_run=60)
-        async with (
-            ScriptedProvider(WAITS) as upstream,
-            opened(tmp_path, upstream, limits) as (services, caller),
-        ):
+async def test_a_user_who_cancels_first_sees_a_cancelled_run(tmp_path: Path) -> None:
+    limits = LimitsConfig(seconds_per_run=60)
+    async with (
+        ScriptedProvider(WAITS) as upstream,
+        opened(tmp_path, upstream, limits) as (services, caller),
+    ):
+        run = await begun(services, caller)
+        await upstream.reached("g")
+        assert (await services.runs.cancel(caller, run.id)).stop_reason == "cancelled"
+
+
+async def test_time_goes_on_from_where_an_earlier_drive_left_it(tmp_path: Path) -> None:
+    limits = LimitsConfig(seconds_per_run=100)
+    async with ScriptedProvider(WAITS) as upstream:
+        async with opened(tmp_path, upstream, limits) as (services, caller):
             run = await begun(services, caller)
             await upstream.reached("g")
-            assert (await services.runs.cancel(caller, run.id)).stop_reason == "cancelled"
-
-    asyncio.run(work())
-
-
-def test_time_goes_on_from_where_an_earlier_drive_left_it(tmp_path: Path) -> None:
-    async def work() -> None:
-        limits = LimitsConfig(seconds_per_run=100)
-        async with ScriptedProvider(WAITS) as upstream:
-            async with opened(tmp_path, upstream, limits) as (services, caller):
-                run = await begun(services, caller)
-                await upstream.reached("g")
-            database = sqlite3.connect(tmp_path / "data" / "luxx.db")
-            (kept,) = database.execute("SELECT driven_seconds FROM runs").fetchone()
-            assert PATIENCE_SECONDS <= kept < 60, "it was driven until its server's patience was over"
-            database.execute("UPDATE runs SET driven_seconds = 99.9")
-            database.commit()
-            database.close()
-            async with opened(tmp_path, upstream, limits) as (services, caller):
-                assert (await ended(services, caller, run.id)).stop_reason == "time"
-            upstream.release("g")
-
-    asyncio.run(work())
+        database = sqlite3.connect(tmp_path / "data" / "luxx.db")
+        (kept,) = database.execute("SELECT driven_seconds FROM runs").fetchone()
+        assert PATIENCE_SECONDS <= kept < 60, "it was driven until its server's patience was over"
+        database.execute("UPDATE runs SET driven_seconds = 99.9")
+        database.commit()
+        database.close()
+        async with opened(tmp_path, upstream, limits) as (services, caller):
+            assert (await ended(services, caller, run.id)).stop_reason == "time"
+        upstream.release("g")
 
 
-def test_what_was_set_aside_for_a_lost_call_is_spent(tmp_path: Path) -> None:
-    async def work() -> None:
-        limits = LimitsConfig(tokens_per_day=100_000, tokens_per_run=6_000)
-        async with ScriptedProvider(WAITS) as upstream:
-            async with opened(tmp_path, upstream, limits) as (services, caller):
-                run = await begun(services, caller)
-                await upstream.reached("g")
-                reservation = await one_row(services, ReserveRow)
-                assert (reservation.run_id, reservation.completion_tokens) == (run.id, UNKNOWN_ANSWER)
-            upstream.release("g")
-            async with opened(tmp_path, upstream, limits) as (services, caller):
-                seen = await ended(services, caller, run.id)
-                lost, *made = await services.store.read(
-                    lambda session: session.scalars(select(UsageRow).order_by(UsageRow.id)).all()
-                )
-                assert (lost.prompt_tokens, lost.completion_tokens) == (
-                    reservation.prompt_tokens,
-                    reservation.completion_tokens,
-                )
-                assert (lost.is_estimated, lost.kind, lost.subject_id) == (True, "chat", run.subject_id)
-                # The second call got what the run had left after the first, which nobody saw the end of.
-                assert seen.stop_reason == "finished"
-                rest = 6_000 - 2 * reservation.prompt_tokens - UNKNOWN_ANSWER
-                assert upstream.requests[1].json["max_tokens"] == rest
-                assert len(made) == 1
-                assert seen.usage.prompt_tokens == made[0].prompt_tokens
-                assert await reserves(services) == 0
-
-    asyncio.run(work())
-
-
-def test_a_server_without_limits_releases_what_one_with_limits_reserved(tmp_path: Path) -> None:
-    async def work() -> None:
-        limits = LimitsConfig(tokens_per_day=100_000)
-        async with ScriptedProvider(WAITS) as upstream:
-            async with opened(tmp_path, upstream, limits) as (services, caller):
-                run = await begun(services, caller)
-                await upstream.reached("g")
-            upstream.release("g")
-            async with opened(tmp_path, upstream, LimitsConfig()) as (services, caller):
-                await ended(services, caller, run.id)
-                lost, _made = await services.store.read(
-                    lambda session: session.scalars(select(UsageRow).order_by(UsageRow.id)).all()
-                )
-                assert lost.completion_tokens == UNKNOWN_ANSWER
-                assert await reserves(services) == 0
-
-    asyncio.run(work())
-
-
-def test_a_call_waits_for_what_another_run_holds(tmp_path: Path) -> None:
-    async def work() -> None:
-        limits = LimitsConfig(tokens_per_day=6_000)
-        script = Script(
-            rules=[
-                Rule(reply=[Text(text="One."), Gate(name="g"), Counts(prompt=9, completion=9)], times=1),
-                Rule(reply=[Text(text="Two."), Counts(prompt=9, completion=9)]),
-            ]
-        )
-        async with (
-            ScriptedProvider(script) as upstream,
-            opened(tmp_path, upstream, limits) as (services, caller),
-        ):
-            first = await begun(services, caller)
+async def test_what_was_set_aside_for_a_lost_call_is_spent(tmp_path: Path) -> None:
+    limits = LimitsConfig(tokens_per_day=100_000, tokens_per_run=6_000)
+    async with ScriptedProvider(WAITS) as upstream:
+        async with opened(tmp_path, upstream, limits) as (services, caller):
+            run = await begun(services, caller)
             await upstream.reached("g")
-            second = await begun(services, caller)
-            await services.run_driver.wait(second.id, 0.5)
-            assert (await services.runs.get(caller, second.id)).status == "running"
-            assert len(upstream.requests) == 1
-            upstream.release("g")
-            runs = [await ended(services, caller, run.id) for run in (first, second)]
-            assert [run.stop_reason for run in runs] == ["finished", "finished"]
+            reservation = await one_row(services, ReserveRow)
+            assert (reservation.run_id, reservation.completion_tokens) == (run.id, UNKNOWN_ANSWER)
+        upstream.release("g")
+        async with opened(tmp_path, upstream, limits) as (services, caller):
+            seen = await ended(services, caller, run.id)
+            lost, *made = await services.store.read(
+                lambda session: session.scalars(select(UsageRow).order_by(UsageRow.id)).all()
+            )
+            assert (lost.prompt_tokens, lost.completion_tokens) == (
+                reservation.prompt_tokens,
+                reservation.completion_tokens,
+            )
+            assert (lost.is_estimated, lost.kind, lost.subject_id) == (True, "chat", run.subject_id)
+            # The second call got what the run had left after the first, which nobody saw the end of.
+            assert seen.stop_reason == "finished"
+            rest = 6_000 - 2 * reservation.prompt_tokens - UNKNOWN_ANSWER
+            assert upstream.requests[1].json["max_tokens"] == rest
+            assert len(made) == 1
+            assert seen.usage.prompt_tokens == made[0].prompt_tokens
+            assert await reserves(services) == 0
 
-    asyncio.run(work())
+
+async def test_a_server_without_limits_releases_what_one_with_limits_reserved(tmp_path: Path) -> None:
+    limits = LimitsConfig(tokens_per_day=100_000)
+    async with ScriptedProvider(WAITS) as upstream:
+        async with opened(tmp_path, upstream, limits) as (services, caller):
+            run = await begun(services, caller)
+            await upstream.reached("g")
+        upstream.release("g")
+        async with opened(tmp_path, upstream, LimitsConfig()) as (services, caller):
+            await ended(services, caller, run.id)
+            lost, _made = await services.store.read(
+                lambda session: session.scalars(select(UsageRow).order_by(UsageRow.id)).all()
+            )
+            assert lost.completion_tokens == UNKNOWN_ANSWER
+            assert await reserves(services) == 0
+
+
+async def test_a_call_waits_for_what_another_run_holds(tmp_path: Path) -> None:
+    limits = LimitsConfig(tokens_per_day=6_000)
+    script = Script(
+        rules=[
+            Rule(reply=[Text(text="One."), Gate(name="g"), Counts(prompt=9, completion=9)], times=1),
+            Rule(reply=[Text(text="Two."), Counts(prompt=9, completion=9)]),
+        ]
+    )
+    async with (
+        ScriptedProvider(script) as upstream,
+        opened(tmp_path, upstream, limits) as (services, caller),
+    ):
+        first = await begun(services, caller)
+        await upstream.reached("g")
+        second = await begun(services, caller)
+        await services.run_driver.wait(second.id, 0.5)
+        assert (await services.runs.get(caller, second.id)).status == "running"
+        assert len(upstream.requests) == 1
+        upstream.release("g")
+        runs = [await ended(services, caller, run.id) for run in (first, second)]
+        assert [run.stop_reason for run in runs] == ["finished", "finished"]
 
 
 BREAKS_ONCE = Script(
@@ -258,69 +240,59 @@ async def lines_of(services: Services) -> list[UsageRow]:
     )
 
 
-def test_a_try_that_broke_after_it_was_sent_counts_where_tokens_are_limited(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with (
-            ScriptedProvider(BREAKS_ONCE) as upstream,
-            opened(tmp_path, upstream, LimitsConfig(tokens_per_day=100_000)) as (services, caller),
-        ):
-            seen = await ended(services, caller, (await begun(services, caller)).id)
-            assert seen.stop_reason == "finished"
-            lost, made = await lines_of(services)
-            assert lost.is_estimated
-            assert lost.prompt_tokens > 0
-            assert 0 < lost.completion_tokens < UNKNOWN_ANSWER
-            assert (made.prompt_tokens, made.completion_tokens) == (9, 3)
-            # The run's own sums are those of the calls it shows.
-            assert seen.usage.prompt_tokens == 9
-            assert await reserves(services) == 0
-
-    asyncio.run(work())
+async def test_a_try_that_broke_after_it_was_sent_counts_where_tokens_are_limited(tmp_path: Path) -> None:
+    async with (
+        ScriptedProvider(BREAKS_ONCE) as upstream,
+        opened(tmp_path, upstream, LimitsConfig(tokens_per_day=100_000)) as (services, caller),
+    ):
+        seen = await ended(services, caller, (await begun(services, caller)).id)
+        assert seen.stop_reason == "finished"
+        lost, made = await lines_of(services)
+        assert lost.is_estimated
+        assert lost.prompt_tokens > 0
+        assert 0 < lost.completion_tokens < UNKNOWN_ANSWER
+        assert (made.prompt_tokens, made.completion_tokens) == (9, 3)
+        # The run's own sums are those of the calls it shows.
+        assert seen.usage.prompt_tokens == 9
+        assert await reserves(services) == 0
 
 
-def test_a_try_that_broke_is_not_made_again_where_what_it_took_is_not_left(tmp_path: Path) -> None:
-    async def work() -> None:
-        rules = [BREAKS_ONCE.rules[0]]
-        async with (
-            ScriptedProvider(Script(rules=rules)) as upstream,
-            opened(tmp_path, upstream, LimitsConfig(tokens_per_run=2_000)) as (services, caller),
-        ):
-            seen = await ended(services, caller, (await begun(services, caller)).id)
-            assert seen.stop_reason == "tokens"
-            assert len(upstream.requests) == 1
-            assert len(await lines_of(services)) == 1
-            assert await reserves(services) == 0
-
-    asyncio.run(work())
+async def test_a_try_that_broke_is_not_made_again_where_what_it_took_is_not_left(tmp_path: Path) -> None:
+    rules = [BREAKS_ONCE.rules[0]]
+    async with (
+        ScriptedProvider(Script(rules=rules)) as upstream,
+        opened(tmp_path, upstream, LimitsConfig(tokens_per_run=2_000)) as (services, caller),
+    ):
+        seen = await ended(services, caller, (await begun(services, caller)).id)
+        assert seen.stop_reason == "tokens"
+        assert len(upstream.requests) == 1
+        assert len(await lines_of(services)) == 1
+        assert await reserves(services) == 0
 
 
-def test_without_limits_a_try_that_broke_before_it_said_anything_is_not_written_down(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with (
-            ScriptedProvider(BREAKS_ONCE) as upstream,
-            opened(tmp_path, upstream, LimitsConfig()) as (services, caller),
-        ):
-            await ended(services, caller, (await begun(services, caller)).id)
-            assert [line.completion_tokens for line in await lines_of(services)] == [3]
-
-    asyncio.run(work())
-
-
-def test_what_a_cut_call_may_have_thought_unseen_counts_by_its_time_where_tokens_are_limited(
+async def test_without_limits_a_try_that_broke_before_it_said_anything_is_not_written_down(
     tmp_path: Path,
 ) -> None:
-    async def work() -> None:
-        script = Script(rules=[Rule(reply=[Gate(name="g"), Text(text="late"), Finish()])])
-        async with (
-            ScriptedProvider(script) as upstream,
-            opened(tmp_path, upstream, LimitsConfig(tokens_per_day=100_000)) as (services, caller),
-        ):
-            begin = time.monotonic()
-            run = await begun(services, caller)
-            await upstream.reached("g")
-            await services.runs.cancel(caller, run.id)
-            most = HIDDEN_PER_SECOND * (time.monotonic() - begin)
-            (line,) = await lines_of(services)
-            assert 0 < line.completion_tokens <= most
+    async with (
+        ScriptedProvider(BREAKS_ONCE) as upstream,
+        opened(tmp_path, upstream, LimitsConfig()) as (services, caller),
+    ):
+        await ended(services, caller, (await begun(services, caller)).id)
+        assert [line.completion_tokens for line in await lines_of(services)] == [3]
 
-    asyncio.run(work())
+
+async def test_what_a_cut_call_may_have_thought_unseen_counts_by_its_time_where_tokens_are_limited(
+    tmp_path: Path,
+) -> None:
+    script = Script(rules=[Rule(reply=[Gate(name="g"), Text(text="late"), Finish()])])
+    async with (
+        ScriptedProvider(script) as upstream,
+        opened(tmp_path, upstream, LimitsConfig(tokens_per_day=100_000)) as (services, caller),
+    ):
+        begin = time.monotonic()
+        run = await begun(services, caller)
+        await upstream.reached("g")
+        await services.runs.cancel(caller, run.id)
+        most = HIDDEN_PER_SECOND * (time.monotonic() - begin)
+        (line,) = await lines_of(services)
+        assert 0 < line.completion_tokens <= most

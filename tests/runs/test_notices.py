@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bus.joined import InMemoryBus, InMemoryNetwork
-from rows import add_user
+from bus.in_memory_bus import InMemoryBus, InMemoryNetwork
+from sample_user import add_user
 from sqlalchemy import insert, update
 
 from luxx.app.container import Services
@@ -131,199 +131,175 @@ def network(count: int = 2, **more: Any) -> tuple[InMemoryNetwork, list[InMemory
     return them, [them.bus(f"process {number}") for number in range(count)]
 
 
-def test_a_change_in_one_process_is_notified_in_another_at_once(
+async def test_a_change_in_one_process_is_notified_in_another_at_once(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SWEEP_SECONDS", 3600.0)
 
-    async def run() -> None:
-        _, (one, two) = network()
-        async with process(store, one) as here, process(store, two) as there:
-            watching, elsewhere = Listener(NEW_CONVERSATION), Listener()
-            there.listen(1, watching)
-            there.listen(1, elsewhere)
-            run_id = await put_run(store, NEW_CONVERSATION, "running")
-            here.notify(run_id, 1)
-            await watching.until(lambda listener: listener.changes == [NEW_CONVERSATION])
+    _, (one, two) = network()
+    async with process(store, one) as here, process(store, two) as there:
+        watching, elsewhere = Listener(NEW_CONVERSATION), Listener()
+        there.listen(1, watching)
+        there.listen(1, elsewhere)
+        run_id = await put_run(store, NEW_CONVERSATION, "running")
+        here.notify(run_id, 1)
+        await watching.until(lambda listener: listener.changes == [NEW_CONVERSATION])
+        await put_run(store, NEW_CONVERSATION, "completed", run_id)
+        here.notify(run_id, None)
+        await elsewhere.until(lambda listener: [note.run_id for note in listener.notes] == [run_id])
+        # A sweep may say the same once more: that something is to be looked at.
+        assert set(watching.changes) == {NEW_CONVERSATION}
+        assert watching.notes == []
+
+
+async def test_a_run_that_is_followed_in_the_other_process_is_not_noted(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SWEEP_SECONDS", 3600.0)
+
+    _, (one, two) = network()
+    followed, free = new_id(), new_id()
+    async with process(store, one, watched=followed) as here, process(store, two) as there:
+        listener = Listener()
+        there.listen(1, listener)
+        await met(store, there)
+        for run_id in (followed, free):
             await put_run(store, NEW_CONVERSATION, "completed", run_id)
-            here.notify(run_id, None)
-            await elsewhere.until(lambda listener: [note.run_id for note in listener.notes] == [run_id])
-            # A sweep may say the same once more: that something is to be looked at.
-            assert set(watching.changes) == {NEW_CONVERSATION}
-            assert watching.notes == []
-
-    asyncio.run(run())
-
-
-def test_a_run_that_is_followed_in_the_other_process_is_not_noted(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "SWEEP_SECONDS", 3600.0)
-
-    async def run() -> None:
-        _, (one, two) = network()
-        followed, free = new_id(), new_id()
-        async with process(store, one, watched=followed) as here, process(store, two) as there:
-            listener = Listener()
-            there.listen(1, listener)
-            await met(store, there)
-            for run_id in (followed, free):
-                await put_run(store, NEW_CONVERSATION, "completed", run_id)
-                here.notify(run_id, 1)
-            await listener.until(lambda listener: bool(listener.notes))
-            assert [note.run_id for note in listener.notes] == [free]
-
-    asyncio.run(run())
+            here.notify(run_id, 1)
+        await listener.until(lambda listener: bool(listener.notes))
+        assert [note.run_id for note in listener.notes] == [free]
 
 
 @pytest.mark.parametrize("is_new", [True, False], ids=["a new run", "a run from yesterday"])
-def test_the_sweep_finds_once_what_no_hint_announced(
+async def test_the_sweep_finds_once_what_no_hint_announced(
     store: Store, monkeypatch: pytest.MonkeyPatch, is_new: bool
 ) -> None:
     monkeypatch.setattr(module, "SWEEP_SECONDS", 0.05)
 
-    async def run() -> None:
-        _, (one, two) = network(loses=lambda topic, payload: True)
-        async with process(store, one) as here, process(store, two) as there:
-            watching, elsewhere = Listener(NEW_CONVERSATION), Listener()
-            yesterday = id_at(int((utc_now() - timedelta(days=1)).timestamp() * 1000), 1)
-            run_id = await put_run(store, NEW_CONVERSATION, "running", "" if is_new else yesterday)
-            there.listen(1, watching)
-            there.listen(1, elsewhere)
-            await met(store, there)
-            marker = await put_run(store, OTHER, "running")
-            await put_run(store, NEW_CONVERSATION, "waiting", run_id)
-            here.notify(run_id, 1)
-            await watching.until(lambda listener: listener.changes == [NEW_CONVERSATION])
-            await elsewhere.until(lambda listener: len(listener.notes) == 1)
-            await put_run(store, NEW_CONVERSATION, "completed", run_id)
-            await elsewhere.until(lambda listener: len(listener.notes) == 2)
-            await put_run(store, OTHER, "failed", marker)
-            await elsewhere.until(lambda listener: len(listener.notes) == 3)
-            told = [(note.title, note.message) for note in elsewhere.notes]
-            assert told == [
-                ("a talk", "A question waits for you."),
-                ("a talk", "The answer is ready."),
-                ("another", "The answer failed: the reason is not known"),
-            ]
-            assert watching.changes == [NEW_CONVERSATION, NEW_CONVERSATION]
-
-    asyncio.run(run())
+    _, (one, two) = network(loses=lambda topic, payload: True)
+    async with process(store, one) as here, process(store, two) as there:
+        watching, elsewhere = Listener(NEW_CONVERSATION), Listener()
+        yesterday = id_at(int((utc_now() - timedelta(days=1)).timestamp() * 1000), 1)
+        run_id = await put_run(store, NEW_CONVERSATION, "running", "" if is_new else yesterday)
+        there.listen(1, watching)
+        there.listen(1, elsewhere)
+        await met(store, there)
+        marker = await put_run(store, OTHER, "running")
+        await put_run(store, NEW_CONVERSATION, "waiting", run_id)
+        here.notify(run_id, 1)
+        await watching.until(lambda listener: listener.changes == [NEW_CONVERSATION])
+        await elsewhere.until(lambda listener: len(listener.notes) == 1)
+        await put_run(store, NEW_CONVERSATION, "completed", run_id)
+        await elsewhere.until(lambda listener: len(listener.notes) == 2)
+        await put_run(store, OTHER, "failed", marker)
+        await elsewhere.until(lambda listener: len(listener.notes) == 3)
+        told = [(note.title, note.message) for note in elsewhere.notes]
+        assert told == [
+            ("a talk", "A question waits for you."),
+            ("a talk", "The answer is ready."),
+            ("another", "The answer failed: the reason is not known"),
+        ]
+        assert watching.changes == [NEW_CONVERSATION, NEW_CONVERSATION]
 
 
-def test_what_happened_before_somebody_listens_is_no_news(
+async def test_what_happened_before_somebody_listens_is_no_news(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SWEEP_SECONDS", 0.05)
 
-    async def run() -> None:
-        await put_run(store, NEW_CONVERSATION, "completed")
-        async with process(store, LocalBus("here")) as here:
-            listener = Listener()
-            here.listen(1, listener)
-            await met(store, here)
-            marker = await put_run(store, OTHER, "running")
-            here.notify(marker, 1)
-            await put_run(store, OTHER, "completed", marker)
-            await listener.until(lambda listener: bool(listener.notes))
-            assert [note.session_id for note in listener.notes] == [OTHER]
-
-    asyncio.run(run())
+    await put_run(store, NEW_CONVERSATION, "completed")
+    async with process(store, LocalBus("here")) as here:
+        listener = Listener()
+        here.listen(1, listener)
+        await met(store, here)
+        marker = await put_run(store, OTHER, "running")
+        here.notify(marker, 1)
+        await put_run(store, OTHER, "completed", marker)
+        await listener.until(lambda listener: bool(listener.notes))
+        assert [note.session_id for note in listener.notes] == [OTHER]
 
 
-def test_after_the_bus_was_away_everything_is_looked_at_again(
+async def test_after_the_bus_was_away_everything_is_looked_at_again(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SWEEP_SECONDS", 3600.0)
 
-    async def run() -> None:
-        _, (one, two) = network()
-        async with process(store, one) as here, process(store, two) as there:
-            listener = Listener()
-            there.listen(1, listener)
-            await met(store, there)
-            first = await put_run(store, NEW_CONVERSATION, "running")
-            here.notify(first, 1)
-            two.cut()
-            await put_run(store, NEW_CONVERSATION, "completed", first)
-            here.notify(first, 1)
-            two.reconnect()
-            assert listener.restated == 1
-            await listener.until(lambda listener: [note.run_id for note in listener.notes] == [first])
-
-    asyncio.run(run())
+    _, (one, two) = network()
+    async with process(store, one) as here, process(store, two) as there:
+        listener = Listener()
+        there.listen(1, listener)
+        await met(store, there)
+        first = await put_run(store, NEW_CONVERSATION, "running")
+        here.notify(first, 1)
+        two.cut()
+        await put_run(store, NEW_CONVERSATION, "completed", first)
+        here.notify(first, 1)
+        two.reconnect()
+        assert listener.restated == 1
+        await listener.until(lambda listener: [note.run_id for note in listener.notes] == [first])
 
 
-def test_a_process_where_nobody_listens_reads_nothing(store: Store) -> None:
-    async def run() -> None:
-        _, (one, two) = network()
-        reads = 0
+async def test_a_process_where_nobody_listens_reads_nothing(store: Store) -> None:
+    _, (one, two) = network()
+    reads = 0
 
-        class Counting(Store):
-            async def read(self, work: Any) -> Any:
-                nonlocal reads
-                reads += 1
-                return await super().read(work)
+    class Counting(Store):
+        async def read(self, work: Any) -> Any:
+            nonlocal reads
+            reads += 1
+            return await super().read(work)
 
-        counting = Counting(store.engine)
-        async with process(counting, one) as here, process(counting, two) as there:
-            unsubscribe = there.listen(2, Listener())
-            for _ in range(3):
-                await asyncio.sleep(0)
-            unsubscribe()
-            before = -1
-            while before != reads:  # What it had begun to read for the listener.
-                before = reads
-                await asyncio.sleep(0.2)
-            here.notify(await put_run(store, NEW_CONVERSATION, "completed"), 1)
-            for _ in range(20):
-                await asyncio.sleep(0)
-            assert reads == before
-        counting._threads.shutdown()
-
-    asyncio.run(run())
+    counting = Counting(store.engine)
+    async with process(counting, one) as here, process(counting, two) as there:
+        unsubscribe = there.listen(2, Listener())
+        for _ in range(3):
+            await asyncio.sleep(0)
+        unsubscribe()
+        before = -1
+        while before != reads:  # What it had begun to read for the listener.
+            before = reads
+            await asyncio.sleep(0.2)
+        here.notify(await put_run(store, NEW_CONVERSATION, "completed"), 1)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert reads == before
+    counting._threads.shutdown()
 
 
-def test_what_another_version_says_is_passed_over(store: Store) -> None:
-    async def run() -> None:
-        _, (one, two) = network()
-        async with process(store, two) as there:
-            listener = Listener()
-            there.listen(1, listener)
-            for payload in (b"", b"\xff", b"{}", b'{"run_id": 5}'):
-                one.publish("notice", payload)
-                one.publish("account", payload)
-            AccountChanges(two)
-            one.publish("account", b"{}")
-            run_id = await put_run(store, NEW_CONVERSATION, "completed")
-            there.notify(run_id, 1)
-            await listener.until(lambda listener: [note.run_id for note in listener.notes] == [run_id])
-
-    asyncio.run(run())
+async def test_what_another_version_says_is_passed_over(store: Store) -> None:
+    _, (one, two) = network()
+    async with process(store, two) as there:
+        listener = Listener()
+        there.listen(1, listener)
+        for payload in (b"", b"\xff", b"{}", b'{"run_id": 5}'):
+            one.publish("notice", payload)
+            one.publish("account", payload)
+        AccountChanges(two)
+        one.publish("account", b"{}")
+        run_id = await put_run(store, NEW_CONVERSATION, "completed")
+        there.notify(run_id, 1)
+        await listener.until(lambda listener: [note.run_id for note in listener.notes] == [run_id])
 
 
-def test_a_change_of_rights_reaches_every_process(store: Store) -> None:
-    async def run() -> None:
-        _, buses = network(3)
-        all_received = asyncio.Event()
-        changes = [AccountChanges(bus) for bus in buses]
-        account_changes: list[tuple[int, AccountChange]] = []
+async def test_a_change_of_rights_reaches_every_process(store: Store) -> None:
+    _, buses = network(3)
+    all_received = asyncio.Event()
+    changes = [AccountChanges(bus) for bus in buses]
+    account_changes: list[tuple[int, AccountChange]] = []
 
-        def on_account_change(number: int, change: AccountChange) -> None:
-            account_changes.append((number, change))
-            if len(account_changes) == len(buses):
-                all_received.set()
+    def on_account_change(number: int, change: AccountChange) -> None:
+        account_changes.append((number, change))
+        if len(account_changes) == len(buses):
+            all_received.set()
 
-        for number, each in enumerate(changes):
-            each.subscribe(partial(on_account_change, number))
-        change = AccountChange(user_id=1, because=RevocationReason.SIGNED_OUT, only="a sign-in")
-        changes[1].publish(change)
-        assert account_changes == [(1, change)]
-        await asyncio.wait_for(all_received.wait(), SECONDS)
-        assert sorted(number for number, _ in account_changes) == [0, 1, 2]
-        assert {told for _, told in account_changes} == {change}
-
-    asyncio.run(run())
+    for number, each in enumerate(changes):
+        each.subscribe(partial(on_account_change, number))
+    change = AccountChange(user_id=1, because=RevocationReason.SIGNED_OUT, only="a sign-in")
+    changes[1].publish(change)
+    assert account_changes == [(1, change)]
+    await asyncio.wait_for(all_received.wait(), SECONDS)
+    assert sorted(number for number, _ in account_changes) == [0, 1, 2]
+    assert {told for _, told in account_changes} == {change}
 
 
 def test_every_status_worth_a_note_has_its_sentence() -> None:
@@ -331,23 +307,20 @@ def test_every_status_worth_a_note_has_its_sentence() -> None:
     assert silent == {RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.CANCELLED}
 
 
-def test_each_question_of_a_subagent_is_noted_and_its_end_is_not(
+async def test_each_question_of_a_subagent_is_noted_and_its_end_is_not(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SWEEP_SECONDS", 60.0)
 
-    async def run() -> None:
-        async with process(store, LocalBus("p")) as here:
-            listener = Listener()
-            here.listen(1, listener)
+    async with process(store, LocalBus("p")) as here:
+        listener = Listener()
+        here.listen(1, listener)
+        await met(store, here)
+        run_id = await put_run(store, NEW_CONVERSATION, "running")
+        parent = update(RunRow).where(RunRow.id == run_id).values(parent_run_id=new_id())
+        await store.write(lambda session: session.execute(parent))
+        for status in ("waiting", "queued", "waiting", "completed"):
+            await put_run(store, NEW_CONVERSATION, status, run_id)
+            here.notify(run_id, 1)
             await met(store, here)
-            run_id = await put_run(store, NEW_CONVERSATION, "running")
-            parent = update(RunRow).where(RunRow.id == run_id).values(parent_run_id=new_id())
-            await store.write(lambda session: session.execute(parent))
-            for status in ("waiting", "queued", "waiting", "completed"):
-                await put_run(store, NEW_CONVERSATION, status, run_id)
-                here.notify(run_id, 1)
-                await met(store, here)
-            assert [note.run_id for note in listener.notes] == [run_id, run_id]
-
-    asyncio.run(run())
+        assert [note.run_id for note in listener.notes] == [run_id, run_id]

@@ -15,7 +15,7 @@ from luxx.wire.message import (
     UserPrompt,
 )
 from luxx.wire.step import Step, StepStatus, StepType
-from runs.a_log import Log, logs
+from runs.random_logs import Log, logs
 
 
 def prompt_of(log: Log) -> list[PromptMessage]:

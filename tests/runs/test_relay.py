@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from bus.joined import InMemoryNetwork
+from bus.in_memory_bus import InMemoryNetwork
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rows import add_user
+from sample_user import add_user
 from sqlalchemy import delete, insert, update
 
 from luxx.infra.bus.core import LocalBus
@@ -258,148 +258,129 @@ async def read_to_the_end(store: Store, run: Run, *clients: Client) -> None:
         assert all(text == "" for text in client.shown.values())
 
 
-def test_a_client_elsewhere_sees_every_delta_and_every_event(store: Store) -> None:
-    async def work() -> None:
-        run = new_run(store)
-        async with processes(store, InMemoryNetwork()) as (a, b):
-            drive = await a.drive(run, 1)
-            client = b.watch(run)
-            old = b.watch(run, accumulated=True)
-            drive.say("0")
-            for one in (client, old):
-                await one.until(lambda one=one: one.shown == {0: "0"})
-            for number in range(1, 20):
-                drive.say(str(number % 10))
-                await client.until(lambda number=number: len(client.shown[0]) == number + 1)
-            await drive.note()
-            drive.say("more")
-            await client.until(lambda: client.shown == {2: "more"})
-            await drive.end()
-            await read_to_the_end(store, run, client, old)
-            assert client.ids == [1, 2, 3, 4]
-            assert client.deltas >= 20
-            assert client.snapshots <= 1
-
-    asyncio.run(work())
+async def test_a_client_elsewhere_sees_every_delta_and_every_event(store: Store) -> None:
+    run = new_run(store)
+    async with processes(store, InMemoryNetwork()) as (a, b):
+        drive = await a.drive(run, 1)
+        client = b.watch(run)
+        old = b.watch(run, accumulated=True)
+        drive.say("0")
+        for one in (client, old):
+            await one.until(lambda one=one: one.shown == {0: "0"})
+        for number in range(1, 20):
+            drive.say(str(number % 10))
+            await client.until(lambda number=number: len(client.shown[0]) == number + 1)
+        await drive.note()
+        drive.say("more")
+        await client.until(lambda: client.shown == {2: "more"})
+        await drive.end()
+        await read_to_the_end(store, run, client, old)
+        assert client.ids == [1, 2, 3, 4]
+        assert client.deltas >= 20
+        assert client.snapshots <= 1
 
 
-def test_a_run_without_remote_subscribers_publishes_nothing_on_the_bus(store: Store) -> None:
-    async def work() -> None:
-        run, network = new_run(store), InMemoryNetwork()
-        async with processes(store, network) as (a, _):
-            drive = await a.drive(run, 1)
-            here = a.watch(run)
-            for _ in range(100):
-                drive.say("x")
-                await asyncio.sleep(0)
-            await drive.end()
-            await read_to_the_end(store, run, here)
-        assert network.said == []
-
-    asyncio.run(work())
-
-
-def test_after_the_last_unsubscribe_nothing_is_published(store: Store) -> None:
-    async def work() -> None:
-        run, network = new_run(store), InMemoryNetwork()
-        async with processes(store, network) as (a, b):
-            drive = await a.drive(run, 1)
-            client = b.watch(run)
+async def test_a_run_without_remote_subscribers_publishes_nothing_on_the_bus(store: Store) -> None:
+    run, network = new_run(store), InMemoryNetwork()
+    async with processes(store, network) as (a, _):
+        drive = await a.drive(run, 1)
+        here = a.watch(run)
+        for _ in range(100):
             drive.say("x")
-            await client.until(lambda: client.shown == {0: "x"})
-            client.reading.cancel()
-            await asyncio.gather(client.reading, return_exceptions=True)
-            for _ in range(100):
-                await asyncio.sleep(0)
-            assert network.said[-1][1] == "unwatch"
-            before = len(network.said)
-            for _ in range(50):
-                drive.say("x")
-                await asyncio.sleep(0)
-            assert len(network.said) == before
-            await drive.end()
-
-    asyncio.run(work())
+            await asyncio.sleep(0)
+        await drive.end()
+        await read_to_the_end(store, run, here)
+    assert network.said == []
 
 
-def test_one_who_comes_in_the_middle_of_a_step_gets_it_whole(store: Store) -> None:
-    async def work() -> None:
-        run = new_run(store)
-        async with processes(store, InMemoryNetwork(), "abc") as (a, b, c):
-            drive = await a.drive(run, 1)
-            await drive.note()
-            drive.say("begun ")
-            first = b.watch(run)
-            await first.until(lambda: first.shown == {1: "begun "})
-            drive.say("and ")
-            second, third = b.watch(run, after=1), c.watch(run)
-            await second.until(lambda: second.shown == {1: "begun and "})
-            await third.until(lambda: third.shown == {1: "begun and "})
-            drive.say("ended")
-            await drive.end()
-            await read_to_the_end(store, run, first, second, third)
-            assert (first.ids, second.ids, third.ids) == ([1, 2, 3], [2, 3], [1, 2, 3])
+async def test_after_the_last_unsubscribe_nothing_is_published(store: Store) -> None:
+    run, network = new_run(store), InMemoryNetwork()
+    async with processes(store, network) as (a, b):
+        drive = await a.drive(run, 1)
+        client = b.watch(run)
+        drive.say("x")
+        await client.until(lambda: client.shown == {0: "x"})
+        client.reading.cancel()
+        await asyncio.gather(client.reading, return_exceptions=True)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert network.said[-1][1] == "unwatch"
+        before = len(network.said)
+        for _ in range(50):
+            drive.say("x")
+            await asyncio.sleep(0)
+        assert len(network.said) == before
+        await drive.end()
 
-    asyncio.run(work())
+
+async def test_one_who_comes_in_the_middle_of_a_step_gets_it_whole(store: Store) -> None:
+    run = new_run(store)
+    async with processes(store, InMemoryNetwork(), "abc") as (a, b, c):
+        drive = await a.drive(run, 1)
+        await drive.note()
+        drive.say("begun ")
+        first = b.watch(run)
+        await first.until(lambda: first.shown == {1: "begun "})
+        drive.say("and ")
+        second, third = b.watch(run, after=1), c.watch(run)
+        await second.until(lambda: second.shown == {1: "begun and "})
+        await third.until(lambda: third.shown == {1: "begun and "})
+        drive.say("ended")
+        await drive.end()
+        await read_to_the_end(store, run, first, second, third)
+        assert (first.ids, second.ids, third.ids) == ([1, 2, 3], [2, 3], [1, 2, 3])
 
 
 @pytest.mark.parametrize("is_told", [True, False])
-def test_a_process_that_takes_the_run_over_publishes_the_open_step_again(store: Store, is_told: bool) -> None:
+async def test_a_process_that_takes_the_run_over_publishes_the_open_step_again(
+    store: Store, is_told: bool
+) -> None:
     """The first driver dies in the middle of a step; clients elsewhere, and at the new driver itself."""
 
-    async def work() -> None:
-        run = new_run(store)
-        network = InMemoryNetwork(loses=lambda topic, _: not is_told and topic == "driven")
-        async with processes(store, network, "abc") as (a, b, c):
-            drive = await a.drive(run, 1)
-            await drive.note()
-            at_b, at_c = b.watch(run), c.watch(run, accumulated=True)
-            drive.say("never stored")
-            for client in (at_b, at_c):
-                await client.until(lambda client=client: client.shown == {1: "never stored"})
-            await a.die()
-            again = await b.drive(run, 2)
-            again.say("stored", StepType.THINKING)
-            for client in (at_b, at_c):
-                await client.until(lambda client=client: client.shown == {1: "stored"})
-            await again.end()
-            await read_to_the_end(store, run, at_b, at_c)
-
-    asyncio.run(work())
+    run = new_run(store)
+    network = InMemoryNetwork(loses=lambda topic, _: not is_told and topic == "driven")
+    async with processes(store, network, "abc") as (a, b, c):
+        drive = await a.drive(run, 1)
+        await drive.note()
+        at_b, at_c = b.watch(run), c.watch(run, accumulated=True)
+        drive.say("never stored")
+        for client in (at_b, at_c):
+            await client.until(lambda client=client: client.shown == {1: "never stored"})
+        await a.die()
+        again = await b.drive(run, 2)
+        again.say("stored", StepType.THINKING)
+        for client in (at_b, at_c):
+            await client.until(lambda client=client: client.shown == {1: "stored"})
+        await again.end()
+        await read_to_the_end(store, run, at_b, at_c)
 
 
-def test_a_run_is_followed_before_anybody_drives_it(store: Store) -> None:
-    async def work() -> None:
-        run = new_run(store)
-        async with processes(store, InMemoryNetwork()) as (a, b):
-            client = b.watch(run)
-            await client.until(lambda: client.types == ["run"])
-            drive = await a.drive(run, 1)
-            drive.say("now")
-            await client.until(lambda: client.shown == {0: "now"})
-            assert b.relay.followed_runs == 1
-            await drive.end()
-            await read_to_the_end(store, run, client)
-
-    asyncio.run(work())
+async def test_a_run_is_followed_before_anybody_drives_it(store: Store) -> None:
+    run = new_run(store)
+    async with processes(store, InMemoryNetwork()) as (a, b):
+        client = b.watch(run)
+        await client.until(lambda: client.types == ["run"])
+        drive = await a.drive(run, 1)
+        drive.say("now")
+        await client.until(lambda: client.shown == {0: "now"})
+        assert b.relay.followed_runs == 1
+        await drive.end()
+        await read_to_the_end(store, run, client)
 
 
-def test_a_run_that_was_queued_here_is_seen_at_once_when_another_takes_it(store: Store) -> None:
-    async def work() -> None:
-        run = msgspec.structs.replace(new_run(store), status=RunStatus.QUEUED)
-        async with processes(store, InMemoryNetwork(), poll_seconds=2 * SECONDS) as (a, b):
-            watch = RunWatch(b.hub, store, run)
-            watch.attach_before_start()
-            client = Client(watch)
-            b.clients.append(client)
-            await client.until(lambda: client.types == ["run"])
-            drive = await a.drive(run, 1)
-            drive.say("now")
-            await client.until(lambda: client.shown == {0: "now"})
-            await drive.end()
-            await read_to_the_end(store, run, client)
-
-    asyncio.run(work())
+async def test_a_run_that_was_queued_here_is_seen_at_once_when_another_takes_it(store: Store) -> None:
+    run = msgspec.structs.replace(new_run(store), status=RunStatus.QUEUED)
+    async with processes(store, InMemoryNetwork(), poll_seconds=2 * SECONDS) as (a, b):
+        watch = RunWatch(b.hub, store, run)
+        watch.attach_before_start()
+        client = Client(watch)
+        b.clients.append(client)
+        await client.until(lambda: client.types == ["run"])
+        drive = await a.drive(run, 1)
+        drive.say("now")
+        await client.until(lambda: client.shown == {0: "now"})
+        await drive.end()
+        await read_to_the_end(store, run, client)
 
 
 class Breaking:
@@ -416,104 +397,89 @@ class Breaking:
         return await self._store.read(work)
 
 
-def test_a_client_goes_on_after_the_log_could_not_be_read_for_it(store: Store) -> None:
-    async def work() -> None:
-        run = new_run(store)
-        async with processes(store, InMemoryNetwork()) as (a, b):
-            breaking = Breaking(store)
-            b.relay._store = breaking  # type: ignore[assignment]
-            drive = await a.drive(run, 1)
-            client = b.watch(run)
-            drive.say("one")
-            await client.until(lambda: client.shown == {0: "one"})
-            await drive.note()
-            drive.say("two")
-            await client.until(lambda: client.shown == {2: "two"})
-            assert breaking.broke
-            await drive.end()
-            await read_to_the_end(store, run, client)
-
-    asyncio.run(work())
+async def test_a_client_goes_on_after_the_log_could_not_be_read_for_it(store: Store) -> None:
+    run = new_run(store)
+    async with processes(store, InMemoryNetwork()) as (a, b):
+        breaking = Breaking(store)
+        b.relay._store = breaking  # type: ignore[assignment]
+        drive = await a.drive(run, 1)
+        client = b.watch(run)
+        drive.say("one")
+        await client.until(lambda: client.shown == {0: "one"})
+        await drive.note()
+        drive.say("two")
+        await client.until(lambda: client.shown == {2: "two"})
+        assert breaking.broke
+        await drive.end()
+        await read_to_the_end(store, run, client)
 
 
-def test_a_subscriber_that_sends_no_heartbeat_is_forgotten(
+async def test_a_subscriber_that_sends_no_heartbeat_is_forgotten(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "SUBSCRIPTION_SECONDS", 0.3)
 
-    async def work() -> None:
-        async with processes(store, InMemoryNetwork()) as (a, b):
-            clients = [b.watch(new_run(store)) for _ in range(2)]
-            wanted = a.relay._publisher._wanted
-            while len(wanted) < 2:  # noqa: ASYNC110 - nobody is told of it
-                await asyncio.sleep(LOOK_SECONDS)
-            clients[0].reading.cancel()
-            while len(wanted) == 2:  # noqa: ASYNC110
-                await asyncio.sleep(LOOK_SECONDS)
-            assert a.relay._publisher.is_busy, "the other is still heard of"
-            b.network.leave("b")
-            while wanted:  # noqa: ASYNC110
-                await asyncio.sleep(LOOK_SECONDS)
-            assert not a.relay._publisher.is_busy
-
-    asyncio.run(work())
+    async with processes(store, InMemoryNetwork()) as (a, b):
+        clients = [b.watch(new_run(store)) for _ in range(2)]
+        wanted = a.relay._publisher._wanted
+        while len(wanted) < 2:  # noqa: ASYNC110 - nobody is told of it
+            await asyncio.sleep(LOOK_SECONDS)
+        clients[0].reading.cancel()
+        while len(wanted) == 2:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_SECONDS)
+        assert a.relay._publisher.is_busy, "the other is still heard of"
+        b.network.leave("b")
+        while wanted:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_SECONDS)
+        assert not a.relay._publisher.is_busy
 
 
-def test_while_the_bus_is_away_the_log_is_followed_and_then_the_deltas_again(store: Store) -> None:
-    async def work() -> None:
-        run = new_run(store)
-        async with processes(store, InMemoryNetwork()) as (a, b):
-            drive = await a.drive(run, 1)
-            client = b.watch(run)
-            drive.say("heard ")
-            await client.until(lambda: client.shown == {0: "heard "})
-            for bus in (b.bus, a.bus):
-                bus.cut()
-                drive.say("and ")
-                await drive.note()
-                await client.until(lambda: bool(client.ids) and client.ids[-1] == drive.log.seq)
-                bus.reconnect()
-                drive.say("after")
-                at = drive.log.seq
-                await client.until(lambda at=at: client.shown.get(at) == "after")
-            await drive.end()
-            await read_to_the_end(store, run, client)
-
-    asyncio.run(work())
+async def test_while_the_bus_is_away_the_log_is_followed_and_then_the_deltas_again(store: Store) -> None:
+    run = new_run(store)
+    async with processes(store, InMemoryNetwork()) as (a, b):
+        drive = await a.drive(run, 1)
+        client = b.watch(run)
+        drive.say("heard ")
+        await client.until(lambda: client.shown == {0: "heard "})
+        for bus in (b.bus, a.bus):
+            bus.cut()
+            drive.say("and ")
+            await drive.note()
+            await client.until(lambda: bool(client.ids) and client.ids[-1] == drive.log.seq)
+            bus.reconnect()
+            drive.say("after")
+            at = drive.log.seq
+            await client.until(lambda at=at: client.shown.get(at) == "after")
+        await drive.end()
+        await read_to_the_end(store, run, client)
 
 
-def test_a_run_that_is_deleted_ends_its_streams(store: Store) -> None:
-    async def work() -> None:
-        run = new_run(store)
-        async with processes(store, InMemoryNetwork()) as (a, b):
-            client = b.watch(run)
-            await client.until(lambda: client.types == ["run"])
-            await store.write(lambda session: session.execute(delete(RunRow).where(RunRow.id == run.id)))
-            await client.reading
-            assert client.types == ["run"]
-            assert a.relay.followed_runs == 0
-
-    asyncio.run(work())
+async def test_a_run_that_is_deleted_ends_its_streams(store: Store) -> None:
+    run = new_run(store)
+    async with processes(store, InMemoryNetwork()) as (a, b):
+        client = b.watch(run)
+        await client.until(lambda: client.types == ["run"])
+        await store.write(lambda session: session.execute(delete(RunRow).where(RunRow.id == run.id)))
+        await client.reading
+        assert client.types == ["run"]
+        assert a.relay.followed_runs == 0
 
 
-def test_a_run_that_was_just_released_is_checked_before_the_next_heartbeat(store: Store) -> None:
+async def test_a_run_that_was_just_released_is_checked_before_the_next_heartbeat(store: Store) -> None:
     """It may have been given up, and where a process is alone nobody else would tell."""
 
-    async def work() -> None:
-        run, hub = new_run(store), Hub()
-        relay = RunRelay(hub, LocalBus("one"), store, poll_seconds=LOOK_SECONDS)
-        await relay.open()
-        try:
-            with hub.driven(run.id, 0):
-                client = Client(RunWatch(hub, store, run))
-                await client.until(lambda: client.types == ["run"])
-                await store.write(lambda session: session.execute(delete(RunRow).where(RunRow.id == run.id)))
-            await client.reading
-            assert 0 < relay._poll_count < POLLS_PER_FULL_POLL
-        finally:
-            await relay.close()
-
-    asyncio.run(work())
+    run, hub = new_run(store), Hub()
+    relay = RunRelay(hub, LocalBus("one"), store, poll_seconds=LOOK_SECONDS)
+    await relay.open()
+    try:
+        with hub.driven(run.id, 0):
+            client = Client(RunWatch(hub, store, run))
+            await client.until(lambda: client.types == ["run"])
+            await store.write(lambda session: session.execute(delete(RunRow).where(RunRow.id == run.id)))
+        await client.reading
+        assert 0 < relay._poll_count < POLLS_PER_FULL_POLL
+    finally:
+        await relay.close()
 
 
 # --- at random --------------------------------------------------------------------------------------

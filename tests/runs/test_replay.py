@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rows import add_user
+from sample_user import add_user
 from sqlalchemy import insert
 
 from luxx.app.container import Services
@@ -60,28 +60,22 @@ def log(session: Any, run_id: str, *numbers: int) -> None:
         session.execute(insert(RunEventRow).values(run_id=run_id, seq=seq, type="warning", data=b"{}"))
 
 
-def test_a_cursor_goes_on_to_what_a_run_logs_after_its_subagent_began(store: Store) -> None:
-    async def main() -> None:
-        replay = ReplayService(store)
-        parent = await store.write(lambda session: add_run(session, RunStatus.RUNNING))
-        subagent = await store.write(lambda session: add_run(session, RunStatus.RUNNING, parent))
-        await store.write(lambda session: log(session, parent, 1, 2))
-        await store.write(lambda session: log(session, subagent, 1))
-        first, cursor, _more = await replay.events(ANN, NEW_CONVERSATION, cursor=None, limit=50)
-        await store.write(lambda session: log(session, subagent, 2, 3))
-        await store.write(lambda session: log(session, parent, 3, 4))
-        then, _cursor, _more = await replay.events(ANN, NEW_CONVERSATION, cursor=cursor, limit=50)
-        assert [event.seq for event in (*first, *then)] == [1, 2, 3, 4]
-
-    asyncio.run(main())
+async def test_a_cursor_goes_on_to_what_a_run_logs_after_its_subagent_began(store: Store) -> None:
+    replay = ReplayService(store)
+    parent = await store.write(lambda session: add_run(session, RunStatus.RUNNING))
+    subagent = await store.write(lambda session: add_run(session, RunStatus.RUNNING, parent))
+    await store.write(lambda session: log(session, parent, 1, 2))
+    await store.write(lambda session: log(session, subagent, 1))
+    first, cursor, _more = await replay.events(ANN, NEW_CONVERSATION, cursor=None, limit=50)
+    await store.write(lambda session: log(session, subagent, 2, 3))
+    await store.write(lambda session: log(session, parent, 3, 4))
+    then, _cursor, _more = await replay.events(ANN, NEW_CONVERSATION, cursor=cursor, limit=50)
+    assert [event.seq for event in (*first, *then)] == [1, 2, 3, 4]
 
 
-def test_a_conversation_is_at_what_its_own_run_is_at(store: Store) -> None:
-    async def main() -> None:
-        parent = await store.write(lambda session: add_run(session, RunStatus.COMPLETED))
-        await store.write(lambda session: add_run(session, RunStatus.FAILED, parent))
-        status = await ReplayService(store).status(ANN, NEW_CONVERSATION)
-        assert status.run is not None
-        assert (status.run.id, status.run.status) == (parent, RunStatus.COMPLETED)
-
-    asyncio.run(main())
+async def test_a_conversation_is_at_what_its_own_run_is_at(store: Store) -> None:
+    parent = await store.write(lambda session: add_run(session, RunStatus.COMPLETED))
+    await store.write(lambda session: add_run(session, RunStatus.FAILED, parent))
+    status = await ReplayService(store).status(ANN, NEW_CONVERSATION)
+    assert status.run is not None
+    assert (status.run.id, status.run.status) == (parent, RunStatus.COMPLETED)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api.person import ApiClient
-from api.server import ServerProcess
-from rows import add_user
+from api.client import ApiClient
+from api.server_process import ServerProcess
+from sample_user import add_user
 from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 from store.conftest import database_url, postgresql
@@ -84,7 +84,7 @@ def left(store: Store) -> dict[str, tuple[int, int, int]]:
     return store.read_now(work)
 
 
-def test_what_ended_before_goes_and_all_else_stays(store: Store) -> None:
+async def test_what_ended_before_goes_and_all_else_stays(store: Store) -> None:
     def fill(session: Session) -> list[str]:
         return [
             add_run(session, began=100, ended=91),
@@ -97,25 +97,22 @@ def test_what_ended_before_goes_and_all_else_stays(store: Store) -> None:
 
     ids = store.write_now(fill)
     before = left(store)
-    assert asyncio.run(delete_old_logs(store, utc_now(), days=90)) == 3
+    assert (await delete_old_logs(store, utc_now(), days=90)) == 3
     gone = {ids[0], ids[3], ids[4]}
     assert left(store) == {id_: (0, 0, 0) if id_ in gone else before[id_] for id_ in ids}
-    assert asyncio.run(delete_old_logs(store, utc_now(), days=90)) == 0
+    assert (await delete_old_logs(store, utc_now(), days=90)) == 0
 
 
-def test_others_write_while_a_large_log_goes(store: Store) -> None:
+async def test_others_write_while_a_large_log_goes(store: Store) -> None:
     store.write_now(lambda session: add_run(session, began=100, ended=99, events=20 * EVENTS_AT_ONCE))
 
-    async def run() -> int:
-        forgetting = asyncio.create_task(delete_old_logs(store, utc_now(), days=90))
-        written = 0
-        while not forgetting.done():
-            written += 1
-            await store.write(lambda session, began=written / 1000: add_run(session, began=began, ended=0))
-        assert await forgetting == 1
-        return written
-
-    assert asyncio.run(run()) >= 5
+    forgetting = asyncio.create_task(delete_old_logs(store, utc_now(), days=90))
+    written = 0
+    while not forgetting.done():
+        written += 1
+        await store.write(lambda session, began=written / 1000: add_run(session, began=began, ended=0))
+    assert await forgetting == 1
+    assert written >= 5
 
 
 def test_it_is_said_that_a_log_is_gone(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from luxx.runs.turn.state import (
 from luxx.wire.delta import Usage
 from luxx.wire.event import CompletionNote, CostUpdate, LoggedEvent, ProcessStep, Warning
 from luxx.wire.step import Step, StepStatus, StepType, step_id
-from runs.a_log import Log, logs, make_answer, make_question
+from runs.random_logs import Log, logs, make_answer, make_question
 
 
 @given(log=logs(), data=st.data())

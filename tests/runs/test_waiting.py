@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from prepared import prepare
+from migrated_databases import prepare
 from sqlalchemy import func, select
 
 from luxx.app.container import Services
@@ -104,39 +104,33 @@ async def count_runs(services: Services, caller: Caller, status: RunStatus) -> i
     return (await services.runs.list_page(caller, wanted, page=1, page_size=1))[1]
 
 
-def test_two_hundred_runs_that_wait_cost_no_task_no_channel_and_no_lease(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with ScriptedProvider(ASKS) as upstream, opened(tmp_path, upstream) as (services, caller):
-            await begin_waiting(services, caller, AT_ONCE)
-            tasks, lines = own_tasks(), channels()
-            await begin_waiting(services, caller, MANY)
-            assert await count_runs(services, caller, RunStatus.WAITING) == MANY + AT_ONCE
-            assert own_tasks() <= tasks
-            assert channels() <= lines
-            questions, total = await services.questions.list_page(caller, OPEN, page=1, page_size=100)
-            assert total == MANY + AT_ONCE
-            one = questions[0]
-            await services.questions.answer(caller, one.run_id, one.id, GivenAnswer(answer="yes"))
-            # It is taken from the line for a place, and then driven to its end.
-            async with asyncio.timeout(30):
-                while (await services.runs.get(caller, one.run_id)).status not in ENDED:  # noqa: ASYNC110 - rows
-                    await asyncio.sleep(0.02)
-            assert (await services.runs.get(caller, one.run_id)).status == RunStatus.COMPLETED
-
-    asyncio.run(work())
+async def test_two_hundred_runs_that_wait_cost_no_task_no_channel_and_no_lease(tmp_path: Path) -> None:
+    async with ScriptedProvider(ASKS) as upstream, opened(tmp_path, upstream) as (services, caller):
+        await begin_waiting(services, caller, AT_ONCE)
+        tasks, lines = own_tasks(), channels()
+        await begin_waiting(services, caller, MANY)
+        assert await count_runs(services, caller, RunStatus.WAITING) == MANY + AT_ONCE
+        assert own_tasks() <= tasks
+        assert channels() <= lines
+        questions, total = await services.questions.list_page(caller, OPEN, page=1, page_size=100)
+        assert total == MANY + AT_ONCE
+        one = questions[0]
+        await services.questions.answer(caller, one.run_id, one.id, GivenAnswer(answer="yes"))
+        # It is taken from the line for a place, and then driven to its end.
+        async with asyncio.timeout(30):
+            while (await services.runs.get(caller, one.run_id)).status not in ENDED:  # noqa: ASYNC110 - rows
+                await asyncio.sleep(0.02)
+        assert (await services.runs.get(caller, one.run_id)).status == RunStatus.COMPLETED
 
 
-def test_stopping_all_of_a_user_ends_what_waits_and_closes_its_questions(tmp_path: Path) -> None:
-    async def work() -> None:
-        script = Script(rules=ASKS.rules[:1])
-        async with ScriptedProvider(script) as upstream, opened(tmp_path, upstream) as (services, caller):
-            await begin_waiting(services, caller, AT_ONCE)
-            await RunStopper(services.store, services.run_driver).stop_all_of(caller.user_id)
-            assert await count_runs(services, caller, RunStatus.CANCELLED) == AT_ONCE
-            is_open = QuestionRow.status == QuestionStatus.OPEN.value
-            left = await services.store.read(
-                lambda session: session.scalar(select(func.count()).select_from(QuestionRow).where(is_open))
-            )
-            assert left == 0
-
-    asyncio.run(work())
+async def test_stopping_all_of_a_user_ends_what_waits_and_closes_its_questions(tmp_path: Path) -> None:
+    script = Script(rules=ASKS.rules[:1])
+    async with ScriptedProvider(script) as upstream, opened(tmp_path, upstream) as (services, caller):
+        await begin_waiting(services, caller, AT_ONCE)
+        await RunStopper(services.store, services.run_driver).stop_all_of(caller.user_id)
+        assert await count_runs(services, caller, RunStatus.CANCELLED) == AT_ONCE
+        is_open = QuestionRow.status == QuestionStatus.OPEN.value
+        left = await services.store.read(
+            lambda session: session.scalar(select(func.count()).select_from(QuestionRow).where(is_open))
+        )
+        assert left == 0

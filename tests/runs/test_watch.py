@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rows import add_user
+from sample_user import add_user
 from sqlalchemy import insert
 
 from luxx.infra.clock import new_id, utc_now
@@ -325,46 +325,40 @@ def test_one_who_watches_from_the_start_sees_every_step_grow_to_the_whole(
     assert first.texts == first.closed == driver.said
 
 
-def test_an_end_that_is_on_disk_and_not_yet_published_is_waited_for(store: Store) -> None:
-    async def work() -> bytes:
-        hub, begun = Hub(), new_run(store)
-        ended = msgspec.structs.replace(begun, status=RunStatus.COMPLETED, last_seq=1)
-        seen = b""
-        async with asyncio.timeout(10):
-            with hub.driven(begun.id, 0) as channel:
-                log = RunLog(store, channel, CancelSignal(), run_id=begun.id, fence=1, seq=0)
-                watch = RunWatch(hub, store, ended)
-                with watch.attached():
-                    seen += await watch.next()
-                    reading = asyncio.create_task(watch.next())
-                    await asyncio.sleep(0)
-                    done = Done(message_id="m", token_count=0, usage=Usage(), status=DoneStatus.COMPLETED)
-                    await log.append([done])
-                    seen += await reading
-        return seen
-
-    assert b"event: done" in asyncio.run(work())
+async def test_an_end_that_is_on_disk_and_not_yet_published_is_waited_for(store: Store) -> None:
+    hub, begun = Hub(), new_run(store)
+    ended = msgspec.structs.replace(begun, status=RunStatus.COMPLETED, last_seq=1)
+    seen = b""
+    async with asyncio.timeout(10):
+        with hub.driven(begun.id, 0) as channel:
+            log = RunLog(store, channel, CancelSignal(), run_id=begun.id, fence=1, seq=0)
+            watch = RunWatch(hub, store, ended)
+            with watch.attached():
+                seen += await watch.next()
+                reading = asyncio.create_task(watch.next())
+                await asyncio.sleep(0)
+                done = Done(message_id="m", token_count=0, usage=Usage(), status=DoneStatus.COMPLETED)
+                await log.append([done])
+                seen += await reading
+    assert b"event: done" in seen
 
 
-def test_a_watcher_that_is_stopped_ends_and_the_run_goes_on(store: Store) -> None:
-    async def work() -> None:
-        hub = Hub()
-        run = new_run(store)
-        async with asyncio.timeout(20):
-            with hub.driven(run.id, 0) as channel:
-                driver = Driver(store, hub, run, channel)
-                stopped = RunWatch(hub, store, run)
-                with stopped.attached():
-                    assert b"event: run" in await stopped.next()
-                    await driver.do(Grow(StepType.TEXT, 2))
-                    stopped.stop()
-                    assert await stopped.next() == b""
-                other = driver.attach(0)
-                await driver.end()
-                await driver.reading[0]
-                assert other.types[-1] == "done"
-
-    asyncio.run(work())
+async def test_a_watcher_that_is_stopped_ends_and_the_run_goes_on(store: Store) -> None:
+    hub = Hub()
+    run = new_run(store)
+    async with asyncio.timeout(20):
+        with hub.driven(run.id, 0) as channel:
+            driver = Driver(store, hub, run, channel)
+            stopped = RunWatch(hub, store, run)
+            with stopped.attached():
+                assert b"event: run" in await stopped.next()
+                await driver.do(Grow(StepType.TEXT, 2))
+                stopped.stop()
+                assert await stopped.next() == b""
+            other = driver.attach(0)
+            await driver.end()
+            await driver.reading[0]
+            assert other.types[-1] == "done"
 
 
 class Taking:
@@ -388,36 +382,34 @@ class Taking:
         ]
 
 
-def test_what_a_new_producer_says_at_once_is_not_pushed_before_the_snapshot_that_it_continues(
+async def test_what_a_new_producer_says_at_once_is_not_pushed_before_the_snapshot_that_it_continues(
     store: Store,
 ) -> None:
-    async def work() -> list[tuple[str, str]]:
-        hub, run, client = Hub(), new_run(store), Taking()
-        watch = RunWatch(hub, store, run)
-        watch.write_to(client)
-        first, second = (OpenStep(run.id, 0, StepType.TEXT) for _ in range(2))
-        async with asyncio.timeout(10):
-            with hub.driven(run.id, 0) as channel, watch.attached():
-                channel.open_steps[0] = first
+    hub, run, client = Hub(), new_run(store), Taking()
+    watch = RunWatch(hub, store, run)
+    watch.write_to(client)
+    first, second = (OpenStep(run.id, 0, StepType.TEXT) for _ in range(2))
+    async with asyncio.timeout(10):
+        with hub.driven(run.id, 0) as channel, watch.attached():
+            channel.open_steps[0] = first
 
-                async def read() -> None:
-                    while data := await watch.next():
-                        client.read(data)
+            async def read() -> None:
+                while data := await watch.next():
+                    client.read(data)
 
-                reading = asyncio.create_task(read())
-                await asyncio.sleep(0.05)
-                channel.publish(Frame(first.grow("lost"), 0, first, "lost"))
-                second.grow("Let ")
-                channel.begin(0, [second])
-                channel.publish(Frame(second.grow("me "), 0, second, "me "))
-                await asyncio.sleep(0.05)
-                channel.publish(Frame(second.grow("see"), 0, second, "see"))
-                await asyncio.sleep(0.05)
-                watch.stop()
-                await reading
-        return client.text_pieces
-
-    assert asyncio.run(work()) == [
+            reading = asyncio.create_task(read())
+            await asyncio.sleep(0.05)
+            channel.publish(Frame(first.grow("lost"), 0, first, "lost"))
+            second.grow("Let ")
+            channel.begin(0, [second])
+            channel.publish(Frame(second.grow("me "), 0, second, "me "))
+            await asyncio.sleep(0.05)
+            channel.publish(Frame(second.grow("see"), 0, second, "see"))
+            await asyncio.sleep(0.05)
+            watch.stop()
+            await reading
+    result = client.text_pieces
+    assert result == [
         ("content", ""),
         ("delta", "lost"),
         ("content", ""),
@@ -427,24 +419,21 @@ def test_what_a_new_producer_says_at_once_is_not_pushed_before_the_snapshot_that
 
 
 @pytest.mark.parametrize("types", [[StepType.TEXT], [StepType.TEXT, StepType.THINKING]])
-def test_a_slow_accumulating_client_does_not_get_the_text_again_for_every_delta(
+async def test_a_slow_accumulating_client_does_not_get_the_text_again_for_every_delta(
     store: Store, types: list[StepType]
 ) -> None:
-    async def work() -> bytes:
-        hub, run = Hub(), new_run(store)
-        watch = RunWatch(hub, store, run, accumulated=True)
-        watch.attach_before_start()
-        async with asyncio.timeout(10):
-            with hub.driven(run.id, 0) as channel, watch.attached():
-                assert b"event: run" in await watch.next()
-                steps = [OpenStep(run.id, index, type_) for index, type_ in enumerate(types)]
-                channel.open_steps.update(enumerate(steps))
-                for _ in range(1000):
-                    for step in steps:
-                        channel.publish(Frame(step.grow("x" * 40), 0, step, "x" * 40))
-                return await watch.next()
-
-    piece = asyncio.run(work())
+    hub, run = Hub(), new_run(store)
+    watch = RunWatch(hub, store, run, accumulated=True)
+    watch.attach_before_start()
+    async with asyncio.timeout(10):
+        with hub.driven(run.id, 0) as channel, watch.attached():
+            assert b"event: run" in await watch.next()
+            steps = [OpenStep(run.id, index, type_) for index, type_ in enumerate(types)]
+            channel.open_steps.update(enumerate(steps))
+            for _ in range(1000):
+                for step in steps:
+                    channel.publish(Frame(step.grow("x" * 40), 0, step, "x" * 40))
+            piece = await watch.next()
     assert len(piece) < 200_000, "twice what was said, and a little"
     text_pieces = [
         json.loads(block.partition("data: ")[2])["step"] for block in piece.decode().split("\n\n")[:-1]
@@ -464,117 +453,99 @@ async def read_up_to(watcher: Watcher, seq: int) -> None:
         await asyncio.sleep(0)
 
 
-def test_a_waiting_run_shows_what_is_logged_here_after_what_was_logged_elsewhere(store: Store) -> None:
-    async def work() -> Watcher:
-        hub, run = Hub(), new_run(store)
-        log = logging_elsewhere(store, run)
+async def test_a_waiting_run_shows_what_is_logged_here_after_what_was_logged_elsewhere(store: Store) -> None:
+    hub, run = Hub(), new_run(store)
+    log = logging_elsewhere(store, run)
+    watcher = Watcher(RunWatch(hub, store, run), 0, 1_000_000)
+    async with asyncio.timeout(10):
+        await log.append([Warning(message="asked")])
+        reading = asyncio.create_task(watcher.read())
+        await read_up_to(watcher, 1)
+        await log.append([Warning(message="answered elsewhere")])
+        await log.append([Warning(message="answered here")])
+        hub.announce_log(run.id, 3)
+        await read_up_to(watcher, 3)
+        hub.close()
+        await reading
+    assert watcher.ids == [1, 2, 3]
+
+
+async def test_what_is_logged_while_the_driver_leaves_is_shown_once_it_has_left(store: Store) -> None:
+    hub, run = Hub(), new_run(store)
+    log = logging_elsewhere(store, run)
+    async with asyncio.timeout(10):
+        await log.append([Warning(message="asked")])
         watcher = Watcher(RunWatch(hub, store, run), 0, 1_000_000)
-        async with asyncio.timeout(10):
-            await log.append([Warning(message="asked")])
+        with hub.driven(run.id, 1):
+            hub.watch(run.id)
+            await log.append([Warning(message="answered")])
+            hub.announce_log(run.id, 2)
             reading = asyncio.create_task(watcher.read())
             await read_up_to(watcher, 1)
-            await log.append([Warning(message="answered elsewhere")])
-            await log.append([Warning(message="answered here")])
-            hub.announce_log(run.id, 3)
-            await read_up_to(watcher, 3)
-            hub.close()
+        await read_up_to(watcher, 2)
+        hub.close()
+        await reading
+    assert watcher.ids == [1, 2]
+
+
+async def test_a_watch_that_is_stopped_while_it_reads_the_log_stays_stopped(store: Store) -> None:
+    hub, run = Hub(), new_run(store)
+    async with asyncio.timeout(10):
+        await logging_elsewhere(store, run).append([Warning(message="w")])
+        watch = RunWatch(hub, store, run)
+        with watch.attached():
+            assert b"event: run" in await watch.next()
+            reading = asyncio.create_task(watch.next())
+            await asyncio.sleep(0)
+            watch.stop()
             await reading
-        return watcher
-
-    assert asyncio.run(work()).ids == [1, 2, 3]
+            assert await watch.next() == b""
 
 
-def test_what_is_logged_while_the_driver_leaves_is_shown_once_it_has_left(store: Store) -> None:
-    async def work() -> Watcher:
-        hub, run = Hub(), new_run(store)
+async def test_a_log_of_large_events_is_sent_a_little_at_a_time_and_whole(store: Store) -> None:
+    hub, run = Hub(), new_run(store)
+    async with asyncio.timeout(20):
         log = logging_elsewhere(store, run)
-        async with asyncio.timeout(10):
-            await log.append([Warning(message="asked")])
-            watcher = Watcher(RunWatch(hub, store, run), 0, 1_000_000)
-            with hub.driven(run.id, 1):
-                hub.watch(run.id)
-                await log.append([Warning(message="answered")])
-                hub.announce_log(run.id, 2)
-                reading = asyncio.create_task(watcher.read())
-                await read_up_to(watcher, 1)
-            await read_up_to(watcher, 2)
-            hub.close()
-            await reading
-        return watcher
-
-    assert asyncio.run(work()).ids == [1, 2]
-
-
-def test_a_watch_that_is_stopped_while_it_reads_the_log_stays_stopped(store: Store) -> None:
-    async def work() -> None:
-        hub, run = Hub(), new_run(store)
-        async with asyncio.timeout(10):
-            await logging_elsewhere(store, run).append([Warning(message="w")])
-            watch = RunWatch(hub, store, run)
-            with watch.attached():
-                assert b"event: run" in await watch.next()
-                reading = asyncio.create_task(watch.next())
-                await asyncio.sleep(0)
-                watch.stop()
-                await reading
-                assert await watch.next() == b""
-
-    asyncio.run(work())
-
-
-def test_a_log_of_large_events_is_sent_a_little_at_a_time_and_whole(store: Store) -> None:
-    async def work() -> list[bytes]:
-        hub, run = Hub(), new_run(store)
-        async with asyncio.timeout(20):
-            log = logging_elsewhere(store, run)
-            sizes = [1, 3 * PAGE_BYTES, *[PAGE_BYTES // 10] * 35, 1, 1, 2 * PAGE_BYTES]
-            await log.append([Warning(message="x" * size) for size in sizes])
-            await log.append(
-                [Done(message_id="m", token_count=0, usage=Usage(), status=DoneStatus.COMPLETED)]
-            )
-            ended = msgspec.structs.replace(run, status=RunStatus.COMPLETED, last_seq=log.seq)
-            watch = RunWatch(hub, store, ended)
-            with watch.attached():
-                pieces: list[bytes] = []
-                while piece := await watch.next():
-                    pieces.append(piece)
-        ids = [int(line[4:]) for piece in pieces for line in piece.splitlines() if line.startswith(b"id: ")]
-        assert ids == list(range(1, log.seq + 1))
-        return pieces
-
-    pieces = asyncio.run(work())
+        sizes = [1, 3 * PAGE_BYTES, *[PAGE_BYTES // 10] * 35, 1, 1, 2 * PAGE_BYTES]
+        await log.append([Warning(message="x" * size) for size in sizes])
+        await log.append([Done(message_id="m", token_count=0, usage=Usage(), status=DoneStatus.COMPLETED)])
+        ended = msgspec.structs.replace(run, status=RunStatus.COMPLETED, last_seq=log.seq)
+        watch = RunWatch(hub, store, ended)
+        with watch.attached():
+            pieces: list[bytes] = []
+            while piece := await watch.next():
+                pieces.append(piece)
+    ids = [int(line[4:]) for piece in pieces for line in piece.splitlines() if line.startswith(b"id: ")]
+    assert ids == list(range(1, log.seq + 1))
     assert all(len(piece) < 4 * PAGE_BYTES for piece in pieces)
     assert 7 <= len(pieces) <= 12
 
 
-def test_a_quiet_stream_says_something_every_15_seconds(
+async def test_a_quiet_stream_says_something_every_15_seconds(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work() -> None:
-        now = 1002.0
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
-        hub, run = Hub(), new_run(store)
-        watch = RunWatch(hub, store, run)
-        watch.attach_before_start()
-        async with asyncio.timeout(10):
-            with watch.attached():
-                await watch.next()
-                said, reading = now, asyncio.create_task(watch.next())
-                for heartbeat in range(1, 12):
-                    now = 1000.0 + heartbeat * WAKE_SECONDS
-                    await asyncio.sleep(0)
-                    hub.wake_all()
-                    await asyncio.sleep(0)
-                    await asyncio.sleep(0)
-                    assert now - said <= 15 or reading.done()
-                    if reading.done():
-                        assert reading.result() == COMMENT
-                        assert now - said <= 15
-                        said, reading = now, asyncio.create_task(watch.next())
-                watch.stop()
-                assert await reading == b""
-
-    asyncio.run(work())
+    now = 1002.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    hub, run = Hub(), new_run(store)
+    watch = RunWatch(hub, store, run)
+    watch.attach_before_start()
+    async with asyncio.timeout(10):
+        with watch.attached():
+            await watch.next()
+            said, reading = now, asyncio.create_task(watch.next())
+            for heartbeat in range(1, 12):
+                now = 1000.0 + heartbeat * WAKE_SECONDS
+                await asyncio.sleep(0)
+                hub.wake_all()
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                assert now - said <= 15 or reading.done()
+                if reading.done():
+                    assert reading.result() == COMMENT
+                    assert now - said <= 15
+                    said, reading = now, asyncio.create_task(watch.next())
+            watch.stop()
+            assert await reading == b""
 
 
 def test_the_hub_forgets_a_run_that_nobody_drives_or_watches(store: Store) -> None:

@@ -1,18 +1,16 @@
 """What these tests share: each backend, and a desk with a sandbox behind it."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import pytest
 
 from luxx.infra.config.schema import ToolsConfig
 from luxx.tools.sandbox.service import Sandbox
-from sandbox.desk import OpenSandboxClient, SandboxClient
-
-T = TypeVar("T")
+from sandbox.client import OpenSandboxClient, SandboxClient
 
 
 @pytest.fixture(params=["bubblewrap", "landlock"])
@@ -22,23 +20,20 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def open_sandbox_client(tmp_path: Path) -> OpenSandboxClient:
-    """Runs `work(desk)` in a loop, with a sandbox that is closed afterwards.
+    """Opens a desk whose sandbox is closed afterwards.
 
-    A backend that this host cannot offer leaves nothing to test; `test_escapes` tells which these are.
+    None for a backend that this host cannot offer, which leaves nothing to test; `test_escapes` tells which
+    these are.
     """
 
-    def run(work: Callable[[SandboxClient], Awaitable[T]], backend: str = "auto", **more: Any) -> T | None:
-        async def at_work() -> T | None:
-            config = msgspec.convert({"sandbox": backend, **more}, ToolsConfig)
-            sandbox = Sandbox(config, tmp_path / "data", tmp_path / "workspaces")
-            await sandbox.open()
-            try:
-                if sandbox.backend_name == "none":
-                    return None
-                return await work(SandboxClient(sandbox, config, tmp_path))
-            finally:
-                await sandbox.close()
+    @asynccontextmanager
+    async def opened(backend: str = "auto", **more: Any) -> AsyncIterator[SandboxClient | None]:
+        config = msgspec.convert({"sandbox": backend, **more}, ToolsConfig)
+        sandbox = Sandbox(config, tmp_path / "data", tmp_path / "workspaces")
+        await sandbox.open()
+        try:
+            yield None if sandbox.backend_name == "none" else SandboxClient(sandbox, config, tmp_path)
+        finally:
+            await sandbox.close()
 
-        return asyncio.run(at_work())
-
-    return run
+    return opened

@@ -22,10 +22,10 @@ from luxx.infra.config.schema import Config, ToolsConfig, WorkspaceConfig
 from luxx.tools.sandbox.choosing import BackendStatus, forbid_unprotected_root
 from luxx.tools.sandbox.plan import ProgramLimits
 from luxx.tools.sandbox.processes import children
-from sandbox.desk import OpenSandboxClient, SandboxClient, processes_with, wait_until
+from sandbox.client import OpenSandboxClient, processes_with, wait_until
 from sandbox.test_escapes import ORDINARY, environ, python_of_everybody
 
-PROBE = Path(__file__).with_name("lone.py")
+PROBE = Path(__file__).with_name("probe.py")
 
 
 def run_probe(
@@ -92,7 +92,7 @@ def test_capabilities_of_the_server_do_not_reach_the_sandbox_process(name: str) 
         assert found["capabilities"] == "0\n"
 
 
-def test_root_is_refused_to_run_programs_unprotected(tmp_path: Path) -> None:
+async def test_root_is_refused_to_run_programs_unprotected(tmp_path: Path) -> None:
     config = ToolsConfig(sandbox="none")
     with pytest.raises(ConfigError, match="refused when Luxx runs as root"):
         forbid_unprotected_root(config, 0)
@@ -102,7 +102,7 @@ def test_root_is_refused_to_run_programs_unprotected(tmp_path: Path) -> None:
     server_config = Config(tools=config, data_dir=str(tmp_path / "data"))
     with pytest.raises(ConfigError):
         Services(server_config, {})
-    (finding,) = asyncio.run(examine_sandbox(server_config))
+    (finding,) = await examine_sandbox(server_config)
     assert finding.is_bad
     assert "root" in finding.text
 
@@ -123,7 +123,7 @@ def test_an_ordinary_user_may_choose_to_run_them_unprotected_and_is_asked() -> N
     assert found["left"] == []
 
 
-def test_the_doctor_names_the_backend_in_force_and_why_others_are_not(tmp_path: Path) -> None:
+async def test_the_doctor_names_the_backend_in_force_and_why_others_are_not(tmp_path: Path) -> None:
     for name, reason in (
         ("bubblewrap", "landlock: tools.sandbox selects another one"),
         ("landlock", "bubblewrap: tools.sandbox selects another one"),
@@ -133,12 +133,12 @@ def test_the_doctor_names_the_backend_in_force_and_why_others_are_not(tmp_path: 
             data_dir=str(tmp_path / "data"),
             workspace=WorkspaceConfig(root=str(tmp_path / "workspaces")),
         )
-        first, *others = asyncio.run(examine_sandbox(config))
+        first, *others = await examine_sandbox(config)
         if not first.is_bad:
             assert first.text.startswith(f"{name} is active ({reason}")
             assert others[0].text == f"web pages and PDFs are parsed in {name}"
             assert others[1].text.startswith("python_execute runs /")
-    assert list(tmp_path.iterdir()) == []
+    assert os.listdir(tmp_path) == []
 
 
 def test_the_doctor_misses_packages_and_a_python(tmp_path: Path) -> None:
@@ -153,21 +153,23 @@ def test_the_doctor_misses_packages_and_a_python(tmp_path: Path) -> None:
     assert "tools.python, /nowhere/python3, does not start in the sandbox" in line
 
 
-def test_every_backend_is_reported(open_sandbox_client: OpenSandboxClient, backend: str) -> None:
-    async def work(client: SandboxClient) -> None:
+async def test_every_backend_is_reported(open_sandbox_client: OpenSandboxClient, backend: str) -> None:
+    async with open_sandbox_client(backend) as client:
+        if client is None:
+            return
         reports = {one.name: one for one in client.sandbox.reports}
         assert set(reports) == {"bubblewrap", "landlock"}
         assert [one.name for one in reports.values() if one.standing == BackendStatus.IN_FORCE] == [backend]
         assert all(one.reason for one in reports.values() if one.standing != BackendStatus.IN_FORCE)
 
-    open_sandbox_client(work, backend)
-
 
 @pytest.mark.parametrize("victim", ["supervisor", "keeper"])
-def test_a_sandbox_process_ends_when_its_supervisor_is_killed(
+async def test_a_sandbox_process_ends_when_its_supervisor_is_killed(
     open_sandbox_client: OpenSandboxClient, backend: str, victim: str
 ) -> None:
-    async def work(client: SandboxClient) -> None:
+    async with open_sandbox_client(backend) as client:
+        if client is None:
+            return
         token = f"luxx-{uuid.uuid4().hex}"
         code = (
             "import ctypes, os, sys, time\nctypes.CDLL(None).prctl(1, 0, 0, 0, 0)\n"
@@ -194,8 +196,6 @@ def test_a_sandbox_process_ends_when_its_supervisor_is_killed(
             path = audit_lines[0].decode().split()[0]
             await wait_until(lambda: not os.path.exists(path), 5)
 
-    open_sandbox_client(work, backend)
-
 
 def keeper_of(token: str) -> int:
     """The process below this one that a program with the token comes from."""
@@ -205,7 +205,7 @@ def keeper_of(token: str) -> int:
     return pid
 
 
-def test_files_left_by_killed_sandbox_processes_are_deleted_at_start_up(
+async def test_files_left_by_killed_sandbox_processes_are_deleted_at_start_up(
     open_sandbox_client: OpenSandboxClient,
 ) -> None:
     left = Path(tempfile.mkdtemp(prefix="luxx-jail-0-"))
@@ -218,22 +218,21 @@ def test_files_left_by_killed_sandbox_processes_are_deleted_at_start_up(
     holder = os.open(leftover, os.O_RDONLY)
     fcntl.flock(holder, fcntl.LOCK_EX)
     try:
-
-        async def work(_: SandboxClient) -> None:
+        async with open_sandbox_client() as client:
+            if client is None:
+                return
             there.extend(os.listdir(left.parent))
-
-        open_sandbox_client(work)
         assert left.name not in there
         assert leftover.name in there
     finally:
         os.close(holder)
-        leftover.rmdir()
+        os.rmdir(leftover)
 
 
 @pytest.mark.parametrize("name", ["bubblewrap", "landlock"])
-def test_a_killed_server_takes_its_programs_along(tmp_path: Path, name: str) -> None:
+async def test_a_killed_server_takes_its_programs_along(tmp_path: Path, name: str) -> None:
     token = f"luxx-{uuid.uuid4().hex}"
-    server = subprocess.Popen(
+    server = subprocess.Popen(  # noqa: ASYNC220 - it is polled, and nothing else goes on here
         [sys.executable, str(PROBE), name, str(tmp_path), token],
         env=environ(),
         cwd="/",
@@ -241,11 +240,11 @@ def test_a_killed_server_takes_its_programs_along(tmp_path: Path, name: str) -> 
         stderr=subprocess.DEVNULL,
     )
     try:
-        asyncio.run(wait_until(lambda: server.poll() is not None or len(programs(token)) >= 2, 60))
+        await wait_until(lambda: server.poll() is not None or len(programs(token)) >= 2, 60)
         if server.poll() is None:
             server.send_signal(signal.SIGKILL)
             server.wait()
-            assert asyncio.run(wait_until(lambda: programs(token) == [])) < 5
+            assert (await wait_until(lambda: programs(token) == [])) < 5
     finally:
         server.kill()
         server.wait()
@@ -256,6 +255,6 @@ def programs(token: str) -> list[int]:
     found: list[int] = []
     for pid in processes_with(token):
         with suppress(OSError):
-            if b"lone.py" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"probe.py" not in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(pid)
     return found

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 import uvloop
-from files.putting import pdf_of
+from files.sample_files import pdf_of
 
 from luxx.infra.config.schema import ToolsConfig
 from luxx.infra.secrets import SECRET_FILE
 from luxx.tools.sandbox.plan import ProgramLimits
 from luxx.tools.sandbox.service import Sandbox
-from sandbox.outside import Attacker, Child, Json, attacked_server, children_once, in_force
+from sandbox.attacked_server import Attacker, Child, Json, attacked_server, children_once, in_force
 
 TRIES = f"""
 import json, os, stat

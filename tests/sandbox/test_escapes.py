@@ -18,7 +18,7 @@ from luxx.tools.sandbox.bubblewrap import find_programs
 from luxx.tools.sandbox.landlock import landlock_abi
 
 ROOT = Path(__file__).parent.parent.parent
-ATTACK_RUNNER = Path(__file__).with_name("prison.py")
+ATTACK_RUNNER = Path(__file__).with_name("attack_runner.py")
 ORDINARY = 65534
 SECONDS = 220
 CELLS = [(backend, who) for backend in ("bubblewrap", "landlock") for who in ("root", "ordinary")]

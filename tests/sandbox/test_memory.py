@@ -6,7 +6,7 @@ import json
 import pytest
 
 from luxx.tools.sandbox.process import ExceededLimit
-from sandbox.desk import OpenSandboxClient, SandboxClient
+from sandbox.client import OpenSandboxClient, SandboxClient
 
 HONEST = """
 set -e
@@ -37,10 +37,12 @@ until grep -q hello seen; do sleep 0.1; done; cat seen complaint
 WAITS = "touch here-{name}; until test -e here-{other}; do sleep 0.05; done; echo met"
 
 
-def test_honest_programs_copy_pack_pipe_and_follow(
+async def test_honest_programs_copy_pack_pipe_and_follow(
     open_sandbox_client: OpenSandboxClient, backend: str
 ) -> None:
-    async def work(client: SandboxClient) -> None:
+    async with open_sandbox_client(backend) as client:
+        if client is None:
+            return
         done = await client.shell(HONEST)
         assert (done.result.success, done.result.data["stdout"]) == (True, "20000\n"), done.result
         piped = await client.python(MANY_PIPES)
@@ -50,36 +52,36 @@ def test_honest_programs_copy_pack_pipe_and_follow(
         assert said.startswith("hello\n"), followed.result
         assert "inotify cannot be used" in said
 
-    open_sandbox_client(work, backend)
 
-
-def test_a_program_serves_itself_where_it_has_a_network_of_its_own(
+async def test_a_program_serves_itself_where_it_has_a_network_of_its_own(
     open_sandbox_client: OpenSandboxClient,
 ) -> None:
-    async def work(client: SandboxClient) -> None:
+    async with open_sandbox_client("bubblewrap") as client:
+        if client is None:
+            return
         done = await client.python(LOCAL_SERVER)
         assert done.result.data["stdout"] == "20\n", done.result
 
-    open_sandbox_client(work, "bubblewrap")
 
-
-def test_a_program_that_reads_its_input_is_at_its_end_at_once(
+async def test_a_program_that_reads_its_input_is_at_its_end_at_once(
     open_sandbox_client: OpenSandboxClient, backend: str
 ) -> None:
     kind = "import os, stat, sys; print(repr(sys.stdin.read()), stat.S_ISCHR(os.fstat(0).st_mode))"
 
-    async def work(client: SandboxClient) -> None:
+    async with open_sandbox_client(backend) as client:
+        if client is None:
+            return
         done = await client.shell(f'cat; read line; python3 -c "{kind}"', timeout=30)
         assert done.result.data["stdout"] == "'' True\n", done.result
         assert (await client.python(kind)).result.data["stdout"] == "'' True\n"
 
-    open_sandbox_client(work, backend)
 
-
-def test_home_is_a_programs_own_and_nothing_in_it_stays(
+async def test_home_is_a_programs_own_and_nothing_in_it_stays(
     open_sandbox_client: OpenSandboxClient, backend: str
 ) -> None:
-    async def work(client: SandboxClient) -> None:
+    async with open_sandbox_client(backend) as client:
+        if client is None:
+            return
         made = await client.shell(
             'mkdir -p ~/.cache && echo kept > ~/.cache/x && cat ~/.cache/x && cd && ls "$PWD"'
         )
@@ -89,11 +91,11 @@ def test_home_is_a_programs_own_and_nothing_in_it_stays(
         gone = await client.shell('ls -A ~; test ~ != "$PWD" && test ~ = "$TMPDIR"')
         assert (gone.result.success, gone.result.data["stdout"]) == (True, ""), gone.result
 
-    open_sandbox_client(work, backend)
 
-
-def test_a_package_goes_before_a_file_of_the_workspace(open_sandbox_client: OpenSandboxClient) -> None:
-    async def work(client: SandboxClient) -> None:
+async def test_a_package_goes_before_a_file_of_the_workspace(open_sandbox_client: OpenSandboxClient) -> None:
+    async with open_sandbox_client("bubblewrap") as client:
+        if client is None:
+            return
         package = client.root_dir / "data/packages/drawing.py"
         package.parent.mkdir(parents=True)
         package.write_text("whose = 'installed'")
@@ -103,28 +105,25 @@ def test_a_package_goes_before_a_file_of_the_workspace(open_sandbox_client: Open
         done = await client.python("import drawing, own\nprint(drawing.whose, own.whose)")
         assert done.result.data["stdout"] == "installed workspace\n", done.result
 
-    open_sandbox_client(work, "bubblewrap")
 
-
-def test_programs_end_when_the_machine_has_less_left_than_its_reserve(
+async def test_programs_end_when_the_machine_has_less_left_than_its_reserve(
     open_sandbox_client: OpenSandboxClient, backend: str
 ) -> None:
-    async def work(client: SandboxClient) -> None:
+    async with open_sandbox_client(backend, memory_reserve_mb=10**9) as client:
+        if client is None:
+            return
         ended = await client.shell("sleep 30")
         assert ended.result.data["limit"] == ExceededLimit.MACHINE_MEMORY, ended.result
         assert ended.result.error == (
             "the program was ended: the machine had too little memory left; try again later"
         )
-
-    async def control(client: SandboxClient) -> None:
-        assert (await client.shell("sleep 0.5")).result.success
-
-    open_sandbox_client(work, backend, memory_reserve_mb=10**9)
-    open_sandbox_client(control, backend, memory_reserve_mb=1)
+    async with open_sandbox_client(backend, memory_reserve_mb=1) as control:
+        assert control is not None
+        assert (await control.shell("sleep 0.5")).result.success
 
 
 @pytest.mark.heavy
-def test_programs_of_one_user_share_a_bound_on_memory(open_sandbox_client: OpenSandboxClient) -> None:
+async def test_programs_of_one_user_share_a_bound_on_memory(open_sandbox_client: OpenSandboxClient) -> None:
     async def pair(client: SandboxClient, users: tuple[int, int]) -> list[str | None]:
         both = (
             client.shell(WAITS.format(name=name, other=other), user_id=user, timeout=5)
@@ -132,24 +131,27 @@ def test_programs_of_one_user_share_a_bound_on_memory(open_sandbox_client: OpenS
         )
         return [one.result.data["limit"] for one in await asyncio.gather(*both)]
 
-    async def bounded(client: SandboxClient) -> None:
+    async with open_sandbox_client(memory_per_user_mb=600, prewarmed=0) as bounded:
+        if bounded is None:
+            return
         # Each waits for the other: the first only until its time is over.
-        assert sorted(map(str, await pair(client, (1, 1)))) == ["None", "time"]
-        began = asyncio.create_task(client.shell("sleep 5; echo slow", user_id=2))
-        other = await client.shell("echo quick", user_id=3)
+        assert sorted(map(str, await pair(bounded, (1, 1)))) == ["None", "time"]
+        began = asyncio.create_task(bounded.shell("sleep 5; echo slow", user_id=2))
+        other = await bounded.shell("echo quick", user_id=3)
         assert other.result.data["stdout"] == "quick\n"
         assert not began.done()
         await began
-
-    async def roomy(client: SandboxClient) -> None:
-        assert await pair(client, (1, 1)) == [None, None]
-
-    open_sandbox_client(bounded, memory_per_user_mb=600, prewarmed=0)
-    open_sandbox_client(roomy, memory_per_user_mb=1024, prewarmed=0)
+    async with open_sandbox_client(memory_per_user_mb=1024, prewarmed=0) as roomy:
+        assert roomy is not None
+        assert await pair(roomy, (1, 1)) == [None, None]
 
 
-def test_a_cancelled_wait_for_memory_leaves_it_to_the_next(open_sandbox_client: OpenSandboxClient) -> None:
-    async def work(client: SandboxClient) -> None:
+async def test_a_cancelled_wait_for_memory_leaves_it_to_the_next(
+    open_sandbox_client: OpenSandboxClient,
+) -> None:
+    async with open_sandbox_client(memory_per_user_mb=1) as client:
+        if client is None:
+            return
         first = asyncio.create_task(client.shell("sleep 2; echo first"))
         await asyncio.sleep(0)
         second = asyncio.create_task(client.shell("echo second"))
@@ -160,5 +162,3 @@ def test_a_cancelled_wait_for_memory_leaves_it_to_the_next(open_sandbox_client: 
         said = [one.result.data["stdout"] for one in done]
         assert said == ["first\n", "third\n"], json.dumps(said)
         assert (await client.shell("echo fourth")).result.success
-
-    open_sandbox_client(work, memory_per_user_mb=1)

@@ -8,7 +8,7 @@ import pytest
 
 from luxx.errors import Unavailable
 from luxx.tools.sandbox.packages import install, installed
-from sandbox.desk import OpenSandboxClient, SandboxClient
+from sandbox.client import OpenSandboxClient
 
 
 def wheel_in(folder: Path, name: str) -> str:
@@ -23,10 +23,12 @@ def wheel_in(folder: Path, name: str) -> str:
     return str(path)
 
 
-def test_installed_packages_are_found_inside_and_replaced_as_a_whole(
+async def test_installed_packages_are_found_inside_and_replaced_as_a_whole(
     open_sandbox_client: OpenSandboxClient, tmp_path: Path
 ) -> None:
-    async def work(client: SandboxClient) -> None:
+    async with open_sandbox_client("bubblewrap", prewarmed=0) as client:
+        if client is None:
+            return
         (tmp_path / "data").mkdir(mode=0o755)
         assert client.sandbox.interpreter is not None
         program = client.sandbox.interpreter.program
@@ -37,8 +39,6 @@ def test_installed_packages_are_found_inside_and_replaced_as_a_whole(
             done = await client.python(f"import {name}; print({name}.NAME)\nimport {other}")
             assert done.result.data["stdout"] == f"{name}\n", done.result
             assert f"No module named '{other}'" in (done.result.error or "")
-
-    open_sandbox_client(work, "bubblewrap", prewarmed=0)
 
 
 def test_what_cannot_be_installed_leaves_what_was_there(tmp_path: Path) -> None:

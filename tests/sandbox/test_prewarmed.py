@@ -9,7 +9,7 @@ from luxx.tools.sandbox.plan import ProgramLimits
 from luxx.tools.sandbox.prewarmed import PrewarmedKey, PrewarmedPool
 from luxx.tools.sandbox.process import SandboxProcess
 from luxx.tools.sandbox.service import PYTHON_MAIN
-from sandbox.desk import OpenSandboxClient, SandboxClient, processes_with, wait_until
+from sandbox.client import OpenSandboxClient, SandboxClient, processes_with, wait_until
 
 WAITING = PYTHON_MAIN.splitlines()[0]
 """Every Python jail has this in its command line."""
@@ -45,10 +45,12 @@ async def ready(client: SandboxClient, user_id: int = 1) -> int:
     return pid
 
 
-def test_no_sandbox_process_is_started_before_the_first_use_and_one_after_it(
+async def test_no_sandbox_process_is_started_before_the_first_use_and_one_after_it(
     open_sandbox_client: OpenSandboxClient, backend: str
 ) -> None:
-    async def work(client: SandboxClient) -> None:
+    async with open_sandbox_client(backend) as client:
+        if client is None:
+            return
         client.workspace()
         assert waiting(client.workspace()) == []
         await client.python("print(1)")
@@ -56,13 +58,13 @@ def test_no_sandbox_process_is_started_before_the_first_use_and_one_after_it(
         assert (await client.shell("echo hi")).result.success
         await ready(client)
 
-    open_sandbox_client(work, backend)
 
-
-def test_the_next_program_runs_in_the_prewarmed_process_and_leaves_nothing(
+async def test_the_next_program_runs_in_the_prewarmed_process_and_leaves_nothing(
     open_sandbox_client: OpenSandboxClient, backend: str
 ) -> None:
-    async def work(client: SandboxClient) -> None:
+    async with open_sandbox_client(backend) as client:
+        if client is None:
+            return
         await client.python("print(1)")
         first = await ready(client)
         mark = (
@@ -76,13 +78,15 @@ def test_the_next_program_runs_in_the_prewarmed_process_and_leaves_nothing(
         look += "print(hasattr(builtins, 'mark'), os.listdir(tempfile.gettempdir()))"
         assert (await client.python(look)).result.data["stdout"] == "False []\n"
 
-    open_sandbox_client(work, backend)
 
-
-def test_users_and_limits_never_share_a_sandbox_process(
+async def test_users_and_limits_never_share_a_sandbox_process(
     open_sandbox_client: OpenSandboxClient, backend: str
 ) -> None:
-    async def work(client: SandboxClient) -> None:
+    async with open_sandbox_client(
+        backend, limits=[{"memory_mb": 300}, {"level": 4, "memory_mb": 700}]
+    ) as client:
+        if client is None:
+            return
         for user_id in (1, 2):
             (client.workspace(user_id) / "mine.txt").write_text(f"of user {user_id}")
             await client.python("print(1)", user_id=user_id)
@@ -98,33 +102,33 @@ def test_users_and_limits_never_share_a_sandbox_process(
         assert low in processes_with(WAITING)
         assert (await client.python(show, level=3)).result.data["stdout"] == "300\n"
 
-    open_sandbox_client(work, backend, limits=[{"memory_mb": 300}, {"level": 4, "memory_mb": 700}])
 
-
-def test_only_so_many_wait_and_the_oldest_goes_first(open_sandbox_client: OpenSandboxClient) -> None:
-    async def work(client: SandboxClient) -> None:
+async def test_only_so_many_wait_and_the_oldest_goes_first(open_sandbox_client: OpenSandboxClient) -> None:
+    async with open_sandbox_client(prewarmed=2) as client:
+        if client is None:
+            return
         for user_id in (1, 2, 3):
             await client.python("print(1)", user_id=user_id)
             await ready(client, user_id)
         await wait_until(lambda: waiting(client.workspace(1)) == [])
         assert len(waiting(client.workspace(2))) == len(waiting(client.workspace(3))) == 1
 
-    open_sandbox_client(work, prewarmed=2)
 
-
-def test_none_wait_where_none_are_wanted(open_sandbox_client: OpenSandboxClient) -> None:
-    async def work(client: SandboxClient) -> None:
+async def test_none_wait_where_none_are_wanted(open_sandbox_client: OpenSandboxClient) -> None:
+    async with open_sandbox_client(prewarmed=0) as client:
+        if client is None:
+            return
         for _ in range(2):
             assert (await client.python("print(1)")).result.success
         assert waiting(client.workspace()) == []
 
-    open_sandbox_client(work, prewarmed=0)
 
-
-def test_a_prewarmed_process_that_waits_too_long_ends(
+async def test_a_prewarmed_process_that_waits_too_long_ends(
     open_sandbox_client: OpenSandboxClient, backend: str
 ) -> None:
-    async def work(client: SandboxClient) -> None:
+    async with open_sandbox_client(backend) as client:
+        if client is None:
+            return
         workspace = client.workspace()
         made: list[SandboxProcess] = []
 
@@ -142,13 +146,13 @@ def test_a_prewarmed_process_that_waits_too_long_ends(
         await prewarmed.close()
         assert [sandbox_process.is_alive for sandbox_process in made] == [False]
 
-    open_sandbox_client(work, backend)
 
-
-def test_a_prewarmed_process_that_died_is_replaced(
+async def test_a_prewarmed_process_that_died_is_replaced(
     open_sandbox_client: OpenSandboxClient, backend: str
 ) -> None:
-    async def work(client: SandboxClient) -> None:
+    async with open_sandbox_client(backend) as client:
+        if client is None:
+            return
         await client.python("print(1)")
         pid = await ready(client)
         above = ancestors(pid)
@@ -157,20 +161,22 @@ def test_a_prewarmed_process_that_died_is_replaced(
         done = await client.python("print('still')")
         assert done.result.data["stdout"] == "still\n"
 
-    open_sandbox_client(work, backend)
 
-
-def test_closing_ends_those_that_wait(open_sandbox_client: OpenSandboxClient, tmp_path: Path) -> None:
-    async def work(client: SandboxClient) -> None:
+async def test_closing_ends_those_that_wait(open_sandbox_client: OpenSandboxClient, tmp_path: Path) -> None:
+    async with open_sandbox_client() as client:
+        if client is None:
+            return
         await client.python("print(1)")
         await ready(client)
-
-    open_sandbox_client(work)
     assert waiting(tmp_path / "workspaces/1") == []
 
 
-def test_a_prewarmed_process_answers_faster_than_a_new_one(open_sandbox_client: OpenSandboxClient) -> None:
-    async def work(client: SandboxClient) -> None:
+async def test_a_prewarmed_process_answers_faster_than_a_new_one(
+    open_sandbox_client: OpenSandboxClient,
+) -> None:
+    async with open_sandbox_client(prewarmed=16) as client:
+        if client is None:
+            return
         fresh, kept = [], []
         for user_id in range(1, 6):
             began = time.monotonic()
@@ -181,5 +187,3 @@ def test_a_prewarmed_process_answers_faster_than_a_new_one(open_sandbox_client: 
             await client.python("print(1)", user_id=user_id)
             kept.append(time.monotonic() - began)
         assert min(kept) < min(fresh)
-
-    open_sandbox_client(work, prewarmed=16)

@@ -10,7 +10,7 @@ import pytest
 from luxx.tools.history import CallStatus
 from luxx.tools.sandbox.plan import ProgramLimits
 from luxx.wire.tool import CommandPermission, Risk
-from sandbox.desk import OpenSandboxClient, SandboxClient, processes_with, wait_until
+from sandbox.client import OpenSandboxClient, processes_with, wait_until
 
 DETACHED = """
 import subprocess, sys, time
@@ -20,10 +20,12 @@ for _ in range(3):
 """
 
 
-def test_a_program_reports_how_it_ended_and_what_it_changed(
+async def test_a_program_reports_how_it_ended_and_what_it_changed(
     open_sandbox_client: OpenSandboxClient, backend: str
 ) -> None:
-    async def work(client: SandboxClient) -> None:
+    async with open_sandbox_client(backend) as client:
+        if client is None:
+            return
         (client.workspace() / "old.txt").write_text("old")
         (client.workspace() / "gone.txt").write_text("gone")
         done = await client.python(
@@ -46,11 +48,11 @@ def test_a_program_reports_how_it_ended_and_what_it_changed(
         assert again.result.data["exit_code"] == 3
         assert again.result.error == "the program ended with exit code 3"
 
-    open_sandbox_client(work, backend)
 
-
-def test_a_traceback_shows_the_programs_own_lines(open_sandbox_client: OpenSandboxClient) -> None:
-    async def work(client: SandboxClient) -> None:
+async def test_a_traceback_shows_the_programs_own_lines(open_sandbox_client: OpenSandboxClient) -> None:
+    async with open_sandbox_client() as client:
+        if client is None:
+            return
         done = await client.python("def f():\n    return 1 / 0\n\nf()\n")
         assert done.result.error == "the program ended with exit code 1: ZeroDivisionError: division by zero"
         said = done.result.data["stderr"]
@@ -63,11 +65,11 @@ def test_a_traceback_shows_the_programs_own_lines(open_sandbox_client: OpenSandb
         assert (await client.python("import sys; sys.exit(7)")).result.data["exit_code"] == 7
         assert (await client.python("quit()")).result.success
 
-    open_sandbox_client(work)
 
-
-def test_open_figures_are_saved_and_named(open_sandbox_client: OpenSandboxClient) -> None:
-    async def work(client: SandboxClient) -> None:
+async def test_open_figures_are_saved_and_named(open_sandbox_client: OpenSandboxClient) -> None:
+    async with open_sandbox_client("bubblewrap") as client:
+        if client is None:
+            return
         drawing = client.root_dir / "data/packages/matplotlib"
         drawing.mkdir(parents=True)
         (drawing / "__init__.py").write_text("")
@@ -85,11 +87,9 @@ def test_open_figures_are_saved_and_named(open_sandbox_client: OpenSandboxClient
         for name in figures:
             assert (client.workspace() / name).read_bytes() == b"\x89PNG"
 
-    open_sandbox_client(work, "bubblewrap")
-
 
 @pytest.mark.parametrize("tool", ["python_execute", "shell_execute"])
-def test_a_program_is_ended_in_time_and_what_it_printed_is_kept(
+async def test_a_program_is_ended_in_time_and_what_it_printed_is_kept(
     open_sandbox_client: OpenSandboxClient, tool: str
 ) -> None:
     programs = {
@@ -97,25 +97,34 @@ def test_a_program_is_ended_in_time_and_what_it_printed_is_kept(
         "shell_execute": {"command": "echo begun; sleep 600"},
     }
 
-    async def work(client: SandboxClient) -> None:
+    async with open_sandbox_client() as client:
+        if client is None:
+            return
         done = await client.call(tool, **programs[tool], timeout=1)
         assert done.result.data["limit"] == "time"
         assert done.result.data["stdout"] == "begun\n"
         assert done.result.error == "the program was ended: it took longer than 1 seconds"
 
-    open_sandbox_client(work)
 
-
-def test_more_time_than_the_level_allows_is_not_given(open_sandbox_client: OpenSandboxClient) -> None:
-    async def work(client: SandboxClient) -> None:
+async def test_more_time_than_the_level_allows_is_not_given(open_sandbox_client: OpenSandboxClient) -> None:
+    async with open_sandbox_client(limits=[{"level": 3, "seconds": 1}]) as client:
+        if client is None:
+            return
         done = await client.shell("sleep 600", timeout=3600)
         assert done.result.error == "the program was ended: it took longer than 1 seconds"
 
-    open_sandbox_client(work, limits=[{"level": 3, "seconds": 1}])
 
+async def test_limits_are_set_by_tool_and_level(open_sandbox_client: OpenSandboxClient) -> None:
 
-def test_limits_are_set_by_tool_and_level(open_sandbox_client: OpenSandboxClient) -> None:
-    async def work(client: SandboxClient) -> None:
+    entries = [
+        {"memory_mb": 300},
+        {"tool": "shell_execute", "level": 3, "seconds": 5},
+        {"level": 4, "memory_mb": 400},
+    ]
+    async with open_sandbox_client(limits=entries) as client:
+        if client is None:
+            return
+
         def of(tool: str, level: CommandPermission) -> ProgramLimits:
             return client.sandbox.limits_for(tool, level)
 
@@ -125,16 +134,13 @@ def test_limits_are_set_by_tool_and_level(open_sandbox_client: OpenSandboxClient
         assert of("python_execute", CommandPermission.ADMIN).memory_mb == 400
         assert of("python_execute", CommandPermission.ADMIN).seconds == 600
 
-    entries = [
-        {"memory_mb": 300},
-        {"tool": "shell_execute", "level": 3, "seconds": 5},
-        {"level": 4, "memory_mb": 400},
-    ]
-    open_sandbox_client(work, limits=entries)
 
-
-def test_output_past_the_limit_is_dropped_and_said_to_be(open_sandbox_client: OpenSandboxClient) -> None:
-    async def work(client: SandboxClient) -> None:
+async def test_output_past_the_limit_is_dropped_and_said_to_be(
+    open_sandbox_client: OpenSandboxClient,
+) -> None:
+    async with open_sandbox_client(limits=[{"output_kb": 1}]) as client:
+        if client is None:
+            return
         done = await client.python("print('x' * 2000)\n" * 3)
         data = done.result.data
         assert (data["truncated"], data["limit"], data["exit_code"]) == (True, None, 0)
@@ -143,11 +149,11 @@ def test_output_past_the_limit_is_dropped_and_said_to_be(open_sandbox_client: Op
         assert flood.result.data["limit"] == "output"
         assert "printed far more than 1 KiB" in (flood.result.error or "")
 
-    open_sandbox_client(work, limits=[{"output_kb": 1}])
 
-
-def test_output_is_reported_as_it_arrives(open_sandbox_client: OpenSandboxClient, backend: str) -> None:
-    async def work(client: SandboxClient) -> None:
+async def test_output_is_reported_as_it_arrives(open_sandbox_client: OpenSandboxClient, backend: str) -> None:
+    async with open_sandbox_client(backend) as client:
+        if client is None:
+            return
         workspace = client.workspace()
         output_pieces: list[tuple[str, bytes]] = []
         running = asyncio.create_task(
@@ -165,14 +171,14 @@ def test_output_is_reported_as_it_arrives(open_sandbox_client: OpenSandboxClient
         assert output_pieces == [("stdout", b"one\n"), ("stderr", b"two\n")]
         assert (ran.stdout, ran.stderr, ran.exit_code) == (b"one\n", b"two\n", 0)
 
-    open_sandbox_client(work, backend)
-
 
 @pytest.mark.parametrize("tool", ["python_execute", "shell_execute"])
-def test_cancelling_ends_the_whole_tree_within_a_second(
+async def test_cancelling_ends_the_whole_tree_within_a_second(
     open_sandbox_client: OpenSandboxClient, backend: str, tool: str
 ) -> None:
-    async def work(client: SandboxClient) -> None:
+    async with open_sandbox_client(backend) as client:
+        if client is None:
+            return
         token = f"luxx-{uuid.uuid4().hex}"
         code = DETACHED.replace("{token}", token) + "time.sleep(600)"
         given = (
@@ -187,22 +193,20 @@ def test_cancelling_ends_the_whole_tree_within_a_second(
         assert processes_with(token) == []
         assert time.monotonic() - began < 1.0
 
-    open_sandbox_client(work, backend)
 
-
-def test_what_a_program_leaves_behind_ends_with_it(
+async def test_what_a_program_leaves_behind_ends_with_it(
     open_sandbox_client: OpenSandboxClient, backend: str
 ) -> None:
-    async def work(client: SandboxClient) -> None:
+    async with open_sandbox_client(backend) as client:
+        if client is None:
+            return
         token = f"luxx-{uuid.uuid4().hex}"
         done = await client.python(DETACHED.replace("{token}", token) + "print('left')")
         assert done.result.data["stdout"] == "left\n"
         assert processes_with(token) == []
 
-    open_sandbox_client(work, backend)
 
-
-def test_a_bad_program_costs_its_own_result_only(
+async def test_a_bad_program_costs_its_own_result_only(
     open_sandbox_client: OpenSandboxClient, backend: str
 ) -> None:
     bad = {
@@ -212,7 +216,9 @@ def test_a_bad_program_costs_its_own_result_only(
         "dies": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
     }
 
-    async def work(client: SandboxClient) -> None:
+    async with open_sandbox_client(backend, limits=[{"processes": 20, "output_kb": 64}]) as client:
+        if client is None:
+            return
         calls = [client.python(code, user_id=2, timeout=2) for code in bad.values()]
         *ended, good = await asyncio.gather(*calls, client.python("print(6 * 7)", user_id=1))
         assert good.result.data["stdout"] == "42\n"
@@ -221,11 +227,11 @@ def test_a_bad_program_costs_its_own_result_only(
         assert "SIGKILL" in (ended[3].result.error or "")
         assert (await client.shell("echo on", user_id=2)).result.data["stdout"] == "on\n"
 
-    open_sandbox_client(work, backend, limits=[{"processes": 20, "output_kb": 64}])
 
-
-def test_strange_texts_are_a_result_and_no_accident(open_sandbox_client: OpenSandboxClient) -> None:
-    async def work(client: SandboxClient) -> None:
+async def test_strange_texts_are_a_result_and_no_accident(open_sandbox_client: OpenSandboxClient) -> None:
+    async with open_sandbox_client() as client:
+        if client is None:
+            return
         surrogate = await client.python("print('\\ud800'.encode('utf-8', 'surrogatepass'))")
         assert surrogate.result.success
         raw = await client.shell("printf '\\377\\000x'")
@@ -242,24 +248,24 @@ def test_strange_texts_are_a_result_and_no_accident(open_sandbox_client: OpenSan
         ):
             assert (await client.call("python_execute", **arguments)).status == CallStatus.INVALID
 
-    open_sandbox_client(work)
 
-
-def test_programs_need_level_three(open_sandbox_client: OpenSandboxClient) -> None:
-    async def work(client: SandboxClient) -> None:
+async def test_programs_need_level_three(open_sandbox_client: OpenSandboxClient) -> None:
+    async with open_sandbox_client() as client:
+        if client is None:
+            return
         for tool, given in (("python_execute", {"code": "1"}), ("shell_execute", {"command": "true"})):
             assert (await client.call(tool, level=2, **given)).status == CallStatus.DENIED
             definition = client.executor.registry.get(tool)
             assert definition is not None
             assert definition.risk == (Risk.MEDIUM if tool == "python_execute" else Risk.HIGH)
 
-    open_sandbox_client(work)
 
-
-def test_what_the_server_writes_between_calls_can_be_used(
+async def test_what_the_server_writes_between_calls_can_be_used(
     open_sandbox_client: OpenSandboxClient, backend: str
 ) -> None:
-    async def work(client: SandboxClient) -> None:
+    async with open_sandbox_client(backend) as client:
+        if client is None:
+            return
         for count in range(3):
             path = client.workspace() / f"deep/er/{count}.txt"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -270,5 +276,3 @@ def test_what_the_server_writes_between_calls_can_be_used(
             )
             assert done.result.data["stdout"] == f"{count}\n", done.result
             assert path.read_text() == f"{count}!"
-
-    open_sandbox_client(work, backend)

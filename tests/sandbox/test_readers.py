@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from files.putting import pdf, pdf_of
+from files.sample_files import pdf, pdf_of
 
 from luxx.infra.config.schema import ToolsConfig
 from luxx.infra.documents.reader import PageProcess, PageRequest, PdfProcess
 from luxx.tools.sandbox.service import Sandbox
-from sandbox.outside import Attacker, Child, Json, attacked_server, children_once, in_force
+from sandbox.attacked_server import Attacker, Child, Json, attacked_server, children_once, in_force
 
 SLOW_PAGE = "<p><b>word</b> <i>word</i>" * 12_000
 SLOW_PDF = pdf_of(*[b"1 0 0 1 5 5 Tm (a) Tj " * 5_000] * 3)
@@ -87,28 +87,30 @@ def test_the_code_that_readers_need_is_shown_where_all_around_it_is_hidden(backe
 
 
 @pytest.mark.parametrize("backend", ["bubblewrap", "landlock"])
-def test_bounds_hold_in_the_sandbox_and_nothing_is_left(backend: str, tmp_path: Path) -> None:
-    async def work() -> None:
-        sandbox = Sandbox(ToolsConfig(sandbox=backend), tmp_path / "data", tmp_path / "workspaces")  # type: ignore[arg-type]
-        await sandbox.open()
-        await sandbox.readers.open()
-        if sandbox.backend_name == "none":
-            pytest.skip(f"{backend} does not work here")
-        run = sandbox.readers.run
-        try:
-            slow = pdf_of(b"1 0 0 1 5 5 Tm (a) Tj " * 1_000_000)
-            bomb = pdf_of(b"(" + b"A" * (60 << 20) + b") Tj")
-            late = await PdfProcess(run, seconds=1).read(slow, characters=1000, user_id=1)
-            assert late.error == "time"
-            swollen = await PdfProcess(run, memory_bytes=180 << 20).read(bomb, characters=1000, user_id=1)
-            assert swollen.error == "memory"
-            long = await PdfProcess(run).read(pdf(*["a" * 50] * 20), characters=500, user_id=1)
-            assert long.error == "long"
-            fine = await PdfProcess(run).read(pdf("one"), characters=500, user_id=1)
-            assert fine.text == "one"
-        finally:
-            await sandbox.close()
+async def test_bounds_hold_in_the_sandbox_and_nothing_is_left(backend: str, tmp_path: Path) -> None:
+    sandbox = Sandbox(ToolsConfig(sandbox=backend), tmp_path / "data", tmp_path / "workspaces")  # type: ignore[arg-type]
+    await sandbox.open()
+    await sandbox.readers.open()
+    if sandbox.backend_name == "none":
+        pytest.skip(f"{backend} does not work here")
+    run = sandbox.readers.run
+    try:
+        slow = pdf_of(b"1 0 0 1 5 5 Tm (a) Tj " * 1_000_000)
+        bomb = pdf_of(b"(" + b"A" * (60 << 20) + b") Tj")
+        late = await PdfProcess(run, seconds=1).read(slow, characters=1000, user_id=1)
+        assert late.error == "time"
+        swollen = await PdfProcess(run, memory_bytes=180 << 20).read(bomb, characters=1000, user_id=1)
+        assert swollen.error == "memory"
+        long = await PdfProcess(run).read(pdf(*["a" * 50] * 20), characters=500, user_id=1)
+        assert long.error == "long"
+        fine = await PdfProcess(run).read(pdf("one"), characters=500, user_id=1)
+        assert fine.text == "one"
+    finally:
+        await sandbox.close()
+    assert pdf_readers() == []
 
-    asyncio.run(work())
+
+def pdf_readers() -> list[str]:
+    """The children of this process that read PDFs."""
     listed = Path(f"/proc/self/task/{os.getpid()}/children").read_text("ascii").split()
-    assert [one for one in listed if "pdf_text" in Child(int(one)).command] == []
+    return [one for one in listed if "pdf_text" in Child(int(one)).command]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from prepared import prepare_at
+from migrated_databases import prepare_at
 
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from store.databases import metadata, new_database, postgresql_server

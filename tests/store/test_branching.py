@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from branching import JSON, BranchingClient, branching_client
+from branching_client import JSON, BranchingClient, branching_client
 
 from store.databases import new_database
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rows import add_user
+from sample_user import add_user
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
@@ -49,7 +49,9 @@ def lists(name: str) -> Composition:
     return Composition(name=name, description="d", members=members, kind=CompositionKind.PARALLEL)
 
 
-def test_the_number_is_limited_and_each_name_is_given_once(open_store: Store, executor: ToolExecutor) -> None:
+async def test_the_number_is_limited_and_each_name_is_given_once(
+    open_store: Store, executor: ToolExecutor
+) -> None:
     service = CompositionService(open_store, executor)
 
     async def made(names: list[str]) -> list[object]:
@@ -57,50 +59,46 @@ def test_the_number_is_limited_and_each_name_is_given_once(open_store: Store, ex
             *(service.create(ANN, lists(name)) for name in names), return_exceptions=True
         )
 
-    async def all_at_once() -> None:
-        same = await made(["same"] * 6)
-        assert sum(isinstance(one, Conflict) for one in same) == 5
-        many = await made([f"many{n}" for n in range(MAX_COMPOSITIONS + 5)])
-        assert sum(isinstance(one, Conflict) for one in many) == 6
-        items, total = await service.list_page(ANN, page=1, page_size=100)
-        assert (len(items), total) == (MAX_COMPOSITIONS, MAX_COMPOSITIONS)
-        assert await service.list_page(BEN, page=1, page_size=100) == ([], 0)
-        with pytest.raises(NotFound):
-            await service.delete(BEN, items[0].id)
-
-    asyncio.run(all_at_once())
+    same = await made(["same"] * 6)
+    assert sum(isinstance(one, Conflict) for one in same) == 5
+    many = await made([f"many{n}" for n in range(MAX_COMPOSITIONS + 5)])
+    assert sum(isinstance(one, Conflict) for one in many) == 6
+    items, total = await service.list_page(ANN, page=1, page_size=100)
+    assert (len(items), total) == (MAX_COMPOSITIONS, MAX_COMPOSITIONS)
+    assert await service.list_page(BEN, page=1, page_size=100) == ([], 0)
+    with pytest.raises(NotFound):
+        await service.delete(BEN, items[0].id)
 
 
-def test_every_call_is_counted(open_store: Store, executor: ToolExecutor, tmp_path: Path) -> None:
+async def test_every_call_is_counted(open_store: Store, executor: ToolExecutor, tmp_path: Path) -> None:
     service = CompositionService(open_store, executor)
 
-    async def called() -> None:
-        made = await service.create(ANN, lists("lists"))
-        context = ToolContext(
-            user_id=1,
-            username="ann",
-            user_permission_level=CommandPermission.READ_ONLY,
-            workspace=tmp_path,
-            own_tools=await service.own_tools(ANN),
-        )
-        call = ToolCall(call_id="c", name="lists", arguments="{}")
-        nowhere = ToolContext(
-            user_id=1,
-            username="ann",
-            user_permission_level=CommandPermission.READ_ONLY,
-            own_tools=await service.own_tools(ANN),
-        )
-        done = await asyncio.gather(*(executor.execute(call, each) for each in [context, nowhere] * 20))
-        assert [one.result.success for one in done] == [True, False] * 20
-        counted = await service.get(ANN, made.id)
-        assert (counted.success_count, counted.failure_count) == (20, 20)
-        await service.delete(ANN, made.id)
-        assert (await executor.execute(call, context)).result.success, "who has begun goes on"
-
-    asyncio.run(called())
+    made = await service.create(ANN, lists("lists"))
+    context = ToolContext(
+        user_id=1,
+        username="ann",
+        user_permission_level=CommandPermission.READ_ONLY,
+        workspace=tmp_path,
+        own_tools=await service.own_tools(ANN),
+    )
+    call = ToolCall(call_id="c", name="lists", arguments="{}")
+    nowhere = ToolContext(
+        user_id=1,
+        username="ann",
+        user_permission_level=CommandPermission.READ_ONLY,
+        own_tools=await service.own_tools(ANN),
+    )
+    done = await asyncio.gather(*(executor.execute(call, each) for each in [context, nowhere] * 20))
+    assert [one.result.success for one in done] == [True, False] * 20
+    counted = await service.get(ANN, made.id)
+    assert (counted.success_count, counted.failure_count) == (20, 20)
+    await service.delete(ANN, made.id)
+    assert (await executor.execute(call, context)).result.success, "who has begun goes on"
 
 
-def test_who_deletes_one_waits_for_who_is_changing_it(open_store: Store, executor: ToolExecutor) -> None:
+async def test_who_deletes_one_waits_for_who_is_changing_it(
+    open_store: Store, executor: ToolExecutor
+) -> None:
     service = CompositionService(open_store, executor)
     lock_taken, deleted = threading.Event(), threading.Event()
     seen: list[bool] = []
@@ -110,13 +108,10 @@ def test_who_deletes_one_waits_for_who_is_changing_it(open_store: Store, executo
         lock_taken.set()
         seen.append(deleted.wait(0.2))
 
-    async def both() -> None:
-        made = await service.create(ANN, lists("brief"))
-        changing = asyncio.create_task(open_store.write(change))
-        await asyncio.to_thread(lock_taken.wait, 20)
-        await service.delete(ANN, made.id)
-        deleted.set()
-        await changing
-
-    asyncio.run(both())
+    made = await service.create(ANN, lists("brief"))
+    changing = asyncio.create_task(open_store.write(change))
+    await asyncio.to_thread(lock_taken.wait, 20)
+    await service.delete(ANN, made.id)
+    deleted.set()
+    await changing
     assert seen == [False]

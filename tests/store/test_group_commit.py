@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,7 @@ from store.databases import metadata, notes, parents, values
 
 WRITERS, WRITES = 8, 60
 
-
-def run(work: Coroutine[Any, Any, Any]) -> Any:
-    async def bounded() -> Any:
-        async with asyncio.timeout(60):
-            return await work
-
-    return asyncio.run(bounded())
+pytestmark = pytest.mark.async_timeout(60)
 
 
 def put(said: str, **more: Any) -> Any:
@@ -57,7 +50,7 @@ def test_eight_threads_lose_no_write(store: Store) -> None:
         assert own == [f"{writer}-{number}" for number in range(WRITES)]
 
 
-def test_many_tasks_of_one_loop_lose_no_write_and_read_what_they_wrote(store: Store) -> None:
+async def test_many_tasks_of_one_loop_lose_no_write_and_read_what_they_wrote(store: Store) -> None:
     async def one(number: int) -> None:
         said = await store.write(put(f"n{number}"))
         assert said == f"n{number}"
@@ -66,15 +59,12 @@ def test_many_tasks_of_one_loop_lose_no_write_and_read_what_they_wrote(store: St
         )
         assert len(found) == 1
 
-    async def work() -> None:
-        await asyncio.gather(*(one(number) for number in range(200)))
-
-    run(work())
+    await asyncio.gather(*(one(number) for number in range(200)))
     assert store.read_now(count) == 200
 
 
 @pytest.mark.parametrize("others", ["write", "write_rows"])
-def test_a_failure_undoes_its_own_write_and_no_other(store: Store, others: str) -> None:
+async def test_a_failure_undoes_its_own_write_and_no_other(store: Store, others: str) -> None:
     """Writes that fail after having written, beside writes that are right, in the same commits."""
     write_other = getattr(store, others)
 
@@ -82,15 +72,12 @@ def test_a_failure_undoes_its_own_write_and_no_other(store: Store, others: str) 
         session.execute(insert(notes).values(text="must not stay"))
         raise ValueError("as it is")
 
-    async def work() -> list[Any]:
-        jobs: list[Any] = []
-        for number in range(40):
-            jobs.append(store.write(put(f"good {number}")))
-            jobs.append(write_other(fails))
-            jobs.append(write_other(put("good 0") if number else put("first")))
-        return await asyncio.gather(*jobs, return_exceptions=True)
-
-    results = run(work())
+    jobs: list[Any] = []
+    for number in range(40):
+        jobs.append(store.write(put(f"good {number}")))
+        jobs.append(write_other(fails))
+        jobs.append(write_other(put("good 0") if number else put("first")))
+    results = await asyncio.gather(*jobs, return_exceptions=True)
     kept = store.read_now(all_notes)
     assert "must not stay" not in kept
     assert sorted(kept) == sorted([f"good {number}" for number in range(40)] + ["first"])
@@ -98,7 +85,7 @@ def test_a_failure_undoes_its_own_write_and_no_other(store: Store, others: str) 
     assert sum(isinstance(result, IntegrityError) for result in results) == 39
 
 
-def test_what_ends_the_whole_transaction_fails_all_writes_of_the_commit(tmp_path: Path) -> None:
+async def test_what_ends_the_whole_transaction_fails_all_writes_of_the_commit(tmp_path: Path) -> None:
     """As a full disk does: SQLite then rolls back by itself, and a savepoint is no longer there."""
     engine = open_engine(resolve_url("sqlite:///t.db", tmp_path))
     metadata.create_all(engine)
@@ -112,17 +99,14 @@ def test_what_ends_the_whole_transaction_fails_all_writes_of_the_commit(tmp_path
         connection.exec_driver_sql("ROLLBACK")
         raise OperationalError("INSERT", {}, OSError("database or disk is full"))
 
-    async def work() -> list[Any]:
+    try:
         first = asyncio.create_task(store.write_rows(waits))
         await asyncio.sleep(0.05)  # Those below stand in the line together.
         rest = [store.write_rows(each) for each in (put("before"), ends_all, put("after"))]
         jobs = [asyncio.create_task(each) for each in rest]
         await asyncio.sleep(0.05)
         blocked.set()
-        return await asyncio.gather(first, *jobs, return_exceptions=True)
-
-    try:
-        first_result, *other_results = run(work())
+        first_result, *other_results = await asyncio.gather(first, *jobs, return_exceptions=True)
         assert first_result is None
         assert [type(each) for each in other_results] == [OperationalError] * 3
         assert store.read_now(count) == 0
@@ -132,14 +116,14 @@ def test_what_ends_the_whole_transaction_fails_all_writes_of_the_commit(tmp_path
         store.close()
 
 
-def test_who_reads_cannot_write_on_sqlite(store: Store) -> None:
+async def test_who_reads_cannot_write_on_sqlite(store: Store) -> None:
     if store.is_sqlite:
         with pytest.raises(OperationalError, match="readonly"):
             store.read_now(put("never"))
         with pytest.raises(OperationalError, match="readonly"):
-            run(store.read_rows(put("never")))
+            await store.read_rows(put("never"))
     store.write_rows_now(put("now"))
-    assert run(store.read_rows(all_notes)) == ["now"]
+    assert (await store.read_rows(all_notes)) == ["now"]
 
 
 def test_a_broken_statement_leaves_the_store_as_good_as_before(store: Store) -> None:
@@ -152,7 +136,7 @@ def test_a_broken_statement_leaves_the_store_as_good_as_before(store: Store) -> 
     assert store.read_now(all_notes) == ["after"]
 
 
-def test_a_cancelled_awaiter_does_not_stop_its_write_nor_anybody_elses(store: Store) -> None:
+async def test_a_cancelled_awaiter_does_not_stop_its_write_nor_anybody_elses(store: Store) -> None:
     begun, may_go_on = threading.Event(), threading.Event()
 
     def slow(session: Any) -> None:
@@ -160,24 +144,21 @@ def test_a_cancelled_awaiter_does_not_stop_its_write_nor_anybody_elses(store: St
         assert may_go_on.wait(20)
         session.execute(insert(notes).values(text="slow"))
 
-    async def work() -> None:
-        waiting = asyncio.create_task(store.write(slow))
-        await asyncio.to_thread(begun.wait, 20)
-        others = [asyncio.create_task(store.write(put(f"other {number}"))) for number in range(20)]
-        await asyncio.sleep(0)
-        waiting.cancel()
-        for other in others[::2]:
-            other.cancel()
-        results = await asyncio.gather(waiting, *others[::2], return_exceptions=True)
-        assert all(isinstance(result, asyncio.CancelledError) for result in results)
-        may_go_on.set()
-        await asyncio.gather(*others[1::2])
-        await store.write(put("last"))
-
-    run(work())
+    waiting = asyncio.create_task(store.write(slow))
+    await asyncio.to_thread(begun.wait, 20)
+    others = [asyncio.create_task(store.write(put(f"other {number}"))) for number in range(20)]
+    await asyncio.sleep(0)
+    waiting.cancel()
+    for other in others[::2]:
+        other.cancel()
+    results = await asyncio.gather(waiting, *others[::2], return_exceptions=True)
+    assert all(isinstance(result, asyncio.CancelledError) for result in results)
+    may_go_on.set()
+    await asyncio.gather(*others[1::2])
+    await store.write(put("last"))
     kept = set(store.read_now(all_notes))
     assert {"slow", "last"} | {f"other {number}" for number in range(1, 20, 2)} <= kept
-    run(store.write(put("alive")))
+    await store.write(put("alive"))
 
 
 def test_a_loop_that_has_ended_keeps_nobody_from_an_answer(store: Store) -> None:
@@ -203,22 +184,19 @@ def test_a_loop_that_has_ended_keeps_nobody_from_an_answer(store: Store) -> None
     assert sorted(store.read_now(all_notes)) == ["of a thread", "of the loop"]
 
 
-def test_close_waits_for_what_is_queued_and_refuses_what_comes_later(
+async def test_close_waits_for_what_is_queued_and_refuses_what_comes_later(
     database_url: str, tmp_path: Path
 ) -> None:
     engine = open_engine(resolve_url(database_url, tmp_path))
     metadata.create_all(engine)
     store = Store(engine)
 
-    async def work() -> None:
-        writes = [asyncio.create_task(store.write(put(f"w{number}"))) for number in range(100)]
-        await asyncio.sleep(0)
-        await asyncio.to_thread(store.close)
-        await asyncio.gather(*writes)
-        with pytest.raises(RuntimeError):
-            await store.write(put("too late"))
-
-    run(work())
+    writes = [asyncio.create_task(store.write(put(f"w{number}"))) for number in range(100)]
+    await asyncio.sleep(0)
+    await asyncio.to_thread(store.close)
+    await asyncio.gather(*writes)
+    with pytest.raises(RuntimeError):
+        await store.write(put("too late"))
     again = Store(open_engine(resolve_url(database_url, tmp_path)))
     assert again.read_now(count) == 100
     again.close()
@@ -280,23 +258,20 @@ def test_sqlite_is_set_to_lose_nothing(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_database_that_cannot_be_opened_is_an_error_and_no_endless_wait(tmp_path: Path) -> None:
+async def test_a_database_that_cannot_be_opened_is_an_error_and_no_endless_wait(tmp_path: Path) -> None:
     (tmp_path / "t.db").mkdir()
     store = Store(open_engine(resolve_url("sqlite:///./t.db", tmp_path)))
 
-    async def work() -> None:
-        async with asyncio.timeout(10):
-            for _ in range(2):
-                with pytest.raises(OperationalError):
-                    await store.write(put("nowhere"))
-                with pytest.raises(OperationalError):
-                    await store.read(count)
-
-    run(work())
+    async with asyncio.timeout(10):
+        for _ in range(2):
+            with pytest.raises(OperationalError):
+                await store.write(put("nowhere"))
+            with pytest.raises(OperationalError):
+                await store.read(count)
     store.close()
 
 
-def test_of_nested_parts_each_is_undone_by_itself_in_whatever_order(store: Store) -> None:
+async def test_of_nested_parts_each_is_undone_by_itself_in_whatever_order(store: Store) -> None:
     def work(session: Any) -> None:
         session.execute(insert(notes).values(text="outside"))
         first = session.begin_nested()
@@ -318,18 +293,13 @@ def test_of_nested_parts_each_is_undone_by_itself_in_whatever_order(store: Store
         around.rollback()
         session.execute(insert(notes).values(text="last"))
 
-    async def many() -> None:
-        # Together, so that each is in a part of a transaction itself.
-        await asyncio.gather(
-            *(store.write(put(f"other {number}")) for number in range(20)), store.write(work)
-        )
-
-    run(many())
+    # Together, so that each is in a part of a transaction itself.
+    await asyncio.gather(*(store.write(put(f"other {number}")) for number in range(20)), store.write(work))
     kept = [said for said in store.read_now(all_notes) if not said.startswith("other")]
     assert kept == ["outside", "kept", "kept within", "last"]
 
 
-def test_a_full_database_in_the_middle_of_a_group_is_an_error_of_the_database(tmp_path: Path) -> None:
+async def test_a_full_database_in_the_middle_of_a_group_is_an_error_of_the_database(tmp_path: Path) -> None:
     """SQLite ends the transaction itself then, and with it the savepoint of the write that met it."""
     store = Store(open_engine(resolve_url("sqlite:///./full.db", tmp_path)))
     try:
@@ -339,13 +309,10 @@ def test_a_full_database_in_the_middle_of_a_group_is_an_error_of_the_database(tm
         # The limit ends with the connection, and that is replaced after the failure.
         store.write_rows_now(lambda rows: rows.execute(text(f"PRAGMA max_page_count = {pages + 8}")))
 
-        async def work() -> list[Any]:
-            return await asyncio.gather(
-                *(store.write(put(f"{number} " + "x" * 9000)) for number in range(8)),
-                return_exceptions=True,
-            )
-
-        outcomes = run(work())
+        outcomes = await asyncio.gather(
+            *(store.write(put(f"{number} " + "x" * 9000)) for number in range(8)),
+            return_exceptions=True,
+        )
         assert {type(outcome) for outcome in outcomes} <= {str, OperationalError}
         assert any(isinstance(outcome, OperationalError) for outcome in outcomes)
         assert store.read_now(count) == sum(isinstance(outcome, str) for outcome in outcomes)

@@ -20,7 +20,7 @@ def test_every_acknowledged_write_survives_kill_9(
     database_url: str, tmp_path: Path, acknowledged: int
 ) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "store.a_writer", database_url],
+        [sys.executable, "-m", "store.writer_process", database_url],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(TESTS)},
         stdout=subprocess.PIPE,

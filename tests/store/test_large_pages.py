@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from prepared import make_ready
-from rows import add_user
+from migrated_databases import make_ready
+from sample_user import add_user
 from sqlalchemy import insert
 
 from luxx.domain.accounts.caller import Caller

@@ -95,7 +95,7 @@ async def ended(services: Services, caller: Caller, text: str) -> Run:
     [LimitsConfig(tokens_per_day=10 * PER_CALL), LimitsConfig(cost_per_day=10 * PER_CALL / 100_000)],
     ids=["tokens", "cost"],
 )
-def test_runs_at_once_never_spend_more_than_the_day_has(
+async def test_runs_at_once_never_spend_more_than_the_day_has(
     ready_url: str, tmp_path: Path, limits: LimitsConfig
 ) -> None:
     """Answers are as long as they were let become, and prompts are counted: each call takes what it may."""
@@ -108,17 +108,6 @@ def test_runs_at_once_never_spend_more_than_the_day_has(
     rule = Rule(
         reply=[Text(text="said"), Counts(prompt=PROMPT, completion=MOST_ANSWER), Finish()], delay=0.02
     )
-
-    async def work() -> None:
-        async with ScriptedProvider(Script(rules=[rule])) as upstream:
-            names = ["one", "two"] if "postgresql" in ready_url else ["one"]
-            configs = [config_of(tmp_path, ready_url, name, upstream, limits) for name in names]
-            async with opened(configs, upstream) as (houses, caller):
-                started = [
-                    ended(houses[number % len(houses)], caller, f"say {number}") for number in range(RUNS)
-                ]
-                runs = list(await asyncio.gather(*started, return_exceptions=True))
-                await check(houses[0], upstream, runs)
 
     async def check(services: Services, upstream: ScriptedProvider, runs: list[Run | BaseException]) -> None:
         spent = await services.store.read(lambda session: session.scalar(select(SPENT)))
@@ -138,23 +127,26 @@ def test_runs_at_once_never_spend_more_than_the_day_has(
         assert 5 <= len(finished) <= 10
         assert reserved == 0
 
-    asyncio.run(work())
+    async with ScriptedProvider(Script(rules=[rule])) as upstream:
+        names = ["one", "two"] if "postgresql" in ready_url else ["one"]
+        configs = [config_of(tmp_path, ready_url, name, upstream, limits) for name in names]
+        async with opened(configs, upstream) as (houses, caller):
+            started = [ended(houses[number % len(houses)], caller, f"say {number}") for number in range(RUNS)]
+            runs = list(await asyncio.gather(*started, return_exceptions=True))
+            await check(houses[0], upstream, runs)
 
 
-def test_without_limits_nothing_is_set_aside(ready_url: str, tmp_path: Path) -> None:
+async def test_without_limits_nothing_is_set_aside(ready_url: str, tmp_path: Path) -> None:
     rule = Rule(reply=[Text(text="said"), Counts(prompt=PROMPT, completion=MOST_ANSWER), Finish()])
 
-    async def work() -> None:
-        async with ScriptedProvider(Script(rules=[rule])) as upstream:
-            config = config_of(tmp_path, ready_url, "one", upstream, LimitsConfig())
-            async with opened([config], upstream) as ((services,), caller):
-                writes: list[str] = []
-                listen(services, writes)
-                assert (await ended(services, caller, "hello")).stop_reason == "finished"
-                assert not [statement for statement in writes if "usage_reserves" in statement]
-                assert "max_tokens" not in upstream.requests[0].json
-
-    asyncio.run(work())
+    async with ScriptedProvider(Script(rules=[rule])) as upstream:
+        config = config_of(tmp_path, ready_url, "one", upstream, LimitsConfig())
+        async with opened([config], upstream) as ((services,), caller):
+            writes: list[str] = []
+            listen(services, writes)
+            assert (await ended(services, caller, "hello")).stop_reason == "finished"
+            assert not [statement for statement in writes if "usage_reserves" in statement]
+            assert "max_tokens" not in upstream.requests[0].json
 
 
 def listen(services: Services, statements: list[str]) -> None:

@@ -1,6 +1,5 @@
 """The step to tenants' switches and the audit log keeps what is there, and people work on both databases."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -68,7 +67,9 @@ def test_people_of_the_step_before_stay_and_get_the_switches_they_had(
     engine.dispose()
 
 
-def test_people_are_added_moved_and_deleted_with_all_they_have(database_url: str, tmp_path: Path) -> None:
+async def test_people_are_added_moved_and_deleted_with_all_they_have(
+    database_url: str, tmp_path: Path
+) -> None:
     engine = open_engine(resolve_url(database_url, tmp_path))
     migrate(engine)
     store, passwords = Store(engine), Passwords(cost=4)
@@ -80,21 +81,18 @@ def test_people_are_added_moved_and_deleted_with_all_they_have(database_url: str
         stop_runs=RunStopper(store, None).stop_all_of,
     )
 
-    async def scenario() -> None:
-        await operator.ensure_first_user("chosen by the owner")
-        now = utc_now()
-        other_id = await store.write(lambda session: _tenant(session, now))
-        assert other_id > 1, "the default tenant is the first, and counted"
-        user = await operator.add_user("ada", "correct horse", level=CommandPermission.ADMIN)
-        await store.write(lambda session: _talk(session, user.id))
-        moved = await operator.change_user("ada", UserChange(tenant_id=other_id))
-        assert moved.tenant_id == other_id
-        assert [each.username for each in await operator.all_users(tenant="other")] == ["ada"]
-        with pytest.raises(Conflict):
-            await operator.delete_user("admin")
-        assert (await operator.delete_user("ada")).id == user.id
-
-    asyncio.run(scenario())
+    await operator.ensure_first_user("chosen by the owner")
+    now = utc_now()
+    other_id = await store.write(lambda session: _tenant(session, now))
+    assert other_id > 1, "the default tenant is the first, and counted"
+    user = await operator.add_user("ada", "correct horse", level=CommandPermission.ADMIN)
+    await store.write(lambda session: _talk(session, user.id))
+    moved = await operator.change_user("ada", UserChange(tenant_id=other_id))
+    assert moved.tenant_id == other_id
+    assert [each.username for each in await operator.all_users(tenant="other")] == ["ada"]
+    with pytest.raises(Conflict):
+        await operator.delete_user("admin")
+    assert (await operator.delete_user("ada")).id == user.id
     with engine.connect() as connection:
         for table in ("conversations", "messages", "user_settings"):
             left = connection.execute(text(f"SELECT count(*) FROM {table} WHERE user_id > 1")).scalar_one()

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from api.client import ApiClient
 from api.conftest import connect
-from api.person import ApiClient
-from api.server import ServerProcess
+from api.server_process import ServerProcess
 from api.streams import stream_message, stream_run
 
 from luxx.providers.scripted import Call, Finish, Rule, Script, ScriptedProvider, Text, When

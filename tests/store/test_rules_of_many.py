@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api.person import ApiClient
+from api.client import ApiClient
 from api.streams import stream_run
 
 from luxx.providers.scripted import Call, Finish, Rule, Script, Text, When

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from prepared import make_ready
-from rows import add_user
+from migrated_databases import make_ready
+from sample_user import add_user
 from sqlalchemy import delete, insert, select, text, update
 
 from luxx.app.container import Services

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prepared import make_ready
-from rows import add_user
+from migrated_databases import make_ready
+from sample_user import add_user
 from sqlalchemy import event, insert, update
 
 from luxx.app.container import Services

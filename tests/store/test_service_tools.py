@@ -200,10 +200,10 @@ def commits(session: Session, how: str) -> str:
 
 
 @pytest.mark.parametrize("how", ["commit", "commit and hide it", "rollback"])
-def test_a_service_function_does_not_end_its_transaction(some: Store, how: str) -> None:
+async def test_a_service_function_does_not_end_its_transaction(some: Store, how: str) -> None:
     lock_taken, proceed = threading.Event(), threading.Event()
 
-    async def among_others() -> Executed:
+    with capture_logs() as logs:
         """Others in its group, on SQLite, so that a savepoint is all it has."""
 
         def first(session: Session) -> None:
@@ -222,10 +222,7 @@ def test_a_service_function_does_not_end_its_transaction(some: Store, how: str) 
         proceed.set()
         await asyncio.gather(*others)
         executor.close()
-        return await done
-
-    with capture_logs() as logs:
-        done = asyncio.run(among_others())
+        done = await done
     assert (done.result.error or "").endswith("nothing was changed")
     assert [entry["event"] for entry in logs] == ["service_tool_failed"]
     assert kept(some) == ["one", "two"]
@@ -270,7 +267,7 @@ def test_no_thread_keeps_a_connection_but_those_of_the_store(some: Store) -> Non
     assert pool.checkedout() == before
 
 
-def test_service_functions_leave_connections_for_the_server_however_slow_they_are(some: Store) -> None:
+async def test_service_functions_leave_connections_for_the_server_however_slow_they_are(some: Store) -> None:
     one_too_many = threading.Barrier(MAX_EXTERNAL_SESSIONS + 1)
 
     def slow(session: Session) -> bool:
@@ -283,14 +280,10 @@ def test_service_functions_leave_connections_for_the_server_however_slow_they_ar
     executor = ToolExecutor(ToolRegistry([definition]), ToolsConfig())
     call = ToolCall(call_id="c", name="slow", arguments="{}")
 
-    async def run() -> list[Executed]:
-        contexts = [
-            msgspec.structs.replace(context(), user_id=user_id)
-            for user_id in range(1, MAX_EXTERNAL_SESSIONS + 2)
-        ]
-        return list(await asyncio.gather(*(executor.execute(call, each) for each in contexts)))
-
-    done = asyncio.run(run())
+    contexts = [
+        msgspec.structs.replace(context(), user_id=user_id) for user_id in range(1, MAX_EXTERNAL_SESSIONS + 2)
+    ]
+    done = list(await asyncio.gather(*(executor.execute(call, each) for each in contexts)))
     executor.close()
     assert [each.result.data for each in done] == [False] * (MAX_EXTERNAL_SESSIONS + 1)
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from providers_service.house import ProviderServices, caller, new
+from provider_service.services import ProviderServices, caller, new
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
@@ -57,7 +57,7 @@ async def done_or_refused(work: Awaitable[Any]) -> None:
         await work
 
 
-def test_no_order_of_requests_leaves_a_shared_provider_with_a_demoted_owner(
+async def test_no_order_of_requests_leaves_a_shared_provider_with_a_demoted_owner(
     database_url: str, tmp_path: Path
 ) -> None:
     engine = open_engine(resolve_url(database_url, tmp_path))
@@ -66,7 +66,7 @@ def test_no_order_of_requests_leaves_a_shared_provider_with_a_demoted_owner(
     store.write_now(fill)
     services = ProviderServices(store, Vault("a secret that is long enough for tests"))
 
-    async def work() -> None:
+    try:
         async with services.open() as service:
             for number in range(ROUNDS):
                 await store.write(lambda session: session.execute(EVERYBODY_ADMINISTERS))
@@ -80,8 +80,5 @@ def test_no_order_of_requests_leaves_a_shared_provider_with_a_demoted_owner(
                     done_or_refused(service.create(OWNER, new(is_shared=True))),
                 )
                 assert await store.read(lambda session: session.scalars(KEPT_BY_THE_DEMOTED).all()) == []
-
-    try:
-        asyncio.run(work())
     finally:
         store.close()

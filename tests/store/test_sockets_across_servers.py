@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from api.client import ApiClient
 from api.conftest import connect
-from api.line import new_ticket, open_socket, open_with_ticket
-from api.person import ApiClient
-from api.server import ServerProcess
+from api.server_process import ServerProcess
+from api.socket_client import new_ticket, open_socket, open_with_ticket
 
 from luxx.providers.scripted import Finish, Gate, Rule, Script, ScriptedProvider, Text
 from store.databases import new_database

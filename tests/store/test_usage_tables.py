@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from alembic import command
-from rows import add_user
+from sample_user import add_user
 from sqlalchemy import Connection, Engine, column, delete, insert, table, text
 from sqlalchemy.orm import Session
 
@@ -172,7 +172,7 @@ def test_every_grouping_pages_and_sums_alike(engine: Engine) -> None:
     assert reported(engine, group_by=GroupBy.ROOM).sums.completions == 0
 
 
-def test_what_happened_is_read_back_in_order(engine: Engine) -> None:
+async def test_what_happened_is_read_back_in_order(engine: Engine) -> None:
     migrate(engine)
     with Session(engine) as session:
         add_user(session)
@@ -197,7 +197,7 @@ def test_what_happened_is_read_back_in_order(engine: Engine) -> None:
     store = Store(engine)
     replay = ReplayService(store)
 
-    async def read() -> None:
+    try:
         found, cursor, has_more = await replay.events(ANN, CHAT, cursor=None, limit=3)
         assert ([event.seq for event in found], has_more) == ([1, 2, 3], True)
         found, _cursor, has_more = await replay.events(ANN, CHAT, cursor=cursor, limit=3)
@@ -211,8 +211,5 @@ def test_what_happened_is_read_back_in_order(engine: Engine) -> None:
         assert (await replay.result(ANN, RUN, "a", offset=1, limit=2)).output == "ee"
         status = await replay.status(ANN, CHAT)
         assert (status.is_running, status.last_sequence, status.current_message_id) == (True, 5, "answer-1")
-
-    try:
-        asyncio.run(read())
     finally:
         store.close()

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from api.client import UUID7, ApiClient
 from api.conftest import connect
-from api.person import UUID7, ApiClient
 from api.schema import Document
-from api.server import ServerProcess, environment, luxx_command
+from api.server_process import ServerProcess, environment, luxx_command
 from api.streams import stream_message, stream_run
 
 from luxx.providers.scripted import Counts, Finish, Gate, Rule, Script, ScriptedProvider, Text

@@ -512,37 +512,34 @@ def test_what_is_too_long_to_be_handed_on_names_no_output_that_nobody_keeps(
     assert "result_read" not in handed_on
 
 
-def test_a_member_that_is_a_composition_by_now_is_not_found(
+async def test_a_member_that_is_a_composition_by_now_is_not_found(
     harness: CompositionHarness, context_of: Maker
 ) -> None:
     inner = {"name": "inner", "members": [member("a", "say")]}
     outer = {"name": "outer", "members": [member("a", "inner")]}
     context = context_of(own_tools=harness.own(inner, outer))
     call = ToolCall(call_id="c", name="outer", arguments="{}")
-    done = asyncio.run(harness.executor.execute(call, context))
+    done = await harness.executor.execute(call, context)
     assert "there is no tool named 'inner'" in (done.result.error or "")
 
 
-def test_time_bounds_the_whole_and_a_cancel_ends_the_members(
+async def test_time_bounds_the_whole_and_a_cancel_ends_the_members(
     harness: CompositionHarness, context_of: Maker
 ) -> None:
     one = {"members": [member("a", "wait")], "timeout_seconds": 1}
-    done = ran(harness, context_of(), one)
+    done = await harness.execute(one, context_of())
     assert "it did not end within 1 seconds" in (done.result.error or "")
     assert harness.counted == [("0", False)]
 
-    async def cancelled() -> None:
-        harness.gate, harness.entered = asyncio.Event(), asyncio.Event()
-        running = asyncio.create_task(
-            harness.execute({"kind": "parallel", "members": [member("a", "wait")]}, context_of())
-        )
-        async with asyncio.timeout(20):
-            await harness.entered.wait()
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-
-    asyncio.run(cancelled())
+    harness.gate, harness.entered = asyncio.Event(), asyncio.Event()
+    running = asyncio.create_task(
+        harness.execute({"kind": "parallel", "members": [member("a", "wait")]}, context_of())
+    )
+    async with asyncio.timeout(20):
+        await harness.entered.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
     assert harness.at_once == 0
     assert {record.status for record in harness.executor.get_history(limit=2)} == {CallStatus.CANCELLED}
 

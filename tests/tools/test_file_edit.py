@@ -127,14 +127,14 @@ def test_if_one_edit_cannot_be_made_none_is(wrong: int, run: Run, workspace: Pat
     assert unchanging(workspace / "a.txt") == before
 
 
-def test_an_edit_that_was_stopped_on_its_way_changes_nothing(
+async def test_an_edit_that_was_stopped_on_its_way_changes_nothing(
     builtin_executor: ToolExecutor, context_of: Any, call: Any, workspace: Path
 ) -> None:
     (workspace / "a.txt").write_text("a\n")
     edit = {"old_string": "a", "new_string": "b"}
     for name, arguments in (("file_edit", edit), ("file_multi_edit", {"edits": [edit]})):
         asked = call(name, {"path": "a.txt", **arguments})
-        done = asyncio.run(builtin_executor.execute(asked, context_of(cancelled=lambda: True)))
+        done = await builtin_executor.execute(asked, context_of(cancelled=lambda: True))
         assert "cancelled; nothing was changed" in str(done.result.error)
     assert (workspace / "a.txt").read_text() == "a\n"
 
@@ -195,7 +195,7 @@ def test_a_link_is_not_edited_and_another_name_of_the_file_stays_as_it_was(run: 
 # --- several at once --------------------------------------------------------------------------------
 
 
-def test_edits_of_one_file_at_the_same_time_are_all_made(
+async def test_edits_of_one_file_at_the_same_time_are_all_made(
     builtin_executor: ToolExecutor, context_of: Any, call: Any, workspace: Path
 ) -> None:
     (workspace / "a.txt").write_text("".join(f"<{n}>\n" for n in range(24)))
@@ -203,7 +203,7 @@ def test_edits_of_one_file_at_the_same_time_are_all_made(
         call("file_edit", {"path": "a.txt", "old_string": f"<{n}>", "new_string": f"[{n}]"}, f"call-{n}")
         for n in range(24)
     ]
-    done = asyncio.run(builtin_executor.process_tool_calls_parallel(calls, context_of()))
+    done = await builtin_executor.process_tool_calls_parallel(calls, context_of())
     assert [one.result.error for one in done] == [None] * 24
     assert (workspace / "a.txt").read_text() == "".join(f"[{n}]\n" for n in range(24))
 

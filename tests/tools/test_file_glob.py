@@ -100,7 +100,7 @@ def test_more_files_than_are_shown_are_cut_with_a_note(glob: Glob, workspace: Pa
 
 
 @pytest.mark.parametrize("name", ["file_glob", "file_list", "file_grep"])
-def test_a_directory_of_more_names_than_are_looked_at_is_named(
+async def test_a_directory_of_more_names_than_are_looked_at_is_named(
     name: str, builtin_executor: ToolExecutor, context_of: Any, call: Any, workspace: Path
 ) -> None:
     (workspace / "crowd").mkdir()
@@ -112,7 +112,7 @@ def test_a_directory_of_more_names_than_are_looked_at_is_named(
         "file_list": {"path": "crowd"},
         "file_grep": {"pattern": "zebra"},
     }
-    done = asyncio.run(builtin_executor.execute(call(name, asked[name]), context_of())).result
+    done = (await builtin_executor.execute(call(name, asked[name]), context_of())).result
     assert done.success
     assert "more than 10,000 names" in str(done.data)
     assert name == "file_list" or done.data["count"] == 1

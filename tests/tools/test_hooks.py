@@ -109,7 +109,9 @@ def test_a_hook_that_breaks_fails_the_call(context_of: Any, call: Any) -> None:
     assert (done.result.error, ran) == ("say was not run: a hook failed: ValueError: oops", [])
 
 
-def test_hooks_of_a_module_are_loaded_with_its_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hooks_of_a_module_are_loaded_with_its_tools(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = "from luxx.tools.hooks import before_tool\n\n@before_tool('a*')\ndef look(call):\n    pass\n"
     (tmp_path / "a_module_of_hooks.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
@@ -121,4 +123,4 @@ def test_hooks_of_a_module_are_loaded_with_its_tools(tmp_path: Path, monkeypatch
     async def answer() -> ToolResult:
         return ToolResult.ok(1)
 
-    assert asyncio.run(registry.hooks.run_with_hooks(hooked, answer)) == ToolResult.ok(1)
+    assert (await registry.hooks.run_with_hooks(hooked, answer)) == ToolResult.ok(1)

@@ -91,7 +91,7 @@ def executor_of(
 
 @pytest.mark.parametrize("level", list(CommandPermission))
 @pytest.mark.parametrize("name", BUILTIN)
-def test_every_tool_runs_at_its_level_and_is_refused_below_it(
+async def test_every_tool_runs_at_its_level_and_is_refused_below_it(
     name: str, level: CommandPermission, builtin_executor: ToolExecutor, context_of: Any, call: Any
 ) -> None:
     context = msgspec.structs.replace(
@@ -99,7 +99,7 @@ def test_every_tool_runs_at_its_level_and_is_refused_below_it(
     )
     (context.workspace / "a.txt").write_text("a")
     needed = builtin_executor.registry.get(name).required_permission  # type: ignore[union-attr]
-    done = asyncio.run(builtin_executor.execute(call(name, ARGUMENTS[name]), context))
+    done = await builtin_executor.execute(call(name, ARGUMENTS[name]), context)
     if needed <= level:
         assert done.result.success, done.result.error
     else:
@@ -112,18 +112,20 @@ def test_every_tool_runs_at_its_level_and_is_refused_below_it(
         assert (context.workspace / "a.txt").read_text() == "a"
 
 
-def test_a_denied_call_does_not_learn_what_arguments_it_should_have(context_of: Any, call: Any) -> None:
+async def test_a_denied_call_does_not_learn_what_arguments_it_should_have(context_of: Any, call: Any) -> None:
     executor = executor_of(*builtin_tools())
-    done = asyncio.run(executor.execute(call("python_eval", "{bad"), context_of(1)))
+    done = await executor.execute(call("python_eval", "{bad"), context_of(1))
     assert done.status == CallStatus.DENIED
 
 
-def test_an_unknown_tool_is_answered_with_near_names_of_the_callers_own(context_of: Any, call: Any) -> None:
+async def test_an_unknown_tool_is_answered_with_near_names_of_the_callers_own(
+    context_of: Any, call: Any
+) -> None:
     executor = executor_of(*builtin_tools())
-    done = asyncio.run(executor.execute(call("file_reed"), context_of()))
+    done = await executor.execute(call("file_reed"), context_of())
     assert done.status == CallStatus.UNKNOWN
     assert "did you mean file_read" in str(done.result.error)
-    hidden = asyncio.run(executor.execute(call("python_evel"), context_of(1)))
+    hidden = await executor.execute(call("python_evel"), context_of(1))
     assert "python_eval" not in str(hidden.result.error)
 
 
@@ -146,62 +148,58 @@ def test_an_unknown_tool_is_answered_with_near_names_of_the_callers_own(context_
         ('{"path": "a", "offset": 1.5}', "arguments.offset"),
     ],
 )
-def test_arguments_that_do_not_fit_are_named_and_the_tool_is_not_run(
+async def test_arguments_that_do_not_fit_are_named_and_the_tool_is_not_run(
     text: str, words: str, builtin_executor: ToolExecutor, context_of: Any, call: Any
 ) -> None:
-    done = asyncio.run(builtin_executor.execute(call("file_read", text), context_of()))
+    done = await builtin_executor.execute(call("file_read", text), context_of())
     assert done.status == CallStatus.INVALID
     assert words in str(done.result.error)
     assert done.problems
 
 
-def test_all_problems_are_named_at_once_but_never_without_end(context_of: Any, call: Any) -> None:
-    done = asyncio.run(
-        executor_of(*builtin_tools()).execute(
-            call("file_read", {f"x{n}": "y" * 10_000 for n in range(1000)}), context_of()
-        )
+async def test_all_problems_are_named_at_once_but_never_without_end(context_of: Any, call: Any) -> None:
+    done = await executor_of(*builtin_tools()).execute(
+        call("file_read", {f"x{n}": "y" * 10_000 for n in range(1000)}), context_of()
     )
     assert len(done.problems) > 2
     assert len(msgspec.json.encode(done)) < 300_000
 
 
-def test_a_schemas_pattern_runs_in_linear_time(context_of: Any, call: Any) -> None:
+async def test_a_schemas_pattern_runs_in_linear_time(context_of: Any, call: Any) -> None:
     bomb = tool(name="t", description="d", parameters={"a": {"type": "string", "pattern": "^(a+)+$"}})
     executor = executor_of(bomb(lambda arguments: 1).definition)
-    done = asyncio.run(executor.execute(call("t", {"a": "a" * 50_000 + "!"}), context_of()))
+    done = await executor.execute(call("t", {"a": "a" * 50_000 + "!"}), context_of())
     assert done.status == CallStatus.INVALID
 
 
-def test_synchronous_tools_that_wait_for_each_other_all_finish_and_keep_their_order(
+async def test_synchronous_tools_that_wait_for_each_other_all_finish_and_keep_their_order(
     context_of: Any, call: Any
 ) -> None:
     barrier = threading.Barrier(4)
     meet = define("meet", lambda arguments, context: barrier.wait(WAIT) * 0 + arguments["n"])
     calls = [call("meet", {"n": n}, call_id=f"c{n}") for n in range(4)]
-    done = asyncio.run(executor_of(meet).process_tool_calls_parallel(calls, context_of()))
+    done = await executor_of(meet).process_tool_calls_parallel(calls, context_of())
     assert [item.result.data for item in done] == [0, 1, 2, 3]
     assert [item.call_id for item in done] == ["c0", "c1", "c2", "c3"]
 
 
-def test_asynchronous_tools_that_wait_for_each_other_all_finish(context_of: Any, call: Any) -> None:
-    async def main() -> list[Executed]:
-        arrived: list[int] = []
-        everyone = asyncio.Event()
+async def test_asynchronous_tools_that_wait_for_each_other_all_finish(context_of: Any, call: Any) -> None:
+    arrived: list[int] = []
+    everyone = asyncio.Event()
 
-        async def meet(arguments: dict[str, Any], context: ToolContext) -> int:
-            arrived.append(arguments["n"])
-            if len(arrived) == 20:
-                everyone.set()
-            await asyncio.wait_for(everyone.wait(), WAIT)
-            return int(arguments["n"])
+    async def meet(arguments: dict[str, Any], context: ToolContext) -> int:
+        arrived.append(arguments["n"])
+        if len(arrived) == 20:
+            everyone.set()
+        await asyncio.wait_for(everyone.wait(), WAIT)
+        return int(arguments["n"])
 
-        calls = [call("meet", {"n": n}) for n in range(20)]
-        return await executor_of(define("meet", meet)).process_tool_calls_parallel(calls, context_of())
-
-    assert [item.result.data for item in asyncio.run(main())] == list(range(20))
+    calls = [call("meet", {"n": n}) for n in range(20)]
+    result = await executor_of(define("meet", meet)).process_tool_calls_parallel(calls, context_of())
+    assert [item.result.data for item in result] == list(range(20))
 
 
-def test_sequential_calls_run_one_after_the_other(context_of: Any, call: Any) -> None:
+async def test_sequential_calls_run_one_after_the_other(context_of: Any, call: Any) -> None:
     events: list[str] = []
 
     async def work(arguments: dict[str, Any], context: ToolContext) -> None:
@@ -210,35 +208,32 @@ def test_sequential_calls_run_one_after_the_other(context_of: Any, call: Any) ->
         events.append(f"end {arguments['n']}")
 
     calls = [call("work", {"n": n}) for n in range(2)]
-    asyncio.run(executor_of(define("work", work)).process_tool_calls(calls, context_of()))
+    await executor_of(define("work", work)).process_tool_calls(calls, context_of())
     assert events == ["start 0", "end 0", "start 1", "end 1"]
 
 
-def test_results_arrive_as_they_finish_with_their_index(context_of: Any, call: Any) -> None:
-    async def main() -> list[int]:
-        gate = asyncio.Event()
+async def test_results_arrive_as_they_finish_with_their_index(context_of: Any, call: Any) -> None:
+    gate = asyncio.Event()
 
-        async def first(arguments: dict[str, Any], context: ToolContext) -> None:
-            await asyncio.wait_for(gate.wait(), WAIT)
+    async def first(arguments: dict[str, Any], context: ToolContext) -> None:
+        await asyncio.wait_for(gate.wait(), WAIT)
 
-        async def second(arguments: dict[str, Any], context: ToolContext) -> None:
-            return None
+    async def second(arguments: dict[str, Any], context: ToolContext) -> None:
+        return None
 
-        executor = executor_of(define("first", first), define("second", second))
-        indexes: list[int] = []
-        async for batch in executor.as_finished([call("first"), call("second")], context_of()):
-            indexes.extend(place for place, _ in batch)
-            gate.set()
-        return indexes
-
-    assert asyncio.run(main()) == [1, 0]
+    executor = executor_of(define("first", first), define("second", second))
+    indexes: list[int] = []
+    async for batch in executor.as_finished([call("first"), call("second")], context_of()):
+        indexes.extend(place for place, _ in batch)
+        gate.set()
+    assert indexes == [1, 0]
 
 
 class NeedsPerson(BaseException):
     """A signal, as a question to a person is one."""
 
 
-def test_a_signal_passes_after_the_other_calls_have_ended(context_of: Any, call: Any) -> None:
+async def test_a_signal_passes_after_the_other_calls_have_ended(context_of: Any, call: Any) -> None:
     async def asks(arguments: dict[str, Any], context: ToolContext) -> None:
         raise NeedsPerson
 
@@ -246,31 +241,28 @@ def test_a_signal_passes_after_the_other_calls_have_ended(context_of: Any, call:
         await asyncio.sleep(0)
         return "worked"
 
-    async def main() -> None:
-        executor = executor_of(define("asks", asks), define("works", works))
-        seen: list[Any] = []
+    executor = executor_of(define("asks", asks), define("works", works))
+    seen: list[Any] = []
 
-        async def collect() -> None:
-            async for batch in executor.as_finished([call("asks"), call("works")], context_of()):
-                seen.extend(item.result.data for _, item in batch)
+    async def collect() -> None:
+        async for batch in executor.as_finished([call("asks"), call("works")], context_of()):
+            seen.extend(item.result.data for _, item in batch)
 
-        with pytest.raises(NeedsPerson):
-            await collect()
-        assert seen == ["worked"]
-
-    asyncio.run(main())
+    with pytest.raises(NeedsPerson):
+        await collect()
+    assert seen == ["worked"]
 
 
-def test_a_signal_of_a_synchronous_tool_passes(context_of: Any, call: Any) -> None:
+async def test_a_signal_of_a_synchronous_tool_passes(context_of: Any, call: Any) -> None:
     def asks(arguments: dict[str, Any], context: ToolContext) -> None:
         raise NeedsPerson
 
     with pytest.raises(NeedsPerson):
-        asyncio.run(executor_of(define("asks", asks)).execute(call("asks"), context_of()))
+        await executor_of(define("asks", asks)).execute(call("asks"), context_of())
 
 
 @pytest.mark.parametrize("error", [SystemExit(1), StopIteration(), MemoryError(), RecursionError()])
-def test_a_tool_that_raises_anything_odd_is_only_a_failed_tool(
+async def test_a_tool_that_raises_anything_odd_is_only_a_failed_tool(
     error: BaseException, context_of: Any, call: Any
 ) -> None:
     def sync(arguments: dict[str, Any], context: ToolContext) -> None:
@@ -280,12 +272,12 @@ def test_a_tool_that_raises_anything_odd_is_only_a_failed_tool(
         raise error
 
     for handler in (sync, not_sync):
-        done = asyncio.run(executor_of(define("t", handler)).execute(call("t"), context_of()))
+        done = await executor_of(define("t", handler)).execute(call("t"), context_of())
         assert done.status == CallStatus.FAILED
         assert type(error).__name__ in str(done.result.error) or isinstance(error, StopIteration)
 
 
-def test_a_synchronous_tool_that_times_out_fails_and_leaves_threads_for_others(
+async def test_a_synchronous_tool_that_times_out_fails_and_leaves_threads_for_others(
     context_of: Any, call: Any
 ) -> None:
     release = threading.Event()
@@ -295,56 +287,51 @@ def test_a_synchronous_tool_that_times_out_fails_and_leaves_threads_for_others(
         release.wait(WAIT)
         results.put(context.cancelled())
 
-    async def main() -> None:
-        quick = define("quick", lambda arguments, context: "ok")
-        executor = executor_of(define("hang", hang, timeout=0.05), quick, max_workers=2)
-        hung = await executor.process_tool_calls_parallel([call("hang")] * 4, context_of())
-        assert [item.status for item in hung] == [CallStatus.TIMEOUT] * 4
-        assert "did not finish within 0.05 seconds" in str(hung[0].result.error)
-        after = await asyncio.wait_for(
-            executor.process_tool_calls_parallel([call("quick")] * 4, context_of()), WAIT
-        )
-        assert [item.result.data for item in after] == ["ok"] * 4
-        release.set()
-
-    asyncio.run(main())
+    quick = define("quick", lambda arguments, context: "ok")
+    executor = executor_of(define("hang", hang, timeout=0.05), quick, max_workers=2)
+    hung = await executor.process_tool_calls_parallel([call("hang")] * 4, context_of())
+    assert [item.status for item in hung] == [CallStatus.TIMEOUT] * 4
+    assert "did not finish within 0.05 seconds" in str(hung[0].result.error)
+    after = await asyncio.wait_for(
+        executor.process_tool_calls_parallel([call("quick")] * 4, context_of()), WAIT
+    )
+    assert [item.result.data for item in after] == ["ok"] * 4
+    release.set()
     assert [results.get(timeout=WAIT) for _ in range(4)] == [True] * 4
 
 
-def test_a_user_with_too_many_overrun_tools_is_refused_and_others_are_not(context_of: Any, call: Any) -> None:
+async def test_a_user_with_too_many_overrun_tools_is_refused_and_others_are_not(
+    context_of: Any, call: Any
+) -> None:
     release = threading.Event()
 
-    async def main() -> None:
-        hang = define("hang", lambda arguments, context: release.wait(WAIT), timeout=0.02)
-        quick = define("quick", lambda arguments, context: "ok")
-        executor = executor_of(hang, quick, max_workers=1)
-        await executor.process_tool_calls_parallel([call("hang")] * 4, context_of(user_id=1))
-        refused = await executor.execute(call("quick"), context_of(user_id=1))
-        assert "too many of your earlier calls" in str(refused.result.error)
-        other = await executor.execute(call("quick"), context_of(user_id=2))
-        assert other.result.data == "ok"
-        release.set()
-
-    asyncio.run(main())
+    hang = define("hang", lambda arguments, context: release.wait(WAIT), timeout=0.02)
+    quick = define("quick", lambda arguments, context: "ok")
+    executor = executor_of(hang, quick, max_workers=1)
+    await executor.process_tool_calls_parallel([call("hang")] * 4, context_of(user_id=1))
+    refused = await executor.execute(call("quick"), context_of(user_id=1))
+    assert "too many of your earlier calls" in str(refused.result.error)
+    other = await executor.execute(call("quick"), context_of(user_id=2))
+    assert other.result.data == "ok"
+    release.set()
 
 
-def test_one_users_slow_tools_do_not_delay_another_user(context_of: Any, call: Any) -> None:
+async def test_one_users_slow_tools_do_not_delay_another_user(context_of: Any, call: Any) -> None:
     release = threading.Event()
 
-    async def main() -> None:
-        slow = define("slow", lambda arguments, context: release.wait(WAIT))
-        quick = define("quick", lambda arguments, context: "ok")
-        executor = executor_of(slow, quick, max_workers=2)
-        busy = asyncio.gather(*(executor.execute(call("slow"), context_of(user_id=1)) for _ in range(8)))
-        done = await asyncio.wait_for(executor.execute(call("quick"), context_of(user_id=2)), WAIT)
-        assert done.result.data == "ok"
-        release.set()
-        assert all(item.result.success for item in await busy)
-
-    asyncio.run(main())
+    slow = define("slow", lambda arguments, context: release.wait(WAIT))
+    quick = define("quick", lambda arguments, context: "ok")
+    executor = executor_of(slow, quick, max_workers=2)
+    busy = asyncio.gather(*(executor.execute(call("slow"), context_of(user_id=1)) for _ in range(8)))
+    done = await asyncio.wait_for(executor.execute(call("quick"), context_of(user_id=2)), WAIT)
+    assert done.result.data == "ok"
+    release.set()
+    assert all(item.result.success for item in await busy)
 
 
-def test_no_more_synchronous_tools_of_a_user_run_at_once_than_configured(context_of: Any, call: Any) -> None:
+async def test_no_more_synchronous_tools_of_a_user_run_at_once_than_configured(
+    context_of: Any, call: Any
+) -> None:
     lock = threading.Lock()
     three = threading.Barrier(3)
     running: list[int] = [0]
@@ -359,12 +346,12 @@ def test_no_more_synchronous_tools_of_a_user_run_at_once_than_configured(context
             running[0] -= 1
 
     executor = executor_of(define("work", work), max_workers=3)
-    done = asyncio.run(executor.process_tool_calls_parallel([call("work")] * 21, context_of()))
+    done = await executor.process_tool_calls_parallel([call("work")] * 21, context_of())
     assert all(item.result.success for item in done)
     assert max(most) == 3
 
 
-def test_an_asynchronous_tool_that_outlives_its_time_is_cancelled(context_of: Any, call: Any) -> None:
+async def test_an_asynchronous_tool_that_outlives_its_time_is_cancelled(context_of: Any, call: Any) -> None:
     cleaned: list[bool] = []
 
     async def hang(arguments: dict[str, Any], context: ToolContext) -> None:
@@ -374,73 +361,67 @@ def test_an_asynchronous_tool_that_outlives_its_time_is_cancelled(context_of: An
             cleaned.append(True)
 
     executor = executor_of(define("hang", hang), timeout_seconds=0.05)
-    done = asyncio.run(executor.execute(call("hang"), context_of()))
+    done = await executor.execute(call("hang"), context_of())
     assert done.status == CallStatus.TIMEOUT
     assert cleaned == [True]
 
 
-def test_a_tools_own_timeout_error_is_not_taken_for_ours(context_of: Any, call: Any) -> None:
+async def test_a_tools_own_timeout_error_is_not_taken_for_ours(context_of: Any, call: Any) -> None:
     async def gives_up(arguments: dict[str, Any], context: ToolContext) -> None:
         raise TimeoutError("upstream was slow")
 
-    done = asyncio.run(executor_of(define("t", gives_up)).execute(call("t"), context_of()))
+    done = await executor_of(define("t", gives_up)).execute(call("t"), context_of())
     assert (done.status, done.result.error) == (CallStatus.FAILED, "TimeoutError: upstream was slow")
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-def test_cancelling_a_call_passes_stops_the_tool_and_is_recorded(
+async def test_cancelling_a_call_passes_stops_the_tool_and_is_recorded(
     is_async: bool, context_of: Any, call: Any
 ) -> None:
     stopped = threading.Event()
 
-    async def main() -> None:
-        started = asyncio.Event()
-        loop = asyncio.get_running_loop()
+    started = asyncio.Event()
+    loop = asyncio.get_running_loop()
 
-        async def hang(arguments: dict[str, Any], context: ToolContext) -> None:
-            started.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                stopped.set()
-
-        def poll(arguments: dict[str, Any], context: ToolContext) -> None:
-            loop.call_soon_threadsafe(started.set)
-            while not context.cancelled():
-                threading.Event().wait(0.001)
+    async def hang(arguments: dict[str, Any], context: ToolContext) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
             stopped.set()
 
-        executor = executor_of(define("hang", hang if is_async else poll))
-        task = asyncio.create_task(executor.execute(call("hang"), context_of()))
-        await asyncio.wait_for(started.wait(), WAIT)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert executor.get_history()[0].status == CallStatus.CANCELLED
+    def poll(arguments: dict[str, Any], context: ToolContext) -> None:
+        loop.call_soon_threadsafe(started.set)
+        while not context.cancelled():
+            threading.Event().wait(0.001)
+        stopped.set()
 
-    asyncio.run(main())
+    executor = executor_of(define("hang", hang if is_async else poll))
+    task = asyncio.create_task(executor.execute(call("hang"), context_of()))
+    await asyncio.wait_for(started.wait(), WAIT)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert executor.get_history()[0].status == CallStatus.CANCELLED
     assert stopped.wait(WAIT)
 
 
-def test_an_early_end_of_the_iteration_cancels_what_still_runs(context_of: Any, call: Any) -> None:
+async def test_an_early_end_of_the_iteration_cancels_what_still_runs(context_of: Any, call: Any) -> None:
     cancelled: list[bool] = []
 
-    async def main() -> None:
-        async def hang(arguments: dict[str, Any], context: ToolContext) -> None:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                cancelled.append(True)
+    async def hang(arguments: dict[str, Any], context: ToolContext) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.append(True)
 
-        async def quick(arguments: dict[str, Any], context: ToolContext) -> None:
-            return None
+    async def quick(arguments: dict[str, Any], context: ToolContext) -> None:
+        return None
 
-        executor = executor_of(define("hang", hang), define("quick", quick))
-        batches = executor.as_finished([call("hang"), call("quick")], context_of())
-        await anext(batches)
-        await batches.aclose()  # type: ignore[attr-defined]
-
-    asyncio.run(main())
+    executor = executor_of(define("hang", hang), define("quick", quick))
+    batches = executor.as_finished([call("hang"), call("quick")], context_of())
+    await anext(batches)
+    await batches.aclose()  # type: ignore[attr-defined]
     assert cancelled == [True]
 
 
@@ -456,43 +437,38 @@ class Counted:
         return ToolResult(success=self._succeeds, data={"run": self.runs}, error=None)
 
 
-def test_a_cached_answer_serves_the_same_arguments_in_any_order_until_its_time_is_over(
+async def test_a_cached_answer_serves_the_same_arguments_in_any_order_until_its_time_is_over(
     context_of: Any, call: Any
 ) -> None:
     time = 0.0
     counted = Counted()
     executor = executor_of(define("t", counted, repeatable=True), clock=lambda: time, cache_ttl=300)
 
-    async def main() -> None:
-        nonlocal time
-        first = await executor.execute(call("t", '{"a": 1, "b": {"c": 1, "d": 2}}'), context_of())
-        again = await executor.execute(call("t", '{"b": {"d": 2, "c": 1}, "a": 1}'), context_of())
-        assert (first.cached, again.cached, again.result.data) == (False, True, {"run": 1})
-        again.result.data["run"] = "spoiled"
-        time = 299.9
-        kept = await executor.execute(call("t", '{"a": 1, "b": {"c": 1, "d": 2}}'), context_of())
-        assert (kept.cached, kept.result.data) == (True, {"run": 1})
-        time = 300.0
-        assert not (await executor.execute(call("t", '{"a": 1, "b": {"c": 1, "d": 2}}'), context_of())).cached
-        assert not (await executor.execute(call("t", '{"a": 2}'), context_of())).cached
-
-    asyncio.run(main())
+    first = await executor.execute(call("t", '{"a": 1, "b": {"c": 1, "d": 2}}'), context_of())
+    again = await executor.execute(call("t", '{"b": {"d": 2, "c": 1}, "a": 1}'), context_of())
+    assert (first.cached, again.cached, again.result.data) == (False, True, {"run": 1})
+    again.result.data["run"] = "spoiled"
+    time = 299.9
+    kept = await executor.execute(call("t", '{"a": 1, "b": {"c": 1, "d": 2}}'), context_of())
+    assert (kept.cached, kept.result.data) == (True, {"run": 1})
+    time = 300.0
+    assert not (await executor.execute(call("t", '{"a": 1, "b": {"c": 1, "d": 2}}'), context_of())).cached
+    assert not (await executor.execute(call("t", '{"a": 2}'), context_of())).cached
 
 
-def test_a_user_never_gets_another_users_cached_answer_nor_clears_it(context_of: Any, call: Any) -> None:
+async def test_a_user_never_gets_another_users_cached_answer_nor_clears_it(
+    context_of: Any, call: Any
+) -> None:
     counted = Counted()
     executor = executor_of(define("t", counted, repeatable=True))
 
-    async def main() -> None:
-        for user_id in (1, 2):
-            done = await executor.execute(call("t"), context_of(user_id=user_id))
-            assert not done.cached
-        assert executor.clear_cache(1) == 1
-        assert not (await executor.execute(call("t"), context_of(user_id=1))).cached
-        assert (await executor.execute(call("t"), context_of(user_id=2))).cached
-        assert executor.clear_cache() == 2
-
-    asyncio.run(main())
+    for user_id in (1, 2):
+        done = await executor.execute(call("t"), context_of(user_id=user_id))
+        assert not done.cached
+    assert executor.clear_cache(1) == 1
+    assert not (await executor.execute(call("t"), context_of(user_id=1))).cached
+    assert (await executor.execute(call("t"), context_of(user_id=2))).cached
+    assert executor.clear_cache() == 2
     assert counted.runs == 3
 
 
@@ -506,35 +482,32 @@ def test_a_user_never_gets_another_users_cached_answer_nor_clears_it(context_of:
         ({"repeatable": True}, {}, False),
     ],
 )
-def test_what_may_change_or_failed_or_is_switched_off_is_not_cached(
+async def test_what_may_change_or_failed_or_is_switched_off_is_not_cached(
     settings: dict[str, Any], config: dict[str, Any], succeeds: bool, context_of: Any, call: Any
 ) -> None:
     counted = Counted(succeeds=succeeds)
     executor = executor_of(define("t", counted, **settings), **config)
     for _ in range(2):
-        assert not asyncio.run(executor.execute(call("t"), context_of())).cached
+        assert not (await executor.execute(call("t"), context_of())).cached
     assert counted.runs == 2
 
 
-def test_a_cached_answer_is_not_given_once_the_level_is_gone(context_of: Any, call: Any) -> None:
+async def test_a_cached_answer_is_not_given_once_the_level_is_gone(context_of: Any, call: Any) -> None:
     executor = executor_of(define("t", Counted(), repeatable=True))
-    asyncio.run(executor.execute(call("t"), context_of(1)))
+    await executor.execute(call("t"), context_of(1))
     executor.registry.remove("t")
-    assert asyncio.run(executor.execute(call("t"), context_of(1))).status == CallStatus.UNKNOWN
+    assert (await executor.execute(call("t"), context_of(1))).status == CallStatus.UNKNOWN
 
 
-def test_the_cache_stays_bounded(context_of: Any, call: Any) -> None:
+async def test_the_cache_stays_bounded(context_of: Any, call: Any) -> None:
     executor = executor_of(define("t", Counted(), repeatable=True))
 
-    async def main() -> None:
-        for n in range(1100):
-            await executor.execute(call("t", {"n": n}), context_of())
-
-    asyncio.run(main())
+    for n in range(1100):
+        await executor.execute(call("t", {"n": n}), context_of())
     assert executor.clear_cache() == 1000
 
 
-def test_the_history_keeps_the_last_thousand_calls_latest_first_and_apart_by_user(
+async def test_the_history_keeps_the_last_thousand_calls_latest_first_and_apart_by_user(
     context_of: Any, call: Any
 ) -> None:
     async def quick(arguments: dict[str, Any], context: ToolContext) -> None:
@@ -542,11 +515,8 @@ def test_the_history_keeps_the_last_thousand_calls_latest_first_and_apart_by_use
 
     executor = executor_of(define("t", quick))
 
-    async def main() -> None:
-        for n in range(1010):
-            await executor.execute(call("t", call_id=f"c{n}"), context_of(user_id=1 + n % 2))
-
-    asyncio.run(main())
+    for n in range(1010):
+        await executor.execute(call("t", call_id=f"c{n}"), context_of(user_id=1 + n % 2))
     assert len(executor.get_history(limit=5000)) == 1000
     assert [record.call_id for record in executor.get_history(2, 2)] == ["c1009", "c1007"]
     latest = executor.get_history(limit=1)[0]
@@ -554,20 +524,20 @@ def test_the_history_keeps_the_last_thousand_calls_latest_first_and_apart_by_use
     assert latest.started_at <= latest.ended_at
 
 
-def test_a_cut_result_comes_with_the_whole_and_the_way_to_read_on(context_of: Any, call: Any) -> None:
+async def test_a_cut_result_comes_with_the_whole_and_the_way_to_read_on(context_of: Any, call: Any) -> None:
     text = "line\n" * 20_000
     tools = [define("big", lambda arguments, context: text)]
     executor = executor_of(*tools)
-    done = asyncio.run(executor.execute(call("big"), context_of(run_id="r")))
+    done = await executor.execute(call("big"), context_of(run_id="r"))
     assert done.full_output == text
     assert "ask again for a smaller part" in done.result.data
     executor.registry.register(define("result_read", lambda arguments, context: None))
-    done = asyncio.run(executor.execute(call("big", call_id="abc"), context_of(run_id="r")))
+    done = await executor.execute(call("big", call_id="abc"), context_of(run_id="r"))
     assert 'result_read {"ref": "abc"' in done.result.data
 
 
 @pytest.mark.parametrize("call_id", ["a" * 200, "a" * 500, 'say "hi" \\ there', "é" * 300, "𝄞" * 200])
-def test_the_way_to_read_on_names_what_the_whole_output_is_kept_by(
+async def test_the_way_to_read_on_names_what_the_whole_output_is_kept_by(
     call_id: str, context_of: Any, call: Any
 ) -> None:
     tools = [define("big", lambda arguments, context: "line\n" * 20_000), *reading_tools()]
@@ -579,22 +549,24 @@ def test_the_way_to_read_on_names_what_the_whole_output_is_kept_by(
         return StoredOutput(output="rest", total=4)
 
     context = context_of(run_id="r", read_result=read_result)
-    done = asyncio.run(executor.execute(call("big", call_id=call_id), context))
+    done = await executor.execute(call("big", call_id=call_id), context)
     named = re.search(
         r'Read on with result_read (\{"ref": ".*"), "offset": …, "limit": …\}\.\]$', done.result.data
     )
     assert named is not None, done.result.data[-1200:]
     arguments = msgspec.json.decode(named[1] + "}")
-    read = asyncio.run(executor.execute(call("result_read", arguments), context))
+    read = await executor.execute(call("result_read", arguments), context)
     assert read.result.success, read.result.error
     assert asked == [full_output_row("r", call_id, "")["call_id"]]
 
 
-def test_a_tool_that_may_not_be_called_is_not_named_as_the_way_to_read_on(context_of: Any, call: Any) -> None:
+async def test_a_tool_that_may_not_be_called_is_not_named_as_the_way_to_read_on(
+    context_of: Any, call: Any
+) -> None:
     tools = [define("big", lambda arguments, context: "line\n" * 20_000), *reading_tools()]
     executor = executor_of(*tools)
     rule = PlacedRule(tool="result_read", pattern="*", action=RuleAction.DENY, scope=RuleScope.USER, place=0)
-    done = asyncio.run(executor.execute(call("big"), context_of(run_id="r", rules=(rule,))))
+    done = await executor.execute(call("big"), context_of(run_id="r", rules=(rule,)))
     assert "result_read" not in done.result.data
     assert "ask again for a smaller part" in done.result.data
 
@@ -632,7 +604,7 @@ async def ask_the_person(tool: ToolDefinition, arguments: dict[str, Any], why: A
 
 @pytest.mark.parametrize("ask_from", list(Risk))
 @pytest.mark.parametrize("risk", list(Risk))
-def test_a_tool_asks_from_the_configured_risk_on_and_has_not_run_before(
+async def test_a_tool_asks_from_the_configured_risk_on_and_has_not_run_before(
     risk: Risk, ask_from: Risk, context_of: Any, call: Any
 ) -> None:
     ran: list[str] = []
@@ -641,14 +613,14 @@ def test_a_tool_asks_from_the_configured_risk_on_and_has_not_run_before(
     )
     context = msgspec.structs.replace(context_of(), approve=ask_the_person)
     asks = list(Risk).index(risk) >= list(Risk).index(ask_from)
-    assert asyncio.run(executor.asks_first(call("act", {}), context)) is asks
+    assert (await executor.asks_first(call("act", {}), context)) is asks
     if asks:
         with pytest.raises(NeedsAnswer):
-            asyncio.run(executor.execute(call("act", {}), context))
+            await executor.execute(call("act", {}), context)
         assert ran == []
         assert executor.get_history() == []
     else:
-        assert asyncio.run(executor.execute(call("act", {}), context)).result.success
+        assert (await executor.execute(call("act", {}), context)).result.success
 
 
 def test_arguments_that_a_person_put_in_place_are_checked_like_the_models(context_of: Any, call: Any) -> None:
@@ -668,8 +640,8 @@ def test_arguments_that_a_person_put_in_place_are_checked_like_the_models(contex
     assert done_with({"n": "two"}).status == CallStatus.INVALID
 
 
-def test_a_tool_that_only_asks_is_never_asked_about(context_of: Any, call: Any) -> None:
+async def test_a_tool_that_only_asks_is_never_asked_about(context_of: Any, call: Any) -> None:
     executor = executor_of(*builtin_tools(), ask_from="low")
     context = msgspec.structs.replace(context_of(), approve=ask_the_person, ask=answer_left)
-    done = asyncio.run(executor.execute(call("ask_decision", ARGUMENTS["ask_decision"]), context))
+    done = await executor.execute(call("ask_decision", ARGUMENTS["ask_decision"]), context)
     assert done.result.data == {"answer": "left"}

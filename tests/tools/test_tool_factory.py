@@ -75,7 +75,7 @@ def test_missing_required_arguments_are_named_and_the_function_is_not_run() -> N
     assert runs == []
 
 
-def test_an_async_function_with_a_context_gets_it() -> None:
+async def test_an_async_function_with_a_context_gets_it() -> None:
     @tool(name="t", description="d", parameters={})
     async def t(arguments: dict[str, Any], context: ToolContext) -> str:
         await asyncio.sleep(0)
@@ -83,16 +83,16 @@ def test_an_async_function_with_a_context_gets_it() -> None:
 
     context = ToolContext(user_id=1, username="ann", user_permission_level=CommandPermission.READ_ONLY)
     assert t.definition.is_async
-    assert asyncio.run(t({}, context)).data == "ann"
+    assert (await t({}, context)).data == "ann"
 
 
-def test_cancellation_passes_through_an_async_tool() -> None:
+async def test_cancellation_passes_through_an_async_tool() -> None:
     @tool(name="t", description="d", parameters={})
     async def t(arguments: dict[str, Any]) -> None:
         raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(t({}))
+        await t({})
 
 
 def test_an_annotated_function_needs_no_schema() -> None:
@@ -120,7 +120,7 @@ def test_an_annotated_function_needs_no_schema() -> None:
     assert 'no argument "plac"; did you mean "place"?' in find({"plac": 1}).error
 
 
-def test_an_annotated_async_function_gets_the_context_and_does_not_show_it() -> None:
+async def test_an_annotated_async_function_gets_the_context_and_does_not_show_it() -> None:
     @tool()
     async def who(context: ToolContext, greeting: str = "hi") -> str:
         """Who asks."""
@@ -128,7 +128,7 @@ def test_an_annotated_async_function_gets_the_context_and_does_not_show_it() -> 
 
     assert list(who.definition.parameters["properties"]) == ["greeting"]
     context = ToolContext(user_id=1, username="ann", user_permission_level=CommandPermission.READ_ONLY)
-    assert asyncio.run(who({}, context)).data == "hi ann"
+    assert (await who({}, context)).data == "hi ann"
 
 
 def test_a_whole_schema_is_taken_as_it_is() -> None:

@@ -182,11 +182,11 @@ def test_a_link_within_the_workspace_works_where_the_kernel_can_tell(workspace: 
         Workspace(workspace, open_beneath_stepwise).read("link")
 
 
-def test_without_a_workspace_the_file_tools_say_so(
+async def test_without_a_workspace_the_file_tools_say_so(
     builtin_executor: ToolExecutor, context_of: Any, call: Any, tmp_path: Path
 ) -> None:
     for place, words in ((None, "has no workspace"), (tmp_path / "gone", "workspace does not exist")):
-        done = asyncio.run(builtin_executor.execute(call("file_list"), context_of(workspace=place)))
+        done = await builtin_executor.execute(call("file_list"), context_of(workspace=place))
         assert words in str(done.result.error)
         assert str(tmp_path) not in str(done.result.error)
 

@@ -3,7 +3,6 @@
 A reader that looks first and opens later must leak here, or the race is not one.
 """
 
-import asyncio
 import json
 import os
 import subprocess
@@ -208,13 +207,13 @@ def test_every_file_tool_is_in_the_race() -> None:
     assert set(CALLS) == {tool.name for tool in builtin_tools() if tool.category == "file"}
 
 
-def test_no_file_tool_leaks_in_a_short_race_in_which_a_naive_reader_does(
+async def test_no_file_tool_leaks_in_a_short_race_in_which_a_naive_reader_does(
     race: Race, workspace: Path, tmp_path: Path
 ) -> None:
     with flipping(workspace, tmp_path / "outside"):
         for name in CALLS:
             race.done = 0
-            asyncio.run(race.run(name, SECONDS / len(CALLS)))
+            await race.run(name, SECONDS / len(CALLS))
             assert (race.done > 0, race.leaks) == (True, 0), name
     assert race.is_untouched_outside()
     assert race.naive_leaks > 0, "the race was none"
@@ -222,11 +221,11 @@ def test_no_file_tool_leaks_in_a_short_race_in_which_a_naive_reader_does(
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", CALLS)
-def test_the_tool_does_not_leak_in_seconds_of_a_race_in_which_a_naive_reader_does(
+async def test_the_tool_does_not_leak_in_seconds_of_a_race_in_which_a_naive_reader_does(
     name: str, race: Race, workspace: Path, tmp_path: Path
 ) -> None:
     with flipping(workspace, tmp_path / "outside"):
-        asyncio.run(race.run(name, SECONDS))
+        await race.run(name, SECONDS)
     print(
         f"{name}: {race.done} calls done, {race.leaks} leaks; a naive reader leaked {race.naive_leaks} times"
     )

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 import pytest
+from api.client import ApiClient
 from api.conftest import connect
-from api.person import ApiClient
 from api.schema import Document
-from api.server import ServerProcess
+from api.server_process import ServerProcess
 
 from luxx.providers.scripted import Gate, Rule, Script, ScriptedProvider, Text, Thinking, When
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
-from rows import add_user
+from sample_user import add_user
 from sqlalchemy import func, insert, select
 from store.conftest import database_url, postgresql
 
@@ -31,7 +31,7 @@ from luxx.providers.models import ProviderRow
 from luxx.runs.admission import RUNS_AT_ONCE, delete_runs, delete_runs_of
 from luxx.runs.models import RunRow
 from luxx.wire.tool import CommandPermission
-from transfer.files import sample
+from transfer.imports import sample
 
 assert ProviderRow.__tablename__ == "llm_providers"  # conversations point at it
 
@@ -219,14 +219,14 @@ def test_no_run_is_forgotten_while_one_has_not_ended(house: tuple[Store, Transfe
         assert runs_of(store, id_) == RUNS_AT_ONCE + 5
 
 
-def test_a_deletion_that_was_cut_off_forgets_the_runs_at_the_start(
+async def test_a_deletion_that_was_cut_off_forgets_the_runs_at_the_start(
     house: tuple[Store, TransferService],
 ) -> None:
     store, service = house
     long_ago = id_at(int((time.time() - 2 * STALE_SECONDS) * 1000), 0)
     kept = conversation_with_runs(store, 3)
     doomed = conversation_with_runs(store, RUNS_AT_ONCE + 5, import_id=long_ago)
-    asyncio.run(service.open())
+    await service.open()
     assert (runs_of(store, kept), runs_of(store, doomed)) == (3, 0)
     assert counted(store) == (1, 0, 0)
 
@@ -256,7 +256,7 @@ def long_service(store: Store) -> ConversationService:
     )
 
 
-def test_long_conversations_are_forked_and_deleted(house: tuple[Store, TransferService]) -> None:
+async def test_long_conversations_are_forked_and_deleted(house: tuple[Store, TransferService]) -> None:
     store = house[0]
     # The clock was set back once: the second half has lower ids than what it follows.
     ids = [id_at(2_000_000 + number, 0) for number in range(DELETE_ROWS)]
@@ -264,10 +264,10 @@ def test_long_conversations_are_forked_and_deleted(house: tuple[Store, TransferS
     source = conversation_with_runs(store, RUNS_AT_ONCE + 1)
     said(store, source, ids)
     branches = BranchService(store, quota_mb=1, delete_runs=delete_runs)
-    forked = asyncio.run(branches.fork(ANN, source, ids[-1]))
+    forked = await branches.fork(ANN, source, ids[-1])
     assert counted(store) == (2, 0, 4 * DELETE_ROWS)
     path = store.read_now(lambda session: read_path_ids(session.connection(), forked.selected_leaf_id or ""))
     assert len(path) == 2 * DELETE_ROWS
-    asyncio.run(long_service(store).delete(ANN, source))
+    await long_service(store).delete(ANN, source)
     assert counted(store) == (1, 0, 2 * DELETE_ROWS)
     assert runs_of(store, source) == 0

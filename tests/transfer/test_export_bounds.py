@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 import pytest
 import uvicorn
-from api.person import ApiClient
-from rows import add_user
+from api.client import ApiClient
+from sample_user import add_user
 
 from luxx.api.http.files import SEND_BYTES, TempFileASGIResponse
 from luxx.api.http.protocol import STALLED_CLIENT_SECONDS, BoundedProtocol
@@ -27,7 +27,7 @@ from luxx.infra.store.engine import READERS, Store, open_engine, resolve_url
 from luxx.infra.store.migrate import migrate
 from luxx.runs.admission import delete_runs
 from luxx.wire.tool import CommandPermission
-from transfer.files import import_data
+from transfer.imports import import_data
 
 SECONDS = 30.0
 MIB = 1024 * 1024
@@ -87,7 +87,7 @@ def caller(user_id: int) -> Caller:
     )
 
 
-def test_few_exports_are_written_at_a_time(tmp_path: Path) -> None:
+async def test_few_exports_are_written_at_a_time(tmp_path: Path) -> None:
     """Counted as long as they keep a thread, also where nobody waits for them any more."""
     engine = open_engine(resolve_url("sqlite:///./t.db", tmp_path))
     migrate(engine)
@@ -117,7 +117,7 @@ def test_few_exports_are_written_at_a_time(tmp_path: Path) -> None:
                 await transfer.export_json(caller(id_), "none")
 
     try:
-        asyncio.run(asyncio.wait_for(work(), SECONDS))
+        await asyncio.wait_for(work(), SECONDS)
     finally:
         free.set()
         store.close()
@@ -160,52 +160,43 @@ class Stall:
             await serving
 
 
-def test_a_client_that_does_not_read_is_cut_off(caplog: pytest.LogCaptureFixture) -> None:
-    async def work() -> None:
-        stall = Stall(0.3)
+async def test_a_client_that_does_not_read_is_cut_off(caplog: pytest.LogCaptureFixture) -> None:
+    stall = Stall(0.3)
 
-        async def talk(client: socket.socket) -> None:
-            loop = asyncio.get_running_loop()
-            await stall.closed.wait()
-            received = 0
-            while data := await loop.sock_recv(client, MIB):
-                received += len(data)
-            assert received < 32 * MIB
+    async def talk(client: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        await stall.closed.wait()
+        received = 0
+        while data := await loop.sock_recv(client, MIB):
+            received += len(data)
+        assert received < 32 * MIB
 
-        await stall.serve(talk)
-
-    asyncio.run(work())
+    await stall.serve(talk)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def test_a_client_that_reads_slowly_gets_all_of_it() -> None:
-    async def work() -> None:
-        stall = Stall(5.0)
+async def test_a_client_that_reads_slowly_gets_all_of_it() -> None:
+    stall = Stall(5.0)
 
-        async def talk(client: socket.socket) -> None:
-            loop = asyncio.get_running_loop()
-            received = 0
-            while received < 32 * MIB:
-                received += len(await loop.sock_recv(client, SEND_BYTES))
-            await stall.closed.wait()
+    async def talk(client: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        received = 0
+        while received < 32 * MIB:
+            received += len(await loop.sock_recv(client, SEND_BYTES))
+        await stall.closed.wait()
 
-        await stall.serve(talk)
-
-    asyncio.run(work())
+    await stall.serve(talk)
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system has no such bound")
-def test_the_system_drops_whoever_takes_nothing_of_any_answer() -> None:
-    async def work() -> None:
-        stall = Stall(SECONDS)
+async def test_the_system_drops_whoever_takes_nothing_of_any_answer() -> None:
+    stall = Stall(SECONDS)
 
-        async def talk(client: socket.socket) -> None:
-            await asyncio.get_running_loop().sock_recv(client, 1)
-            (protocol,) = stall.protocols
-            kept = protocol.transport.get_extra_info("socket")
-            milliseconds = kept.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
-            assert milliseconds == STALLED_CLIENT_SECONDS * 1000
+    async def talk(client: socket.socket) -> None:
+        await asyncio.get_running_loop().sock_recv(client, 1)
+        (protocol,) = stall.protocols
+        kept = protocol.transport.get_extra_info("socket")
+        milliseconds = kept.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+        assert milliseconds == STALLED_CLIENT_SECONDS * 1000
 
-        await stall.serve(talk)
-
-    asyncio.run(work())
+    await stall.serve(talk)

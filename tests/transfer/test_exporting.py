@@ -6,10 +6,10 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
-from api.person import ApiClient
+from api.client import ApiClient
 
 from luxx.providers.scripted import ScriptedProvider
-from transfer.files import IMPORT, import_data, lost, path_of, sample, tree
+from transfer.imports import IMPORT, import_data, lost, path_of, sample, tree
 
 TITLE = 'Ünïcode/"quoted"\n\\ title'
 NASTY = "Text\r\n```\nopen fence\n<!-- open comment <script>\n</details>\n# no heading\n| 日本語 🥬"

@@ -8,13 +8,13 @@ import zipfile
 from typing import Any
 
 import pytest
-from api.person import ApiClient
+from api.client import ApiClient
 from api.schema import Document
-from api.server import ServerProcess
+from api.server_process import ServerProcess
 
 from luxx.domain.transfer import chatgpt
 from luxx.domain.transfer.draft import Losses
-from transfer.files import IMPORT, everything, import_data, lost, path_of, refused, sample, tree, zipped
+from transfer.imports import IMPORT, everything, import_data, lost, path_of, refused, sample, tree, zipped
 
 CLAUDE = json.loads(sample("claude.json"))
 CHATGPT = json.loads(sample("chatgpt.json"))

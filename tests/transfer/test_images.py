@@ -5,12 +5,12 @@ import json
 from typing import Any
 
 import pytest
-from api.person import ApiClient
-from api.server import ServerProcess
-from files.putting import GIF, JPEG, png
+from api.client import ApiClient
+from api.server_process import ServerProcess
+from files.sample_files import GIF, JPEG, png
 
 from luxx.domain.files.attachments import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES
-from transfer.files import everything, import_data, lost, path_of, refused
+from transfer.imports import everything, import_data, lost, path_of, refused
 
 Json = dict[str, Any]
 NONE = {"attachments that are not images": 1}

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from api.person import ApiClient
+from api.client import ApiClient
 
 from luxx.domain.transfer.arranging import MOST_CONTENT, WITHOUT_TEXT, keep_within_bounds
 from luxx.domain.transfer.child import ImportReader
@@ -22,7 +22,7 @@ from luxx.wire.message import (
     MAX_MESSAGE_TEXT,
 )
 from luxx.wire.step import Step, StepType
-from transfer.files import import_data, lost, tree
+from transfer.imports import import_data, lost, tree
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"\0" * 16).decode()
 TIME = "2026-01-01T00:00:00Z"

@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from api.person import ApiClient
+from api.client import ApiClient
 
-from transfer.files import IMPORT, everything, import_data, lost, path_of, refused, sample, tree, zipped
+from transfer.imports import IMPORT, everything, import_data, lost, path_of, refused, sample, tree, zipped
 
 
 def said(messages: list[dict[str, Any]]) -> list[tuple[str, str]]:

@@ -11,10 +11,10 @@ from typing import Any
 
 import httpx
 import pytest
-from api.person import PASSWORD, ApiClient
-from api.server import ServerProcess
+from api.client import PASSWORD, ApiClient
+from api.server_process import ServerProcess
 
-from transfer.files import IMPORT, everything, import_data, tree
+from transfer.imports import IMPORT, everything, import_data, tree
 
 pytestmark = pytest.mark.heavy
 

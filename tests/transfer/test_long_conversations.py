@@ -8,10 +8,10 @@ from typing import Any
 
 import httpx
 import pytest
-from api.person import PASSWORD, ApiClient
-from api.server import ServerProcess
+from api.client import PASSWORD, ApiClient
+from api.server_process import ServerProcess
 
-from transfer.files import everything, import_data, path_of
+from transfer.imports import everything, import_data, path_of
 from transfer.test_killing import TEXT, WAIT_SECONDS, Database
 
 pytestmark = pytest.mark.heavy

@@ -16,7 +16,7 @@ from luxx.domain.files.attachments import image_type
 from luxx.domain.transfer.child import ImportReader
 from luxx.domain.transfer.document import ImportedRows, ReadyConversation, ReadyImage, ReadyMessage, ReadyRow
 from luxx.wire.message import AssistantPrompt, ToolPrompt
-from transfer.files import sample
+from transfer.imports import sample
 
 LIMIT = 50_000_000
 ROWS = msgspec.json.Decoder(ReadyRow)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from prepared import prepare_at
+from migrated_databases import prepare_at
 from sqlalchemy import select
 from store.conftest import postgresql
 from store.databases import new_database
@@ -35,7 +35,7 @@ def rows() -> io.BytesIO:
     return io.BytesIO(msgspec.json.encode(ready) + b"\n")
 
 
-def test_what_a_killed_server_left_hidden_is_deleted_while_another_runs(
+async def test_what_a_killed_server_left_hidden_is_deleted_while_another_runs(
     postgresql: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("luxx.app.server.maintenance.SWEEP_SECONDS", 0.05)
@@ -46,7 +46,7 @@ def test_what_a_killed_server_left_hidden_is_deleted_while_another_runs(
         local=LocalConfig(enabled=False),
         data_dir=str(tmp_path / "data"),
     )
-    asyncio.run(serve_and_check(Services(config, {"LUXX_ADMIN_PASSWORD": "a-password-of-a-test"})))
+    await serve_and_check(Services(config, {"LUXX_ADMIN_PASSWORD": "a-password-of-a-test"}))
 
 
 async def serve_and_check(services: Services) -> None:

@@ -1,7 +1,5 @@
 """What is not public is not reached: by no spelling, no redirect and no change of a name's address."""
 
-import asyncio
-
 import pytest
 from spellings import LOOPBACK_OR_PRIVATE, METADATA
 
@@ -76,18 +74,14 @@ def test_control_the_same_site_is_reached_where_it_is_allowed(forbidden_site: Si
     assert forbidden_site.visits == ["/"]
 
 
-def test_no_spelling_reaches_this_machine(forbidden_site: Site) -> None:
+async def test_no_spelling_reaches_this_machine(forbidden_site: Site) -> None:
     web = WebTools()
 
-    async def work() -> list[str]:
-        errors: list[str] = []
-        for host in [*LOOPBACK_OR_PRIVATE, *METADATA]:
-            for scheme in ("http", "https"):
-                result = await web.call("web_fetch", url=f"{scheme}://{host}:{forbidden_site.port}/")
-                errors.append(f"{host}: {result.error}")
-        return errors
-
-    errors = asyncio.run(work())
+    errors: list[str] = []
+    for host in [*LOOPBACK_OR_PRIVATE, *METADATA]:
+        for scheme in ("http", "https"):
+            result = await web.call("web_fetch", url=f"{scheme}://{host}:{forbidden_site.port}/")
+            errors.append(f"{host}: {result.error}")
     assert len(errors) == 2 * (len(LOOPBACK_OR_PRIVATE) + len(METADATA))
     unlike = [error for error in errors if not any(word in error for word in WORDS.split("|"))]
     assert unlike == []

@@ -22,47 +22,41 @@ async def stays(places: ReaderSlots, user_id: int, entered: asyncio.Event, relea
         await release.wait()
 
 
-def test_one_user_takes_a_share_of_the_slots_however_many_wait() -> None:
-    async def work() -> None:
-        places = ReaderSlots(total=2, per_user=1, max_wait=WAIT_SECONDS)
-        release, theirs, others = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        first = [asyncio.create_task(stays(places, 1, theirs, release)) for _ in range(10)]
-        await theirs.wait()
-        second = asyncio.create_task(stays(places, 2, others, release))
-        async with asyncio.timeout(WAIT_SECONDS):
-            await others.wait()
-            release.set()
-            await asyncio.gather(*first, second)
-
-    asyncio.run(work())
+async def test_one_user_takes_a_share_of_the_slots_however_many_wait() -> None:
+    places = ReaderSlots(total=2, per_user=1, max_wait=WAIT_SECONDS)
+    release, theirs, others = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    first = [asyncio.create_task(stays(places, 1, theirs, release)) for _ in range(10)]
+    await theirs.wait()
+    second = asyncio.create_task(stays(places, 2, others, release))
+    async with asyncio.timeout(WAIT_SECONDS):
+        await others.wait()
+        release.set()
+        await asyncio.gather(*first, second)
 
 
-def test_patience_is_for_the_wait_and_not_for_the_work() -> None:
-    async def work() -> None:
-        places = ReaderSlots(total=1, per_user=1, max_wait=0.05)
-        async with places.of(1):
-            with pytest.raises(TimeoutError):
-                async with places.of(2):
-                    raise AssertionError
-            await asyncio.sleep(0.1)
-        async with places.of(2):
-            pass
-
-    asyncio.run(work())
+async def test_patience_is_for_the_wait_and_not_for_the_work() -> None:
+    places = ReaderSlots(total=1, per_user=1, max_wait=0.05)
+    async with places.of(1):
+        with pytest.raises(TimeoutError):
+            async with places.of(2):
+                raise AssertionError
+        await asyncio.sleep(0.1)
+    async with places.of(2):
+        pass
 
 
-def test_what_is_asked_stands_in_no_argument_of_a_process() -> None:
-    output = asyncio.run(
-        PageProcess().run("web.tells_arguments", b"the page", Question(url="secret"), limit=100_000)
-    )
+async def test_what_is_asked_stands_in_no_argument_of_a_process() -> None:
+    output = await PageProcess().run("web.echo_arguments", b"the page", Question(url="secret"), limit=100_000)
     assert isinstance(output, bytes)
     answer = msgspec.json.decode(output, type=dict[str, str])
-    assert "web.tells_arguments" in answer["arguments"]
+    assert "web.echo_arguments" in answer["arguments"]
     assert "secret" not in answer["arguments"]
     assert answer["given"] == '{"url":"secret"}\nthe page'
 
 
-def test_a_process_that_cannot_be_started_is_reported_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_that_cannot_be_started_is_reported_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(Unavailable, match="cannot start a process"):
-        asyncio.run(read_in_process("x", [], b"", ReaderBounds(memory=1, seconds=1), limit=1))
+        await read_in_process("x", [], b"", ReaderBounds(memory=1, seconds=1), limit=1)

@@ -1,6 +1,5 @@
 """What reading the web costs a server that does not read it, and names that are looked up in earnest."""
 
-import asyncio
 import subprocess
 import sys
 
@@ -20,11 +19,11 @@ def test_a_server_imports_nothing_that_only_reading_needs() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_a_name_is_looked_up_by_the_system() -> None:
-    assert "127.0.0.1" in asyncio.run(DnsLookups().for_user(1)("localhost", 80))
+async def test_a_name_is_looked_up_by_the_system() -> None:
+    assert "127.0.0.1" in (await DnsLookups().for_user(1)("localhost", 80))
 
 
-def test_an_unknown_name_is_reported_in_a_sentence() -> None:
+async def test_an_unknown_name_is_reported_in_a_sentence() -> None:
     for name in ("nobody.invalid", "a" * 64 + ".example"):
         with pytest.raises(Unavailable, match="cannot be resolved"):
-            asyncio.run(DnsLookups().for_user(1)(name, 80))
+            await DnsLookups().for_user(1)(name, 80)

@@ -1,6 +1,6 @@
 """The proxy that programs in jails go out by: listed hosts, public addresses, each request judged, bounds.
 
-Its door is a port of this machine here; `tests/sandbox/test_way_out.py` has it in jails.
+Its door is a port of this machine here; `tests/sandbox/test_egress.py` has it in jails.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from luxx.infra.network.hosts import WebGuard
 from luxx.infra.network.proxy import PolicyProxy
 from luxx.infra.network.urls import AllowList, allowed_host
 from web.conftest import FakeResolver
-from web.door import SECONDS, ProxyClient, read_all, status, with_proxy
+from web.proxy_client import SECONDS, ProxyClient, read_all, status, with_proxy
 from web.site import Site, page, site
 
 
@@ -378,23 +378,20 @@ def test_an_answer_that_breaks_off_is_not_taken_for_a_whole_one(public: Site, li
         assert status(with_proxy(lambda client: client.get(url), **listed)) == 502
 
 
-def test_what_one_may_reach_is_not_anothers(public: Site) -> None:
+async def test_what_one_may_reach_is_not_anothers(public: Site) -> None:
     entry = f"public.example:{public.port}"
 
-    async def run() -> tuple[bytes, bytes]:
-        guard = WebGuard((entry,), resolve=FakeResolver().resolve)
-        with two_clients() as (first, second):
-            open_one, closed = PolicyProxy(AllowList([entry]), guard), PolicyProxy(AllowList([]), guard)
-            mine, yours = (EgressSession(EgressCaller(user_id=number)) for number in (1, 2))
-            ports = [int(one.getsockname()[1]) for one in (first, second)]
-            async with open_one.serving(first, mine), closed.serving(second, yours):
-                clients = (ProxyClient(ports[0], mine), ProxyClient(ports[1], yours))
-                answers = [await asyncio.to_thread(client.get, f"http://{entry}/") for client in clients]
-            assert len(mine.reached) == 1
-            assert yours.reached == []
-            return answers[0], answers[1]
-
-    first, second = asyncio.run(run())
+    guard = WebGuard((entry,), resolve=FakeResolver().resolve)
+    with two_clients() as (first, second):
+        open_one, closed = PolicyProxy(AllowList([entry]), guard), PolicyProxy(AllowList([]), guard)
+        mine, yours = (EgressSession(EgressCaller(user_id=number)) for number in (1, 2))
+        ports = [int(one.getsockname()[1]) for one in (first, second)]
+        async with open_one.serving(first, mine), closed.serving(second, yours):
+            clients = (ProxyClient(ports[0], mine), ProxyClient(ports[1], yours))
+            answers = [await asyncio.to_thread(client.get, f"http://{entry}/") for client in clients]
+        assert len(mine.reached) == 1
+        assert yours.reached == []
+        first, second = answers[0], answers[1]
     assert (status(first), status(second)) == (200, 403)
 
 

@@ -16,7 +16,7 @@ from luxx.infra.network.hosts import WebGuard
 from luxx.infra.network.proxy import PolicyProxy
 from luxx.infra.network.urls import AllowList
 from web.conftest import FakeResolver
-from web.door import SECONDS, ProxyClient, read_all, status, with_proxy
+from web.proxy_client import SECONDS, ProxyClient, read_all, status, with_proxy
 from web.site import Site, page, site
 
 
@@ -147,42 +147,39 @@ def swallow(talking: socket.socket, head: str) -> None:
             pass
 
 
-def test_a_user_with_many_connections_leaves_some_for_others() -> None:
-    async def run() -> None:
-        places = FairSlots(16)
-        connections_by_user = dict.fromkeys(range(6), 0)
-        leaving = asyncio.Event()
+async def test_a_user_with_many_connections_leaves_some_for_others() -> None:
+    places = FairSlots(16)
+    connections_by_user = dict.fromkeys(range(6), 0)
+    leaving = asyncio.Event()
 
-        async def stay(user_id: int) -> None:
-            async with places.one(user_id, SECONDS):
-                connections_by_user[user_id] += 1
-                await leaving.wait()
+    async def stay(user_id: int) -> None:
+        async with places.one(user_id, SECONDS):
+            connections_by_user[user_id] += 1
+            await leaving.wait()
 
-        tasks: list[asyncio.Task[None]] = []
-        for user_id in range(5):
-            tasks += [asyncio.create_task(stay(user_id)) for _ in range(16)]
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-        assert [connections_by_user[user_id] for user_id in range(5)] == [8, 4, 2, 1, 1]
-        with pytest.raises(TimeoutError):
-            async with places.one(5, 0.01):
-                raise AssertionError
-        leaving.set()
-        await asyncio.gather(*tasks)
-        assert list(connections_by_user.values()) == [16] * 5 + [0]
-        # All were given back, also by one who was cancelled in waiting.
-        leaving.clear()
-        tasks = [asyncio.create_task(stay(0)) for _ in range(9)]
+    tasks: list[asyncio.Task[None]] = []
+    for user_id in range(5):
+        tasks += [asyncio.create_task(stay(user_id)) for _ in range(16)]
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert connections_by_user[0] == 24
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        async with places.one(0, 1), places.one(0, 1):
-            pass
-
-    asyncio.run(run())
+    assert [connections_by_user[user_id] for user_id in range(5)] == [8, 4, 2, 1, 1]
+    with pytest.raises(TimeoutError):
+        async with places.one(5, 0.01):
+            raise AssertionError
+    leaving.set()
+    await asyncio.gather(*tasks)
+    assert list(connections_by_user.values()) == [16] * 5 + [0]
+    # All were given back, also by one who was cancelled in waiting.
+    leaving.clear()
+    tasks = [asyncio.create_task(stay(0)) for _ in range(9)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert connections_by_user[0] == 24
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    async with places.one(0, 1), places.one(0, 1):
+        pass
 
 
 def test_a_program_without_a_free_connection_is_refused_with_the_reason(
@@ -203,18 +200,16 @@ class Full(socket.socket):
         raise OSError(errno.EMFILE, "Too many open files")
 
 
-def test_a_connection_that_cannot_be_taken_now_is_taken_later(public: Site) -> None:
+async def test_a_connection_that_cannot_be_taken_now_is_taken_later(public: Site) -> None:
     entry = f"public.example:{public.port}"
 
-    async def run() -> bytes:
-        proxy = PolicyProxy(AllowList([entry]), WebGuard((entry,), resolve=FakeResolver().resolve))
-        egress_session = EgressSession(EgressCaller(user_id=1))
-        listener = Full(fileno=socket.create_server(("127.0.0.1", 0)).detach())
-        port = int(listener.getsockname()[1])
-        async with asyncio.timeout(SECONDS), proxy.serving(listener, egress_session):
-            return await asyncio.to_thread(ProxyClient(port, egress_session).get, f"http://{entry}/")
-
-    assert status(asyncio.run(run())) == 200
+    proxy = PolicyProxy(AllowList([entry]), WebGuard((entry,), resolve=FakeResolver().resolve))
+    egress_session = EgressSession(EgressCaller(user_id=1))
+    listener = Full(fileno=socket.create_server(("127.0.0.1", 0)).detach())
+    port = int(listener.getsockname()[1])
+    async with asyncio.timeout(SECONDS), proxy.serving(listener, egress_session):
+        result = await asyncio.to_thread(ProxyClient(port, egress_session).get, f"http://{entry}/")
+    assert status(result) == 200
 
 
 def test_a_program_reaches_no_more_hosts_than_are_reported_in_full(public: Site) -> None:

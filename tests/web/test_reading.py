@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from files.putting import pdf
+from files.sample_files import pdf
 
 from luxx.infra.documents.reader import PAGE_MEMORY_BYTES
 from web.conftest import WebTools

@@ -1,0 +1,175 @@
+"""Somebody who uses the API: sends requests and checks what holds for every answer there is."""
+
+import re
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+import httpx
+
+from api.schema import Document
+from api.server_process import ADMIN_PASSWORD, ServerProcess
+
+PASSWORD = "a-password-of-a-test-1"
+KEY = "sk-a-key-that-nobody-may-see-again-7f3d"
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+INSIDES = ("Traceback", 'File "', "site-packages", "sqlalchemy", "psycopg", "sqlite3", "litestar", "msgspec")
+TIMEOUT = httpx.Timeout(30.0)
+
+
+class ApiClient:
+    """A client of one server, signed in or not. Requests fail the test if an answer has the wrong shape."""
+
+    def __init__(self, server: ServerProcess, document: Document | None, token: str = "") -> None:
+        self.server = server
+        self.document = document
+        self.user: dict[str, Any] = {}
+        self.refresh_token = ""
+        self.http = httpx.Client(base_url=server.url, timeout=TIMEOUT, trust_env=False)
+        self.token = token
+
+    @property
+    def token(self) -> str:
+        return self._token
+
+    @token.setter
+    def token(self, token: str) -> None:
+        self._token = token
+        self.http.headers.pop("authorization", None)
+        if token:
+            self.http.headers["authorization"] = f"Bearer {token}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.http.close()
+
+    def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
+        """Any answer, good or bad, whose shape is right."""
+        response = self.http.request(method, path, **more)
+        check_shape(response)
+        if self.document is not None:
+            self.document.check(response)
+        return response
+
+    @staticmethod
+    def quoted(text: str) -> str:
+        """The text as one part of a path."""
+        return "" if text in (".", "..") else quote(text, safe="")
+
+    def good(self, method: str, path: str, **more: Any) -> Any:
+        """The `data` of a request that must succeed."""
+        response = self.ask(method, path, **more)
+        assert response.is_success, f"{method} {path}: {response.status_code} {response.text}"
+        return response.json()["data"]
+
+    def bad(self, method: str, path: str, status: int, **more: Any) -> dict[str, Any]:
+        """The failure of a request that must be refused with this status."""
+        response = self.ask(method, path, **more)
+        assert response.status_code == status, (
+            f"{method} {path}: {response.status_code} {response.text[:500]}"
+        )
+        failure: dict[str, Any] = response.json()
+        return failure
+
+    def good_document(self) -> dict[str, Any]:
+        """The server's own description of its API."""
+        content: dict[str, Any] = self.ask("GET", "/openapi.json").json()
+        return content
+
+    def register(self, username: str) -> Self:
+        signed_in = self.good(
+            "POST", "/auth/register", json={"username": username, "password": PASSWORD, "email": None}
+        )
+        return self._take(signed_in)
+
+    def sign_in(self, username: str = "admin", password: str = ADMIN_PASSWORD) -> Self:
+        return self._take(self.good("POST", "/auth/login", json={"username": username, "password": password}))
+
+    def state(self) -> dict[str, Any]:
+        """All that this person can see, for comparing before and after."""
+        seen = {
+            path: self.good("GET", path)
+            for path in ("/auth/me", "/settings", "/tenant", "/tools?page_size=100")
+        }
+        for path in (
+            "/providers",
+            "/projects",
+            "/conversations",
+            "/files",
+            "/runs",
+            "/questions",
+            "/tools/compositions",
+        ):
+            seen[path] = self.good("GET", f"{path}?page_size=100")
+        for conversation in seen["/conversations"]["items"]:
+            path = f"/messages?conversation_id={conversation['id']}&page_size=100"
+            seen[path] = self.good("GET", path)
+        if self.user.get("permission_level") == 4:
+            seen["users"] = self.good("GET", "/auth/users?page_size=100")
+            if self.user["tenant_id"] == 1:
+                seen["hosts"] = self.good("GET", "/admin/allowed-hosts")
+        return seen
+
+    def _take(self, signed_in: dict[str, Any]) -> Self:
+        self.token = signed_in["access_token"]
+        self.refresh_token = signed_in["refresh_token"]
+        self.user = signed_in["user"]
+        return self
+
+
+def check_shape(response: httpx.Response) -> None:
+    """What holds for every answer: its envelope, its headers, no insides and no key shown."""
+    at = f"{response.request.method} {response.request.url}: {response.status_code}"
+    assert response.headers["x-content-type-options"] == "nosniff", at
+    assert response.headers["referrer-policy"] == "no-referrer", at
+    assert "frame-ancestors 'none'" in response.headers["content-security-policy"], at
+    assert KEY not in response.text, f"{at} shows a key"
+    assert response.status_code != 500, f"{at} {response.text}"
+    if response.is_error:
+        check_failure(response)
+    is_document = response.request.url.path.endswith(("/openapi.json", "/export"))
+    if response.is_success and is_json(response) and response.content and not is_document:
+        content = response.json()
+        assert set(content) == {"success", "data", "message"}, f"{at} {response.text[:300]}"
+        assert content["success"] is True
+        assert isinstance(content["message"], str)
+        check_times(content["data"], at)
+
+
+def is_json(response: httpx.Response) -> bool:
+    return response.headers.get("content-type", "").startswith("application/json")
+
+
+def check_failure(response: httpx.Response) -> None:
+    """The envelope of a refusal: one sentence, the status as its code, the kind in its detail."""
+    at = f"{response.request.method} {response.request.url}: {response.status_code}"
+    if response.request.method == "HEAD":
+        return
+    assert is_json(response), f"{at} {response.headers.get('content-type')}"
+    content = response.json()
+    assert set(content) == {"success", "error", "code", "detail"}, f"{at} {response.text[:300]}"
+    assert content["success"] is False
+    assert content["code"] == response.status_code
+    assert re.fullmatch(r"[a-z][a-z0-9_]+", content["detail"]["kind"]), f"{at} {content}"
+    sentence = content["error"]
+    assert isinstance(sentence, str), at
+    assert len(sentence) >= 10, at
+    assert "\n" not in sentence, f"{at} {sentence!r}"
+    assert not [word for word in INSIDES if word in response.text], f"{at} shows insides: {response.text}"
+
+
+def check_times(value: Any, at: str) -> None:
+    """Every `…_at` is ISO 8601 in UTC with a Z."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if name.endswith("_at") and inner is not None:
+                assert TIME.fullmatch(inner), f"{at}: {name} is {inner!r}"
+            check_times(inner, at)
+    elif isinstance(value, list):
+        for inner in value:
+            check_times(inner, at)

@@ -1,0 +1,111 @@
+"""What a person has, by the names under which requests take its id: one row for each kind of id.
+
+Whoever adds a route with a new kind of id adds a row, and the walk over all routes takes it along.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from api.client import ApiClient
+from api.conftest import CALL_ID
+
+NO_UUID = "01890a5d-ac96-774b-bcce-b302099a8057"
+NO_NUMBER = 987_654
+
+IdsByName = dict[str, Any]
+
+
+class IdKind(msgspec.Struct, frozen=True):
+    """`unknown` is an id that nobody has; `make` makes one of the person's, from those made before it."""
+
+    unknown: Any
+    make: Callable[[ApiClient, IdsByName, str], Any]
+
+
+class OwnedIds(msgspec.Struct, frozen=True):
+    """What one person has: ids by the names under which requests take them."""
+
+    ids: IdsByName
+    owner: ApiClient
+
+
+def create_all(person: ApiClient, secret: str) -> OwnedIds:
+    """One of each kind. The person has a provider already; `secret` is what only they may read."""
+    ids: IdsByName = {}
+    for name, kind in ID_KINDS.items():
+        ids[name] = kind.make(person, ids, secret)
+    return OwnedIds(ids, person)
+
+
+def _provider(person: ApiClient, _ids: IdsByName, _secret: str) -> int:
+    providers = person.good("GET", "/providers?page_size=100")["items"]
+    return next(provider["id"] for provider in providers if provider["is_own"])
+
+
+def _project(person: ApiClient, _ids: IdsByName, secret: str) -> str:
+    return person.good("POST", "/projects", json={"name": secret, "description": secret})["id"]
+
+
+def _composition(person: ApiClient, _ids: IdsByName, secret: str) -> str:
+    members = [{"id": "read", "tool": "file_read", "arguments": {"path": secret}}]
+    body = {"name": "reads_a_secret", "description": secret, "members": members}
+    return person.good("POST", "/tools/compositions", json=body)["id"]
+
+
+def _file(person: ApiClient, _ids: IdsByName, secret: str) -> str:
+    return person.good("POST", "/files", files={"file": ("secret.txt", secret.encode())})["id"]
+
+
+def _conversation(person: ApiClient, ids: IdsByName, secret: str) -> str:
+    body = {"title": secret, "system_prompt": secret, "project_id": ids["project_id"]}
+    return person.good("POST", "/conversations", json=body)["id"]
+
+
+def _message(person: ApiClient, ids: IdsByName, secret: str) -> str:
+    """The user's own, which has a file; what answers it has called a tool. The one before was asked back."""
+    body = {"conversation_id": ids["conversation_id"], "content": f"ask me: {secret}"}
+    run_id = person.bad("POST", "/messages", 409, json=body)["detail"]["run_id"]
+    (question,) = person.good("GET", f"/runs/{run_id}/questions?status=open")["items"]
+    person.good("POST", f"/runs/{run_id}/questions/{question['id']}/answer", json={"answer": secret})
+    with person.http.stream("GET", f"/runs/{run_id}/events") as stream:
+        stream.read()
+    body |= {"content": f"use a tool: {secret}", "attachments": [{"file_id": ids["file_id"]}]}
+    return person.good("POST", "/messages", json=body)["parent_id"]
+
+
+def _answer(person: ApiClient, ids: IdsByName, _secret: str) -> str:
+    path = f"/messages?conversation_id={ids['conversation_id']}&limit=1"
+    return person.good("GET", path)["items"][0]["id"]
+
+
+def _run(person: ApiClient, ids: IdsByName, _secret: str) -> str:
+    """The one that asked something back."""
+    return person.good("GET", f"/runs?subject_id={ids['conversation_id']}")["items"][-1]["id"]
+
+
+def _question(person: ApiClient, ids: IdsByName, _secret: str) -> str:
+    return person.good("GET", f"/runs/{ids['run_id']}/questions")["items"][0]["id"]
+
+
+def _same_as(name: str) -> Callable[[ApiClient, IdsByName, str], Any]:
+    return lambda _person, ids, _secret: ids[name]
+
+
+ID_KINDS: dict[str, IdKind] = {
+    "provider_id": IdKind(NO_NUMBER, _provider),
+    "default_provider_id": IdKind(NO_NUMBER, _same_as("provider_id")),
+    "project_id": IdKind(NO_UUID, _project),
+    "composition_id": IdKind(NO_UUID, _composition),
+    "file_id": IdKind(NO_UUID, _file),
+    "conversation_id": IdKind(NO_UUID, _conversation),
+    "subject_id": IdKind(NO_UUID, _same_as("conversation_id")),
+    "message_id": IdKind(NO_UUID, _message),
+    "parent_id": IdKind(NO_UUID, _answer),
+    "selected_leaf_id": IdKind(NO_UUID, _same_as("parent_id")),
+    "index": IdKind(NO_NUMBER, lambda _person, _ids, _secret: 0),
+    "run_id": IdKind(NO_UUID, _run),
+    "question_id": IdKind(NO_UUID, _question),
+    "call_id": IdKind(NO_UUID, lambda _person, _ids, _secret: CALL_ID),
+}

@@ -1,0 +1,149 @@
+"""A real `luxx serve` process with its own data directory; what it printed can be read and waited for."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from migrated_databases import prepare
+
+LISTENS = re.compile(r"Luxx listens on (http://\S+)")
+START_SECONDS = 60.0
+STOP_SECONDS = 20.0
+ADMIN_PASSWORD = "an-operators-password-1"
+INHERITED = (
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "SYSTEMROOT",
+    "LD_LIBRARY_PATH",
+    "COVERAGE_PROCESS_START",
+    "PYTHONPATH",
+)
+SETTINGS = {
+    "LUXX_LIMITS__REQUESTS_PER_MINUTE": "0",
+    "LUXX_LIMITS__LOGINS_PER_MINUTE": "0",
+    "LUXX_LOCAL__ENABLED": "false",
+    "LUXX_ADMIN_PASSWORD": ADMIN_PASSWORD,
+}
+
+
+def luxx_command(*arguments: str) -> list[str]:
+    """The command line of the installed `luxx`."""
+    return [str(Path(sys.executable).with_name("luxx")), *arguments]
+
+
+def environment(folder: Path, **settings: str) -> dict[str, str]:
+    """What a server of a test sees of this machine: nothing but where programs are."""
+    inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    own = {"HOME": str(folder), "LUXX_WORKSPACE__ROOT": str(folder / "workspaces")}
+    return {**inherited, **own, **SETTINGS, **settings}
+
+
+class ServerProcess:
+    """`with Server(folder) as server:`; `settings` are further environment variables."""
+
+    def __init__(self, folder: Path, *, data_dir: Path | None = None, **settings: str) -> None:
+        self.folder = folder
+        self.data_dir = data_dir or folder / "data"
+        self.url = ""
+        self._settings = settings
+        self._lines: list[str] = []
+        self._listens = threading.Event()
+        self._printed = threading.Condition()
+        self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+
+    @property
+    def output(self) -> str:
+        """All that it printed so far, on both streams."""
+        return "".join(self._lines)
+
+    @property
+    def process(self) -> subprocess.Popen[str]:
+        assert self._process is not None
+        return self._process
+
+    def command(self) -> list[str]:
+        return luxx_command("serve", "--port", "0", "--data-dir", str(self.data_dir))
+
+    def launch(self) -> None:
+        """Starts it and does not wait."""
+        if "LUXX_DATABASE__URL" not in self._settings:
+            prepare(self.data_dir)
+        self._process = subprocess.Popen(
+            self.command(),
+            cwd=self.folder,
+            env=environment(self.folder, **self._settings),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def start(self) -> None:
+        """Returns once it accepts connections."""
+        self.launch()
+        self.await_start()
+
+    def await_start(self) -> None:
+        """Returns once a launched server accepts connections."""
+        self._listens.wait(START_SECONDS)
+        assert self.url, f"the server did not start:\n{self.output}"
+
+    def await_line(self, pattern: re.Pattern[str]) -> re.Match[str]:
+        """The first match in what it has printed, waiting for it if need be."""
+        with self._printed:
+            found = self._printed.wait_for(lambda: pattern.search(self.output), START_SECONDS)
+        assert found, self.output
+        return found
+
+    def stop(self) -> int:
+        """Asks it to end and returns its status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.wait()
+
+    def wait(self, seconds: float = STOP_SECONDS) -> int:
+        """Its status, once it has ended by itself and all it printed is read."""
+        status = self.process.wait(seconds)
+        assert self._reader is not None
+        self._reader.join(seconds)
+        return status
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            try:
+                self.stop()
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as output:
+            for line in output:
+                with self._printed:
+                    self._lines.append(line)
+                    self._printed.notify_all()
+                found = LISTENS.search(line)
+                if found:
+                    self.url = found[1]
+                    self._listens.set()
+        self._listens.set()

@@ -1,0 +1,237 @@
+"""Every tool, at every level, under every kind of rule, through every door: all of them judge alike.
+
+What is expected is what `/permissions/explain` says; that this is right is said by the matrix itself and by
+`tests/tools/test_rules.py`.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from api.client import PASSWORD, ApiClient
+from api.conftest import connect
+from api.schema import Document
+from api.server_process import ServerProcess
+from luxx.providers.scripted import Call, Finish, Rule, Script, ScriptedProvider, Text, When
+
+LEVELS = (1, 2, 3, 4)
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "python_eval": {"expression": "1"},
+    "python_execute": {"code": "1"},
+    "shell_execute": {"command": "true"},
+    "file_read": {"path": "a.txt"},
+    "file_write": {"path": "b.txt", "content": "b"},
+    "file_list": {},
+    "file_exists": {"path": "a.txt"},
+    "file_grep": {"pattern": "a"},
+    "file_glob": {"pattern": "*"},
+    "file_edit": {"path": "a.txt", "old_string": "a", "new_string": "b"},
+    "file_multi_edit": {"path": "a.txt", "edits": [{"old_string": "a", "new_string": "b"}]},
+    "web_search": {"query": "a"},
+    "web_fetch": {"url": "http://127.0.0.1:9/"},
+    "batch_fetch": {"urls": ["http://127.0.0.1:9/"]},
+    "result_read": {"ref": "a"},
+    "delegate": {"task": "a", "tools": []},
+    "process_data": {"data": [1], "operation": "minify"},
+    "ask_clarification": {
+        "question_type": "scope",
+        "question": "Which?",
+        "options": [{"label": "this", "is_recommended": True}],
+    },
+    "ask_decision": {
+        "decision_type": "branch",
+        "context": "Which way?",
+        "options": [{"label": "left", "is_recommended": True}],
+    },
+}
+RULES: dict[str, list[dict[str, str]]] = {
+    "none": [],
+    "allow": [{"tool": "*", "action": "allow"}],
+    "ask": [{"tool": "*", "action": "ask"}],
+    "deny": [{"tool": "*", "action": "deny"}],
+    "some": [{"tool": "*", "action": "allow"}, {"tool": "file_*", "action": "deny"}],
+}
+ENTRY_POINTS = ("message", "stream", "branch", "regenerate", "edited")
+UNATTENDED = {"when_asked": "deny"}
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[ScriptedProvider]:
+    """It calls all tools there may be, at once, whatever it is offered."""
+    every = [Call(name=name, arguments=given, id=f"call-{name}") for name, given in ARGUMENTS.items()]
+    rules = [
+        Rule(
+            when=When(user="everything", has_tool_result=False), reply=[*every, Finish(reason="tool_calls")]
+        ),
+        Rule(reply=[Text(text="So be it.")]),
+    ]
+    with ScriptedProvider(Script(rules=rules)) as provider:
+        yield provider
+
+
+@pytest.fixture(scope="module")
+def people(
+    server: ServerProcess, document: Document, admin: ApiClient, model: ScriptedProvider
+) -> Iterator[dict[int, ApiClient]]:
+    admin.good("PUT", "/admin/allowed-hosts", json={"hosts": [model.url.removeprefix("http://")]})
+    with ExitStack() as stack:
+        made: dict[int, ApiClient] = {}
+        for level in LEVELS:
+            person = stack.enter_context(ApiClient(server, document).register(f"door{level}"))
+            admin.good("PUT", f"/auth/users/{person.user['id']}", json={"permission_level": level})
+            made[level] = person.sign_in(f"door{level}", PASSWORD)
+            connect(person, model)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def tools(people: dict[int, ApiClient]) -> dict[str, dict[str, Any]]:
+    listed = people[4].good("GET", "/tools?page_size=100")["items"]
+    found = {tool["name"]: tool for tool in listed}
+    assert set(found) <= set(ARGUMENTS), "a new tool needs its arguments in this matrix"
+    return found
+
+
+def expected(person: ApiClient, tools: dict[str, Any]) -> dict[str, str]:
+    """What becomes of each tool's call, by the explanation of it."""
+    return {
+        name: person.good(
+            "GET", "/permissions/explain", params={"tool": name, "arguments": json.dumps(ARGUMENTS[name])}
+        )["action"]
+        for name in tools
+    }
+
+
+def answered_at(entry_point: str, person: ApiClient) -> dict[str, Any]:
+    """The answer to "everything" that came through this door."""
+    conversation = person.good("POST", "/conversations", json={})["id"]
+    body = {"conversation_id": conversation, "content": "everything", **UNATTENDED}
+    if entry_point == "stream":
+        with person.http.stream("POST", "/messages/stream", json=body) as response:
+            assert response.status_code == 200
+            response.read()
+        return person.good("GET", f"/messages?conversation_id={conversation}&limit=1")["items"][0]
+    if entry_point == "branch":
+        first = person.good("POST", "/messages", json={**body, "content": "hello"})
+        return person.good("POST", "/messages", json={**body, "parent_id": first["id"]})
+    if entry_point == "message":
+        return person.good("POST", "/messages", json=body)
+    words = "everything" if entry_point == "regenerate" else "hello"
+    asked = person.good("POST", "/messages", json={**body, "content": words})["parent_id"]
+    if entry_point == "edited":
+        asked = person.good("PUT", f"/messages/{asked}", json={"content": "everything"})["id"]
+    with person.http.stream("POST", f"/messages/{asked}/regenerate", json=UNATTENDED) as response:
+        assert response.status_code == 200
+        response.read()
+    return person.good("GET", f"/messages?conversation_id={conversation}&limit=1")["items"][0]
+
+
+@pytest.mark.parametrize(
+    "entry_point",
+    [
+        pytest.param(entry_point, marks=() if entry_point == "message" else pytest.mark.heavy)
+        for entry_point in ENTRY_POINTS
+    ],
+)
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_run_makes_the_calls_that_are_allowed_and_no_other(
+    people: dict[int, ApiClient], tools: dict[str, dict[str, Any]], level: int, entry_point: str
+) -> None:
+    person = people[level]
+    for kind, rules in RULES.items():
+        person.good("PUT", "/permissions/rules", json=rules)
+        wanted = expected(person, tools)
+        message = answered_at(entry_point, person)
+        results = {step["name"]: step for step in message["steps"] if step["type"] == "tool_result"}
+        denied = {name for name in tools if results[name].get("outcome") == "denied"}
+        assert denied == {name for name, action in wanted.items() if action != "allow"}, (kind, entry_point)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_tool_run_directly_is_refused_where_a_run_would_be_denied_and_nothing_is_asked(
+    people: dict[int, ApiClient], tools: dict[str, dict[str, Any]], level: int
+) -> None:
+    person = people[level]
+    for kind, rules in RULES.items():
+        person.good("PUT", "/permissions/rules", json=rules)
+        wanted = expected(person, tools)
+        refused = {
+            name
+            for name in tools
+            if person.ask("POST", f"/tools/{name}/execute", json={"arguments": ARGUMENTS[name]}).status_code
+            == 403
+        }
+        assert refused == {name for name, action in wanted.items() if action == "deny"}, kind
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_explanation_denies_what_is_above_the_level_and_else_says_what_the_rules_say(
+    people: dict[int, ApiClient], tools: dict[str, dict[str, Any]], level: int
+) -> None:
+    person = people[level]
+    for kind, rules in RULES.items():
+        person.good("PUT", "/permissions/rules", json=rules)
+        wanted = expected(person, tools)
+        for name, tool in tools.items():
+            if tool["required_permission"] > level:
+                assert wanted[name] == "deny", (kind, name)
+            elif kind == "some":
+                assert wanted[name] == ("deny" if name.startswith("file_") else "allow")
+            elif kind == "none":
+                assert wanted[name] == "ask" or tool["risk"] != "high", name
+            else:
+                assert wanted[name] == kind, name
+
+
+def test_what_runs_were_refused_is_in_the_audit_log(
+    server: ServerProcess,
+    document: Document,
+    people: dict[int, ApiClient],
+    admin: ApiClient,
+    model: ScriptedProvider,
+) -> None:
+    # Somebody new: of those who were refused much in this minute, only a sum is written.
+    with ApiClient(server, document).register("refused") as person:
+        connect(person, model)
+        person.good("PUT", "/permissions/rules", json=[{"tool": "file_read", "action": "deny"}])
+        answered_at("message", person)
+        query = f"/admin/audit?action=tool_call&user_id={person.user['id']}&page_size=100"
+    entries = admin.good("GET", query)["items"]
+    assert "file_read" in {entry["detail"]["name"] for entry in entries}
+    assert {entry["outcome"] for entry in entries} == {"refused"}
+    # A minute that is over leaves a count of what was not written, which is of no run.
+    assert {entry["target_type"] for entry in entries if "count" not in entry["detail"]} == {"run"}
+
+
+def composed(person: ApiClient, name: str) -> str:
+    """A composition of this tool alone; its id."""
+    members = [{"id": "only", "tool": name, "arguments": ARGUMENTS[name]}]
+    body = {"name": f"only_{name}", "description": "One tool.", "members": members}
+    made: str = person.good("POST", "/tools/compositions", json=body)["id"]
+    return made
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_a_composition_runs_is_refused_as_it_would_be_by_itself(
+    people: dict[int, ApiClient], tools: dict[str, dict[str, Any]], level: int
+) -> None:
+    """One that was made at the highest level, too: its level is that of its tool."""
+    person = people[level]
+    may_be = {name for name in tools if name != "delegate" and not name.startswith("ask_")}
+    reached = {name for name in may_be if tools[name]["required_permission"] <= level}
+    made = [composed(person, name) for name in reached]
+    for kind, rules in RULES.items():
+        about_members = [rule for rule in rules if rule["tool"] != "*"]
+        about_members += [rule | {"tool": name} for rule in rules if rule["tool"] == "*" for name in may_be]
+        person.good("PUT", "/permissions/rules", json=about_members)
+        wanted = expected(person, tools)
+        denied: set[str] = set()
+        for name in reached:
+            done = person.good("POST", f"/tools/only_{name}/execute", json={})
+            denied |= {name} if done["data"]["members"][0]["status"] == "denied" else set()
+        assert denied == {name for name in reached if wanted[name] == "deny"}, kind
+    for composition_id in made:
+        person.good("DELETE", f"/tools/compositions/{composition_id}")

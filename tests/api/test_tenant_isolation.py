@@ -1,0 +1,265 @@
+"""Every operation of the document that takes an id, with ids of somebody else: 404, as for no id at all."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from api.client import KEY, PASSWORD, ApiClient
+from api.conftest import connect
+from api.owned_ids import ID_KINDS, OwnedIds, create_all
+from api.schema import Document, Operation
+from api.server_process import ServerProcess
+from luxx.providers.scripted import ScriptedProvider
+
+NO_ID_OF_THEIRS = {
+    "user_id": "an administrator's, see test_levels",
+    "change_id": "of an MCP server's tool, see mcp_servers/test_changed_tools",
+    "call_id": "a name within a run, and that is walked",
+    "last_event_id": "a place in a log, not a thing",
+    "tenant_id": "an operator's, see test_tenants and test_levels",
+    "default_agent_id": "agents are not there yet; no id can be right",
+}
+PARAMETER_PLACES = {"call_id", "index"}
+"""Where something stands within what has an id."""
+
+SECRET = "only-anna-may-read-this"
+MINIMAL: dict[str, dict[str, Any]] = {
+    "POST /messages": {"content": "hello"},
+    "POST /messages/stream": {"content": "hello"},
+    "POST /runs/{run_id}/questions/{question_id}/answer": {"answer": "yes"},
+    "PUT /conversations/{conversation_id}": {"title": "changed"},
+    "PUT /messages/{message_id}": {"content": "changed"},
+    "PUT /projects/{project_id}": {"name": "changed"},
+    "PUT /tools/compositions/{composition_id}": {
+        "name": "changed",
+        "description": "changed",
+        "members": [{"id": "list", "tool": "file_list"}],
+    },
+    "PUT /providers/{provider_id}": {"name": "changed"},
+}
+LISTS = {
+    "GET /runs": "subject_id",
+    "GET /conversations": "project_id",
+    "GET /usage": "conversation_id",
+    "GET /tool-calls": "run_id",
+}
+QUERIES = {"GET /permissions/explain": {"tool": "file_read"}, "GET /search": {"q": "hello"}}
+"""Where an id filters a list of one's own: an empty list, not 404."""
+
+users = itertools.count()
+
+
+def id_fields(document: Document, operation: Operation) -> list[str]:
+    schema = document.body_schema(operation)
+    return [name for name in (schema or {}).get("properties", {}) if name.endswith("_id")]
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """One place of one operation that takes an id."""
+
+    operation: Any
+    where: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.operation} {self.where}:{self.name}"
+
+
+def slots(document: Document) -> list[Slot]:
+    found: list[Slot] = []
+    for operation in document.operations:
+        for where in ("path", "query"):
+            found += [Slot(operation, where, n) for n in operation.names(where) if n.endswith("_id")]
+        found += [Slot(operation, "body", name) for name in id_fields(document, operation)]
+    return [slot for slot in found if slot.name not in NO_ID_OF_THEIRS]
+
+
+def ask(person: ApiClient, slot: Slot, wanted: Any, others: dict[str, Any]) -> httpx.Response:
+    """The operation with `wanted` in its slot; ids that it needs besides are the asker's own."""
+    operation: Operation = slot.operation
+    path = operation.template
+    for name in operation.names("path"):
+        value = wanted if (slot.where, slot.name) == ("path", name) else others[name]
+        path = path.replace("{" + name + "}", str(value))
+    query = dict(QUERIES.get(f"{operation.method} {operation.template}", {}))
+    query |= {slot.name: wanted} if slot.where == "query" else {}
+    body = dict(MINIMAL.get(f"{operation.method} {operation.template}", {}))
+    if slot.where == "body":
+        body[slot.name] = wanted
+    if operation.template in ("/messages", "/messages/stream") and operation.method == "POST":
+        body.setdefault("conversation_id", others["conversation_id"])
+    is_bodied = operation.about.get("requestBody") is not None
+    headers = {"accept": "application/json"}
+    return person.ask(operation.method, path, params=query, json=body if is_bodied else None, headers=headers)
+
+
+@pytest.fixture
+def annas(
+    server: ServerProcess, document: Document, admin: ApiClient, upstream: ScriptedProvider
+) -> Iterator[OwnedIds]:
+    """A new owner for every test, because the controls delete what they ask for."""
+    with ApiClient(server, document).register(f"anna{next(users)}") as person:
+        connect(person, upstream)
+        yield create_all(person, SECRET)
+
+
+@pytest.fixture(scope="module")
+def bobs(bob: ApiClient) -> OwnedIds:
+    return create_all(bob, SECRET)
+
+
+@pytest.fixture(scope="module")
+def askers(
+    server: ServerProcess, document: Document, admin: ApiClient, bobs: OwnedIds, upstream: ScriptedProvider
+) -> Iterator[dict[str, OwnedIds]]:
+    """Everybody who is not the owner, with what they have themselves."""
+    tenant_id = admin.good("POST", "/admin/tenants", json={"name": "the others"})["id"]
+    with ExitStack() as stack:
+        found = {"another user of the tenant": bobs}
+        for who, level, tenant in (
+            ("a user of another tenant", 3, tenant_id),
+            ("an administrator of another tenant", 4, tenant_id),
+            ("an operator", 4, admin.user["tenant_id"]),
+        ):
+            name = f"asker{next(users)}"
+            body = {"username": name, "password": PASSWORD, "permission_level": level, "tenant_id": tenant}
+            admin.good("POST", "/auth/users", json=body)
+            person = stack.enter_context(ApiClient(server, document)).sign_in(name, PASSWORD)
+            connect(person, upstream)
+            found[who] = create_all(person, SECRET)
+        yield found
+
+
+def test_every_id_that_a_request_can_carry_is_walked(document: Document) -> None:
+    walked = {slot.name for slot in slots(document)}
+    assert walked | PARAMETER_PLACES == set(ID_KINDS), "a new kind of id needs its place in this walk"
+    assert len(slots(document)) >= 15
+
+
+def test_the_ids_of_another_get_404_as_unknown_ones_do(
+    document: Document, annas: OwnedIds, askers: dict[str, OwnedIds]
+) -> None:
+    before = annas.owner.state()
+    for slot in slots(document):
+        for who, asker in askers.items():
+            check_is_hidden(slot, who, asker, annas)
+        assert annas.owner.state() == before, f"{slot} changed something of the owner's"
+
+
+def check_is_hidden(slot: Slot, who: str, asker: OwnedIds, owner: OwnedIds) -> None:
+    """Whoever asks with the owner's id learns as much as from an id that nobody has."""
+    at, unknown_id = f"{slot} as {who}", ID_KINDS[slot.name].unknown
+    foreign = ask(asker.owner, slot, owner.ids[slot.name], asker.ids)
+    unknown = ask(asker.owner, slot, unknown_id, asker.ids)
+    if LISTS.get(f"{slot.operation.method} {slot.operation.template}") == slot.name:
+        assert foreign.json()["data"]["items"] == [], at
+        assert foreign.json()["data"]["total"] == 0, at
+    else:
+        assert foreign.status_code == 404, f"{at}: {foreign.status_code} {foreign.text}"
+    assert foreign.status_code == unknown.status_code, at
+    foreign_text = foreign.text.replace(str(owner.ids[slot.name]), str(unknown_id))
+    assert json.loads(foreign_text) == unknown.json(), f"{at} tells the foreign from the unknown"
+    assert {*foreign.headers} == {*unknown.headers}, at
+
+
+def order(slot: Slot) -> tuple[bool, bool]:
+    """What deletes comes last, and what it deletes with it before what that is in."""
+    return slot.operation.method == "DELETE", "conversation" in slot.operation.template
+
+
+def test_the_owner_asks_the_same_and_is_answered(document: Document, annas: OwnedIds) -> None:
+    for slot in sorted(slots(document), key=order):
+        response = ask(annas.owner, slot, annas.ids[slot.name], annas.ids)
+        is_ended = response.status_code == 409 and slot.operation.template.endswith(("/cancel", "/answer"))
+        assert response.is_success or is_ended, f"{slot}: {response.status_code} {response.text}"
+        if response.status_code == 202:
+            run = response.json()["data"]
+            with annas.owner.http.stream("GET", f"/runs/{run['id']}/events") as stream:
+                stream.read()
+
+
+def test_nothing_of_another_is_in_what_one_sees(
+    annas: OwnedIds, bobs: OwnedIds, askers: dict[str, OwnedIds], admin: ApiClient
+) -> None:
+    for other in (admin, *(asker.owner for asker in askers.values())):
+        seen = json.dumps(other.state())
+        for name in ("conversation_id", "file_id", "message_id", "run_id", "project_id", "composition_id"):
+            assert annas.ids[name] not in seen
+        found = other.good("GET", f"/search?q={SECRET}&page_size=100")["items"]
+        assert annas.ids["conversation_id"] not in {hit["conversation_id"] for hit in found}
+    listed = bobs.owner.good("GET", "/providers?page_size=100")["items"]
+    assert annas.ids["provider_id"] not in {provider["id"] for provider in listed}
+    assert KEY not in json.dumps(listed)
+
+
+def test_cursors_of_another_open_nothing(annas: OwnedIds, bobs: OwnedIds) -> None:
+    mine = bobs.ids["conversation_id"]
+    path = f"/messages?conversation_id={mine}&before={annas.ids['message_id']}"
+    response = bobs.owner.ask("GET", path)
+    assert annas.ids["message_id"] not in response.text
+    if response.is_success:
+        assert all(item["conversation_id"] == mine for item in response.json()["data"]["items"])
+    runs = bobs.owner.ask("GET", f"/runs?before={annas.ids['run_id']}")
+    assert annas.ids["run_id"] not in runs.text
+
+
+def test_a_busy_conversation_of_another_is_404_and_no_conflict(annas: OwnedIds, bobs: OwnedIds) -> None:
+    body = {"conversation_id": annas.ids["conversation_id"], "content": "wait here"}
+    headers = {"accept": "application/json"}
+    run = annas.owner.good("POST", "/messages/stream", json=body, headers=headers)
+    busy = annas.owner.bad("POST", "/messages", 409, json=body)
+    assert busy["detail"]["run_id"] == run["id"]
+    assert bobs.owner.bad("POST", "/messages", 404, json=body)["detail"].keys() == {"kind"}
+    assert bobs.owner.bad("POST", f"/runs/{run['id']}/cancel", 404)
+    assert bobs.owner.bad("GET", f"/runs/{run['id']}/events", 404)
+    assert annas.owner.good("GET", f"/runs/{run['id']}")["status"] in ("queued", "running")
+    assert annas.owner.good("POST", f"/runs/{run['id']}/cancel")["status"] == "cancelled"
+
+
+def test_one_and_the_same_name_for_providers_of_two_is_no_conflict(annas: OwnedIds, bobs: OwnedIds) -> None:
+    body = {"name": "the same name", "provider_type": "openai", "api_key": KEY}
+    annas.owner.good("POST", "/providers", json=body)
+    bobs.owner.good("POST", "/providers", json=body)
+
+
+def test_workspaces_are_apart(annas: OwnedIds, bobs: OwnedIds, admin: ApiClient) -> None:
+    write = {"arguments": {"path": "private.txt", "content": SECRET}}
+    admin.good("POST", "/tools/file_write/execute", json=write)
+    own = admin.user["workspace_path"]
+    for path in ("private.txt", f"{own}/private.txt", "../" + own.rsplit("/", 1)[-1] + "/private.txt"):
+        answer = bobs.owner.good("POST", "/tools/file_read/execute", json={"arguments": {"path": path}})
+        assert answer["success"] is False, path
+        assert SECRET not in json.dumps(answer)
+    assert own.rsplit("/", 1)[-1] != bobs.owner.user["workspace_path"].rsplit("/", 1)[-1]
+
+
+def test_a_shared_provider_may_be_used_by_all_and_its_key_seen_by_none(
+    admin: ApiClient, bobs: OwnedIds, upstream: ScriptedProvider
+) -> None:
+    body = {
+        "name": "for everybody", "provider_type": "openai", "base_url": f"{upstream.url}/v1", "api_key": KEY,
+        "default_model": "scripted", "is_shared": True,
+    }  # fmt: skip
+    shared = admin.good("POST", "/providers", json=body)["id"]
+    private = admin.good("POST", "/providers", json=body | {"name": "mine", "is_shared": False})["id"]
+    bob = bobs.owner
+    listed = {provider["id"]: provider for provider in bob.good("GET", "/providers?page_size=100")["items"]}
+    assert private not in listed
+    assert listed[shared]["is_own"] is False
+    assert listed[shared]["is_shared"] is True
+    for seen in (listed[shared], bob.good("GET", f"/providers/{shared}")):
+        assert KEY[-4:] not in seen["api_key"]
+    conversation = bob.good("POST", "/conversations", json={"provider_id": shared, "model": "scripted"})
+    answer = bob.good("POST", "/messages", json={"conversation_id": conversation["id"], "content": "hi"})
+    assert answer["text"] == "Hello there."
+    assert bob.ask("PUT", f"/providers/{shared}", json={"name": "mine now"}).status_code in (403, 404)
+    assert bob.ask("PUT", f"/providers/{shared}", json={"base_url": "http://a.b/"}).status_code in (403, 404)
+    assert bob.ask("DELETE", f"/providers/{shared}").status_code in (403, 404)
+    assert admin.good("GET", f"/providers/{shared}")["name"] == "for everybody"
+    bob.bad("GET", f"/providers/{private}", 404)

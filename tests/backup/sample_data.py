@@ -1,0 +1,179 @@
+"""Servers' homes for tests: a folder and a database, with rows that are hard to keep."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from migrated_databases import make_ready
+from sample_user import add_user
+from sqlalchemy import insert, select, text
+
+from luxx.domain.accounts.models import User
+from luxx.domain.backup.backup import DataPaths
+from luxx.domain.conversations.images import MessageBlobRow
+from luxx.domain.conversations.models import ConversationRow, MessageRow, ProjectRow
+from luxx.domain.conversations.search_index import index_message, index_title
+from luxx.domain.files.service import FileRow
+from luxx.domain.usage.ledger import UsageRow
+from luxx.infra.clock import new_id, utc_now
+from luxx.infra.config.schema import AppConfig, Config, DatabaseConfig, WorkspaceConfig
+from luxx.infra.secrets import Vault, find_secret
+from luxx.infra.store.engine import Store, open_engine
+from luxx.infra.store.tables import Base
+from luxx.providers.models import ProviderRow
+from luxx.providers.service import key_identity
+from luxx.runs.models import RunEventRow, RunRow
+
+KEY = "sk-a-key-to-be-opened-again"
+SECRET = "a configured secret of the other server"
+NOON = datetime(2026, 3, 4, 12, 30, 15, 123456, UTC)
+
+
+def config_of(folder: Path, url: str = "", *, secret: str = "") -> Config:
+    database = DatabaseConfig(
+        type="postgresql" if url.startswith("postgres") else "sqlite", url=url or "sqlite:///luxx.db"
+    )
+    return Config(
+        app=AppConfig(secret_key=secret),
+        database=database,
+        workspace=WorkspaceConfig(root=str(folder / "workspaces")),
+        data_dir=str(folder / "data"),
+    )
+
+
+def data_paths_of(folder: Path, url: str = "", *, secret: str = "") -> DataPaths:
+    """A home that nobody has moved into; on PostgreSQL its secret is configured."""
+    folder.mkdir(exist_ok=True)
+    if url.startswith("sqlite"):
+        url = ""
+    return DataPaths(config_of(folder, url, secret=secret or (SECRET if url else "")))
+
+
+@contextmanager
+def store_of(data_paths: DataPaths) -> Iterator[Store]:
+    store = Store(open_engine(data_paths.url))
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def initialise(data_paths: DataPaths) -> None:
+    """Migrates and makes a secret, as a first start does."""
+    engine = open_engine(data_paths.url)
+    make_ready(engine)
+    engine.dispose()
+    find_secret(data_paths.configured_secret, data_paths.data_dir, is_shared=not data_paths.is_sqlite)
+
+
+def fill(data_paths: DataPaths) -> None:
+    """Rows of every awkward kind, and files."""
+    with store_of(data_paths) as store:
+        store.write_now(lambda session: _fill(session, data_paths))
+    here = data_paths.workspaces.prepare(1)
+    (here / "deep" / "er").mkdir(parents=True)
+    (here / "empty").mkdir()
+    (here / "deep" / "er" / "notes ä.txt").write_text("notes")
+    (here / "run.sh").write_text("#!/bin/sh\n")
+    (here / "run.sh").chmod(0o700)
+    (here / ("n" * 255)).write_bytes(os.urandom(3_000_000))
+    (here / os.fsdecode(b"not \xff text")).write_bytes(b"bytes")
+    os.utime(here / "run.sh", ns=(1_700_000_000_123_456_789,) * 2)
+    (here / "link").symlink_to("/etc/hostname")
+    os.mkfifo(here / "pipe")
+
+
+def _fill(session: Any, data_paths: DataPaths) -> None:
+    add_user(session)
+    now = utc_now()
+    session.execute(text("UPDATE users SET password_hash = 'hash of ann'"))
+    gone = {name: getattr(session.get(User, 1), name) for name in User.__table__.columns.keys()}  # noqa: SIM118
+    session.execute(insert(User).values(gone | {"id": 41, "username": "gone", "username_key": "gone"}))
+    session.execute(text("DELETE FROM users WHERE id = 41"))
+    if not data_paths.is_sqlite:
+        # Ids that were given by hand are not counted there.
+        session.execute(text("SELECT setval(pg_get_serial_sequence('users', 'id'), 41)"))
+    session.execute(insert(ProviderRow).values(
+        id=3, user_id=1, tenant_id=1, name="p", provider_type="openai", created_at=now, updated_at=now,
+        api_key=Vault(data_paths.secret()).seal(KEY, identity=key_identity(3)),
+    ))  # fmt: skip
+    project = {"id": new_id(), "user_id": 1, "name": "a project", "created_at": NOON, "updated_at": now}
+    session.execute(insert(ProjectRow).values(project))
+    conversation_id, run_id = new_id(), new_id()
+    session.execute(insert(ConversationRow).values(
+        id=conversation_id, user_id=1, project_id=project["id"], title="Ünïcode 机器学习", temperature=0.1,
+        thinking_enabled=None, tags='["a"]', run_id=run_id, created_at=NOON, updated_at=now,
+    ))  # fmt: skip
+    first, second, third = (new_id() for _ in range(3))
+    # The clock was set back: an answer has a lower id than its question.
+    for id_, parent, role, said in (
+        (third, None, "user", "findable question"),
+        (first, third, "user", "kept ☃ 学习"),
+        (second, first, "user", "last"),
+    ):
+        row = {
+            "id": id_, "user_id": 1, "conversation_id": conversation_id, "parent_id": parent, "role": role,
+            "content": f'{{"text":"{said}"}}', "created_at": NOON,
+        }  # fmt: skip
+        session.execute(insert(MessageRow).values(row))
+        index_message(session.connection(), row)
+    index_title(session.connection(), user_id=1, conversation_id=conversation_id, title="Ünïcode 机器学习")
+    image = {"id": new_id(), "message_id": third, "media_type": "image/png", "data": bytes(range(256)) * 5000}
+    session.execute(insert(MessageBlobRow).values(image))
+    session.execute(insert(RunRow).values(
+        id=run_id, user_id=1, tenant_id=1, kind="chat", subject_id=conversation_id, status="running",
+        request="{}", owner="a process", fence=2**40, cost=0.1 + 0.2,
+        created_at=now,
+    ))  # fmt: skip
+    session.execute(
+        insert(RunEventRow).values(run_id=run_id, seq=1, type="x", data=b'{"a":"\xff"}', internal=None)
+    )
+    session.execute(insert(FileRow).values(
+        id=new_id(), user_id=1, path=b"not \xff text", path_hash="h", size=5, modified_ns=2**62,
+        media_type="x/y", created_at=now,
+    ))  # fmt: skip
+    for number in range(1200):
+        session.execute(insert(UsageRow).values(
+            user_id=1, tenant_id=1, run_id=run_id, subject_id=conversation_id, model="m", cost=number / 7,
+            prompt_tokens=number, created_at=now,
+        ))  # fmt: skip
+
+
+def rows_of(data_paths: DataPaths) -> dict[str, list[Any]]:
+    """All rows of all tables that stay what they are in a restore."""
+    left = {"users": {"workspace_path"}, "runs": {"owner", "fence"}, "llm_providers": {"api_key"},
+            "search_texts": {"words"}}  # fmt: skip
+
+    def work(session: Any) -> dict[str, list[Any]]:
+        rows_by_table: dict[str, list[Any]] = {}
+        for name, table in Base.metadata.tables.items():
+            columns = [each for each in table.columns if each.name not in left.get(name, ())]
+            rows = session.execute(select(*columns).order_by(*table.primary_key.columns)).all()
+            rows_by_table[name] = [
+                tuple(bytes(v) if isinstance(v, memoryview) else v for v in row) for row in rows
+            ]
+        return rows_by_table
+
+    with store_of(data_paths) as store:
+        return store.read_now(work)
+
+
+def files_of(data_paths: DataPaths) -> dict[str, Any]:
+    """Every file and folder of the first user with what it holds, its right to run and its time."""
+    root = data_paths.workspaces.path_of(1)
+    rows_by_table: dict[str, Any] = {}
+    for path in sorted(root.rglob("*")):
+        state = path.lstat()
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            continue
+        content = path.read_bytes() if path.is_file() else None
+        name = os.fsencode(path.relative_to(root)).decode("latin-1")
+        rows_by_table[name] = (
+            content,
+            state.st_mode & 0o100,
+            state.st_mtime_ns if content is not None else 0,
+        )
+    return rows_by_table

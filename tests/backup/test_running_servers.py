@@ -1,0 +1,194 @@
+"""A restore under servers that are up is refused, and one that fails has taken nothing from anybody."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, text
+from store.conftest import numbers, postgresql
+from store.databases import new_database
+
+from backup.sample_data import config_of, data_paths_of, files_of, fill, initialise, rows_of
+from luxx.domain.backup import staging
+from luxx.domain.backup.backup import DataPaths, create_backup
+from luxx.domain.backup.restore import restore
+from luxx.errors import LuxxError
+from luxx.infra.store.lock import DataDirLock
+from luxx.runs.engine.processes import ProcessKind, claim_one, register, this_process, unregister
+
+pytestmark = pytest.mark.heavy
+
+__all__ = ["postgresql"]
+
+SERVER = this_process("a-server", ProcessKind.SERVE)
+
+
+@pytest.fixture
+def data_paths(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DataPaths]:
+    """A home on PostgreSQL with a backup of it beside."""
+    url = new_database(request.getfixturevalue("postgresql"), f"living{next(numbers)}")
+    made = data_paths_of(tmp_path / "home", url)
+    initialise(made)
+    fill(made)
+    create_backup(made, tmp_path / "backup.zip")
+    yield made
+    made.close()
+
+
+def register_process(data_paths: DataPaths) -> None:
+    with data_paths.engine.begin() as connection:
+        register(connection, SERVER, 60.0)
+
+
+def unregister_process(data_paths: DataPaths) -> None:
+    with data_paths.engine.begin() as connection:
+        unregister(connection, SERVER.id)
+
+
+def all_of(data_paths: DataPaths) -> Any:
+    """Rows and files; each folder with its number and the time when it was last made, moved or named."""
+    inodes = {path.name: (path.stat().st_ino, path.stat().st_ctime_ns) for path in data_paths.root.iterdir()}
+    with data_paths.engine.connect() as connection:
+        schemas = connection.scalars(text("SELECT nspname FROM pg_namespace ORDER BY 1")).all()
+    return {**rows_of(data_paths), "processes": []}, files_of(data_paths), inodes, schemas
+
+
+def refused(data_paths: DataPaths, path: Path, match: str) -> None:
+    before = all_of(data_paths)
+    for replace in (False, True):
+        with pytest.raises(LuxxError, match=match):
+            restore(data_paths, path, replace=replace)
+    assert all_of(data_paths) == before
+
+
+def test_servers_that_are_up_are_named_and_nothing_is_changed(data_paths: DataPaths, tmp_path: Path) -> None:
+    register_process(data_paths)
+    refused(data_paths, tmp_path / "backup.zip", f"in use by serve .*:{os.getpid()}; stop all")
+    unregister_process(data_paths)
+    assert restore(data_paths, tmp_path / "backup.zip", replace=True).files == 4
+
+
+def test_a_server_with_another_data_directory_is_noticed_by_its_sqlite_file(tmp_path: Path) -> None:
+    file = tmp_path / "shared" / "luxx.db"
+    data_paths = DataPaths(config_of(tmp_path / "home", f"sqlite:///{file}"))
+    file.parent.mkdir()
+    initialise(data_paths)
+    fill(data_paths)
+    create_backup(data_paths, tmp_path / "backup.zip")
+    before = rows_of(data_paths), files_of(data_paths)
+    server = DataDirLock(tmp_path / "elsewhere", file)
+    server.take()
+    with pytest.raises(LuxxError, match="another Luxx server is using"):
+        restore(data_paths, tmp_path / "backup.zip", replace=True)
+    assert (rows_of(data_paths), files_of(data_paths)) == before
+    server.release()
+    assert restore(data_paths, tmp_path / "backup.zip", replace=True).files == 4
+
+
+def test_a_server_that_was_killed_is_none_once_its_lease_is_over(
+    data_paths: DataPaths, tmp_path: Path
+) -> None:
+    with data_paths.engine.begin() as connection:
+        register(connection, SERVER, -1.0)
+    assert restore(data_paths, tmp_path / "backup.zip", replace=True).files == 4
+
+
+def test_a_server_that_comes_up_during_a_restore_is_noticed_before_files_are_moved(
+    data_paths: DataPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path_of = data_paths.workspaces.path_of
+    before = all_of(data_paths)
+    is_up = False
+
+    def start(user_id: int) -> Path:
+        nonlocal is_up
+        if not is_up:
+            is_up = True
+            register_process(data_paths)
+        return path_of(user_id)
+
+    monkeypatch.setattr(data_paths.workspaces, "path_of", start)
+    with pytest.raises(LuxxError, match="in use by serve"):
+        restore(data_paths, tmp_path / "backup.zip", replace=True)
+    monkeypatch.undo()
+    assert is_up
+    assert all_of(data_paths) == before
+
+
+def test_tables_in_use_are_waited_for_before_files_are_moved(
+    data_paths: DataPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "LOCK_TIMEOUT", "200ms")
+    other = data_paths_of(tmp_path / "home", data_paths.url.render_as_string(hide_password=False))
+    with other.engine.connect() as reader:
+        reader.execute(text("SELECT count(*) FROM usage_records"))
+        before = all_of(data_paths)
+        with pytest.raises(LuxxError, match="the tables are in use"):
+            restore(data_paths, tmp_path / "backup.zip", replace=True)
+        assert all_of(data_paths) == before
+    other.close()
+
+
+def test_files_that_cannot_be_put_back_are_kept_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody makes the workspace anew while the disk refuses the last rename."""
+    data_paths = data_paths_of(tmp_path / "home")
+    initialise(data_paths)
+    fill(data_paths)
+    create_backup(data_paths, tmp_path / "backup.zip")
+    ours = data_paths.workspaces.path_of(7)
+    ours.mkdir()
+    (ours / "dear").write_text("dear")
+    real = os.replace
+
+    def replace(source: Any, target: Any, **more: Any) -> None:
+        if str(target) == str(data_paths.database_file) and str(source).endswith("luxx.db"):
+            ours.mkdir()
+            (ours / "late").write_text("an upload")
+            raise OSError(5, "Input/output error")
+        real(source, target, **more)
+
+    monkeypatch.setattr("os.replace", replace)
+    with pytest.raises(LuxxError, match=r"Input/output.*move the content of .*\.restore-\w+/replaced"):
+        restore(data_paths, tmp_path / "backup.zip", replace=True)
+    monkeypatch.undo()
+    assert files_of(data_paths)
+    (kept,) = data_paths.root.glob(".restore-*")
+    assert [path.name for path in kept.iterdir()] == ["replaced"]
+    with pytest.raises(LuxxError, match="--replace"):
+        restore(data_paths, tmp_path / "backup.zip")
+    assert (kept / "replaced" / ours.name / "dear").read_text() == "dear"
+    assert (ours / "late").read_text() == "an upload"
+    restore(data_paths, tmp_path / "backup.zip", replace=True)
+    assert not kept.exists()
+
+
+def take(connection: Connection, owner: str) -> tuple[str, int]:
+    """A process takes up the one run that is going on."""
+    run_id = connection.scalar(text("SELECT id FROM runs"))
+    connection.execute(text("UPDATE runs SET owner = NULL"))
+    ((taken, fence),) = [
+        (each.run_id, each.fence) for each in claim_one(connection, owner, str(run_id), is_alone=False)
+    ]
+    return taken, fence
+
+
+def test_a_driver_that_was_left_over_cannot_append_to_a_run_that_was_restored(
+    data_paths: DataPaths, tmp_path: Path
+) -> None:
+    """Its process was frozen for longer than its lease; the run was taken up twice after the backup."""
+    with data_paths.engine.begin() as connection:
+        left = {take(connection, owner)[1] for owner in ("one", "another")}
+    for _ in range(2):
+        restore(data_paths, tmp_path / "backup.zip", replace=True)
+        with data_paths.engine.begin() as connection:
+            row = connection.execute(text("SELECT owner, fence FROM runs")).one()
+            assert row.owner is None
+            assert row.fence not in left
+            left.add(row.fence)
+            fence = take(connection, "a new one")[1]
+        assert fence not in left
+        left.add(fence)

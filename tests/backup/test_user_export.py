@@ -1,0 +1,295 @@
+"""One user's whole data out of a server and into another: nothing of it lost, nothing of others in it."""
+
+import io
+import json
+import os
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sample_user import add_user
+from sqlalchemy import func, insert, select, text
+from sqlalchemy.orm import Session
+from store.conftest import numbers, postgresql
+from store.databases import new_database
+from store.test_search import find
+
+from backup.sample_data import KEY, data_paths_of, files_of, fill, initialise, rows_of, store_of
+from backup.test_bad_archives import HOSTILE, members_of, packed, tar_of
+from luxx.domain.accounts.models import User, UserSettings
+from luxx.domain.backup import user_import as person_import
+from luxx.domain.backup.backup import DataPaths
+from luxx.domain.backup.user_export import export_user
+from luxx.domain.backup.user_import import UserImportResult, import_user
+from luxx.domain.conversations.models import ConversationRow, MessageRow
+from luxx.domain.files import storage as measuring
+from luxx.errors import LuxxError
+from luxx.infra.clock import utc_now
+from luxx.infra.config.schema import FilesConfig
+from luxx.tools.compositions.rows import new_row
+from luxx.wire.composition import Composition, Member
+
+__all__ = ["postgresql"]
+
+
+def lists(name: str, description: str) -> Composition:
+    members = [Member(id="list", tool="file_list")]
+    return Composition(name=name, description=description, members=members)
+
+
+LISTS, BENS = lists("lists", "Lists."), lists("bens", "of ben alone")
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[DataPaths]:
+    """A server with ann, who has everything, and ben, whose things are his."""
+    data_paths = data_paths_of(tmp_path / "here")
+    initialise(data_paths)
+    fill(data_paths)
+    with store_of(data_paths) as store:
+        store.write_now(add_ben)
+        store.write_now(lambda session: apply_settings(session, temperature=0.7, system_prompt="be brief"))
+        store.write_now(lambda session: session.add(new_row(1, 1, LISTS, utc_now())))
+        store.write_now(lambda session: session.add(new_row(1, 2, BENS, utc_now())))
+    yield data_paths
+    data_paths.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def there(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DataPaths]:
+    """Another server, with an ann of its own who has not done anything yet."""
+    url = ""
+    if request.param == "postgresql":
+        url = new_database(request.getfixturevalue("postgresql"), f"person{next(numbers)}")
+    data_paths = data_paths_of(tmp_path / "there", url)
+    initialise(data_paths)
+    with store_of(data_paths) as store:
+        store.write_now(add_user)
+        store.write_now(add_ben)
+        store.write_now(lambda session: apply_settings(session, temperature=None, system_prompt="mine"))
+    yield data_paths
+    data_paths.close()
+
+
+def add_ben(session: Session) -> None:
+    ann = {column.key: getattr(session.get(User, 1), column.key) for column in User.__table__.columns}
+    session.execute(insert(User).values(ann | {"id": 2, "username": "Ben", "username_key": "ben"}))
+    now = utc_now()
+    session.execute(insert(ConversationRow).values(
+        id="bens", user_id=2, title="of ben alone", created_at=now, updated_at=now
+    ))  # fmt: skip
+
+
+def apply_settings(session: Session, **given: Any) -> None:
+    now = utc_now()
+    session.execute(insert(UserSettings).values(user_id=1, created_at=now, updated_at=now, **given))
+    session.execute(insert(UserSettings).values(user_id=2, created_at=now, updated_at=now))
+
+
+def bring(
+    data_paths: DataPaths, path: Path, username: str | None = None, **config: float
+) -> UserImportResult:
+    with store_of(data_paths) as store:
+        return import_user(data_paths, store, path, username, FilesConfig(**config))
+
+
+def told(path: Path) -> Any:
+    """What a user's file says, without the ids and times that every file has of its own."""
+    members = members_of(path.read_bytes())
+    person = json.loads(members["person.json"])
+    conversations = json.loads(members["conversations.json"])
+    for document in conversations:
+        document.pop("exported_at")
+        positions = {message["id"]: at for at, message in enumerate(document["messages"])}
+        document["conversation"].pop("id")
+        for message in document["messages"]:
+            message["id"], message["parent_id"] = (
+                positions[message["id"]],
+                positions.get(message["parent_id"]),
+            )
+        document["conversation"]["selected_leaf_id"] = None
+        document["messages"].sort(key=lambda message: message["text"])
+    for project in person["projects"]:
+        project["conversations"] = len(project["conversations"])
+    return person, [sorted(map(repr, document["conversation"].items())) for document in conversations]
+
+
+def test_all_of_a_user_comes_to_another_server(here: DataPaths, there: DataPaths, tmp_path: Path) -> None:
+    made = export_user(here, "ANN", tmp_path / "ann.zip")
+    done = bring(there, tmp_path / "ann.zip")
+    assert (done.username, done.report.conversations, done.report.messages) == ("ann", 1, 3)
+    assert (done.projects, done.files) == (1, 4)
+    assert done.notes == [*made.left_out, "1 settings kept their present value"]
+    assert "empty" in files_of(here)
+    assert files_of(there) == files_of(here)
+    rows = rows_of(there)
+    (conversation,) = [row for row in rows["conversations"] if row[1] == 1]
+    (project,) = rows["projects"]
+    assert conversation[3] == project[0]
+    assert [row[3:4] + row[6:7] for row in rows["user_settings"] if row[1] == 1] == [(0.7, "mine")]
+    with store_of(there) as store:
+        assert len(find(store, "findable").hits) == 1
+    export_user(there, "ann", tmp_path / "again.zip")
+    first, again = told(tmp_path / "ann.zip"), told(tmp_path / "again.zip")
+    assert first[1] == again[1]
+    assert first[0]["projects"] == again[0]["projects"]
+    assert first[0]["compositions"] == again[0]["compositions"]
+    assert [each["name"] for each in again[0]["compositions"]] == ["lists"]
+
+
+def test_a_users_file_has_nothing_secret_and_nothing_of_others(here: DataPaths, tmp_path: Path) -> None:
+    export_user(here, "ann", tmp_path / "ann.zip")
+    assert (tmp_path / "ann.zip").stat().st_mode & 0o777 == 0o600
+    members = members_of((tmp_path / "ann.zip").read_bytes())
+    whole = b"".join(members.values())
+    for secret in (b"hash of ann", KEY.encode(), here.secret().encode(), b"of ben alone"):
+        assert secret not in whole, secret
+    # As sealed keys begin; the workspace has bytes by chance, which may be these.
+    assert b"v1." not in b"".join(
+        file_content for name, file_content in members.items() if name != "files.tar"
+    )
+    assert len(members["usage.jsonl"].splitlines()) == 1200
+
+
+def test_a_second_import_comes_beside_the_first(here: DataPaths, there: DataPaths, tmp_path: Path) -> None:
+    export_user(here, "ann", tmp_path / "ann.zip")
+    bring(there, tmp_path / "ann.zip")
+    before = files_of(there)
+    done = bring(there, tmp_path / "ann.zip")
+    assert "4 files got another name, because theirs was taken" in done.notes
+    left_out = "the composition lists was left out: the name is taken, or there are too many"
+    assert left_out in done.notes
+    assert len(rows_of(there)["tool_compositions"]) == 1
+    assert {name: file_content for name, file_content in files_of(there).items() if name in before} == before
+    assert len([row for row in rows_of(there)["conversations"] if row[1] == 1]) == 2
+    other = bring(there, tmp_path / "ann.zip", "bEN")
+    assert (other.username, other.files) == ("Ben", 4)
+
+
+def everything(data_paths: DataPaths) -> Any:
+    return rows_of(data_paths), files_of(data_paths)
+
+
+def refused(
+    data_paths: DataPaths, path: Path, match: str, username: str | None = None, **config: float
+) -> None:
+    before = everything(data_paths)
+    with pytest.raises(LuxxError, match=match):
+        bring(data_paths, path, username, **config)
+    assert everything(data_paths) == before
+
+
+def test_what_cannot_come_in_whole_leaves_nothing(here: DataPaths, there: DataPaths, tmp_path: Path) -> None:
+    path = tmp_path / "ann.zip"
+    export_user(here, "ann", path)
+    good = path.read_bytes()
+    refused(there, path, "no user 'nobody'", "nobody")
+    refused(there, path, r"files\.quota_mb", quota_mb=0.000001)
+    refused(there, path, r"files\.quota_mb", quota_mb=1)
+    refused(there, path, r"conversations\.json unpacks to", quota_mb=0.000001, max_upload_mb=0.000001)
+    path.write_bytes(good[:-1000])
+    refused(there, path, "not a complete ZIP")
+    for member, content in (
+        ("conversations.json", b'[{"format":"luxx.conversation","version":1'),
+        ("conversations.json", b"nothing"),
+        ("person.json", b"[]"),
+        *(("files.tar", make()) for make in HOSTILE.values()),
+    ):
+        path.write_bytes(with_member(good, member, content))
+        if member == "files.tar" and content == HOSTILE["twice"]():
+            continue  # The second of a name gets a number.
+        refused(there, path, ".")
+    manifest = json.loads(members_of(good)["manifest.json"]) | {"version": 2, "luxx": "9.1"}
+    path.write_bytes(packed(members_of(good) | {"manifest.json": json.dumps(manifest).encode()}))
+    refused(there, path, "newer Luxx")
+    for told, match in (
+        ({"file_count": 200_001}, "more than 200,000 files"),
+        ({"files": manifest["files"] | {"size": 2**31}}, r"files\.tar unpacks to"),
+        ({"conversations": manifest["conversations"] | {"size": 2**40}}, r"conversations\.json unpacks to"),
+    ):
+        lying = json.loads(members_of(good)["manifest.json"]) | told
+        path.write_bytes(packed(members_of(good) | {"manifest.json": json.dumps(lying).encode()}))
+        refused(there, path, match)
+    lying = json.loads(members_of(good)["manifest.json"])
+    lying["conversations"]["size"] = 2**40
+    path.write_bytes(packed(members_of(good) | {"manifest.json": json.dumps(lying).encode()}))
+    refused(there, path, "are free", quota_mb=2**30)
+    assert not any(name.startswith("tmp") for name in os.listdir(there.data_dir))
+
+
+def test_more_entries_than_a_workspace_is_counted_to_leave_nothing(
+    here: DataPaths, there: DataPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "ann.zip"
+    export_user(here, "ann", path)
+    good = path.read_bytes()
+    for module, match in ((person_import, "more than 5 files"), (measuring, "cannot be measured")):
+        monkeypatch.setattr(module, "MAX_ENTRIES", 5)
+        folders = tar_of(*((f"folder{place}", {"type": tarfile.DIRTYPE}) for place in range(6)))
+        path.write_bytes(with_member(good, "files.tar", folders))
+        refused(there, path, match)
+        monkeypatch.undo()
+
+
+def test_settings_that_can_be_made_can_be_moved(here: DataPaths, there: DataPaths, tmp_path: Path) -> None:
+    for data_paths, tokens in ((here, 2**31 - 1), (there, None)):
+        with data_paths.engine.begin() as connection:
+            connection.execute(text("UPDATE user_settings SET max_tokens = :tokens"), {"tokens": tokens})
+    export_user(here, "ann", tmp_path / "ann.zip")
+    bring(there, tmp_path / "ann.zip")
+    with there.engine.connect() as connection:
+        tokens = connection.scalar(text("SELECT max_tokens FROM user_settings WHERE user_id = 1"))
+    assert tokens == 2**31 - 1
+
+
+def with_member(good: bytes, name: str, content: bytes) -> bytes:
+    members = members_of(good) | {name: content}
+    manifest = json.loads(members["manifest.json"])
+    for each in (manifest["person"], manifest["conversations"], manifest["files"]):
+        if each["name"] == name:
+            each |= {"size": len(content), "sha256": sha256(content).hexdigest()}
+    return packed(members | {"manifest.json": json.dumps(manifest).encode()})
+
+
+def test_a_link_in_the_workspace_leads_no_file_out_of_it(
+    here: DataPaths, there: DataPaths, tmp_path: Path
+) -> None:
+    """Somebody's own tools put it there; the operator imports into that workspace."""
+    export_user(here, "ann", tmp_path / "ann.zip")
+    (tmp_path / "outside").mkdir()
+    (there.workspaces.prepare(1) / "deep").symlink_to(tmp_path / "outside")
+    refused(there, tmp_path / "ann.zip", ".")
+    assert list((tmp_path / "outside").iterdir()) == []
+
+
+def test_a_server_that_starts_meanwhile_makes_the_import_fail_and_not_shrink(
+    here: DataPaths, there: DataPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start deletes what it finds hidden, as a crash would have left it."""
+    export_user(here, "ann", tmp_path / "ann.zip")
+
+    def start(user_id: int) -> Path:
+        with there.engine.begin() as connection:
+            connection.execute(text("DELETE FROM conversations WHERE import_id IS NOT NULL"))
+        return there.workspaces.path_of(user_id)
+
+    monkeypatch.setattr(there.workspaces, "prepare", start)
+    there.workspaces.path_of(1).mkdir(parents=True, exist_ok=True)
+    refused(there, tmp_path / "ann.zip", "server was started")
+
+
+def test_the_conversations_of_a_users_file_can_be_imported_by_the_user(
+    here: DataPaths, tmp_path: Path
+) -> None:
+    """POST /conversations/import takes the file as it is."""
+    export_user(here, "ann", tmp_path / "ann.zip")
+    with zipfile.ZipFile(io.BytesIO((tmp_path / "ann.zip").read_bytes())) as archive:
+        (document,) = json.loads(archive.read("conversations.json"))
+    assert document["format"] == "luxx.conversation"
+    with store_of(here) as store:
+        count = select(func.count()).select_from(MessageRow).where(MessageRow.user_id == 1)
+        assert len(document["messages"]) == store.read_now(lambda session: session.scalar(count))

@@ -1,0 +1,197 @@
+"""PostgreSQL goes away under load and comes back; and a process freezes while it holds a lock there."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+from scenarios.client import AsyncApiClient
+from scenarios.scripts import PROSE, always_replies, words
+from scenarios.tool_controller import ToolController
+from sqlalchemy import TextClause, text
+
+from chaos.cluster import FROZEN_SECONDS, TAKEOVER_SECONDS, Cluster
+from chaos.endings import HALF, check_completed, half_and_whole, read_until_text
+from chaos.invariants import check_all, check_database, rows, wait_until_idle
+from chaos.postgres import Postgres
+from chaos.round_robin_client import RoundRobinClient, until
+from chaos.users import Users, script
+from luxx.providers.scripted import ScriptedProvider, Text
+
+USER_COUNT = 3
+RUN_SECONDS = 20.0
+BACK_SECONDS = 10.0
+"""After the database is back, until every process says it is ready."""
+
+QUESTION = 2
+"""Messages that are through before anything happens: then the others are at all points of their lives."""
+
+FROZEN_AT_MOST = 60
+IDLE_SECONDS = 0.15
+CONVERSATIONS = 6
+IDLE = (
+    f"state = 'idle in transaction' AND state_change < clock_timestamp() - interval '{IDLE_SECONDS} s' "
+    "AND datname = current_database()"
+)
+ADMITTING = text(
+    f"SELECT pid FROM pg_stat_activity JOIN pg_locks USING (pid) WHERE {IDLE} "
+    "AND locktype = 'advisory' AND granted"
+)
+APPENDING = text(f"SELECT pid FROM pg_stat_activity WHERE {IDLE} AND query LIKE 'INSERT INTO run_events%'")
+
+Then = Callable[[AsyncApiClient], Awaitable[None]]
+
+
+async def is_ready(person: AsyncApiClient) -> bool:
+    return (await person.ask("GET", "/ready")).status_code == 200
+
+
+async def ready(cluster: Cluster) -> None:
+    """Returns once every process says that it is."""
+    async with asyncio.timeout(BACK_SECONDS), cluster.clients() as clients:
+        for person in clients:
+            await until(lambda person=person: is_ready(person))
+
+
+async def under_load(cluster: Cluster, fault: Callable[[], Awaitable[None]]) -> None:
+    """People talk with tools, the trouble comes and goes, and what they were told holds."""
+    async with RoundRobinClient(cluster.url) as ann, ToolController(answers=True) as controller:
+        model = ScriptedProvider(script(controller.port))
+        await model.start()
+        try:
+            users = Users(ann, cluster, model, random.Random(4))
+            await users.open_conversations(USER_COUNT)
+            talking = asyncio.ensure_future(users.send_until_end())
+            await model.arrived(2 * QUESTION, RUN_SECONDS)
+            await fault()
+            users.end()
+            await wait_until_idle(cluster, ann, talking, TAKEOVER_SECONDS + RUN_SECONDS)
+            await check_all(ann, users, model, controller)
+            await asyncio.to_thread(check_database, cluster)
+        finally:
+            await model.stop()
+
+
+@pytest.mark.parametrize("mode", [pytest.param("fast", marks=pytest.mark.long, id="fast-short"), "immediate"])
+async def test_the_database_is_restarted_under_load_and_what_was_acknowledged_is_answered(
+    several: Cluster, postgres: Postgres, mode: str
+) -> None:
+    """Away for longer than a lease; `immediate` is a crash of the database."""
+
+    async def fault() -> None:
+        several.troubles += 1
+        await asyncio.to_thread(postgres.stop, mode)
+        try:
+            # Not to wait for something: so long it is away.
+            await asyncio.sleep(FROZEN_SECONDS)
+            async with RoundRobinClient(several.url, "unknown") as somebody:
+                assert (await somebody.ask("GET", "/health")).status_code == 200
+                assert (await somebody.ask("GET", "/ready")).status_code == 503
+        finally:
+            await asyncio.to_thread(postgres.start)
+        await ready(several)
+
+    await under_load(several, fault)
+
+
+async def frozen_in(cluster: Cluster, where: TextClause) -> None:
+    """The first process, frozen in the middle of such a transaction: the database waits for its next word."""
+    for _ in range(FROZEN_AT_MOST):
+        cluster.webs[0].freeze()
+        # So long it must have been waiting to be the frozen one's: the others go on.
+        await asyncio.sleep(IDLE_SECONDS * 1.5)
+        found = await asyncio.to_thread(rows, cluster, where)
+        if any(found.values()):
+            return
+        cluster.webs[0].thaw()
+        await asyncio.sleep(random.uniform(0, 0.05))
+    pytest.fail(f"frozen {FROZEN_AT_MOST} times, and never there")
+
+
+async def keep_sending(person: AsyncApiClient, conversation: str) -> None:
+    while True:
+        await person.post("/messages", {"conversation_id": conversation, "content": "Hello"})
+
+
+async def frozen_while_busy(cluster: Cluster, model: ScriptedProvider, where: TextClause, then: Then) -> None:
+    """People talk at the first process, it freezes there, and `then` must come to its end in time."""
+    async with cluster.clients() as clients:
+        first, second = clients[:2]
+        conversations = [await first.conversation(model.url) for _ in range(CONVERSATIONS)]
+        busy = [
+            asyncio.create_task(keep_sending(first, conversation_id)) for conversation_id in conversations
+        ]
+        await model.arrived(CONVERSATIONS)
+        try:
+            await frozen_in(cluster, where)
+            async with asyncio.timeout(TAKEOVER_SECONDS):
+                await then(second)
+        finally:
+            for task in busy:
+                task.cancel()
+            cluster.webs[0].thaw()
+            await asyncio.gather(*busy, return_exceptions=True)
+        async with asyncio.timeout(TAKEOVER_SECONDS + RUN_SECONDS):
+            await until(lambda: none_runs(second))
+
+
+async def none_runs(person: AsyncApiClient) -> bool:
+    return not (await person.get("/runs", status="running"))["total"]
+
+
+async def test_a_process_that_freezes_while_it_admits_does_not_keep_the_others_from_admitting(
+    several: Cluster,
+) -> None:
+    async with ScriptedProvider(always_replies(Text(text="Hi."))) as model:
+
+        async def another_is_served(elsewhere: AsyncApiClient) -> None:
+            run = await elsewhere.start_run(await elsewhere.conversation(model.url))
+            assert (await elsewhere.wait_for_end(run["id"])).text == "Hi."
+
+        await frozen_while_busy(several, model, ADMITTING, another_is_served)
+
+
+async def test_a_process_that_freezes_while_it_writes_to_a_run_does_not_keep_the_others_from_taking_it_up(
+    several: Cluster,
+) -> None:
+    async with ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model:
+        model.release("middle")
+        pid = several.webs[0].process.pid
+        driven = text(
+            "SELECT runs.id FROM runs JOIN processes ON processes.id = runs.owner "
+            f"WHERE runs.status = 'running' AND processes.pid = {pid}"
+        )
+
+        async def its_runs_are_others(_: AsyncApiClient) -> None:
+            frozen = await asyncio.to_thread(rows, several, driven)
+            names = ", ".join(f"'{run_id}'" for (run_id,) in frozen[str(driven)])
+            assert names, "it drove nothing"
+            left = text(f"SELECT id FROM runs WHERE id IN ({names}) AND fence = 1 AND status = 'running'")
+
+            async def taken_over() -> bool:
+                return not any((await asyncio.to_thread(rows, several, left)).values())
+
+            await until(taken_over)
+
+        await frozen_while_busy(several, model, APPENDING, its_runs_are_others)
+
+
+async def test_a_stream_outlives_the_database(several: Cluster, postgres: Postgres) -> None:
+    async with ScriptedProvider(half_and_whole()) as model, several.clients() as clients:
+        first, second = clients[:2]
+        conversation = await first.conversation(model.url)
+        run = await first.start_run(conversation)
+        await model.reached("middle")
+        async with first.follow(run["id"]) as here, second.follow(run["id"]) as there:
+            for stream in (here, there):
+                await read_until_text(stream, HALF)
+            several.troubles += 1
+            await asyncio.to_thread(postgres.stop, "immediate")
+            try:
+                # Its driver cannot write down what comes now.
+                model.release("middle")
+            finally:
+                await asyncio.to_thread(postgres.start)
+            await ready(several)
+            screens = [await stream.to_the_end() for stream in (here, there)]
+        assert await check_completed(second, conversation, *screens) == PROSE

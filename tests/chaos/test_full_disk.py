@@ -1,0 +1,71 @@
+"""No file may grow any more, as on a full disk: SQLite's process says so, keeps what it has, and recovers."""
+
+import asyncio
+import resource
+
+from scenarios.scripts import PROSE
+
+from chaos.cluster import TAKEOVER_SECONDS, Cluster
+from chaos.endings import check_completed, half_and_whole
+from chaos.invariants import check_database, check_database_files
+from chaos.round_robin_client import RoundRobinClient, check_refusal
+from luxx.providers.scripted import ScriptedProvider
+
+NOTHING_MORE = 4096
+"""Bytes: any write beyond this place of any file fails, and all of SQLite's go there."""
+
+
+async def test_a_process_whose_files_cannot_grow_refuses_and_goes_on_when_they_can_again(
+    alone: Cluster,
+) -> None:
+    web = alone.webs[0]
+
+    async with ScriptedProvider(half_and_whole()) as model, RoundRobinClient(alone.url) as ann:
+        conversation = await ann.conversation(model.url)
+        other = (await ann.post("/conversations", {}))["id"]
+        run = await ann.start_run(conversation)
+        await model.reached("middle")
+        web.limit_files(NOTHING_MORE)
+        for method, path, body in (
+            ("POST", "/messages", {"conversation_id": other, "content": "Lost?"}),
+            ("POST", "/messages/stream", {"conversation_id": other, "content": "Lost?"}),
+            ("POST", "/conversations", {"title": "Lost?"}),
+            ("POST", f"/runs/{run['id']}/cancel", None),
+        ):
+            refused = await ann.ask(method, path, body)
+            assert refused.status_code in (503, 507), refused.text
+            check_refusal(refused)
+        assert (await ann.messages(conversation))[0]["text"] == "Hello"
+        # What the model has left to say cannot be written down now.
+        model.release("middle")
+        await asyncio.to_thread(web.wait_for_log, "drive_failed", TAKEOVER_SECONDS)
+        assert (await ann.run(run["id"]))["status"] == "running"
+        web.limit_files(resource.RLIM_INFINITY)
+        screen = await ann.follow_to_end(run["id"], timeout=TAKEOVER_SECONDS + 5)
+        assert await check_completed(ann, conversation, screen) == PROSE
+        assert await ann.messages(other) == []
+        assert (await ann.get("/conversations"))["total"] == 2
+        said = await ann.post("/messages", {"conversation_id": conversation, "content": "Again"})
+        assert said["text"] == PROSE
+    await asyncio.to_thread(check_database, alone)
+    web.stop()
+    check_database_files(web.data_dir)
+
+
+async def test_a_process_that_is_killed_while_its_files_cannot_grow_goes_on_when_they_can_again(
+    alone: Cluster,
+) -> None:
+    web = alone.webs[0]
+
+    async with ScriptedProvider(half_and_whole()) as model, RoundRobinClient(alone.url) as ann:
+        conversation = await ann.conversation(model.url)
+        run = await ann.start_run(conversation)
+        await model.reached("middle")
+        web.limit_files(NOTHING_MORE)
+        refused = await ann.ask("POST", "/conversations", {"title": "Lost?"})
+        assert refused.status_code in (503, 507)
+        await alone.kill(web)
+        await alone.start(web)
+        screen = await ann.follow_to_end(run["id"])
+        assert await check_completed(ann, conversation, screen) == PROSE
+    await asyncio.to_thread(check_database, alone)

@@ -1,0 +1,184 @@
+"""A place to try MCP servers: a sandbox, an executor, and what a user of a tenant gets from them."""
+
+import asyncio
+import atexit
+import importlib.util
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import mcp_types
+import msgspec
+
+from luxx.domain.mcp.approval import Withheld
+from luxx.domain.mcp.server import ServerState
+from luxx.domain.mcp.service import McpServers, McpStatus
+from luxx.infra.config.schema import Config
+from luxx.tools.core import CommandPermission, ToolCall, ToolContext, ToolDefinition, ToolRegistry
+from luxx.tools.executor import ToolExecutor
+from luxx.tools.history import Executed
+from luxx.tools.sandbox.service import Sandbox
+
+SAMPLES = Path(__file__).parent / "samples"
+PATIENCE = 30.0
+TENANTS = {"default": 1, "other": 2}
+OF_THE_SDK = frozenset(
+    {
+        "_cffi_backend", "annotated_types", "anyio", "attr", "attrs", "click", "cryptography", "h11",
+        "httpcore2", "httpx2", "idna", "jsonschema", "jsonschema_specifications", "jwt", "mcp", "mcp_types",
+        "opentelemetry", "opentelemetry_api", "pydantic", "pydantic_core", "python_multipart", "referencing",
+        "rpds", "sniffio", "sse_starlette", "starlette", "typing_extensions", "typing_inspection", "uvicorn",
+    }
+)  # fmt: skip
+
+
+@cache
+def sdk_packages() -> Path:
+    """What a server made with the official SDK needs, as `luxx packages` puts it there."""
+    folder = Path(tempfile.mkdtemp(prefix="luxx-mcp-packages-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder.chmod(0o755)
+    for name in sorted(OF_THE_SDK):
+        found = importlib.util.find_spec(name)
+        if found is None:
+            continue
+        locations = list(found.submodule_search_locations or ())
+        if locations:
+            shutil.copytree(locations[0], folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif found.origin is not None:
+            shutil.copy(found.origin, folder)
+    for one in Path(str(mcp_types.__file__)).parents[1].glob("*.dist-info"):
+        if one.name.partition("-")[0] in OF_THE_SDK:
+            shutil.copytree(one, folder / one.name)
+    return folder
+
+
+class McpHarness:
+    """`home` is reachable by whom jails run as, as an operator would see to it."""
+
+    def __init__(self, root_dir: Path, config: Config, sandbox: Sandbox) -> None:
+        self.root_dir = root_dir
+        self.sandbox = sandbox
+        self.registry = ToolRegistry()
+        self.executor = ToolExecutor(
+            self.registry, config.tools, is_sandboxed=lambda: sandbox.backend_name != "none"
+        )
+
+        async def tenants() -> Mapping[str, int]:
+            return TENANTS
+
+        async def withheld(*_: object) -> dict[str, Withheld]:
+            return {}
+
+        self.servers = McpServers(config, sandbox, self.registry, tenants, withheld)
+
+    def workspace(self, name: str = "notes") -> Path:
+        return self.root_dir / "workspaces/mcp" / f"default_{name}"
+
+    def tool(self, name: str, server: str = "notes") -> ToolDefinition:
+        found = self.registry.get(f"mcp__default_{server}__{name}")
+        assert found is not None, [one.name for one in self.registry.list_all()]
+        return found
+
+    async def until(self, state: ServerState, harness: int = 0) -> McpStatus:
+        """The server's status once it stands so."""
+        return await until(lambda: self.servers.statuses[harness], lambda status: status.state == state)
+
+    async def call(
+        self, tool: str, server: str = "notes", tenant_id: int = 1, level: int = 3, **arguments: Any
+    ) -> Executed:
+        context = ToolContext(
+            user_id=1,
+            username="ann",
+            user_permission_level=CommandPermission(level),
+            tenant_id=tenant_id,
+        )
+        text = msgspec.json.encode(arguments).decode()
+        call = ToolCall(call_id="1", name=f"mcp__default_{server}__{tool}", arguments=text)
+        return await self.executor.execute(call, context)
+
+
+@asynccontextmanager
+async def try_servers(
+    servers: list[dict[str, Any]], backend: str = "auto", **tools: Any
+) -> AsyncIterator[McpHarness | None]:
+    """A bench with these servers configured; None where this machine does not offer the backend."""
+    with tempfile.TemporaryDirectory(prefix="luxx-mcp-") as name:
+        root_dir = Path(name)
+        os.chmod(root_dir, 0o755)
+        (root_dir / "data").mkdir(mode=0o755)
+        (root_dir / "workspaces").mkdir(mode=0o755)
+        (root_dir / "data/packages").symlink_to(sdk_packages())
+        plain = {
+            "tools": {"sandbox": backend, **tools},
+            "workspace": {"root": str(root_dir / "workspaces")},
+            "mcp": {"servers": servers},
+        }
+        config = msgspec.convert(plain, Config)
+        sandbox = Sandbox(config.tools, root_dir / "data", root_dir / "workspaces")
+        await sandbox.open()
+        if sandbox.backend_name == "none" and not sandbox.is_unprotected and backend != "auto":
+            yield None
+            return
+        harness = McpHarness(root_dir, config, sandbox)
+        harness.servers.open()
+        try:
+            yield harness
+        finally:
+            await harness.servers.close()
+            await sandbox.close()
+
+
+async def until(look: Any, is_it: Any) -> Any:
+    """What `look` gives, once `is_it` says so."""
+    deadline = time.monotonic() + PATIENCE
+    while not is_it(found := look()):
+        assert time.monotonic() < deadline, found
+        await asyncio.sleep(0.02)
+    return found
+
+
+def script(name: str, text: str, **more: Any) -> dict[str, Any]:
+    """A configured server that is a script of a few lines, in Python without anything."""
+    return {"name": name, "command": ["python3", "-I", "-S", "-u", "-c", text], **more}
+
+
+def sample_server(name: str, file: str, **more: Any) -> dict[str, Any]:
+    """A configured server that is a file of `brought`."""
+    return {
+        "name": name,
+        "command": ["python3", str(readable(file))],
+        "reads": [str(readable(file).parent)],
+        **more,
+    }
+
+
+@cache
+def readable(file: str) -> Path:
+    """A copy that everybody may read, wherever these tests lie."""
+    folder = Path(tempfile.mkdtemp(prefix="luxx-mcp-brought-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder.chmod(0o755)
+    copied = folder / file
+    shutil.copy(SAMPLES / file, copied)
+    copied.chmod(0o644)
+    return copied
+
+
+def processes_in(workspace: Path) -> list[int]:
+    """Those whose working directory it is, wherever they see it."""
+    wanted = workspace.stat()
+    found: list[int] = []
+    for one in Path("/proc").iterdir():
+        if one.name.isdigit():
+            with suppress(OSError):
+                there = os.stat(one / "cwd")
+                if (there.st_dev, there.st_ino) == (wanted.st_dev, wanted.st_ino):
+                    found.append(int(one.name))
+    return found

@@ -1,0 +1,153 @@
+"""A run that cannot be ended in the loop's own way ends all the same: it is never driven for ever."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+from migrated_databases import prepare
+from sqlalchemy import func, select, update
+
+from luxx.app.container import Services
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.models import User
+from luxx.domain.conversations.models import MessageRow
+from luxx.domain.conversations.views import ConversationChange
+from luxx.infra.clock import utc_now
+from luxx.infra.config.schema import (
+    AppConfig,
+    Config,
+    LocalConfig,
+    ProvidersConfig,
+    RunsConfig,
+    WorkspaceConfig,
+)
+from luxx.providers.models import NewProvider
+from luxx.providers.scripted import Finish, Gate, Rule, Script, ScriptedProvider, Text
+from luxx.runs.engine.driver import MAX_LOSSES
+from luxx.runs.models import RunEventRow, RunRow
+from luxx.runs.service import NewMessage, Regeneration
+from luxx.wire.run import Run, RunStatus
+from luxx.wire.tool import CommandPermission
+
+REPLY = [Text(text="I am"), Gate(name="waiting"), Text(text=" here."), Finish()]
+
+
+@asynccontextmanager
+async def opened(folder: Path, upstream: ScriptedProvider) -> AsyncIterator[tuple[Services, Caller, Run]]:
+    """A house in which the model has begun to answer."""
+    config = Config(
+        app=AppConfig(secret_key="a-secret-key-of-a-test-of-32-bytes"),
+        workspace=WorkspaceConfig(root=str(folder / "workspaces")),
+        local=LocalConfig(enabled=False),
+        providers=ProvidersConfig(allow_private=[upstream.url.removeprefix("http://")]),
+        runs=RunsConfig(lease_seconds=0.4, grace_seconds=5),
+        data_dir=str(folder / "data"),
+    )
+    prepare(folder / "data")
+    services = Services(config, {"LUXX_ADMIN_PASSWORD": "a-password-of-a-test"})
+    await services.open()
+    try:
+        user = await services.store.read(lambda session: session.scalar(select(User.id)))
+        assert user is not None
+        caller = Caller(
+            user_id=user,
+            tenant_id=1,
+            username="admin",
+            permission_level=CommandPermission.ADMIN,
+            sign_in_id="",
+        )
+        await services.providers.create(
+            caller,
+            NewProvider(
+                name="scripted",
+                provider_type="openai_compatible",
+                base_url=f"{upstream.url}/v1",
+                default_model="any",
+            ),
+        )
+        conversation = await services.conversations.create(caller, ConversationChange())
+        run = await services.runs.send(caller, NewMessage(conversation_id=conversation.id, text="hello"))
+        await upstream.reached("waiting")
+        yield services, caller, run
+    finally:
+        await services.close()
+
+
+async def reason_of(services: Services, caller: Caller, run: Run) -> bytes:
+    """All that a client of the run is told, to its end."""
+    watch = await services.runs.watch(caller, run.id)
+    received = b""
+    with watch.attached():
+        async with asyncio.timeout(20):
+            while data := await watch.next():
+                received += data
+    return received
+
+
+async def check_free(services: Services, caller: Caller, run: Run) -> None:
+    """The run has failed, its log says so at its end, and its conversation can be used and deleted."""
+    assert b"event: done" in await reason_of(services, caller, run)
+    seen = await services.runs.get(caller, run.id)
+    assert seen.status == RunStatus.FAILED
+    assert seen.error
+    events, _ = await services.runs.events(caller, run.id, after=0, limit=100)
+    assert [event.type for event in events[-2:]] == ["error", "done"]
+    assert [event.seq for event in events] == list(range(1, seen.last_seq + 1))
+    assert (await services.conversations.get(caller, run.subject_id)).run_id is None
+    await services.conversations.delete(caller, run.subject_id)
+    left = await services.store.read(lambda s: s.scalar(select(func.count()).select_from(RunEventRow)))
+    assert left == 0
+
+
+async def test_a_run_whose_message_cannot_be_stored_fails_and_calls_the_model_once(tmp_path: Path) -> None:
+    async with (
+        ScriptedProvider(Script(rules=[Rule(reply=REPLY)])) as upstream,
+        opened(tmp_path, upstream) as (services, caller, run),
+    ):
+        row = MessageRow(
+            id=run.message_id, user_id=caller.user_id, conversation_id=run.subject_id, role="user",
+            content=msgspec.json.encode({"text": "in the way"}).decode(), created_at=utc_now(),
+        )  # fmt: skip
+        await services.store.write(lambda session: session.add(row))
+        upstream.release("waiting")
+        await check_free(services, caller, run)
+        assert len(upstream.requests) == 1
+
+
+async def test_a_run_that_was_taken_over_too_often_fails(tmp_path: Path) -> None:
+    async with (
+        ScriptedProvider(Script(rules=[Rule(reply=REPLY)])) as upstream,
+        opened(tmp_path, upstream) as (services, caller, run),
+    ):
+        # As if another server had taken it so often, and died each time.
+        taken = update(RunRow).where(RunRow.id == run.id)
+        await services.store.write(
+            lambda session: session.execute(taken.values(fence=5, losses=MAX_LOSSES - 1, owner="another"))
+        )
+        upstream.release("waiting")
+        await check_free(services, caller, run)
+        assert len(upstream.requests) == 1
+
+
+async def test_a_failed_run_is_deleted_with_its_question_also_when_that_was_asked_again(
+    tmp_path: Path,
+) -> None:
+    async with (
+        ScriptedProvider(Script(rules=[Rule(reply=REPLY)])) as upstream,
+        opened(tmp_path, upstream) as (services, caller, run),
+    ):
+        taken = update(RunRow).where(RunRow.id == run.id)
+        await services.store.write(
+            lambda session: session.execute(taken.values(fence=5, losses=MAX_LOSSES - 1, owner="another"))
+        )
+        upstream.release("waiting")
+        await reason_of(services, caller, run)
+        question = await services.store.read(lambda session: session.scalar(select(MessageRow.id)))
+        assert question is not None
+        again = await services.runs.send(caller, Regeneration(message_id=question))
+        await reason_of(services, caller, again)
+        await services.conversations.delete_message(caller, question)
+        left = await services.store.read(lambda session: session.scalars(select(RunRow.id)).all())
+        assert list(left) == []

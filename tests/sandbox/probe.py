@@ -1,0 +1,48 @@
+"""A server's sandbox in a process of its own: `python lone.py BACKEND HOME [TOKEN]` prints what it could do.
+
+With TOKEN it starts programs that carry it and never end.
+"""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from client import SandboxClient, processes_with
+
+from luxx.infra.config.schema import ToolsConfig
+from luxx.tools.sandbox.service import Sandbox
+
+CAPABILITIES = """
+import ctypes
+found = (ctypes.c_uint32 * 6)()
+ctypes.CDLL(None).capget((ctypes.c_uint32 * 2)(0x20080522, 0), found)
+print(sum(found))
+"""
+
+
+async def main(backend: str, root_dir: Path, token: str) -> dict[str, Any]:
+    config = ToolsConfig(sandbox=backend)  # type: ignore[arg-type]
+    sandbox = Sandbox(config, root_dir / "data", root_dir / "workspaces")
+    await sandbox.open()
+    client = SandboxClient(sandbox, config, root_dir)
+    if token and sandbox.backend_name != "none":
+        await client.shell(f"setsid sh -c 'sleep 600; : {token}' & sh -c 'sleep 600; : {token}'")
+    able = await client.python(CAPABILITIES)
+    done = [await client.python("print(2 * 3)"), await client.shell("echo $((2 * 3))")]
+    await sandbox.close()
+    return {
+        "in_force": sandbox.backend_name,
+        "errors": [one.result.error for one in done],
+        "outputs": [(one.result.data or {}).get("stdout") for one in done],
+        "capabilities": (able.result.data or {}).get("stdout"),
+        "risks": [str(one.risk) for one in client.executor.registry.list_all()],
+        "untrusted": [one.is_untrusted for one in done],
+        "egress": [one.is_egress for one in client.executor.registry.list_all()],
+        "left": processes_with(f"{root_dir}/workspaces"),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(main(sys.argv[1], Path(sys.argv[2]), (sys.argv[3:] or [""])[0]))))

@@ -1,0 +1,196 @@
+"""A person at a client: signs in, connects a model, talks, follows runs and comes back to them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Self
+
+import httpx
+
+from scenarios.screen import Frame, FrameReader, Screen
+
+Json = dict[str, Any]
+
+WAIT_SECONDS = 30.0
+USERNAME = "admin"
+PASSWORD = "admin123"
+
+
+class AsyncEventStream:
+    """The frames of one connection. `reader` counts bytes and comments."""
+
+    def __init__(self, response: httpx.Response, screen: Screen) -> None:
+        self.response = response
+        self.screen = screen
+        self.reader = FrameReader()
+        self._frames = self._read()
+        self._waiting: list[Frame] = []
+
+    def __aiter__(self) -> AsyncIterator[Frame]:
+        return self._frames
+
+    async def _read(self) -> AsyncIterator[Frame]:
+        async for data in self.response.aiter_raw():
+            for frame in self.reader.feed(data):
+                self.screen.show(frame)
+                yield frame
+
+    async def until(self, event: str, *, timeout: float = WAIT_SECONDS, **step: Any) -> Frame:
+        """Reads on to the next event of this type whose step has these values."""
+        async with asyncio.timeout(timeout):
+            async for frame in self._frames:
+                if frame.event == event and all(frame.step.get(name) == step[name] for name in step):
+                    return frame
+        raise AssertionError(f"the stream ended before {event} {step}")
+
+    async def to_the_end(self, timeout: float = WAIT_SECONDS) -> Screen:
+        """Reads until the server closes."""
+        async with asyncio.timeout(timeout):
+            async for _ in self._frames:
+                pass
+        return self.screen
+
+
+class AsyncApiClient:
+    """The admin, on one server; after a restart give the new address to `moved`."""
+
+    def __init__(self, url: str, token: str = "") -> None:
+        self.token = token
+        self._client = self._make(url)
+
+    async def __aenter__(self) -> Self:
+        if not self.token:
+            signed_in = await self.post("/auth/login", {"username": USERNAME, "password": PASSWORD})
+            self.token = signed_in["access_token"]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.aclose()
+
+    async def reconnect_to(self, url: str) -> None:
+        await self._client.aclose()
+        self._client = self._make(url)
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Json | None = None,
+        headers: dict[str, str] | None = None,
+        **query: Any,
+    ) -> httpx.Response:
+        """The answer as it is."""
+        return await self._client.request(
+            method, path, json=body, params=query, headers={**self._authorization(), **(headers or {})}
+        )
+
+    async def get(self, path: str, **query: Any) -> Any:
+        return _data(await self.ask("GET", path, **query))
+
+    async def post(self, path: str, body: Json | None = None, **query: Any) -> Any:
+        return _data(await self.ask("POST", path, body, **query))
+
+    async def connect(self, url: str) -> int:
+        """A provider at this address; its id."""
+        body = {
+            "name": url,
+            "provider_type": "openai",
+            "base_url": f"{url}/v1",
+            "api_key": "sk-a-key",
+            "default_model": "scripted",
+        }
+        return (await self.post("/providers", body))["id"]
+
+    async def conversation(self, provider_url: str) -> str:
+        """A new conversation with the model at this address; its id."""
+        provider_id = await self.connect(provider_url)
+        return (await self.post("/conversations", {"provider_id": provider_id}))["id"]
+
+    @asynccontextmanager
+    async def send_and_follow(
+        self, conversation_id: str, content: str = "Hello", *, accumulated: bool = False, **more: Any
+    ) -> AsyncIterator[AsyncEventStream]:
+        """Sends a message and follows its run."""
+        body = {"conversation_id": conversation_id, "content": content, **more}
+        query = {"accumulated": "1"} if accumulated else {}
+        async with self._client.stream(
+            "POST", "/messages/stream", json=body, params=query, headers=self._authorization()
+        ) as response:
+            if response.status_code != 200:
+                raise AssertionError((await response.aread()).decode())
+            yield AsyncEventStream(response, Screen())
+
+    async def start_run(self, conversation_id: str, content: str = "Hello", **more: Any) -> Json:
+        """Sends a message and follows nothing; the run."""
+        body = {"conversation_id": conversation_id, "content": content, **more}
+        response = await self.ask("POST", "/messages/stream", body, headers={"accept": "application/json"})
+        assert response.status_code == 202, response.text
+        return response.json()["data"]
+
+    @asynccontextmanager
+    async def follow(
+        self, run_id: str, screen: Screen | None = None, *, in_query: bool = False, **query: Any
+    ) -> AsyncIterator[AsyncEventStream]:
+        """Attaches to a run, after what the screen has seen."""
+        screen = screen or Screen()
+        screen.attach()
+        headers = self._authorization()
+        if screen.last_id and in_query:
+            query["last_event_id"] = screen.last_id
+        elif screen.last_id:
+            headers["last-event-id"] = str(screen.last_id)
+        async with self._client.stream(
+            "GET", f"/runs/{run_id}/events", params=query, headers=headers
+        ) as response:
+            if response.status_code != 200:
+                raise AssertionError((await response.aread()).decode())
+            yield AsyncEventStream(response, screen)
+
+    async def wait_for_end(self, run_id: str, screen: Screen | None = None) -> Screen:
+        """The screen at the run's end, however long the run takes (within bounds)."""
+        async with self.follow(run_id, screen) as stream:
+            return await stream.to_the_end()
+
+    async def cancel(self, run_id: str) -> httpx.Response:
+        return await self.ask("POST", f"/runs/{run_id}/cancel")
+
+    async def run(self, run_id: str) -> Json:
+        return await self.get(f"/runs/{run_id}")
+
+    async def messages(self, conversation_id: str) -> list[Json]:
+        """Oldest first."""
+        items: list[Json] = []
+        total, number = 1, 1
+        while len(items) < total:
+            page = await self.get("/messages", conversation_id=conversation_id, page=number, page_size=100)
+            assert page["items"] or not page["total"], f"page {number} of {page['total']} messages is empty"
+            items, total, number = [*items, *page["items"]], page["total"], number + 1
+        return items[::-1]
+
+    async def message(self, conversation_id: str, message_id: str) -> Json:
+        found = [one for one in await self.messages(conversation_id) if one["id"] == message_id]
+        assert len(found) == 1, f"{len(found)} messages have the id {message_id}"
+        return found[0]
+
+    async def answer_shown_by(self, conversation_id: str, screen: Screen) -> Json:
+        """The stored message of a finished run, checked to be what the screen shows."""
+        assert screen.done is not None, "the stream ended without done"
+        message = await self.message(conversation_id, screen.done["message_id"])
+        assert message["steps"] == screen.ordered()
+        assert message["text"] == message["content"] == screen.text
+        return message
+
+    def _authorization(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.token}"} if self.token else {}
+
+    @staticmethod
+    def _make(url: str) -> httpx.AsyncClient:
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
+        return httpx.AsyncClient(base_url=url, timeout=WAIT_SECONDS, limits=limits, trust_env=False)
+
+
+def _data(response: httpx.Response) -> Any:
+    assert response.is_success, f"{response.request.method} {response.request.url}: {response.text}"
+    body = response.json()
+    assert body["success"] is True
+    return body["data"]

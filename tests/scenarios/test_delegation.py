@@ -1,0 +1,449 @@
+"""Subagents: runs of their own that a call waits for, under the bounds of the run that delegates."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from luxx.providers.scripted import Call, Counts, Gate, Rule, Script, ScriptedProvider, Text, When
+from scenarios.client import AsyncApiClient, Json
+from scenarios.questions import answer, clarification, open_questions
+from scenarios.restarting_client import SOON_SECONDS, RestartingClient
+from scenarios.scripts import calls
+from scenarios.server import LuxxServer
+from scenarios.tool_controller import ToolController
+
+PARENT, CHILD = "the lead", "the hand"
+ASK = {"system_prompt": CHILD}
+
+
+def delegates(task: str = "Count the files.", call_id: str = "call-sub", **more: Any) -> Call:
+    return Call(name="delegate", arguments={"task": task, **ASK, **more}, id=call_id)
+
+
+def parent(*reply: Any, then: str = "All done.") -> list[Rule]:
+    """The run that delegates: this reply first, and a text when there are results."""
+    return [
+        Rule(
+            name="parent begins",
+            when=When(system=PARENT, has_tool_result=False),
+            reply=[*reply, Counts(prompt=10, completion=5)],
+        ),
+        Rule(
+            name="parent ends",
+            when=When(system=PARENT, has_tool_result=True),
+            reply=[Text(text=then), Counts(prompt=20, completion=5)],
+        ),
+    ]
+
+
+def child(*reply: Any, **more: Any) -> Rule:
+    return Rule(name="child", when=When(system=CHILD, **more), reply=[*reply, Counts(prompt=7, completion=3)])
+
+
+async def lead(ann: AsyncApiClient, model: ScriptedProvider) -> str:
+    """A conversation whose agent is the one that delegates; its id."""
+    provider_id = await ann.connect(model.url)
+    return (await ann.post("/conversations", {"provider_id": provider_id, "system_prompt": PARENT}))["id"]
+
+
+async def subagents(ann: AsyncApiClient, run_id: str) -> list[Json]:
+    """The runs below this one."""
+    runs = (await ann.get("/runs", page_size=100))["items"]
+    return [run for run in runs if run["parent_run_id"] == run_id]
+
+
+async def results(ann: AsyncApiClient, conversation: str) -> dict[str, Json]:
+    message = (await ann.messages(conversation))[-1]
+    found = [step for step in message["steps"] if step["type"] == "tool_result"]
+    return {step["id_ref"]: {**step, **json.loads(step["content"])} for step in found}
+
+
+def made(model: ScriptedProvider, rule: str) -> list[Json]:
+    return [request.json for request in model.requests if request.rule == rule]
+
+
+def offered(request: Json) -> set[str]:
+    return {tool["function"]["name"] for tool in request.get("tools", [])}
+
+
+async def test_a_subagent_works_in_a_run_of_its_own_and_its_answer_is_the_result(server: LuxxServer) -> None:
+    rules = [*parent(delegates(tools=["file_list"])), child(Text(text="There are three."))]
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
+        conversation = await lead(ann, model)
+        screen = await ann.wait_for_end((await ann.start_run(conversation, "Go.", tools=True))["id"])
+        (result,) = (await results(ann, conversation)).values()
+        (run,) = await subagents(ann, screen.run_id)
+        assert result["data"] == {
+            "answer": "There are three.", "run_id": run["id"], "stop_reason": "finished",
+        }  # fmt: skip
+        assert (run["status"], run["subject_id"]) == ("completed", conversation)
+        assert run["usage"]["prompt_tokens"] == 7
+        results_by_call = [frame.data for frame in screen.frames if frame.event == "subagent_assigned"]
+        assert [event["status"] for event in results_by_call] == ["running", "completed"]
+        assert {event["subagent_run_id"] for event in results_by_call} == {run["id"]}
+        own = await ann.wait_for_end(run["id"])
+        assert own.text == "There are three."
+        assert own.done is not None
+        (request,) = made(model, "child")
+        assert [m["content"] for m in request["messages"]] == [CHILD, "Count the files."]
+        assert offered(request) == {"file_list", "result_read"}
+        assert [m["role"] for m in await ann.messages(conversation)] == ["user", "assistant"]
+        assert (await ann.get(f"/conversations/{conversation}"))["run_id"] is None
+
+
+async def test_a_subagent_cannot_use_a_tool_that_it_was_not_given(server: LuxxServer) -> None:
+    async with ToolController(answers=True) as controller:
+        rules = [
+            *parent(delegates(tools=["file_list"]), delegates(tools=["nothing_such"], call_id="call-more")),
+            child(*calls("visit_once", controller.port, "a"), has_tool_result=False),
+            child(Text(text="I could not."), has_tool_result=True),
+        ]
+        async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
+            conversation = await lead(ann, model)
+            run = await ann.start_run(conversation, tools=["file_list", "visit_once", "delegate"])
+            await ann.wait_for_end(run["id"])
+            (own,) = await subagents(ann, run["id"])
+            screen = await ann.wait_for_end(own["id"])
+            (refused,) = [step for step in screen.ordered() if step["type"] == "tool_result"]
+            assert refused["outcome"] == "denied"
+            assert controller.keys_seen() == []
+            assert "nothing_such" in (await results(ann, conversation))["call-more"]["error"]
+
+
+async def test_taint_goes_down_with_the_task_and_up_with_the_answer(server: LuxxServer) -> None:
+    async with ToolController(answers=True) as controller:
+        rules = [
+            *parent(delegates()),
+            child(*calls("visit_strangers", controller.port, "a"), has_tool_result=False),
+            child(Text(text="Read."), has_tool_result=True),
+        ]
+        async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
+            conversation = await lead(ann, model)
+            first = await ann.wait_for_end((await ann.start_run(conversation, tools=True))["id"])
+            (event,) = [frame.data for frame in first.frames if frame.event == "tainted"]
+            assert event["by"] == "delegate"
+            (result,) = (await results(ann, conversation)).values()
+            assert result["is_untrusted"] is True
+        rules = [
+            Rule(name="again", when=When(system=PARENT, call=1), reply=[delegates("Tell them.")], times=1),
+            child(*calls("visit_outside", controller.port, "b"), has_tool_result=False),
+        ]
+        async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
+            provider_id = await ann.connect(model.url)
+            run = await ann.start_run(conversation, "Again", tools=True, provider_id=provider_id)
+            async with ann.follow(run["id"]) as stream:
+                waits = await stream.until("subagent_assigned")
+                while waits.data["status"] != "waiting":
+                    waits = await stream.until("subagent_assigned")
+                (question,) = await open_questions(ann, waits.data["subagent_run_id"])
+                assert "strangers" in question["because"]
+                await ann.cancel(run["id"])
+
+
+async def test_a_question_of_a_subagent_is_asked_under_its_own_run_and_the_parent_waits(
+    server: LuxxServer,
+) -> None:
+    rules = [
+        *parent(delegates()),
+        child(clarification(required=True), has_tool_result=False),
+        child(Text(text="Red it is."), has_tool_result=True),
+    ]
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
+        conversation = await lead(ann, model)
+        async with ann.send_and_follow(conversation, tools=True) as stream:
+            event = await stream.until("subagent_assigned")
+            while event.data["status"] != "waiting":
+                event = await stream.until("subagent_assigned")
+            (question,) = await open_questions(ann, event.data["subagent_run_id"])
+            assert question["prompt"] == "Which colour?"
+            await answer(ann, question, "red")
+            await stream.to_the_end()
+        (result,) = (await results(ann, conversation)).values()
+        assert result["data"]["answer"] == "Red it is."
+
+
+async def test_cancelling_the_parent_ends_the_subagent_and_its_call_upstream_within_a_second(
+    server: LuxxServer,
+) -> None:
+    rules = [parent(delegates())[0], child(Text(text="Well "), Gate(name="never"))]
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
+        conversation = await lead(ann, model)
+        run = await ann.start_run(conversation, tools=True)
+        await model.reached("never")
+        (own,) = await subagents(ann, run["id"])
+        async with asyncio.timeout(1.0):
+            assert (await ann.cancel(run["id"])).is_success
+            await model.requests[1].wait_closed(1)
+            assert (await ann.wait_for_end(own["id"])).done is not None
+        assert (await ann.run(own["id"]))["status"] == "cancelled"
+        assert (await ann.run(run["id"]))["status"] == "cancelled"
+        model.release("never")
+        assert (await ann.ask("DELETE", f"/conversations/{conversation}")).is_success
+        assert (await ann.ask("GET", f"/runs/{own['id']}")).status_code == 404
+
+
+async def test_a_conversation_that_is_deleted_takes_its_working_subagents_along(server: LuxxServer) -> None:
+    rules = [parent(delegates())[0], child(Text(text="Well "), Gate(name="never"))]
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
+        conversation = await lead(ann, model)
+        run = await ann.start_run(conversation, tools=True)
+        await model.reached("never")
+        (own,) = await subagents(ann, run["id"])
+        assert (await ann.ask("DELETE", f"/conversations/{conversation}")).is_success
+        assert (await ann.ask("GET", f"/runs/{own['id']}")).status_code == 404
+        model.release("never")
+
+
+async def test_what_ends_a_subagent_is_said_in_a_sentence(server: LuxxServer) -> None:
+    rules = [
+        *parent(delegates(), delegates("Wait.", call_id="call-stop")),
+        Rule(name="gated", when=When(system=CHILD, user="Wait"), reply=[Gate(name="never")]),
+        Rule(name="fails", when=When(system=CHILD), status=400, message="no such thing"),
+    ]
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
+        conversation = await lead(ann, model)
+        run = await ann.start_run(conversation, tools=True)
+        await model.reached("never")
+        waiting = [one for one in await subagents(ann, run["id"]) if one["status"] == "running"]
+        for one in waiting:
+            await ann.cancel(one["id"])
+        await ann.wait_for_end(run["id"])
+        results_by_call = await results(ann, conversation)
+        assert "failed" in results_by_call["call-sub"]["error"]
+        assert "was cancelled" in results_by_call["call-stop"]["error"]
+        assert (await ann.run(run["id"]))["status"] == "completed"
+
+
+ONE_SLOT = {"LUXX_LIMITS__CONCURRENT_RUNS_PER_USER": "1", "LUXX_LIMITS__CONCURRENT_RUNS": "1"}
+
+
+@pytest.fixture
+def crowded_server(tmp_path: Path) -> Iterator[LuxxServer]:
+    with LuxxServer(tmp_path / "crowded", ONE_SLOT) as one:
+        yield one
+
+
+@pytest.fixture
+def bounded_server(tmp_path: Path) -> Iterator[LuxxServer]:
+    limits = {
+        **ONE_SLOT,
+        "LUXX_LIMITS__TOKENS_PER_RUN": "3000",
+        "LUXX_LIMITS__TOOL_CALLS_PER_RUN": "4",
+    }
+    with LuxxServer(tmp_path / "bounded", limits) as one:
+        yield one
+
+
+async def test_subagents_need_no_slot_and_spend_what_their_parent_has_left(
+    bounded_server: LuxxServer,
+) -> None:
+    rules = [
+        parent(delegates(tools=[]), delegates("And more.", call_id="call-2", tools=[]))[0],
+        Rule(
+            name="child",
+            when=When(system=CHILD),
+            reply=[Text(text="Yes."), Counts(prompt=40, completion=1400)],
+        ),
+    ]
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(bounded_server.url) as ann:
+        conversation = await lead(ann, model)
+        run = await ann.start_run(conversation, tools=["delegate"])
+        await ann.wait_for_end(run["id"])
+        first, second = (request["max_completion_tokens"] for request in made(model, "child"))
+        assert 2000 < first < 3000 - 15
+        # It waited for what the first had set aside, and got what was left of it.
+        assert 0 < second <= 3000 - 15 - 1440
+        spent = [await ann.run(run["id"]), *await subagents(ann, run["id"])]
+        assert len(spent) == 3
+        # Both have spent nearly all, so the parent has no room for its last word.
+        assert spent[0]["stop_reason"] == "tokens"
+
+
+async def test_a_subagent_that_asked_goes_on_though_its_parent_has_the_only_slot(
+    crowded_server: LuxxServer,
+) -> None:
+    rules = [
+        *parent(delegates()),
+        child(clarification(required=True), has_tool_result=False),
+        child(Text(text="Red it is."), has_tool_result=True),
+    ]
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(crowded_server.url) as ann:
+        conversation = await lead(ann, model)
+        tools = ["delegate", "ask_clarification"]
+        async with ann.send_and_follow(conversation, tools=tools) as stream:
+            event = await stream.until("subagent_assigned")
+            while event.data["status"] != "waiting":
+                event = await stream.until("subagent_assigned")
+            (question,) = await open_questions(ann, event.data["subagent_run_id"])
+            await answer(ann, question, "red")
+            await stream.to_the_end(timeout=15)
+        (result,) = (await results(ann, conversation)).values()
+        assert result["data"]["answer"] == "Red it is."
+        message = (await ann.messages(conversation))[-1]
+        assert (await ann.ask("DELETE", f"/messages/{message['id']}")).is_success
+        assert (await ann.ask("GET", f"/runs/{result['data']['run_id']}")).status_code == 404
+
+
+async def test_a_parent_that_is_cancelled_takes_along_a_subagent_that_waits_for_a_person(
+    server: LuxxServer,
+) -> None:
+    rules = [parent(delegates())[0], child(clarification(required=True))]
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
+        conversation = await lead(ann, model)
+        async with ann.send_and_follow(conversation, tools=True) as stream:
+            event = await stream.until("subagent_assigned")
+            while event.data["status"] != "waiting":
+                event = await stream.until("subagent_assigned")
+            own = event.data["subagent_run_id"]
+            await ann.cancel(stream.screen.run_id)
+            await stream.to_the_end(timeout=5)
+        assert (await ann.run(own))["status"] == "cancelled"
+        assert await open_questions(ann, own) == []
+
+
+async def test_a_parent_whose_time_is_up_ends_with_its_subagent(tmp_path: Path) -> None:
+
+    with LuxxServer(tmp_path / "timed", {"LUXX_LIMITS__SECONDS_PER_RUN": "2"}) as timed:
+        server = timed
+        rules = [parent(delegates())[0], child(Text(text="Well "), Gate(name="never"))]
+        async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
+            conversation = await lead(ann, model)
+            run = await ann.start_run(conversation, tools=["delegate"])
+            await model.reached("never")
+            (own,) = await subagents(ann, run["id"])
+            await ann.wait_for_end(run["id"])
+            await ann.wait_for_end(own["id"])
+            assert (await ann.run(run["id"]))["stop_reason"] == "time"
+            assert (await ann.run(own["id"]))["stop_reason"] in ("cancelled", "time")
+            await model.requests[1].wait_closed(1)
+            model.release("never")
+
+
+async def test_tool_calls_of_a_subagent_count_for_its_parent(bounded_server: LuxxServer) -> None:
+    async with ToolController(answers=True) as controller:
+        many = calls("visit_once", controller.port, *"abcdef")
+        rules = [
+            *parent(delegates()),
+            child(*many, has_tool_result=False),
+            child(Text(text="Enough."), has_tool_result=True),
+        ]
+        async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(bounded_server.url) as ann:
+            conversation = await lead(ann, model)
+            await ann.wait_for_end(
+                (await ann.start_run(conversation, tools=["delegate", "visit_once"]))["id"]
+            )
+            assert len(controller.visits) == 3
+            (last,) = made(model, "parent ends")
+            assert offered(last) == set()
+
+
+async def test_delegation_ends_at_its_depth(server: LuxxServer) -> None:
+    deeper = Call(name="delegate", arguments={"task": "Deeper.", "system_prompt": "the deep"}, id="deeper")
+    deepest = Call(name="delegate", arguments={"task": "Deepest."}, id="deepest")
+    rules = [
+        *parent(delegates()),
+        child(deeper, has_tool_result=False),
+        child(Text(text="Up."), has_tool_result=True),
+        Rule(name="deep", when=When(system="the deep", has_tool_result=False), reply=[deepest]),
+        Rule(name="deep ends", when=When(system="the deep"), reply=[Text(text="No deeper.")]),
+    ]
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
+        conversation = await lead(ann, model)
+        run = await ann.start_run(conversation, tools=True)
+        await ann.wait_for_end(run["id"])
+        (own,) = await subagents(ann, run["id"])
+        (below,) = await subagents(ann, own["id"])
+        assert await subagents(ann, below["id"]) == []
+        assert "delegate" in offered(made(model, "child")[0])
+        assert "delegate" not in offered(made(model, "deep")[0])
+
+
+@pytest.mark.heavy
+async def test_killed_in_the_middle_of_a_subagent_there_is_still_one_and_the_parent_gets_its_answer(
+    own_server: LuxxServer,
+) -> None:
+    rules = [
+        *parent(delegates()),
+        child(Text(text="Half "), Gate(name="killed here"), call=1),
+        child(Text(text="Whole.")),
+    ]
+    async with ScriptedProvider(Script(rules=rules)) as model, RestartingClient(own_server) as ann:
+        conversation = await lead(ann, model)
+        run = await ann.start_run(conversation, tools=True)
+        await model.reached("killed here")
+        await ann.kill_and_start()
+        await model.arrived(3, SOON_SECONDS)
+        screen = await ann.follow_to_end(run["id"])
+        (own,) = await subagents(ann, run["id"])
+        assert own["status"] == "completed"
+        (result,) = (await results(ann, conversation)).values()
+        assert result["data"]["answer"] == "Whole."
+        assert screen.text == "All done."
+        assert len(made(model, "parent begins")) == len(made(model, "parent ends")) == 1
+
+
+@pytest.mark.heavy
+async def test_killed_while_a_subagent_waits_for_a_person_it_waits_on(own_server: LuxxServer) -> None:
+    rules = [
+        *parent(delegates()),
+        child(clarification(required=True), has_tool_result=False),
+        child(Text(text="Red it is."), has_tool_result=True),
+    ]
+    async with ScriptedProvider(Script(rules=rules)) as model, RestartingClient(own_server) as ann:
+        conversation = await lead(ann, model)
+        async with ann.send_and_follow(conversation, tools=True) as stream:
+            event = await stream.until("subagent_assigned")
+            while event.data["status"] != "waiting":
+                event = await stream.until("subagent_assigned")
+            run_id = stream.screen.run_id
+            await ann.kill()
+        await ann.start()
+        (question,) = await open_questions(ann, event.data["subagent_run_id"])
+        await answer(ann, question, "red")
+        await ann.follow_to_end(run_id)
+        assert len(await subagents(ann, run_id)) == 1
+        (result,) = (await results(ann, conversation)).values()
+        assert result["data"]["answer"] == "Red it is."
+
+
+async def killed_after(ann: RestartingClient, seen: int) -> bool:
+    """A turn with two subagents whose server is killed as soon as its client has this event; whether it was
+    the last."""
+    rules = [
+        *parent(delegates(), delegates("And more.", call_id="call-2")),
+        child(Text(text="Yes.")),
+    ]
+    async with ScriptedProvider(Script(rules=rules)) as model:
+        conversation = await lead(ann, model)
+        async with ann.send_and_follow(conversation, tools=["delegate"]) as stream:
+            screen = stream.screen
+            async for frame in stream:
+                if frame.id == seen:
+                    break
+            await ann.kill()
+        await ann.start()
+        await ann.follow_to_end(screen.run_id, screen)
+        own = await subagents(ann, screen.run_id)
+        assert [run["status"] for run in own] == ["completed", "completed"]
+        answers = {call: one["data"]["answer"] for call, one in (await results(ann, conversation)).items()}
+        assert answers == {"call-sub": "Yes.", "call-2": "Yes."}
+        assert screen.text == "All done."
+        return screen.last_id <= seen
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("first", [1, 2, 3])
+async def test_killed_after_any_logged_event_there_is_one_subagent_for_each_call(
+    own_server: LuxxServer, first: int
+) -> None:
+    """Every third event; the three together are all."""
+
+    async with RestartingClient(own_server) as ann:
+        seen = first
+        while not await killed_after(ann, seen):
+            seen += 3
+        assert seen > 9

@@ -1,0 +1,122 @@
+"""Rules about paths judge what a path leads to: links that a program made do not lead around them."""
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from luxx.providers.scripted import Call, ScriptedProvider
+from scenarios.client import AsyncApiClient, Json
+from scenarios.questions import answer, asks, open_questions, set_rules
+from scenarios.server import LuxxServer
+
+SECRET = "only for people"
+
+
+@pytest.fixture
+def workspace(own_server: LuxxServer) -> Path:
+    """The admin's, with a secret and with links to it as programs of a run may make them."""
+    folder = own_server.data_dir / "workspaces" / hashlib.sha256(b"1").hexdigest()
+    for name in ("secrets", "docs/deep", "out"):
+        (folder / name).mkdir(parents=True)
+    (folder / "secrets/key.txt").write_text(SECRET, "utf-8")
+    (folder / "docs/a.txt").write_text("an open word", "utf-8")
+    (folder / "link.txt").symlink_to("secrets/key.txt")
+    (folder / "docs/deep/far.txt").symlink_to("../../link.txt")
+    (folder / "folder").symlink_to("secrets")
+    (folder / "open.txt").symlink_to("docs/a.txt")
+    (folder / "docs/escape").symlink_to("../out")
+    os.link(folder / "secrets/key.txt", folder / "hard.txt")
+    return folder
+
+
+def read(path: str) -> Call:
+    return Call(name="file_read", arguments={"path": path}, id=path)
+
+
+def write(path: str) -> Call:
+    return Call(name="file_write", arguments={"path": path, "content": "written"}, id=path)
+
+
+async def ran(ann: AsyncApiClient, *calls: Call) -> dict[str, Json]:
+    """What became of each call, by its path."""
+    async with ScriptedProvider(asks(*calls)) as model:
+        conversation = await ann.conversation(model.url)
+        await ann.wait_for_end((await ann.start_run(conversation))["id"])
+        message = (await ann.messages(conversation))[-1]
+        return {step["id_ref"]: step for step in message["steps"] if step["type"] == "tool_result"}
+
+
+@pytest.mark.parametrize("scope", ["user", "tenant"])
+async def test_no_link_leads_around_a_rule_that_denies_a_folder(
+    own_server: LuxxServer, workspace: Path, scope: str
+) -> None:
+    async with AsyncApiClient(own_server.url) as ann:
+        paths = ["link.txt", "docs/deep/far.txt", "folder/key.txt", "./folder/../folder/key.txt"]
+        outcomes = await ran(ann, *map(read, [*paths, "hard.txt"]))
+        assert all(SECRET in step["content"] for step in outcomes.values())
+        await set_rules(ann, "deny file_read(secrets/*)", scope=scope)
+        outcomes = await ran(ann, *map(read, [*paths, "docs/a.txt", "open.txt", "missing.txt"]))
+        for path in paths:
+            assert outcomes[path]["outcome"] == "denied", outcomes[path]
+            assert SECRET not in outcomes[path]["content"]
+        for path in ("docs/a.txt", "open.txt"):
+            assert "an open word" in outcomes[path]["content"]
+        assert "outcome" not in outcomes["missing.txt"]
+
+
+async def test_a_file_of_several_names_is_denied_by_a_tenant_and_asked_about_otherwise(
+    own_server: LuxxServer, workspace: Path
+) -> None:
+    async with AsyncApiClient(own_server.url) as ann:
+        await set_rules(ann, "deny file_read(secrets/*)")
+        async with ScriptedProvider(asks(read("hard.txt"), read("docs/a.txt"))) as model:
+            conversation = await ann.conversation(model.url)
+            run = await ann.start_run(conversation)
+            async with ann.follow(run["id"]) as stream:
+                await stream.until("question_asked")
+            (question,) = await open_questions(ann, run["id"])
+            assert question["call_id"] == "hard.txt"
+            assert "several hard links" in question["because"]
+            await answer(ann, question, "reject")
+            await ann.wait_for_end(run["id"])
+            assert SECRET not in str(await ann.messages(conversation))
+        await set_rules(ann)
+        await set_rules(ann, "deny file_read(secrets/*)", scope="tenant")
+        outcomes = await ran(ann, read("hard.txt"), read("docs/a.txt"))
+        assert outcomes["hard.txt"]["outcome"] == "denied"
+        assert "several hard links" in outcomes["hard.txt"]["content"]
+        assert "an open word" in outcomes["docs/a.txt"]["content"]
+
+
+async def test_what_is_allowed_in_a_folder_is_not_allowed_through_its_links(
+    own_server: LuxxServer, workspace: Path
+) -> None:
+    async with AsyncApiClient(own_server.url) as ann:
+        await set_rules(ann, "deny file_write(*)", "allow file_write(docs/*)")
+        outcomes = await ran(ann, write("docs/new.txt"), write("docs/escape/new.txt"))
+        assert outcomes["docs/new.txt"]["success"] is True
+        assert outcomes["docs/escape/new.txt"]["outcome"] == "denied"
+        assert not (workspace / "out/new.txt").exists()
+        # By hand nothing is asked, and what is denied stays denied.
+        body = {"arguments": {"path": "docs/escape/new.txt", "content": "x"}}
+        done = await ann.ask("POST", "/tools/file_write/execute", body)
+        assert done.status_code == 403, done.text
+        assert not (workspace / "out/new.txt").exists()
+
+
+async def test_always_for_a_link_does_not_follow_it_elsewhere(
+    own_server: LuxxServer, workspace: Path
+) -> None:
+    async with AsyncApiClient(own_server.url) as ann:
+        await set_rules(ann, "ask file_read(*)", "allow file_read(docs/*)")
+        async with ScriptedProvider(asks(read("docs/deep/far.txt"))) as model:
+            for _ in range(2):
+                run = await ann.start_run(await ann.conversation(model.url))
+                async with ann.follow(run["id"]) as stream:
+                    await stream.until("question_asked")
+                (question,) = await open_questions(ann, run["id"])
+                assert question["usual"] == "=docs/deep/far.txt"
+                await answer(ann, question, "always")
+                await ann.wait_for_end(run["id"])

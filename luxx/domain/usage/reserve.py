@@ -122,7 +122,7 @@ class SpentAndReserved(msgspec.Struct, frozen=True):
     reserved: SpentAmount
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class PlannedCall(msgspec.Struct, frozen=True, kw_only=True):
     """A planned model call: the tokens of its prompt and of its longest completion; prices in US dollars per
     token, 0 if unknown.
     """
@@ -146,7 +146,7 @@ class LimitHeadroom(msgspec.Struct, frozen=True, kw_only=True):
     spent: float
     reserved: float = 0.0
 
-    def max_answer_tokens(self, call: Call, *, without_others: bool) -> float:
+    def max_answer_tokens(self, call: PlannedCall, *, without_others: bool) -> float:
         """The longest completion that fits, in tokens; below 0 if none does.
 
         `without_others` ignores the reserves of other runs.
@@ -176,7 +176,7 @@ class ReserveResult(msgspec.Struct, frozen=True):
     narrowest: LimitHeadroom
 
 
-def fit_call(call: Call, headrooms: Iterable[LimitHeadroom], *, may_wait: bool) -> ReserveResult:
+def fit_call(call: PlannedCall, headrooms: Iterable[LimitHeadroom], *, may_wait: bool) -> ReserveResult:
     """Whether a call fits all headrooms (at least one), and with how many completion tokens."""
     headrooms = list(headrooms)
     narrowest = min(headrooms, key=lambda headroom: headroom.max_answer_tokens(call, without_others=True))

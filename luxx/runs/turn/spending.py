@@ -17,8 +17,8 @@ from luxx.domain.usage.estimate import prompt_size
 from luxx.domain.usage.ledger import SpentAmount, UsageEntry, record
 from luxx.domain.usage.reserve import (
     MIN_ANSWER_TOKENS,
-    Call,
     LimitHeadroom,
+    PlannedCall,
     ReserveResult,
     ReserveVerdict,
     SpendingLimit,
@@ -72,7 +72,7 @@ class ReservedCall(msgspec.Struct, frozen=True, kw_only=True):
     `since`: when it was sent, on the monotonic clock. `is_spent`: a failed attempt has used it up.
     """
 
-    call: Call
+    call: PlannedCall
     tokens: int
     since: float
     is_spent: bool = False
@@ -173,7 +173,7 @@ class Spending:
         return replace(usage, completion_tokens=completion, total_tokens=usage.prompt_tokens + completion)
 
     async def _reserve(
-        self, call: Call, target: Target, log: ChatLog, *, may_wait: bool, least: int = 0
+        self, call: PlannedCall, target: Target, log: ChatLog, *, may_wait: bool, least: int = 0
     ) -> ReserveResult:
         """Checks the limits and reserves what fits, in one transaction under the run's fence.
 
@@ -299,13 +299,13 @@ class Spending:
         return self._limits.tool_calls_per_run or None
 
 
-def worst_case(request: CompletionRequest, card: ModelCard) -> Call:
+def worst_case(request: CompletionRequest, card: ModelCard) -> PlannedCall:
     """The upper bound of a request: no cached prompt tokens and the longest possible answer."""
     size = prompt_size(request.messages, request.tools, request.response_schema)
     # Providers refuse a max_tokens that does not fit the context window.
     longest_answer = max(card.context_window - size.estimate, MIN_ANSWER_TOKENS)
     prices = (card.input_price or 0.0, card.cached_input_price or 0.0, card.cache_write_price or 0.0)
-    return Call(
+    return PlannedCall(
         prompt=size.bound,
         answer=request.max_tokens or min(card.max_output, longest_answer),
         prompt_price=max(prices) / TOKENS_OF_PRICE,
@@ -314,7 +314,7 @@ def worst_case(request: CompletionRequest, card: ModelCard) -> Call:
     )
 
 
-def limit_reached(headroom: LimitHeadroom, call: Call) -> LimitReached:
+def limit_reached(headroom: LimitHeadroom, call: PlannedCall) -> LimitReached:
     """The error that names the limit that leaves too little for a call, and what can be done."""
     if headroom.limit.is_money:
         amount, spent, needed = (

@@ -15,7 +15,7 @@ from luxx.tools.factory import tool
 from luxx.tools.hooks import describe_error
 from luxx.tools.web.access import WebAccess
 from luxx.tools.web.reading import WebPage
-from luxx.tools.web.search import SearchResults
+from luxx.tools.web.search import WebSearchResults
 from luxx.wire.step import Source
 
 MAX_RESULTS = 20
@@ -81,7 +81,7 @@ def _web_search(web: WebAccess) -> ToolDefinition:
         repeatable=True,
         timeout=_SEARCH_SECONDS,
     )
-    async def web_search(arguments: dict[str, Any], context: ToolContext) -> SearchResults:
+    async def web_search(arguments: dict[str, Any], context: ToolContext) -> WebSearchResults:
         query = " ".join(arguments["query"].split())
         if not query:
             raise ToolFailed("the query is empty; write what to search for")

@@ -13,9 +13,9 @@ from luxx.tools.compositions.templates import (
     INPUT,
     PREVIOUS,
     TOO_DEEP,
-    PathParts,
     Problem,
     Reference,
+    ReferencePath,
     is_too_deep,
     problems_in,
     read_path,
@@ -180,7 +180,7 @@ def _branch(branch: Branch, later: Collection[str], json_path: str) -> Iterator[
         yield f"{json_path}.value", f"{branch.compare} needs a number or a text"
 
 
-def _is_in_result(parts: PathParts) -> bool:
+def _is_in_result(parts: ReferencePath) -> bool:
     return not parts or parts[0] in ("success", "data", "error")
 
 

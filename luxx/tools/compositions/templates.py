@@ -30,7 +30,7 @@ _PARTS = re.compile(r"([^.\[\]]+)((?:\[\d{1,9}\])*)")
 _INDEX = re.compile(r"\[(\d+)\]")
 _MAX_PATH = 200
 
-PathParts = tuple[str | int, ...]
+ReferencePath = tuple[str | int, ...]
 Problem = tuple[str, str]
 
 
@@ -38,7 +38,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
     """A parsed `{"$from": …}`. Without a path it refers to the whole input, or to the data of a result."""
 
     source: str
-    parts: PathParts
+    parts: ReferencePath
     default: Any = UNSET
 
 
@@ -46,7 +46,7 @@ class MissingValue(ToolFailed):
     """A reference refers to a missing value and has no default."""
 
 
-def read_path(path: str) -> PathParts:
+def read_path(path: str) -> ReferencePath:
     """The parts of a path such as `data.items[0].text`. Raises ValueError with the problem."""
     if not path:
         return ()
@@ -63,13 +63,13 @@ def read_path(path: str) -> PathParts:
     return tuple(parts)
 
 
-def path_text(parts: PathParts) -> str:
+def path_text(parts: ReferencePath) -> str:
     """The path as text, the inverse of `read_path`."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
     return text.removeprefix(".")
 
 
-def value_at(data: Any, parts: PathParts) -> Any:
+def value_at(data: Any, parts: ReferencePath) -> Any:
     """The value at this path in JSON data; UNSET if there is none."""
     for part in parts:
         if isinstance(part, int):
@@ -93,7 +93,7 @@ class _TemplateFiller:
     def __init__(self, sources: Mapping[str, Any], limit: int) -> None:
         self._sources = sources
         self._limit = self._remaining_bytes = limit
-        self._sizes: dict[tuple[str, PathParts], int] = {}
+        self._sizes: dict[tuple[str, ReferencePath], int] = {}
 
     def fill_template(self, template: Any) -> Any:
         if isinstance(template, list):
@@ -114,7 +114,7 @@ class _TemplateFiller:
             )
         return reference.default
 
-    def _charge(self, value: Any, reference_key: tuple[str, PathParts]) -> None:
+    def _charge(self, value: Any, reference_key: tuple[str, ReferencePath]) -> None:
         if reference_key not in self._sizes:
             self._sizes[reference_key] = len(msgspec.json.encode(value))
         self._remaining_bytes -= self._sizes[reference_key]

@@ -35,7 +35,7 @@ _X32 = 0x40000000
 _ALL = 0xFFFFFFFF
 
 
-class ArgumentCheck(msgspec.Struct, frozen=True):
+class SyscallArgumentCheck(msgspec.Struct, frozen=True):
     """Holds if the lower 32 bits of an argument, masked, equal `value`; every checked argument is an int."""
 
     argument: int
@@ -52,8 +52,8 @@ class DeniedCall(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     error: int = EPERM
-    only_args: tuple[tuple[ArgumentCheck, ...], ...] = ()
-    unless_args: tuple[tuple[ArgumentCheck, ...], ...] = ()
+    only_args: tuple[tuple[SyscallArgumentCheck, ...], ...] = ()
+    unless_args: tuple[tuple[SyscallArgumentCheck, ...], ...] = ()
 
 
 _OTHER_PROCESSES = (
@@ -197,11 +197,13 @@ _CONDITIONAL = (
     # With ENOSYS the C library falls back to clone, whose flags a filter can read.
     DeniedCall(name="clone3", error=ENOSYS),
     # With CLONE_PARENT a program could start siblings faster than the supervisor ends the tree.
-    DeniedCall(name="clone", unless_args=((ArgumentCheck(0, 0, NEW_NAMESPACES | CLONE_PARENT),),)),
+    DeniedCall(name="clone", unless_args=((SyscallArgumentCheck(0, 0, NEW_NAMESPACES | CLONE_PARENT),),)),
     # A process that is not dumpable hides its memory and its written bytes from the supervisor.
-    DeniedCall(name="prctl", only_args=((ArgumentCheck(0, PR_SET_DUMPABLE),),)),
-    DeniedCall(name="personality", unless_args=((ArgumentCheck(0, 0),), (ArgumentCheck(0, _ALL),))),
-    DeniedCall(name="prlimit64", unless_args=((ArgumentCheck(0, 0),),)),
+    DeniedCall(name="prctl", only_args=((SyscallArgumentCheck(0, PR_SET_DUMPABLE),),)),
+    DeniedCall(
+        name="personality", unless_args=((SyscallArgumentCheck(0, 0),), (SyscallArgumentCheck(0, _ALL),))
+    ),
+    DeniedCall(name="prlimit64", unless_args=((SyscallArgumentCheck(0, 0),),)),
     # All programs of a user and the server share inotify's quotas.
     DeniedCall(name="inotify_init", error=ENOSYS),
     DeniedCall(name="inotify_init1", error=ENOSYS),
@@ -212,7 +214,8 @@ _CONDITIONAL = (
         name="setsockopt",
         error=0,
         only_args=tuple(
-            (ArgumentCheck(1, SOL_SOCKET), ArgumentCheck(2, option)) for option in (SO_SNDBUF, SO_RCVBUF)
+            (SyscallArgumentCheck(1, SOL_SOCKET), SyscallArgumentCheck(2, option))
+            for option in (SO_SNDBUF, SO_RCVBUF)
         ),
     ),
     # LimitWatch counts written bytes, and fallocate takes disk space without writing.
@@ -261,7 +264,9 @@ def assemble(denied: list[DeniedCall], machine: str) -> bytes:
 
 def _sockets(families: list[int]) -> DeniedCall:
     return DeniedCall(
-        name="socket", error=EAFNOSUPPORT, unless_args=tuple((ArgumentCheck(0, one),) for one in families)
+        name="socket",
+        error=EAFNOSUPPORT,
+        unless_args=tuple((SyscallArgumentCheck(0, one),) for one in families),
     )
 
 
@@ -270,7 +275,7 @@ def _ioctls(landlock_abi: int | None) -> DeniedCall:
     requests = [TIOCSTI, TIOCLINUX, TIOCSETD]
     if landlock_abi is not None and landlock_abi < SIGNAL_SCOPE_ABI:
         requests += [FIOSETOWN, SIOCSPGRP]
-    return DeniedCall(name="ioctl", only_args=tuple((ArgumentCheck(1, one),) for one in requests))
+    return DeniedCall(name="ioctl", only_args=tuple((SyscallArgumentCheck(1, one),) for one in requests))
 
 
 def _fcntls(landlock_abi: int | None) -> DeniedCall:
@@ -278,7 +283,7 @@ def _fcntls(landlock_abi: int | None) -> DeniedCall:
     commands = [F_SETPIPE_SZ]
     if landlock_abi is not None and landlock_abi < SIGNAL_SCOPE_ABI:
         commands += [F_SETOWN, F_SETSIG, F_SETOWN_EX]
-    return DeniedCall(name="fcntl", only_args=tuple((ArgumentCheck(1, one),) for one in commands))
+    return DeniedCall(name="fcntl", only_args=tuple((SyscallArgumentCheck(1, one),) for one in commands))
 
 
 def _without_namespaces(abi: int) -> list[DeniedCall]:
@@ -287,11 +292,13 @@ def _without_namespaces(abi: int) -> list[DeniedCall]:
         # A connected stream pair reaches no other socket; a datagram socket can send to another address.
         DeniedCall(
             name="socketpair",
-            unless_args=((ArgumentCheck(0, AF_UNIX), ArgumentCheck(1, SOCK_STREAM, SOCK_TYPES)),),
+            unless_args=(
+                (SyscallArgumentCheck(0, AF_UNIX), SyscallArgumentCheck(1, SOCK_STREAM, SOCK_TYPES)),
+            ),
         ),
         DeniedCall(name="inotify_add_watch"),
         *(
-            DeniedCall(name=name, unless_args=((ArgumentCheck(argument, 0),),))
+            DeniedCall(name=name, unless_args=((SyscallArgumentCheck(argument, 0),),))
             for name, argument in (
                 ("sched_setaffinity", 0),
                 ("sched_setattr", 0),
@@ -300,8 +307,12 @@ def _without_namespaces(abi: int) -> list[DeniedCall]:
             )
         ),
         # Only the calling process: with another `which`, id 0 means its process group or its user.
-        DeniedCall(name="setpriority", unless_args=((ArgumentCheck(0, 0), ArgumentCheck(1, 0)),)),
-        DeniedCall(name="ioprio_set", unless_args=((ArgumentCheck(0, 1), ArgumentCheck(1, 0)),)),
+        DeniedCall(
+            name="setpriority", unless_args=((SyscallArgumentCheck(0, 0), SyscallArgumentCheck(1, 0)),)
+        ),
+        DeniedCall(
+            name="ioprio_set", unless_args=((SyscallArgumentCheck(0, 1), SyscallArgumentCheck(1, 0)),)
+        ),
         *(DeniedCall(name=name) for name in _SYSTEM_V_IPC),
         # Denied for every file, but reported as success: copying a file must not fail because of its mode.
         *(DeniedCall(name=name, error=0) for name in _SILENTLY_IGNORED),

@@ -36,7 +36,7 @@ class SearchEngine(Protocol):
         ...
 
 
-class SearchResults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class WebSearchResults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`sources` are the results, best first."""
 
     query: str
@@ -51,12 +51,12 @@ class WebSearch:
     def __init__(self, engines: Sequence[SearchEngine]) -> None:
         self.engines = engines
 
-    async def search(self, query: str, max_results: int, client: WebClient) -> SearchResults:
+    async def search(self, query: str, max_results: int, client: WebClient) -> WebSearchResults:
         """At most `max_results` results. Raises ToolFailed if no engine answers."""
         async with client.slot():
             return await self._search(query, max_results, client)
 
-    async def _search(self, query: str, max_results: int, client: WebClient) -> SearchResults:
+    async def _search(self, query: str, max_results: int, client: WebClient) -> WebSearchResults:
         problems: list[str] = []
         answering_engine = ""
         for engine in self.engines:
@@ -70,10 +70,12 @@ class WebSearch:
                 problems.append(f"{engine.name}: {describe_error(error)}")
                 continue
             if sources:
-                return SearchResults(query=query, engine=engine.name, sources=sources[:max_results])
+                return WebSearchResults(query=query, engine=engine.name, sources=sources[:max_results])
             answering_engine = answering_engine or engine.name
         if answering_engine:
-            return SearchResults(query=query, engine=answering_engine, sources=[], note="Nothing was found.")
+            return WebSearchResults(
+                query=query, engine=answering_engine, sources=[], note="Nothing was found."
+            )
         raise ToolFailed(f"no search engine answers at the moment; try later ({'; '.join(problems)})")
 
 

@@ -23,7 +23,7 @@ ENVIRONMENT = {
     "LUXX_LIMITS__REQUESTS_PER_MINUTE": "0",
     "LUXX_LIMITS__LOGINS_PER_MINUTE": "0",
     "LUXX_LIMITS__CONCURRENT_RUNS_PER_USER": "0",
-    "LUXX_TOOLS__MODULES": "desk_tools",
+    "LUXX_TOOLS__MODULES": "controlled_tools",
     "PYTHONPATH": os.pathsep.join(filter(None, [str(SAMPLES), os.environ.get("PYTHONPATH")])),
 }
 """What differs from the defaults: no limits a crowd of clients would meet, and the tools of `samples/`."""

@@ -1,1 +1,1 @@
-"""The sandbox under attack: attempts (attacks, bombs), where they are made (prison), what must hold."""
+"""The sandbox under attack: `attacks.py` and `bombs.py` are the programs, `attack_runner.py` runs them."""

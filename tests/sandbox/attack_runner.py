@@ -1,7 +1,7 @@
-"""Makes every attempt in jails of one backend, as whatever user it is started, and prints what came of each.
+"""Runs every attack and bomb in the sandbox of one backend, as the user that starts it; prints the outcomes.
 
-`python prison.py BACKEND HOME` prints JSON on its last line: `{"unavailable": reason}`, or `attacks`,
-`unfiltered` and `bombs`, each by name `{"outcome", "how"}`.
+`python attack_runner.py BACKEND DIRECTORY` prints JSON on its last line: `{"unavailable": reason}`, or
+`attacks`, `unfiltered` and `bombs`, each by name `{"outcome", "how"}`.
 """
 
 import asyncio
@@ -32,17 +32,17 @@ NO_FILTER = b""
 KILLED_BY_FILTER = (-31, 128 + 31)
 WATCHED = ("/proc/sys/kernel/core_pattern", "/proc/sys/kernel/hostname")
 END_SECONDS = 5.0
-"""How long after its limit a program may still take to end, on a busy machine."""
+"""How long after its limit a program may take to end, on a busy machine."""
 OVERSHOOT_MB = 400
-"""What may be written between two looks of the watch."""
+"""How much a program may write between two measurements of its disk use."""
 OTHERS_MB = 512
-"""What other processes of the machine may take while a program runs."""
+"""How much other processes of the machine may use while a program runs."""
 
 AttackResults = dict[str, dict[str, Any]]
 
 
 class Surroundings:
-    """What lies around the jails: secrets, a victim, listeners; and whether any of it was touched."""
+    """The targets outside the sandbox: secrets, a victim process, listeners. `damage` finds touched ones."""
 
     def __init__(self, root_dir: Path, stack: ExitStack) -> None:
         self.data = root_dir / "data/luxx.db"
@@ -63,7 +63,7 @@ class Surroundings:
         self._settings = [Path(one).read_text() for one in WATCHED]
 
     def attack_facts(self) -> dict[str, Any]:
-        """What attackers are told."""
+        """The addresses of all targets, which attacks receive."""
         return {
             "server": os.getpid(),
             "victim": self.victim.pid,
@@ -80,13 +80,13 @@ class Surroundings:
         }
 
     def damage(self) -> str | None:
-        """What was touched since the last look; it is mended."""
+        """What was touched since the last call, or None. Restores it."""
         problem: str | None = None
         if self.victim.poll() is not None:
             problem, self.victim = "the victim died", self._new_victim()
         elif os.getpriority(os.PRIO_PROCESS, self.victim.pid) != os.getpriority(os.PRIO_PROCESS, 0):
             self.victim.kill()
-            # As long as it is there, slow as it is, its user may not give all processes another priority.
+            # While the slowed victim exists, its user may not give all processes another priority.
             self.victim.wait()
             problem, self.victim = "the victim was slowed", self._new_victim()
         for one in (self.data, self.other, self.file):
@@ -123,7 +123,7 @@ def _state(path: Path) -> Any:
 
 
 def _segment(stack: ExitStack) -> int:
-    """The number of a shared segment with a secret in it, that only its user may open."""
+    """The id of a shared memory segment that has a secret in it and that only its user may open."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.shmat.restype = ctypes.c_void_p
     number = libc.shmget(0, 4096, 0o1600)
@@ -147,7 +147,7 @@ def _bound(stack: ExitStack, family: int, kind: int, address: Any) -> socket.soc
 async def attack_all(
     sandbox: Sandbox, surroundings: Surroundings, workspace: Path, chosen: list[Attack], **more: Any
 ) -> AttackResults:
-    problem: AttackResults = {}
+    results: AttackResults = {}
     for attack in chosen:
         ran, _ = await run(
             sandbox,
@@ -158,19 +158,19 @@ async def attack_all(
         )
         output = (ran.stdout.decode("utf-8", "replace").strip().splitlines() or [""])[-1]
         outcome, _, how = output.partition(" ")
-        if outcome not in ("escaped", "held"):
-            # A program that makes a call of another architecture has no last word.
-            outcome = "held" if ran.exit_code in KILLED_BY_FILTER else "broken"
+        if outcome not in ("escaped", "contained"):
+            # The filter kills a program that calls another architecture, so it prints no outcome.
+            outcome = "contained" if ran.exit_code in KILLED_BY_FILTER else "broken"
             how = f"{output}, exit code {ran.exit_code}, {ran.stderr[-300:]!r}"
         damage = surroundings.damage()
-        problem[attack.name] = {"outcome": "escaped" if damage else outcome, "how": damage or how}
-    return problem
+        results[attack.name] = {"outcome": "escaped" if damage else outcome, "how": damage or how}
+    return results
 
 
 async def run(
     sandbox: Sandbox, workspace: Path, code: str, limits: ProgramLimits, token: str = "", **more: Any
 ) -> tuple[ProgramResult, float]:
-    """A program in a fresh workspace, and the seconds it took."""
+    """Runs a program in an empty workspace. Returns its result and the seconds that it took."""
     _renew(workspace)
     assert sandbox.interpreter is not None
     argv = (sandbox.interpreter.program, "-I", "-S", "-c", code, token)
@@ -193,13 +193,13 @@ def _size(workspace: Path) -> int:
 
 
 def _scratch_left(ran: ProgramResult) -> list[str]:
-    """The directories for temporary files that the program named, and that are still there."""
+    """The temporary directories that the program printed and that still exist."""
     named = [one for one in ran.stdout.decode("utf-8", "replace").split() if one.startswith(SCRATCH)]
     return [one for one in named if os.path.exists(one)]
 
 
 async def run_bomb(sandbox: Sandbox, workspace: Path, bomb: Bomb) -> dict[str, Any]:
-    """Whether it ended as it should, in time, with nothing left of it."""
+    """Whether the program ended as it should, in time, and left nothing behind."""
     token = f"luxx-bomb-{uuid.uuid4().hex}"
     before = kernel_memory()
     watching = asyncio.create_task(peak_kernel_memory())
@@ -210,7 +210,7 @@ async def run_bomb(sandbox: Sandbox, workspace: Path, bomb: Bomb) -> dict[str, A
     size = _size(workspace)
     how = (
         f"hit {ran.exceeded_limit}, code {ran.exit_code}, {took:.1f} s, {len(left)} left, {size >> 20} MiB, "
-        f"{ran.memory >> 20} MiB held, {kernel >> 20} MiB of the kernel, "
+        f"{ran.memory >> 20} MiB used, {kernel >> 20} MiB of the kernel, "
         f"said {ran.stdout[-60:]!r} {ran.stderr[-200:]!r}"
     )
     is_right = (
@@ -218,7 +218,7 @@ async def run_bomb(sandbox: Sandbox, workspace: Path, bomb: Bomb) -> dict[str, A
         if bomb.hits and ran.exceeded_limit
         else not bomb.hits or b"refused" in ran.stdout
     )
-    is_held = (
+    is_contained = (
         is_right
         and not left
         and b"False" not in ran.stdout
@@ -228,19 +228,19 @@ async def run_bomb(sandbox: Sandbox, workspace: Path, bomb: Bomb) -> dict[str, A
         and len(ran.stdout) <= bomb.limits.output_kb << 10
         and not (bomb.kernel and kernel > bomb.limits.memory_mb + OTHERS_MB << 20)
     )
-    return {"outcome": "held" if is_held else "escaped", "how": how}
+    return {"outcome": "contained" if is_contained else "escaped", "how": how}
 
 
 def kernel_memory() -> int:
-    """Bytes of the machine's memory that are neither free nor of processes nor a cache of files on disks."""
+    """Bytes of memory that are neither free nor used by processes nor a cache of files on disks."""
     with open("/proc/meminfo") as file:
-        problem = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in file}
+        sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in file}
     others = ("MemFree", "Buffers", "Cached", "AnonPages")
-    return problem["MemTotal"] - sum(problem[name] for name in others) + problem["Shmem"]
+    return sizes["MemTotal"] - sum(sizes[name] for name in others) + sizes["Shmem"]
 
 
 async def peak_kernel_memory() -> int:
-    """The most there was until it was cancelled."""
+    """The maximum until the task is cancelled."""
     most = kernel_memory()
     with suppress(asyncio.CancelledError):
         while True:
@@ -250,13 +250,13 @@ async def peak_kernel_memory() -> int:
 
 
 def processes_with(token: str) -> list[int]:
-    problem: list[int] = []
+    pids: list[int] = []
     for one in Path("/proc").iterdir():
         if one.name.isdigit():
             with suppress(OSError):
                 if token.encode() in (one / "cmdline").read_bytes():
-                    problem.append(int(one.name))
-    return problem
+                    pids.append(int(one.name))
+    return pids
 
 
 async def main(backend: str, root_dir: Path) -> dict[str, Any]:
@@ -273,18 +273,18 @@ async def main(backend: str, root_dir: Path) -> dict[str, Any]:
             }
         who = "root" if os.geteuid() == 0 else "ordinary"
         cells = {backend, f"{backend}-{who}"}
-        problem: dict[str, Any] = {"python": sandbox.interpreter.program}
-        problem["attacks"] = await attack_all(sandbox, surroundings, workspace, ATTACKS)
+        results: dict[str, Any] = {"python": sandbox.interpreter.program}
+        results["attacks"] = await attack_all(sandbox, surroundings, workspace, ATTACKS)
         open_to = [one for one in ATTACKS if one.filtered & cells]
-        problem["unfiltered"] = await attack_all(sandbox, surroundings, workspace, open_to, filter=NO_FILTER)
-        problem["bombs"] = {}
+        results["unfiltered"] = await attack_all(sandbox, surroundings, workspace, open_to, filter=NO_FILTER)
+        results["bombs"] = {}
         for bomb in BOMBS:
             try:
-                problem["bombs"][bomb.name] = await run_bomb(sandbox, workspace, bomb)
+                results["bombs"][bomb.name] = await run_bomb(sandbox, workspace, bomb)
             except ToolFailed as error:
-                problem["bombs"][bomb.name] = {"outcome": "escaped", "how": str(error)}
+                results["bombs"][bomb.name] = {"outcome": "escaped", "how": str(error)}
         await sandbox.close()
-    return problem
+    return results
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ Json = dict[str, Any]
 
 
 class Child:
-    """One process below the server at one moment."""
+    """One descendant process of the server at one moment."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -37,24 +37,24 @@ class Child:
 
 
 def children(server: LuxxServer) -> list[Child]:
-    """All processes below the server that could be looked at."""
-    found: list[Child] = []
+    """All descendants of the server that can be read in `/proc`."""
+    children_found: list[Child] = []
     for one in psutil.Process(server.pid).children(recursive=True):
         with suppress(psutil.Error, OSError):
-            found.append(Child(one.pid))
-    return found
+            children_found.append(Child(one.pid))
+    return children_found
 
 
 def children_once(
     server: LuxxServer, name: str, *, more: Callable[[Child], bool] = lambda _: True
 ) -> list[Child]:
-    """`children` as soon as one of them has `name` in its command line and fits."""
+    """`children`, as soon as one of them has `name` in its command line and `more` accepts it."""
     wait_until = time.monotonic() + PATIENCE
     while time.monotonic() < wait_until:
-        found = children(server)
-        if any(name in one.command and more(one) for one in found):
-            return found
-    raise AssertionError(f"there was no process named {name}: {[one.command[:80] for one in found]}")
+        processes = children(server)
+        if any(name in one.command and more(one) for one in processes):
+            return processes
+    raise AssertionError(f"there was no process named {name}: {[one.command[:80] for one in processes]}")
 
 
 class Attacker:
@@ -77,20 +77,20 @@ class Attacker:
         return result
 
     def read(self, body: str | bytes, kind: str) -> Json:
-        """What `web_fetch` makes of a page."""
+        """The result of `web_fetch` for a page with this body."""
         path = f"/{len(self._pages.routes)}"
         self._pages.routes[path] = page(body, kind)
         return self.execute("web_fetch", url=f"http://127.0.0.1:{self._pages.port}{path}")
 
     def import_data(self, content: bytes) -> Json:
-        """What the import of a file answers."""
+        """The answer to the import of a file."""
         answer = self._client.post("/conversations/import", files={"file": ("a.json", content)})
-        found: Json = answer.json()
-        return found
+        report: Json = answer.json()
+        return report
 
     @contextmanager
     def meanwhile(self, work: Callable[[], Json]) -> Iterator[list[Json]]:
-        """`work` goes on beside; its answer is in the list afterwards."""
+        """Runs `work` in a thread; its answer is in the list after the block."""
         answers: list[Json] = []
         thread = threading.Thread(target=lambda: answers.append(work()), daemon=True)
         thread.start()
@@ -103,7 +103,7 @@ class Attacker:
 def attacked_server(
     data_dir: Path, environment: Mapping[str, str], inherited: Sequence[int] = (), config: str = ""
 ) -> Iterator[Attacker]:
-    """A server whose parent leaves it `inherited`; `config` is its configuration file."""
+    """A server that inherits the descriptors `inherited`; `config` is its configuration file."""
     if config:
         data_dir.mkdir(parents=True, exist_ok=True)
         (data_dir / "config.yaml").write_text(config)
@@ -118,6 +118,6 @@ def attacked_server(
 
 
 def in_force(attacker: Attacker) -> str:
-    found = re.search(r'"sandbox":\s*"(\w+)"', httpx.get(f"{attacker.server.url}/health").text)
-    assert found is not None
-    return found[1]
+    match = re.search(r'"sandbox":\s*"(\w+)"', httpx.get(f"{attacker.server.url}/health").text)
+    assert match is not None
+    return match[1]

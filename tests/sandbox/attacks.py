@@ -1,6 +1,6 @@
-"""Attempts to get out of a jail: small Python programs that say `escaped` or `held` on their last line.
+"""Attempts to escape the sandbox: Python programs that print `escaped` or `contained` on their last line.
 
-They know what is outside: a victim process, secrets in files, listeners.
+They receive the targets outside: a victim process, secrets in files, listeners.
 """
 
 from typing import NamedTuple
@@ -21,7 +21,7 @@ def call(name, *arguments):
     return libc.syscall(ctypes.c_long(NUMBERS[name][MACHINE]), *given), ctypes.get_errno()
 
 def end(is_out, how=""):
-    print("escaped" if is_out else "held", how, flush=True)
+    print("escaped" if is_out else "contained", how, flush=True)
     os._exit(0)
 
 def refused(kind, error, trace):
@@ -45,16 +45,16 @@ def seen_outside(name, *arguments):
     end(False, "to be seen outside")
 """
 )
-"""Put before every attack, after `OUT`, the facts about the outside."""
+"""Precedes every attack, after `OUT`, the facts about the targets."""
 
 B = frozenset({"bubblewrap"})
 L = frozenset({"landlock"})
 OWN = frozenset({"landlock-ordinary"})
-"""Where the jail's user is the server's own."""
+"""Where the sandbox process runs as the server's own user."""
 
 
 class Attack(NamedTuple):
-    """`filtered`: where only the filter of system calls holds it back."""
+    """`filtered`: the cells in which only the filter of system calls prevents it."""
 
     name: str
     code: str

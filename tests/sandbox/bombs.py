@@ -1,6 +1,6 @@
-"""Programs that take more than they may, or will not end. What must hold is seen from outside.
+"""Programs that use more than they may, or never end. The runner checks from outside that their limits hold.
 
-Each is a Python program; `{token}` in its argument list tells its processes from all others.
+Each is a Python program; `{token}` in its command line identifies its processes.
 """
 
 from typing import NamedTuple
@@ -14,9 +14,9 @@ LIMITS = ProgramLimits(
 
 
 class Bomb(NamedTuple):
-    """`hits`: how it may end; empty: it ends by itself, and nothing is left.
+    """`hits`: the limits that may end it; if empty, it ends by itself and leaves nothing.
 
-    `kernel`: its memory is the kernel's, which no figure of a process tells.
+    `kernel`: it uses memory of the kernel, which the figures of a process do not include.
     """
 
     name: str

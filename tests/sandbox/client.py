@@ -1,4 +1,4 @@
-"""A user's way to the program tools of a sandbox, and processes told by a token."""
+"""The program tools of a sandbox as a user calls them, and a search for processes by a token."""
 
 import asyncio
 import time
@@ -18,7 +18,7 @@ from luxx.tools.sandbox.service import Sandbox
 
 
 class SandboxClient:
-    """A user's way to the program tools of a sandbox."""
+    """Calls the program tools of a sandbox as one user or another."""
 
     def __init__(self, sandbox: Sandbox, config: ToolsConfig, root_dir: Path) -> None:
         self.sandbox = sandbox
@@ -52,19 +52,19 @@ OpenSandboxClient = Callable[..., AbstractAsyncContextManager[SandboxClient | No
 
 def processes_with(token: str) -> list[int]:
     """All processes of the machine that have the token in their command line."""
-    found: list[int] = []
+    pids: list[int] = []
     for one in Path("/proc").iterdir():
         if one.name.isdigit():
             with suppress(OSError):
                 if token.encode() in (one / "cmdline").read_bytes():
-                    found.append(int(one.name))
-    return found
+                    pids.append(int(one.name))
+    return pids
 
 
 async def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> float:
-    """Seconds until it holds. Fails past the bound."""
+    """Waits until the condition is true, and returns the seconds. Fails after the bound."""
     began = time.monotonic()
     while not condition():
-        assert time.monotonic() - began < seconds, "it never held"
+        assert time.monotonic() - began < seconds, "the condition never became true"
         await asyncio.sleep(0.005)
     return time.monotonic() - began

@@ -1,4 +1,4 @@
-"""What these tests share: each backend, and a desk with a sandbox behind it."""
+"""Fixtures: each backend, and a client of a sandbox."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,10 +20,10 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def open_sandbox_client(tmp_path: Path) -> OpenSandboxClient:
-    """Opens a desk whose sandbox is closed afterwards.
+    """Opens a client whose sandbox is closed afterwards.
 
-    None for a backend that this host cannot offer, which leaves nothing to test; `test_escapes` tells which
-    these are.
+    Yields None for a backend that this host cannot offer: there is nothing to test. `test_escapes` prints
+    which backends these are.
     """
 
     @asynccontextmanager

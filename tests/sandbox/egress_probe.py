@@ -1,4 +1,4 @@
-"""A way out in a process of its own: `python lone_way_out.py HOME` prints whether there is one."""
+"""The sandbox's egress in its own process: `python egress_probe.py DIRECTORY` prints whether it works."""
 
 import asyncio
 import json

@@ -1,6 +1,6 @@
-"""A server's sandbox in a process of its own: `python lone.py BACKEND HOME [TOKEN]` prints what it could do.
+"""A sandbox in its own process: `python probe.py BACKEND DIRECTORY [TOKEN]` prints what works in it.
 
-With TOKEN it starts programs that carry it and never end.
+With TOKEN it starts programs that have it in their command line and never end.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Which backend is in force, who is told, and that nothing starts where nothing holds it in."""
+"""Which backend is chosen, what `doctor` reports of it, and that no program starts without a sandbox."""
 
 import asyncio
 import fcntl
@@ -31,7 +31,7 @@ PROBE = Path(__file__).with_name("probe.py")
 def run_probe(
     root_dir: Path, *words: str, sandbox: str = "auto", before: tuple[str, ...] = (), **more: object
 ) -> dict:
-    """What `lone.py` prints, run in a process of its own."""
+    """What `probe.py` prints, run in a process of its own."""
     done = subprocess.run(
         [*before, str(more.pop("program", sys.executable)), str(PROBE), sandbox, str(root_dir), *words],
         env=environ(),
@@ -46,31 +46,33 @@ def run_probe(
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_where_nothing_holds_programs_in_none_is_started(tmp_path: Path) -> None:
+def test_no_program_is_started_without_a_sandbox(tmp_path: Path) -> None:
     no_namespaces = 'echo 0 > /proc/sys/user/max_user_namespaces; exec "$@"'
     before = ("unshare", "--user", "--map-root-user", "sh", "-c", no_namespaces, "sh")
-    found = run_probe(tmp_path, sandbox="bubblewrap", before=before)
-    assert found["in_force"] == "none"
-    for error in found["errors"]:
+    report = run_probe(tmp_path, sandbox="bubblewrap", before=before)
+    assert report["in_force"] == "none"
+    for error in report["errors"]:
         assert error.startswith("programs are not started, because no sandbox is available (bubblewrap: ")
         assert error.endswith("run `luxx doctor` for help")
-    assert found["left"] == []
+    assert report["left"] == []
 
 
-def test_a_backend_that_is_in_force_reaches_the_workspaces() -> None:
+def test_an_active_backend_reaches_the_workspaces() -> None:
     if os.geteuid() != 0:
         return
-    # Where the server may mount nothing, bubblewrap goes by the permissions of the paths.
+    # A server that may not mount cannot give bubblewrap paths that its own user cannot read.
     private = Path(tempfile.mkdtemp(prefix="luxx-private-"))
     try:
         without = ("setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin")
         for backend, before in (("landlock", ()), ("bubblewrap", without)):
-            found = run_probe(private, sandbox=backend, before=before)
-            if found["in_force"] == backend:
-                assert found["outputs"] == ["6\n", "6\n"]
+            report = run_probe(private, sandbox=backend, before=before)
+            if report["in_force"] == backend:
+                assert report["outputs"] == ["6\n", "6\n"]
             else:
-                assert all(f"({backend}: " in error or f"; {backend}: " in error for error in found["errors"])
-        assert found["in_force"] == "none"
+                assert all(
+                    f"({backend}: " in error or f"; {backend}: " in error for error in report["errors"]
+                )
+        assert report["in_force"] == "none"
     finally:
         shutil.rmtree(private)
 
@@ -86,10 +88,10 @@ def test_capabilities_of_the_server_do_not_reach_the_sandbox_process(name: str) 
         program = python_of_everybody()
         if program is None:
             return
-        found = run_probe(Path(root_dir), sandbox=name, before=before, program=program)
-    assert found["in_force"] in (name, "none")
-    if found["in_force"] == name:
-        assert found["capabilities"] == "0\n"
+        report = run_probe(Path(root_dir), sandbox=name, before=before, program=program)
+    assert report["in_force"] in (name, "none")
+    if report["in_force"] == name:
+        assert report["capabilities"] == "0\n"
 
 
 async def test_root_is_refused_to_run_programs_unprotected(tmp_path: Path) -> None:
@@ -107,20 +109,20 @@ async def test_root_is_refused_to_run_programs_unprotected(tmp_path: Path) -> No
     assert "root" in finding.text
 
 
-def test_an_ordinary_user_may_choose_to_run_them_unprotected_and_is_asked() -> None:
+def test_an_ordinary_user_may_run_programs_unprotected_and_is_asked() -> None:
     program, more = sys.executable, {}
     if os.geteuid() == 0:
         program = python_of_everybody() or sys.executable
         more = {"user": ORDINARY, "group": ORDINARY, "extra_groups": []}
     with tempfile.TemporaryDirectory(prefix="luxx-alone-") as root_dir:
         os.chmod(root_dir, 0o777)
-        found = run_probe(Path(root_dir), sandbox="none", program=program, **more)
-    assert found["in_force"] == "none"
-    assert found["risks"] == ["high", "high"]
-    # They have the server's own network, and nobody sees where they were.
-    assert (found["untrusted"], found["egress"]) == ([True, True], [True, True])
-    assert found["outputs"] == ["6\n", "6\n"]
-    assert found["left"] == []
+        report = run_probe(Path(root_dir), sandbox="none", program=program, **more)
+    assert report["in_force"] == "none"
+    assert report["risks"] == ["high", "high"]
+    # Unprotected programs use the server's network, so the hosts that they reach are unknown.
+    assert (report["untrusted"], report["egress"]) == ([True, True], [True, True])
+    assert report["outputs"] == ["6\n", "6\n"]
+    assert report["left"] == []
 
 
 async def test_the_doctor_names_the_backend_in_force_and_why_others_are_not(tmp_path: Path) -> None:
@@ -163,7 +165,7 @@ async def test_every_backend_is_reported(open_sandbox_client: OpenSandboxClient,
         assert all(one.reason for one in reports.values() if one.standing != BackendStatus.IN_FORCE)
 
 
-@pytest.mark.parametrize("victim", ["supervisor", "keeper"])
+@pytest.mark.parametrize("victim", ["supervisor", "parent"])
 async def test_a_sandbox_process_ends_when_its_supervisor_is_killed(
     open_sandbox_client: OpenSandboxClient, backend: str, victim: str
 ) -> None:
@@ -187,9 +189,9 @@ async def test_a_sandbox_process_ends_when_its_supervisor_is_killed(
             )
         )
         await wait_until(lambda: b"".join(audit_lines).count(b"\n") == 2)
-        keeper = await asyncio.to_thread(keeper_of, token)
-        (supervisor,) = children(keeper)
-        os.kill(keeper if victim == "keeper" else supervisor, signal.SIGKILL)
+        parent = await asyncio.to_thread(supervisor_parent, token)
+        (supervisor,) = children(parent)
+        os.kill(parent if victim == "parent" else supervisor, signal.SIGKILL)
         await wait_until(lambda: programs(token) == [], 5)
         await running
         if backend == "landlock":
@@ -197,8 +199,8 @@ async def test_a_sandbox_process_ends_when_its_supervisor_is_killed(
             await wait_until(lambda: not os.path.exists(path), 5)
 
 
-def keeper_of(token: str) -> int:
-    """The process below this one that a program with the token comes from."""
+def supervisor_parent(token: str) -> int:
+    """The child of this process from which the program with the token descends."""
     pid = programs(token)[0]
     while (parent := int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])) != os.getpid():
         pid = parent
@@ -230,7 +232,7 @@ async def test_files_left_by_killed_sandbox_processes_are_deleted_at_start_up(
 
 
 @pytest.mark.parametrize("name", ["bubblewrap", "landlock"])
-async def test_a_killed_server_takes_its_programs_along(tmp_path: Path, name: str) -> None:
+async def test_programs_of_a_killed_server_end(tmp_path: Path, name: str) -> None:
     token = f"luxx-{uuid.uuid4().hex}"
     server = subprocess.Popen(  # noqa: ASYNC220 - it is polled, and nothing else goes on here
         [sys.executable, str(PROBE), name, str(tmp_path), token],
@@ -251,10 +253,10 @@ async def test_a_killed_server_takes_its_programs_along(tmp_path: Path, name: st
 
 
 def programs(token: str) -> list[int]:
-    """What carries the token, but for the server that was given it."""
-    found: list[int] = []
+    """The processes that have the token in their command line, except the server that received it."""
+    pids: list[int] = []
     for pid in processes_with(token):
         with suppress(OSError):
             if b"probe.py" not in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(pid)
-    return found
+                pids.append(pid)
+    return pids

@@ -1,4 +1,4 @@
-"""What whoever started the server left open in it reaches no process that the server starts."""
+"""Descriptors that the server inherited reach no process that the server starts."""
 
 import asyncio
 import json
@@ -56,8 +56,8 @@ LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
 
 
 @contextmanager
-def files_held_open(data_dir: Path) -> Iterator[list[int]]:
-    """Inheritable descriptors of a data directory and of a secret in it."""
+def inheritable_descriptors(data_dir: Path) -> Iterator[list[int]]:
+    """Inheritable descriptors of a data directory and of a secret file in it."""
     data_dir.mkdir(parents=True, exist_ok=True)
     (data_dir / SECRET_FILE).write_text("0123456789abcdef" * 4)
     (data_dir / SECRET_FILE).chmod(0o600)
@@ -75,21 +75,21 @@ def files_held_open(data_dir: Path) -> Iterator[list[int]]:
 def attacker(tmp_path: Path, backend: str) -> Iterator[Attacker]:
     data_dir = tmp_path / "data"
     with (
-        files_held_open(data_dir) as open_files,
+        inheritable_descriptors(data_dir) as open_files,
         attacked_server(data_dir, {}, open_files, MCP.replace("BACKEND", backend)) as one,
     ):
         if in_force(one) != backend:
             pytest.skip(f"{backend} does not work here")
-        # Else there would be nothing to inherit.
+        # Otherwise there would be nothing to inherit.
         assert str(data_dir) in Child(one.server.pid).descriptors.values()
         yield one
 
 
 def test_a_program_inherits_nothing_of_the_servers_parent(attacker: Attacker) -> None:
     result = attacker.execute("python_execute", code=TRIES)
-    found, stolen = json.loads(result["data"]["stdout"])
+    open_fds, stolen = json.loads(result["data"]["stdout"])
     assert stolen == []
-    assert found == [0, 1, 2]
+    assert open_fds == [0, 1, 2]
     said = attacker.execute("shell_execute", command=TRIES_IN_SHELL)
     assert said["data"]["stdout"] == "done\n"
 
@@ -102,8 +102,8 @@ def test_a_program_inherits_nothing_on_either_loop(backend: str, loop: str, tmp_
         try:
             if sandbox.interpreter is None:
                 pytest.skip(f"{backend} does not work here")
-            # As a library does that opens it without O_CLOEXEC once the server runs.
-            with files_held_open(tmp_path / "data"):
+            # A library may open a file without O_CLOEXEC while the server runs.
+            with inheritable_descriptors(tmp_path / "data"):
                 argv = (sandbox.interpreter.program, "-I", "-S", "-c", TRIES)
                 ran = await sandbox.run_sandboxed(argv, None, ProgramLimits())
             assert json.loads(ran.stdout) == [[0, 1, 2], []]
@@ -115,7 +115,7 @@ def test_a_program_inherits_nothing_on_either_loop(backend: str, loop: str, tmp_
 
 
 @pytest.mark.heavy
-def test_no_process_of_the_server_has_what_its_parent_left_open(attacker: Attacker) -> None:
+def test_no_process_of_the_server_inherits_descriptors_of_its_parent(attacker: Attacker) -> None:
     data_dir = attacker.server.data_dir
     open_files = {str(data_dir), str(data_dir / SECRET_FILE)}
     reads: dict[str, Callable[[], Json]] = {
@@ -126,8 +126,8 @@ def test_no_process_of_the_server_has_what_its_parent_left_open(attacker: Attack
     }
     for name, work in reads.items():
         with attacker.meanwhile(work) as answers:
-            found = children_once(attacker.server, name)
-        assert {one.command: set(one.descriptors.values()) & open_files for one in found} == {
-            one.command: set() for one in found
+            processes = children_once(attacker.server, name)
+        assert {one.command: set(one.descriptors.values()) & open_files for one in processes} == {
+            one.command: set() for one in processes
         }
         assert answers[0].get("error") is None

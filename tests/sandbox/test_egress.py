@@ -1,6 +1,6 @@
-"""The way out of jails: none unless hosts are listed, then to these alone, for one jail and one call.
+"""Egress of sandbox processes: none unless hosts are listed, then only to these, per process and per call.
 
-Each backend is attacked from inside; the control is a site that the operator listed.
+Each backend is attacked from inside. The positive control is a site that the operator listed.
 """
 
 import asyncio
@@ -38,7 +38,9 @@ def status(answer):
     return answer.split(' ', 2)[1] if answer else ''
 """
 
-OpenDesk = Callable[..., AbstractAsyncContextManager[tuple[SandboxClient | None, list[EgressSession]]]]
+OpenEgressClient = Callable[
+    ..., AbstractAsyncContextManager[tuple[SandboxClient | None, list[EgressSession]]]
+]
 
 
 @pytest.fixture
@@ -49,8 +51,10 @@ def public() -> Iterator[Site]:
 
 
 @pytest.fixture
-def open_egress_client(tmp_path: Path, public: Site) -> OpenDesk:
-    """Opens a desk, or None, where `public` is listed, and a list of the outings that have ended."""
+def open_egress_client(tmp_path: Path, public: Site) -> OpenEgressClient:
+    """Opens a client and a list of the egress sessions that have ended. `public` is an allowed host.
+
+    The client is None if the host cannot offer the backend."""
 
     @asynccontextmanager
     async def opened(
@@ -89,12 +93,12 @@ def fetching(url: str) -> str:
 
 
 async def test_a_program_reaches_a_listed_host_and_its_result_names_it(
-    open_egress_client: OpenDesk, public: Site
+    open_egress_client: OpenEgressClient, public: Site
 ) -> None:
     async with open_egress_client() as (client, ended):
         assert client is not None
         for _ in range(2):
-            # The second time from a jail that waited.
+            # The second program runs in a prewarmed process.
             done = await client.python(fetching(f"http://public.example:{public.port}/a"))
             assert done.result.data["stdout"] == "hello\n", done.result
             (reached,) = done.result.data["network"]["reached"]
@@ -112,7 +116,9 @@ async def test_a_program_reaches_a_listed_host_and_its_result_names_it(
     assert public.visits == ["/a", "/a"]
 
 
-async def test_a_shell_command_reaches_a_listed_host_too(open_egress_client: OpenDesk, public: Site) -> None:
+async def test_a_shell_command_reaches_a_listed_host_too(
+    open_egress_client: OpenEgressClient, public: Site
+) -> None:
     async with open_egress_client() as (client, _ended):
         assert client is not None
         program = client.sandbox.interpreter
@@ -125,7 +131,7 @@ async def test_a_shell_command_reaches_a_listed_host_too(open_egress_client: Ope
 
 
 async def test_a_call_without_connections_is_not_untrusted(
-    open_egress_client: OpenDesk,
+    open_egress_client: OpenEgressClient,
 ) -> None:
     async with open_egress_client() as (client, _ended):
         if client is None:
@@ -167,7 +173,7 @@ print(out)
 
 
 async def test_no_socket_of_a_program_reaches_anything_directly(
-    open_egress_client: OpenDesk, backend: str, public: Site
+    open_egress_client: OpenEgressClient, backend: str, public: Site
 ) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
         udp.bind(("127.0.0.1", 0))
@@ -185,8 +191,8 @@ async def test_no_socket_of_a_program_reaches_anything_directly(
     assert public.connections == 0
 
 
-async def test_what_a_program_asks_the_proxy_for_is_judged(
-    open_egress_client: OpenDesk, public: Site
+async def test_the_proxy_refuses_unlisted_hosts_and_bad_requests(
+    open_egress_client: OpenEgressClient, public: Site
 ) -> None:
     with site() as forbidden_site:
         hosts = [
@@ -212,7 +218,7 @@ for host in {hosts!r}:
 
 
 async def test_a_listed_name_that_resolves_to_this_machine_needs_web_allow_private(
-    open_egress_client: OpenDesk, public: Site
+    open_egress_client: OpenEgressClient, public: Site
 ) -> None:
     async with open_egress_client(web_allow_private=[]) as (client, _ended):
         if client is None:
@@ -225,7 +231,7 @@ async def test_a_listed_name_that_resolves_to_this_machine_needs_web_allow_priva
     assert public.connections == 0
 
 
-async def test_landlock_has_no_egress_and_says_so(open_egress_client: OpenDesk, public: Site) -> None:
+async def test_landlock_has_no_egress_and_says_so(open_egress_client: OpenEgressClient, public: Site) -> None:
     async with open_egress_client("landlock") as (client, _ended):
         if client is None:
             return
@@ -253,14 +259,14 @@ async def test_without_an_allow_list_there_is_no_proxy_socket(
 
 
 async def test_the_proxy_socket_of_a_prewarmed_process_reaches_nothing_and_ends_with_its_one_program(
-    open_egress_client: OpenDesk, public: Site
+    open_egress_client: OpenEgressClient, public: Site
 ) -> None:
     async with open_egress_client() as (client, _ended):
         if client is None:
             return
         await client.python("print(1)")
         first = await ready(client)
-        # Another workspace's jail has another door: what this one does is not counted there.
+        # The process of another workspace has another proxy socket, so its calls are not counted here.
         url = f"http://public.example:{public.port}/"
         mine, yours = await asyncio.gather(client.python(fetching(url)), client.python("print(2)", user_id=2))
         assert len(mine.result.data["network"]["reached"]) == 1
@@ -269,7 +275,7 @@ async def test_the_proxy_socket_of_a_prewarmed_process_reaches_nothing_and_ends_
 
 
 async def test_a_flood_of_connections_ends_and_the_next_call_has_its_own_proxy_socket(
-    open_egress_client: OpenDesk, public: Site
+    open_egress_client: OpenEgressClient, public: Site
 ) -> None:
     flood = """
 import socket
@@ -293,7 +299,9 @@ print(count)
     assert public.visits == ["/after"]
 
 
-async def test_a_cancelled_call_leaves_no_connection(open_egress_client: OpenDesk, public: Site) -> None:
+async def test_a_cancelled_call_leaves_no_connection(
+    open_egress_client: OpenEgressClient, public: Site
+) -> None:
     is_closed: list[bool] = []
 
     def hold(talking: socket.socket, head: str) -> None:

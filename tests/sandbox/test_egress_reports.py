@@ -1,4 +1,4 @@
-"""The list of hosts for programs: where a wrong entry stands, what doctor says of it, and whom it serves."""
+"""`network_allow`: the errors for wrong entries, what `doctor` reports, and for which users egress works."""
 
 import asyncio
 import json
@@ -47,7 +47,7 @@ def test_the_list_is_read_from_file_and_environment(tmp_path: Path) -> None:
     assert load_config(file, environ, {}).tools.network_allow == ["a.example", "b.example:99"]
 
 
-def test_a_sandbox_takes_no_wrong_entry_either(tmp_path: Path) -> None:
+def test_a_sandbox_refuses_a_wrong_entry(tmp_path: Path) -> None:
     config = msgspec.convert({"tools": {"network_allow": ["*"]}}, Config)
     with pytest.raises(ConfigError, match=r"tools\.network_allow"):
         Sandbox(config.tools, tmp_path, tmp_path)
@@ -65,17 +65,17 @@ def test_doctor_says_what_programs_reach_and_why_not(tmp_path: Path) -> None:
         )
         findings = asyncio.run(examine_sandbox(config))
         in_force = f"{backend} is active" in findings[0].text
-        findings_told = [one for one in findings if one.part == NETWORK]
-        return {"in_force": in_force, "told": findings_told}
+        network_findings = [one for one in findings if one.part == NETWORK]
+        return {"in_force": in_force, "findings": network_findings}
 
-    assert probe_result("bubblewrap")["told"] == []
+    assert probe_result("bubblewrap")["findings"] == []
     with_proxy = probe_result("bubblewrap", "example.org")
     if with_proxy["in_force"]:
-        (finding,) = with_proxy["told"]
+        (finding,) = with_proxy["findings"]
         assert (finding.is_bad, finding.text) == (False, "programs can reach only example.org")
     without = probe_result("landlock", "example.org")
     if without["in_force"]:
-        (finding,) = without["told"]
+        (finding,) = without["findings"]
         assert finding.is_bad
         assert finding.text.startswith("there is no network: tools.network_allow needs bubblewrap")
 

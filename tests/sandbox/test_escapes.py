@@ -1,6 +1,6 @@
-"""Nothing gets out of a jail: each backend, started by root and by an ordinary user, against every attempt.
+"""Nothing escapes the sandbox: each backend, started by root and by an ordinary user, against every attack.
 
-The matrix is printed at the end of the session; of a cell that this host cannot offer, the reason.
+The session prints the matrix of results at its end, with a reason for each cell that this host cannot offer.
 """
 
 import json
@@ -41,7 +41,7 @@ def environ() -> dict[str, str]:
 
 
 def python_of_everybody() -> str | None:
-    """A Python that the ordinary user can start, with what the prison imports."""
+    """A Python that the ordinary user can start and that can import what the attack runner needs."""
     for program in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
         try:
             done = subprocess.run(
@@ -85,44 +85,44 @@ def run_attacks(backend: str, who: str, root_dir: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(("backend", "who"), CELLS, ids=["-".join(cell) for cell in CELLS])
 def test_nothing_escapes_from_the_sandbox(backend: str, who: str, record_property: Record) -> None:
     reason = unavailable(who)
-    with tempfile.TemporaryDirectory(prefix="luxx-prison-") as root_dir:
+    with tempfile.TemporaryDirectory(prefix="luxx-attacks-") as root_dir:
         os.chmod(root_dir, 0o777)
-        found = {"unavailable": reason} if reason else run_attacks(backend, who, Path(root_dir))
-    if "unavailable" in found:
-        record_property("matrix", f"{backend}, {who}: not available: {found['unavailable']}")
-        assert reason or not offered(backend), found["unavailable"]
+        results = {"unavailable": reason} if reason else run_attacks(backend, who, Path(root_dir))
+    if "unavailable" in results:
+        record_property("matrix", f"{backend}, {who}: not available: {results['unavailable']}")
+        assert reason or not offered(backend), results["unavailable"]
         return
-    record_property("matrix", f"{backend}, {who}: {_counts(found)}")
-    assert _others(found["attacks"], "held") == {}
-    assert _others(found["bombs"], "held") == {}
-    # Without the filter these must get out: else nothing would be said about it above.
-    assert _others(found["unfiltered"], "escaped", but="ENOSYS") == {}
-    assert len(found["unfiltered"]) > 15
+    record_property("matrix", f"{backend}, {who}: {_counts(results)}")
+    assert _others(results["attacks"], "contained") == {}
+    assert _others(results["bombs"], "contained") == {}
+    # Without the filter these attacks must escape; otherwise the assertions above would prove nothing.
+    assert _others(results["unfiltered"], "escaped", but="ENOSYS") == {}
+    assert len(results["unfiltered"]) > 15
 
 
 def offered(backend: str) -> bool:
-    """Whether this host looks as if it had what the backend needs."""
+    """Whether this host seems to have what the backend needs."""
     if backend == "landlock":
         return landlock_abi() > 0
     spaces = Path("/proc/sys/user/max_user_namespaces")
     return bool(find_programs()) and spaces.exists() and int(spaces.read_text()) > 0
 
 
-def _counts(found: dict[str, Any]) -> str:
-    def count_held(kind: str) -> int:
-        return sum(one["outcome"] == "held" for one in found[kind].values())
+def _counts(results: dict[str, Any]) -> str:
+    def count_contained(kind: str) -> int:
+        return sum(one["outcome"] == "contained" for one in results[kind].values())
 
-    out = sum(one["outcome"] == "escaped" for one in found["unfiltered"].values())
+    out = sum(one["outcome"] == "escaped" for one in results["unfiltered"].values())
     return (
-        f"{count_held('attacks')} of {len(found['attacks'])} attempts held, "
-        f"{count_held('bombs')} of {len(found['bombs'])} programs ended as they must; "
-        f"without the filter {out} of {len(found['unfiltered'])} attempts got out; with {found['python']}"
+        f"{count_contained('attacks')} of {len(results['attacks'])} attempts contained, "
+        f"{count_contained('bombs')} of {len(results['bombs'])} programs ended as they must; "
+        f"without the filter {out} of {len(results['unfiltered'])} attempts got out; with {results['python']}"
     )
 
 
-def _others(found: dict[str, dict[str, str]], wanted: str, but: str = "\n") -> dict[str, str]:
+def _others(results: dict[str, dict[str, str]], wanted: str, but: str = "\n") -> dict[str, str]:
     return {
         name: f"{one['outcome']}: {one['how']}"
-        for name, one in found.items()
+        for name, one in results.items()
         if one["outcome"] != wanted and but not in one["how"]
     }

@@ -1,4 +1,4 @@
-"""The filter of system calls, run by a small interpreter of its language: what it lets pass and what not."""
+"""The filter of system calls, run by a small BPF interpreter: which calls it allows and which it denies."""
 
 import re
 import struct
@@ -62,7 +62,7 @@ def test_every_named_call_is_denied_and_others_pass(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_what_a_call_is_asked_for_decides(machine: str) -> None:
+def test_arguments_of_a_call_decide_whether_it_passes(machine: str) -> None:
     assert of(machine, "clone", 17) == ALLOW
     assert of(machine, "clone", 0x003D0F00) == ALLOW
     assert of(machine, "clone", 0x10000000 | 17) == EPERM
@@ -113,7 +113,7 @@ def test_an_older_landlock_leaves_more_to_the_filter(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_signals_cannot_be_had_sent_where_landlock_does_not_keep_them(machine: str) -> None:
+def test_calls_that_send_signals_are_denied_without_landlock_scopes(machine: str) -> None:
     def passes(abi: int | None, name: str, *arguments: int) -> bool:
         denied = denied_calls(network=False, landlock_abi=abi)
         return of(machine, name, *arguments, denied=denied) == ALLOW
@@ -128,11 +128,11 @@ def test_signals_cannot_be_had_sent_where_landlock_does_not_keep_them(machine: s
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_only_its_own_priority_may_a_program_without_namespaces_change(machine: str) -> None:
+def test_a_program_without_namespaces_may_change_only_its_own_priority(machine: str) -> None:
     def passes(name: str, which: int, who: int) -> bool:
         return of(machine, name, which, who, denied=denied_calls(network=False, landlock_abi=7)) == ALLOW
 
-    # One process is 0 for the one, and 1 for the other.
+    # `which` selects one process: 0 in `setpriority`, 1 in `ioprio_set`.
     assert [passes("setpriority", which, 0) for which in (0, 1, 2)] == [True, False, False]
     assert [passes("ioprio_set", which, 0) for which in (1, 2, 3)] == [True, False, False]
     assert not passes("setpriority", 0, 77)
@@ -140,7 +140,7 @@ def test_only_its_own_priority_may_a_program_without_namespaces_change(machine: 
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_a_call_newer_than_the_filter_is_not_there(machine: str) -> None:
+def test_a_call_newer_than_the_filter_fails_with_enosys(machine: str) -> None:
     for landlock in (None, 7):
         program = assemble(denied_calls(network=False, landlock_abi=landlock), machine)
         assert [verdict(program, machine, number) for number in (466, 468, 469, 470, 999)] == [
@@ -151,7 +151,7 @@ def test_a_call_newer_than_the_filter_is_not_there(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_a_call_of_another_architecture_is_the_end(machine: str) -> None:
+def test_a_call_of_another_architecture_kills_the_process(machine: str) -> None:
     program = assemble(denied_calls(network=False), machine)
     assert verdict(program, machine, 0, arch=0x40000003) == KILL
     x32 = verdict(program, machine, 0x40000000)
@@ -164,7 +164,7 @@ def test_an_unknown_machine_has_no_filter() -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_the_numbers_are_those_of_the_kernels_headers(machine: str) -> None:
+def test_call_numbers_match_the_headers_of_the_kernel(machine: str) -> None:
     header = Path(HEADERS[machine])
     text = header.read_text("utf-8") if header.exists() else ""
     real = {name: int(number) for name, number in re.findall(r"__NR(?:3264)?_(\w+)\s+(\d+)", text)}

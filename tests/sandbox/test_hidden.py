@@ -1,4 +1,4 @@
-"""What is hidden stays so where it lies beneath something that programs see, by whatever name it was told."""
+"""Hidden paths stay hidden beneath a directory that programs see, also if a link names the directory."""
 
 import asyncio
 import tempfile
@@ -13,7 +13,7 @@ READ = "cat shown.txt; cat data/secret.txt; cat luxx.db; ls data"
 
 
 def read_beneath_shown(shown: Path, backend: str, hidden: tuple[Path, ...]) -> str | None:
-    """What a program can read of a directory that is shown to it as that of its Python."""
+    """What a program can read of the directory `shown`, which it sees as the directory of its Python."""
 
     async def work() -> str | None:
         choice = await choose(ToolsConfig(sandbox=backend), hidden, shown / "none", shown)  # type: ignore[arg-type]
@@ -31,9 +31,9 @@ def read_beneath_shown(shown: Path, backend: str, hidden: tuple[Path, ...]) -> s
     return asyncio.run(work())
 
 
-def test_links_and_files_are_hidden_as_directories_are(backend: str) -> None:
+def test_links_and_files_are_hidden_like_directories(backend: str) -> None:
     with tempfile.TemporaryDirectory(prefix="luxx-shown-") as folder:
-        shown, given_path = Path(folder) / "shown", Path(folder) / "told"
+        shown, given_path = Path(folder) / "shown", Path(folder) / "link"
         (shown / "data").mkdir(parents=True)
         for path in (Path(folder), shown, shown / "data"):
             path.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Memory of the kernel, the machine and one user's programs together; and what programs still can do."""
+"""Memory of the kernel, of the machine and of one user's programs together; what programs can still do."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ until grep -q hello seen; do sleep 0.1; done; cat seen complaint
 WAITS = "touch here-{name}; until test -e here-{other}; do sleep 0.05; done; echo met"
 
 
-async def test_honest_programs_copy_pack_pipe_and_follow(
+async def test_ordinary_programs_can_copy_pack_pipe_and_follow(
     open_sandbox_client: OpenSandboxClient, backend: str
 ) -> None:
     async with open_sandbox_client(backend) as client:
@@ -53,7 +53,7 @@ async def test_honest_programs_copy_pack_pipe_and_follow(
         assert "inotify cannot be used" in said
 
 
-async def test_a_program_serves_itself_where_it_has_a_network_of_its_own(
+async def test_a_program_with_its_own_network_can_serve_itself(
     open_sandbox_client: OpenSandboxClient,
 ) -> None:
     async with open_sandbox_client("bubblewrap") as client:
@@ -63,7 +63,7 @@ async def test_a_program_serves_itself_where_it_has_a_network_of_its_own(
         assert done.result.data["stdout"] == "20\n", done.result
 
 
-async def test_a_program_that_reads_its_input_is_at_its_end_at_once(
+async def test_a_program_that_reads_its_input_gets_end_of_file(
     open_sandbox_client: OpenSandboxClient, backend: str
 ) -> None:
     kind = "import os, stat, sys; print(repr(sys.stdin.read()), stat.S_ISCHR(os.fstat(0).st_mode))"
@@ -76,7 +76,7 @@ async def test_a_program_that_reads_its_input_is_at_its_end_at_once(
         assert (await client.python(kind)).result.data["stdout"] == "'' True\n"
 
 
-async def test_home_is_a_programs_own_and_nothing_in_it_stays(
+async def test_the_home_directory_is_private_and_emptied_after_the_program(
     open_sandbox_client: OpenSandboxClient, backend: str
 ) -> None:
     async with open_sandbox_client(backend) as client:
@@ -88,11 +88,13 @@ async def test_home_is_a_programs_own_and_nothing_in_it_stays(
         assert made.result.success, made.result
         assert made.result.data["stdout"] == "kept\n"
         assert made.result.data["files"]["created"] == []
-        gone = await client.shell('ls -A ~; test ~ != "$PWD" && test ~ = "$TMPDIR"')
-        assert (gone.result.success, gone.result.data["stdout"]) == (True, ""), gone.result
+        listed = await client.shell('ls -A ~; test ~ != "$PWD" && test ~ = "$TMPDIR"')
+        assert (listed.result.success, listed.result.data["stdout"]) == (True, ""), listed.result
 
 
-async def test_a_package_goes_before_a_file_of_the_workspace(open_sandbox_client: OpenSandboxClient) -> None:
+async def test_an_installed_package_is_imported_before_a_file_of_the_workspace(
+    open_sandbox_client: OpenSandboxClient,
+) -> None:
     async with open_sandbox_client("bubblewrap") as client:
         if client is None:
             return
@@ -134,7 +136,7 @@ async def test_programs_of_one_user_share_a_bound_on_memory(open_sandbox_client:
     async with open_sandbox_client(memory_per_user_mb=600, prewarmed=0) as bounded:
         if bounded is None:
             return
-        # Each waits for the other: the first only until its time is over.
+        # Each program waits for the other, the first only until its time limit.
         assert sorted(map(str, await pair(bounded, (1, 1)))) == ["None", "time"]
         began = asyncio.create_task(bounded.shell("sleep 5; echo slow", user_id=2))
         other = await bounded.shell("echo quick", user_id=3)

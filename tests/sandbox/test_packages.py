@@ -1,4 +1,4 @@
-"""The packages of Python in jails: installed as a whole, found inside; a failure leaves what was there."""
+"""Python packages for programs: installed as a whole or not at all, and visible in the sandbox."""
 
 import sys
 import zipfile
@@ -12,7 +12,7 @@ from sandbox.client import OpenSandboxClient
 
 
 def wheel_in(folder: Path, name: str) -> str:
-    """A wheel with one module, which knows its name."""
+    """A wheel with one module that contains its name."""
     path = folder / f"{name}-1.0-py3-none-any.whl"
     about = f"{name}-1.0.dist-info"
     with zipfile.ZipFile(path, "w") as wheel:
@@ -23,7 +23,7 @@ def wheel_in(folder: Path, name: str) -> str:
     return str(path)
 
 
-async def test_installed_packages_are_found_inside_and_replaced_as_a_whole(
+async def test_installed_packages_are_visible_in_the_sandbox_and_replaced_as_a_whole(
     open_sandbox_client: OpenSandboxClient, tmp_path: Path
 ) -> None:
     async with open_sandbox_client("bubblewrap", prewarmed=0) as client:
@@ -41,7 +41,7 @@ async def test_installed_packages_are_found_inside_and_replaced_as_a_whole(
             assert f"No module named '{other}'" in (done.result.error or "")
 
 
-def test_what_cannot_be_installed_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_failed_installation_keeps_the_earlier_packages(tmp_path: Path) -> None:
     folder = tmp_path / "packages"
     wheel = wheel_in(tmp_path, "kept")
     install([wheel], sys.executable, folder)

@@ -1,4 +1,4 @@
-"""Jails that wait: fast, single-use, nobody else's, few, and gone when they are not used."""
+"""Prewarmed sandbox processes: fast, used once, never shared between users, few, and ended when unused."""
 
 import os
 import signal
@@ -11,35 +11,35 @@ from luxx.tools.sandbox.process import SandboxProcess
 from luxx.tools.sandbox.service import PYTHON_MAIN
 from sandbox.client import OpenSandboxClient, SandboxClient, processes_with, wait_until
 
-WAITING = PYTHON_MAIN.splitlines()[0]
-"""Every Python jail has this in its command line."""
+PYTHON_COMMAND = PYTHON_MAIN.splitlines()[0]
+"""Every Python process of the sandbox has this in its command line."""
 
 
 def waiting(workspace: Path) -> list[int]:
-    """The Pythons in jails that belong to the workspace, by the directory they work in."""
-    found: list[int] = []
-    for pid in processes_with(WAITING):
+    """The prewarmed Pythons of the workspace, recognised by their working directory."""
+    pids: list[int] = []
+    for pid in processes_with(PYTHON_COMMAND):
         process = Path(f"/proc/{pid}")
         try:
             is_python = not (process / "cmdline").read_bytes().startswith(b"bwrap\0")
             if is_python and (process / "cwd").samefile(workspace):
-                found.append(pid)
+                pids.append(pid)
         except OSError:
             continue
-    return found
+    return pids
 
 
 def ancestors(pid: int) -> list[int]:
-    """The process and those above it, below this one: up to its supervisor."""
-    found: list[int] = []
+    """The process and its ancestors below this process, up to its supervisor."""
+    pids: list[int] = []
     while pid not in (os.getpid(), 0):
-        found.append(pid)
+        pids.append(pid)
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return found
+    return pids
 
 
 async def ready(client: SandboxClient, user_id: int = 1) -> int:
-    """The process that waits for the user's next program."""
+    """Waits for the process that is prewarmed for the user, and returns its pid."""
     await wait_until(lambda: len(waiting(client.workspace(user_id))) == 1)
     (pid,) = waiting(client.workspace(user_id))
     return pid
@@ -73,7 +73,7 @@ async def test_the_next_program_runs_in_the_prewarmed_process_and_leaves_nothing
         assert (await client.python(f"{mark}print('marked')")).result.data["stdout"] == "marked\n"
         second = await ready(client)
         assert first != second
-        assert first not in processes_with(WAITING)
+        assert first not in processes_with(PYTHON_COMMAND)
         look = "import builtins, os, tempfile\n"
         look += "print(hasattr(builtins, 'mark'), os.listdir(tempfile.gettempdir()))"
         assert (await client.python(look)).result.data["stdout"] == "False []\n"
@@ -99,11 +99,13 @@ async def test_users_and_limits_never_share_a_sandbox_process(
         low = await ready(client)
         show = "import resource; print(resource.getrlimit(resource.RLIMIT_DATA)[1] >> 20)"
         assert (await client.python(show, level=4)).result.data["stdout"] == "700\n"
-        assert low in processes_with(WAITING)
+        assert low in processes_with(PYTHON_COMMAND)
         assert (await client.python(show, level=3)).result.data["stdout"] == "300\n"
 
 
-async def test_only_so_many_wait_and_the_oldest_goes_first(open_sandbox_client: OpenSandboxClient) -> None:
+async def test_prewarmed_processes_are_bounded_and_the_oldest_ends_first(
+    open_sandbox_client: OpenSandboxClient,
+) -> None:
     async with open_sandbox_client(prewarmed=2) as client:
         if client is None:
             return
@@ -114,7 +116,7 @@ async def test_only_so_many_wait_and_the_oldest_goes_first(open_sandbox_client: 
         assert len(waiting(client.workspace(2))) == len(waiting(client.workspace(3))) == 1
 
 
-async def test_none_wait_where_none_are_wanted(open_sandbox_client: OpenSandboxClient) -> None:
+async def test_no_process_is_prewarmed_if_the_limit_is_zero(open_sandbox_client: OpenSandboxClient) -> None:
     async with open_sandbox_client(prewarmed=0) as client:
         if client is None:
             return
@@ -162,7 +164,9 @@ async def test_a_prewarmed_process_that_died_is_replaced(
         assert done.result.data["stdout"] == "still\n"
 
 
-async def test_closing_ends_those_that_wait(open_sandbox_client: OpenSandboxClient, tmp_path: Path) -> None:
+async def test_closing_ends_prewarmed_processes(
+    open_sandbox_client: OpenSandboxClient, tmp_path: Path
+) -> None:
     async with open_sandbox_client() as client:
         if client is None:
             return
@@ -177,7 +181,7 @@ async def test_a_prewarmed_process_answers_faster_than_a_new_one(
     async with open_sandbox_client(prewarmed=16) as client:
         if client is None:
             return
-        fresh, kept = [], []
+        fresh, prewarmed = [], []
         for user_id in range(1, 6):
             began = time.monotonic()
             await client.python("print(1)", user_id=user_id)
@@ -185,5 +189,5 @@ async def test_a_prewarmed_process_answers_faster_than_a_new_one(
             await ready(client, user_id)
             began = time.monotonic()
             await client.python("print(1)", user_id=user_id)
-            kept.append(time.monotonic() - began)
-        assert min(kept) < min(fresh)
+            prewarmed.append(time.monotonic() - began)
+        assert min(prewarmed) < min(fresh)

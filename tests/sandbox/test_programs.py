@@ -1,4 +1,4 @@
-"""python_execute and shell_execute, in real jails: what a caller is told, and what a bad program costs."""
+"""python_execute and shell_execute in real sandboxes: what they report, and what a bad program costs."""
 
 import asyncio
 import os
@@ -106,7 +106,7 @@ async def test_a_program_is_ended_in_time_and_what_it_printed_is_kept(
         assert done.result.error == "the program was ended: it took longer than 1 seconds"
 
 
-async def test_more_time_than_the_level_allows_is_not_given(open_sandbox_client: OpenSandboxClient) -> None:
+async def test_a_call_gets_no_more_time_than_its_level_allows(open_sandbox_client: OpenSandboxClient) -> None:
     async with open_sandbox_client(limits=[{"level": 3, "seconds": 1}]) as client:
         if client is None:
             return
@@ -135,7 +135,7 @@ async def test_limits_are_set_by_tool_and_level(open_sandbox_client: OpenSandbox
         assert of("python_execute", CommandPermission.ADMIN).seconds == 600
 
 
-async def test_output_past_the_limit_is_dropped_and_said_to_be(
+async def test_output_past_the_limit_is_dropped_and_reported(
     open_sandbox_client: OpenSandboxClient,
 ) -> None:
     async with open_sandbox_client(limits=[{"output_kb": 1}]) as client:
@@ -228,7 +228,7 @@ async def test_a_bad_program_costs_its_own_result_only(
         assert (await client.shell("echo on", user_id=2)).result.data["stdout"] == "on\n"
 
 
-async def test_strange_texts_are_a_result_and_no_accident(open_sandbox_client: OpenSandboxClient) -> None:
+async def test_odd_texts_and_bad_arguments_give_a_result(open_sandbox_client: OpenSandboxClient) -> None:
     async with open_sandbox_client() as client:
         if client is None:
             return
@@ -260,7 +260,7 @@ async def test_programs_need_level_three(open_sandbox_client: OpenSandboxClient)
             assert definition.risk == (Risk.MEDIUM if tool == "python_execute" else Risk.HIGH)
 
 
-async def test_what_the_server_writes_between_calls_can_be_used(
+async def test_files_that_the_server_writes_between_calls_are_usable(
     open_sandbox_client: OpenSandboxClient, backend: str
 ) -> None:
     async with open_sandbox_client(backend) as client:

@@ -1,4 +1,4 @@
-"""Pages and PDFs are read in the sandbox: seen from outside while a server reads one."""
+"""The readers of pages and PDFs run in the sandbox, as seen from outside while a server reads one."""
 
 import asyncio
 import os
@@ -40,9 +40,9 @@ def test_a_document_is_read_in_the_sandbox(attacker: Attacker, backend: str, kin
     }
     module = f"luxx.infra.documents.{kind}_text"
     with attacker.meanwhile(works[kind]) as answers:
-        found = children_once(attacker.server, module, more=is_waiting)
+        processes = children_once(attacker.server, module, more=is_waiting)
     server = Child(attacker.server.pid)
-    readers = [one for one in found if module in one.command and is_waiting(one)]
+    readers = [one for one in processes if module in one.command and is_waiting(one)]
     for one in readers:
         assert one.status["NoNewPrivs"] == "1"
         assert int(one.status["CapEff"], 16) == int(one.status["CapBnd"], 16) == 0
@@ -50,15 +50,15 @@ def test_a_document_is_read_in_the_sandbox(attacker: Attacker, backend: str, kin
         if backend == "bubblewrap":
             assert not set(one.namespaces.values()) & set(server.namespaces.values())
             assert one.status["Uid"].split()[0] != "0"
-    # A process of the server's user that reads the document itself would not be held.
-    others = [one for one in found if module in one.command and not is_waiting(one)]
+    # A process outside the sandbox that reads the document itself would have no filter.
+    others = [one for one in processes if module in one.command and not is_waiting(one)]
     assert all("bwrap" in one.command for one in others), [one.command[:100] for one in others]
     assert answers[0]["success"], answers
     assert "word" in answers[0]["data"]["content"] or "a" in answers[0]["data"]["content"]
 
 
 def read_beneath(shown: Path, backend: str) -> tuple[str, str]:
-    """A page and a PDF, with this directory of the server's code hidden but for the code itself."""
+    """The texts of a page and a PDF. The directory around the server's code is hidden, the code is not."""
 
     async def work() -> tuple[str, str]:
         sandbox = Sandbox(ToolsConfig(sandbox=backend), shown / "data", shown / "workspaces", [shown])  # type: ignore[arg-type]
@@ -81,7 +81,7 @@ def read_beneath(shown: Path, backend: str) -> tuple[str, str]:
     return asyncio.run(work())
 
 
-def test_the_code_that_readers_need_is_shown_where_all_around_it_is_hidden(backend: str) -> None:
+def test_readers_see_their_code_when_its_surroundings_are_hidden(backend: str) -> None:
     here = Path(__file__).parents[2]
     assert read_beneath(here, backend) == ("a page", "one\n\ntwo")
 

@@ -34,7 +34,7 @@ def opt() -> Iterator[Path]:
 
 
 async def test_the_example_of_the_documentation_works(opt: Path) -> None:
-    (opt / "server_process.py").write_text(block("python"), "utf-8")
+    (opt / "server.py").write_text(block("python"), "utf-8")
     (opt / "config.yaml").write_text(block("yaml").replace("/opt/notes", str(opt)), "utf-8")
     config = load_config(opt / "config.yaml", {"NOTES_AUTHOR": "carol"}, {})
 

@@ -10,7 +10,7 @@ import pytest
 from litestar import Litestar
 from litestar.routes import HTTPRoute
 
-from luxx.api.http.guards import PUBLIC
+from luxx.api.http.authentication import PUBLIC
 from luxx.api.openapi.document import STREAM_ROUTES, TAGS, build_document
 from luxx.api.openapi.page import PAGE_POLICY, STYLE, render
 from luxx.app.application import create_app

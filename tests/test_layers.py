@@ -337,7 +337,7 @@ BAD: list[tuple[Rule, dict[str, str]]] = [
         imports_go_down,
         {"luxx.wire.step": "from luxx.runs.turn.state import State", "luxx.runs.turn.state": ""},
     ),
-    (imports_go_down, {A: "import luxx.api.http.guards", "luxx.api.http.guards": ""}),
+    (imports_go_down, {A: "import luxx.api.http.authentication", "luxx.api.http.authentication": ""}),
     (imports_go_down, {A: "from luxx.runs.turn import state", "luxx.runs.turn.state": ""}),
     (
         imports_go_down,

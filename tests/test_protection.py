@@ -15,9 +15,8 @@ from litestar.params import FromPath
 from litestar.response import Stream
 from litestar.testing import TestClient
 
-from luxx.api.http.detached import DETACHED_STREAM
 from luxx.api.http.envelope import Failure
-from luxx.api.http.protection import protection
+from luxx.api.http.security import DETACHED_STREAM, protection
 from luxx.api.routes.service import ProbeController, ServiceInfoController, ServiceState
 from luxx.domain.accounts.limits import Peer
 from luxx.errors import LuxxError, NotAllowed, Unavailable

@@ -6,11 +6,11 @@ from litestar import Litestar
 from litestar.di import Provide
 from litestar.types import ControllerRouterHandler
 
-from luxx.api.http.bodies import JsonRequest
+from luxx.api.http.authentication import PeerReader, provide_caller, provide_peer, require_sign_in
 from luxx.api.http.errors import HANDLERS
-from luxx.api.http.guards import PeerReader, provide_caller, provide_peer, require_sign_in
+from luxx.api.http.json_body import JsonRequest
 from luxx.api.http.parameters import InjectedCaller, before_request
-from luxx.api.http.protection import protection
+from luxx.api.http.security import protection
 from luxx.api.openapi.page import DocsController
 from luxx.api.routes.audit import AuditController, record_refusals
 from luxx.api.routes.auth import AuthController
@@ -21,17 +21,15 @@ from luxx.api.routes.conversations import (
     TransferController,
 )
 from luxx.api.routes.files import AttachmentController, FileController
-from luxx.api.routes.mcp import McpController
 from luxx.api.routes.messages import ConversationBranchController, MessageBranchController, MessageController
 from luxx.api.routes.permissions import PermissionController
 from luxx.api.routes.providers import AllowedHostsController, ProvidersController
 from luxx.api.routes.runs import QuestionController, ReplayController, RunController
 from luxx.api.routes.service import ProbeController, ProcessController, ServiceInfoController
 from luxx.api.routes.setup import SetupController
-from luxx.api.routes.tenants import TenantController, TenantsController
-from luxx.api.routes.tools import CompositionController, SkillController, ToolController
+from luxx.api.routes.tools import CompositionController, McpController, SkillController, ToolController
 from luxx.api.routes.usage import UsageController
-from luxx.api.routes.users import SettingsController, UserController
+from luxx.api.routes.users import SettingsController, TenantController, TenantsController, UserController
 from luxx.api.routes.websocket import SocketController
 from luxx.app.container import Services
 from luxx.app.server.startup import PYDANTIC_PACKAGES, hidden_modules

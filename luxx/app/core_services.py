@@ -6,8 +6,8 @@ The commands of `luxx user` use these parts alone. `container.py` adds what need
 from datetime import timedelta
 from pathlib import Path
 
-from luxx.api.http.sockets import Sockets
-from luxx.api.http.streaming import StreamLimit, Streams
+from luxx.api.http.event_streams import StreamLimit, Streams
+from luxx.api.http.websockets import Sockets
 from luxx.app.build_tools import ToolSet
 from luxx.domain.accounts.administration import Operator
 from luxx.domain.accounts.changes import AccountChanges

@@ -1,4 +1,4 @@
-"""The messages on a WebSocket, in both directions. `api/http/sockets.py` sends and handles them."""
+"""The messages on a WebSocket, in both directions. `api/http/websockets.py` sends and handles them."""
 
 from datetime import datetime
 from enum import StrEnum

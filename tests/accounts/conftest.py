@@ -12,9 +12,9 @@ from litestar import Litestar
 from litestar.di import Provide
 
 import luxx.providers.models  # noqa: F401  (settings point to its table)
-from luxx.api.http.bodies import JsonRequest
+from luxx.api.http.authentication import PeerReader, provide_caller, provide_peer, require_sign_in
 from luxx.api.http.errors import HANDLERS
-from luxx.api.http.guards import PeerReader, provide_caller, provide_peer, require_sign_in
+from luxx.api.http.json_body import JsonRequest
 from luxx.api.routes.audit import record_refusals
 from luxx.api.routes.auth import AuthController
 from luxx.api.routes.setup import SetupController

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from luxx.api.http.guards import PeerReader
+from luxx.api.http.authentication import PeerReader
 from luxx.domain.accounts.credentials import Passwords
 from luxx.domain.accounts.limits import RateLimit
 from luxx.errors import ConfigError, TooMany

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 from sqlalchemy import event
 
-from luxx.api.http import streaming as kept_open
-from luxx.api.http.streaming import LiveConnections
+from luxx.api.http import event_streams as kept_open
+from luxx.api.http.event_streams import LiveConnections
 from luxx.domain.accounts.caller import Caller
 
 ALL = 40

@@ -18,9 +18,9 @@ from litestar.exceptions import WebSocketDisconnect
 from api.client import ApiClient
 from api.server_process import ServerProcess
 from api.socket_client import new_ticket, open_socket
-from luxx.api.http import sockets as module
+from luxx.api.http import websockets as module
 from luxx.api.http.protocol import socket_options
-from luxx.api.http.sockets import MAX_PENDING_NOTIFICATIONS, SIGN_IN_ENDED, Socket
+from luxx.api.http.websockets import MAX_PENDING_NOTIFICATIONS, SIGN_IN_ENDED, Socket
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.limits import RateLimit
 from luxx.infra.bus.core import LocalBus

@@ -7,7 +7,7 @@ from typing import Any
 
 import uvicorn
 
-from luxx.api.http.protection import protection
+from luxx.api.http.security import protection
 from luxx.infra.config.schema import Config, ServerConfig
 from luxx.infra.observe import Metrics
 

@@ -8,8 +8,8 @@ import pytest
 from litestar import Litestar, Request, Response
 from litestar.di import Provide
 
-from luxx.api.http.bodies import JsonRequest
 from luxx.api.http.envelope import Failure
+from luxx.api.http.json_body import JsonRequest
 from luxx.api.routes.providers import AllowedHostsController, ProvidersController
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import InvalidInput, LuxxError, NotAllowed, NotFound

@@ -12,8 +12,8 @@ from litestar.exceptions import HTTPException, ValidationException
 from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from luxx.api.http.bodies import BODY, invalid_fields
 from luxx.api.http.envelope import Failure
+from luxx.api.http.json_body import BODY, invalid_fields
 from luxx.api.http.parameters import parameter_name
 from luxx.errors import (
     Conflict,
@@ -85,7 +85,7 @@ def _luxx_error(_request: Request[Any, Any, Any], error: LuxxError) -> Response[
 
 
 def _validation_error(request: Request[Any, Any, Any], error: ValidationException) -> Response[Failure]:
-    """For an invalid or missing path or query parameter; `bodies.py` validates bodies."""
+    """For an invalid or missing path or query parameter; `json_body.py` validates bodies."""
     items = error.extra if isinstance(error.extra, list) else []
     fields = {
         parameter_name(request, str(item.get("key", "?"))): str(item.get("message", "")) for item in items

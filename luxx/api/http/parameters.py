@@ -8,7 +8,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, ParameterKwarg, QueryParameter
 from litestar.routes import HTTPRoute
 
-from luxx.api.http.bodies import invalid_fields
+from luxx.api.http.json_body import invalid_fields
 from luxx.domain.accounts.caller import Caller
 
 

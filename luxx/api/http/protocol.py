@@ -1,6 +1,6 @@
 """The HTTP and WebSocket protocols of the server: uvicorn's, with limits that uvicorn lacks.
 
-They limit connections, unfinished and pipelined requests, and clients that do not read. `protection.py`
+They limit connections, unfinished and pipelined requests, and clients that do not read. `security.py`
 limits the size of a complete request head. Only this module depends on uvicorn's internals.
 """
 
@@ -17,10 +17,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import CloseCode, Frame
 
-from luxx.api.http.connections import ConnectionBounds, closing_response
+from luxx.api.http.connection_limits import ConnectionBounds, closing_response
+from luxx.api.http.event_streams import DISCONNECT_KEY, PIPE_KEY, ChunkedConnection, ClientDisconnect
 from luxx.api.http.files import ABORT_KEY
-from luxx.api.http.protection import HEAD_TOO_LARGE, MAX_HEADERS
-from luxx.api.http.streaming import DISCONNECT_KEY, PIPE_KEY, ChunkedConnection, ClientDisconnect
+from luxx.api.http.security import HEAD_TOO_LARGE, MAX_HEADERS
 from luxx.infra.config.schema import ServerConfig
 
 MAX_MESSAGE_BYTES = 16 * 1024
@@ -244,7 +244,7 @@ class BoundedProtocol(HttpToolsProtocol):
         scope[PIPE_KEY] = ChunkedConnection(self.transport, self.flow, self._disconnect)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keeps one header more than allowed, enough for `protection.py` to refuse the request."""
+        """Keeps one header more than allowed, enough for `security.py` to refuse the request."""
         if len(self.headers) <= MAX_HEADERS:
             super().on_header(name, value)
 

@@ -14,8 +14,8 @@ from litestar.params import HeaderParameter, ParameterKwarg
 from litestar.routes import HTTPRoute
 from litestar.typing import FieldDefinition
 
+from luxx.api.http.authentication import PUBLIC
 from luxx.api.http.envelope import Failure, Success
-from luxx.api.http.guards import PUBLIC
 from luxx.api.http.parameters import with_openapi_extra
 from luxx.api.openapi.types import (
     DOWNLOAD_ROUTES,

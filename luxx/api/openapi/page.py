@@ -11,7 +11,7 @@ import msgspec
 from litestar import Controller, Litestar, MediaType, Request, Response, get
 
 from luxx import __version__
-from luxx.api.http.guards import PUBLIC
+from luxx.api.http.authentication import PUBLIC
 from luxx.api.openapi.document import JsonObject, build_document
 
 DOCUMENT, PAGE = "luxx_openapi", "luxx_docs"

@@ -10,8 +10,8 @@ from litestar.params import FromQuery, QueryParameter
 from litestar.types import Scope
 from msgspec import Meta
 
+from luxx.api.http.authentication import caller_of
 from luxx.api.http.envelope import Page, Success, success
-from luxx.api.http.guards import caller_of
 from luxx.api.http.parameters import BeforeId, InjectedCaller, LimitParameter, PageNumber, PageSize
 from luxx.domain.accounts.administration import Administration
 from luxx.domain.audit.entries import Action, AuditFilter, AuditOutcome, AuditView, Detail

@@ -8,8 +8,8 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody
 from msgspec import Meta
 
+from luxx.api.http.authentication import PASSWORD_CHANGE_EXEMPT, PUBLIC
 from luxx.api.http.envelope import Success, success
-from luxx.api.http.guards import PASSWORD_CHANGE_EXEMPT, PUBLIC
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.credentials import LONGEST_PASSWORD, MIN_PASSWORD_LENGTH
 from luxx.domain.accounts.limits import Peer

@@ -1,14 +1,18 @@
 """`/messages`: list, send with a complete or streamed answer, edit, regenerate; fork a conversation."""
 
-from typing import Annotated, Any
+import asyncio
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
+from jsonschema import Draft7Validator
+from jsonschema.exceptions import SchemaError
 from litestar import Controller, Request, Response, delete, get, post, put
 from litestar.di import NamedDependency
 from litestar.params import FromQuery, JSONBody, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
 
 from luxx.api.http.envelope import Success, success
+from luxx.api.http.event_streams import Streams
 from luxx.api.http.parameters import (
     OPENAPI_EXTRA,
     BeforeId,
@@ -18,8 +22,6 @@ from luxx.api.http.parameters import (
     PageSize,
     TextId,
 )
-from luxx.api.http.response_format import ResponseFormat, response_schema
-from luxx.api.http.streaming import Streams
 from luxx.domain.conversations.branches import BranchService, ConversationTree
 from luxx.domain.conversations.service import ConversationService
 from luxx.domain.conversations.views import ConversationView, MessageView
@@ -39,6 +41,11 @@ MessageText = Annotated[str, Meta(min_length=1, max_length=MAX_MESSAGE_TEXT)]
 TOO_LARGE_PAGE = {"responses": {"413": {"$ref": "#/components/responses/TooLarge"}}}
 RequestedToolName = Annotated[str, Meta(min_length=1, max_length=200)]
 
+MAX_SCHEMA_BYTES = 65_536
+MAX_SCHEMA_DEPTH = 32
+MAX_SCHEMA_VALUES = 2000
+"""Providers allow less of all three. Larger schemas could overload a parser."""
+
 
 class AttachmentBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One of three: a text (`name`, `content`, optional `extension`), an image (`name`, `data` in base64,
@@ -51,6 +58,14 @@ class AttachmentBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     file_id: Annotated[str, Meta(min_length=1, max_length=64)] | UnsetType = UNSET
     media_type: Annotated[str, Meta(max_length=100)] | UnsetType = UNSET
     data: bytes | UnsetType = UNSET
+
+
+class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`schema` is a JSON schema of type object; `name` names the described object."""
+
+    type: Literal["json_schema"]
+    schema: dict[str, Any]
+    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$(?!\n)")] | None = None
 
 
 class AnswerOptionsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -291,4 +306,49 @@ async def _regeneration(message_id: str, body: AnswerOptionsBody) -> Regeneratio
         thinking_enabled=body.thinking_enabled,
         model=body.model,
         provider_id=body.provider_id,
+    )
+
+
+async def response_schema(requested: ResponseFormat | None) -> dict[str, Any] | None:
+    """The schema to send to the model. Raises InvalidInput for an invalid or too large schema."""
+    return None if requested is None else await asyncio.to_thread(_checked_schema, requested)
+
+
+def _checked_schema(requested: ResponseFormat) -> dict[str, Any]:
+    if _is_deeper(requested.schema, MAX_SCHEMA_DEPTH):
+        raise _invalid_schema(f"the schema is nested more than {MAX_SCHEMA_DEPTH} deep")
+    if _count_values(requested.schema) > MAX_SCHEMA_VALUES:
+        raise _invalid_schema(f"the schema has more than {MAX_SCHEMA_VALUES} values")
+    if len(msgspec.json.encode(requested.schema)) > MAX_SCHEMA_BYTES:
+        raise _invalid_schema(f"the schema is larger than {MAX_SCHEMA_BYTES} bytes")
+    if requested.schema.get("type") != "object":
+        raise _invalid_schema('the schema must have "type": "object"; models answer with an object')
+    try:
+        # Models support the keywords of this draft, and validation by a later one takes ten times as long.
+        Draft7Validator.check_schema(requested.schema)
+    except SchemaError as error:
+        raise _invalid_schema(
+            f"the schema is not a JSON schema: {error.json_path} {error.message[:200]}"
+        ) from error
+    return {"title": requested.name, **requested.schema} if requested.name else requested.schema
+
+
+def _is_deeper(value: object, depth: int) -> bool:
+    children = _children(value)
+    return bool(children) and (depth == 0 or any(_is_deeper(each, depth - 1) for each in children))
+
+
+def _count_values(value: object) -> int:
+    return 1 + sum(_count_values(each) for each in _children(value))
+
+
+def _children(value: object) -> list[object]:
+    if isinstance(value, dict):
+        return list(cast("dict[str, object]", value).values())
+    return cast("list[object]", value) if isinstance(value, list) else []
+
+
+def _invalid_schema(problem: str) -> InvalidInput:
+    return InvalidInput(
+        f"response_format: {problem}", detail={"fields": {"$.response_format.schema": problem}}
     )

@@ -9,6 +9,7 @@ from litestar.params import FromQuery, JSONBody, QueryParameter
 from msgspec import Meta
 
 from luxx.api.http.envelope import Page, Success, success
+from luxx.api.http.event_streams import Streams
 from luxx.api.http.parameters import (
     BeforeId,
     InjectedCaller,
@@ -18,7 +19,6 @@ from luxx.api.http.parameters import (
     Seq,
     TextId,
 )
-from luxx.api.http.streaming import Streams
 from luxx.api.routes.messages import wants_json
 from luxx.errors import InvalidInput
 from luxx.runs.log.events import StoredEvent

@@ -16,8 +16,8 @@ from litestar import Controller, MediaType, Request, Response, get
 from litestar.di import NamedDependency
 from litestar.response import Redirect
 
+from luxx.api.http.authentication import PUBLIC
 from luxx.api.http.envelope import Page, Success, success
-from luxx.api.http.guards import PUBLIC
 from luxx.api.http.parameters import InjectedCaller, PageNumber, PageSize
 from luxx.domain.accounts.limits import Peer
 from luxx.domain.mcp.server import ServerState

@@ -13,10 +13,10 @@ from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 from msgspec import Meta
 
-from luxx.api.http.bodies import invalid_fields, read_body
+from luxx.api.http.authentication import PUBLIC
 from luxx.api.http.envelope import Success, success
 from luxx.api.http.errors import status_of
-from luxx.api.http.guards import PUBLIC
+from luxx.api.http.json_body import invalid_fields, read_body
 from luxx.api.http.parameters import OPENAPI_EXTRA
 from luxx.api.routes.auth import NewPassword
 from luxx.domain.accounts.credentials import LONGEST_PASSWORD, MIN_PASSWORD_LENGTH

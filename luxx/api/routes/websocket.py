@@ -1,4 +1,4 @@
-"""`POST /auth/ticket` and `WS /ws?token=`: open a WebSocket. `http/sockets.py` handles its messages."""
+"""`POST /auth/ticket` and `WS /ws?token=`: open a WebSocket. `http/websockets.py` handles its messages."""
 
 import inspect
 from typing import Any, get_args
@@ -8,10 +8,10 @@ from litestar import Controller, WebSocket, post, websocket
 from litestar.di import NamedDependency
 from sqlalchemy.exc import SQLAlchemyError
 
+from luxx.api.http.authentication import PEER, PUBLIC, check_password_changed
 from luxx.api.http.envelope import Success, success
-from luxx.api.http.guards import PEER, PUBLIC, check_password_changed
 from luxx.api.http.parameters import InjectedCaller
-from luxx.api.http.sockets import CLOSE_SIGN_IN_AGAIN, CLOSE_TRY_AGAIN_LATER, CloseReason, Sockets
+from luxx.api.http.websockets import CLOSE_SIGN_IN_AGAIN, CLOSE_TRY_AGAIN_LATER, CloseReason, Sockets
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.limits import Peer
 from luxx.domain.accounts.service import AccountService, check_peer

@@ -16,7 +16,7 @@ from typing import Any, cast
 import uvicorn
 from litestar import Litestar
 
-from luxx.api.http.connections import ConnectionBounds, raise_descriptor_limit
+from luxx.api.http.connection_limits import ConnectionBounds, raise_descriptor_limit
 from luxx.api.http.protocol import bounded_protocol, check_deadlines, socket_options
 from luxx.app.application import create_app, create_probes
 from luxx.app.container import Services
@@ -221,7 +221,7 @@ def _uvicorn_config(app: Litestar, host: str, port: int, config: ServerConfig) -
         log_config=None,
         access_log=False,
         lifespan="off",
-        # `api/http/guards.py` finds the peer behind a proxy, with server.trusted_proxies.
+        # `api/http/authentication.py` finds the peer behind a proxy, with server.trusted_proxies.
         proxy_headers=False,
         timeout_graceful_shutdown=DRAIN_SECONDS,
         server_header=False,

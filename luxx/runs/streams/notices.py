@@ -1,7 +1,7 @@
 """Notices: tell the listeners of a user, in every process, that the status of a run changed.
 
 Call `notify` after the change is on disk. It sends a hint without the new status: the rows have it, and a
-sweep finds the changes whose hint was lost. `api/http/sockets.py` has the listeners.
+sweep finds the changes whose hint was lost. `api/http/websockets.py` has the listeners.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Watching a run: the log after a given event, a snapshot of each open step, then the live frames.
 
 A watch gives every logged event exactly once, whether the run is driven here, elsewhere, or has ended. It
-yields bytes of text/event-stream, which `api/http/streaming.py` sends.
+yields bytes of text/event-stream, which `api/http/event_streams.py` sends.
 """
 
 import asyncio

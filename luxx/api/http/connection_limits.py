@@ -10,8 +10,8 @@ from collections import Counter
 import msgspec
 import structlog
 
+from luxx.api.http.authentication import PeerReader
 from luxx.api.http.envelope import Failure
-from luxx.api.http.guards import PeerReader
 from luxx.domain.accounts.limits import network_of
 from luxx.infra.config.schema import ServerConfig
 

@@ -54,7 +54,7 @@ PUBLIC = "public"
 PASSWORD_CHANGE_EXEMPT = "password_change_exempt"
 """The `opt` of a handler that a caller may use before a required password change."""
 REQUEST_ID = "luxx_request_id"
-"""Scope key of the request's id, which `protection.py` sets."""
+"""Scope key of the request's id, which `security.py` sets."""
 CALLER = "luxx_caller"
 PEER = "luxx_peer"
 
@@ -71,13 +71,13 @@ class PeerReader:
     def read(self, connection: AnyConnection) -> Peer:
         """The peer. Behind trusted proxies, its address is the last one that is not a trusted proxy's."""
         host = connection.client.host if connection.client else ""
-        peer = _address(host)
+        peer = parse_address(host)
         is_forwarded = any(name in connection.headers for name in FORWARDING_HEADERS)
         is_local = peer is not None and peer.is_loopback and not is_forwarded
         if peer is not None and self._is_trusted(peer):
             hops = ",".join(connection.headers.getall("x-forwarded-for", [])).split(",")
             for hop in reversed(hops):
-                address = _address(hop.strip())
+                address = parse_address(hop.strip())
                 if address is None:
                     break
                 host = str(address)
@@ -92,7 +92,7 @@ class PeerReader:
         """Whether this is the address of a trusted proxy."""
         if not self._trusted:
             return False
-        address = _address(host)
+        address = parse_address(host)
         return address is not None and self._is_trusted(address)
 
     def _is_trusted(self, address: Address) -> bool:
@@ -190,11 +190,11 @@ def _is_loopback(authority: bytes) -> bool:
     text = authority.decode("latin-1").lower()
     if text.partition(":")[0].rstrip(".") == "localhost":
         return True
-    address = _address(text)
+    address = parse_address(text)
     return address is not None and address.is_loopback
 
 
-def _address(text: str) -> Address | None:
+def parse_address(text: str) -> Address | None:
     """An address as proxies write it (`[::1]:80`, `10.0.0.1:80`, `::ffff:10.0.0.1`); None if invalid."""
     if text.startswith("["):
         text = text[1:].partition("]")[0]

@@ -1,11 +1,10 @@
 """ASGI middleware that checks Host, Origin, header size and body size, and adds security headers.
 
 It wraps the whole application (`app.asgi_handler = protection(…)(app.asgi_handler)`) to cover unknown paths
-too, and answers refused requests without Litestar. `guards.py` checks sign-ins.
+too, and answers refused requests without Litestar. `authentication.py` checks sign-ins.
 """
 
 import asyncio
-import ipaddress
 import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -17,9 +16,8 @@ import structlog
 from litestar.types import ASGIApp
 from litestar.utils import normalize_path
 
-from luxx.api.http.detached import DETACHED_STREAM, run_detached
+from luxx.api.http.authentication import REQUEST_ID, parse_address
 from luxx.api.http.envelope import Failure
-from luxx.api.http.guards import REQUEST_ID
 from luxx.errors import TooLarge
 from luxx.infra.clock import new_id
 from luxx.infra.config.schema import Config, ServerConfig
@@ -54,6 +52,18 @@ FIXED_HEADERS = (
 POLICY_HEADER = (b"content-security-policy", CONTENT_SECURITY_POLICY.encode())
 RAW_SEND = "luxx.raw_send"
 """Scope key of the server's own `send`. A stream uses it after the start of its response."""
+
+DETACHED_STREAM = "luxx.detached_stream"
+"""Scope key of the coroutine function that sends a long stream, called with the scope and `send`."""
+
+KEPT_SCOPE_KEYS = frozenset(
+    (
+        *("type", "asgi", "http_version", "server", "client", "scheme", "method", "root_path", "path"),
+        *("raw_path", "query_string", "headers", "path_template"),
+    )
+)
+"""The scope keys that a long stream keeps, besides those of Luxx: the server may read them at the response
+start, and the request metrics need the template."""
 
 AUTHORITY = re.compile(r"(?P<name>\[[0-9a-f:.]{2,45}\]|[a-z0-9_.-]{1,253})(?::(?P<port>[0-9]{1,5}))?")
 ORIGIN = re.compile(r"(?P<scheme>https?)://(?P<authority>[^/?#]+)")
@@ -156,7 +166,7 @@ class _ProtectionMiddleware:
             else:
                 await self._app(scope, receive, response.send)
             if DETACHED_STREAM in scope:
-                await run_detached(scope, response.send)
+                await _run_detached(scope, response.send)
         except asyncio.CancelledError:
             # Only a server that stops cancels a request.
             if response.began:
@@ -214,6 +224,13 @@ class _ResponseSender:
             headers.append((b"x-request-id", self._request_id.encode()))
             message["headers"] = headers
         return self._send(message)
+
+
+async def _run_detached(scope: ASGIScope, send: ASGISend) -> None:
+    """Sends a stream after Litestar has returned, so that its stack frames and request objects are freed."""
+    for name in [name for name in scope if name not in KEPT_SCOPE_KEYS and not name.startswith("luxx.")]:
+        del scope[name]
+    await scope.pop(DETACHED_STREAM)(scope, send)
 
 
 class _LimitedBody:
@@ -288,9 +305,10 @@ class _AllowedHostCheck:
 
     def _is_own(self, name: str, server: str) -> bool:
         """Without a list: loopback, the bound host, or the local IP address of the connection."""
-        if name in ("localhost", self._bound_host) or name.endswith(".localhost") or _is_loopback(name):
+        if name in ("localhost", self._bound_host) or name.endswith(".localhost"):
             return True
-        return name == server.lower() and _address(name) is not None
+        address = parse_address(name)
+        return address is not None and (address.is_loopback or name == server.lower())
 
 
 def _is_same_host(origin: bytes, host: bytes) -> bool:
@@ -299,20 +317,6 @@ def _is_same_host(origin: bytes, host: bytes) -> bool:
         return False
     default = ":80" if match["scheme"] == "http" else ":443"
     return match["authority"].removesuffix(default) == host.decode("latin-1").lower().removesuffix(default)
-
-
-def _is_loopback(name: str) -> bool:
-    address = _address(name)
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped.is_loopback
-    return address is not None and address.is_loopback
-
-
-def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(name)
-    except ValueError:
-        return None
 
 
 URL_TOO_LONG = _Refusal(

@@ -17,9 +17,9 @@ import structlog
 from litestar.exceptions import WebSocketDisconnect
 from sqlalchemy.exc import SQLAlchemyError
 
-from luxx.api.http.bodies import read_body
 from luxx.api.http.errors import status_of
-from luxx.api.http.streaming import CLOSE_TIMEOUT_SECONDS, LiveConnections, StreamLimit
+from luxx.api.http.event_streams import CLOSE_TIMEOUT_SECONDS, LiveConnections, StreamLimit
+from luxx.api.http.json_body import read_body
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.limits import RateLimit
 from luxx.domain.accounts.service import AccountService

@@ -12,10 +12,9 @@ from litestar.types import Receive, Scope, Send
 from sqlalchemy.exc import SQLAlchemyError
 from uvicorn.protocols.http.flow_control import FlowControl
 
-from luxx.api.http.detached import DETACHED_STREAM
 from luxx.api.http.errors import DATABASE_DOWN_ERRORS
 from luxx.api.http.files import ABORT_KEY
-from luxx.api.http.protection import RAW_SEND
+from luxx.api.http.security import DETACHED_STREAM, RAW_SEND
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.changes import AccountChange
 from luxx.domain.accounts.service import AccountService
@@ -217,7 +216,7 @@ class OpenStream(ASGIResponse):
         self._abort_timer: asyncio.TimerHandle | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Leaves the stream to `run_detached`, or without that middleware streams at once."""
+        """Leaves the stream to `security.py`, or without that middleware streams at once."""
         del receive
         request_scope = cast("dict[str, Any]", scope)
         if RAW_SEND in request_scope:

@@ -1,1 +1,1 @@
-"""The HTTP API over a real server process; `server.py` starts it, `person.py` talks to it."""
+"""The HTTP API of a real server process: `server_process.py` starts it, `client.py` sends requests."""

@@ -1,4 +1,4 @@
-"""Wrong requests of every kind, and how each must be refused. They are sent in `test_bad_input.py`."""
+"""Wrong requests of every kind and the refusal that each must get. `test_bad_input.py` sends them."""
 
 from typing import Any
 
@@ -12,7 +12,8 @@ NUL = "a\x00b"
 
 
 class Case(msgspec.Struct, frozen=True):
-    """A request, the status it deserves and the JSON paths (or parameters) that its detail must name."""
+    """A request, the expected status and the JSON paths (or parameters) that the detail of the answer must
+    name."""
 
     name: str
     method: str
@@ -381,7 +382,7 @@ ANSWER = {"type": "json_schema", "schema": SCHEMA}
 
 
 def nested(depth: int) -> dict[str, Any]:
-    """A schema that holds a schema that holds…"""
+    """A schema with `depth` levels of nested schemas."""
     schema: dict[str, Any] = {"type": "object"}
     for _ in range(depth):
         schema = {"type": "object", "properties": {"a": schema}}
@@ -389,7 +390,7 @@ def nested(depth: int) -> dict[str, Any]:
 
 
 def formats(path: str, more: dict[str, Any]) -> list[Case]:
-    """What `response_format` must not be; the model of these tests is not known to keep to one at all."""
+    """Wrong values of `response_format`; the model of these tests is not known to support any format."""
     at, schema = "$.response_format", "$.response_format.schema"
 
     def asked(name: str, value: Any, *fields: str) -> Case:

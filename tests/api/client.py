@@ -1,4 +1,4 @@
-"""Somebody who uses the API: sends requests and checks what holds for every answer there is."""
+"""A user of the API: sends requests and checks what every answer must fulfil."""
 
 import re
 from types import TracebackType
@@ -49,7 +49,7 @@ class ApiClient:
         self.http.close()
 
     def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
-        """Any answer, good or bad, whose shape is right."""
+        """Any answer, a success or a failure, after a check of its shape."""
         response = self.http.request(method, path, **more)
         check_shape(response)
         if self.document is not None:
@@ -58,7 +58,7 @@ class ApiClient:
 
     @staticmethod
     def quoted(text: str) -> str:
-        """The text as one part of a path."""
+        """The text as one segment of a path."""
         return "" if text in (".", "..") else quote(text, safe="")
 
     def good(self, method: str, path: str, **more: Any) -> Any:
@@ -77,7 +77,7 @@ class ApiClient:
         return failure
 
     def good_document(self) -> dict[str, Any]:
-        """The server's own description of its API."""
+        """The server's own OpenAPI document."""
         content: dict[str, Any] = self.ask("GET", "/openapi.json").json()
         return content
 
@@ -91,8 +91,8 @@ class ApiClient:
         return self._take(self.good("POST", "/auth/login", json={"username": username, "password": password}))
 
     def state(self) -> dict[str, Any]:
-        """All that this person can see, for comparing before and after."""
-        seen = {
+        """Everything that this user can see, to compare before and after a request."""
+        answers = {
             path: self.good("GET", path)
             for path in ("/auth/me", "/settings", "/tenant", "/tools?page_size=100")
         }
@@ -105,15 +105,15 @@ class ApiClient:
             "/questions",
             "/tools/compositions",
         ):
-            seen[path] = self.good("GET", f"{path}?page_size=100")
-        for conversation in seen["/conversations"]["items"]:
+            answers[path] = self.good("GET", f"{path}?page_size=100")
+        for conversation in answers["/conversations"]["items"]:
             path = f"/messages?conversation_id={conversation['id']}&page_size=100"
-            seen[path] = self.good("GET", path)
+            answers[path] = self.good("GET", path)
         if self.user.get("permission_level") == 4:
-            seen["users"] = self.good("GET", "/auth/users?page_size=100")
+            answers["users"] = self.good("GET", "/auth/users?page_size=100")
             if self.user["tenant_id"] == 1:
-                seen["hosts"] = self.good("GET", "/admin/allowed-hosts")
-        return seen
+                answers["hosts"] = self.good("GET", "/admin/allowed-hosts")
+        return answers
 
     def _take(self, signed_in: dict[str, Any]) -> Self:
         self.token = signed_in["access_token"]
@@ -123,7 +123,7 @@ class ApiClient:
 
 
 def check_shape(response: httpx.Response) -> None:
-    """What holds for every answer: its envelope, its headers, no insides and no key shown."""
+    """Checks what every answer must fulfil: the envelope, the headers, no internals and no key."""
     at = f"{response.request.method} {response.request.url}: {response.status_code}"
     assert response.headers["x-content-type-options"] == "nosniff", at
     assert response.headers["referrer-policy"] == "no-referrer", at
@@ -146,7 +146,7 @@ def is_json(response: httpx.Response) -> bool:
 
 
 def check_failure(response: httpx.Response) -> None:
-    """The envelope of a refusal: one sentence, the status as its code, the kind in its detail."""
+    """Checks the envelope of a failure: one sentence, the status as its code, the kind in its detail."""
     at = f"{response.request.method} {response.request.url}: {response.status_code}"
     if response.request.method == "HEAD":
         return
@@ -164,7 +164,7 @@ def check_failure(response: httpx.Response) -> None:
 
 
 def check_times(value: Any, at: str) -> None:
-    """Every `…_at` is ISO 8601 in UTC with a Z."""
+    """Checks that every `…_at` is ISO 8601 in UTC with a Z."""
     if isinstance(value, dict):
         for name, inner in value.items():
             if name.endswith("_at") and inner is not None:

@@ -1,6 +1,6 @@
-"""What a person has, by the names under which requests take its id: one row for each kind of id.
+"""The ids of what a user owns, by the names under which requests take them: one row for each kind of id.
 
-Whoever adds a route with a new kind of id adds a row, and the walk over all routes takes it along.
+When a route with a new kind of id is added, add a row here: the test of all routes then includes it.
 """
 
 from collections.abc import Callable
@@ -18,21 +18,22 @@ IdsByName = dict[str, Any]
 
 
 class IdKind(msgspec.Struct, frozen=True):
-    """`unknown` is an id that nobody has; `make` makes one of the person's, from those made before it."""
+    """`unknown` is an id that does not exist; `make` creates one for the user, from those created before
+    it."""
 
     unknown: Any
     make: Callable[[ApiClient, IdsByName, str], Any]
 
 
 class OwnedIds(msgspec.Struct, frozen=True):
-    """What one person has: ids by the names under which requests take them."""
+    """The ids of one user, by the names under which requests take them."""
 
     ids: IdsByName
     owner: ApiClient
 
 
 def create_all(person: ApiClient, secret: str) -> OwnedIds:
-    """One of each kind. The person has a provider already; `secret` is what only they may read."""
+    """Creates one of each kind. The user has a provider already; only the user may read `secret`."""
     ids: IdsByName = {}
     for name, kind in ID_KINDS.items():
         ids[name] = kind.make(person, ids, secret)
@@ -64,7 +65,7 @@ def _conversation(person: ApiClient, ids: IdsByName, secret: str) -> str:
 
 
 def _message(person: ApiClient, ids: IdsByName, secret: str) -> str:
-    """The user's own, which has a file; what answers it has called a tool. The one before was asked back."""
+    """The user's message with a file, whose answer called a tool. The message before it led to a question."""
     body = {"conversation_id": ids["conversation_id"], "content": f"ask me: {secret}"}
     run_id = person.bad("POST", "/messages", 409, json=body)["detail"]["run_id"]
     (question,) = person.good("GET", f"/runs/{run_id}/questions?status=open")["items"]
@@ -81,7 +82,7 @@ def _answer(person: ApiClient, ids: IdsByName, _secret: str) -> str:
 
 
 def _run(person: ApiClient, ids: IdsByName, _secret: str) -> str:
-    """The one that asked something back."""
+    """The run that asked a question."""
     return person.good("GET", f"/runs?subject_id={ids['conversation_id']}")["items"][-1]["id"]
 
 

@@ -1,4 +1,4 @@
-"""The server's own OpenAPI document, and whether an answer is what it promises."""
+"""The server's own OpenAPI document, and the check of answers against it."""
 
 import re
 from functools import cache
@@ -36,7 +36,7 @@ class Operation:
 
 
 class Document:
-    """`/openapi.json`, asked for what it says about a request."""
+    """`/openapi.json`, with a search for the operation of a request."""
 
     def __init__(self, content: dict[str, Any]) -> None:
         self.content = content
@@ -56,14 +56,14 @@ class Document:
         self._validator = cache(self._make_validator)
 
     def find(self, method: str, path: str) -> Operation | None:
-        """The operation that a request is of."""
+        """The operation that a request calls."""
         for pattern, operation in self._patterns:
             if operation.method == method.upper() and pattern.fullmatch(path):
                 return operation
         return None
 
     def resolve(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """A schema with its own reference followed."""
+        """The schema, or the one that it references."""
         while "$ref" in schema:
             part: Any = self.content
             for name in schema["$ref"].removeprefix("#/").split("/"):

@@ -1,4 +1,6 @@
-"""A real `luxx serve` process with its own data directory; what it printed can be read and waited for."""
+"""A real `luxx serve` process with its own data directory; tests can read its output and wait for lines of
+it.
+"""
 
 import os
 import re
@@ -40,14 +42,14 @@ def luxx_command(*arguments: str) -> list[str]:
 
 
 def environment(folder: Path, **settings: str) -> dict[str, str]:
-    """What a server of a test sees of this machine: nothing but where programs are."""
+    """The environment of a test's server: the path of programs and little else."""
     inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
     own = {"HOME": str(folder), "LUXX_WORKSPACE__ROOT": str(folder / "workspaces")}
     return {**inherited, **own, **SETTINGS, **settings}
 
 
 class ServerProcess:
-    """`with Server(folder) as server:`; `settings` are further environment variables."""
+    """`with ServerProcess(folder) as server:`; `settings` are further environment variables."""
 
     def __init__(self, folder: Path, *, data_dir: Path | None = None, **settings: str) -> None:
         self.folder = folder
@@ -62,7 +64,7 @@ class ServerProcess:
 
     @property
     def output(self) -> str:
-        """All that it printed so far, on both streams."""
+        """What the process has printed so far, on both streams."""
         return "".join(self._lines)
 
     @property
@@ -74,7 +76,7 @@ class ServerProcess:
         return luxx_command("serve", "--port", "0", "--data-dir", str(self.data_dir))
 
     def launch(self) -> None:
-        """Starts it and does not wait."""
+        """Starts the process and does not wait."""
         if "LUXX_DATABASE__URL" not in self._settings:
             prepare(self.data_dir)
         self._process = subprocess.Popen(
@@ -89,24 +91,24 @@ class ServerProcess:
         self._reader.start()
 
     def start(self) -> None:
-        """Returns once it accepts connections."""
+        """Returns when the process accepts connections."""
         self.launch()
         self.await_start()
 
     def await_start(self) -> None:
-        """Returns once a launched server accepts connections."""
+        """Returns when a launched process accepts connections."""
         self._listens.wait(START_SECONDS)
         assert self.url, f"the server did not start:\n{self.output}"
 
     def await_line(self, pattern: re.Pattern[str]) -> re.Match[str]:
-        """The first match in what it has printed, waiting for it if need be."""
+        """The first match in the output; waits for it."""
         with self._printed:
-            found = self._printed.wait_for(lambda: pattern.search(self.output), START_SECONDS)
-        assert found, self.output
-        return found
+            match = self._printed.wait_for(lambda: pattern.search(self.output), START_SECONDS)
+        assert match, self.output
+        return match
 
     def stop(self) -> int:
-        """Asks it to end and returns its status."""
+        """Asks the process to end and returns its status."""
         self.process.send_signal(signal.SIGTERM)
         return self.wait()
 
@@ -115,7 +117,7 @@ class ServerProcess:
         self.wait()
 
     def wait(self, seconds: float = STOP_SECONDS) -> int:
-        """Its status, once it has ended by itself and all it printed is read."""
+        """Waits until the process has ended and its output is read. Returns its status."""
         status = self.process.wait(seconds)
         assert self._reader is not None
         self._reader.join(seconds)
@@ -142,8 +144,8 @@ class ServerProcess:
                 with self._printed:
                     self._lines.append(line)
                     self._printed.notify_all()
-                found = LISTENS.search(line)
-                if found:
-                    self.url = found[1]
+                match = LISTENS.search(line)
+                if match:
+                    self.url = match[1]
                     self._listens.set()
         self._listens.set()

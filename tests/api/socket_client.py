@@ -17,7 +17,7 @@ Message = dict[str, Any]
 
 
 class SocketClient:
-    """An open socket; what the server said and was not yet asked for waits in its order."""
+    """An open socket; messages of the server that the test has not read yet wait in order."""
 
     def __init__(self, connection: ClientConnection, person: ApiClient | None = None) -> None:
         self.connection = connection
@@ -27,7 +27,7 @@ class SocketClient:
         self.connection.send(json.dumps(message) if isinstance(message, dict) else message)
 
     def subscribe(self, session_id: str) -> Message:
-        """The state that comes at once."""
+        """Subscribes to a session. Returns its state, which the server sends at once."""
         self.send({"type": "subscribe", "session_id": session_id})
         return self.receive()
 
@@ -47,16 +47,16 @@ class SocketClient:
         return message
 
     def until(self, seconds: float = SECONDS, **wanted: Any) -> Message:
-        """The next message that has these members, or in its `data`."""
-        end, seen = time.monotonic() + seconds, list[Message]()
+        """The next message that has these members, or has them in its `data`."""
+        end, received = time.monotonic() + seconds, list[Message]()
         while True:
             message = self.receive(max(0.0, end - time.monotonic()))
-            seen.append(message)
+            received.append(message)
             if wanted.items() <= (message.get("data", {}) | message).items():
                 return message
 
     def drain(self) -> list[Message]:
-        """All that was said before now: what the server says in answer comes after it."""
+        """All messages that the server sent before now: its next answer comes after them."""
         self.send({"type": "ping"})
         messages = list[Message]()
         while (message := self.receive())["type"] != "pong":
@@ -64,7 +64,7 @@ class SocketClient:
         return messages
 
     def wait_closed(self, seconds: float = SECONDS) -> tuple[int, str]:
-        """The code and the reason with which the server closes it; what it says before is dropped."""
+        """The code and the reason of the close by the server; earlier messages are dropped."""
         end = time.monotonic() + seconds
         while True:
             try:
@@ -77,7 +77,7 @@ class SocketClient:
 
 
 def is_server_message(schema: dict[str, Any]) -> bool:
-    """Whether a component is something that the server says on a socket."""
+    """Whether a component of the document is a message that the server sends on a socket."""
     named = schema.get("properties", {}).get("type", {}).get("enum", [""])[0]
     is_event = "run_id" in schema.get("properties", {}) and "seq" in schema["properties"]
     return named in ("session_update", "notification", "pong", "error") and not is_event
@@ -90,7 +90,7 @@ def new_ticket(person: ApiClient) -> str:
 
 @contextmanager
 def open_with_ticket(url: str, ticket: str, **more: Any) -> Iterator[SocketClient]:
-    """A socket opened with this ticket, good or not."""
+    """A socket opened with this ticket, valid or not."""
     address = f"{url.replace('http', 'ws', 1)}/ws?token={ticket}"
     with connect(address, proxy=None, open_timeout=SECONDS, close_timeout=1.0, **more) as connection:
         yield SocketClient(connection)
@@ -98,6 +98,6 @@ def open_with_ticket(url: str, ticket: str, **more: Any) -> Iterator[SocketClien
 
 @contextmanager
 def open_socket(person: ApiClient) -> Iterator[SocketClient]:
-    """A socket of somebody who is signed in."""
+    """A socket of a signed-in user."""
     with open_with_ticket(person.server.url, new_ticket(person)) as client:
         yield SocketClient(client.connection, person)

@@ -58,7 +58,7 @@ def stream_message(
 
 @contextmanager
 def stream_run(person: ApiClient, run_id: str, **headers: str) -> Iterator[EventStream]:
-    """The stream of a run that is there."""
+    """The stream of a run that exists."""
     with person.http.stream("GET", f"/runs/{run_id}/events", headers=headers) as response:
         yield _open(response)
 

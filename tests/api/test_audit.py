@@ -1,4 +1,4 @@
-"""The audit log through its own route: what is written down, for whom to read, and what never is."""
+"""The audit log and its route: what is recorded, who may read it, and what is never recorded."""
 
 import itertools
 import json

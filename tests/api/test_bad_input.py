@@ -1,4 +1,4 @@
-"""Wrong requests of every kind: refused with the right status and a sentence, and nothing has changed."""
+"""Wrong requests of every kind get the right status and a sentence, and change nothing."""
 
 import json
 from typing import Any
@@ -12,7 +12,7 @@ from api.client import ApiClient
 
 @pytest.fixture(scope="module")
 def known(anna: ApiClient) -> dict[str, str]:
-    """Ids of what anna has, for the places that a request names them in."""
+    """Ids of anna's resources, by the placeholders in the requests."""
     conversation = anna.good("POST", "/conversations", json={"title": "kept"})["id"]
     message = anna.good("POST", "/messages", json={"conversation_id": conversation, "content": "hello"})
     return {
@@ -31,21 +31,21 @@ def people(anna: ApiClient, admin: ApiClient, nobody: ApiClient) -> dict[str, Ap
     return {"anna": anna, "admin": admin, "nobody": nobody}
 
 
-class Keeper:
-    """What both can see, as it was when last looked at."""
+class VisibleState:
+    """What anna and the administrator can see, as of the last check."""
 
     def __init__(self, anna: ApiClient, admin: ApiClient) -> None:
         self._people = (anna, admin)
-        self._seen = [person.state() for person in self._people]
+        self._states = [person.state() for person in self._people]
 
     def has_changed(self) -> bool:
-        before, self._seen = self._seen, [person.state() for person in self._people]
-        return before != self._seen
+        before, self._states = self._states, [person.state() for person in self._people]
+        return before != self._states
 
 
 @pytest.fixture(scope="module")
-def keeper(anna: ApiClient, admin: ApiClient, known: dict[str, str]) -> Keeper:
-    return Keeper(anna, admin)
+def visible_state(anna: ApiClient, admin: ApiClient, known: dict[str, str]) -> VisibleState:
+    return VisibleState(anna, admin)
 
 
 def filled(text: str, known: dict[str, str]) -> str:
@@ -69,11 +69,11 @@ def send(person: ApiClient, case: Case, known: dict[str, str]) -> httpx.Response
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name[:60] for case in CASES])
-def test_a_wrong_request_is_refused_in_the_right_way(
-    case: Case, people: dict[str, ApiClient], known: dict[str, str], keeper: Keeper
+def test_a_wrong_request_is_refused_and_changes_nothing(
+    case: Case, people: dict[str, ApiClient], known: dict[str, str], visible_state: VisibleState
 ) -> None:
     response = send(people[case.who], case, known)
-    assert not keeper.has_changed(), f"the request changed something: {response.text[:500]}"
+    assert not visible_state.has_changed(), f"the request changed something: {response.text[:500]}"
     assert response.status_code == case.status, response.text[:500]
     fields = response.json()["detail"].get("fields", {})
     if case.fields:
@@ -82,7 +82,7 @@ def test_a_wrong_request_is_refused_in_the_right_way(
         assert response.headers["allow"]
 
 
-def test_the_unknown_and_the_wrong_password_get_the_same_answer(nobody: ApiClient, anna: ApiClient) -> None:
+def test_an_unknown_user_and_a_wrong_password_get_the_same_answer(nobody: ApiClient, anna: ApiClient) -> None:
     answers = [
         nobody.bad("POST", LOGIN, 401, json={"username": name, "password": "wrong"})
         for name in ("anna", "nobody_at_all", "no name at all", "")

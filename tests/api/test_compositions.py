@@ -1,4 +1,6 @@
-"""`/tools/compositions`: made, listed, run and counted; whose they are; and what is left when a tool goes."""
+"""`/tools/compositions`: create, list, run and count them; ownership; and a composition whose tool is
+removed.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -46,7 +48,7 @@ PICKS = composition(
 
 @pytest.fixture
 def carla(server: ServerProcess, document: Document, admin: ApiClient, request: pytest.FixtureRequest) -> Any:
-    """Somebody new, with nothing."""
+    """A new user without compositions."""
     name = f"c{abs(hash(request.node.name))}"[:30]
     with ApiClient(server, document).register(name) as person:
         yield person
@@ -95,7 +97,7 @@ def test_a_composition_is_a_tool_of_its_owner_alone(carla: ApiClient, bob: ApiCl
         assert hidden["detail"]["kind"] == "tool_not_found"
 
 
-def test_counters_count_every_call_however_many_there_are_at_once(carla: ApiClient) -> None:
+def test_counters_count_every_concurrent_call(carla: ApiClient) -> None:
     made = carla.good("POST", PATH, json=PICKS)["id"]
     fails = composition("fails", {"id": "a", "tool": "file_read", "arguments": {"path": "nothing.txt"}})
     failing = carla.good("POST", PATH, json=fails)["id"]
@@ -134,7 +136,7 @@ def test_errors_name_their_path(carla: ApiClient) -> None:
     assert said == "a composition cannot contain a composition"
 
 
-def test_nobody_exceeds_the_limit_however_many_are_created_at_once(carla: ApiClient) -> None:
+def test_concurrent_requests_do_not_exceed_the_limit(carla: ApiClient) -> None:
     def make(number: int) -> int:
         return carla.ask("POST", PATH, json=lists(f"lists{number}")).status_code
 
@@ -145,13 +147,15 @@ def test_nobody_exceeds_the_limit_however_many_are_created_at_once(carla: ApiCli
     assert carla.good("GET", PATH)["total"] == MAX_COMPOSITIONS
 
 
-def test_one_name_is_given_once_however_many_want_it_at_once(carla: ApiClient) -> None:
+def test_concurrent_requests_for_one_name_create_one_composition(carla: ApiClient) -> None:
     with ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(lambda _: carla.ask("POST", PATH, json=lists()).status_code, range(8)))
     assert sorted(answers) == [201] + [409] * 7
 
 
-def test_the_compositions_of_others_are_as_none(carla: ApiClient, bob: ApiClient, admin: ApiClient) -> None:
+def test_compositions_of_other_users_look_like_missing_ones(
+    carla: ApiClient, bob: ApiClient, admin: ApiClient
+) -> None:
     made = carla.good("POST", PATH, json=lists())["id"]
     for other in (bob, admin):
         for which in (made, NO_UUID):
@@ -163,7 +167,7 @@ def test_the_compositions_of_others_are_as_none(carla: ApiClient, bob: ApiClient
     assert carla.good("GET", f"{PATH}/{made}")["name"] == "lists"
 
 
-def test_a_person_who_is_lowered_keeps_their_compositions_and_cannot_run_them(
+def test_a_demoted_user_keeps_compositions_and_cannot_run_them(
     server: ServerProcess, document: Document, admin: ApiClient
 ) -> None:
     with ApiClient(server, document).register("lowered") as person:
@@ -184,7 +188,7 @@ def test_a_person_who_is_lowered_keeps_their_compositions_and_cannot_run_them(
         assert person.good("GET", f"{PATH}/{made['id']}")["required_permission"] == 2
 
 
-def test_the_explanation_knows_compositions_of_ones_own(carla: ApiClient, bob: ApiClient) -> None:
+def test_the_explanation_covers_the_users_own_compositions(carla: ApiClient, bob: ApiClient) -> None:
     carla.good("POST", PATH, json=lists())
     explained = carla.good("GET", "/permissions/explain?tool=lists&tainted=true")
     assert (explained["action"], explained["decided_by"]) == ("allow", "members")
@@ -206,7 +210,7 @@ def test_a_refused_member_is_in_the_audit_log_at_every_entry_point(
     assert entry["detail"] == {"name": "file_list", "kind": "rule", "permission_level": 1}
 
 
-def test_who_leaves_takes_their_compositions_along(
+def test_compositions_of_a_deleted_user_are_deleted(
     server: ServerProcess, document: Document, admin: ApiClient
 ) -> None:
     with ApiClient(server, document).register("leaver") as person:
@@ -236,7 +240,7 @@ def stays() -> str:
 '''
 
 
-def test_a_composition_says_so_when_a_tool_of_it_is_gone(tmp_path: Path) -> None:
+def test_a_composition_reports_that_its_tool_no_longer_exists(tmp_path: Path) -> None:
     (tmp_path / "my_tools_now.py").write_text(TOOLS)
     (tmp_path / "my_tools_later.py").write_text(TOOLS.replace("comes_and_goes", "takes_the_name"))
     settings = {"PYTHONPATH": f"{Path(__file__).parents[2]}:{tmp_path}"}
@@ -252,9 +256,9 @@ def test_a_composition_says_so_when_a_tool_of_it_is_gone(tmp_path: Path) -> None
         ServerProcess(tmp_path, LUXX_TOOLS__MODULES="my_tools_later", **settings) as server,
         ApiClient(server, None).sign_in() as admin,
     ):
-        gone = "the tool comes_and_goes no longer exists"
-        assert admin.good("GET", f"{PATH}/{made}")["problems"] == [gone]
-        assert gone in admin.good("GET", "/tools/both")["description"]
+        tool_missing = "the tool comes_and_goes no longer exists"
+        assert admin.good("GET", f"{PATH}/{made}")["problems"] == [tool_missing]
+        assert tool_missing in admin.good("GET", "/tools/both")["description"]
         done = admin.good("POST", "/tools/both/execute", json={})
         assert "there is no tool named 'comes_and_goes'" in done["error"]
         hidden = next(each for each in admin.good("GET", PATH)["items"] if each["name"] == "takes_the_name")

@@ -1,6 +1,4 @@
-"""What connections cost before anybody signs in: bounded in number, in memory and in time, for honest clients
-on bad lines too.
-"""
+"""Connections without a sign-in are bounded in number, memory and time; honest slow clients are served."""
 
 import json
 import re
@@ -22,11 +20,11 @@ from api.socket_client import new_ticket, open_with_ticket
 WAIT_SECONDS = 30.0
 CONNECTIONS = 140
 MEGABYTES = 60
-"""What all of them together may cost; one answer in ten of what the server took before it was bounded."""
+"""A bound on the memory of all connections; a tenth of what the server used before it had bounds."""
 
 LOCAL = "127.0.0.1"
 ELSEWHERE = "127.0.0.2"
-"""An address of this machine's that is not the one proxies on it connect from."""
+"""An address of this machine from which no proxy connects."""
 
 PER_ADDRESS = 20
 HEAD_SECONDS = BODY_SECONDS = 1.5
@@ -48,7 +46,7 @@ sys.exit(main())
 
 
 class SmallServer(ServerProcess):
-    """May open few files, and fewer still unless it raises its own soft limit."""
+    """A server that may open few descriptors, and fewer still unless it raises its own soft limit."""
 
     def command(self) -> list[str]:
         return [sys.executable, "-c", FEW_DESCRIPTORS, *super().command()[1:]]
@@ -56,14 +54,14 @@ class SmallServer(ServerProcess):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """As it is without any setting."""
+    """A server with default settings."""
     with ServerProcess(tmp_path_factory.mktemp("plain")) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """With the small bounds above."""
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server with the short time limits above."""
     with ServerProcess(tmp_path_factory.mktemp("hurried"), **SETTINGS) as running:
         yield running
 
@@ -77,8 +75,8 @@ def request(method: str, path: str, *headers: str, body: bytes = b"") -> bytes:
     return "\r\n".join([f"{method} {path} HTTP/1.1", "host: localhost", *headers, "", ""]).encode() + body
 
 
-def all_of(connection: socket.socket) -> bytes:
-    """What comes until the server closes, however it does."""
+def read_to_end(connection: socket.socket) -> bytes:
+    """What the server sends until it closes or resets the connection."""
     received = b""
     try:
         while piece := connection.recv(65_536):
@@ -90,19 +88,19 @@ def all_of(connection: socket.socket) -> bytes:
 
 def answers(received: bytes) -> list[tuple[int, dict[str, Any]]]:
     """Status and content of each whole answer."""
-    found = []
+    parsed = []
     while received:
         head, _, rest = received.partition(b"\r\n\r\n")
         size = int(re.search(rb"(?i)content-length: (\d+)", head)[1])  # type: ignore[index]
         assert len(rest) >= size, "an answer was cut"
-        found.append((int(head.split(b" ")[1]), json.loads(rest[:size])))
+        parsed.append((int(head.split(b" ")[1]), json.loads(rest[:size])))
         received = rest[size:]
-    return found
+    return parsed
 
 
 def refusal(connection: socket.socket) -> tuple[int, str]:
-    """Status and kind of the one answer before the end."""
-    received = all_of(connection)
+    """Status and kind of the only answer before the connection ends."""
+    received = read_to_end(connection)
     assert received, "closed without an answer"
     ((status, content),) = answers(received)
     assert len(content["error"]) > 20
@@ -122,7 +120,7 @@ def health(server: ServerProcess, source: str = LOCAL) -> int:
 
 
 def fill(connections: list[socket.socket], data: bytes) -> None:
-    """Sends as much to all of them as is taken in some seconds, and reads nothing."""
+    """Sends on all connections as much as the server accepts in a few seconds, and reads nothing."""
     left = dict.fromkeys(connections, data)
     end = time.monotonic() + 5.0
     for connection in connections:
@@ -134,7 +132,7 @@ def fill(connections: list[socket.socket], data: bytes) -> None:
             except BlockingIOError:
                 continue
             except OSError:
-                left[connection] = b""  # Cut off by the server.
+                left[connection] = b""  # The server closed it.
             if not left[connection]:
                 del left[connection]
 
@@ -151,7 +149,7 @@ FLOODS = {
 
 
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS.keys())
-def test_connections_that_read_no_answers_cost_little_memory_and_nobody_waits_for_them(
+def test_connections_that_read_no_answers_cost_little_memory_and_do_not_delay_others(
     plain: ServerProcess, flood: bytes
 ) -> None:
     assert health(plain) == 200
@@ -175,35 +173,35 @@ def test_five_requests_sent_at_once_are_answered_in_their_order(plain: ServerPro
     last = request("GET", paths[-1], "connection: close")
     with connect(plain) as connection:
         connection.sendall(b"".join(request("GET", path) for path in paths[:-1]) + last)
-        found = answers(all_of(connection))
-    assert [status for status, _ in found] == [200, 404, 200, 401, 200]
+        received = answers(read_to_end(connection))
+    assert [status for status, _ in received] == [200, 404, 200, 401, 200]
 
 
-def test_of_very_many_requests_at_once_some_are_answered_whole_and_the_connection_ends(
+def test_a_thousand_pipelined_requests_end_the_connection_after_whole_answers(
     plain: ServerProcess,
 ) -> None:
     with connect(plain) as connection:
         connection.sendall(request("GET", "/health") * 1000)
-        found = answers(all_of(connection))
-    assert 5 < len(found) < 100
-    assert {status for status, _ in found} == {200}
+        received = answers(read_to_end(connection))
+    assert 5 < len(received) < 100
+    assert {status for status, _ in received} == {200}
     assert "Invalid HTTP request" not in plain.output
 
 
 def test_requests_with_bodies_sent_at_once_are_all_read(plain: ServerProcess) -> None:
-    """More of them than are read at once, so that reading has to go on between answers."""
+    """Sends more requests than the server reads at once, so reading has to go on between answers."""
     body = json.dumps({"username": "nobody", "password": "x" * 60_000}).encode()
     one = ("POST", "/auth/login", f"content-length: {len(body)}")
     with connect(plain) as connection:
         connection.sendall(request(*one, body=body) * 9 + request(*one, "connection: close", body=body))
-        assert len(answers(all_of(connection))) == 10
+        assert len(answers(read_to_end(connection))) == 10
 
 
-# Deadlines
+# --- deadlines
 
 
-def dribble(connection: socket.socket, pieces: Iterator[bytes], pause: float) -> None:
-    """Sends them with pauses, until the server has had enough."""
+def send_slowly(connection: socket.socket, pieces: Iterator[bytes], pause: float) -> None:
+    """Sends the pieces with pauses, until the server closes."""
     for piece in pieces:
         try:
             connection.sendall(piece)
@@ -220,78 +218,78 @@ def dribble(connection: socket.socket, pieces: Iterator[bytes], pause: float) ->
 
 
 @pytest.mark.heavy
-def test_a_head_that_arrives_byte_by_byte_times_out(hurried: ServerProcess) -> None:
-    with connect(hurried) as connection:
+def test_a_head_that_arrives_byte_by_byte_times_out(impatient: ServerProcess) -> None:
+    with connect(impatient) as connection:
         began = time.monotonic()
         connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nx-slow: ")
-        dribble(connection, (b"x" for _ in range(100)), HEAD_SECONDS / 5)
+        send_slowly(connection, (b"x" for _ in range(100)), HEAD_SECONDS / 5)
         assert refusal(connection) == (408, "request_timeout")
         assert HEAD_SECONDS * 0.9 <= time.monotonic() - began < WAIT_SECONDS
 
 
-def test_a_later_head_that_does_not_end_times_out_too(hurried: ServerProcess) -> None:
-    with connect(hurried) as connection:
+def test_an_unfinished_later_head_times_out_too(impatient: ServerProcess) -> None:
+    with connect(impatient) as connection:
         connection.sendall(request("GET", "/health") + b"GET /hea")
-        first, second = answers(all_of(connection))
+        first, second = answers(read_to_end(connection))
     assert (first[0], second[0], second[1]["detail"]["kind"]) == (200, 408, "request_timeout")
 
 
 @pytest.mark.heavy
-def test_a_connection_on_which_nothing_is_said_is_closed(hurried: ServerProcess) -> None:
-    with connect(hurried) as connection:
-        assert all_of(connection) == b""
+def test_a_silent_connection_is_closed(impatient: ServerProcess) -> None:
+    with connect(impatient) as connection:
+        assert read_to_end(connection) == b""
 
 
-def test_a_head_in_pieces_within_the_deadline_is_answered(hurried: ServerProcess) -> None:
-    with connect(hurried) as connection:
+def test_a_head_in_pieces_within_the_deadline_is_answered(impatient: ServerProcess) -> None:
+    with connect(impatient) as connection:
         sent = request("GET", "/health", "connection: close")
-        dribble(connection, (sent[at : at + 20] for at in range(0, len(sent), 20)), HEAD_SECONDS / 20)
-        assert [status for status, _ in answers(all_of(connection))] == [200]
+        send_slowly(connection, (sent[at : at + 20] for at in range(0, len(sent), 20)), HEAD_SECONDS / 20)
+        assert [status for status, _ in answers(read_to_end(connection))] == [200]
 
 
 LOGIN = ("POST", "/auth/login")
 
 
 @pytest.mark.heavy
-def test_a_body_that_pauses_times_out(hurried: ServerProcess) -> None:
-    with connect(hurried) as connection:
+def test_a_body_that_pauses_times_out(impatient: ServerProcess) -> None:
+    with connect(impatient) as connection:
         connection.sendall(request(*LOGIN, "content-length: 50000", body=b"{"))
         assert refusal(connection) == (408, "request_timeout")
-    assert "request_failed" not in hurried.output
-    assert "Exception" not in hurried.output
+    assert "request_failed" not in impatient.output
+    assert "Exception" not in impatient.output
 
 
 @pytest.mark.heavy
-def test_a_slow_body_times_out(hurried: ServerProcess) -> None:
-    """It never pauses, and would take an hour."""
-    with connect(hurried) as connection:
+def test_a_slow_body_times_out(impatient: ServerProcess) -> None:
+    """The body never pauses, but would take an hour."""
+    with connect(impatient) as connection:
         connection.sendall(request(*LOGIN, "content-length: 50000", body=b"{"))
-        dribble(connection, (b" " for _ in range(200)), BODY_SECONDS / 10)
+        send_slowly(connection, (b" " for _ in range(200)), BODY_SECONDS / 10)
         assert refusal(connection) == (408, "request_timeout")
 
 
-def test_a_slow_body_with_pauses_is_taken(hurried: ServerProcess) -> None:
-    """Two kilobytes a second, for twice as long as a pause may take."""
+def test_a_slow_body_with_pauses_is_taken(impatient: ServerProcess) -> None:
+    """Two kilobytes a second, for twice the allowed length of a pause."""
     body = json.dumps({"username": "nobody", "password": "wrong"}).encode() + b" " * 6000
-    with connect(hurried) as connection:
+    with connect(impatient) as connection:
         connection.sendall(request(*LOGIN, f"content-length: {len(body)}", "connection: close"))
-        dribble(connection, (body[at : at + 1000] for at in range(0, len(body), 1000)), 0.5)
-        assert [status for status, _ in answers(all_of(connection))] == [401]
+        send_slowly(connection, (body[at : at + 1000] for at in range(0, len(body), 1000)), 0.5)
+        assert [status for status, _ in answers(read_to_end(connection))] == [401]
 
 
-# How many
+# --- numbers
 
 
 @contextmanager
 def many(server: ServerProcess, number: int, source: str) -> Iterator[list[socket.socket]]:
-    """Connections that are known to the server, or refused by it."""
+    """Connections that the server has accepted or refused."""
     with ExitStack() as stack:
         yield [stack.enter_context(closing(connect(server, source))) for _ in range(number)]
 
 
 def keep_open(connections: list[socket.socket]) -> list[socket.socket]:
-    """Those that are answered; each begins a further request, so that the server keeps it."""
-    kept = []
+    """The connections that are answered; each begins another request, so that the server keeps it open."""
+    accepted = []
     for connection in connections:
         try:
             connection.sendall(request("GET", "/health") + b"G")
@@ -299,36 +297,36 @@ def keep_open(connections: list[socket.socket]) -> list[socket.socket]:
         except ConnectionResetError:
             continue
         if received.startswith(b"HTTP/1.1 200"):
-            kept.append(connection)
-    return kept
+            accepted.append(connection)
+    return accepted
 
 
-def test_connections_of_one_address_are_bounded_and_those_of_others_are_not(hurried: ServerProcess) -> None:
-    with many(hurried, 300, ELSEWHERE) as connections:
+def test_connections_of_one_address_are_bounded_and_those_of_others_are_not(impatient: ServerProcess) -> None:
+    with many(impatient, 300, ELSEWHERE) as connections:
         assert len(keep_open(connections)) == PER_ADDRESS
-        assert health(hurried) == 200
-        with connect(hurried, ELSEWHERE) as one_more:
+        assert health(impatient) == 200
+        with connect(impatient, ELSEWHERE) as one_more:
             assert refusal(one_more) == (429, "too_many_connections")
-        with connect(hurried, "127.0.0.3") as another, many(hurried, 2 * PER_ADDRESS, LOCAL) as local:
+        with connect(impatient, "127.0.0.3") as another, many(impatient, 2 * PER_ADDRESS, LOCAL) as local:
             assert len(keep_open([another])) == 1
             assert len(keep_open(local)) == 2 * PER_ADDRESS, "a proxy on this machine has many"
     end = time.monotonic() + WAIT_SECONDS
-    while health(hurried, ELSEWHERE) != 200:
+    while health(impatient, ELSEWHERE) != 200:
         assert time.monotonic() < end, "what was closed still counts"
 
 
 def test_a_socket_counts_among_the_connections_of_its_address_until_it_is_closed(
-    hurried: ServerProcess,
+    impatient: ServerProcess,
 ) -> None:
     source = "127.0.0.4"
-    with ApiClient(hurried, None).register("sam") as sam, ExitStack() as stack:
+    with ApiClient(impatient, None).register("sam") as sam, ExitStack() as stack:
         for _ in range(PER_ADDRESS):
-            stack.enter_context(open_with_ticket(hurried.url, new_ticket(sam), source_address=(source, 0)))
-        with connect(hurried, source) as one_more:
+            stack.enter_context(open_with_ticket(impatient.url, new_ticket(sam), source_address=(source, 0)))
+        with connect(impatient, source) as one_more:
             assert refusal(one_more) == (429, "too_many_connections")
         stack.close()
         end = time.monotonic() + WAIT_SECONDS
-        while health(hurried, source) != 200:
+        while health(impatient, source) != 200:
             assert time.monotonic() < end, "what was closed still counts"
 
 
@@ -342,15 +340,15 @@ def test_trusted_proxies_are_not_bounded_by_their_address(tmp_path: Path) -> Non
 
 
 @pytest.mark.heavy
-def test_descriptors_are_kept_back_for_tools_and_databases(tmp_path: Path) -> None:
+def test_descriptors_are_reserved_for_tools_and_databases(tmp_path: Path) -> None:
     with (
         SmallServer(tmp_path, LUXX_SERVER__KEEP_ALIVE_SECONDS="60") as server,
         ApiClient(server, None).sign_in() as admin,
     ):
         check_work(admin, "before")
         with many(server, DESCRIPTORS + 100, LOCAL) as connections:
-            kept = keep_open(connections)
-            assert DESCRIPTORS // 3 < len(kept) < DESCRIPTORS * 3 // 4
+            accepted = keep_open(connections)
+            assert DESCRIPTORS // 3 < len(accepted) < DESCRIPTORS * 3 // 4
             check_work(admin, "meanwhile")
             with connect(server) as one_more:
                 assert refusal(one_more) == (503, "too_many_connections")
@@ -361,7 +359,7 @@ def test_descriptors_are_kept_back_for_tools_and_databases(tmp_path: Path) -> No
 
 
 def check_work(admin: ApiClient, title: str) -> None:
-    """A program runs, a file is written and the database too."""
+    """Runs a program and writes a file and the database."""
     arguments = {"code": "print(6 * 7)"}
     ran = admin.good("POST", "/tools/python_execute/execute", json={"arguments": arguments})
     assert "42" in json.dumps(ran), ran

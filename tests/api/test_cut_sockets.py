@@ -1,4 +1,4 @@
-"""Whoever loses a sign-in or rights loses open sockets within 5 seconds, also by the command line."""
+"""Sockets close within 5 seconds when their user loses the sign-in or rights, also by the command line."""
 
 import itertools
 import time

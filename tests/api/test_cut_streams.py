@@ -1,4 +1,4 @@
-"""Who is signed out loses open streams too; the run they watched goes on."""
+"""Event streams end when their user is signed out; the run that they watched continues."""
 
 import time
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def watcher(
 
 
 def waiting_run(person: ApiClient) -> tuple[str, str]:
-    """A conversation and its run, which goes on until the gate is opened."""
+    """A conversation and its run, which continues until the gate is opened."""
     conversation_id = person.good("POST", "/conversations", json={})["id"]
     body = {"conversation_id": conversation_id, "content": "wait here"}
     run = person.good("POST", "/messages/stream", json=body, headers={"accept": "application/json"})

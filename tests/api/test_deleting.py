@@ -1,10 +1,10 @@
-"""What is deleted is gone from every door."""
+"""What is deleted is gone from every route."""
 
 from api.client import ApiClient
 
 
 def say(person: ApiClient, content: str) -> tuple[str, dict[str, str]]:
-    """A conversation with one answered message: its id, and those of its messages and run."""
+    """A conversation with one answered message. Returns its id and the ids of its messages and its run."""
     conversation = person.good("POST", "/conversations", json={})["id"]
     body = {"conversation_id": conversation, "content": content}
     answer = person.good("POST", "/messages", json=body)

@@ -1,7 +1,7 @@
-"""Every tool, at every level, under every kind of rule, through every door: all of them judge alike.
+"""Every tool, at every level, under every kind of rule: all entry points reach the same decision.
 
-What is expected is what `/permissions/explain` says; that this is right is said by the matrix itself and by
-`tests/tools/test_rules.py`.
+The expected decision is that of `/permissions/explain`, which this matrix and `tests/tools/test_rules.py`
+check.
 """
 
 import json
@@ -60,7 +60,7 @@ UNATTENDED = {"when_asked": "deny"}
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[ScriptedProvider]:
-    """It calls all tools there may be, at once, whatever it is offered."""
+    """The model calls all tools at once, whether they are offered or not."""
     every = [Call(name=name, arguments=given, id=f"call-{name}") for name, given in ARGUMENTS.items()]
     rules = [
         Rule(
@@ -80,9 +80,9 @@ def people(
     with ExitStack() as stack:
         made: dict[int, ApiClient] = {}
         for level in LEVELS:
-            person = stack.enter_context(ApiClient(server, document).register(f"door{level}"))
+            person = stack.enter_context(ApiClient(server, document).register(f"level{level}"))
             admin.good("PUT", f"/auth/users/{person.user['id']}", json={"permission_level": level})
-            made[level] = person.sign_in(f"door{level}", PASSWORD)
+            made[level] = person.sign_in(f"level{level}", PASSWORD)
             connect(person, model)
         yield made
 
@@ -90,13 +90,13 @@ def people(
 @pytest.fixture(scope="module")
 def tools(people: dict[int, ApiClient]) -> dict[str, dict[str, Any]]:
     listed = people[4].good("GET", "/tools?page_size=100")["items"]
-    found = {tool["name"]: tool for tool in listed}
-    assert set(found) <= set(ARGUMENTS), "a new tool needs its arguments in this matrix"
-    return found
+    tools_by_name = {tool["name"]: tool for tool in listed}
+    assert set(tools_by_name) <= set(ARGUMENTS), "a new tool needs its arguments in this matrix"
+    return tools_by_name
 
 
 def expected(person: ApiClient, tools: dict[str, Any]) -> dict[str, str]:
-    """What becomes of each tool's call, by the explanation of it."""
+    """The expected outcome of each tool's call, from its explanation."""
     return {
         name: person.good(
             "GET", "/permissions/explain", params={"tool": name, "arguments": json.dumps(ARGUMENTS[name])}
@@ -106,7 +106,7 @@ def expected(person: ApiClient, tools: dict[str, Any]) -> dict[str, str]:
 
 
 def answered_at(entry_point: str, person: ApiClient) -> dict[str, Any]:
-    """The answer to "everything" that came through this door."""
+    """The answer to the message "everything" at this entry point."""
     conversation = person.good("POST", "/conversations", json={})["id"]
     body = {"conversation_id": conversation, "content": "everything", **UNATTENDED}
     if entry_point == "stream":
@@ -151,7 +151,7 @@ def test_every_run_makes_the_calls_that_are_allowed_and_no_other(
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_tool_run_directly_is_refused_where_a_run_would_be_denied_and_nothing_is_asked(
+def test_a_direct_tool_call_is_refused_where_a_run_would_be_denied_and_asks_nothing(
     people: dict[int, ApiClient], tools: dict[str, dict[str, Any]], level: int
 ) -> None:
     person = people[level]
@@ -168,7 +168,7 @@ def test_a_tool_run_directly_is_refused_where_a_run_would_be_denied_and_nothing_
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_the_explanation_denies_what_is_above_the_level_and_else_says_what_the_rules_say(
+def test_the_explanation_denies_tools_above_the_level_and_otherwise_follows_the_rules(
     people: dict[int, ApiClient], tools: dict[str, dict[str, Any]], level: int
 ) -> None:
     person = people[level]
@@ -186,14 +186,14 @@ def test_the_explanation_denies_what_is_above_the_level_and_else_says_what_the_r
                 assert wanted[name] == kind, name
 
 
-def test_what_runs_were_refused_is_in_the_audit_log(
+def test_refused_calls_of_runs_are_in_the_audit_log(
     server: ServerProcess,
     document: Document,
     people: dict[int, ApiClient],
     admin: ApiClient,
     model: ScriptedProvider,
 ) -> None:
-    # Somebody new: of those who were refused much in this minute, only a sum is written.
+    # A new user: for a user with many refusals in this minute, the log has only a count.
     with ApiClient(server, document).register("refused") as person:
         connect(person, model)
         person.good("PUT", "/permissions/rules", json=[{"tool": "file_read", "action": "deny"}])
@@ -202,12 +202,12 @@ def test_what_runs_were_refused_is_in_the_audit_log(
     entries = admin.good("GET", query)["items"]
     assert "file_read" in {entry["detail"]["name"] for entry in entries}
     assert {entry["outcome"] for entry in entries} == {"refused"}
-    # A minute that is over leaves a count of what was not written, which is of no run.
+    # After a minute, the log has a count of the refusals that it did not record, which belongs to no run.
     assert {entry["target_type"] for entry in entries if "count" not in entry["detail"]} == {"run"}
 
 
 def composed(person: ApiClient, name: str) -> str:
-    """A composition of this tool alone; its id."""
+    """Creates a composition of this tool alone. Returns its id."""
     members = [{"id": "only", "tool": name, "arguments": ARGUMENTS[name]}]
     body = {"name": f"only_{name}", "description": "One tool.", "members": members}
     made: str = person.good("POST", "/tools/compositions", json=body)["id"]
@@ -215,10 +215,10 @@ def composed(person: ApiClient, name: str) -> str:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_what_a_composition_runs_is_refused_as_it_would_be_by_itself(
+def test_a_member_of_a_composition_is_refused_like_a_call_of_its_own(
     people: dict[int, ApiClient], tools: dict[str, dict[str, Any]], level: int
 ) -> None:
-    """One that was made at the highest level, too: its level is that of its tool."""
+    """Also a composition that was made at the highest level: its level is that of its tool."""
     person = people[level]
     may_be = {name for name in tools if name != "delegate" and not name.startswith("ask_")}
     reached = {name for name in may_be if tools[name]["required_permission"] <= level}

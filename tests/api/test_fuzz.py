@@ -1,6 +1,7 @@
-"""Every operation of the document, asked by schemathesis: whatever it makes up, the answer is as described.
+"""Every operation of the document, called by schemathesis with generated input: the answers match the
+document.
 
-What it is told and what is left out, with reasons, stands in `schemathesis.toml`.
+`schemathesis.toml` has its settings, and which operations are left out and why.
 """
 
 import json
@@ -20,16 +21,16 @@ from luxx.providers.scripted import Call, Counts, Finish, Rule, Script, Scripted
 
 RULES = Path(__file__).with_name("schemathesis.toml")
 SHOWN = 500
-"""Characters of a line of the report: addresses may be very long."""
+"""Characters of a report line that are printed: addresses may be very long."""
 
 SECONDS = 3000
 SOME_KNOWN = 0.5
-"""How often an id is one that there is; else what is behind the first 404 would hardly be reached."""
+"""The share of ids that exist. With random ids alone, most requests would end in 404."""
 
 
 @pytest.fixture(scope="module")
 def upstream() -> Iterator[ScriptedProvider]:
-    """A model that lists the files or asks back when it is asked to, and says hello to everything else."""
+    """A model that lists files or asks a question on demand, and answers hello to everything else."""
     use = [Call(name="file_list", arguments={}, id="call-1"), Counts(prompt=3, completion=2)]
     rules = [
         Rule(when=When(user="ask me", has_tool_result=False), reply=ASKS),
@@ -44,14 +45,14 @@ def upstream() -> Iterator[ScriptedProvider]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """Its tokens outlive the longest test, and nobody is asked to slow down."""
+    """Access tokens outlive the longest test, and requests are not rate-limited."""
     settings = {"LUXX_AUTH__ACCESS_MINUTES": "600", "LUXX_LIMITS__CONCURRENT_RUNS_PER_USER": "0"}
     with ServerProcess(tmp_path_factory.mktemp("fuzzed"), **settings) as running:
         yield running
 
 
-def furnished(admin: ApiClient, upstream: ScriptedProvider) -> dict[str, str | int]:
-    """Something of every kind that operations take ids of: what deletes one leaves the others."""
+def sample_ids(admin: ApiClient, upstream: ScriptedProvider) -> dict[str, str | int]:
+    """Creates several of everything that operations take ids of, so that deleting one leaves others."""
     provider_id = connect(admin, upstream)
     chats: list[str] = []
     messages: list[str] = []
@@ -81,10 +82,10 @@ def furnished(admin: ApiClient, upstream: ScriptedProvider) -> dict[str, str | i
 
 
 def rules_with(ids: dict[str, str | int], user_id: int) -> str:
-    """The committed rules, the ids that this server happens to have, and the only user to be changed."""
+    """The committed rules plus the ids of this server and the only user that may be changed."""
     lines = [
         RULES.read_text("utf-8"),
-        # Else it would switch off the asker or end its sign-in, once somebody else is an administrator.
+        # Otherwise, once there is another administrator, it would disable the caller or end its sign-in.
         "[[operations]]",
         'include-name = ["PUT /auth/users/{user_id}", "DELETE /auth/users/{user_id}",',
         '  "POST /auth/users/{user_id}/password"]',
@@ -109,13 +110,13 @@ def fuzz(
     print(f"seed {seed}; FUZZ_SEED={seed} asks the same again")
     rules = folder / "rules.toml"
     with ApiClient(server, None).register(f"somebody{examples}") as somebody:
-        rules.write_text(rules_with(furnished(admin, upstream), somebody.user["id"]), "utf-8")
+        rules.write_text(rules_with(sample_ids(admin, upstream), somebody.user["id"]), "utf-8")
     done = subprocess.run(
         [
             str(Path(sys.executable).with_name("schemathesis")),
             *("--config-file", str(rules), "run", f"{server.url}/openapi.json"),
             *("--header", f"Authorization: Bearer {admin.token}"),
-            # Streams answer JSON then: how they stream is in the tests of journeys.
+            # Streams then answer JSON; the scenario tests check how they stream.
             *("--header", "Accept: application/json"),
             *("--checks", "all", "--suppress-health-check", "all"),
             *("--max-examples", str(examples), "--seed", str(seed)),
@@ -139,7 +140,7 @@ def seed_or(otherwise: int) -> int:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_short_whatever_is_asked_the_answer_is_as_described(
+def test_short_answers_to_generated_requests_match_the_document(
     server: ServerProcess, admin: ApiClient, upstream: ScriptedProvider, tmp_path: Path
 ) -> None:
     fuzz(server, admin, upstream, tmp_path, examples=10, seed=seed_or(1))
@@ -147,7 +148,7 @@ def test_short_whatever_is_asked_the_answer_is_as_described(
 
 @pytest.mark.long
 @pytest.mark.timeout(SECONDS)
-def test_whatever_is_asked_a_hundred_times_the_answer_is_as_described(
+def test_answers_to_a_hundred_generated_requests_match_the_document(
     server: ServerProcess, admin: ApiClient, upstream: ScriptedProvider, tmp_path: Path
 ) -> None:
     seed = seed_or(random.randrange(2**32))

@@ -1,4 +1,4 @@
-"""The matrix of levels: which tools and which routes are for whom."""
+"""The matrix of levels: which tools and which routes each level may use."""
 
 import itertools
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ REQUIRED = {
     "file_exists": 1, "file_grep": 1, "file_glob": 1, "file_write": 2, "file_edit": 2, "file_multi_edit": 2,
     "web_search": 1, "web_fetch": 1, "batch_fetch": 1, "process_data": 1,
 }  # fmt: skip
-"""As the document has it; those it does not name follow their like."""
+"""As in the Luxx document; tools that it does not name have the level of similar ones."""
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def test_a_tool_above_the_level_is_neither_shown_nor_run(
             assert ran.status_code == (400 if is_theirs else 403), f"{name} at {level}: {ran.text}"
 
 
-def test_a_tool_at_the_level_runs_in_ones_own_workspace(people: dict[int, ApiClient]) -> None:
+def test_a_tool_at_the_level_runs_in_the_users_own_workspace(people: dict[int, ApiClient]) -> None:
     for level in (2, 3, 4):
         arguments = {"path": "note.txt", "content": f"level {level}"}
         result = people[level].good("POST", "/tools/file_write/execute", json={"arguments": arguments})
@@ -113,7 +113,7 @@ def test_only_level_4_administers(people: dict[int, ApiClient], admin: ApiClient
     assert admin.good("GET", "/admin/allowed-hosts")["hosts"] == hosts
 
 
-def test_a_demotion_counts_at_once(server: ServerProcess, document: Document, admin: ApiClient) -> None:
+def test_a_demotion_takes_effect_at_once(server: ServerProcess, document: Document, admin: ApiClient) -> None:
     with ApiClient(server, document).register("demoted") as person:
         path = f"/auth/users/{person.user['id']}"
         admin.good("PUT", path, json={"permission_level": 2})
@@ -128,7 +128,7 @@ def test_a_demotion_counts_at_once(server: ServerProcess, document: Document, ad
 
 OPERATORS = ("/admin/",)
 ADMINISTRATORS = {"GET /admin/audit", "PUT /tenant"}
-"""What is below /auth/users, and these, is for the ADMIN of any tenant; the rest of /admin for operators."""
+"""/auth/users and these are for the administrators of any tenant; the rest of /admin is for operators."""
 BODIES: dict[str, dict[str, Any]] = {
     "POST /auth/users": {"username": "somebody-new", "password": PASSWORD},
     "PUT /auth/users/{user_id}": {"permission_level": 2},
@@ -140,45 +140,47 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
-class Offices(msgspec.Struct, frozen=True):
-    """One person of each standing, and what there is to administer."""
+class AdministeredTenant(msgspec.Struct, frozen=True):
+    """One user of each role, and the resources that they administer."""
 
     by_name: dict[str, ApiClient]
     ids: dict[str, Any]
 
 
 @pytest.fixture
-def offices(server: ServerProcess, document: Document, admin: ApiClient) -> Iterator[Offices]:
-    """Anew for each test, because some of what is asked for is deleted."""
-    mark = next(marks)
-    tenant_id = admin.good("POST", "/admin/tenants", json={"name": f"offices {mark}"})["id"]
-    empty_id = admin.good("POST", "/admin/tenants", json={"name": f"empty {mark}"})["id"]
+def administered_tenant(
+    server: ServerProcess, document: Document, admin: ApiClient
+) -> Iterator[AdministeredTenant]:
+    """Created for each test, because some requests delete them."""
+    number = next(numbers)
+    tenant_id = admin.good("POST", "/admin/tenants", json={"name": f"offices {number}"})["id"]
+    empty_id = admin.good("POST", "/admin/tenants", json={"name": f"empty {number}"})["id"]
     with ExitStack() as stack:
         made: dict[str, ApiClient] = {}
         for name, level, tenant in (
             ("member", 3, tenant_id), ("chief", 4, tenant_id), ("subject", 1, tenant_id),
             ("user", 3, admin.user["tenant_id"]), ("operator", 4, admin.user["tenant_id"]),
         ):  # fmt: skip
-            username = f"{name}-{mark}"
+            username = f"{name}-{number}"
             body = {
                 "username": username, "password": PASSWORD, "permission_level": level, "tenant_id": tenant
             }  # fmt: skip
             admin.good("POST", "/auth/users", json=body)
             made[name] = stack.enter_context(ApiClient(server, document)).sign_in(username, PASSWORD)
-        yield Offices(made, {"user_id": made["subject"].user["id"], "tenant_id": empty_id})
+        yield AdministeredTenant(made, {"user_id": made["subject"].user["id"], "tenant_id": empty_id})
 
 
-marks = itertools.count()
+numbers = itertools.count()
 
 
 def administrative(document: Document) -> list[Operation]:
-    """What is deleted comes last."""
-    found = [
+    """The administrative operations; those that delete come last."""
+    operations = [
         each
         for each in document.operations
         if each.template.startswith(("/admin/", "/auth/users")) or name_of(each) in ADMINISTRATORS
     ]
-    return sorted(found, key=lambda each: each.method == "DELETE")
+    return sorted(operations, key=lambda each: each.method == "DELETE")
 
 
 def name_of(operation: Operation) -> str:
@@ -196,40 +198,42 @@ def administer(person: ApiClient, operation: Operation, ids: dict[str, Any]) -> 
     return person.ask(operation.method, path, json=BODIES.get(name_of(operation)))
 
 
-def test_what_administers_is_refused_to_everybody_else(document: Document, offices: Offices) -> None:
+def test_administrative_operations_are_refused_to_other_users(
+    document: Document, administered_tenant: AdministeredTenant
+) -> None:
     assert len(administrative(document)) >= 14
     for operation in administrative(document):
         for name in ("user", "member", "subject", "chief"):
             if name == "chief" and not is_for_operators(operation):
                 continue
-            response = administer(offices.by_name[name], operation, offices.ids)
+            response = administer(administered_tenant.by_name[name], operation, administered_tenant.ids)
             assert response.status_code == 403, f"{operation} as {name}: {response.text}"
-    offices.by_name["subject"].good("GET", "/auth/me")
+    administered_tenant.by_name["subject"].good("GET", "/auth/me")
 
 
 @pytest.mark.parametrize("name", ["chief", "operator"])
-def test_what_administers_is_done_for_whom_it_is_for(
-    document: Document, offices: Offices, name: str, admin: ApiClient
+def test_administrative_operations_succeed_for_their_role(
+    document: Document, administered_tenant: AdministeredTenant, name: str, admin: ApiClient
 ) -> None:
-    person = offices.by_name[name]
+    person = administered_tenant.by_name[name]
     hosts = [host["host"] for host in admin.good("GET", "/admin/allowed-hosts")["hosts"]]
     for operation in administrative(document):
         if name == "chief" and is_for_operators(operation):
             continue
-        response = administer(person, operation, offices.ids)
+        response = administer(person, operation, administered_tenant.ids)
         assert response.is_success, f"{operation} as {name}: {response.status_code} {response.text}"
         if operation.method == "POST" and operation.template == "/auth/users":
             admin.good("DELETE", f"/auth/users/{response.json()['data']['id']}")
-    offices.by_name["subject"].bad("GET", "/auth/me", 401)
+    administered_tenant.by_name["subject"].bad("GET", "/auth/me", 401)
     admin.good("PUT", "/admin/allowed-hosts", json={"hosts": hosts})
 
 
-def test_whoever_is_disabled_or_signed_out_administers_nothing(
-    document: Document, offices: Offices, admin: ApiClient
+def test_a_disabled_or_signed_out_administrator_gets_401(
+    document: Document, administered_tenant: AdministeredTenant, admin: ApiClient
 ) -> None:
-    operator, chief = offices.by_name["operator"], offices.by_name["chief"]
+    operator, chief = administered_tenant.by_name["operator"], administered_tenant.by_name["chief"]
     operator.good("POST", "/auth/logout")
     admin.good("PUT", f"/auth/users/{chief.user['id']}", json={"is_active": False})
     for operation in administrative(document):
         for person in (operator, chief):
-            assert administer(person, operation, offices.ids).status_code == 401, str(operation)
+            assert administer(person, operation, administered_tenant.ids).status_code == 401, str(operation)

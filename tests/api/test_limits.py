@@ -1,4 +1,4 @@
-"""What a run and a day may take: said beforehand, held, and told with a sentence when it is reached."""
+"""Limits of a run and of a day: they are shown beforehand, enforced, and named in a sentence when reached."""
 
 import itertools
 from collections.abc import Iterator
@@ -88,7 +88,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 def carol(
     server: ServerProcess, document: Document, admin: ApiClient, upstream: ScriptedProvider
 ) -> Iterator[ApiClient]:
-    """A new user, who has used nothing yet."""
+    """A new user without usage."""
     with ApiClient(server, document).register(f"carol{next(numbers)}") as person:
         connect(person, upstream)
         yield person
@@ -129,7 +129,7 @@ def test_a_user_sees_what_may_still_be_spent(carol: ApiClient) -> None:
         "tool_calls": CALLS_PER_RUN,
         "iterations": 10,
     }
-    # Without tools: what is said of each of them to a model takes tokens too.
+    # Without tools, because the definitions of tools count as prompt tokens.
     hello = {"conversation_id": new_chat(carol), "content": "hello", "tools": False}
     carol.good("POST", "/messages", json=hello)
     limits = limits_of(carol)
@@ -142,7 +142,7 @@ def test_a_user_sees_what_may_still_be_spent(carol: ApiClient) -> None:
     assert limits["cost_per_day"]["spent"] == pytest.approx((50 * 1 + 10 * 4) / 1e6)
 
 
-def test_what_a_call_can_take_is_set_aside_while_it_is_made_and_given_back(
+def test_the_maximum_of_a_call_is_reserved_during_it_and_released_after_it(
     carol: ApiClient, upstream: ScriptedProvider
 ) -> None:
     chat = new_chat(carol)
@@ -192,7 +192,7 @@ def test_a_message_whose_answer_exceeds_the_run_limit_is_refused_and_kept(carol:
     assert limits_of(carol)["tokens_per_day"]["spent"] == 0
 
 
-def test_the_rest_of_a_day_makes_answers_shorter_and_then_refuses(
+def test_the_rest_of_the_daily_limit_shortens_answers_and_then_refuses(
     carol: ApiClient, upstream: ScriptedProvider
 ) -> None:
     for _ in range(4):
@@ -201,7 +201,7 @@ def test_the_rest_of_a_day_makes_answers_shorter_and_then_refuses(
         )
     left = limits_of(carol)["tokens_per_day"]["left"]
     assert left == TOKENS_PER_DAY - 4 * 2_700
-    # A prompt that leaves room for an answer, but not for the longest: two letters are taken for a token.
+    # The prompt leaves headroom for an answer, not for the longest: two letters count as one token.
     body = {"conversation_id": new_chat(carol), "content": "spend" + "e" * 1_650, "tools": False}
     carol.good("POST", "/messages", json=body)
     assert 256 <= upstream.requests[-1].json["max_completion_tokens"] < MOST_ANSWER
@@ -212,7 +212,7 @@ def test_the_rest_of_a_day_makes_answers_shorter_and_then_refuses(
     assert 0 < int(refused.headers["retry-after"]) <= 86_400
 
 
-def test_a_day_without_headroom_for_a_first_token_counts_as_spent(carol: ApiClient) -> None:
+def test_a_daily_limit_without_headroom_for_one_token_counts_as_spent(carol: ApiClient) -> None:
     for _ in range(4):
         carol.good(
             "POST", "/messages", json={"conversation_id": new_chat(carol), "content": "spend", "tools": False}
@@ -249,7 +249,7 @@ def test_calls_of_tools_past_the_limit_are_not_run_and_the_model_answers_without
     assert sorted(call["status"] for call in calls) == ["failed", "success", "success"]
 
 
-def test_after_the_last_call_of_a_tool_none_is_offered(carol: ApiClient, upstream: ScriptedProvider) -> None:
+def test_no_tool_is_offered_after_the_last_allowed_call(carol: ApiClient, upstream: ScriptedProvider) -> None:
     chat = new_chat(carol)
     frames, run = say(carol, chat, "one by one", tools=["file_list"])
     assert run["stop_reason"] == "max_iterations"
@@ -265,7 +265,7 @@ def test_a_model_of_unknown_price_is_refused_where_money_is_limited(carol: ApiCl
     assert carol.good("GET", f"/messages?conversation_id={chat}")["items"] == []
 
 
-def test_the_stream_of_a_run_that_was_stopped_can_be_taken_up_again(carol: ApiClient) -> None:
+def test_a_client_can_reconnect_to_the_stream_of_a_stopped_run(carol: ApiClient) -> None:
     frames, run = say(carol, new_chat(carol), "dear", tools=["file_list"])
     with stream_run(carol, run["id"]) as stream:
         again = stream.read_to_end()

@@ -1,4 +1,4 @@
-"""Whoever loses rights loses them at once: open streams, runs and tools, also by the command line."""
+"""A user who loses rights loses them at once in open streams, runs and tools, also by the command line."""
 
 import itertools
 import subprocess
@@ -21,7 +21,7 @@ numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def upstream() -> Iterator[ScriptedProvider]:
-    """A model that waits, and one that writes a file once the test lets it."""
+    """A model that waits, and one that writes a file when the test opens its gate."""
     write = Call(name="file_write", arguments={"path": "a.txt", "content": "written"})
     rules = [
         Rule(when=When(has_tool_result=True), reply=[Text(text="So be it."), Finish()]),
@@ -41,7 +41,7 @@ def upstream() -> Iterator[ScriptedProvider]:
 def user(
     server: ServerProcess, document: Document, admin: ApiClient, upstream: ScriptedProvider
 ) -> Iterator[ApiClient]:
-    """Of level 3, with the scripted model."""
+    """A user of level 3 with the scripted model."""
     with ApiClient(server, document).register(f"loser{next(numbers)}") as person:
         admin.good("PUT", f"/auth/users/{person.user['id']}", json={"permission_level": 3})
         person.sign_in(person.user["username"], PASSWORD)
@@ -50,7 +50,7 @@ def user(
 
 
 def luxx(server: ServerProcess, *arguments: str, says: str = "") -> subprocess.CompletedProcess[str]:
-    """`luxx user …` beside the server, on its database."""
+    """Runs `luxx user …` on the database of the running server."""
     command = luxx_command("user", *arguments, "--data-dir", str(server.data_dir))
     return subprocess.run(
         command, cwd=server.folder, env=environment(server.folder), input=says, capture_output=True,
@@ -108,7 +108,7 @@ def test_open_streams_end_within_5_seconds_when_the_user(
 
 
 @pytest.mark.parametrize("how", ["is disabled", "is moved", "is disabled by the command line"])
-def test_what_runs_is_stopped_when_the_user(
+def test_runs_are_stopped_when_the_user(
     how: str, user: ApiClient, admin: ApiClient, server: ServerProcess
 ) -> None:
     _talk, run_id = waiting_run(user)
@@ -190,7 +190,7 @@ def test_the_command_line_adds_changes_lists_and_deletes(admin: ApiClient, serve
         failed = luxx(server, *arguments, says=PASSWORD + "\n")
         assert (failed.returncode, failed.stderr.count("\n")) == (1, 1), failed
     admin.good("GET", "/auth/me")
-    found = admin.good("GET", f"/admin/audit?tenant_id={tenant['id']}&page_size=100")["items"]
-    actions = [(each["action"], each["username"]) for each in reversed(found)]
+    audit_entries = admin.good("GET", f"/admin/audit?tenant_id={tenant['id']}&page_size=100")["items"]
+    actions = [(each["action"], each["username"]) for each in reversed(audit_entries)]
     by_line = [action for action, who in actions if who == "command line"]
     assert by_line == ["user_create", *["user_change"] * 4, "user_delete"]

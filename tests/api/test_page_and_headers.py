@@ -1,4 +1,4 @@
-"""Hosts, origins, security headers, metrics, and that the pages take nothing from elsewhere."""
+"""Hosts, origins, security headers and metrics; the pages load nothing from other sites."""
 
 import re
 import socket
@@ -97,7 +97,7 @@ def test_the_own_origin_is_allowed_and_no_response_allows_others(
 def test_security_headers_are_on_answers_of_every_kind(
     anna: ApiClient, nobody: ApiClient, server: ServerProcess
 ) -> None:
-    """`Person.ask` checks them; here is one request for each kind of answer."""
+    """`ApiClient.ask` checks the headers; this test sends one request for each kind of answer."""
     kinds = {
         200: nobody.ask("GET", "/health"),
         201: anna.ask("POST", "/conversations", json={}),

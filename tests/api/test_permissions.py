@@ -1,4 +1,4 @@
-"""`/permissions`: whose rules are whose, what is a rule, and why a call would be allowed."""
+"""`/permissions`: who owns rules, which rules are valid, and the explanation of a decision."""
 
 import json
 import time
@@ -100,7 +100,7 @@ def test_a_tenants_rules_are_set_by_its_admins_seen_by_its_users_and_bind_them_a
         ("?scope=project&id=", "invalid_input"),
     ],
 )
-def test_a_scope_that_is_none_is_refused(anna: ApiClient, query: str, kind: str) -> None:
+def test_an_unknown_scope_is_refused(anna: ApiClient, query: str, kind: str) -> None:
     assert anna.bad("GET", RULES + query, 400)["detail"]["kind"] == kind
     assert anna.bad("PUT", RULES + query, 400, json=[])["detail"]["kind"] == kind
 
@@ -161,7 +161,7 @@ def test_a_call_that_may_match_a_tenants_deny_rule_is_not_run_directly_either(
     anna.good("POST", "/tools/file_read/execute", json={"arguments": {"path": "docs/a"}})
 
 
-def test_no_question_for_an_explanation_keeps_the_server_from_others(anna: ApiClient) -> None:
+def test_no_explanation_takes_long_enough_to_delay_others(anna: ApiClient) -> None:
     project = anna.good("POST", "/projects", json={"name": "p"})["id"]
     many = [{"tool": "*", "pattern": f"?*a*{number}*x", "action": "deny"} for number in range(200)]
     anna.good("PUT", RULES, json=many)
@@ -171,8 +171,8 @@ def test_no_question_for_an_explanation_keeps_the_server_from_others(anna: ApiCl
         ("file_read", {"path": ["/a"] * 600}),
         ("batch_fetch", {"urls": [f"x{number}" for number in range(600)]}),
     ):
-        found = explained(anna, tool, arguments, project_id=project)
-        assert len(found["parts"]) <= MAX_PARTS
+        explanation = explained(anna, tool, arguments, project_id=project)
+        assert len(explanation["parts"]) <= MAX_PARTS
     assert time.monotonic() - began < 3
 
 
@@ -188,25 +188,29 @@ def test_the_explanation_names_the_rule_or_what_decides_without_one(
     project = anna.good("POST", "/projects", json={"name": "p"})["id"]
     anna.good("PUT", RULES, json=[{"tool": "file_*", "action": "ask"}, READS])
     anna.good("PUT", f"{RULES}?scope=project&id={project}", json=[{"tool": "file_read", "action": "deny"}])
-    found = explained(anna, "file_read", {"path": "docs/a.md"})
-    assert (found["action"], found["decided_by"], found["usual"]) == ("allow", "rule", "docs/*")
-    assert found["rule"] == {**READS, "scope": "user", "scope_id": None, "place": 1}
-    assert found["because"] == "the user's rule 2 says: allow file_read(docs/*)"
-    assert [part["text"] for part in found["parts"]] == ["docs/a.md"]
-    found = explained(anna, "file_read", {"path": "docs/a.md"}, project_id=project)
-    assert (found["action"], found["rule"]["scope"], found["rule"]["scope_id"]) == (
+    explanation = explained(anna, "file_read", {"path": "docs/a.md"})
+    assert (explanation["action"], explanation["decided_by"], explanation["usual"]) == (
+        "allow",
+        "rule",
+        "docs/*",
+    )
+    assert explanation["rule"] == {**READS, "scope": "user", "scope_id": None, "place": 1}
+    assert explanation["because"] == "the user's rule 2 says: allow file_read(docs/*)"
+    assert [part["text"] for part in explanation["parts"]] == ["docs/a.md"]
+    explanation = explained(anna, "file_read", {"path": "docs/a.md"}, project_id=project)
+    assert (explanation["action"], explanation["rule"]["scope"], explanation["rule"]["scope_id"]) == (
         "deny",
         "project",
         project,
     )
-    found = explained(anna, "file_write", {"path": "a"})
-    assert (found["action"], found["decided_by"], found["rule"]) == ("deny", "level", None)
-    found = explained(anna, "process_data")
-    assert (found["action"], found["decided_by"]) == ("allow", "risk")
+    explanation = explained(anna, "file_write", {"path": "a"})
+    assert (explanation["action"], explanation["decided_by"], explanation["rule"]) == ("deny", "level", None)
+    explanation = explained(anna, "process_data")
+    assert (explanation["action"], explanation["decided_by"]) == ("allow", "risk")
     assert explained(anna, "ask_decision")["decided_by"] == "question"
     assert explained(admin, "python_eval")["action"] == "allow"
-    found = explained(admin, "python_eval", tainted="true")
-    assert (found["action"], found["decided_by"]) == ("ask", "taint")
+    explanation = explained(admin, "python_eval", tainted="true")
+    assert (explanation["action"], explanation["decided_by"]) == ("ask", "taint")
 
 
 @pytest.mark.parametrize(
@@ -223,7 +227,7 @@ def test_the_explanation_names_the_rule_or_what_decides_without_one(
     ],
     ids=lambda value: str(value)[:60],
 )
-def test_what_cannot_be_explained_is_refused(anna: ApiClient, query: Any, status: int) -> None:
+def test_a_bad_request_for_an_explanation_is_refused(anna: ApiClient, query: Any, status: int) -> None:
     assert anna.ask("GET", "/permissions/explain", params=query).status_code == status
 
 

@@ -1,4 +1,4 @@
-"""What holds for the query of every route, and for what a path says it can be asked."""
+"""Rules for the query string of every route, and the methods that a path supports."""
 
 from typing import Any
 
@@ -25,12 +25,12 @@ def test_a_parameter_is_given_once_and_with_a_value(
     assert set(refused["detail"]["fields"]) == {wrong}
 
 
-def test_the_word_null_is_a_word_where_a_text_is_asked_for(anna: ApiClient) -> None:
+def test_null_is_an_ordinary_word_in_a_text_parameter(anna: ApiClient) -> None:
     assert anna.good("GET", "/tool-calls", params={"tool": "null"})["items"] == []
     assert anna.good("GET", "/usage", params={"conversation_id": "null"})["items"] == []
 
 
-def test_a_whole_number_may_be_written_with_a_point(anna: ApiClient) -> None:
+def test_an_integer_may_be_written_with_a_decimal_point(anna: ApiClient) -> None:
     made = anna.good("POST", "/conversations", json={"max_tokens": 5.0, "temperature": 1.0})
     assert (made["max_tokens"], made["temperature"]) == (5, 1.0)
     refused = anna.bad("POST", "/conversations", 400, json={"max_tokens": 5.5})

@@ -1,4 +1,4 @@
-"""Looking back: the events of a conversation, what its tools did, whole results."""
+"""The event log of a conversation, the calls of its tools, and their complete results."""
 
 import json
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ ACCEPT = {"accept": "application/json"}
 
 @pytest.fixture(scope="module")
 def upstream() -> Iterator[ScriptedProvider]:
-    """A model that lists files, makes a large text, misses a file, and then says so."""
+    """A model that lists files, makes a large text, names a missing file, and then reports it."""
     asks = [
         Call(name="file_list", arguments={}, id="call-a"),
         Call(name="process_data", arguments={"data": ROWS, "operation": "format"}, id="call-b"),
@@ -69,7 +69,7 @@ def dora(
 
 @pytest.fixture(scope="module")
 def chat(dora: ApiClient) -> str:
-    """A conversation with three answers, the middle one without tools."""
+    """A conversation with three answers; the middle one has no tool calls."""
     chat_id: str = dora.good("POST", "/conversations", json={})["id"]
     for content in ("use tools", "hello", "use tools, again"):
         dora.good("POST", "/messages", json={"conversation_id": chat_id, "content": content})
@@ -77,7 +77,7 @@ def chat(dora: ApiClient) -> str:
 
 
 def log_of(person: ApiClient, run_id: str) -> list[dict[str, Any]]:
-    """Every event of a run; a page ends at its bytes before it ends at its limit."""
+    """Every event of a run. A page ends at its limit in bytes before it ends at its limit in events."""
     events: list[dict[str, Any]] = []
     while True:
         path = f"/runs/{run_id}/events?limit=1000&from_sequence={len(events) + 1}"
@@ -88,7 +88,7 @@ def log_of(person: ApiClient, run_id: str) -> list[dict[str, Any]]:
 
 
 def logs_of(person: ApiClient, chat: str) -> list[dict[str, Any]]:
-    """Every event of every run, as each run's own log tells it, oldest run first."""
+    """Every event of every run, from the runs' own logs, oldest run first."""
     runs = person.good("GET", f"/runs?subject_id={chat}&page_size=100")["items"][::-1]
     events: list[dict[str, Any]] = []
     for run in runs:
@@ -96,26 +96,26 @@ def logs_of(person: ApiClient, chat: str) -> list[dict[str, Any]]:
     return events
 
 
-def walked(person: ApiClient, path: str, name: str, limit: int) -> list[dict[str, Any]]:
+def read_all_pages(person: ApiClient, path: str, name: str, limit: int) -> list[dict[str, Any]]:
     """All entries, by following the cursor."""
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     cursor: str | None = None
     while True:
         query = {"limit": limit, **({"cursor": cursor} if cursor else {})}
         page = person.good("GET", path, params=query)
         assert set(page) == {name, "has_more", "cursor"}
         assert len(page[name]) <= limit
-        found += page[name]
+        entries += page[name]
         cursor = page["cursor"]
         if not page["has_more"]:
-            return found
+            return entries
 
 
 @pytest.mark.parametrize("limit", [1, 3, 1000])
 def test_a_conversations_events_are_those_of_its_runs_in_order(
     dora: ApiClient, chat: str, limit: int
 ) -> None:
-    events = walked(dora, f"/conversations/{chat}/events", "events", limit)
+    events = read_all_pages(dora, f"/conversations/{chat}/events", "events", limit)
     assert events == logs_of(dora, chat)
     assert len({(event["run_id"], event["seq"]) for event in events}) == len(events)
     assert len({event["run_id"] for event in events}) == 3
@@ -137,7 +137,7 @@ def test_the_cursor_goes_on_where_there_was_nothing_more(dora: ApiClient) -> Non
         assert set(refused["detail"]["fields"]) == {"cursor"}
 
 
-def test_the_status_says_what_runs_and_how_far_its_log_goes(dora: ApiClient) -> None:
+def test_the_status_names_the_running_run_and_the_end_of_its_log(dora: ApiClient) -> None:
     chat = dora.good("POST", "/conversations", json={})["id"]
     path = f"/conversations/{chat}/execution-status"
     assert dora.good("GET", path) == {
@@ -158,9 +158,9 @@ def test_the_status_says_what_runs_and_how_far_its_log_goes(dora: ApiClient) -> 
 
 def test_tool_executions_show_the_arguments_and_the_outcome(dora: ApiClient, chat: str) -> None:
     path = f"/conversations/{chat}/tool-executions"
-    found = dora.good("GET", path)["executions"]
-    assert walked(dora, path, "executions", 1) == found
-    names = [(each["tool_name"], each["call_id"], each["status"]) for each in found]
+    executions = dora.good("GET", path)["executions"]
+    assert read_all_pages(dora, path, "executions", 1) == executions
+    names = [(each["tool_name"], each["call_id"], each["status"]) for each in executions]
     once = [
         ("file_list", "call-a", "success"),
         ("process_data", "call-b", "success"),
@@ -168,7 +168,7 @@ def test_tool_executions_show_the_arguments_and_the_outcome(dora: ApiClient, cha
     ]
     assert names == once * 2
     events = {(event["run_id"], event["seq"]): event for event in logs_of(dora, chat)}
-    for each in found:
+    for each in executions:
         asked = events[each["run_id"], each["seq"]]["step"]
         assert asked["id_ref"] == each["call_id"]
         assert asked["arguments"] == each["tool_input"]
@@ -176,13 +176,13 @@ def test_tool_executions_show_the_arguments_and_the_outcome(dora: ApiClient, cha
         assert each["started_at"] <= each["completed_at"]
         assert each["duration_ms"] >= 0
         assert each["tool_output"]["success"] is (each["status"] == "success")
-    assert json.loads(found[1]["tool_input"])["data"] == ROWS
+    assert json.loads(executions[1]["tool_input"])["data"] == ROWS
     messages = dora.good("GET", f"/messages?conversation_id={chat}&page_size=100")["items"][::-1]
     by_message = [
         dora.good("GET", path, params={"message_id": message["id"]})["executions"] for message in messages
     ]
-    assert by_message == [found[:3], found[:3], [], [], found[3:], found[3:]]
-    assert {each["message_id"] for each in found[3:]} == {messages[-1]["id"]}
+    assert by_message == [executions[:3], executions[:3], [], [], executions[3:], executions[3:]]
+    assert {each["message_id"] for each in executions[3:]} == {messages[-1]["id"]}
     other = dora.good("POST", "/conversations", json={})["id"]
     dora.bad("GET", f"/conversations/{other}/tool-executions", 404, params={"message_id": messages[0]["id"]})
 

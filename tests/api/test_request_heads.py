@@ -1,4 +1,4 @@
-"""Heads of requests past all measure: refused with a sentence, whatever part of them is too large."""
+"""Requests with a head that is too large are refused with a sentence, whichever part of it is too large."""
 
 import json
 import socket
@@ -15,7 +15,7 @@ MIB = 1024 * 1024
 
 
 def answer_of(server: ServerProcess, *parts: bytes) -> tuple[int, dict[str, Any]]:
-    """Status and envelope of the answer to a request of these bytes, all of which are sent first."""
+    """Status and envelope of the answer; the whole request is sent before it is read."""
     status, _, body = answer(server, *parts)
     return status, json.loads(body)
 
@@ -51,8 +51,8 @@ def request(target: bytes, *headers: bytes) -> bytes:
 def test_a_head_past_the_bounds_is_refused_with_a_sentence(
     server: ServerProcess, status: int, sent: bytes
 ) -> None:
-    found, failure = answer_of(server, sent)
-    assert (found, failure["code"], failure["success"]) == (status, status, False)
+    answer_status, failure = answer_of(server, sent)
+    assert (answer_status, failure["code"], failure["success"]) == (status, status, False)
     assert failure["detail"]["kind"] == "head_too_large"
     assert "request" in failure["error"]
 
@@ -63,8 +63,8 @@ def test_a_head_without_end_is_refused_while_it_is_sent(server: ServerProcess) -
     assert (status, failure["detail"]["kind"]) == (431, "head_too_large")
 
 
-def test_what_follows_a_body_without_end_ends_the_connection(server: ServerProcess) -> None:
-    """Headers may follow a chunked body, and are kept as those before it are."""
+def test_endless_trailers_after_a_body_end_the_connection(server: ServerProcess) -> None:
+    """Headers may follow a chunked body; the server stores them like those before it."""
     address = urlsplit(server.url)
     begin = b"POST /auth/login HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
     endless = [begin, b"2\r\n{}\r\n0\r\nx: ", *[b"x" * 65536] * 1024]

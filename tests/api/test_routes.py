@@ -1,4 +1,4 @@
-"""Every route of the Luxx document for what is there: it exists and answers in the shape of the contract."""
+"""Every route of the Luxx document exists and answers in the shape of the contract."""
 
 import json
 from typing import Any
@@ -161,13 +161,13 @@ def test_a_conversation_is_made_listed_shown_changed_and_deleted(anna: ApiClient
 def test_lists_are_paged_newest_first_and_every_item_is_on_one_page(anna: ApiClient) -> None:
     made = [anna.good("POST", "/conversations", json={"title": f"c{number}"})["id"] for number in range(7)]
     total = page_of(anna, "/conversations")["total"]
-    found: list[str] = []
+    listed: list[str] = []
     number = 1
     while items := page_of(anna, "/conversations", page=number, page_size=3)["items"]:
-        found += [item["id"] for item in items]
+        listed += [item["id"] for item in items]
         number += 1
-    assert len(found) == len(set(found)) == total
-    assert found[:7] == made[::-1]
+    assert len(listed) == len(set(listed)) == total
+    assert listed[:7] == made[::-1]
     everything = page_of(anna, "/conversations", page_size=100)["items"]
     assert newest_first(everything)
     beyond = page_of(anna, "/conversations", page=1_000_000, page_size=100)

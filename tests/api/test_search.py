@@ -1,4 +1,4 @@
-"""`GET /search` as people use it: what they sent and were answered is found, until it is deleted."""
+"""`GET /search` finds messages and answers of the user until they are deleted."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def test_a_question_its_title_and_its_answer_are_found(anna: ApiClient, chat: di
     assert hits(anna, "Milch") == []
 
 
-def test_kind_conversation_and_pages_narrow_it(anna: ApiClient, chat: dict[str, Any]) -> None:
+def test_kind_conversation_and_pages_narrow_the_results(anna: ApiClient, chat: dict[str, Any]) -> None:
     other = anna.good("POST", "/conversations", json={"title": "学习 Plan"})["id"]
     assert [hit["conversation_id"] for hit in hits(anna, "学习", kind="conversation")] == [other, chat["id"]]
     assert [hit["kind"] for hit in hits(anna, "学习", conversation_id=chat["id"])] == [
@@ -49,12 +49,12 @@ def test_kind_conversation_and_pages_narrow_it(anna: ApiClient, chat: dict[str, 
     assert [hit["conversation_id"] for hit in hits(anna, "RENAMED")] == [other]
 
 
-def test_signs_alone_find_nothing_and_are_no_mistake(anna: ApiClient) -> None:
+def test_punctuation_alone_finds_nothing_and_is_no_error(anna: ApiClient) -> None:
     for query in ('"', "***", "😀", " ", "-- ;"):
         assert hits(anna, query) == []
 
 
-def test_others_find_nothing_of_it(bob: ApiClient, chat: dict[str, Any]) -> None:
+def test_other_users_do_not_find_it(bob: ApiClient, chat: dict[str, Any]) -> None:
     assert hits(bob, "机器学习") == []
     bob.bad("GET", f"/search?q=机器学习&conversation_id={chat['id']}", 404)
 
@@ -67,8 +67,8 @@ def test_a_cut_answer_is_found_and_a_deleted_conversation_is_not(anna: ApiClient
     anna.good("POST", f"/runs/{run['id']}/cancel")
     stored = anna.good("GET", f"/messages?conversation_id={made}")["items"]
     assert [message["status"] for message in stored] == ["partial", "complete"]
-    found = hits(anna, stored[0]["text"] or "wait", conversation_id=made)
-    assert found[0]["message_id"] == stored[0 if stored[0]["text"] else 1]["id"]
+    results = hits(anna, stored[0]["text"] or "wait", conversation_id=made)
+    assert results[0]["message_id"] == stored[0 if stored[0]["text"] else 1]["id"]
     anna.good("DELETE", f"/messages/{stored[0]['id']}")
     assert [hit["role"] for hit in hits(anna, "wait", conversation_id=made)] == ["user"]
     anna.good("DELETE", f"/conversations/{made}")

@@ -1,4 +1,4 @@
-"""A provider's key, once given, is in nothing that comes out again: answers, streams, logs, files."""
+"""A provider's key never leaves the server: not in answers, streams, logs or files."""
 
 import json
 from pathlib import Path

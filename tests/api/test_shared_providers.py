@@ -1,4 +1,4 @@
-"""What a tenant shares stays in the hands of who administers it now: nobody else redirects its chats."""
+"""Shared providers of a tenant belong to its current administrators; nobody else redirects their requests."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -63,14 +63,14 @@ def take_level(how: str, by: ApiClient, user: ApiClient, server: ServerProcess) 
 
 
 def give_back(by: ApiClient, user: ApiClient) -> None:
-    """The account, not the level."""
+    """Gives back the account, not the level."""
     body = {"is_active": True, "permission_level": 3}
     by.good("PUT", f"/auth/users/{user.user['id']}", json=body)
     user.sign_in(user.user["username"], PASSWORD)
 
 
 def changes_of_providers(admin: ApiClient, path: str) -> list[tuple[str, str, Any]]:
-    """What the audit log says was done to one provider, oldest first."""
+    """What the audit log records of one provider, oldest first."""
     entries = admin.good("GET", "/admin/audit?page_size=100&outcome=done")["items"]
     return [
         (entry["action"], entry["username"], entry["detail"].get("fields"))
@@ -80,7 +80,7 @@ def changes_of_providers(admin: ApiClient, path: str) -> list[tuple[str, str, An
 
 
 @pytest.mark.parametrize("how", WAYS)
-def test_what_is_shared_goes_to_another_administrator_when_its_owner(
+def test_shared_providers_go_to_another_administrator_when_their_owner(
     how: str, admin: ApiClient, tenant_id: int, join: Join, server: ServerProcess, upstream: ScriptedProvider
 ) -> None:
     owner, successor, member = join(tenant_id, 4), join(tenant_id, 4), join(tenant_id)
@@ -145,8 +145,8 @@ def test_administrators_switch_off_unshare_and_delete_what_another_shares(
     assert member.good("GET", path)["enabled"] is False
     unshared = other.good("PUT", path, json={"is_shared": False, "enabled": True})
     assert (unshared["is_shared"], unshared["api_key"]) == (False, "")
-    for gone in (other, member):
-        gone.bad("GET", path, 404)
+    for leaving in (other, member):
+        leaving.bad("GET", path, 404)
     assert owner.good("POST", f"{path}/test")["ok"] is True, "the owner's key is untouched"
     other.good("DELETE", second)
     owner.bad("GET", second, 404)

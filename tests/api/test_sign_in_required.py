@@ -1,4 +1,4 @@
-"""Who may ask at all: every operation of the document, without a token and with each kind of a bad one."""
+"""Every operation of the document, without a token and with each kind of bad token."""
 
 import base64
 import json
@@ -39,20 +39,20 @@ def is_public(operation: Operation) -> bool:
 
 
 def unsigned(token: str) -> str:
-    """The same claims, signed by nobody."""
+    """The same claims without a signature."""
     head = base64.urlsafe_b64encode(b'{"alg":"none","typ":"JWT"}').rstrip(b"=").decode()
     return f"{head}.{token.split('.')[1]}."
 
 
 def resigned(token: str, **claims: Any) -> str:
-    """The same claims, signed with a key of our own."""
+    """The same claims, signed with another key."""
     known = jwt.decode(token, options={"verify_signature": False})
     return jwt.encode({**known, **claims}, "a key that is not the server's, of 40 bytes", algorithm="HS256")
 
 
 @pytest.fixture(scope="module")
 def bad_headers(server: ServerProcess, document: Document, admin: ApiClient) -> dict[str, dict[str, str]]:
-    """Authorization headers that are not good, by why."""
+    """Bad Authorization headers, by what is wrong with them."""
     with (
         ApiClient(server, document).register("left") as left,
         ApiClient(server, document).register("disabled") as disabled,

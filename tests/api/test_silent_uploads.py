@@ -1,4 +1,4 @@
-"""Uploads that fall silent or never come to an end: every door gives up on them, and says so."""
+"""Uploads that pause too long or take too long are ended with a sentence, at every route that takes them."""
 
 import socket
 import threading
@@ -52,7 +52,7 @@ def connection(request: pytest.FixtureRequest, cat: ApiClient) -> Iterator[socke
 
 
 def answer(connection: socket.socket) -> bytes:
-    """All of it, up to the end of its JSON."""
+    """The whole answer, to the end of its JSON."""
     received = b""
     while b'"success"' not in received or not received.endswith(b"}"):
         piece = connection.recv(65_536)
@@ -68,9 +68,9 @@ def check(refused: bytes) -> None:
 
 
 def check_free(cat: ApiClient) -> None:
-    """Nothing is left, and the next upload need not wait for anything."""
+    """Checks that the failed upload left nothing and that the next upload does not wait."""
     end = time.monotonic() + WAIT_SECONDS
-    # The connection is told first, and what it had begun ends then.
+    # The client gets its answer first; the server deletes the file after that.
     while (next_one := cat.ask("POST", "/conversations/import", content=b"[]x")).status_code == 429:
         assert time.monotonic() < end
     assert next_one.json()["detail"]["kind"] == "import_unreadable"
@@ -85,7 +85,7 @@ def test_a_silent_upload_times_out(connection: socket.socket, cat: ApiClient) ->
 
 
 def test_a_slow_upload_without_end_times_out(connection: socket.socket, cat: ApiClient) -> None:
-    """It says something often enough, and would take an hour."""
+    """The client sends often enough, but the upload would take an hour."""
     done = threading.Event()
 
     def drip() -> None:

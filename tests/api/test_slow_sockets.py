@@ -1,4 +1,4 @@
-"""Clients that do not read: a socket keeps a mark for each session and little else, and says the newest."""
+"""Socket clients that do not read: the server stores one flag a session, and later sends the newest state."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ CALLER = Caller(
 
 
 class Rows(Notices):
-    """Notices whose rows are what the test says they are."""
+    """Notices whose rows the test sets."""
 
     def __init__(self) -> None:
         super().__init__(NO_STORE, LocalBus("here"), is_watched=lambda run_id: False)
@@ -59,7 +59,7 @@ class Rows(Notices):
 
 
 class NoStore(Store):
-    """Is never asked."""
+    """A store that must not be used."""
 
     def __init__(self) -> None:
         pass
@@ -69,7 +69,7 @@ NO_STORE = NoStore()
 
 
 class Client:
-    """The other end: `reads` lets what the server says through."""
+    """The client side: `reads` lets messages of the server through."""
 
     def __init__(self) -> None:
         self.reads = asyncio.Event()
@@ -103,34 +103,34 @@ class Client:
                 await self._news.wait()
 
 
-def made(client: Client, rows: Rows) -> tuple[Socket, asyncio.Task[None]]:
+def start_socket(client: Client, rows: Rows) -> tuple[Socket, asyncio.Task[None]]:
     limit = RateLimit(100_000, "too many")
-    made = Socket(CALLER, rows, limit, receive=client.receive, send=client.send)
-    return made, asyncio.create_task(made.serve())
+    started = Socket(CALLER, rows, limit, receive=client.receive, send=client.send)
+    return started, asyncio.create_task(started.serve())
 
 
-async def turns(count: int = 50) -> None:
+async def yield_to_loop(count: int = 50) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
 
 
 async def test_a_client_that_does_not_read_gets_the_newest_state_once_when_it_does() -> None:
     client, rows = Client(), Rows()
-    line, serving = made(client, rows)
+    line, serving = start_socket(client, rows)
     names = [f"talk {number}" for number in range(300)]
     for name in names:
         rows.titles[name] = "old"
         client.say(type="subscribe", session_id=name)
-    await turns(1000)
+    await yield_to_loop(1000)
     for number in range(50):
         for name in names:
             rows.titles[name] = f"title {number}"
             line.changed(name)
-        await turns()
+        await yield_to_loop()
     assert rows.reads <= 2, "nothing is read that could not be sent"
     client.reads.set()
     await client.until(lambda: {each["session_id"] for each in client.received} == set(names))
-    await turns(500)
+    await yield_to_loop(500)
     newest = {each["session_id"]: each["data"]["title"] for each in client.received}
     assert set(newest.values()) == {"title 49"}
     assert len(client.received) <= len(names) + module.IDS_PER_QUERY
@@ -140,15 +140,15 @@ async def test_a_client_that_does_not_read_gets_the_newest_state_once_when_it_do
 
 async def test_of_many_notifications_a_slow_client_gets_the_newest() -> None:
     client, rows = Client(), Rows()
-    line, serving = made(client, rows)
-    await turns()
+    line, serving = start_socket(client, rows)
+    await yield_to_loop()
     for number in range(1000):
         notification = NotificationData(
             title="t", message=str(number), session_id="s", run_id="r", status=SessionStatus.COMPLETED
         )
         line.show(notification)
         if number == 0:
-            await turns()  # One is already being sent.
+            await yield_to_loop()  # One is already being sent.
     client.reads.set()
     await client.until(lambda: len(client.received) == MAX_PENDING_NOTIFICATIONS + 1)
     assert [each["data"]["message"] for each in client.received[1:]] == [
@@ -158,19 +158,21 @@ async def test_of_many_notifications_a_slow_client_gets_the_newest() -> None:
     await asyncio.wait_for(serving, SECONDS)
 
 
-async def test_a_client_that_does_not_read_is_cut_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_does_not_read_is_disconnected_when_it_loses_rights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "CLOSE_TIMEOUT_SECONDS", 0.05)
 
     client, rows = Client(), Rows()
-    line, serving = made(client, rows)
+    line, serving = start_socket(client, rows)
     rows.titles["a talk"] = "t"
     client.say(type="subscribe", session_id="a talk")
-    await turns()
+    await yield_to_loop()
     line.force_close(SIGN_IN_ENDED)
     await asyncio.wait_for(serving, SECONDS)
     assert client.closed is None
     client.reads.set()
-    await turns()
+    await yield_to_loop()
     assert client.received == [], "nothing is said once it is cut"
 
 
@@ -181,7 +183,7 @@ async def test_a_deleted_session_is_reported_and_changes_without_a_hint_are_foun
 
     client, rows = Client(), Rows()
     client.reads.set()
-    _line, serving = made(client, rows)
+    _line, serving = start_socket(client, rows)
     rows.titles |= {"a talk": "old", "another": "same"}
     client.say(type="subscribe", session_id="a talk")
     client.say(type="subscribe", session_id="another")
@@ -193,10 +195,10 @@ async def test_a_deleted_session_is_reported_and_changes_without_a_hint_are_foun
     await client.until(lambda: len(client.received) == 4)
     assert client.received[3]["detail"]["kind"] == "conversation_not_found"
     rows.titles["a talk"] = "there again"
-    seen = rows.reads
-    while rows.reads < seen + 3:  # noqa: ASYNC110 - bounded by the test's own limit
+    reads_before = rows.reads
+    while rows.reads < reads_before + 3:  # noqa: ASYNC110 - bounded by the test's own limit
         await asyncio.sleep(0.01)
-    assert len(client.received) == 4, "what was told to be gone is not told again"
+    assert len(client.received) == 4, "a deleted session is reported once"
     client.leave()
     await asyncio.wait_for(serving, SECONDS)
 
@@ -251,8 +253,8 @@ def masked(opcode: int, payload: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("what", ["pings", "messages"])
-def test_whoever_sends_without_reading_makes_the_server_hold_nothing(tmp_path: Path, what: str) -> None:
-    """Answers to what is sent would pile up in the server; it stops reading instead."""
+def test_a_client_that_sends_without_reading_fills_no_memory_of_the_server(tmp_path: Path, what: str) -> None:
+    """Unread answers would fill the server's memory; it stops reading instead."""
     frame = masked(0x9, b"x" * 100) if what == "pings" else masked(0x1, b'{"type":"nope"}' + b" " * 80)
     with ServerProcess(tmp_path) as server, ApiClient(server, None).sign_in() as person:
         with open_socket(person) as line:
@@ -272,7 +274,7 @@ def test_whoever_sends_without_reading_makes_the_server_hold_nothing(tmp_path: P
 
 
 def sent_until_stuck(raw: socket.socket, data: bytes, most: int) -> int:
-    """Sends until the server takes no more, or closes; how much it took."""
+    """Sends until the server reads no more or closes. Returns the number of bytes sent."""
     sent = 0
     try:
         while sent < most:
@@ -293,7 +295,7 @@ def test_an_open_socket_costs_less_than_50_kb(tmp_path: Path) -> None:
         lines: list[Any] = []
         try:
             for _ in range(3):
-                # What is made once, for the first of them, is not theirs.
+                # The first sockets also allocate what all later ones share.
                 lines.append(open_line(admin))
             before = process.memory_info().rss
             for person in people:

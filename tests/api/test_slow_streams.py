@@ -1,4 +1,6 @@
-"""Clients of streams that do not read lose what they may not see all the same; and how else a stream ends."""
+"""Streams whose clients do not read end when the user loses access; and the other ways in which a stream
+ends.
+"""
 
 import asyncio
 import logging
@@ -32,7 +34,7 @@ CALLER = Caller(
 
 @pytest.fixture
 def services(tmp_path: Path) -> Iterator[Services]:
-    """Not opened: nothing is read or written here."""
+    """Not opened: nothing is read or written."""
     made = Services(
         Config(app=AppConfig(secret_key="a-secret-key-of-a-test-of-32-bytes"), data_dir=str(tmp_path))
     )
@@ -41,7 +43,7 @@ def services(tmp_path: Path) -> Iterator[Services]:
 
 
 class SlowClient:
-    """One client that reads only when told to, and the stream that it has."""
+    """One client and its stream; the client reads only when the test lets it."""
 
     def __init__(self, services: Services, *, from_the_log: bool = False) -> None:
         self._house = services
@@ -95,7 +97,7 @@ class SlowClient:
             await serving
 
 
-async def test_a_stream_that_is_not_read_is_cut_when_its_user_loses_it(
+async def test_an_unread_stream_ends_when_its_user_loses_access(
     services: Services, caplog: pytest.LogCaptureFixture
 ) -> None:
     slow_client = SlowClient(services)
@@ -129,7 +131,7 @@ async def test_a_stream_ends_when_its_client_leaves(services: Services) -> None:
     await slow_client.serve(talk)
 
 
-async def test_a_stream_whose_log_cannot_be_read_ends_whole_and_says_to_come_again(
+async def test_a_stream_whose_log_cannot_be_read_ends_with_a_whole_frame_that_asks_to_retry(
     services: Services,
 ) -> None:
     slow_client = SlowClient(services, from_the_log=True)
@@ -144,7 +146,7 @@ async def test_a_stream_whose_log_cannot_be_read_ends_whole_and_says_to_come_aga
         await slow_client.ended.wait()
         assert (len(services.streams), services.hub.watchers) == (0, 0)
 
-    # Nobody has made its tables.
+    # The database has no tables.
     await slow_client.serve(talk)
     assert b"event: run\n" in received_bytes
     assert b"retry: 1000\n\n" in received_bytes

@@ -1,4 +1,6 @@
-"""Sockets as clients use them: a ticket opens one, sessions tell their state, what is missed is noted."""
+"""Sockets as clients use them: tickets open them, sessions send their state, missed ends become
+notifications.
+"""
 
 import itertools
 import re
@@ -27,7 +29,7 @@ numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def upstream() -> Iterator[ScriptedProvider]:
-    """A model that waits at a gate of its own for each test, refuses, or answers."""
+    """A model that waits at a separate gate for each test, refuses, or answers."""
     rules = [
         *(
             Rule(when=When(user=f"gate {gate}"), reply=[Text(text="I am"), Gate(name=gate), Finish()])
@@ -44,7 +46,7 @@ def upstream() -> Iterator[ScriptedProvider]:
 
 @pytest.fixture(scope="module")
 def cleo(server: ServerProcess, document: Document) -> Iterator[ApiClient]:
-    """Somebody for whom nothing ever runs: what a socket of hers hears belongs to the test."""
+    """A user without runs: every message on her sockets is caused by the test."""
     with ApiClient(server, document).register("cleo") as person:
         yield person
 
@@ -53,7 +55,7 @@ def cleo(server: ServerProcess, document: Document) -> Iterator[ApiClient]:
 def talker(
     server: ServerProcess, document: Document, admin: ApiClient, upstream: ScriptedProvider
 ) -> Iterator[ApiClient]:
-    """Somebody new, for whom nothing has run yet."""
+    """A new user without runs."""
     with ApiClient(server, document).register(f"talker{next(numbers)}") as person:
         connect(person, upstream)
         yield person
@@ -65,7 +67,7 @@ def new_session(person: ApiClient, title: str = "a talk") -> str:
 
 
 def begin(person: ApiClient, session_id: str, content: str) -> str:
-    """A run that goes on by itself; its id."""
+    """Starts a run that nobody streams. Returns its id."""
     body = {"conversation_id": session_id, "content": content}
     run_id: str = person.good("POST", "/messages/stream", json=body, headers={"accept": "application/json"})[
         "id"
@@ -87,7 +89,7 @@ def test_a_ticket_opens_one_socket_and_no_second_one(cleo: ApiClient) -> None:
         assert client.drain() == []
 
 
-def test_of_many_who_use_a_ticket_at_once_one_comes_in(cleo: ApiClient) -> None:
+def test_concurrent_uses_of_one_ticket_open_one_socket(cleo: ApiClient) -> None:
     ticket, together = new_ticket(cleo), threading.Barrier(8)
 
     def knock(_number: int) -> bool:
@@ -124,7 +126,7 @@ def test_a_ticket_dies_with_its_sign_in(server: ServerProcess, document: Documen
             assert client.wait_closed()[0] == 4401
 
 
-def test_who_must_choose_a_password_gets_no_ticket(
+def test_a_user_who_must_choose_a_password_gets_no_ticket(
     server: ServerProcess, document: Document, admin: ApiClient
 ) -> None:
     with ApiClient(server, document).register(f"reset{next(numbers)}") as person:
@@ -155,7 +157,7 @@ def test_another_site_is_refused_before_the_handshake_and_the_ticket_stays_good(
         assert client.drain() == []
 
 
-def test_a_ticket_stands_in_no_log(cleo: ApiClient, server: ServerProcess) -> None:
+def test_a_ticket_appears_in_no_log(cleo: ApiClient, server: ServerProcess) -> None:
     ticket = new_ticket(cleo)
     with open_with_ticket(server.url, ticket) as client:
         assert client.drain() == []
@@ -247,7 +249,7 @@ def test_a_foreign_session_looks_like_a_missing_one(talker: ApiClient, bob: ApiC
 # --- notifications ----------------------------------------------------------------------------------
 
 
-def test_an_end_that_nobody_watches_is_noted(talker: ApiClient) -> None:
+def test_the_end_of_an_unwatched_run_becomes_a_notification(talker: ApiClient) -> None:
     session_id, failing = new_session(talker, "the weather"), new_session(talker, "the end")
     with open_socket(talker) as client:
         run_id = begin(talker, session_id, "hello")
@@ -265,7 +267,7 @@ def test_an_end_that_nobody_watches_is_noted(talker: ApiClient) -> None:
         assert len(data["message"]) > len("The answer failed: ")
 
 
-def test_who_follows_the_run_or_cancels_it_needs_no_notification(
+def test_a_user_who_watches_or_cancels_the_run_gets_no_notification(
     talker: ApiClient, upstream: ScriptedProvider
 ) -> None:
     followed, cancelled, gate = new_session(talker), new_session(talker), next(gates)
@@ -304,7 +306,7 @@ def test_all_sockets_of_a_user_are_notified_and_no_others(talker: ApiClient, bob
         b'{"type": "ping"}',
     ],
 )  # fmt: skip
-def test_what_cannot_be_understood_is_answered_and_the_socket_stays(
+def test_an_invalid_message_is_answered_and_the_socket_stays_open(
     cleo: ApiClient, message: str | bytes
 ) -> None:
     with open_socket(cleo) as client:
@@ -344,7 +346,7 @@ def test_a_user_has_20_sockets_and_may_open_another_when_one_closes(
 
 
 def opens_within(person: ApiClient, *, attempts: int) -> bool:
-    """Whether a socket opens before so many are tried: a server notices a close soon, not at once."""
+    """Whether a socket opens within this many attempts: the server notices a close with a delay."""
     for _ in range(attempts):
         with open_socket(person) as client:
             try:
@@ -387,14 +389,14 @@ def flood(client: SocketClient) -> None:
         return
 
 
-# --- told elsewhere ---------------------------------------------------------------------------------
+# --- metrics, document and shutdown ------------------------------------------------------------------
 
 
 def test_the_metrics_count_open_sockets(cleo: ApiClient) -> None:
     def count() -> float:
-        found = re.search(r"^luxx_sockets (\S+)$", cleo.http.get("/metrics").text, re.MULTILINE)
-        assert found
-        return float(found[1])
+        match = re.search(r"^luxx_sockets (\S+)$", cleo.http.get("/metrics").text, re.MULTILINE)
+        assert match
+        return float(match[1])
 
     before = count()
     with open_socket(cleo) as client:

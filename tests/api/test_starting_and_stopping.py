@@ -1,4 +1,4 @@
-"""What a server says when it cannot start, and to those who wait for an answer when it stops."""
+"""The error of a server that cannot start, and the answer to waiting clients when it stops."""
 
 import signal
 import socket
@@ -37,7 +37,7 @@ def test_a_port_that_is_taken_is_refused_with_a_sentence_before_anything_is_open
 
 
 def begun_run(person: ApiClient, conversation_id: str) -> str:
-    """The run of a message that somebody else is sending just now."""
+    """The run of a message that another thread is sending."""
     until = time.monotonic() + 20
     while time.monotonic() < until:
         run_id = person.good("GET", f"/conversations/{conversation_id}")["run_id"]
@@ -46,7 +46,7 @@ def begun_run(person: ApiClient, conversation_id: str) -> str:
     raise AssertionError("no run began")
 
 
-def test_who_waits_for_an_answer_is_referred_to_the_run_when_the_server_stops(tmp_path: Path) -> None:
+def test_waiting_clients_are_referred_to_the_run_when_the_server_stops(tmp_path: Path) -> None:
     with ScriptedProvider(Script(rules=[Rule(reply=REPLY)])) as upstream:
         allowed = {"LUXX_PROVIDERS__ALLOW_PRIVATE": upstream.url.removeprefix("http://")}
         with ServerProcess(tmp_path, **allowed) as server, ApiClient(server, None).register("ann") as ann:

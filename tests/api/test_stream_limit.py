@@ -1,4 +1,4 @@
-"""How many streams and sockets one user may have open: `limits.streams_per_user`."""
+"""The limit on open streams and sockets of one user: `limits.streams_per_user`."""
 
 import threading
 import time
@@ -27,7 +27,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 @pytest.fixture
 def run_id(anna: ApiClient, upstream: ScriptedProvider) -> Iterator[str]:
-    """A run that goes on for as long as the test."""
+    """A run that lasts as long as the test."""
     conversation = anna.good("POST", "/conversations", json={})
     body = {"conversation_id": conversation["id"], "content": "wait here"}
     run = anna.good("POST", "/messages/stream", json=body, headers={"accept": "application/json"})
@@ -37,7 +37,7 @@ def run_id(anna: ApiClient, upstream: ScriptedProvider) -> Iterator[str]:
 
 @contextmanager
 def all_open(person: ApiClient, run_id: str) -> Iterator[None]:
-    """As many streams as one user may have."""
+    """Opens as many streams as one user may have."""
     with ExitStack() as stack:
         streams = [stack.enter_context(stream_run(person, run_id)) for _ in range(MOST)]
         assert [stream.until("run")["type"] for stream in streams] == ["run"] * MOST
@@ -54,7 +54,7 @@ def refused(person: ApiClient, run_id: str) -> None:
 
 
 def opens_within_bounds(person: ApiClient, run_id: str) -> None:
-    """What was closed is not counted any more, once the server has noticed."""
+    """Opens a stream, as soon as the server has noticed that an earlier one was closed."""
     end = time.monotonic() + WAIT_SECONDS
     while True:
         with person.http.stream("GET", f"/runs/{run_id}/events") as response:
@@ -88,16 +88,16 @@ def test_many_streams_opened_at_the_same_moment_are_bounded_too(anna: ApiClient,
 
     def status(_: int) -> int:
         with anna.http.stream("GET", f"/runs/{run_id}/events") as response:
-            together.wait(WAIT_SECONDS)  # All are held until each has its answer.
+            together.wait(WAIT_SECONDS)  # All threads wait until each has its answer.
             return response.status_code
 
     with ThreadPoolExecutor(5 * MOST) as pool:
-        found = sorted(pool.map(status, range(5 * MOST)))
-    assert found == [200] * MOST + [429] * 4 * MOST
+        statuses = sorted(pool.map(status, range(5 * MOST)))
+    assert statuses == [200] * MOST + [429] * 4 * MOST
     opens_within_bounds(anna, run_id)
 
 
-def test_a_stream_of_what_there_is_not_leaves_nothing_behind(anna: ApiClient, run_id: str) -> None:
+def test_a_refused_stream_of_an_unknown_run_is_not_counted(anna: ApiClient, run_id: str) -> None:
     for _ in range(2 * MOST):
         anna.bad("GET", "/runs/none/events", 404)
     with stream_run(anna, run_id) as stream:

@@ -1,4 +1,4 @@
-"""Every operation of the document that takes an id, with ids of somebody else: 404, as for no id at all."""
+"""Every operation of the document that takes an id, with ids of another user: 404, as for an unknown id."""
 
 import itertools
 import json
@@ -26,7 +26,7 @@ NO_ID_OF_THEIRS = {
     "default_agent_id": "agents are not there yet; no id can be right",
 }
 PARAMETER_PLACES = {"call_id", "index"}
-"""Where something stands within what has an id."""
+"""Parameters that select a part of a resource, not a resource."""
 
 SECRET = "only-anna-may-read-this"
 MINIMAL: dict[str, dict[str, Any]] = {
@@ -50,7 +50,7 @@ LISTS = {
     "GET /tool-calls": "run_id",
 }
 QUERIES = {"GET /permissions/explain": {"tool": "file_read"}, "GET /search": {"q": "hello"}}
-"""Where an id filters a list of one's own: an empty list, not 404."""
+"""Where an id filters the user's own list, the answer is an empty list, not 404."""
 
 users = itertools.count()
 
@@ -61,7 +61,7 @@ def id_fields(document: Document, operation: Operation) -> list[str]:
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """One place of one operation that takes an id."""
+    """One parameter of one operation that takes an id."""
 
     operation: Any
     where: str
@@ -72,16 +72,16 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 def slots(document: Document) -> list[Slot]:
-    found: list[Slot] = []
+    places: list[Slot] = []
     for operation in document.operations:
         for where in ("path", "query"):
-            found += [Slot(operation, where, n) for n in operation.names(where) if n.endswith("_id")]
-        found += [Slot(operation, "body", name) for name in id_fields(document, operation)]
-    return [slot for slot in found if slot.name not in NO_ID_OF_THEIRS]
+            places += [Slot(operation, where, n) for n in operation.names(where) if n.endswith("_id")]
+        places += [Slot(operation, "body", name) for name in id_fields(document, operation)]
+    return [slot for slot in places if slot.name not in NO_ID_OF_THEIRS]
 
 
 def ask(person: ApiClient, slot: Slot, wanted: Any, others: dict[str, Any]) -> httpx.Response:
-    """The operation with `wanted` in its slot; ids that it needs besides are the asker's own."""
+    """Sends the operation with `wanted` in its slot; the other ids that it needs are the caller's own."""
     operation: Operation = slot.operation
     path = operation.template
     for name in operation.names("path"):
@@ -103,7 +103,7 @@ def ask(person: ApiClient, slot: Slot, wanted: Any, others: dict[str, Any]) -> h
 def annas(
     server: ServerProcess, document: Document, admin: ApiClient, upstream: ScriptedProvider
 ) -> Iterator[OwnedIds]:
-    """A new owner for every test, because the controls delete what they ask for."""
+    """A new owner for every test, because the positive controls delete resources."""
     with ApiClient(server, document).register(f"anna{next(users)}") as person:
         connect(person, upstream)
         yield create_all(person, SECRET)
@@ -118,10 +118,10 @@ def bobs(bob: ApiClient) -> OwnedIds:
 def askers(
     server: ServerProcess, document: Document, admin: ApiClient, bobs: OwnedIds, upstream: ScriptedProvider
 ) -> Iterator[dict[str, OwnedIds]]:
-    """Everybody who is not the owner, with what they have themselves."""
+    """Every user who is not the owner, with resources of their own."""
     tenant_id = admin.good("POST", "/admin/tenants", json={"name": "the others"})["id"]
     with ExitStack() as stack:
-        found = {"another user of the tenant": bobs}
+        owned_by_name = {"another user of the tenant": bobs}
         for who, level, tenant in (
             ("a user of another tenant", 3, tenant_id),
             ("an administrator of another tenant", 4, tenant_id),
@@ -132,17 +132,17 @@ def askers(
             admin.good("POST", "/auth/users", json=body)
             person = stack.enter_context(ApiClient(server, document)).sign_in(name, PASSWORD)
             connect(person, upstream)
-            found[who] = create_all(person, SECRET)
-        yield found
+            owned_by_name[who] = create_all(person, SECRET)
+        yield owned_by_name
 
 
-def test_every_id_that_a_request_can_carry_is_walked(document: Document) -> None:
+def test_every_id_field_of_the_document_is_covered(document: Document) -> None:
     walked = {slot.name for slot in slots(document)}
     assert walked | PARAMETER_PLACES == set(ID_KINDS), "a new kind of id needs its place in this walk"
     assert len(slots(document)) >= 15
 
 
-def test_the_ids_of_another_get_404_as_unknown_ones_do(
+def test_ids_of_another_user_get_404_like_unknown_ids(
     document: Document, annas: OwnedIds, askers: dict[str, OwnedIds]
 ) -> None:
     before = annas.owner.state()
@@ -153,7 +153,7 @@ def test_the_ids_of_another_get_404_as_unknown_ones_do(
 
 
 def check_is_hidden(slot: Slot, who: str, asker: OwnedIds, owner: OwnedIds) -> None:
-    """Whoever asks with the owner's id learns as much as from an id that nobody has."""
+    """Checks that the answer for the owner's id is the same as for an unknown id."""
     at, unknown_id = f"{slot} as {who}", ID_KINDS[slot.name].unknown
     foreign = ask(asker.owner, slot, owner.ids[slot.name], asker.ids)
     unknown = ask(asker.owner, slot, unknown_id, asker.ids)
@@ -169,11 +169,11 @@ def check_is_hidden(slot: Slot, who: str, asker: OwnedIds, owner: OwnedIds) -> N
 
 
 def order(slot: Slot) -> tuple[bool, bool]:
-    """What deletes comes last, and what it deletes with it before what that is in."""
+    """Operations that delete come last, and a resource is deleted before what contains it."""
     return slot.operation.method == "DELETE", "conversation" in slot.operation.template
 
 
-def test_the_owner_asks_the_same_and_is_answered(document: Document, annas: OwnedIds) -> None:
+def test_the_owner_sends_the_same_requests_and_is_answered(document: Document, annas: OwnedIds) -> None:
     for slot in sorted(slots(document), key=order):
         response = ask(annas.owner, slot, annas.ids[slot.name], annas.ids)
         is_ended = response.status_code == 409 and slot.operation.template.endswith(("/cancel", "/answer"))
@@ -184,21 +184,21 @@ def test_the_owner_asks_the_same_and_is_answered(document: Document, annas: Owne
                 stream.read()
 
 
-def test_nothing_of_another_is_in_what_one_sees(
+def test_lists_and_searches_show_nothing_of_another_user(
     annas: OwnedIds, bobs: OwnedIds, askers: dict[str, OwnedIds], admin: ApiClient
 ) -> None:
     for other in (admin, *(asker.owner for asker in askers.values())):
-        seen = json.dumps(other.state())
+        visible = json.dumps(other.state())
         for name in ("conversation_id", "file_id", "message_id", "run_id", "project_id", "composition_id"):
-            assert annas.ids[name] not in seen
-        found = other.good("GET", f"/search?q={SECRET}&page_size=100")["items"]
-        assert annas.ids["conversation_id"] not in {hit["conversation_id"] for hit in found}
+            assert annas.ids[name] not in visible
+        search_hits = other.good("GET", f"/search?q={SECRET}&page_size=100")["items"]
+        assert annas.ids["conversation_id"] not in {hit["conversation_id"] for hit in search_hits}
     listed = bobs.owner.good("GET", "/providers?page_size=100")["items"]
     assert annas.ids["provider_id"] not in {provider["id"] for provider in listed}
     assert KEY not in json.dumps(listed)
 
 
-def test_cursors_of_another_open_nothing(annas: OwnedIds, bobs: OwnedIds) -> None:
+def test_cursors_of_another_user_are_refused(annas: OwnedIds, bobs: OwnedIds) -> None:
     mine = bobs.ids["conversation_id"]
     path = f"/messages?conversation_id={mine}&before={annas.ids['message_id']}"
     response = bobs.owner.ask("GET", path)
@@ -222,7 +222,7 @@ def test_a_busy_conversation_of_another_is_404_and_no_conflict(annas: OwnedIds, 
     assert annas.owner.good("POST", f"/runs/{run['id']}/cancel")["status"] == "cancelled"
 
 
-def test_one_and_the_same_name_for_providers_of_two_is_no_conflict(annas: OwnedIds, bobs: OwnedIds) -> None:
+def test_two_users_may_give_providers_the_same_name(annas: OwnedIds, bobs: OwnedIds) -> None:
     body = {"name": "the same name", "provider_type": "openai", "api_key": KEY}
     annas.owner.good("POST", "/providers", json=body)
     bobs.owner.good("POST", "/providers", json=body)

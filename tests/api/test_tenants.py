@@ -1,4 +1,4 @@
-"""Two tenants on one server: who sees what, who may change what, and what goes along with a move."""
+"""Two tenants on one server: who sees and changes what, and what moves with a user."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ Join = Callable[..., ApiClient]
 
 @pytest.fixture
 def join(server: ServerProcess, document: Document, admin: ApiClient) -> Iterator[Join]:
-    """Adds a user to a tenant, as the operator, and signs them in."""
+    """Adds a user to a tenant and signs them in, as the operator does."""
     with ExitStack() as stack:
 
         def make(tenant_id: int, level: int = 1) -> ApiClient:
@@ -35,15 +35,15 @@ def join(server: ServerProcess, document: Document, admin: ApiClient) -> Iterato
         yield make
 
 
-def found(admin: ApiClient, **more: Any) -> dict[str, Any]:
-    made: dict[str, Any] = admin.good(
+def create_tenant(admin: ApiClient, **more: Any) -> dict[str, Any]:
+    tenant: dict[str, Any] = admin.good(
         "POST", "/admin/tenants", json={"name": f"tenant {next(numbers)}", **more}
     )
-    return made
+    return tenant
 
 
 def test_a_tenant_is_made_listed_shown_changed_and_deleted(admin: ApiClient) -> None:
-    one = found(admin)
+    one = create_tenant(admin)
     assert set(one) == TENANT
     assert (one["is_default"], one["allow_registration"], one["allow_own_providers"]) == (False, False, True)
     path = f"/admin/tenants/{one['id']}"
@@ -59,7 +59,7 @@ def test_a_tenant_is_made_listed_shown_changed_and_deleted(admin: ApiClient) -> 
     admin.good("DELETE", path)
     admin.bad("GET", path, 404)
     admin.bad("DELETE", path, 404)
-    assert found(admin)["id"] > one["id"], "ids are not given twice"
+    assert create_tenant(admin)["id"] > one["id"], "ids are not given twice"
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_bad_tenant_is_refused(admin: ApiClient, body: dict[str, Any]) -> None
 
 
 def test_names_of_tenants_are_unique_and_an_unknown_agent_is_no_default(admin: ApiClient) -> None:
-    one, two = found(admin), found(admin)
+    one, two = create_tenant(admin), create_tenant(admin)
     taken = admin.bad("POST", "/admin/tenants", 409, json={"name": one["name"]})
     assert taken["detail"]["kind"] == "tenant_name_taken"
     admin.bad("PUT", f"/admin/tenants/{two['id']}", 409, json={"name": one["name"]})
@@ -87,7 +87,7 @@ def test_names_of_tenants_are_unique_and_an_unknown_agent_is_no_default(admin: A
 
 
 def test_a_tenant_with_users_and_the_default_one_are_not_deleted(admin: ApiClient, join: Join) -> None:
-    one = found(admin)
+    one = create_tenant(admin)
     member = join(one["id"])
     path = f"/admin/tenants/{one['id']}"
     assert admin.bad("DELETE", path, 409)["detail"]["kind"] == "tenant_not_empty"
@@ -101,7 +101,7 @@ def test_a_tenant_with_users_and_the_default_one_are_not_deleted(admin: ApiClien
 def test_a_tenant_is_seen_by_its_members_and_changed_by_its_administrators(
     admin: ApiClient, join: Join
 ) -> None:
-    one, two = found(admin), found(admin)
+    one, two = create_tenant(admin), create_tenant(admin)
     chief, member, stranger = join(one["id"], 4), join(one["id"], 3), join(two["id"], 4)
     assert member.good("GET", "/tenant") == chief.good("GET", "/tenant") == one
     member.bad("PUT", "/tenant", 403, json={"name": "mine now"})
@@ -139,10 +139,10 @@ def test_registration_is_switched_off_by_the_default_tenant(
     assert made["user"]["tenant_id"] == admin.user["tenant_id"]
 
 
-def test_a_tenant_may_keep_connecting_models_to_its_administrators(
+def test_a_tenant_may_reserve_connecting_models_for_its_administrators(
     admin: ApiClient, join: Join, upstream: ScriptedProvider
 ) -> None:
-    one = found(admin)
+    one = create_tenant(admin)
     chief, member = join(one["id"], 4), join(one["id"], 3)
     body = {"name": "own", "provider_type": "openai", "api_key": KEY, "default_model": "m"}
     before = member.good("POST", "/providers", json=body)["id"]
@@ -158,7 +158,7 @@ def test_a_tenant_may_keep_connecting_models_to_its_administrators(
 def test_a_shared_provider_is_shared_with_its_own_tenant_alone(
     admin: ApiClient, join: Join, upstream: ScriptedProvider
 ) -> None:
-    one, two = found(admin), found(admin)
+    one, two = create_tenant(admin), create_tenant(admin)
     chief, member = join(one["id"], 4), join(one["id"])
     other_chief, other = join(two["id"], 4), join(two["id"])
     body = {
@@ -189,10 +189,10 @@ def test_a_shared_provider_is_shared_with_its_own_tenant_alone(
     assert shared not in [each["id"] for each in admin.good("GET", "/providers?page_size=100")["items"]]
 
 
-def test_what_is_a_users_moves_with_them_and_nothing_of_it_is_shared_there(
+def test_a_users_data_moves_with_them_and_is_not_shared_in_the_new_tenant(
     admin: ApiClient, join: Join, upstream: ScriptedProvider
 ) -> None:
-    one, two = found(admin), found(admin)
+    one, two = create_tenant(admin), create_tenant(admin)
     chief, stays, there = join(one["id"], 4), join(one["id"]), join(two["id"])
     provider_id = connect(chief, upstream)
     chief.good("PUT", f"/providers/{provider_id}", json={"is_shared": True})
@@ -215,10 +215,10 @@ def test_what_is_a_users_moves_with_them_and_nothing_of_it_is_shared_there(
     assert chief.good("GET", f"/runs/{run['id']}") == run, "it left nothing behind in the old tenant"
 
 
-def test_what_an_administrator_shared_outlives_them(
+def test_a_shared_provider_outlives_its_administrator(
     admin: ApiClient, join: Join, upstream: ScriptedProvider
 ) -> None:
-    one = found(admin)
+    one = create_tenant(admin)
     first, second, member = join(one["id"], 4), join(one["id"], 4), join(one["id"])
     shared = connect(first, upstream)
     first.good("PUT", f"/providers/{shared}", json={"is_shared": True})

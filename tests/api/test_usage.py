@@ -1,4 +1,4 @@
-"""What was used and what it cost: true to what the provider told, and to what it did not."""
+"""Usage and cost: what the provider reported, and estimates for what it did not report."""
 
 import itertools
 from collections.abc import Iterator
@@ -60,7 +60,7 @@ def upstream() -> Iterator[ScriptedProvider]:
 def carol(
     server: ServerProcess, document: Document, admin: ApiClient, upstream: ScriptedProvider
 ) -> Iterator[ApiClient]:
-    """A new user, who has used nothing yet."""
+    """A new user without usage."""
     with ApiClient(server, document).register(f"carol{next(numbers)}") as person:
         connect(person, upstream)
         yield person
@@ -82,7 +82,7 @@ def report(person: ApiClient, **query: Any) -> dict[str, Any]:
 
 
 def is_same_report(person: ApiClient, chat: str, sums: dict[str, Any]) -> None:
-    """The run and the message say what the ledger does."""
+    """Checks that the run and the message report the same sums as the ledger."""
     run = person.good("GET", f"/runs?subject_id={chat}")["items"][0]
     message = person.good("GET", f"/messages?conversation_id={chat}")["items"][0]
     for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
@@ -91,13 +91,13 @@ def is_same_report(person: ApiClient, chat: str, sums: dict[str, Any]) -> None:
     assert run["cost"] == pytest.approx(sums["cost"])
 
 
-def test_who_used_nothing_spent_nothing(carol: ApiClient) -> None:
+def test_a_user_without_usage_spent_nothing(carol: ApiClient) -> None:
     report_body = report(carol)
     assert (report_body["items"], report_body["total"]) == ([], 0)
     assert report_body["sums"] == {**dict.fromkeys(SUMS, 0), "cost": 0.0}
 
 
-def test_tokens_and_money_are_summed_and_what_has_no_price_is_said(carol: ApiClient) -> None:
+def test_tokens_and_money_are_summed_and_unknown_prices_are_reported(carol: ApiClient) -> None:
     chat = talk(carol, model=PRICED)
     talk(carol, chat=chat, model=PRICED)
     other = talk(carol, model="nobody-knows")
@@ -133,12 +133,12 @@ def test_tokens_and_money_are_summed_and_what_has_no_price_is_said(carol: ApiCli
 def test_a_page_has_its_groups_and_the_sums_of_all(carol: ApiClient) -> None:
     chats = [talk(carol, model=PRICED) for _ in range(3)]
     whole = report(carol, group_by="conversation")
-    found: list[str] = []
+    keys: list[str] = []
     for page in (1, 2, 3):
         report_body = report(carol, group_by="conversation", page=page, page_size=2)
         assert (report_body["total"], report_body["sums"]) == (3, whole["sums"])
-        found += [group["key"] for group in report_body["items"]]
-    assert sorted(found) == sorted(chats)
+        keys += [group["key"] for group in report_body["items"]]
+    assert sorted(keys) == sorted(chats)
 
 
 def test_days_bound_what_is_counted(carol: ApiClient) -> None:
@@ -161,7 +161,7 @@ def test_days_bound_what_is_counted(carol: ApiClient) -> None:
     carol.bad("GET", "/usage", 400, params={"group_by": "weather"})
 
 
-def test_deleting_the_conversation_or_the_provider_gives_no_money_back(carol: ApiClient) -> None:
+def test_deleting_the_conversation_or_the_provider_keeps_its_cost(carol: ApiClient) -> None:
     chat = talk(carol, model=PRICED)
     before = report(carol)["sums"]
     carol.good("DELETE", f"/conversations/{chat}")
@@ -190,7 +190,7 @@ def test_a_cancelled_completion_is_in_the_ledger_with_what_was_sent_and_what_cam
     assert stream.received[-1]["token_count"] == 5
 
 
-def test_a_server_that_does_not_count_is_estimated_and_one_that_refuses_is_not_there(
+def test_usage_of_an_uncounted_completion_is_estimated_and_a_refused_one_is_not_recorded(
     carol: ApiClient,
 ) -> None:
     chat = talk(carol, "count nothing", PRICED)
@@ -205,7 +205,7 @@ def test_a_server_that_does_not_count_is_estimated_and_one_that_refuses_is_not_t
     assert report(carol)["sums"] == sums
 
 
-def test_others_usage_is_for_administrators_and_their_titles_are_not(
+def test_administrators_see_the_usage_of_others_without_titles(
     carol: ApiClient, admin: ApiClient, bob: ApiClient
 ) -> None:
     chat = talk(carol, model=PRICED)
@@ -224,11 +224,11 @@ def test_others_usage_is_for_administrators_and_their_titles_are_not(
     ]
 
 
-def test_cancelling_in_time_does_not_get_round_the_days_limit(
+def test_cancelled_completions_count_towards_the_daily_limit(
     tmp_path_factory: pytest.TempPathFactory, upstream: ScriptedProvider
 ) -> None:
     settings = {
-        # Room for the worst case of one such call, not for that after what a cancelled one took.
+        # Headroom for the worst case of one such call, but not after the usage of a cancelled one.
         "LUXX_LIMITS__TOKENS_PER_DAY": "5000",
         "LUXX_MODELS": "[{pattern: own-model, context_window: 9000, max_output: 900}]",
     }
@@ -253,7 +253,7 @@ def test_cancelling_in_time_does_not_get_round_the_days_limit(
 
 
 @pytest.mark.heavy
-def test_a_completion_that_ended_with_its_process_is_there_with_nothing_known_of_it(
+def test_a_completion_of_a_killed_process_is_recorded_with_unknown_usage(
     tmp_path: Path, upstream: ScriptedProvider
 ) -> None:
     with ServerProcess(tmp_path) as first, ApiClient(first, None) as admin:

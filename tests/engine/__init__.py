@@ -1,1 +1,1 @@
-"""Who drives what, when: processes that live and die, places and the queue, stops, on both databases."""
+"""The run engine on both databases: processes that start and end, slots and the queue, and stops."""

@@ -1,6 +1,6 @@
-"""Several houses of one database in one event loop, each as in a process of its own, and a model for them.
+"""Several server processes of one database, simulated in one event loop, with a scripted model.
 
-A house that is `killed` neither beats nor drives nor says anything more, as after kill -9.
+A killed process neither sends heartbeats nor drives runs nor publishes, as after kill -9.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ def always_replies(*reply: Any) -> Script:
 
 
 def one_gate_each(*texts: str) -> Script:
-    """The answer to each of these messages waits at a gate of the message's own name."""
+    """The answer to each of these messages waits at a gate that has the message as its name."""
     return Script(
         rules=[
             Rule(when=When(user=text), reply=[Text(text="I am"), Gate(name=text), Text(text=" here.")])
@@ -54,7 +54,8 @@ def one_gate_each(*texts: str) -> Script:
 
 
 class InProcessCluster:
-    """`async with Town(folder, url, script) as town:`; `limits` are those of the configuration."""
+    """`async with InProcessCluster(folder, url, script) as cluster:`; `limits` are those of the
+    configuration."""
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class InProcessCluster:
         await self._ends.__aexit__(kind, error, trace)
 
     async def services(self, kind: ProcessKind = ProcessKind.SERVE) -> Services:
-        """One more process."""
+        """Starts one more process."""
         config = Config(
             app=AppConfig(secret_key="a-secret-key-of-a-test-of-32-bytes"),
             database=DatabaseConfig(
@@ -104,14 +105,14 @@ class InProcessCluster:
         return services
 
     async def stop(self, services: Services) -> None:
-        """As by SIGTERM."""
+        """Stops a process as SIGTERM does."""
         self._open.remove(services)
         services.stop_admitting()
         await services.drain()
         await services.close()
 
     async def kill(self, services: Services) -> None:
-        """As by SIGKILL: its rows stay as they are."""
+        """Kills a process as SIGKILL does: its rows stay as they are."""
         self._open.remove(services)
         await services.bus.close()
         run_driver = services.run_driver
@@ -150,12 +151,12 @@ class InProcessCluster:
         return caller
 
     async def send(self, services: Services, caller: Caller, text: str = "hello") -> Run:
-        """A message in a conversation of its own."""
+        """Sends a message in a new conversation. Returns its run."""
         conversation = await services.conversations.create(caller, ConversationChange())
         return await services.runs.send(caller, NewMessage(conversation_id=conversation.id, text=text))
 
     async def gated_run(self, services: Services) -> tuple[Caller, Run]:
-        """A run of somebody new, once its model has come to the gate of GATED."""
+        """A run of a new user, whose model has reached the gate of GATED."""
         ann = await self.add_user(services, "ann")
         sent = await self.send(services, ann)
         await self.model.reached("gate")
@@ -163,7 +164,7 @@ class InProcessCluster:
 
 
 async def until(find: Callable[[], Awaitable[T | None]], seconds: float = WAIT_SECONDS) -> T:
-    """What `look` finds, once it finds something."""
+    """Waits until `find` returns something, and returns it."""
     async with asyncio.timeout(seconds):
         while not (result := await find()):  # noqa: ASYNC110 - the database does not call back
             await asyncio.sleep(POLL_SECONDS)
@@ -175,7 +176,7 @@ async def status_of(services: Services, caller: Caller, run: Run) -> RunStatus:
 
 
 async def ended(services: Services, caller: Caller, run: Run, seconds: float = WAIT_SECONDS) -> Run:
-    """The run, once it has ended."""
+    """The run, when it has ended."""
 
     async def find() -> Run | None:
         current = await services.runs.get(caller, run.id)
@@ -185,7 +186,7 @@ async def ended(services: Services, caller: Caller, run: Run, seconds: float = W
 
 
 async def types_of(services: Services, caller: Caller, run: Run) -> list[str]:
-    """What the log of a run holds; its numbers have no gap."""
+    """The types of the events in the log of a run; checks that its numbers have no gap."""
     events, _ = await services.runs.events(caller, run.id, after=0, limit=500)
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
     return [event.type for event in events]

@@ -19,7 +19,7 @@ SECRET = "a secret that all processes of one database share"
 
 
 class LuxxProcess:
-    """`with Member(folder, "serve", settings) as server:`; `arguments` follow the command."""
+    """`with LuxxProcess(folder, "serve", settings) as server:`; `arguments` follow the command."""
 
     def __init__(self, folder: Path, command: str, settings: dict[str, str], *arguments: str) -> None:
         self.url = self.health = ""
@@ -58,7 +58,7 @@ class LuxxProcess:
         self.process.send_signal(number)
 
     def ended(self, seconds: float = STOP_SECONDS) -> int:
-        """Its status, once it has ended and all it printed is read."""
+        """Waits until the process has ended and its output is read. Returns its status."""
         status = self.process.wait(seconds)
         self._reader.join(seconds)
         return status
@@ -80,7 +80,7 @@ class LuxxProcess:
 
 
 def settings_for(database_url: str, model_url: str, **more: str) -> dict[str, str]:
-    """What all processes of one database are started with."""
+    """The environment of all processes of one database."""
     return {
         "LUXX_DATABASE__URL": database_url,
         "LUXX_APP__SECRET_KEY": SECRET,

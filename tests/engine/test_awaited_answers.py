@@ -1,4 +1,4 @@
-"""Who sends a message and awaits its answer costs next to nothing while another process drives the run."""
+"""A client that waits for an answer costs few queries while another process drives the run."""
 
 import asyncio
 from pathlib import Path
@@ -11,7 +11,7 @@ from engine.in_process_cluster import GATED, InProcessCluster, always_replies, e
 MOST_POLLS = 30
 
 
-async def test_one_who_awaits_an_answer_that_another_process_writes_looks_now_and_then(
+async def test_waiting_for_an_answer_of_another_process_costs_few_queries(
     shared_url: str, tmp_path: Path
 ) -> None:
     async with InProcessCluster(tmp_path, shared_url, always_replies(*GATED)) as cluster:

@@ -1,4 +1,4 @@
-"""Runs that delegate, in processes that end: how many subagents there may be, and what a handover leaves."""
+"""Runs that delegate, in processes that end: the limit on subagents, and the state after a handover."""
 
 import asyncio
 from pathlib import Path
@@ -53,7 +53,7 @@ async def test_a_run_has_no_more_subagents_than_allowed(tmp_path: Path) -> None:
         assert "as many as this server allows" in refused[0]
 
 
-async def test_a_skill_of_the_same_answer_takes_no_subagent_away_at_a_handover(tmp_path: Path) -> None:
+async def test_a_skill_activated_in_the_same_answer_removes_no_subagent_at_a_handover(tmp_path: Path) -> None:
     activate = Call(name="activate_skill", arguments={"name": "strict"}, id="skill")
     script = Script(
         rules=[
@@ -84,7 +84,7 @@ async def test_a_skill_of_the_same_answer_takes_no_subagent_away_at_a_handover(t
         assert [call.status for call in calls] == ["success"]
 
 
-async def test_who_stops_a_run_waits_for_its_subagents_too(tmp_path: Path) -> None:
+async def test_stopping_a_run_waits_for_its_subagents(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/t.db"
     async with InProcessCluster(tmp_path, url, Script(rules=[Rule(reply=[Text(text="Yes.")])])) as cluster:
         services = await cluster.services()

@@ -1,4 +1,4 @@
-"""Processes of one database: who is alive, whose runs are taken up, and who may not write any more."""
+"""Processes of one database: which are alive, whose runs are recovered, and which may not write any more."""
 
 import asyncio
 import threading
@@ -50,7 +50,7 @@ def operator() -> Caller:
     )
 
 
-async def test_a_run_of_a_killed_process_goes_on_at_another_within_its_lease_and_two_seconds(
+async def test_a_run_of_a_killed_process_continues_at_another_within_its_lease_and_two_seconds(
     shared_url: str, tmp_path: Path
 ) -> None:
     async with InProcessCluster(tmp_path, shared_url, always_replies(*GATED)) as cluster:
@@ -65,7 +65,7 @@ async def test_a_run_of_a_killed_process_goes_on_at_another_within_its_lease_and
         assert [each.id for each in known] == [second.process]
 
 
-async def test_a_process_that_is_alone_takes_up_what_the_one_before_it_left_at_once(tmp_path: Path) -> None:
+async def test_a_process_without_others_recovers_the_runs_of_its_predecessor_at_once(tmp_path: Path) -> None:
     async with InProcessCluster(tmp_path, f"sqlite:///{tmp_path}/t.db", always_replies(*GATED)) as cluster:
         services = await cluster.services()
         ann, sent = await cluster.gated_run(services)
@@ -81,7 +81,7 @@ async def test_a_process_that_is_alone_takes_up_what_the_one_before_it_left_at_o
 def test_leases_are_counted_by_the_clock_of_the_database_that_processes_share(
     shared_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process whose own clock is an hour off, either way, lives as long as any other."""
+    """A process whose own clock is wrong by an hour keeps its lease like any other."""
     store = Store(open_engine(resolve_url(shared_url, tmp_path)))
     upgrade_database(store.engine)
     real = time.time
@@ -104,8 +104,8 @@ def test_leases_are_counted_by_the_clock_of_the_database_that_processes_share(
         store.close()
 
 
-async def lived_through(services: Services, heartbeats: int) -> None:
-    """Returns after so many beats of the house."""
+async def wait_heartbeats(services: Services, heartbeats: int) -> None:
+    """Returns after this many heartbeats of the process."""
     done = asyncio.Event()
     count = 0
 
@@ -120,14 +120,14 @@ async def lived_through(services: Services, heartbeats: int) -> None:
         await done.wait()
 
 
-async def test_a_process_that_was_declared_dead_counts_again_and_keeps_what_nobody_took(
+async def test_a_process_declared_dead_registers_again_and_keeps_runs_that_nobody_took(
     shared_url: str, tmp_path: Path
 ) -> None:
     async with InProcessCluster(tmp_path, shared_url, always_replies(*GATED)) as cluster:
         services = await cluster.services()
         ann, sent = await cluster.gated_run(services)
-        gone = ProcessRow.__table__.delete()
-        await services.store.write(lambda session: session.execute(gone))
+        delete_rows = ProcessRow.__table__.delete()
+        await services.store.write(lambda session: session.execute(delete_rows))
 
         async def is_known() -> bool:
             return bool(await services.store.read(read_processes))
@@ -148,14 +148,14 @@ async def test_a_driver_that_lost_its_run_ends_at_the_next_heartbeat_and_writes_
         await second.store.write(lambda session: session.execute(taken))
         await cluster.model.requests[0].wait_closed(5)
         assert not first.run_driver.drives()
-        # The one that has it now, by the rows, finds that it does not drive it.
+        # The process that owns the run by its row finds that it does not drive it.
         await cluster.model.arrived(2, 10)
         cluster.model.release("gate")
         assert (await ended(second, ann, sent)).status == RunStatus.COMPLETED
         assert (await types_of(second, ann, sent)).count("done") == 1
 
 
-async def test_a_run_whose_drive_failed_is_taken_up_again_by_its_own_process(
+async def test_a_run_whose_drive_failed_is_recovered_by_its_own_process(
     database_url: str, tmp_path: Path
 ) -> None:
     async with InProcessCluster(tmp_path, database_url, always_replies(*GATED)) as cluster:
@@ -171,7 +171,7 @@ async def test_a_run_whose_drive_failed_is_taken_up_again_by_its_own_process(
 async def test_any_process_ends_a_run_that_another_drives(
     shared_url: str, tmp_path: Path, is_bus_up: bool
 ) -> None:
-    """With the bus within half a second, upstream included; without it at the next beat."""
+    """With the bus within half a second, upstream included; without it at the next heartbeat."""
 
     async with InProcessCluster(tmp_path, shared_url, always_replies(*GATED)) as cluster:
         first, second = await cluster.services(), await cluster.services()
@@ -193,7 +193,7 @@ async def test_any_process_ends_a_run_that_another_drives(
 async def test_a_slot_that_another_process_frees_is_taken_by_a_queued_run(
     shared_url: str, tmp_path: Path
 ) -> None:
-    """A process without anything of its own to end hears of the queue, or finds it at its beat."""
+    """A process without runs of its own gets a hint about the queue, or finds it at its heartbeat."""
 
     script = one_gate_each("one", "two")
     async with InProcessCluster(tmp_path, shared_url, script, concurrent_runs_per_user=1) as cluster:
@@ -214,23 +214,23 @@ async def test_two_processes_never_give_the_same_slot_twice(shared_url: str, tmp
     async with InProcessCluster(
         tmp_path, shared_url, always_replies(Gate(name="gate")), concurrent_runs=3
     ) as cluster:
-        houses = [await cluster.services(), await cluster.services()]
-        people = [await cluster.add_user(houses[0], name) for name in ("ann", "bob")]
+        processes = [await cluster.services(), await cluster.services()]
+        people = [await cluster.add_user(processes[0], name) for name in ("ann", "bob")]
         sent = await asyncio.gather(
-            *(cluster.send(houses[number % 2], people[number % 2]) for number in range(12))
+            *(cluster.send(processes[number % 2], people[number % 2]) for number in range(12))
         )
         assert [each.status for each in sent].count(RunStatus.RUNNING) <= 3
 
         async def running() -> int:
             rows = select(RunRow.id).where(RunRow.status == "running")
-            return len(await houses[0].store.read(lambda session: session.scalars(rows).all()))
+            return len(await processes[0].store.read(lambda session: session.scalars(rows).all()))
 
         for _ in range(5):
-            await asyncio.gather(*(lived_through(services, 1) for services in houses))
+            await asyncio.gather(*(wait_heartbeats(services, 1) for services in processes))
             assert await running() == 3
         cluster.model.release("gate")
         for number, each in enumerate(sent):
-            await ended(houses[0], people[number % 2], each)
+            await ended(processes[0], people[number % 2], each)
 
 
 async def test_a_stopped_process_hands_its_runs_over_at_once(shared_url: str, tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ async def test_a_stopping_process_lets_runs_end_within_the_grace_and_takes_nothi
         assert len(cluster.model.requests) == 1
 
 
-async def test_hurrying_ends_the_grace(database_url: str, tmp_path: Path) -> None:
+async def test_a_second_stop_ends_the_grace_period(database_url: str, tmp_path: Path) -> None:
     async with InProcessCluster(tmp_path, database_url, always_replies(*GATED), grace_seconds=50) as cluster:
         services = await cluster.services()
         ann = await cluster.add_user(services, "ann")
@@ -294,7 +294,7 @@ async def test_rooms_and_tasks_are_left_to_workers_where_there_are_any(
         assert await start(RunKind.CHAT) == RunStatus.RUNNING
         sent = await cluster.send(services, ann)
         await cluster.model.reached("gate")
-        # As a run of another kind would be: nobody drives it, and it is not a server's to take.
+        # A run of another kind that no process drives is not for a server either.
         queued: dict[str, Any] = {"status": "queued", "owner": None, "fence": 1, "kind": "task"}
         await services.store.write(
             lambda session: session.execute(update(RunRow).where(RunRow.id == sent.id).values(**queued))
@@ -347,7 +347,7 @@ async def test_operators_see_the_processes_and_what_they_drive(shared_url: str, 
 async def test_a_process_that_freezes_in_a_transaction_keeps_its_locks_no_longer_than_its_lease(
     shared_url: str, tmp_path: Path
 ) -> None:
-    """Else nobody could be admitted while it is frozen; once it wakes, to it the database was away."""
+    """Otherwise no run could be admitted while it is frozen. After it, its connection is lost."""
 
     async with InProcessCluster(tmp_path, shared_url, always_replies(*GATED)) as cluster:
         first, second = await cluster.services(), await cluster.services()

@@ -1,4 +1,4 @@
-"""Who looks first after all stood still, whose runs are left alone, and who has to stand in the line."""
+"""After an outage: which process recovers runs, which runs it leaves alone, and which have to queue."""
 
 import asyncio
 import time
@@ -44,7 +44,7 @@ async def test_the_first_process_after_an_outage_takes_no_runs_of_live_processes
     async with InProcessCluster(tmp_path, shared_url, always_replies(*GATED)) as cluster:
         first, second = await cluster.services(), await cluster.services()
         ann, sent = await cluster.gated_run(first)
-        # As when the database was away: nobody could beat, and both look before they do.
+        # Simulates an outage: no process sent heartbeats, and both scan before they do.
         time.sleep(1.2 * LEASE_SECONDS)  # noqa: ASYNC251 - nothing may go on meanwhile
         second.run_driver.heartbeat.request_scan()
         first.run_driver.heartbeat.request_scan()
@@ -56,7 +56,7 @@ async def test_the_first_process_after_an_outage_takes_no_runs_of_live_processes
         assert fence == 1
 
 
-async def test_a_process_does_not_take_its_own_run_for_lost_when_its_lease_is_over(
+async def test_a_process_whose_lease_expired_does_not_treat_its_own_run_as_lost(
     shared_url: str, tmp_path: Path
 ) -> None:
     async with InProcessCluster(tmp_path, shared_url, always_replies(*GATED)) as cluster:
@@ -66,8 +66,8 @@ async def test_a_process_does_not_take_its_own_run_for_lost_when_its_lease_is_ov
         def lost(owner: str) -> list[str]:
             with services.engine.begin() as connection:
                 connection.execute(update(ProcessRow).values(lease_until=0.0))
-                found = leases.find_lost(connection, owner, [RunKind.CHAT], is_alone=False)
-                return [each.run_id for each in found]
+                lost_runs = leases.find_lost(connection, owner, [RunKind.CHAT], is_alone=False)
+                return [each.run_id for each in lost_runs]
 
         assert await asyncio.to_thread(lost, services.process) == []
         assert await asyncio.to_thread(lost, "another") == [sent.id]
@@ -82,8 +82,8 @@ async def test_a_run_whose_question_is_answered_queues_for_a_slot(database_url: 
         asking = await cluster.send(services, ann, "ask me")
 
         async def question() -> QuestionView | None:
-            found, _ = await services.questions.list_page(ann, QuestionFilter(), page=1, page_size=1)
-            return found[0] if found else None
+            questions, _ = await services.questions.list_page(ann, QuestionFilter(), page=1, page_size=1)
+            return questions[0] if questions else None
 
         asked = await until(question)
         staying = await cluster.send(services, ann, "stay")

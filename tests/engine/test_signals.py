@@ -1,4 +1,4 @@
-"""Real processes and what ends them: kill -9, SIGTERM, SIGSTOP, and a second signal."""
+"""Real processes under kill -9, SIGTERM, SIGSTOP and a second signal."""
 
 import os
 import signal
@@ -26,12 +26,12 @@ POLL_SECONDS = 0.05
 
 
 def until(look: Callable[[], Any], seconds: float = SOON_SECONDS) -> Any:
-    """What `look` finds, once it finds something."""
+    """Waits until `look` returns something, and returns it."""
     end = time.monotonic() + seconds
-    while not (found := look()):
+    while not (result := look()):
         assert time.monotonic() < end, "it did not come to that"
         time.sleep(POLL_SECONDS)
-    return found
+    return result
 
 
 def model() -> ScriptedProvider:
@@ -73,13 +73,13 @@ def user_at(server: LuxxProcess) -> ApiClient:
     return ApiClient(cast("ServerProcess", server), None)
 
 
-def on(server: LuxxProcess, add_user: ApiClient) -> ApiClient:
-    """The person goes to another server."""
+def switch_server(server: LuxxProcess, add_user: ApiClient) -> ApiClient:
+    """The same user at another server."""
     add_user.http.base_url = httpx.URL(server.url)
     return add_user
 
 
-def test_after_kill_9_of_a_server_a_worker_goes_on_and_the_other_server_streams_it(
+def test_after_kill_9_of_a_server_a_worker_continues_the_run_and_another_server_streams_it(
     shared_url: str, tmp_path: Path
 ) -> None:
     with model() as upstream, ExitStack() as stack:
@@ -98,7 +98,7 @@ def test_after_kill_9_of_a_server_a_worker_goes_on_and_the_other_server_streams_
         first.kill()
         until(lambda: len(upstream.requests) == 2, LEASE_SECONDS + 2)
         upstream.release("gate")
-        elsewhere = on(second, ann)
+        elsewhere = switch_server(second, ann)
         assert ended(elsewhere, run["id"])["status"] == "completed"
         assert answer_of(elsewhere, run) == "I am here."
         with user_at(second).sign_in() as admin:
@@ -106,7 +106,7 @@ def test_after_kill_9_of_a_server_a_worker_goes_on_and_the_other_server_streams_
         assert {(each["kind"], each["is_alive"]) for each in known} == {("serve", True), ("worker", True)}
 
 
-def test_a_frozen_server_that_wakes_writes_nothing_to_what_was_taken_from_it(
+def test_a_frozen_server_that_wakes_writes_nothing_to_runs_that_it_lost(
     shared_url: str, tmp_path: Path
 ) -> None:
     with model() as upstream, ExitStack() as stack:
@@ -121,13 +121,13 @@ def test_a_frozen_server_that_wakes_writes_nothing_to_what_was_taken_from_it(
         first.send(signal.SIGCONT)
         until(lambda: upstream.requests[0].closed_at is not None)
         upstream.release("gate")
-        elsewhere = on(second, ann)
+        elsewhere = switch_server(second, ann)
         assert ended(elsewhere, run["id"])["status"] == "completed"
         assert answer_of(elsewhere, run) == "I am here."
         log = elsewhere.good("GET", f"/runs/{run['id']}/events", headers={"accept": "application/json"})
         assert [event["seq"] for event in log["events"]] == list(range(1, len(log["events"]) + 1))
-        # It counts as alive again, and goes on serving.
-        assert ended(on(first, ann), gated_run(ann, upstream, 3)["id"])["status"] == "completed"
+        # The server counts as alive again and continues to serve.
+        assert ended(switch_server(first, ann), gated_run(ann, upstream, 3)["id"])["status"] == "completed"
         assert len(upstream.requests) == 3
 
 
@@ -158,11 +158,14 @@ def test_sigterm_ends_streams_with_a_retry_refuses_sends_and_hands_over_what_doe
         assert not first.has_logged("Traceback")
         until(lambda: len(upstream.requests) == 2, LEASE_SECONDS)
         upstream.release("gate")
-        assert answer_of(on(second, ann), ended(on(second, ann), run["id"])) == "I am here."
+        assert (
+            answer_of(switch_server(second, ann), ended(switch_server(second, ann), run["id"]))
+            == "I am here."
+        )
 
 
 def test_a_run_that_ends_within_the_grace_is_not_handed_over(tmp_path: Path) -> None:
-    """On SQLite, by one process: the answer is there at the next start, and was asked for once."""
+    """With one process on SQLite: the answer exists at the next start, and the model was called once."""
     with model() as upstream, ExitStack() as stack:
         settings = settings_for(f"sqlite:///{tmp_path}/t.db", upstream.url, LUXX_RUNS__GRACE_SECONDS="30")
         first = stack.enter_context(LuxxProcess(tmp_path / "one", "serve", settings, "--port", "0"))
@@ -174,7 +177,7 @@ def test_a_run_that_ends_within_the_grace_is_not_handed_over(tmp_path: Path) -> 
         upstream.release("gate")
         first.ended()
         again = stack.enter_context(LuxxProcess(tmp_path / "one", "serve", settings, "--port", "0"))
-        assert answer_of(on(again, ann), run) == "I am here."
+        assert answer_of(switch_server(again, ann), run) == "I am here."
         assert len(upstream.requests) == 1
 
 
@@ -199,7 +202,7 @@ def test_a_second_signal_ends_a_process_at_once(shared_url: str, tmp_path: Path,
         assert time.monotonic() - begun_at < 5
         with LuxxProcess(tmp_path / "next", "serve", settings, "--port", "0") as following:
             upstream.release("gate")
-            assert ended(on(following, ann), run["id"])["status"] == "completed"
+            assert ended(switch_server(following, ann), run["id"])["status"] == "completed"
 
 
 def test_a_worker_stopped_hands_its_runs_over_and_ends(shared_url: str, tmp_path: Path) -> None:
@@ -218,7 +221,7 @@ def test_a_worker_stopped_hands_its_runs_over_and_ends(shared_url: str, tmp_path
         assert not worker.has_logged("Traceback")
         until(lambda: len(upstream.requests) == 3, LEASE_SECONDS)
         upstream.release("gate")
-        assert ended(on(second, ann), run["id"])["status"] == "completed"
+        assert ended(switch_server(second, ann), run["id"])["status"] == "completed"
 
 
 def test_a_worker_on_sqlite_is_refused_with_a_sentence(tmp_path: Path) -> None:

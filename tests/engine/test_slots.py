@@ -1,4 +1,4 @@
-"""Places and the queue: who waits, who is next, what is refused, and that a run that waits can be ended."""
+"""Slots and the queue: which run waits, which is next, which is refused, and how a waiting run ends."""
 
 import asyncio
 from pathlib import Path
@@ -91,7 +91,7 @@ async def test_a_run_past_the_limit_waits_and_begins_when_a_slot_is_free(
 async def test_a_user_with_one_run_does_not_wait_for_another_who_has_a_hundred(
     database_url: str, tmp_path: Path
 ) -> None:
-    """The second begins within one run's length: the next place is theirs."""
+    """The second user's run begins within one run's length, because it gets the next free slot."""
 
     script = one_gate_each("many", "few")
     async with InProcessCluster(tmp_path, database_url, script, concurrent_runs=2) as cluster:
@@ -118,7 +118,7 @@ async def test_a_user_with_one_run_does_not_wait_for_another_who_has_a_hundred(
             assert await status_of(services, ann, each) == RunStatus.COMPLETED
 
 
-async def test_past_the_bounds_of_the_queue_it_is_refused_with_what_to_do(
+async def test_a_message_past_the_bounds_of_the_queue_is_refused_with_advice(
     database_url: str, tmp_path: Path
 ) -> None:
     limits = {"concurrent_runs_per_user": 1, "queued_runs_per_user": 2, "queued_runs": 3}
@@ -158,7 +158,7 @@ async def test_without_a_queue_a_run_past_the_limits_is_refused(database_url: st
         cluster.model.release("gate")
 
 
-async def test_whoever_waits_only_for_a_run_of_their_own_keeps_nobody_else_waiting(
+async def test_a_user_who_waits_for_their_own_run_does_not_delay_others(
     database_url: str, tmp_path: Path
 ) -> None:
     async with InProcessCluster(
@@ -172,7 +172,7 @@ async def test_whoever_waits_only_for_a_run_of_their_own_keeps_nobody_else_waiti
         cluster.model.release("gate")
 
 
-async def test_a_run_that_waits_is_cancelled_at_once_and_never_asks_the_model(
+async def test_a_queued_run_is_cancelled_at_once_and_never_calls_the_model(
     database_url: str, tmp_path: Path
 ) -> None:
     async with InProcessCluster(
@@ -209,7 +209,7 @@ async def test_a_queued_run_that_the_command_line_marked_as_ended_ends_at_the_ne
         cluster.model.release("gate")
 
 
-async def test_who_sends_and_awaits_the_answer_gets_it_after_the_wait(
+async def test_a_client_that_waits_for_the_answer_gets_it_after_the_queue(
     database_url: str, tmp_path: Path
 ) -> None:
     script = one_gate_each("one", "two")
@@ -226,7 +226,7 @@ async def test_who_sends_and_awaits_the_answer_gets_it_after_the_wait(
         assert (await answering).text == "I am here."
 
 
-async def test_a_stream_of_a_run_that_waits_says_so_and_goes_live_when_it_begins(
+async def test_a_stream_of_a_queued_run_reports_it_and_goes_live_when_the_run_begins(
     database_url: str, tmp_path: Path
 ) -> None:
     script = one_gate_each("one", "two")
@@ -250,7 +250,7 @@ async def test_a_stream_of_a_run_that_waits_says_so_and_goes_live_when_it_begins
         assert b"event: done" in received
 
 
-async def test_a_stream_of_a_run_that_waits_here_goes_live_when_another_process_drives_it(
+async def test_a_stream_of_a_queued_run_goes_live_when_another_process_drives_it(
     shared_url: str, tmp_path: Path
 ) -> None:
     script = one_gate_each("one", "two")
@@ -265,7 +265,7 @@ async def test_a_stream_of_a_run_that_waits_here_goes_live_when_another_process_
         with watch.attached():
             received += await watch.next()
             assert b'"status":"queued"' in received
-            # Whoever drove the run before takes the next one.
+            # The process that drove the earlier run also takes the next one.
             cluster.model.release("one")
             async with asyncio.timeout(10):
                 while b"I am" not in received:
@@ -319,7 +319,7 @@ QUESTION = {
 
 
 def delegates_and_asks() -> Script:
-    """A run whose subagent asks, and other messages that wait at a gate."""
+    """A run whose subagent asks a question, and other messages that wait at a gate."""
     task = {"task": "Paint it.", "system_prompt": CHILD}
     asks = Call(name="ask_clarification", arguments=QUESTION, id="call-ask")
     return Script(

@@ -1,1 +1,1 @@
-"""The pure core of runs: logs, completions, the live tail and the prompt, under whatever may come."""
+"""Runs below the HTTP API: logs, the fold, completions, prompts, the live tail, notices and storage."""

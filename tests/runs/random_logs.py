@@ -1,4 +1,6 @@
-"""Realistic logs of chat runs: a model that says and asks anything, tools of all kinds of ends, crashes."""
+"""Random logs of chat runs: any text and calls of a model, tools with every outcome, questions and
+crashes.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -35,14 +37,14 @@ from luxx.wire.step import Step, StepStatus, StepType, step_id
 
 LogEntry = Event | tuple[Event, CompletionNote]
 Batch = list[LoggedEvent]
-"""What one transaction wrote: after a crash it is there whole or not at all."""
+"""The events that one transaction wrote: after a crash the log has all of them or none."""
 
 WORDS = st.text(alphabet="abc äß🙂\n", min_size=1, max_size=6)
 MAX_ITERATIONS = 4
 
 
 class Log:
-    """A log as its driver writes it, transaction by transaction."""
+    """A log as the driver writes it, transaction by transaction."""
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
@@ -66,7 +68,7 @@ def numbered(seq: int, entry: LogEntry) -> LoggedEvent:
 
 @st.composite
 def logs(draw: st.DrawFn) -> Log:
-    """A log up to its end, or up to a crash that nobody has taken up yet."""
+    """A log up to the end of its run, or up to a crash that has not been recovered."""
     log = Log()
     for _ in range(draw(st.integers(1, 25))):
         match decide(log.state):
@@ -87,7 +89,7 @@ def logs(draw: st.DrawFn) -> Log:
 
 
 def call_model(draw: st.DrawFn, log: Log) -> None:
-    """A completion: it may be tried again, and it may be cut before its end is in the log."""
+    """Logs a model call, which may be retried, and may be interrupted before its end is logged."""
     if draw(st.booleans()):
         log.append(
             [draw(st.sampled_from([Warning(message="w"), Retrying(attempt=1, delay_ms=5, reason="r")]))]
@@ -116,7 +118,7 @@ def call_model(draw: st.DrawFn, log: Log) -> None:
 
 
 def draw_call(draw: st.DrawFn, at: int, first: int) -> Step:
-    """Its id is unique in its completion; some models number calls anew in every completion."""
+    """The id is unique in its completion; some models number their calls anew in every completion."""
     call_id = f"call_{at - first}" if draw(st.booleans()) else f"call_{at}_of_all"
     return Step(
         id=step_id(at),
@@ -130,7 +132,7 @@ def draw_call(draw: st.DrawFn, at: int, first: int) -> Step:
 
 
 def run_tools(draw: st.DrawFn, log: Log) -> None:
-    """Some of the open calls get their results, in whatever order they end."""
+    """Logs results of some open calls, in any order."""
     calls = open_calls(log.state)
     if any(call.status == StepStatus.PENDING for call in calls):
         log.append([marked(call, StepStatus.RUNNING) for call in calls])
@@ -159,7 +161,7 @@ def run_tools(draw: st.DrawFn, log: Log) -> None:
 
 
 def ask(draw: st.DrawFn, log: Log) -> None:
-    """Some of the open calls cannot go on before a person has answered."""
+    """Logs a question for some open calls."""
     entries: list[LogEntry] = []
     for call in open_calls(log.state)[: draw(st.integers(1, 3))]:
         entries += [
@@ -183,7 +185,7 @@ def make_question(question_id: str, call: Step) -> QuestionAsked:
 
 
 def answer_some(draw: st.DrawFn, log: Log) -> None:
-    """One question after the other gets its answer, each in a transaction of its own."""
+    """Logs the answers of some questions, each in a transaction of its own."""
     for question in open_questions(log.state)[: draw(st.integers(1, 3))]:
         log.append([make_answer(question)])
 

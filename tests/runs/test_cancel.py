@@ -1,4 +1,6 @@
-"""The cancel signal: it ends waits at once, never an append, and leaves nothing behind in the task."""
+"""The cancel signal: it ends waits at once, never an append, and leaves no pending cancellation in
+the task.
+"""
 
 import asyncio
 from contextlib import suppress
@@ -15,7 +17,7 @@ async def forever() -> None:
 
 
 async def run_pending_callbacks() -> None:
-    """A few turns of the loop; a cancellation that was left behind would surface in one of them."""
+    """Lets the event loop run a few times, so that a leftover cancellation would be raised."""
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -38,7 +40,7 @@ async def test_firing_ends_the_wait_in_progress_however_often_it_is_fired(times:
     assert task.cancelling() == 0
 
 
-async def test_a_fired_signal_refuses_the_next_wait_and_closes_what_it_was_given() -> None:
+async def test_a_fired_signal_refuses_the_next_wait_and_closes_its_coroutine() -> None:
     signal = CancelSignal()
     signal.fire()
     signal.fire()
@@ -76,8 +78,8 @@ async def test_an_append_inside_a_wait_is_finished_before_the_wait_ends() -> Non
     assert done[0] == "appended"
 
 
-async def test_a_signal_fired_during_an_append_that_ends_the_wait_does_not_strike_later() -> None:
-    """What comes after the wait is an append too: a stray cancellation would tear it."""
+async def test_a_signal_fired_during_the_last_append_of_a_wait_cancels_nothing_later() -> None:
+    """The code after the wait appends too; a late cancellation would interrupt that append."""
 
     signal = CancelSignal()
     appended: list[int] = []
@@ -101,7 +103,7 @@ async def test_a_signal_fired_during_an_append_that_ends_the_wait_does_not_strik
         await signal.wait(forever())
 
 
-async def test_an_append_outside_of_a_wait_is_not_touched() -> None:
+async def test_an_append_outside_a_wait_is_not_cancelled() -> None:
     signal = CancelSignal()
 
     async def append() -> str:
@@ -113,7 +115,7 @@ async def test_an_append_outside_of_a_wait_is_not_touched() -> None:
     await run_pending_callbacks()
 
 
-async def test_a_cancellation_that_is_not_the_signals_passes_as_it_is() -> None:
+async def test_a_cancellation_from_elsewhere_passes_unchanged() -> None:
     signal = CancelSignal()
     waiting = asyncio.create_task(signal.wait(forever()))
     await run_pending_callbacks()
@@ -135,7 +137,7 @@ async def test_a_wait_that_ends_by_itself_gives_its_result_or_its_error() -> Non
     await run_pending_callbacks()
 
 
-async def test_a_signal_fired_during_an_append_that_fails_does_not_strike_later() -> None:
+async def test_a_signal_fired_during_a_failing_append_cancels_nothing_later() -> None:
     signal = CancelSignal()
 
     async def append() -> None:
@@ -148,6 +150,6 @@ async def test_a_signal_fired_during_an_append_that_fails_does_not_strike_later(
 
     with pytest.raises(RunCancelled):
         await signal.wait(completion())
-    # Nothing is left that could tear what is written next.
+    # A leftover cancellation would interrupt the next append.
     await asyncio.sleep(0)
     await run_pending_callbacks()

@@ -1,4 +1,4 @@
-"""A completion as it arrives: however its deltas are grouped, the same steps close."""
+"""Steps of a completion: the same steps close however the deltas are grouped into reads."""
 
 import json
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ PIECE = st.text(alphabet='ab"\\ ä🙂\n\u2028', max_size=4)
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[Delta]:
-    """Deltas as a parser gives them: slots count from 0 in the order in which their calls began."""
+    """Deltas as a parser emits them: slots count from 0, in the order in which the calls begin."""
     deltas: list[Delta] = []
     began = 0
     for _ in range(draw(st.integers(0, 12))):
@@ -61,15 +61,15 @@ def call(slot: int, arguments: str) -> ToolCallDelta:
 
 @st.composite
 def groupings(draw: st.DrawFn, size: int) -> list[int]:
-    """Lengths of network reads that make up `size` deltas."""
+    """The number of deltas in each network read; their sum is `size`."""
     lengths: list[int] = []
     while sum(lengths) < size:
         lengths.append(draw(st.integers(1, size - sum(lengths))))
     return lengths
 
 
-class Told:
-    """What a reader told of a stream: frames, and steps in the order in which they are logged."""
+class FoldedStream:
+    """What a reader emits for a stream: frames, and steps in the order in which they are logged."""
 
     def __init__(self, deltas: Sequence[Delta], lengths: Sequence[int], status: StepStatus) -> None:
         self.frames: list[Frame] = []
@@ -82,7 +82,7 @@ class Told:
                 if isinstance(output, Frame):
                     self.frames.append(output)
                 else:
-                    # The log takes a step that it has out of the open ones.
+                    # The log removes a logged step from the open ones.
                     self.logged.append(output)
                     self.open_steps.pop(output.index, None)
             at += length
@@ -90,12 +90,14 @@ class Told:
 
     @property
     def steps(self) -> list[Step]:
-        """In order of index, without how long each took."""
+        """In the order of their index, without durations."""
         return sorted((replace(step, duration_ms=UNSET) for step in self.logged), key=lambda step: step.index)
 
 
-def fold_steps(deltas: Sequence[Delta], lengths: Sequence[int], status: StepStatus = StepStatus.DONE) -> Told:
-    return Told(deltas, lengths, status)
+def fold_steps(
+    deltas: Sequence[Delta], lengths: Sequence[int], status: StepStatus = StepStatus.DONE
+) -> FoldedStream:
+    return FoldedStream(deltas, lengths, status)
 
 
 @given(deltas=streams(), data=st.data())
@@ -119,7 +121,7 @@ def test_indexes_are_dense_and_every_step_closes_once(deltas: list[Delta], data:
 
 
 @given(deltas=streams(), data=st.data())
-def test_nothing_that_was_said_is_lost_or_said_twice(deltas: list[Delta], data: st.DataObject) -> None:
+def test_no_text_is_lost_or_repeated(deltas: list[Delta], data: st.DataObject) -> None:
     steps = fold_steps(deltas, data.draw(groupings(len(deltas)))).steps
 
     def said(type_: StepType) -> str:
@@ -139,7 +141,7 @@ def test_nothing_that_was_said_is_lost_or_said_twice(deltas: list[Delta], data: 
 
 
 @given(deltas=streams(), data=st.data())
-def test_the_frames_deltas_join_to_what_closes(deltas: list[Delta], data: st.DataObject) -> None:
+def test_the_deltas_of_frames_join_to_the_closed_steps(deltas: list[Delta], data: st.DataObject) -> None:
     result = fold_steps(deltas, data.draw(groupings(len(deltas))))
     texts: dict[int, str] = {}
     for frame in result.frames:
@@ -176,7 +178,7 @@ def test_steps_logged_in_their_order_fold_into_the_message(
 
 
 @given(deltas=streams(), status=st.sampled_from([StepStatus.ERROR, StepStatus.CANCELLED]))
-def test_a_completion_that_is_cut_keeps_what_was_said_and_says_how_it_ended(
+def test_an_interrupted_completion_keeps_its_text_and_its_status(
     deltas: list[Delta], status: StepStatus
 ) -> None:
     cut = fold_steps(deltas, [1] * len(deltas), status)
@@ -188,13 +190,13 @@ def test_a_completion_that_is_cut_keeps_what_was_said_and_says_how_it_ended(
 
 
 @given(deltas=streams())
-def test_a_call_whose_completion_ended_is_pending_and_all_else_is_done(deltas: list[Delta]) -> None:
+def test_calls_of_an_ended_completion_are_pending_and_other_steps_are_done(deltas: list[Delta]) -> None:
     for step in fold_steps(deltas, [1] * len(deltas)).steps:
         wanted = StepStatus.PENDING if step.type == StepType.TOOL_CALL else StepStatus.DONE
         assert step.status == wanted
 
 
-def test_an_answer_without_an_end_is_cut_with_the_reason() -> None:
+def test_an_endless_answer_is_ended_with_the_reason() -> None:
     reader = CompletionReader("run", 0, {})
     piece = TextDelta(text="x" * 1_000_000)
     for _ in range(MAX_CHARACTERS // 1_000_000):
@@ -205,7 +207,7 @@ def test_an_answer_without_an_end_is_cut_with_the_reason() -> None:
     assert len(step.content) == MAX_CHARACTERS
 
 
-def test_an_answer_of_endless_steps_is_cut_with_the_reason() -> None:
+def test_an_answer_of_endless_steps_is_ended_with_the_reason() -> None:
     reader = CompletionReader("run", FIRST, {})
     for slot in range(MAX_STEPS):
         list(reader.feed([call(slot, "")]))
@@ -213,15 +215,16 @@ def test_an_answer_of_endless_steps_is_cut_with_the_reason() -> None:
         list(reader.feed([call(MAX_STEPS, "")]))
 
 
-def test_a_call_of_an_endless_name_is_refused() -> None:
+def test_a_call_with_an_endless_name_is_refused() -> None:
     reader = CompletionReader("run", FIRST, {})
     named = ToolCallDelta(slot=0, call_id="call", name="x" * MAX_NAME_CHARACTERS, arguments="")
     with pytest.raises(MalformedStream, match="name"):
         list(reader.feed([named]))
 
 
-class Uncopied(str):
-    """A text that may be joined with others but not added to one, which copies what is there for each."""
+class JoinOnlyText(str):
+    """A string that can be joined but not concatenated, because concatenation copies the text for each
+    fragment."""
 
     __slots__ = ()
 
@@ -232,7 +235,7 @@ class Uncopied(str):
 @pytest.mark.parametrize("kind", [TextDelta, ThinkingDelta])
 def test_fragments_of_one_read_are_joined_at_once(kind: type[TextDelta | ThinkingDelta]) -> None:
     reader = CompletionReader("run", FIRST, {})
-    (frame,) = reader.feed([kind(text=Uncopied(text)) for text in "xyz"])
+    (frame,) = reader.feed([kind(text=JoinOnlyText(text)) for text in "xyz"])
     assert isinstance(frame, Frame)
     assert frame.text == "xyz"
 
@@ -248,7 +251,7 @@ def test_the_text_of_a_refusal_is_shown_after_thinking_but_not_after_an_answer()
     assert texts(TextDelta(text="Well,")) == ["Well,"]
 
 
-def test_call_with_the_id_of_an_earlier_one_gets_its_own_also_in_what_goes_back_to_the_adapter() -> None:
+def test_a_call_with_a_repeated_id_gets_a_new_one_also_for_the_adapter() -> None:
     note = {"gemini": [{"call": "call_0", "signature": "s"}, {"call": "call_1"}], "said": "call_0"}
     deltas: list[Delta] = [call(0, "{"), call(1, "{}"), call(0, "}"), ReplayDelta(data=note)]
     reader = CompletionReader("run", FIRST, {}, used_call_ids={"call_0"})

@@ -1,4 +1,4 @@
-"""A run that cannot be ended in the loop's own way ends all the same: it is never driven for ever."""
+"""A run that cannot end in the usual way fails, instead of being driven again and again."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -35,8 +35,10 @@ REPLY = [Text(text="I am"), Gate(name="waiting"), Text(text=" here."), Finish()]
 
 
 @asynccontextmanager
-async def opened(folder: Path, upstream: ScriptedProvider) -> AsyncIterator[tuple[Services, Caller, Run]]:
-    """A house in which the model has begun to answer."""
+async def open_services(
+    folder: Path, upstream: ScriptedProvider
+) -> AsyncIterator[tuple[Services, Caller, Run]]:
+    """Services with one run whose model has begun to answer."""
     config = Config(
         app=AppConfig(secret_key="a-secret-key-of-a-test-of-32-bytes"),
         workspace=WorkspaceConfig(root=str(folder / "workspaces")),
@@ -75,8 +77,8 @@ async def opened(folder: Path, upstream: ScriptedProvider) -> AsyncIterator[tupl
         await services.close()
 
 
-async def reason_of(services: Services, caller: Caller, run: Run) -> bytes:
-    """All that a client of the run is told, to its end."""
+async def read_stream(services: Services, caller: Caller, run: Run) -> bytes:
+    """Everything that a client of the run receives, to the end of the stream."""
     watch = await services.runs.watch(caller, run.id)
     received = b""
     with watch.attached():
@@ -87,14 +89,15 @@ async def reason_of(services: Services, caller: Caller, run: Run) -> bytes:
 
 
 async def check_free(services: Services, caller: Caller, run: Run) -> None:
-    """The run has failed, its log says so at its end, and its conversation can be used and deleted."""
-    assert b"event: done" in await reason_of(services, caller, run)
-    seen = await services.runs.get(caller, run.id)
-    assert seen.status == RunStatus.FAILED
-    assert seen.error
+    """Checks that the run has failed, its log ends with that, and its conversation can be used and
+    deleted."""
+    assert b"event: done" in await read_stream(services, caller, run)
+    failed_run = await services.runs.get(caller, run.id)
+    assert failed_run.status == RunStatus.FAILED
+    assert failed_run.error
     events, _ = await services.runs.events(caller, run.id, after=0, limit=100)
     assert [event.type for event in events[-2:]] == ["error", "done"]
-    assert [event.seq for event in events] == list(range(1, seen.last_seq + 1))
+    assert [event.seq for event in events] == list(range(1, failed_run.last_seq + 1))
     assert (await services.conversations.get(caller, run.subject_id)).run_id is None
     await services.conversations.delete(caller, run.subject_id)
     left = await services.store.read(lambda s: s.scalar(select(func.count()).select_from(RunEventRow)))
@@ -104,7 +107,7 @@ async def check_free(services: Services, caller: Caller, run: Run) -> None:
 async def test_a_run_whose_message_cannot_be_stored_fails_and_calls_the_model_once(tmp_path: Path) -> None:
     async with (
         ScriptedProvider(Script(rules=[Rule(reply=REPLY)])) as upstream,
-        opened(tmp_path, upstream) as (services, caller, run),
+        open_services(tmp_path, upstream) as (services, caller, run),
     ):
         row = MessageRow(
             id=run.message_id, user_id=caller.user_id, conversation_id=run.subject_id, role="user",
@@ -119,9 +122,9 @@ async def test_a_run_whose_message_cannot_be_stored_fails_and_calls_the_model_on
 async def test_a_run_that_was_taken_over_too_often_fails(tmp_path: Path) -> None:
     async with (
         ScriptedProvider(Script(rules=[Rule(reply=REPLY)])) as upstream,
-        opened(tmp_path, upstream) as (services, caller, run),
+        open_services(tmp_path, upstream) as (services, caller, run),
     ):
-        # As if another server had taken it so often, and died each time.
+        # Simulates that another server has taken it that often and died each time.
         taken = update(RunRow).where(RunRow.id == run.id)
         await services.store.write(
             lambda session: session.execute(taken.values(fence=5, losses=MAX_LOSSES - 1, owner="another"))
@@ -136,18 +139,18 @@ async def test_a_failed_run_is_deleted_with_its_question_also_when_that_was_aske
 ) -> None:
     async with (
         ScriptedProvider(Script(rules=[Rule(reply=REPLY)])) as upstream,
-        opened(tmp_path, upstream) as (services, caller, run),
+        open_services(tmp_path, upstream) as (services, caller, run),
     ):
         taken = update(RunRow).where(RunRow.id == run.id)
         await services.store.write(
             lambda session: session.execute(taken.values(fence=5, losses=MAX_LOSSES - 1, owner="another"))
         )
         upstream.release("waiting")
-        await reason_of(services, caller, run)
+        await read_stream(services, caller, run)
         question = await services.store.read(lambda session: session.scalar(select(MessageRow.id)))
         assert question is not None
         again = await services.runs.send(caller, Regeneration(message_id=question))
-        await reason_of(services, caller, again)
+        await read_stream(services, caller, again)
         await services.conversations.delete_message(caller, question)
         left = await services.store.read(lambda session: session.scalars(select(RunRow.id)).all())
         assert list(left) == []

@@ -1,4 +1,4 @@
-"""A run's time, and what was set aside for a call that ended with its process: both hold over a restart."""
+"""A run's time limit, and reservations for calls whose process ended: both survive a restart."""
 
 import asyncio
 import sqlite3
@@ -43,15 +43,15 @@ from luxx.wire.tool import CommandPermission
 
 WAITS = Script(rules=[Rule(reply=[Text(text="I am"), Gate(name="g"), Text(text=" here."), Finish()])])
 UNKNOWN_ANSWER = 4_096
-"""What is set aside for the answer of a model that nobody described."""
+"""Tokens that are reserved for the answer of a model without a known maximum."""
 PATIENCE_SECONDS = 0.2
 
 
 @asynccontextmanager
-async def opened(
+async def open_services(
     folder: Path, upstream: ScriptedProvider, limits: LimitsConfig
 ) -> AsyncIterator[tuple[Services, Caller]]:
-    """A house with one user, who has a provider."""
+    """Services with one user, who has a provider."""
     config = Config(
         app=AppConfig(secret_key="a-secret-key-of-a-test-of-32-bytes"),
         workspace=WorkspaceConfig(root=str(folder / "workspaces")),
@@ -82,17 +82,17 @@ async def opened(
         await services.close()
 
 
-async def begun(services: Services, caller: Caller) -> Run:
+async def start_run(services: Services, caller: Caller) -> Run:
     chat = await services.conversations.create(caller, ConversationChange())
     return await services.runs.send(caller, NewMessage(conversation_id=chat.id, text="hello", tools=False))
 
 
 async def ended(services: Services, caller: Caller, run_id: str) -> Run:
     async with asyncio.timeout(30):
-        while (seen := await services.runs.get(caller, run_id)).status not in ENDED:
+        while (run := await services.runs.get(caller, run_id)).status not in ENDED:
             await services.run_driver.wait(run_id, 1)
             await asyncio.sleep(0.02)
-    return seen
+    return run
 
 
 async def message_of(services: Services, run: Run) -> MessageRow:
@@ -109,13 +109,13 @@ async def reserves(services: Services) -> int | None:
     return await services.store.read(lambda s: s.scalar(select(func.count()).select_from(ReserveRow)))
 
 
-async def test_a_run_whose_time_is_up_closes_the_upstream_and_keeps_what_it_said(tmp_path: Path) -> None:
+async def test_a_run_past_its_time_limit_closes_the_upstream_and_keeps_its_text(tmp_path: Path) -> None:
     limits = LimitsConfig(seconds_per_run=0.7)
     async with (
         ScriptedProvider(WAITS) as upstream,
-        opened(tmp_path, upstream, limits) as (services, caller),
+        open_services(tmp_path, upstream, limits) as (services, caller),
     ):
-        run = await ended(services, caller, (await begun(services, caller)).id)
+        run = await ended(services, caller, (await start_run(services, caller)).id)
         assert (run.status, run.stop_reason) == ("completed", "time")
         assert "0.7 seconds" in str(run.error)
         await upstream.requests[0].wait_closed(5)
@@ -133,41 +133,41 @@ async def test_a_user_who_cancels_first_sees_a_cancelled_run(tmp_path: Path) -> 
     limits = LimitsConfig(seconds_per_run=60)
     async with (
         ScriptedProvider(WAITS) as upstream,
-        opened(tmp_path, upstream, limits) as (services, caller),
+        open_services(tmp_path, upstream, limits) as (services, caller),
     ):
-        run = await begun(services, caller)
+        run = await start_run(services, caller)
         await upstream.reached("g")
         assert (await services.runs.cancel(caller, run.id)).stop_reason == "cancelled"
 
 
-async def test_time_goes_on_from_where_an_earlier_drive_left_it(tmp_path: Path) -> None:
+async def test_the_time_limit_includes_earlier_drives(tmp_path: Path) -> None:
     limits = LimitsConfig(seconds_per_run=100)
     async with ScriptedProvider(WAITS) as upstream:
-        async with opened(tmp_path, upstream, limits) as (services, caller):
-            run = await begun(services, caller)
+        async with open_services(tmp_path, upstream, limits) as (services, caller):
+            run = await start_run(services, caller)
             await upstream.reached("g")
         database = sqlite3.connect(tmp_path / "data" / "luxx.db")
-        (kept,) = database.execute("SELECT driven_seconds FROM runs").fetchone()
-        assert PATIENCE_SECONDS <= kept < 60, "it was driven until its server's patience was over"
+        (driven_seconds,) = database.execute("SELECT driven_seconds FROM runs").fetchone()
+        assert PATIENCE_SECONDS <= driven_seconds < 60, "it was driven until its server's patience was over"
         database.execute("UPDATE runs SET driven_seconds = 99.9")
         database.commit()
         database.close()
-        async with opened(tmp_path, upstream, limits) as (services, caller):
+        async with open_services(tmp_path, upstream, limits) as (services, caller):
             assert (await ended(services, caller, run.id)).stop_reason == "time"
         upstream.release("g")
 
 
-async def test_what_was_set_aside_for_a_lost_call_is_spent(tmp_path: Path) -> None:
+async def test_the_reservation_of_a_lost_call_counts_as_usage(tmp_path: Path) -> None:
     limits = LimitsConfig(tokens_per_day=100_000, tokens_per_run=6_000)
     async with ScriptedProvider(WAITS) as upstream:
-        async with opened(tmp_path, upstream, limits) as (services, caller):
-            run = await begun(services, caller)
+        async with open_services(tmp_path, upstream, limits) as (services, caller):
+            run = await start_run(services, caller)
             await upstream.reached("g")
             reservation = await one_row(services, ReserveRow)
             assert (reservation.run_id, reservation.completion_tokens) == (run.id, UNKNOWN_ANSWER)
         upstream.release("g")
-        async with opened(tmp_path, upstream, limits) as (services, caller):
-            seen = await ended(services, caller, run.id)
+        async with open_services(tmp_path, upstream, limits) as (services, caller):
+            ended_run = await ended(services, caller, run.id)
             lost, *made = await services.store.read(
                 lambda session: session.scalars(select(UsageRow).order_by(UsageRow.id)).all()
             )
@@ -176,23 +176,23 @@ async def test_what_was_set_aside_for_a_lost_call_is_spent(tmp_path: Path) -> No
                 reservation.completion_tokens,
             )
             assert (lost.is_estimated, lost.kind, lost.subject_id) == (True, "chat", run.subject_id)
-            # The second call got what the run had left after the first, which nobody saw the end of.
-            assert seen.stop_reason == "finished"
+            # The second call got what the run had left after the first, whose usage is unknown.
+            assert ended_run.stop_reason == "finished"
             rest = 6_000 - 2 * reservation.prompt_tokens - UNKNOWN_ANSWER
             assert upstream.requests[1].json["max_tokens"] == rest
             assert len(made) == 1
-            assert seen.usage.prompt_tokens == made[0].prompt_tokens
+            assert ended_run.usage.prompt_tokens == made[0].prompt_tokens
             assert await reserves(services) == 0
 
 
 async def test_a_server_without_limits_releases_what_one_with_limits_reserved(tmp_path: Path) -> None:
     limits = LimitsConfig(tokens_per_day=100_000)
     async with ScriptedProvider(WAITS) as upstream:
-        async with opened(tmp_path, upstream, limits) as (services, caller):
-            run = await begun(services, caller)
+        async with open_services(tmp_path, upstream, limits) as (services, caller):
+            run = await start_run(services, caller)
             await upstream.reached("g")
         upstream.release("g")
-        async with opened(tmp_path, upstream, LimitsConfig()) as (services, caller):
+        async with open_services(tmp_path, upstream, LimitsConfig()) as (services, caller):
             await ended(services, caller, run.id)
             lost, _made = await services.store.read(
                 lambda session: session.scalars(select(UsageRow).order_by(UsageRow.id)).all()
@@ -201,7 +201,7 @@ async def test_a_server_without_limits_releases_what_one_with_limits_reserved(tm
             assert await reserves(services) == 0
 
 
-async def test_a_call_waits_for_what_another_run_holds(tmp_path: Path) -> None:
+async def test_a_call_waits_for_the_reservation_of_another_run(tmp_path: Path) -> None:
     limits = LimitsConfig(tokens_per_day=6_000)
     script = Script(
         rules=[
@@ -211,11 +211,11 @@ async def test_a_call_waits_for_what_another_run_holds(tmp_path: Path) -> None:
     )
     async with (
         ScriptedProvider(script) as upstream,
-        opened(tmp_path, upstream, limits) as (services, caller),
+        open_services(tmp_path, upstream, limits) as (services, caller),
     ):
-        first = await begun(services, caller)
+        first = await start_run(services, caller)
         await upstream.reached("g")
-        second = await begun(services, caller)
+        second = await start_run(services, caller)
         await services.run_driver.wait(second.id, 0.5)
         assert (await services.runs.get(caller, second.id)).status == "running"
         assert len(upstream.requests) == 1
@@ -240,57 +240,57 @@ async def lines_of(services: Services) -> list[UsageRow]:
     )
 
 
-async def test_a_try_that_broke_after_it_was_sent_counts_where_tokens_are_limited(tmp_path: Path) -> None:
+async def test_a_failed_attempt_counts_if_tokens_are_limited(tmp_path: Path) -> None:
     async with (
         ScriptedProvider(BREAKS_ONCE) as upstream,
-        opened(tmp_path, upstream, LimitsConfig(tokens_per_day=100_000)) as (services, caller),
+        open_services(tmp_path, upstream, LimitsConfig(tokens_per_day=100_000)) as (services, caller),
     ):
-        seen = await ended(services, caller, (await begun(services, caller)).id)
-        assert seen.stop_reason == "finished"
+        ended_run = await ended(services, caller, (await start_run(services, caller)).id)
+        assert ended_run.stop_reason == "finished"
         lost, made = await lines_of(services)
         assert lost.is_estimated
         assert lost.prompt_tokens > 0
         assert 0 < lost.completion_tokens < UNKNOWN_ANSWER
         assert (made.prompt_tokens, made.completion_tokens) == (9, 3)
-        # The run's own sums are those of the calls it shows.
-        assert seen.usage.prompt_tokens == 9
+        # The sums of the run include only the calls that it shows.
+        assert ended_run.usage.prompt_tokens == 9
         assert await reserves(services) == 0
 
 
-async def test_a_try_that_broke_is_not_made_again_where_what_it_took_is_not_left(tmp_path: Path) -> None:
+async def test_a_failed_attempt_is_not_retried_without_headroom_for_it(tmp_path: Path) -> None:
     rules = [BREAKS_ONCE.rules[0]]
     async with (
         ScriptedProvider(Script(rules=rules)) as upstream,
-        opened(tmp_path, upstream, LimitsConfig(tokens_per_run=2_000)) as (services, caller),
+        open_services(tmp_path, upstream, LimitsConfig(tokens_per_run=2_000)) as (services, caller),
     ):
-        seen = await ended(services, caller, (await begun(services, caller)).id)
-        assert seen.stop_reason == "tokens"
+        ended_run = await ended(services, caller, (await start_run(services, caller)).id)
+        assert ended_run.stop_reason == "tokens"
         assert len(upstream.requests) == 1
         assert len(await lines_of(services)) == 1
         assert await reserves(services) == 0
 
 
-async def test_without_limits_a_try_that_broke_before_it_said_anything_is_not_written_down(
+async def test_without_limits_a_failed_attempt_without_text_is_not_recorded(
     tmp_path: Path,
 ) -> None:
     async with (
         ScriptedProvider(BREAKS_ONCE) as upstream,
-        opened(tmp_path, upstream, LimitsConfig()) as (services, caller),
+        open_services(tmp_path, upstream, LimitsConfig()) as (services, caller),
     ):
-        await ended(services, caller, (await begun(services, caller)).id)
+        await ended(services, caller, (await start_run(services, caller)).id)
         assert [line.completion_tokens for line in await lines_of(services)] == [3]
 
 
-async def test_what_a_cut_call_may_have_thought_unseen_counts_by_its_time_where_tokens_are_limited(
+async def test_hidden_thinking_of_an_interrupted_call_is_estimated_by_time_if_tokens_are_limited(
     tmp_path: Path,
 ) -> None:
     script = Script(rules=[Rule(reply=[Gate(name="g"), Text(text="late"), Finish()])])
     async with (
         ScriptedProvider(script) as upstream,
-        opened(tmp_path, upstream, LimitsConfig(tokens_per_day=100_000)) as (services, caller),
+        open_services(tmp_path, upstream, LimitsConfig(tokens_per_day=100_000)) as (services, caller),
     ):
         begin = time.monotonic()
-        run = await begun(services, caller)
+        run = await start_run(services, caller)
         await upstream.reached("g")
         await services.runs.cancel(caller, run.id)
         most = HIDDEN_PER_SECOND * (time.monotonic() - begin)

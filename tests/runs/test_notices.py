@@ -1,4 +1,6 @@
-"""Notices between processes: hints that arrive, hints that are lost, and what a sweep makes good."""
+"""Notices between processes: hints that arrive, hints that are lost, and the periodic scan that replaces
+them.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -26,7 +28,7 @@ from luxx.runs.streams.notices import Notices
 from luxx.wire.run import RunStatus
 from luxx.wire.socket import NotificationData
 
-assert Services  # Importing the roof imports every table there is.
+assert Services  # This import also imports every table.
 
 SECONDS = 10.0
 NEW_CONVERSATION = "01a00000-0000-7000-8000-000000000000"
@@ -34,35 +36,35 @@ OTHER = "01a00000-0000-7000-8000-000000000001"
 
 
 class Listener:
-    """An ear that remembers."""
+    """A listener that records its calls."""
 
     def __init__(self, *sessions: str) -> None:
         self.sessions = sessions
         self.changes: list[str] = []
         self.notes: list[NotificationData] = []
         self.restated = 0
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def is_subscribed(self, session_id: str) -> bool:
         return session_id in self.sessions
 
     def changed(self, session_id: str) -> None:
         self.changes.append(session_id)
-        self._news.set()
+        self._changed.set()
 
     def show(self, notification: NotificationData) -> None:
         self.notes.append(notification)
-        self._news.set()
+        self._changed.set()
 
     def refresh_all(self) -> None:
         self.restated += 1
-        self._news.set()
+        self._changed.set()
 
     async def until(self, is_so: Callable[["Listener"], bool]) -> None:
         async with asyncio.timeout(SECONDS):
             while not is_so(self):
-                self._news.clear()
-                await self._news.wait()
+                self._changed.clear()
+                await self._changed.wait()
 
 
 @pytest.fixture
@@ -89,16 +91,16 @@ def store(tmp_path: Path) -> Any:
 async def process(store: Store, bus: Bus, *, watched: str = "") -> AsyncIterator[Notices]:
     """The notices of one process."""
     notices = Notices(store, bus, is_watched=lambda run_id: run_id == watched)
-    telling = asyncio.create_task(notices.keep_notifying())
+    notifying = asyncio.create_task(notices.keep_notifying())
     try:
         yield notices
     finally:
-        telling.cancel()
-        await asyncio.gather(telling, return_exceptions=True)
+        notifying.cancel()
+        await asyncio.gather(notifying, return_exceptions=True)
 
 
 async def put_run(store: Store, session_id: str, status: str, run_id: str = "") -> str:
-    """A run of user 1 that stands so."""
+    """Stores a run of user 1 with this status. Returns its id."""
     run_id = run_id or new_id()
 
     def work(session: Any) -> None:
@@ -115,8 +117,8 @@ async def put_run(store: Store, session_id: str, status: str, run_id: str = "") 
     return run_id
 
 
-async def met(store: Store, notices: Notices) -> None:
-    """Returns once the process knows what happened before somebody listened."""
+async def catch_up(store: Store, notices: Notices) -> None:
+    """Waits until the process has read everything that happened before the first listener."""
     scout = Listener(OTHER)
     unsubscribe = notices.listen(1, scout)
     run_id = await put_run(store, OTHER, "cancelled")
@@ -147,12 +149,12 @@ async def test_a_change_in_one_process_is_notified_in_another_at_once(
         await put_run(store, NEW_CONVERSATION, "completed", run_id)
         here.notify(run_id, None)
         await elsewhere.until(lambda listener: [note.run_id for note in listener.notes] == [run_id])
-        # A sweep may say the same once more: that something is to be looked at.
+        # The scan may report the same session once more.
         assert set(watching.changes) == {NEW_CONVERSATION}
         assert watching.notes == []
 
 
-async def test_a_run_that_is_followed_in_the_other_process_is_not_noted(
+async def test_a_run_that_another_process_streams_gets_no_notification(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SWEEP_SECONDS", 3600.0)
@@ -162,7 +164,7 @@ async def test_a_run_that_is_followed_in_the_other_process_is_not_noted(
     async with process(store, one, watched=followed) as here, process(store, two) as there:
         listener = Listener()
         there.listen(1, listener)
-        await met(store, there)
+        await catch_up(store, there)
         for run_id in (followed, free):
             await put_run(store, NEW_CONVERSATION, "completed", run_id)
             here.notify(run_id, 1)
@@ -171,7 +173,7 @@ async def test_a_run_that_is_followed_in_the_other_process_is_not_noted(
 
 
 @pytest.mark.parametrize("is_new", [True, False], ids=["a new run", "a run from yesterday"])
-async def test_the_sweep_finds_once_what_no_hint_announced(
+async def test_the_scan_reports_once_what_no_hint_announced(
     store: Store, monkeypatch: pytest.MonkeyPatch, is_new: bool
 ) -> None:
     monkeypatch.setattr(module, "SWEEP_SECONDS", 0.05)
@@ -183,7 +185,7 @@ async def test_the_sweep_finds_once_what_no_hint_announced(
         run_id = await put_run(store, NEW_CONVERSATION, "running", "" if is_new else yesterday)
         there.listen(1, watching)
         there.listen(1, elsewhere)
-        await met(store, there)
+        await catch_up(store, there)
         marker = await put_run(store, OTHER, "running")
         await put_run(store, NEW_CONVERSATION, "waiting", run_id)
         here.notify(run_id, 1)
@@ -193,8 +195,8 @@ async def test_the_sweep_finds_once_what_no_hint_announced(
         await elsewhere.until(lambda listener: len(listener.notes) == 2)
         await put_run(store, OTHER, "failed", marker)
         await elsewhere.until(lambda listener: len(listener.notes) == 3)
-        told = [(note.title, note.message) for note in elsewhere.notes]
-        assert told == [
+        titles_and_messages = [(note.title, note.message) for note in elsewhere.notes]
+        assert titles_and_messages == [
             ("a talk", "A question waits for you."),
             ("a talk", "The answer is ready."),
             ("another", "The answer failed: the reason is not known"),
@@ -202,7 +204,7 @@ async def test_the_sweep_finds_once_what_no_hint_announced(
         assert watching.changes == [NEW_CONVERSATION, NEW_CONVERSATION]
 
 
-async def test_what_happened_before_somebody_listens_is_no_news(
+async def test_changes_before_the_first_listener_are_not_notified(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SWEEP_SECONDS", 0.05)
@@ -211,7 +213,7 @@ async def test_what_happened_before_somebody_listens_is_no_news(
     async with process(store, LocalBus("here")) as here:
         listener = Listener()
         here.listen(1, listener)
-        await met(store, here)
+        await catch_up(store, here)
         marker = await put_run(store, OTHER, "running")
         here.notify(marker, 1)
         await put_run(store, OTHER, "completed", marker)
@@ -219,7 +221,7 @@ async def test_what_happened_before_somebody_listens_is_no_news(
         assert [note.session_id for note in listener.notes] == [OTHER]
 
 
-async def test_after_the_bus_was_away_everything_is_looked_at_again(
+async def test_after_an_outage_of_the_bus_every_session_is_refreshed(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SWEEP_SECONDS", 3600.0)
@@ -228,7 +230,7 @@ async def test_after_the_bus_was_away_everything_is_looked_at_again(
     async with process(store, one) as here, process(store, two) as there:
         listener = Listener()
         there.listen(1, listener)
-        await met(store, there)
+        await catch_up(store, there)
         first = await put_run(store, NEW_CONVERSATION, "running")
         here.notify(first, 1)
         two.cut()
@@ -239,7 +241,7 @@ async def test_after_the_bus_was_away_everything_is_looked_at_again(
         await listener.until(lambda listener: [note.run_id for note in listener.notes] == [first])
 
 
-async def test_a_process_where_nobody_listens_reads_nothing(store: Store) -> None:
+async def test_a_process_without_listeners_reads_nothing(store: Store) -> None:
     _, (one, two) = network()
     reads = 0
 
@@ -256,7 +258,7 @@ async def test_a_process_where_nobody_listens_reads_nothing(store: Store) -> Non
             await asyncio.sleep(0)
         unsubscribe()
         before = -1
-        while before != reads:  # What it had begun to read for the listener.
+        while before != reads:  # Wait for the reads that it had begun for the listener.
             before = reads
             await asyncio.sleep(0.2)
         here.notify(await put_run(store, NEW_CONVERSATION, "completed"), 1)
@@ -266,7 +268,7 @@ async def test_a_process_where_nobody_listens_reads_nothing(store: Store) -> Non
     counting._threads.shutdown()
 
 
-async def test_what_another_version_says_is_passed_over(store: Store) -> None:
+async def test_messages_of_another_version_are_ignored(store: Store) -> None:
     _, (one, two) = network()
     async with process(store, two) as there:
         listener = Listener()
@@ -299,15 +301,15 @@ async def test_a_change_of_rights_reaches_every_process(store: Store) -> None:
     assert account_changes == [(1, change)]
     await asyncio.wait_for(all_received.wait(), SECONDS)
     assert sorted(number for number, _ in account_changes) == [0, 1, 2]
-    assert {told for _, told in account_changes} == {change}
+    assert {notified for _, notified in account_changes} == {change}
 
 
-def test_every_status_worth_a_note_has_its_sentence() -> None:
+def test_every_notified_status_has_its_sentence() -> None:
     silent = set(RunStatus) - set(module.NOTIFICATION_TEXTS)
     assert silent == {RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.CANCELLED}
 
 
-async def test_each_question_of_a_subagent_is_noted_and_its_end_is_not(
+async def test_questions_of_a_subagent_are_notified_and_its_end_is_not(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SWEEP_SECONDS", 60.0)
@@ -315,12 +317,12 @@ async def test_each_question_of_a_subagent_is_noted_and_its_end_is_not(
     async with process(store, LocalBus("p")) as here:
         listener = Listener()
         here.listen(1, listener)
-        await met(store, here)
+        await catch_up(store, here)
         run_id = await put_run(store, NEW_CONVERSATION, "running")
         parent = update(RunRow).where(RunRow.id == run_id).values(parent_run_id=new_id())
         await store.write(lambda session: session.execute(parent))
         for status in ("waiting", "queued", "waiting", "completed"):
             await put_run(store, NEW_CONVERSATION, status, run_id)
             here.notify(run_id, 1)
-            await met(store, here)
+            await catch_up(store, here)
         assert [note.run_id for note in listener.notes] == [run_id, run_id]

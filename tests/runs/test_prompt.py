@@ -1,4 +1,4 @@
-"""The prompt from any log: calls and results pair, and what was interrupted is not shown to a model."""
+"""The prompt from any log: every call has its result, and interrupted completions are left out."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,7 +40,7 @@ def test_every_call_has_one_result_right_after_its_completion_and_in_its_order(l
 
 
 @given(log=logs())
-def test_all_results_are_there_and_no_call_that_has_none(log: Log) -> None:
+def test_every_result_is_in_the_prompt_and_no_call_without_one(log: Log) -> None:
     messages = prompt_of(log)
     results = [step for step in log.state.steps if step.type == StepType.TOOL_RESULT]
     assert sorted(step.content for step in results) == sorted(
@@ -53,7 +53,7 @@ def test_all_results_are_there_and_no_call_that_has_none(log: Log) -> None:
 
 
 @given(log=logs())
-def test_what_was_interrupted_is_left_out_and_what_was_said_is_in(log: Log) -> None:
+def test_interrupted_completions_are_left_out_and_complete_ones_are_in(log: Log) -> None:
     said = [
         step.content
         for step in log.state.steps
@@ -66,7 +66,8 @@ def test_what_was_interrupted_is_left_out_and_what_was_said_is_in(log: Log) -> N
 
 @given(log=logs())
 def test_a_call_that_was_cancelled_without_a_result_is_left_out(log: Log) -> None:
-    """A person's cancel closes open calls as cancelled; the next message's prompt has neither half."""
+    """Cancelling closes open calls as cancelled; the prompt of the next message has neither call nor
+    result."""
     cancelled = [
         replace(step, status=StepStatus.CANCELLED)
         if step.type == StepType.TOOL_CALL and step.status in (StepStatus.PENDING, StepStatus.RUNNING)
@@ -101,7 +102,7 @@ def said(index: int, text: str) -> Step:
     return Step(id=f"step-{index}", index=index, type=StepType.TEXT, content=text)
 
 
-def test_paused_completion_is_one_with_that_which_goes_on_with_it() -> None:
+def test_a_paused_completion_and_its_continuation_are_one_message() -> None:
     notes = [{"paused": True, "blocks": [1], "who": "a"}, {"paused": True, "blocks": [2]}, {"blocks": [3]}]
 
     messages = assistant_messages([said(0, "one, "), said(1, "two, "), said(2, "three")], notes)
@@ -121,7 +122,7 @@ def test_notes_after_a_pause_still_belong_to_their_own_completions() -> None:
     assert [m.replay.get("blocks") for m in messages if isinstance(m, AssistantPrompt)] == [[1, 2], [3]]
 
 
-def test_completion_that_paused_without_text_is_continued() -> None:
+def test_a_completion_that_paused_without_text_is_continued() -> None:
     call = Step(id="step-0", index=0, type=StepType.TOOL_CALL, name="f", arguments="{}", id_ref="c")
     result = Step(id="step-1", index=1, type=StepType.TOOL_RESULT, name="f", id_ref="c", content="{}")
     silent = {"paused": True, "blocks": [2]}

@@ -1,6 +1,6 @@
-"""A run that one process drives, watched in others: nothing lost, nothing twice, whatever the bus does.
+"""Clients of other processes than the driver see a run without losses or repetitions, whatever the bus does.
 
-Each "process" is a hub with a relay of its own; they share a database and a bus that may lose messages.
+Each "process" is a hub with its own relay; they share a database and a bus that may lose messages.
 """
 
 import asyncio
@@ -38,8 +38,8 @@ from luxx.wire.run import Run, RunKind, RunStatus
 from luxx.wire.step import StepStatus, StepType
 
 SECONDS = 60.0
-LOOK_SECONDS = 0.02
-"""So that what is lost is found soon: a beat is five of them."""
+POLL_SECONDS = 0.02
+"""Short, so that losses are noticed soon; a heartbeat is five polls."""
 
 QUICK = settings(
     max_examples=40,
@@ -60,7 +60,7 @@ def store() -> Iterator[Store]:
 
 
 class Client:
-    """Follows one watch to its end and shows what a client shows: steps by index, the ids it got."""
+    """Follows one watch to its end and stores what a client shows: steps by index, and the ids of events."""
 
     def __init__(self, watch: RunWatch, *, accumulated: bool = False) -> None:
         self.ids: list[int] = []
@@ -72,12 +72,12 @@ class Client:
         self.reading = asyncio.create_task(self._read(watch))
         self._accumulated = accumulated
         self._looks = 0
-        self._news = asyncio.Event()
+        self._received = asyncio.Event()
 
     async def until(self, is_so: Callable[[], bool]) -> None:
         while not is_so():
-            self._news.clear()
-            await self._news.wait()
+            self._received.clear()
+            await self._received.wait()
 
     async def _read(self, watch: RunWatch) -> None:
         with watch.attached():
@@ -86,7 +86,7 @@ class Client:
 
     @property
     def is_writable(self) -> bool:
-        """Now and then it is slow."""
+        """Every seventh time the client is slow."""
         self._looks += 1
         return self._looks % 7 > 0
 
@@ -97,7 +97,7 @@ class Client:
         for block in chunk.decode().split("\n\n")[:-1]:
             if not block.startswith(":"):
                 self._show(dict(line.split(": ", 1) for line in block.split("\n")))
-        self._news.set()
+        self._received.set()
 
     def _show(self, fields: dict[str, str]) -> None:
         event: dict[str, Any] = json.loads(fields["data"])
@@ -111,11 +111,11 @@ class Client:
         index = step["index"]
         if is_logged:
             if index in self.shown:
-                assert step["content"].startswith(self.shown.pop(index)), "more was shown than was said"
+                assert step["content"].startswith(self.shown.pop(index)), "more was shown than logged"
             assert index not in self.closed
             self.closed[index] = step["content"]
             return
-        assert index not in self.closed, "a closed step speaks again"
+        assert index not in self.closed, "a frame of a closed step"
         if "delta" in step:
             self.deltas += 1
             self.shown[index] = self.shown.get(index, "") + step["delta"]
@@ -130,7 +130,7 @@ class Process:
     """One process: it can watch runs, drive them, and die."""
 
     def __init__(
-        self, network: InMemoryNetwork, store: Store, name: str, poll_seconds: float = LOOK_SECONDS
+        self, network: InMemoryNetwork, store: Store, name: str, poll_seconds: float = POLL_SECONDS
     ) -> None:
         self.name = name
         self.network = network
@@ -149,7 +149,7 @@ class Process:
         return client
 
     async def drive(self, run: Run, fence: int) -> "Drive":
-        """Takes the run, as a lease is taken, and begins where its log ends."""
+        """Takes the run with this fence, as a lease does, and continues at the end of its log."""
 
         def take(session: Any) -> int:
             mine = update(RunRow).where(RunRow.id == run.id).values(owner=self.name, fence=fence)
@@ -160,7 +160,7 @@ class Process:
         return Drive(self, self._store, run, logged, fence)
 
     async def die(self) -> None:
-        """Without a word: neither its clients nor the others are told."""
+        """Ends without notifying its clients or the other processes."""
         self.network.leave(self.name)
         for client in self.clients:
             client.reading.cancel()
@@ -168,7 +168,7 @@ class Process:
 
 
 class Drive:
-    """One drive of a run: deltas to the channel, closed steps to the log."""
+    """One drive of a run: publishes deltas on the channel and appends closed steps to the log."""
 
     def __init__(self, process: Process, store: Store, run: Run, logged: int, fence: int) -> None:
         self._hold = ExitStack()
@@ -180,7 +180,7 @@ class Drive:
 
     def say(self, text: str, type_: StepType = StepType.TEXT) -> None:
         if self._step is None:
-            # Steps are numbered by the log, so that another drive goes on with the same number.
+            # Steps are numbered by the log, so that another drive continues with the same number.
             index = self.log.seq
             self._step = OpenStep(self._run.id, index, type_)
             self.channel.open_steps[index] = self._step
@@ -202,7 +202,7 @@ class Drive:
         self.leave()
 
     def leave(self) -> None:
-        """Drives it no longer, and says so."""
+        """Stops driving the run and notifies the other processes."""
         self._hold.close()
 
 
@@ -225,7 +225,7 @@ def new_run(store: Store) -> Run:
 
 @asynccontextmanager
 async def processes(
-    store: Store, network: InMemoryNetwork, names: str = "ab", *, poll_seconds: float = LOOK_SECONDS
+    store: Store, network: InMemoryNetwork, names: str = "ab", *, poll_seconds: float = POLL_SECONDS
 ) -> AsyncIterator[tuple[Process, ...]]:
     made = [Process(network, store, name, poll_seconds) for name in names]
     try:
@@ -243,7 +243,7 @@ async def processes(
 
 
 async def read_to_the_end(store: Store, run: Run, *clients: Client) -> None:
-    """Waits until the clients' streams have ended, and checks that they show what is stored."""
+    """Waits until the streams of the clients have ended, and checks that they show what is stored."""
     await asyncio.gather(*(client.reading for client in clients))
     log = await store.read(lambda session: read_log(session.connection(), run.id))
     steps = {
@@ -313,7 +313,7 @@ async def test_after_the_last_unsubscribe_nothing_is_published(store: Store) -> 
         await drive.end()
 
 
-async def test_one_who_comes_in_the_middle_of_a_step_gets_it_whole(store: Store) -> None:
+async def test_a_client_that_attaches_during_a_step_gets_the_whole_step(store: Store) -> None:
     run = new_run(store)
     async with processes(store, InMemoryNetwork(), "abc") as (a, b, c):
         drive = await a.drive(run, 1)
@@ -335,7 +335,7 @@ async def test_one_who_comes_in_the_middle_of_a_step_gets_it_whole(store: Store)
 async def test_a_process_that_takes_the_run_over_publishes_the_open_step_again(
     store: Store, is_told: bool
 ) -> None:
-    """The first driver dies in the middle of a step; clients elsewhere, and at the new driver itself."""
+    """The first driver dies during a step. One client is elsewhere, one at the new driver."""
 
     run = new_run(store)
     network = InMemoryNetwork(loses=lambda topic, _: not is_told and topic == "driven")
@@ -355,7 +355,7 @@ async def test_a_process_that_takes_the_run_over_publishes_the_open_step_again(
         await read_to_the_end(store, run, at_b, at_c)
 
 
-async def test_a_run_is_followed_before_anybody_drives_it(store: Store) -> None:
+async def test_a_run_is_followed_before_a_process_drives_it(store: Store) -> None:
     run = new_run(store)
     async with processes(store, InMemoryNetwork()) as (a, b):
         client = b.watch(run)
@@ -383,8 +383,8 @@ async def test_a_run_that_was_queued_here_is_seen_at_once_when_another_takes_it(
         await read_to_the_end(store, run, client)
 
 
-class Breaking:
-    """A database whose next reading for a mirror goes wrong as nobody foresaw."""
+class FailingStore:
+    """A store whose next read for a remote subscriber raises an unexpected error."""
 
     def __init__(self, store: Store) -> None:
         self.broke = False
@@ -393,14 +393,14 @@ class Breaking:
     async def read(self, work: Any) -> Any:
         if not self.broke and "RemoteSubscriber" in work.__qualname__:
             self.broke = True
-            raise RuntimeError("nobody foresaw this")
+            raise RuntimeError("an unexpected error")
         return await self._store.read(work)
 
 
-async def test_a_client_goes_on_after_the_log_could_not_be_read_for_it(store: Store) -> None:
+async def test_a_client_continues_after_a_failed_read_of_the_log(store: Store) -> None:
     run = new_run(store)
     async with processes(store, InMemoryNetwork()) as (a, b):
-        breaking = Breaking(store)
+        breaking = FailingStore(store)
         b.relay._store = breaking  # type: ignore[assignment]
         drive = await a.drive(run, 1)
         client = b.watch(run)
@@ -414,7 +414,7 @@ async def test_a_client_goes_on_after_the_log_could_not_be_read_for_it(store: St
         await read_to_the_end(store, run, client)
 
 
-async def test_a_subscriber_that_sends_no_heartbeat_is_forgotten(
+async def test_a_subscriber_without_heartbeats_is_removed(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "SUBSCRIPTION_SECONDS", 0.3)
@@ -422,19 +422,19 @@ async def test_a_subscriber_that_sends_no_heartbeat_is_forgotten(
     async with processes(store, InMemoryNetwork()) as (a, b):
         clients = [b.watch(new_run(store)) for _ in range(2)]
         wanted = a.relay._publisher._wanted
-        while len(wanted) < 2:  # noqa: ASYNC110 - nobody is told of it
-            await asyncio.sleep(LOOK_SECONDS)
+        while len(wanted) < 2:  # noqa: ASYNC110 - the publisher has no event for it
+            await asyncio.sleep(POLL_SECONDS)
         clients[0].reading.cancel()
         while len(wanted) == 2:  # noqa: ASYNC110
-            await asyncio.sleep(LOOK_SECONDS)
-        assert a.relay._publisher.is_busy, "the other is still heard of"
+            await asyncio.sleep(POLL_SECONDS)
+        assert a.relay._publisher.is_busy, "the other subscription is still active"
         b.network.leave("b")
         while wanted:  # noqa: ASYNC110
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
         assert not a.relay._publisher.is_busy
 
 
-async def test_while_the_bus_is_away_the_log_is_followed_and_then_the_deltas_again(store: Store) -> None:
+async def test_clients_follow_the_log_while_the_bus_is_away_and_then_the_deltas_again(store: Store) -> None:
     run = new_run(store)
     async with processes(store, InMemoryNetwork()) as (a, b):
         drive = await a.drive(run, 1)
@@ -466,10 +466,10 @@ async def test_a_run_that_is_deleted_ends_its_streams(store: Store) -> None:
 
 
 async def test_a_run_that_was_just_released_is_checked_before_the_next_heartbeat(store: Store) -> None:
-    """It may have been given up, and where a process is alone nobody else would tell."""
+    """The run may have failed, and a process without others gets no hint of it."""
 
     run, hub = new_run(store), Hub()
-    relay = RunRelay(hub, LocalBus("one"), store, poll_seconds=LOOK_SECONDS)
+    relay = RunRelay(hub, LocalBus("one"), store, poll_seconds=POLL_SECONDS)
     await relay.open()
     try:
         with hub.driven(run.id, 0):
@@ -503,7 +503,7 @@ OPERATIONS = st.lists(st.sampled_from(WORDS), max_size=25)
 
 
 class Scenario:
-    """One run in the hands of six processes; each operation is a method."""
+    """One run and six processes; each operation is a method."""
 
     def __init__(self, store: Store, run: Run, processes: tuple[Process, ...], chance: random.Random) -> None:
         self.clients: list[Client] = []
@@ -545,7 +545,7 @@ class Scenario:
             await asyncio.sleep(0)
 
     async def wait(self) -> None:
-        await asyncio.sleep(self._chance.choice([0.001, LOOK_SECONDS, 6 * LOOK_SECONDS]))
+        await asyncio.sleep(self._chance.choice([0.001, POLL_SECONDS, 6 * POLL_SECONDS]))
 
     async def cut(self) -> None:
         self._reconnect()
@@ -585,7 +585,7 @@ async def run_operations(store: Store, operations: list[str], seed: int, loss: f
 
 @QUICK
 @given(operations=OPERATIONS, seed=st.integers(0, 2**32))
-def test_whatever_happens_every_client_sees_what_is_stored(
+def test_after_random_operations_every_client_sees_what_is_stored(
     store: Store, operations: list[str], seed: int
 ) -> None:
     asyncio.run(run_operations(store, operations, seed, 0.0))
@@ -593,7 +593,7 @@ def test_whatever_happens_every_client_sees_what_is_stored(
 
 @QUICK
 @given(operations=OPERATIONS, seed=st.integers(0, 2**32), loss=st.sampled_from([0.05, 0.3, 0.9]))
-def test_whatever_is_lost_every_client_sees_what_is_stored(
+def test_after_random_operations_and_lost_messages_every_client_sees_what_is_stored(
     store: Store, operations: list[str], seed: int, loss: float
 ) -> None:
     asyncio.run(run_operations(store, operations, seed, loss))

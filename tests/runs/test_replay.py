@@ -1,4 +1,6 @@
-"""Looking back at a conversation whose run delegates: subagents' runs lie beside it, and are not its own."""
+"""The events of a conversation whose run delegates: runs of subagents belong to it, but are not its
+own runs.
+"""
 
 import asyncio
 from pathlib import Path
@@ -19,7 +21,7 @@ from luxx.runs.models import RunEventRow, RunRow
 from luxx.wire.run import RunStatus
 from luxx.wire.tool import CommandPermission
 
-assert Services  # Importing the roof imports every table there is.
+assert Services  # This import also imports every table.
 
 NEW_CONVERSATION = "01a00000-0000-7000-8000-000000000000"
 ANN = Caller(user_id=1, tenant_id=1, username="ann", permission_level=CommandPermission(1), sign_in_id="s")
@@ -60,7 +62,7 @@ def log(session: Any, run_id: str, *numbers: int) -> None:
         session.execute(insert(RunEventRow).values(run_id=run_id, seq=seq, type="warning", data=b"{}"))
 
 
-async def test_a_cursor_goes_on_to_what_a_run_logs_after_its_subagent_began(store: Store) -> None:
+async def test_a_cursor_continues_to_events_logged_after_a_subagent_began(store: Store) -> None:
     replay = ReplayService(store)
     parent = await store.write(lambda session: add_run(session, RunStatus.RUNNING))
     subagent = await store.write(lambda session: add_run(session, RunStatus.RUNNING, parent))
@@ -73,7 +75,7 @@ async def test_a_cursor_goes_on_to_what_a_run_logs_after_its_subagent_began(stor
     assert [event.seq for event in (*first, *then)] == [1, 2, 3, 4]
 
 
-async def test_a_conversation_is_at_what_its_own_run_is_at(store: Store) -> None:
+async def test_the_status_of_a_conversation_is_that_of_its_own_run(store: Store) -> None:
     parent = await store.write(lambda session: add_run(session, RunStatus.COMPLETED))
     await store.write(lambda session: add_run(session, RunStatus.FAILED, parent))
     status = await ReplayService(store).status(ANN, NEW_CONVERSATION)

@@ -1,4 +1,6 @@
-"""Logs of runs that ended long ago go, a little at a time; who asks for them is told so."""
+"""Retention: logs of runs that ended long ago are deleted in small batches, and their readers get
+an error.
+"""
 
 import asyncio
 import time
@@ -50,7 +52,7 @@ def add_run(
     user_id: int = 1,
     subject: str = "s",
 ) -> str:
-    """A run that began and ended so many days ago, with a log."""
+    """A run that began and ended this many days ago, with a log."""
     run_id = id_at(int(days_ago(began).timestamp() * 1000), 0)
     session.execute(insert(RunRow).values(
         id=run_id, user_id=user_id, tenant_id=1, kind="chat", subject_id=subject, request="{}",
@@ -68,8 +70,8 @@ def add_run(
     return run_id
 
 
-def left(store: Store) -> dict[str, tuple[int, int, int]]:
-    """Of each run that is there, its events, its results and its tool calls."""
+def counts_by_run(store: Store) -> dict[str, tuple[int, int, int]]:
+    """The number of events, results and tool calls of each run that exists."""
 
     def work(session: Session) -> dict[str, tuple[int, int, int]]:
         tables: list[Any] = [RunEventRow, RunResultRow, ToolCallRow]
@@ -84,7 +86,7 @@ def left(store: Store) -> dict[str, tuple[int, int, int]]:
     return store.read_now(work)
 
 
-async def test_what_ended_before_goes_and_all_else_stays(store: Store) -> None:
+async def test_logs_of_runs_that_ended_before_the_limit_are_deleted_and_no_others(store: Store) -> None:
     def fill(session: Session) -> list[str]:
         return [
             add_run(session, began=100, ended=91),
@@ -96,14 +98,14 @@ async def test_what_ended_before_goes_and_all_else_stays(store: Store) -> None:
         ]
 
     ids = store.write_now(fill)
-    before = left(store)
+    before = counts_by_run(store)
     assert (await delete_old_logs(store, utc_now(), days=90)) == 3
-    gone = {ids[0], ids[3], ids[4]}
-    assert left(store) == {id_: (0, 0, 0) if id_ in gone else before[id_] for id_ in ids}
+    expired_ids = {ids[0], ids[3], ids[4]}
+    assert counts_by_run(store) == {id_: (0, 0, 0) if id_ in expired_ids else before[id_] for id_ in ids}
     assert (await delete_old_logs(store, utc_now(), days=90)) == 0
 
 
-async def test_others_write_while_a_large_log_goes(store: Store) -> None:
+async def test_other_writes_continue_while_a_large_log_is_deleted(store: Store) -> None:
     store.write_now(lambda session: add_run(session, began=100, ended=99, events=20 * EVENTS_AT_ONCE))
 
     forgetting = asyncio.create_task(delete_old_logs(store, utc_now(), days=90))
@@ -115,7 +117,7 @@ async def test_others_write_while_a_large_log_goes(store: Store) -> None:
     assert written >= 5
 
 
-def test_it_is_said_that_a_log_is_gone(tmp_path: Path) -> None:
+def test_a_read_of_a_deleted_log_gets_an_error(tmp_path: Path) -> None:
     with ServerProcess(tmp_path) as server, ApiClient(server, None).register("ann") as ann:
         user_id = ann.user["id"]
         conversation_id = ann.good("POST", "/conversations", json={})["id"]
@@ -137,16 +139,16 @@ def test_it_is_said_that_a_log_is_gone(tmp_path: Path) -> None:
         assert ann.good("GET", f"/runs/{old}")["status"] == "completed"
         assert ann.bad("GET", f"/runs/{old}/results/c", 410)["detail"]["kind"] == "log_deleted"
         assert ann.bad("GET", f"/runs/{new_id()}/events", 404)["detail"]["kind"] == "run_not_found"
-        kept = ann.good("GET", f"/conversations/{conversation_id}/events")["events"]
-        assert {event["seq"] for event in kept} == {1, 2, 3}
-        assert len(kept) == 3
+        remaining_events = ann.good("GET", f"/conversations/{conversation_id}/events")["events"]
+        assert {event["seq"] for event in remaining_events} == {1, 2, 3}
+        assert len(remaining_events) == 3
         asked = ann.http.get(f"/runs/{new}/events", headers={"accept": "application/json"})
         assert len(asked.json()["data"]["events"]) == 3
         assert ann.good("GET", f"/runs/{new}/results/c")["output"] == "whole"
 
 
 def await_gone(person: ApiClient, run_id: str) -> None:
-    """The background job of a server that has just started."""
+    """Waits for the background job of a server that has just started."""
     deadline = time.monotonic() + SOON_SECONDS
     path = f"/runs/{run_id}/events"
     while person.ask("GET", path, headers={"accept": "application/json"}).status_code != 410:

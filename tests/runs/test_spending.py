@@ -1,4 +1,4 @@
-"""What a call can take, and what limits leave for it: pure."""
+"""The maximum usage of a call, and the headroom that limits leave for it."""
 
 import math
 
@@ -34,7 +34,7 @@ USUAL = {
     "JSON: for each word and each mark": ('{"name": "Ann", "age": 42}', 16),
     "emoji: two for each": ("🦉🎉👍", 6),
 }
-"""Texts, and a count of tokens that is generous for today's models."""
+"""Ordinary texts, with a generous estimate of their tokens in today's models."""
 
 
 @pytest.mark.parametrize(("text", "tokens"), USUAL.values(), ids=USUAL)
@@ -51,7 +51,7 @@ def test_the_bound_lies_between_half_a_token_and_a_token_per_byte(text: str) -> 
     assert size / 2 <= said <= size
 
 
-def test_all_that_is_sent_counts() -> None:
+def test_everything_that_is_sent_counts() -> None:
     plain = prompt_size([UserPrompt(text="hello")], [])
     image = PromptImage(media_type="image/png", data=b"x")
     call = ToolCall(call_id="c", name="look", arguments="{}")
@@ -140,7 +140,7 @@ def test_a_call_fits_waits_or_never_fits(
     ),
     st.booleans(),
 )  # fmt: skip
-def test_what_fits_leaves_no_limit_passed(
+def test_a_call_that_fits_exceeds_no_limit(
     call: PlannedCall, headrooms: list[LimitHeadroom], may_wait: bool
 ) -> None:
     answer = fit_call(call, headrooms, may_wait=may_wait)

@@ -1,4 +1,6 @@
-"""The fold: the same log gives the same state wherever it is cut, and the state always knows what is next."""
+"""The fold of a log into a state: it does not depend on how the log is cut, and always knows the
+next action.
+"""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,7 +37,7 @@ def test_folding_one_by_one_is_folding_at_once(log: Log) -> None:
 
 
 @given(log=logs())
-def test_after_every_transaction_the_state_is_whole(log: Log) -> None:
+def test_the_state_is_consistent_after_every_transaction(log: Log) -> None:
     state = ChatState()
     for batch in log.batches:
         state = fold(batch, state)
@@ -48,7 +50,7 @@ def test_after_every_transaction_the_state_is_whole(log: Log) -> None:
 
 
 @given(log=logs())
-def test_what_is_next_always_fits_the_state(log: Log) -> None:
+def test_the_next_action_always_fits_the_state(log: Log) -> None:
     state = ChatState()
     for batch in [[], *log.batches]:
         state = fold(batch, state)
@@ -115,8 +117,8 @@ def test_a_call_with_a_result_in_the_log_is_never_run_again(log: Log) -> None:
 
 
 @given(log=logs())
-def test_a_run_that_goes_on_ends_after_a_bounded_number_of_steps(log: Log) -> None:
-    """From any log, a model that now only answers and tools that now work bring it to its end."""
+def test_a_continued_run_ends_after_a_bounded_number_of_steps(log: Log) -> None:
+    """From any log, a model that only answers and tools that succeed bring the run to its end."""
     state = log.state
     for _ in range(7):
         match decide(state):
@@ -143,7 +145,7 @@ def test_a_run_that_goes_on_ends_after_a_bounded_number_of_steps(log: Log) -> No
     raise AssertionError(f"still {decide(state)}")
 
 
-def test_completion_that_paused_is_not_the_answer() -> None:
+def test_a_paused_completion_is_not_the_answer() -> None:
     text = Step(id="step-0", index=0, type=StepType.TEXT, content="so far")
 
     def ended(finish: str, at: int) -> LoggedEvent:
@@ -173,7 +175,7 @@ ANY_ENTRY = st.one_of(
 
 @settings(max_examples=300)
 @given(entries=st.lists(ANY_ENTRY, max_size=12), data=st.data())
-def test_even_a_log_nobody_would_write_folds_the_same_in_parts(entries: list, data: st.DataObject) -> None:
+def test_an_arbitrary_log_folds_the_same_in_parts(entries: list, data: st.DataObject) -> None:
     events = [LoggedEvent(seq=at, event=event, note=note) for at, (event, note) in enumerate(entries, 1)]
     cut = data.draw(st.integers(0, len(events)))
     state = fold(events)

@@ -1,4 +1,4 @@
-"""What a user's messages and runs take up is limited, and deleting conversations gives it back."""
+"""The quota covers messages and runs, and deleting conversations frees it."""
 
 import subprocess
 from pathlib import Path
@@ -42,7 +42,7 @@ class Client:
         return self.http.post("/messages", json=said)
 
     def fill(self, conversation: str) -> int:
-        """Large messages until one is refused; how many were taken."""
+        """Sends large messages until one is refused. Returns the number that were accepted."""
         for taken in range(20):
             answer = self.say(conversation)
             if not answer.is_success:
@@ -69,7 +69,7 @@ def test_messages_past_the_limit_are_refused_until_some_are_deleted(tmp_path: Pa
             assert other.say(other.conversation()).is_success
             assert admin.http.delete(f"/conversations/{second}").is_success
             assert admin.say(first).is_success
-        # A start knows what was stored before, and without a limit nothing is refused.
+        # At start-up the server counts what is stored; without a limit it refuses nothing.
         with live_server(tmp_path, model.url, **SETTINGS) as server, Client(server) as again:
             assert again.fill(again.conversation()) <= 4
         unlimited = SETTINGS | {"LUXX_LIMITS__STORAGE_MB_PER_USER": "0"}
@@ -125,7 +125,7 @@ def test_a_self_registered_user_cannot_use_a_shared_provider_without_limit(tmp_p
             refused = stranger.say(talk, "again")
             assert refused.status_code == 429, refused.text
             assert "the daily limit of 1000 tokens is reached" in refused.json()["error"]
-            # Who administers is not bound by it.
+            # An administrator is not bound by it.
             again = admin.conversation()
             assert admin.say(again, "hello").is_success
             assert admin.say(again, "again").is_success

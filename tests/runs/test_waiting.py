@@ -1,4 +1,4 @@
-"""Runs that wait for a person cost nothing but their rows, and end with what stops all of a user's runs."""
+"""Runs that wait for an answer cost nothing but rows, and end with everything that stops a user's runs."""
 
 import asyncio
 import gc
@@ -46,8 +46,8 @@ OPEN = QuestionFilter(status=QuestionStatus.OPEN)
 
 
 @asynccontextmanager
-async def opened(folder: Path, upstream: ScriptedProvider) -> AsyncIterator[tuple[Services, Caller]]:
-    """A house without limits whose model asks back."""
+async def open_services(folder: Path, upstream: ScriptedProvider) -> AsyncIterator[tuple[Services, Caller]]:
+    """Services without limits whose model asks a question."""
     config = Config(
         app=AppConfig(secret_key="a-secret-key-of-a-test-of-32-bytes"),
         workspace=WorkspaceConfig(root=str(folder / "workspaces")),
@@ -77,7 +77,7 @@ async def opened(folder: Path, upstream: ScriptedProvider) -> AsyncIterator[tupl
 
 
 async def begin_waiting(services: Services, caller: Caller, count: int) -> None:
-    """Returns when so many more runs wait for an answer."""
+    """Returns when this many more runs wait for an answer."""
 
     async def one() -> None:
         conversation = await services.conversations.create(caller, ConversationChange())
@@ -90,7 +90,7 @@ async def begin_waiting(services: Services, caller: Caller, count: int) -> None:
 
 
 def own_tasks() -> int:
-    """Without those of the model's server, which keeps as many connections as were open at once."""
+    """Tasks without those of the scripted model's server, which keep one connection each."""
     return sum("/luxx/runs/" in task.get_coro().cr_code.co_filename for task in asyncio.all_tasks())  # type: ignore[union-attr]
 
 
@@ -104,8 +104,8 @@ async def count_runs(services: Services, caller: Caller, status: RunStatus) -> i
     return (await services.runs.list_page(caller, wanted, page=1, page_size=1))[1]
 
 
-async def test_two_hundred_runs_that_wait_cost_no_task_no_channel_and_no_lease(tmp_path: Path) -> None:
-    async with ScriptedProvider(ASKS) as upstream, opened(tmp_path, upstream) as (services, caller):
+async def test_two_hundred_waiting_runs_use_no_task_no_channel_and_no_lease(tmp_path: Path) -> None:
+    async with ScriptedProvider(ASKS) as upstream, open_services(tmp_path, upstream) as (services, caller):
         await begin_waiting(services, caller, AT_ONCE)
         tasks, lines = own_tasks(), channels()
         await begin_waiting(services, caller, MANY)
@@ -116,16 +116,18 @@ async def test_two_hundred_runs_that_wait_cost_no_task_no_channel_and_no_lease(t
         assert total == MANY + AT_ONCE
         one = questions[0]
         await services.questions.answer(caller, one.run_id, one.id, GivenAnswer(answer="yes"))
-        # It is taken from the line for a place, and then driven to its end.
+        # The run is taken from the queue for a slot and driven to its end.
         async with asyncio.timeout(30):
             while (await services.runs.get(caller, one.run_id)).status not in ENDED:  # noqa: ASYNC110 - rows
                 await asyncio.sleep(0.02)
         assert (await services.runs.get(caller, one.run_id)).status == RunStatus.COMPLETED
 
 
-async def test_stopping_all_of_a_user_ends_what_waits_and_closes_its_questions(tmp_path: Path) -> None:
+async def test_stopping_all_runs_of_a_user_ends_waiting_runs_and_closes_their_questions(
+    tmp_path: Path,
+) -> None:
     script = Script(rules=ASKS.rules[:1])
-    async with ScriptedProvider(script) as upstream, opened(tmp_path, upstream) as (services, caller):
+    async with ScriptedProvider(script) as upstream, open_services(tmp_path, upstream) as (services, caller):
         await begin_waiting(services, caller, AT_ONCE)
         await RunStopper(services.store, services.run_driver).stop_all_of(caller.user_id)
         assert await count_runs(services, caller, RunStatus.CANCELLED) == AT_ONCE

@@ -31,11 +31,11 @@ from luxx.wire.run import Run, RunKind, RunStatus
 from luxx.wire.step import StepStatus, StepType
 
 PAST_THE_RING = 5000
-"""So many frames at once that a watcher that did not look in between has fallen off the ring."""
+"""So many frames that a watcher which reads none of them has to go back to the log."""
 
 
 class Grow(msgspec.Struct, frozen=True):
-    """The step of this type grows by so many fragments; another that was open closes first."""
+    """The step of this type grows by so many fragments; another open step closes first."""
 
     type: StepType
     fragments: int
@@ -46,8 +46,9 @@ class Note(msgspec.Struct, frozen=True):
 
 
 class Attach(msgspec.Struct, frozen=True):
-    """A watcher comes, having seen this share of the log; `permits` is how much it reads at once, and `room`
-    how much is pushed to it at most before it is slow; None for one that only reads."""
+    """A watcher attaches after this share of the log. `permits` is how many chunks it may read;
+    `permits_left` is
+    how many are pushed before it counts as slow, or None for a watcher that only reads."""
 
     share: float
     permits: int
@@ -55,13 +56,13 @@ class Attach(msgspec.Struct, frozen=True):
 
 
 class Pull(msgspec.Struct, frozen=True):
-    """Every watcher may read so many more chunks, and takes as many more that are pushed."""
+    """Every watcher may read this many more chunks, and accepts as many more pushed ones."""
 
     permits: int
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """The driver lets others work."""
+    """The driver yields to other tasks."""
 
     turns: int
 
@@ -78,7 +79,7 @@ BURST = st.builds(Grow, st.just(StepType.TEXT), st.just(PAST_THE_RING))
 
 
 class Watcher:
-    """One client: reads chunk by chunk as it is permitted, and checks what it reads."""
+    """One client: reads chunks as permitted and checks them."""
 
     def __init__(self, watch: RunWatch, after: int, permits: int, permits_left: int | None = None) -> None:
         self.after = after
@@ -143,7 +144,7 @@ class Watcher:
 
 
 class Driver:
-    """Drives one run as the loop does: deltas to the channel, closed steps to the log."""
+    """Drives one run like the loop: publishes deltas on the channel and appends closed steps to the log."""
 
     def __init__(self, store: Store, hub: Hub, run: Run, channel: Channel) -> None:
         self.run = run
@@ -237,7 +238,7 @@ def new_run(store: Store) -> Run:
 
 
 def run_operations(store: Store, operations: list[Any]) -> Driver:
-    """Drives a run through the operations, lets every watcher read to the end, and returns it all."""
+    """Applies the operations to a run, lets every watcher read to the end, and returns the driver."""
 
     async def work() -> Driver:
         hub = Hub()
@@ -296,14 +297,14 @@ def test_every_watcher_gets_every_logged_event_once_in_order(store: Store, opera
     after=st.lists(OPERATIONS, max_size=6),
     permits_left=ROOMS,
 )
-def test_one_that_fell_off_the_ring_is_sent_back_to_the_log_and_misses_nothing(
+def test_a_watcher_past_the_ring_reads_the_log_and_misses_nothing(
     store: Store, before: list[Any], burst: Grow, after: list[Any], permits_left: int | None
 ) -> None:
     slow = [Attach(0.0, 1, permits_left), Wait(3)]
     check(run_operations(store, [*slow, *before, burst, *after, burst, Note()]))
 
 
-def test_one_that_takes_all_at_once_is_pushed_what_comes(store: Store) -> None:
+def test_a_watcher_that_accepts_every_push_gets_every_frame_pushed(store: Store) -> None:
     growing: list[Any] = [Grow(StepType.TEXT, 1)] * 40
     driver = run_operations(store, [Attach(0.0, 1_000_000, 1_000_000), Wait(20), *growing, Note(), *growing])
     check(driver)
@@ -312,10 +313,10 @@ def test_one_that_takes_all_at_once_is_pushed_what_comes(store: Store) -> None:
 
 @QUICK
 @given(operations=st.lists(OPERATIONS, max_size=12), permits_left=ROOMS)
-def test_one_who_watches_from_the_start_sees_every_step_grow_to_the_whole(
+def test_a_watcher_from_the_start_sees_every_step_grow_to_its_whole_text(
     store: Store, operations: list[Any], permits_left: int | None
 ) -> None:
-    # It gets a turn after every operation, so nothing runs ahead of it.
+    # Each operation yields to the watcher, so nothing runs ahead of it.
     watched: list[Any] = [Attach(0.0, 1_000_000, permits_left), Wait(3)]
     for operation in operations:
         watched += [operation, Wait(3)]
@@ -325,25 +326,25 @@ def test_one_who_watches_from_the_start_sees_every_step_grow_to_the_whole(
     assert first.texts == first.closed == driver.said
 
 
-async def test_an_end_that_is_on_disk_and_not_yet_published_is_waited_for(store: Store) -> None:
+async def test_a_watcher_waits_for_an_end_that_is_stored_and_not_yet_published(store: Store) -> None:
     hub, begun = Hub(), new_run(store)
     ended = msgspec.structs.replace(begun, status=RunStatus.COMPLETED, last_seq=1)
-    seen = b""
+    received = b""
     async with asyncio.timeout(10):
         with hub.driven(begun.id, 0) as channel:
             log = RunLog(store, channel, CancelSignal(), run_id=begun.id, fence=1, seq=0)
             watch = RunWatch(hub, store, ended)
             with watch.attached():
-                seen += await watch.next()
+                received += await watch.next()
                 reading = asyncio.create_task(watch.next())
                 await asyncio.sleep(0)
                 done = Done(message_id="m", token_count=0, usage=Usage(), status=DoneStatus.COMPLETED)
                 await log.append([done])
-                seen += await reading
-    assert b"event: done" in seen
+                received += await reading
+    assert b"event: done" in received
 
 
-async def test_a_watcher_that_is_stopped_ends_and_the_run_goes_on(store: Store) -> None:
+async def test_a_stopped_watcher_ends_and_the_run_continues(store: Store) -> None:
     hub = Hub()
     run = new_run(store)
     async with asyncio.timeout(20):
@@ -361,8 +362,8 @@ async def test_a_watcher_that_is_stopped_ends_and_the_run_goes_on(store: Store) 
             assert other.types[-1] == "done"
 
 
-class Taking:
-    """A client that takes all that is pushed; the steps it was told, as `(key, text)`."""
+class AcceptingClient:
+    """A client that accepts every push; it records steps as `(key, text)`."""
 
     def __init__(self) -> None:
         self.text_pieces: list[tuple[str, str]] = []
@@ -382,10 +383,10 @@ class Taking:
         ]
 
 
-async def test_what_a_new_producer_says_at_once_is_not_pushed_before_the_snapshot_that_it_continues(
+async def test_a_delta_of_a_new_producer_is_not_pushed_before_its_snapshot(
     store: Store,
 ) -> None:
-    hub, run, client = Hub(), new_run(store), Taking()
+    hub, run, client = Hub(), new_run(store), AcceptingClient()
     watch = RunWatch(hub, store, run)
     watch.write_to(client)
     first, second = (OpenStep(run.id, 0, StepType.TEXT) for _ in range(2))
@@ -419,7 +420,7 @@ async def test_what_a_new_producer_says_at_once_is_not_pushed_before_the_snapsho
 
 
 @pytest.mark.parametrize("types", [[StepType.TEXT], [StepType.TEXT, StepType.THINKING]])
-async def test_a_slow_accumulating_client_does_not_get_the_text_again_for_every_delta(
+async def test_a_slow_accumulating_client_does_not_get_the_whole_text_with_every_delta(
     store: Store, types: list[StepType]
 ) -> None:
     hub, run = Hub(), new_run(store)
@@ -443,8 +444,8 @@ async def test_a_slow_accumulating_client_does_not_get_the_text_again_for_every_
     ] * len(types)
 
 
-def logging_elsewhere(store: Store, run: Run, seq: int = 0) -> RunLog:
-    """The log of a run, written where nobody here hears of it."""
+def log_of_another_process(store: Store, run: Run, seq: int = 0) -> RunLog:
+    """Writes to the log of a run without the hub of this process."""
     return RunLog(store, Channel(run.id), CancelSignal(), run_id=run.id, fence=1, seq=seq)
 
 
@@ -453,9 +454,9 @@ async def read_up_to(watcher: Watcher, seq: int) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_waiting_run_shows_what_is_logged_here_after_what_was_logged_elsewhere(store: Store) -> None:
+async def test_a_waiting_run_shows_events_of_this_process_after_those_of_another(store: Store) -> None:
     hub, run = Hub(), new_run(store)
-    log = logging_elsewhere(store, run)
+    log = log_of_another_process(store, run)
     watcher = Watcher(RunWatch(hub, store, run), 0, 1_000_000)
     async with asyncio.timeout(10):
         await log.append([Warning(message="asked")])
@@ -470,9 +471,9 @@ async def test_a_waiting_run_shows_what_is_logged_here_after_what_was_logged_els
     assert watcher.ids == [1, 2, 3]
 
 
-async def test_what_is_logged_while_the_driver_leaves_is_shown_once_it_has_left(store: Store) -> None:
+async def test_events_logged_while_the_driver_leaves_are_shown_after_it_left(store: Store) -> None:
     hub, run = Hub(), new_run(store)
-    log = logging_elsewhere(store, run)
+    log = log_of_another_process(store, run)
     async with asyncio.timeout(10):
         await log.append([Warning(message="asked")])
         watcher = Watcher(RunWatch(hub, store, run), 0, 1_000_000)
@@ -491,7 +492,7 @@ async def test_what_is_logged_while_the_driver_leaves_is_shown_once_it_has_left(
 async def test_a_watch_that_is_stopped_while_it_reads_the_log_stays_stopped(store: Store) -> None:
     hub, run = Hub(), new_run(store)
     async with asyncio.timeout(10):
-        await logging_elsewhere(store, run).append([Warning(message="w")])
+        await log_of_another_process(store, run).append([Warning(message="w")])
         watch = RunWatch(hub, store, run)
         with watch.attached():
             assert b"event: run" in await watch.next()
@@ -502,10 +503,10 @@ async def test_a_watch_that_is_stopped_while_it_reads_the_log_stays_stopped(stor
             assert await watch.next() == b""
 
 
-async def test_a_log_of_large_events_is_sent_a_little_at_a_time_and_whole(store: Store) -> None:
+async def test_a_log_of_large_events_is_sent_whole_in_small_pieces(store: Store) -> None:
     hub, run = Hub(), new_run(store)
     async with asyncio.timeout(20):
-        log = logging_elsewhere(store, run)
+        log = log_of_another_process(store, run)
         sizes = [1, 3 * PAGE_BYTES, *[PAGE_BYTES // 10] * 35, 1, 1, 2 * PAGE_BYTES]
         await log.append([Warning(message="x" * size) for size in sizes])
         await log.append([Done(message_id="m", token_count=0, usage=Usage(), status=DoneStatus.COMPLETED)])
@@ -521,7 +522,7 @@ async def test_a_log_of_large_events_is_sent_a_little_at_a_time_and_whole(store:
     assert 7 <= len(pieces) <= 12
 
 
-async def test_a_quiet_stream_says_something_every_15_seconds(
+async def test_a_quiet_stream_sends_a_comment_every_15_seconds(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1002.0
@@ -548,7 +549,7 @@ async def test_a_quiet_stream_says_something_every_15_seconds(
             assert await reading == b""
 
 
-def test_the_hub_forgets_a_run_that_nobody_drives_or_watches(store: Store) -> None:
+def test_the_hub_forgets_a_run_that_is_neither_driven_nor_watched(store: Store) -> None:
     hub = Hub()
     with hub.driven("r", 0) as driven:
         for _ in range(2):

@@ -9,7 +9,7 @@ import msgspec
 from sqlalchemy import Connection, insert
 
 from luxx.domain.conversations.models import ConversationRow, MessageRow
-from luxx.domain.conversations.search_index import index_messages, index_title
+from luxx.domain.conversations.search import index_messages, index_title
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.tables import table_of
 from luxx.wire.delta import Usage

@@ -18,7 +18,7 @@ from litestar.testing import TestClient
 from luxx.api.http.envelope import Failure
 from luxx.api.http.security import DETACHED_STREAM, protection
 from luxx.api.routes.service import ProbeController, ServiceInfoController, ServiceState
-from luxx.domain.accounts.limits import Peer
+from luxx.domain.accounts.caller import Peer
 from luxx.errors import LuxxError, NotAllowed, Unavailable
 from luxx.infra.bus.core import LocalBus
 from luxx.infra.config.schema import AppConfig, Config, FilesConfig, ServerConfig

@@ -3,11 +3,10 @@
 from pathlib import Path
 
 from luxx.domain.accounts.tenants import ids_by_name, refuse_all_agents
-from luxx.domain.accounts.workspaces import Workspaces
-from luxx.domain.audit.refusals import Refusals
+from luxx.domain.accounts.user_data import Workspaces
+from luxx.domain.audit import Refusals
 from luxx.domain.conversations.projects import own_project
-from luxx.domain.files.figures import FigureService
-from luxx.domain.files.quota import quota_hooks
+from luxx.domain.files.tool_files import FigureService, quota_hooks
 from luxx.domain.mcp.approval import Definitions
 from luxx.domain.mcp.service import McpServers
 from luxx.domain.skills.registry import read_skills

@@ -19,8 +19,8 @@ from luxx.app.server.maintenance import delete_old_run_logs, maintain_audit_log,
 from luxx.app.server.startup import tune_gc
 from luxx.domain.accounts.administration import Administration
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.accounts.settings import SettingsService
 from luxx.domain.accounts.tenants import TenantService, refuse_all_agents
+from luxx.domain.accounts.user_data import SettingsService
 from luxx.domain.conversations.branches import BranchService
 from luxx.domain.conversations.projects import ProjectService
 from luxx.domain.conversations.service import ConversationService

@@ -10,15 +10,14 @@ from luxx.api.http.event_streams import StreamLimit, Streams
 from luxx.api.http.websockets import Sockets
 from luxx.app.build_tools import ToolSet
 from luxx.domain.accounts.administration import Operator
-from luxx.domain.accounts.changes import AccountChanges
+from luxx.domain.accounts.caller import RateLimits
 from luxx.domain.accounts.credentials import Passwords, TokenSigner
-from luxx.domain.accounts.limits import RateLimits
-from luxx.domain.accounts.rights import Offboarding
+from luxx.domain.accounts.rights import AccountChanges, Offboarding
 from luxx.domain.accounts.service import AccountService
 from luxx.domain.accounts.setup import PasswordSetup
 from luxx.domain.accounts.tickets import TicketService
-from luxx.domain.accounts.workspaces import Workspaces
-from luxx.domain.audit.refusals import Refusals
+from luxx.domain.accounts.user_data import Workspaces
+from luxx.domain.audit import Refusals
 from luxx.domain.conversations.search import SearchService
 from luxx.domain.files.attachments import AttachmentReader, PdfReader
 from luxx.domain.files.service import FileService

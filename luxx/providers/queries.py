@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.rights import check_still_admin
-from luxx.domain.audit.entries import MAX_NAMES, Action, AuditEntry, Detail, record
+from luxx.domain.audit import MAX_NAMES, Action, AuditEntry, Detail, record
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.clock import utc_now
 from luxx.providers.models import AllowedHostRow, ProviderChanges, ProviderRow

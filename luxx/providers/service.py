@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.rights import is_admin_now
 from luxx.domain.accounts.tenants import check_may_connect_provider
-from luxx.domain.audit.entries import Action
+from luxx.domain.audit import Action
 from luxx.errors import InvalidInput, NotAllowed, Unavailable
 from luxx.infra.clock import utc_now
 from luxx.infra.secrets import Vault, mask

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.rights import is_admin_now
-from luxx.domain.audit.entries import Action, Actor, AuditEntry, Detail, record
+from luxx.domain.audit import Action, Actor, AuditEntry, Detail, record
 from luxx.errors import NotAllowed
 from luxx.infra.config.schema import AuthConfig, LimitsConfig
 from luxx.providers.models import ProviderChanges, ProviderRow

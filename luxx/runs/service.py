@@ -9,7 +9,7 @@ import msgspec
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.accounts.settings import read_settings
+from luxx.domain.accounts.user_data import read_settings
 from luxx.domain.conversations.access import locked_message, message_in, own_conversation
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.conversations.views import MessageView

@@ -6,15 +6,15 @@ from enum import StrEnum
 import msgspec
 from msgspec import UNSET
 
-from luxx.domain.audit.entries import (
+from luxx.domain.audit import (
     MAX_TARGET_ID,
     Action,
     Actor,
     AuditEntry,
     Detail,
+    Refusals,
     record_in_own_transaction,
 )
-from luxx.domain.audit.refusals import Refusals
 from luxx.infra.network.egress import OTHERS, EgressCaller, EgressSession
 from luxx.infra.observe import Metrics
 from luxx.infra.store.engine import Store

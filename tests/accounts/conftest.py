@@ -20,16 +20,13 @@ from luxx.api.routes.auth import AuthController
 from luxx.api.routes.setup import SetupController
 from luxx.api.routes.users import SettingsController, UserController
 from luxx.domain.accounts.administration import Administration, Operator
-from luxx.domain.accounts.caller import Caller
-from luxx.domain.accounts.changes import AccountChanges
+from luxx.domain.accounts.caller import Caller, RateLimits
 from luxx.domain.accounts.credentials import Passwords, TokenSigner
-from luxx.domain.accounts.limits import RateLimits
-from luxx.domain.accounts.rights import Offboarding
+from luxx.domain.accounts.rights import AccountChanges, Offboarding
 from luxx.domain.accounts.service import AccountService
-from luxx.domain.accounts.settings import SettingsService
 from luxx.domain.accounts.setup import PasswordSetup
-from luxx.domain.accounts.workspaces import Workspaces
-from luxx.domain.audit.refusals import Refusals
+from luxx.domain.accounts.user_data import SettingsService, Workspaces
+from luxx.domain.audit import Refusals
 from luxx.errors import NotFound
 from luxx.infra.bus.core import LocalBus
 from luxx.infra.clock import utc_now

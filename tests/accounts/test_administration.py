@@ -6,7 +6,7 @@ import pytest
 
 from luxx.domain.accounts.administration import NewAccount
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.accounts.changes import RevocationReason
+from luxx.domain.accounts.rights import RevocationReason
 from luxx.errors import NotAllowed
 from luxx.wire.tool import CommandPermission
 

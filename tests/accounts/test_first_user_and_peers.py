@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from luxx.api.http.authentication import PeerReader
+from luxx.domain.accounts.caller import RateLimit
 from luxx.domain.accounts.credentials import Passwords
-from luxx.domain.accounts.limits import RateLimit
 from luxx.errors import ConfigError, TooMany
 
 ADMIN = {"username": "admin", "password": "admin123"}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, select
 
-from luxx.domain.accounts.limits import Peer
+from luxx.domain.accounts.caller import Peer
 from luxx.domain.accounts.models import SignIn, TicketRow
 from luxx.domain.accounts.tickets import TICKET_LIFETIME, TicketService
 from luxx.errors import NotSignedIn

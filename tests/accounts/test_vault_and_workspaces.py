@@ -7,7 +7,7 @@ import stat
 
 import pytest
 
-from luxx.domain.accounts.workspaces import Workspaces
+from luxx.domain.accounts.user_data import Workspaces
 from luxx.errors import ConfigError, Unavailable
 from luxx.infra.secrets import Vault, find_secret, mask
 

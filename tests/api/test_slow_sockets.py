@@ -21,8 +21,7 @@ from api.socket_client import new_ticket, open_socket
 from luxx.api.http import websockets as module
 from luxx.api.http.protocol import socket_options
 from luxx.api.http.websockets import MAX_PENDING_NOTIFICATIONS, SIGN_IN_ENDED, Socket
-from luxx.domain.accounts.caller import Caller
-from luxx.domain.accounts.limits import RateLimit
+from luxx.domain.accounts.caller import Caller, RateLimit
 from luxx.infra.bus.core import LocalBus
 from luxx.infra.store.engine import Store
 from luxx.runs.streams.notices import Notices

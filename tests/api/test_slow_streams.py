@@ -16,7 +16,7 @@ from litestar import Request
 from luxx.api.http.protocol import BoundedProtocol
 from luxx.app.container import Services
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.accounts.changes import AccountChange, RevocationReason
+from luxx.domain.accounts.rights import AccountChange, RevocationReason
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.config.schema import AppConfig, Config
 from luxx.runs.streams.hub import RING_FRAMES, Frame

@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from luxx.domain.audit import refusals as bounds
-from luxx.domain.audit.entries import (
+from luxx.domain import audit as bounds
+from luxx.domain.audit import (
     DELETE_BATCH_SIZE,
     Action,
     Actor,
@@ -18,11 +18,11 @@ from luxx.domain.audit.entries import (
     AuditOutcome,
     AuditRow,
     AuditView,
+    Refusals,
     delete_old_entries,
     list_entries,
     record,
 )
-from luxx.domain.audit.refusals import Refusals
 from luxx.infra.clock import utc_now
 from luxx.infra.network.egress import EgressCaller, EgressSession
 from luxx.infra.store.engine import Store, open_engine, resolve_url

@@ -15,7 +15,7 @@ from luxx.domain.accounts.models import User
 from luxx.domain.backup.backup import DataPaths
 from luxx.domain.conversations.images import MessageBlobRow
 from luxx.domain.conversations.models import ConversationRow, MessageRow, ProjectRow
-from luxx.domain.conversations.search_index import index_message, index_title
+from luxx.domain.conversations.search import index_message, index_title
 from luxx.domain.files.service import FileRow
 from luxx.domain.usage.ledger import UsageRow
 from luxx.infra.clock import new_id, utc_now

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sdk_types import accepted_by_anthropic
 from wire_reading import Reading, read_in_pieces
 
-from luxx.domain.context.prompt import assistant_messages
+from luxx.domain.conversations.prompt import assistant_messages
 from luxx.providers.adapter import CompletionRequest, Target
 from luxx.providers.anthropic.adapter import AnthropicAdapter
 from luxx.runs.streams.frames import OpenStep

@@ -11,8 +11,8 @@ from sqlalchemy import func, insert, select, update
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.conversations.models import ConversationRow, MessageRow
+from luxx.domain.conversations.prompt import read_path
 from luxx.domain.conversations.service import ConversationService
-from luxx.domain.conversations.stored import read_path
 from luxx.domain.conversations.views import ConversationChange
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url

@@ -15,9 +15,9 @@ from sqlalchemy import event, insert
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import User
 from luxx.domain.conversations.lists import conversation_page, message_page, messages_before
+from luxx.domain.conversations.prompt import read_path
 from luxx.domain.conversations.search import Search, find
 from luxx.domain.conversations.service import ConversationService
-from luxx.domain.conversations.stored import read_path
 from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.search_words import SearchKind

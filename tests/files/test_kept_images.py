@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session
 from store.conftest import database_url, postgresql
 
 from luxx.domain.accounts.models import User
-from luxx.domain.context.prompt import prompt_messages
 from luxx.domain.conversations import images as images_module
 from luxx.domain.conversations.images import (
     MessageBlobRow,
@@ -23,7 +22,7 @@ from luxx.domain.conversations.images import (
     store_images,
 )
 from luxx.domain.conversations.models import ConversationRow, MessageRow
-from luxx.domain.conversations.stored import read_path
+from luxx.domain.conversations.prompt import prompt_messages, read_path
 from luxx.domain.files.service import FileRow
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url

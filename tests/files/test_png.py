@@ -5,7 +5,7 @@ import zlib
 import pytest
 
 from files.sample_files import png
-from luxx.domain.files.figures import MAX_SIDE, NotDisplayable, PngSize, png_size
+from luxx.domain.files.tool_files import MAX_SIDE, NotDisplayable, PngSize, png_size
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 

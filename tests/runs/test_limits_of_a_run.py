@@ -15,7 +15,8 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import User
 from luxx.domain.conversations.models import MessageRow
 from luxx.domain.conversations.views import ConversationChange
-from luxx.domain.usage.ledger import ReserveRow, UsageRow
+from luxx.domain.usage.ledger import UsageRow
+from luxx.domain.usage.reserve import ReserveRow
 from luxx.infra.config.schema import (
     AppConfig,
     Config,

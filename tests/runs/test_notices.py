@@ -16,7 +16,7 @@ from sample_user import add_user
 from sqlalchemy import insert, update
 
 from luxx.app.container import Services
-from luxx.domain.accounts.changes import AccountChange, AccountChanges, RevocationReason
+from luxx.domain.accounts.rights import AccountChange, AccountChanges, RevocationReason
 from luxx.domain.conversations.models import ConversationRow
 from luxx.infra.bus.core import Bus, LocalBus
 from luxx.infra.clock import id_at, new_id, utc_now

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from luxx.domain.usage.estimate import prompt_size
+from luxx.domain.usage.ledger import prompt_size
 from luxx.domain.usage.reserve import (
     MIN_ANSWER_TOKENS,
     PREFERRED_ANSWER_TOKENS,

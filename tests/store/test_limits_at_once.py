@@ -12,7 +12,8 @@ from luxx.app.container import Services
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import User
 from luxx.domain.conversations.views import ConversationChange
-from luxx.domain.usage.ledger import ReserveRow, UsageRow
+from luxx.domain.usage.ledger import UsageRow
+from luxx.domain.usage.reserve import ReserveRow
 from luxx.infra.config.schema import (
     AppConfig,
     Config,

@@ -10,7 +10,7 @@ from luxx.domain.accounts.administration import Operator
 from luxx.domain.accounts.credentials import Passwords
 from luxx.domain.accounts.models import Tenant
 from luxx.domain.accounts.rights import Offboarding, UserChange
-from luxx.domain.accounts.workspaces import Workspaces
+from luxx.domain.accounts.user_data import Workspaces
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.errors import Conflict
 from luxx.infra.clock import new_id, utc_now

@@ -17,8 +17,14 @@ from luxx.app.container import Services
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import User
 from luxx.domain.conversations.models import ConversationRow, MessageRow, SearchTextRow
-from luxx.domain.conversations.search import Search, SearchResults, SearchService
-from luxx.domain.conversations.search_index import index_message, index_messages, index_title
+from luxx.domain.conversations.search import (
+    Search,
+    SearchResults,
+    SearchService,
+    index_message,
+    index_messages,
+    index_title,
+)
 from luxx.errors import NotFound
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url

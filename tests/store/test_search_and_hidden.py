@@ -13,8 +13,14 @@ from sqlalchemy import event, insert, update
 from luxx.app.container import Services
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.conversations.models import ConversationRow, MessageRow
-from luxx.domain.conversations.search import MAX_HITS, Search, SearchResults, SearchService
-from luxx.domain.conversations.search_index import index_messages, index_title
+from luxx.domain.conversations.search import (
+    MAX_HITS,
+    Search,
+    SearchResults,
+    SearchService,
+    index_messages,
+    index_title,
+)
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.wire.tool import CommandPermission

@@ -10,10 +10,17 @@ import msgspec
 import pytest
 from api.client import ApiClient
 
-from luxx.domain.transfer.arranging import MOST_CONTENT, WITHOUT_TEXT, keep_within_bounds
 from luxx.domain.transfer.child import ImportReader
 from luxx.domain.transfer.document import ImportedRows
-from luxx.domain.transfer.draft import ConversationDraft, DraftMessage, Losses, StepWriter
+from luxx.domain.transfer.draft import (
+    MOST_CONTENT,
+    WITHOUT_TEXT,
+    ConversationDraft,
+    DraftMessage,
+    Losses,
+    StepWriter,
+    keep_within_bounds,
+)
 from luxx.wire.message import (
     MAX_ATTACHED_TEXT,
     MAX_ATTACHMENTS,

@@ -13,8 +13,7 @@ from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 from litestar.types import Scope
 
-from luxx.domain.accounts.caller import Caller
-from luxx.domain.accounts.limits import Peer
+from luxx.domain.accounts.caller import Caller, Peer
 from luxx.domain.accounts.service import AccountService, check_peer
 from luxx.errors import ConfigError, NotAllowed, NotSignedIn
 

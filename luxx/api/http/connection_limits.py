@@ -12,7 +12,7 @@ import structlog
 
 from luxx.api.http.authentication import PeerReader
 from luxx.api.http.envelope import Failure
-from luxx.domain.accounts.limits import network_of
+from luxx.domain.accounts.caller import network_of
 from luxx.infra.config.schema import ServerConfig
 
 MAX_DESCRIPTORS = 65_536

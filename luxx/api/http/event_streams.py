@@ -16,7 +16,7 @@ from luxx.api.http.errors import DATABASE_DOWN_ERRORS
 from luxx.api.http.files import ABORT_KEY
 from luxx.api.http.security import DETACHED_STREAM, RAW_SEND
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.accounts.changes import AccountChange
+from luxx.domain.accounts.rights import AccountChange
 from luxx.domain.accounts.service import AccountService
 from luxx.errors import TooMany
 from luxx.runs.streams.watch import RunWatch

@@ -20,8 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from luxx.api.http.errors import status_of
 from luxx.api.http.event_streams import CLOSE_TIMEOUT_SECONDS, LiveConnections, StreamLimit
 from luxx.api.http.json_body import read_body
-from luxx.domain.accounts.caller import Caller
-from luxx.domain.accounts.limits import RateLimit
+from luxx.domain.accounts.caller import Caller, RateLimit
 from luxx.domain.accounts.service import AccountService
 from luxx.errors import InvalidInput, LuxxError, NotFound, TooMany
 from luxx.infra.clock import new_id

@@ -14,8 +14,7 @@ from luxx.api.http.authentication import caller_of
 from luxx.api.http.envelope import Page, Success, success
 from luxx.api.http.parameters import BeforeId, InjectedCaller, LimitParameter, PageNumber, PageSize
 from luxx.domain.accounts.administration import Administration
-from luxx.domain.audit.entries import Action, AuditFilter, AuditOutcome, AuditView, Detail
-from luxx.domain.audit.refusals import Refusals
+from luxx.domain.audit import Action, AuditFilter, AuditOutcome, AuditView, Detail, Refusals
 from luxx.errors import InvalidInput, NotAllowed
 
 ExceptionHook = Callable[[Exception, Scope], Awaitable[None]]

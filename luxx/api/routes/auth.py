@@ -10,9 +10,8 @@ from msgspec import Meta
 
 from luxx.api.http.authentication import PASSWORD_CHANGE_EXEMPT, PUBLIC
 from luxx.api.http.envelope import Success, success
-from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.caller import Caller, Peer
 from luxx.domain.accounts.credentials import LONGEST_PASSWORD, MIN_PASSWORD_LENGTH
-from luxx.domain.accounts.limits import Peer
 from luxx.domain.accounts.service import AccountService, SignedIn
 from luxx.domain.accounts.users import EMAIL, USERNAME, UserView
 

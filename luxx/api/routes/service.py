@@ -19,7 +19,7 @@ from litestar.response import Redirect
 from luxx.api.http.authentication import PUBLIC
 from luxx.api.http.envelope import Page, Success, success
 from luxx.api.http.parameters import InjectedCaller, PageNumber, PageSize
-from luxx.domain.accounts.limits import Peer
+from luxx.domain.accounts.caller import Peer
 from luxx.domain.mcp.server import ServerState
 from luxx.errors import NotAllowed, Unavailable
 from luxx.infra.bus.core import Bus

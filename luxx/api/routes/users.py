@@ -14,8 +14,8 @@ from luxx.api.routes.auth import Email, NewPassword, Username
 from luxx.domain.accounts.administration import Administration, NewAccount
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.rights import UserChange
-from luxx.domain.accounts.settings import SettingsChange, SettingsService, SettingsView
 from luxx.domain.accounts.tenants import TenantChange, TenantService, TenantView
+from luxx.domain.accounts.user_data import SettingsChange, SettingsService, SettingsView
 from luxx.domain.accounts.users import UserFilter, UserView
 from luxx.wire.line import NAME
 from luxx.wire.tool import CommandPermission

@@ -12,8 +12,7 @@ from luxx.api.http.authentication import PEER, PUBLIC, check_password_changed
 from luxx.api.http.envelope import Success, success
 from luxx.api.http.parameters import InjectedCaller
 from luxx.api.http.websockets import CLOSE_SIGN_IN_AGAIN, CLOSE_TRY_AGAIN_LATER, CloseReason, Sockets
-from luxx.domain.accounts.caller import Caller
-from luxx.domain.accounts.limits import Peer
+from luxx.domain.accounts.caller import Caller, Peer
 from luxx.domain.accounts.service import AccountService, check_peer
 from luxx.domain.accounts.tickets import Ticket, TicketService
 from luxx.errors import LuxxError, TooMany

@@ -6,8 +6,7 @@ import time
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from luxx.domain.audit.entries import delete_old_entries
-from luxx.domain.audit.refusals import WINDOW_SECONDS, Refusals
+from luxx.domain.audit import WINDOW_SECONDS, Refusals, delete_old_entries
 from luxx.domain.transfer.service import TransferService
 from luxx.infra.store.clock import deletion_time
 from luxx.infra.store.engine import Store

@@ -16,11 +16,13 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts import users
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.accounts.changes import AccountChange, AccountChanges, RevocationReason
 from luxx.domain.accounts.credentials import DEFAULT_ADMIN, DEFAULT_PASSWORD, Passwords, check_password
 from luxx.domain.accounts.models import Tenant, User
 from luxx.domain.accounts.rights import (
+    AccountChange,
+    AccountChanges,
     Offboarding,
+    RevocationReason,
     StopRuns,
     UserChange,
     change_user,
@@ -31,9 +33,9 @@ from luxx.domain.accounts.rights import (
     record_user_created,
 )
 from luxx.domain.accounts.tenants import tenant_id_of
+from luxx.domain.accounts.user_data import Workspaces
 from luxx.domain.accounts.users import NewUser, UserFilter, UserView, view_of
-from luxx.domain.accounts.workspaces import Workspaces
-from luxx.domain.audit.entries import Action, Actor, AuditFilter, AuditView, list_entries
+from luxx.domain.audit import Action, Actor, AuditFilter, AuditView, list_entries
 from luxx.errors import ConfigError, Conflict, InvalidInput, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store

@@ -13,8 +13,7 @@ from sqlalchemy import Connection, bindparam, select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts import users
-from luxx.domain.accounts.caller import Caller
-from luxx.domain.accounts.changes import AccountChange, AccountChanges, RevocationReason, revoked_callers
+from luxx.domain.accounts.caller import Caller, Peer, RateLimits
 from luxx.domain.accounts.credentials import (
     DEFAULT_ADMIN,
     Claims,
@@ -24,14 +23,19 @@ from luxx.domain.accounts.credentials import (
     check_password,
     jti_hash,
 )
-from luxx.domain.accounts.limits import Peer, RateLimits
 from luxx.domain.accounts.models import SignIn, User
-from luxx.domain.accounts.rights import record_password_change, record_user_created
+from luxx.domain.accounts.rights import (
+    AccountChange,
+    AccountChanges,
+    RevocationReason,
+    record_password_change,
+    record_user_created,
+    revoked_callers,
+)
 from luxx.domain.accounts.tenants import allows_registration
+from luxx.domain.accounts.user_data import Workspaces
 from luxx.domain.accounts.users import NewUser, UserView, view_of
-from luxx.domain.accounts.workspaces import Workspaces
-from luxx.domain.audit.entries import Action, Actor, AuditEntry, record
-from luxx.domain.audit.refusals import Refusals
+from luxx.domain.audit import Action, Actor, AuditEntry, Refusals, record
 from luxx.errors import ConfigError, InvalidInput, NotAllowed, NotSignedIn
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.config.schema import AuthConfig

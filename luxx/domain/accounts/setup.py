@@ -15,14 +15,17 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts import users
-from luxx.domain.accounts.changes import AccountChange, AccountChanges, RevocationReason
+from luxx.domain.accounts.caller import Peer, RateLimits
 from luxx.domain.accounts.credentials import ALGORITHM, LONGEST_TOKEN, Passwords, check_password
-from luxx.domain.accounts.limits import Peer, RateLimits
 from luxx.domain.accounts.models import User
-from luxx.domain.accounts.rights import record_password_change
+from luxx.domain.accounts.rights import (
+    AccountChange,
+    AccountChanges,
+    RevocationReason,
+    record_password_change,
+)
 from luxx.domain.accounts.users import UserView
-from luxx.domain.audit.entries import Action, Actor
-from luxx.domain.audit.refusals import Refusals
+from luxx.domain.audit import Action, Actor, Refusals
 from luxx.errors import Conflict, NotAllowed
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.secrets import derive_key

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import Tenant, User
-from luxx.domain.audit.entries import Action, AuditEntry, Detail, record
+from luxx.domain.audit import Action, AuditEntry, Detail, record
 from luxx.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store

@@ -9,8 +9,7 @@ import msgspec
 from sqlalchemy import bindparam, delete, insert, select
 from sqlalchemy.orm import Session
 
-from luxx.domain.accounts.caller import Caller
-from luxx.domain.accounts.limits import Peer
+from luxx.domain.accounts.caller import Caller, Peer
 from luxx.domain.accounts.models import TicketRow
 from luxx.domain.accounts.service import AccountService
 from luxx.errors import NotSignedIn

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import DEFAULT_TENANT_ID
 from luxx.domain.accounts.models import SignIn, Tenant, User, UserSettings
-from luxx.domain.accounts.workspaces import Workspaces
+from luxx.domain.accounts.user_data import Workspaces
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.wire.tool import CommandPermission
 

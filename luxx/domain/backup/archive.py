@@ -12,12 +12,23 @@ import zipfile
 import zlib
 from collections.abc import Generator
 from pathlib import Path
-from typing import IO, Protocol, Self, TypeVar
+from typing import IO, Annotated, Protocol, Self, TypeVar
 
 import msgspec
+from msgspec import Meta
 
-from luxx.domain.backup.manifest import ArchiveMember
 from luxx.errors import LuxxError
+
+Size = Annotated[int, Meta(ge=0, le=2**62)]
+
+
+class ArchiveMember(msgspec.Struct, frozen=True, kw_only=True):
+    """One file in the archive."""
+
+    name: Annotated[str, Meta(max_length=200)]
+    size: Size
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$(?!\n)")]
+
 
 MANIFEST = "manifest.json"
 MANIFEST_BYTES = 64 * 1024 * 1024

@@ -1,6 +1,6 @@
 """Backup of a whole server while it runs: a snapshot of the database, the secret, all users' files.
 
-`manifest.py` defines the format, `restore.py` restores it.
+Increase `VERSION` when current readers could misread the new format. `restore.py` restores a backup.
 """
 
 import os
@@ -10,22 +10,54 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 from sqlalchemy import URL, Connection, Engine, text
 
 from luxx import __version__
-from luxx.domain.accounts.workspaces import Workspaces
-from luxx.domain.backup.archive import ArchiveWriter, new_file, sync_folder
+from luxx.domain.accounts.user_data import Workspaces
+from luxx.domain.backup.archive import ArchiveMember, ArchiveWriter, Size, new_file, sync_folder
 from luxx.domain.backup.folders import pack
-from luxx.domain.backup.manifest import Manifest, TablePart, WorkspacePart
-from luxx.domain.backup.rows import sequences_of, tables_of, write_rows
+from luxx.domain.backup.rows import Identifier, TablePart, sequences_of, tables_of, write_rows
 from luxx.errors import LuxxError
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import Config
 from luxx.infra.secrets import SECRET_FILE, Vault
 from luxx.infra.store.engine import open_engine, reading, resolve_url
 from luxx.infra.store.upgrade import known_steps, unknown_step_error
+
+
+class WorkspacePart(msgspec.Struct, frozen=True, kw_only=True):
+    """A user's files as a tar file."""
+
+    user_id: int
+    files: Size
+    member: ArchiveMember
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The manifest of a backup. `step` is the database's migration step; `sequences` the last id of each
+    table that never reuses one. `left_out`: sentences about files and keys that are missing or changed."""
+
+    format: Literal["luxx.backup"]
+    version: Annotated[int, Meta(ge=1)]
+    luxx: str
+    step: Annotated[str, Meta(max_length=32)]
+    database: str
+    made_at: datetime
+    tables: list[TablePart]
+    sequences: dict[Identifier, Size]
+    workspaces: list[WorkspacePart]
+    secret: ArchiveMember
+    left_out: list[str]
+
+    @property
+    def members(self) -> list[ArchiveMember]:
+        parts = [*self.tables, *self.workspaces]
+        return [self.secret, *(part.member for part in parts)]
+
 
 LAST_BACKUP = "last_backup.json"
 DISK_RESERVE = 64 * 1024 * 1024

@@ -19,10 +19,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from luxx.domain.accounts.models import User
 from luxx.domain.backup.archive import ArchiveReader
-from luxx.domain.backup.backup import FORMAT, VERSION, DataPaths, check_disk_space, write_private
+from luxx.domain.backup.backup import FORMAT, VERSION, DataPaths, Manifest, check_disk_space, write_private
 from luxx.domain.backup.folders import unpack
-from luxx.domain.backup.manifest import Manifest, TablePart
-from luxx.domain.backup.rows import SEARCH_TABLE, RowLoader, set_sequences, tables_of
+from luxx.domain.backup.rows import SEARCH_TABLE, RowLoader, TablePart, set_sequences, tables_of
 from luxx.domain.backup.staging import (
     REPLACED_FOLDER,
     STAGING_PREFIX,
@@ -31,7 +30,7 @@ from luxx.domain.backup.staging import (
     remove_leftovers,
     staged_database,
 )
-from luxx.domain.conversations.search_index import reindex_rows
+from luxx.domain.conversations.search import reindex_rows
 from luxx.errors import LuxxError, Unavailable
 from luxx.infra.data_permissions import make_directory
 from luxx.infra.secrets import MIN_SECRET_BYTES, Vault, is_too_short

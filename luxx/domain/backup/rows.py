@@ -7,15 +7,46 @@ running processes is left out for good.
 import base64
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import Any
+from enum import StrEnum
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 from sqlalchemy import Connection, TableClause, column, insert, inspect, select, table, text, types
 from sqlalchemy.exc import SQLAlchemyError
 
-from luxx.domain.backup.manifest import Column, ColumnKind, TablePart
+from luxx.domain.backup.archive import ArchiveMember, Size
 from luxx.errors import LuxxError
 from luxx.infra.store.tables import Base
+
+Identifier = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,62}$(?!\n)")]
+
+
+class ColumnKind(StrEnum):
+    """How a row's JSON encodes a column's values: bytes as base64, times as ISO 8601 in UTC."""
+
+    TEXT = "text"
+    INTEGER = "integer"
+    FLOAT = "float"
+    BOOLEAN = "boolean"
+    BYTES = "bytes"
+    TIME = "time"
+    JSON = "json"
+
+
+class Column(msgspec.Struct, frozen=True, kw_only=True):
+    name: Identifier
+    kind: ColumnKind
+
+
+class TablePart(msgspec.Struct, frozen=True, kw_only=True):
+    """A table: one row per line, as an array with a value for each column."""
+
+    name: Identifier
+    columns: list[Column]
+    rows: Size
+    member: ArchiveMember
+
 
 SEARCH_TABLE = "search_texts"
 WORDS_COLUMN = "words"

@@ -1,10 +1,15 @@
-"""Exports one user's data as one file: settings, projects, conversations, usage and workspace files."""
+"""Exports one user's data as one file: settings, projects, conversations, usage and workspace files.
+
+Increase `VERSION` when current readers could misread the new format.
+"""
 
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Annotated, Literal, cast
 
 import msgspec
+from msgspec import Meta
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -12,31 +17,105 @@ from luxx import __version__
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import User, UserSettings
 from luxx.domain.accounts.users import find_by_name
-from luxx.domain.backup.archive import ArchiveWriter, new_file
+from luxx.domain.backup.archive import ArchiveMember, ArchiveWriter, Size, new_file
 from luxx.domain.backup.backup import DataPaths
 from luxx.domain.backup.folders import PackResult, pack
-from luxx.domain.backup.manifest import (
-    CONVERSATIONS,
-    FILES,
-    FORMAT,
-    PROFILE_FILE,
-    USAGE,
-    VERSION,
-    ArchiveMember,
-    ExportedProject,
-    ExportedSettings,
-    ExportedUsage,
-    UserManifest,
-    UserProfile,
-)
 from luxx.domain.conversations.models import ConversationRow, ProjectRow
 from luxx.domain.transfer.export import write_json
 from luxx.domain.usage.ledger import UsageRow
 from luxx.errors import LuxxError, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.store.upgrade import current_step, newest_step
-from luxx.tools.compositions.rows import composition_of, read_own
+from luxx.tools.compositions.rows import MAX_COMPOSITIONS, composition_of, read_own
+from luxx.wire.composition import Composition
 from luxx.wire.tool import CommandPermission
+
+
+class UserManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The manifest of a user export."""
+
+    format: Literal["luxx.user"]
+    version: Annotated[int, Meta(ge=1)]
+    luxx: str
+    made_at: datetime
+    person: ArchiveMember
+    conversations: ArchiveMember
+    usage: ArchiveMember
+    files: ArchiveMember
+    file_count: Size
+    left_out: list[str]
+
+    @property
+    def members(self) -> list[ArchiveMember]:
+        return [self.person, self.conversations, self.usage, self.files]
+
+
+FORMAT = "luxx.user"
+
+
+VERSION = 1
+
+
+PROFILE_FILE = "person.json"
+
+
+CONVERSATIONS = "conversations.json"
+"""The name under which an import looks for conversations in any ZIP file."""
+
+
+USAGE = "usage.jsonl"
+
+
+FILES = "files.tar"
+
+
+MAX_PROFILE_BYTES = 256 * 1024 * 1024
+
+
+class ExportedSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """A user's defaults, without the provider, which belongs to its server."""
+
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    thinking_enabled: bool | None = None
+    system_prompt: Annotated[str, Meta(max_length=100_000)] | None = None
+
+
+class ExportedProject(msgspec.Struct, frozen=True, kw_only=True):
+    """`conversations` are their ids in this file."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=200)]
+    description: Annotated[str, Meta(max_length=10_000)] = ""
+    conversations: list[str] = []
+    created_at: datetime
+    updated_at: datetime
+
+
+class UserProfile(msgspec.Struct, frozen=True, kw_only=True):
+    username: str
+    email: str | None
+    permission_level: int
+    created_at: datetime
+    settings: ExportedSettings = ExportedSettings()
+    projects: list[ExportedProject] = []
+    compositions: Annotated[list[Composition], Meta(max_length=MAX_COMPOSITIONS)] = []
+
+
+class ExportedUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """One completion, for the user's information; it is not imported, because its cost belongs to the other
+    server."""
+
+    at: datetime
+    model: str
+    conversation: str
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    cache_write_tokens: int
+    reasoning_tokens: int
+    cost: float | None
+    is_estimated: bool
+
 
 _encode = msgspec.json.Encoder().encode
 ROWS_AT_ONCE = 500

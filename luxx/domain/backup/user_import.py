@@ -19,7 +19,7 @@ from luxx.domain.accounts.models import User, UserSettings
 from luxx.domain.backup.archive import ArchiveReader
 from luxx.domain.backup.backup import DataPaths, check_disk_space
 from luxx.domain.backup.folders import Readable, TarEntry, entries
-from luxx.domain.backup.manifest import (
+from luxx.domain.backup.user_export import (
     FILES,
     FORMAT,
     MAX_PROFILE_BYTES,
@@ -27,8 +27,9 @@ from luxx.domain.backup.manifest import (
     ExportedProject,
     UserManifest,
     UserProfile,
+    check_step,
+    require_user,
 )
-from luxx.domain.backup.user_export import check_step, require_user
 from luxx.domain.conversations.access import delete_hidden, hidden_ids, reveal
 from luxx.domain.conversations.images import MIB, check_message_quota
 from luxx.domain.conversations.models import ConversationRow, ProjectRow

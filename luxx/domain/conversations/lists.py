@@ -29,10 +29,14 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.conversations.citations import Citation, citations_in
 from luxx.domain.conversations.models import ConversationRow, MessageRow
-from luxx.domain.conversations.stored import user_content
-from luxx.domain.conversations.views import ConversationView, MessageView
+from luxx.domain.conversations.views import (
+    Citation,
+    ConversationView,
+    MessageView,
+    citations_in,
+    user_content,
+)
 from luxx.errors import NotFound, TooLarge
 from luxx.infra.store.engine import CASEFOLD_FUNCTION
 from luxx.infra.store.tables import table_of

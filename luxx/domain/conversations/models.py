@@ -93,7 +93,7 @@ class MessageRow(Base):
 class SearchTextRow(Base):
     """The words of one message or of one conversation's title; the database deletes it with that row.
 
-    `search_index.py` computes `words`: text on SQLite, where triggers copy it to the FTS5 table
+    `search.py` computes `words`: text on SQLite, where triggers copy it to the FTS5 table
     `search_index`, a tsvector on PostgreSQL. A higher id was stored later.
     """
 

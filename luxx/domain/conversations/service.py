@@ -32,13 +32,13 @@ from luxx.domain.conversations.lists import (
 )
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.conversations.projects import own_project
-from luxx.domain.conversations.search_index import index_title
-from luxx.domain.conversations.stored import user_content
+from luxx.domain.conversations.search import index_title
 from luxx.domain.conversations.views import (
     UNTITLED,
     ConversationChange,
     ConversationView,
     conversation_view,
+    user_content,
 )
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.clock import new_id, utc_now

@@ -1,19 +1,64 @@
-"""Conversations and messages as the API shows them."""
+"""Conversations and messages as the API shows them, decoded from stored JSON, with an answer's sources.
+
+A tool reports its sources as a list `sources` in its data, of `{url, title?, domain?, snippet?}`; see
+`wire/step.py`.
+"""
 
 from datetime import datetime
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from luxx.domain.conversations.citations import Citation, citations_in
 from luxx.domain.conversations.models import ConversationRow, MessageRow
-from luxx.domain.conversations.stored import assistant_steps, user_content
 from luxx.wire.delta import Usage
-from luxx.wire.message import Attachment
-from luxx.wire.step import Step, steps_text
+from luxx.wire.message import AssistantContent, Attachment, UserContent
+from luxx.wire.step import MAX_URL, Source, Step, domain_of, source_of, steps_text
+
+_user = msgspec.json.Decoder(UserContent)
+
+
+_assistant = msgspec.json.Decoder(AssistantContent)
+
+
+class _UserText(msgspec.Struct):
+    """A user's content without its files."""
+
+    text: str
+
+
+_user_text = msgspec.json.Decoder(_UserText)
+
+
+def user_content(content: str) -> UserContent:
+    """Decodes the stored JSON of a user's message."""
+    return _user.decode(content)
+
+
+def user_text_of(content: str) -> str:
+    """The text of a user's stored message; its files are not decoded."""
+    return _user_text.decode(content).text
+
+
+def assistant_steps(content: str) -> list[Step]:
+    """The steps in the stored JSON of an assistant's message."""
+    return _assistant.decode(content).steps
+
 
 _usage = msgspec.json.Decoder(Usage)
 _tags = msgspec.json.Decoder(list[str])
+
+
+MAX_CITATIONS = 100
+
+
+class Citation(msgspec.Struct, frozen=True, kw_only=True):
+    """A source of a message; `index` counts from 1."""
+
+    index: int
+    url: str
+    title: str
+    domain: str
+    snippet: str
 
 
 class ConversationView(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,3 +196,75 @@ def title_after(current_title: str, text: str) -> str:
     # Leaves out a word that is cut, unless it is half of the title: not every script has blanks.
     end = cut.rfind(" ")
     return f"{cut[:end] if end >= TITLE_LENGTH // 2 else cut[:-1]}…"
+
+
+_MARK = '"sources":[{'
+_ESCAPED_MARK = '\\"sources\\":[{'
+
+
+class _Data(msgspec.Struct):
+    sources: list[Source] = []
+
+
+class _Result(msgspec.Struct):
+    data: _Data
+
+
+class _ResultStep(msgspec.Struct, tag="tool_result", tag_field="type"):
+    content: str = ""
+
+
+class _IgnoredText(msgspec.Struct, tag="text", tag_field="type"):
+    pass
+
+
+class _IgnoredThinking(msgspec.Struct, tag="thinking", tag_field="type"):
+    pass
+
+
+class _IgnoredCall(msgspec.Struct, tag="tool_call", tag_field="type"):
+    pass
+
+
+class _StoredAnswer(msgspec.Struct):
+    steps: list[_ResultStep | _IgnoredText | _IgnoredThinking | _IgnoredCall]
+
+
+_result = msgspec.json.Decoder(_Result)
+_stored = msgspec.json.Decoder(_StoredAnswer)
+
+
+def citations_in(stored: str) -> list[Citation]:
+    """The sources of a stored answer in order of first use, each address once.
+
+    Most answers have none and are not decoded.
+    """
+    if _ESCAPED_MARK not in stored:
+        return []
+    citations: dict[str, Citation] = {}
+    for step in _stored.decode(stored).steps:
+        for source in _sources(step.content) if type(step) is _ResultStep else ():
+            domain = domain_of(source.url)
+            if len(source.url) > MAX_URL or not domain or source.url in citations:
+                continue
+            if len(citations) == MAX_CITATIONS:
+                return list(citations.values())
+            normalized = source_of(source.url, source.title or domain, source.snippet)
+            citations[source.url] = Citation(
+                index=len(citations) + 1,
+                url=normalized.url,
+                title=normalized.title,
+                domain=domain,
+                snippet=normalized.snippet,
+            )
+    return list(citations.values())
+
+
+def _sources(content: str) -> list[Source]:
+    if _MARK not in content:
+        return []
+    try:
+        return _result.decode(content).data.sources
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        # The tool uses the name `sources` for other data.
+        return []

@@ -29,7 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.accounts.workspaces import Workspaces
+from luxx.domain.accounts.user_data import Workspaces
 from luxx.domain.files.names import media_type_of
 from luxx.domain.files.storage import FILE_NOT_FOUND, FileEntry, OpenFile, WorkspaceFiles, display_path
 from luxx.errors import InvalidInput, NotFound

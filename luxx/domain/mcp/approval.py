@@ -17,7 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.audit.entries import Action, AuditEntry, Detail, record
+from luxx.domain.audit import Action, AuditEntry, Detail, record
 from luxx.errors import Conflict, NotFound
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store

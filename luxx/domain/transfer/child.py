@@ -2,19 +2,21 @@
 
 A separate process, because of the GIL: parsing a hundred megabytes of JSON would delay every stream of the
 server for seconds. It also has limits of memory and time and neither secrets nor a database, so a hostile
-file can at worst end it.
+file can at worst end it. A draft may have missing predecessors, cycles and times out of order; its rows are
+always a forest in which no message is older than its parent.
 """
 
+import heapq
 import os
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import IO, Any
 
 import msgspec
 
-from luxx.domain.transfer import chatgpt, claude, own
-from luxx.domain.transfer.arranging import keep_within_bounds, rows_of_draft
+from luxx.domain.transfer import chatgpt, claude
 from luxx.domain.transfer.document import (
     FORMAT,
     ImportedRows,
@@ -22,11 +24,180 @@ from luxx.domain.transfer.document import (
     ImportRefused,
     ImportReport,
     Loss,
+    ReadyConversation,
+    ReadyImage,
+    ReadyMessage,
     ReadyRow,
     Skipped,
+    draft_of_document,
 )
-from luxx.domain.transfer.draft import ConversationDraft, JsonObject, Losses, Unusable, object_of, title_of
+from luxx.domain.transfer.draft import (
+    ConversationDraft,
+    DraftMessage,
+    JsonObject,
+    Losses,
+    Unusable,
+    keep_within_bounds,
+    object_of,
+    title_of,
+)
 from luxx.domain.transfer.reading import ImportElement, Unreadable, read_file
+from luxx.infra.clock import id_at
+from luxx.wire.message import (
+    AssistantContent,
+    UserContent,
+)
+
+IDS_PER_MILLISECOND = 4096
+"""Ids that differ in order within one millisecond."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+def rows_of_draft(
+    draft: ConversationDraft, untitled: str
+) -> tuple[ReadyConversation, list[ReadyMessage | ReadyImage]]:
+    """The rows of a draft, parents first, images after their message. Raises Unusable."""
+    messages_by_key = {message.key: message for message in draft.messages}
+    if len(messages_by_key) < len(draft.messages):
+        raise Unusable("two of its messages have the same id")
+    parents = _repaired_parents(draft, messages_by_key)
+    first = min((m.created_at for m in draft.messages if m.created_at is not None), default=None)
+    started_at = draft.created_at or first or draft.updated_at or datetime.now(UTC)
+    order = _in_order(draft, parents, started_at)
+    ids = dict(zip([key for key, _ in order], _ids([moment for _, moment in order]), strict=True))
+    ended_at = max([started_at, *(moment for _, moment in order)])
+    conversation = ReadyConversation(
+        id=id_at(_milliseconds(started_at), 0),
+        title=draft.title or untitled,
+        model=draft.model,
+        system_prompt=draft.system_prompt,
+        temperature=draft.temperature,
+        max_tokens=draft.max_tokens,
+        thinking_enabled=draft.thinking_enabled,
+        pinned=draft.pinned,
+        archived=draft.archived,
+        tags=_encode(draft.tags).decode(),
+        selected_leaf_id=_leaf(draft, ids),
+        created_at=started_at,
+        updated_at=draft.updated_at or ended_at,
+    )
+    rows: list[ReadyMessage | ReadyImage] = []
+    for key, moment in order:
+        rows.append(_row(messages_by_key[key], ids[key], conversation.id, _id_of(parents[key], ids), moment))
+        rows.extend(_images(messages_by_key[key], ids[key]))
+    return conversation, rows
+
+
+def _repaired_parents(
+    draft: ConversationDraft, messages_by_key: dict[str, DraftMessage]
+) -> dict[str, str | None]:
+    """The parent of every message, if it exists; a cycle is cut where it is first met again."""
+    parents = {key: message.parent for key, message in messages_by_key.items()}
+    for key, parent in parents.items():
+        if parent is not None and parent not in messages_by_key:
+            parents[key] = None
+            draft.losses.add("positions of messages whose predecessor is missing")
+    is_rooted: set[str] = set()
+    for start in parents:
+        path: dict[str, None] = {}
+        key: str | None = start
+        while key is not None and key not in is_rooted:
+            if key in path:
+                parents[key] = None
+                draft.losses.add("positions of messages in a cycle")
+                break
+            path[key] = None
+            key = parents[key]
+        is_rooted.update(path)
+    return parents
+
+
+def _in_order(
+    draft: ConversationDraft, parents: dict[str, str | None], started_at: datetime
+) -> list[tuple[str, datetime]]:
+    """The messages with their times: parents first, then by time, then in the file's order."""
+    file_order = {message.key: counter for counter, message in enumerate(draft.messages)}
+    children: dict[str | None, list[DraftMessage]] = {}
+    for message in draft.messages:
+        children.setdefault(parents[message.key], []).append(message)
+    queue: list[tuple[datetime, int, str]] = []
+    order: list[tuple[str, datetime]] = []
+    parent, moment = None, started_at
+    while True:
+        for message in children.get(parent, ()):
+            # Only roots may be older than the known start of the conversation.
+            message_time = message.created_at or moment
+            heapq.heappush(
+                queue,
+                (
+                    message_time if parent is None else max(message_time, moment),
+                    file_order[message.key],
+                    message.key,
+                ),
+            )
+        if not queue:
+            return order
+        moment, _, parent = heapq.heappop(queue)
+        order.append((parent, moment))
+
+
+def _ids(moments: list[datetime]) -> Iterator[str]:
+    last, counter = -1, 0
+    for moment in moments:
+        milliseconds = _milliseconds(moment)
+        counter = counter + 1 if milliseconds <= last else 0
+        last = max(milliseconds, last) if counter < IDS_PER_MILLISECOND else last + 1
+        counter %= IDS_PER_MILLISECOND
+        yield id_at(last, counter)
+
+
+def _milliseconds(moment: datetime) -> int:
+    return max(0, int(moment.timestamp() * 1000))
+
+
+def _leaf(draft: ConversationDraft, ids: dict[str, str]) -> str | None:
+    """The end of the selected path. If the file names none that exists, the newest message, so that the
+    conversation continues with its messages."""
+    if draft.leaf is not None and draft.leaf in ids:
+        return ids[draft.leaf]
+    if draft.leaf is not None:
+        draft.losses.add("selected messages that are missing")
+    return max(ids.values(), default=None)
+
+
+def _id_of(key: str | None, ids: dict[str, str]) -> str | None:
+    return None if key is None else ids[key]
+
+
+def _row(
+    message: DraftMessage, id_: str, conversation_id: str, parent_id: str | None, moment: datetime
+) -> ReadyMessage:
+    if message.role == "user":
+        content = _encode(UserContent(text=message.text, attachments=message.attachments))
+    else:
+        content = _encode(AssistantContent(steps=message.steps))
+    return ReadyMessage(
+        id=id_,
+        conversation_id=conversation_id,
+        parent_id=parent_id,
+        role=message.role,
+        content=content.decode(),
+        replay=_encode(message.replay).decode() if message.replay else None,
+        token_count=message.token_count,
+        usage=_encode(message.usage).decode() if message.usage is not None else None,
+        status=message.status,
+        sender_name=message.sender_name,
+        sender_color=message.sender_color,
+        round_number=message.round_number,
+        created_at=moment,
+    )
+
+
+def _images(message: DraftMessage, message_id: str) -> Iterator[ReadyImage]:
+    for blob_id, image in message.images.items():
+        yield ReadyImage(id=blob_id, message_id=message_id, media_type=image.media_type, data=image.data)
+
 
 MEMORY = 2 * 1024**3
 """Bytes of address space: twice what the largest accepted conversation takes."""
@@ -106,7 +277,7 @@ class ImportReader:
             raise Unusable("its format is unknown")
         self._recognized += 1
         draft = read_draft(value, losses)
-        if not draft.messages and read_draft is not own.draft_of:
+        if not draft.messages and read_draft is not draft_of_document:
             raise Unusable("it has no messages")
         if len(draft.messages) > MAX_CONVERSATION_MESSAGES:
             raise Unusable(f"it has more than {MAX_CONVERSATION_MESSAGES:,} messages")
@@ -144,7 +315,7 @@ def reader_of(value: Any) -> Callable[[JsonObject, Losses], ConversationDraft] |
     """The function that makes a draft of a conversation of this format; None for an unknown one."""
     shape = object_of(value)
     if shape.get("format") == FORMAT:
-        return own.draft_of
+        return draft_of_document
     if "mapping" in shape:
         return chatgpt.draft_of
     return claude.draft_of if "chat_messages" in shape else None

@@ -1,16 +1,35 @@
-"""The document of an exported conversation, the report of an import, and the rows that the reader writes.
+"""The document of an exported conversation, reading it into a draft, and the rows and report of an import.
 
-Increase `version` when current readers could misread the new format.
+Increase `version` when current readers could misread the new format. Only the shape of a document is trusted.
+References to other data of its server (providers, stored files) are dropped, because here they would name
+other users' data. The type of an image comes from its bytes.
 """
 
+import base64
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from luxx.domain.files.attachments import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES, image_type
+from luxx.domain.transfer.draft import (
+    MAX_TEXT_CHARACTERS,
+    TITLE_LENGTH,
+    ConversationDraft,
+    DraftMessage,
+    JsonObject,
+    Losses,
+    Unusable,
+    list_of,
+    object_of,
+    text_of,
+    time_of,
+)
+from luxx.infra.clock import new_id
 from luxx.wire.delta import Usage
-from luxx.wire.step import Step
+from luxx.wire.message import Attachment, PromptImage
+from luxx.wire.step import Step, StepStatus, StepType, step_id
 from luxx.wire.tool import ToolResult
 
 FORMAT = "luxx.conversation"
@@ -178,3 +197,176 @@ def result_text(text: str, *, is_error: bool) -> str:
     """The JSON text of a tool result with this text."""
     result = ToolResult.fail(text) if is_error else ToolResult.ok(text)
     return msgspec.json.encode(result).decode()
+
+
+MAX_REPLAY_CHARACTERS = 2_000_000
+"""Maximum characters of one message's replay data as JSON; adapters write some thousands."""
+
+TOO_LARGE = "attached images past the limit of a message"
+
+MAX_NAME_CHARACTERS = 10_000
+"""Maximum characters of a call's name and id, as in a model's answer; other steps have none."""
+
+MAX_BASE64_CHARACTERS = (MAX_IMAGE_BYTES + 2) // 3 * 4
+"""Characters of the longest accepted image."""
+
+UNFINISHED = frozenset({StepStatus.PENDING, StepStatus.RUNNING})
+
+
+def draft_of_document(document: JsonObject, losses: Losses) -> ConversationDraft:
+    """Raises Unusable if the document does not match its version."""
+    if document.get("version") != VERSION:
+        raise Unusable(f"it is not version {VERSION} of the format; a newer Luxx may have made it")
+    for message in list_of(document.get("messages")):
+        _check_attachments(object_of(message), losses)
+    try:
+        read = msgspec.convert(document, ExportDocument)
+    except msgspec.ValidationError as error:
+        raise Unusable(f"it is not a valid export: {str(error)[:300]}") from error
+    exported = read.conversation
+    return ConversationDraft(
+        title=exported.title[:TITLE_LENGTH] if exported.title.strip() else "",
+        messages=[_message(message, losses) for message in read.messages],
+        leaf=exported.selected_leaf_id,
+        model=exported.model,
+        system_prompt=exported.system_prompt,
+        temperature=exported.temperature,
+        max_tokens=exported.max_tokens,
+        thinking_enabled=exported.thinking_enabled,
+        pinned=exported.pinned,
+        archived=exported.archived,
+        tags=exported.tags,
+        created_at=time_of(_iso(exported.created_at), losses),
+        updated_at=time_of(_iso(exported.updated_at), losses),
+        losses=losses,
+    )
+
+
+def _check_attachments(message: JsonObject, losses: Losses) -> None:
+    """Drops ids, which name data of the server that wrote the file, and attachments that are not images."""
+    count = size = 0
+    for attachment in map(object_of, list_of(message.get("attachments"))):
+        encoded = attachment.pop("data", None)
+        ids = [attachment.pop(name) for name in list(attachment) if name.endswith("_id")]
+        for name in ("media_type", "size"):
+            attachment.pop(name, None)
+        if encoded is None:
+            losses.add("attached files that are not in the document", sum(id_ is not None for id_ in ids))
+            continue
+        attachment.setdefault("content", "")
+        if isinstance(encoded, str) and len(encoded) > MAX_BASE64_CHARACTERS:
+            losses.add(TOO_LARGE)
+            continue
+        data = _bytes_of(encoded)
+        kind = image_type(data)
+        if kind is None:
+            losses.add("attachments that are not images")
+        elif len(data) > MAX_IMAGE_BYTES or count == MAX_IMAGES or size + len(data) > MAX_IMAGES_BYTES:
+            losses.add(TOO_LARGE)
+        else:
+            count += 1
+            size += len(data)
+            attachment |= {"content": "", "data": data, "media_type": kind, "size": len(data)}
+
+
+def _bytes_of(encoded: Any) -> bytes:
+    """The decoded base64; b"" if it is not base64."""
+    try:
+        return base64.b64decode(encoded, validate=True) if isinstance(encoded, str) else b""
+    except ValueError:
+        return b""
+
+
+def _message(message: ExportedMessage, losses: Losses) -> DraftMessage:
+    is_users = message.role == "user"
+    images: dict[str, PromptImage] = {}
+    return DraftMessage(
+        key=message.id,
+        parent=message.parent_id,
+        role=message.role,
+        text=text_of(message.text, losses) if is_users else "",
+        attachments=[_attachment(each, images, losses) for each in message.attachments] if is_users else [],
+        images=images,
+        steps=[] if is_users else _steps(message.steps, losses),
+        replay=_replay_notes(message, losses),
+        token_count=message.token_count,
+        usage=message.usage,
+        status=message.status,
+        sender_name=message.sender_name,
+        sender_color=message.sender_color,
+        round_number=message.round_number,
+        created_at=time_of(_iso(message.created_at), losses),
+    )
+
+
+def _attachment(file: ExportedAttachment, images: dict[str, PromptImage], losses: Losses) -> Attachment:
+    """The attachment for the new message; adds an image's bytes to `images`."""
+    plain = Attachment(name=file.name, extension=file.extension, content=text_of(file.content, losses))
+    if not (isinstance(file.data, bytes) and isinstance(file.media_type, str)):
+        return plain
+    blob_id = new_id()
+    images[blob_id] = PromptImage(media_type=file.media_type, data=file.data)
+    return msgspec.structs.replace(plain, media_type=file.media_type, size=len(file.data), blob_id=blob_id)
+
+
+def _replay_notes(message: ExportedMessage, losses: Losses) -> list[JsonObject]:
+    if len(msgspec.json.encode(message.replay)) > MAX_REPLAY_CHARACTERS:
+        losses.add("replay data of the model")
+        return []
+    return message.replay
+
+
+def _steps(steps: list[Step], losses: Losses) -> list[Step]:
+    """The steps numbered from 0, all ended; every result in the completion of its call."""
+    kept: list[Step] = []
+    called: set[Any] = set()
+    for step in steps:
+        if _is_too_long(step):
+            losses.add("steps with a name or arguments that are too long")
+            continue
+        if step.type == StepType.TOOL_RESULT:
+            if step.id_ref not in called:
+                losses.add("tool results without a call")
+                continue
+            called.remove(step.id_ref)
+        elif kept and kept[-1].type == StepType.TOOL_RESULT:
+            called.clear()
+        if step.type == StepType.TOOL_CALL:
+            if step.id_ref is UNSET or step.name is UNSET:
+                losses.add("tool calls without a name")
+                continue
+            called.add(step.id_ref)
+        index = len(kept)
+        status = StepStatus.INTERRUPTED if step.status in UNFINISHED else step.status
+        content = text_of(step.content, losses)
+        note = text_of(step.note, losses) if isinstance(step.note, str) else UNSET
+        # Always: the author of the file is unknown.
+        is_untrusted = True if step.type == StepType.TOOL_RESULT else UNSET
+        kept.append(
+            msgspec.structs.replace(
+                step,
+                id=step_id(index),
+                index=index,
+                status=status,
+                content=content,
+                note=note,
+                is_untrusted=is_untrusted,
+                # Files are not imported, so their ids mean nothing here.
+                images=UNSET,
+            )
+        )
+    return kept
+
+
+def _is_too_long(step: Step) -> bool:
+    """Whether a run would not have stored it; if cut, its arguments would be invalid JSON and its id could
+    name another call."""
+    names = (step.name, step.id_ref, step.level)
+    arguments = step.arguments if isinstance(step.arguments, str) else ""
+    name_length = sum(len(text) for text in names if isinstance(text, str))
+    note = step.note if isinstance(step.note, str) else ""
+    return name_length > MAX_NAME_CHARACTERS or max(len(arguments), len(note)) > MAX_TEXT_CHARACTERS
+
+
+def _iso(moment: datetime) -> str:
+    return moment.isoformat()

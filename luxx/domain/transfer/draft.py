@@ -1,6 +1,6 @@
 """The intermediate form of an imported conversation, which every format is read into.
 
-It has no ids yet and may lack times. `Losses` counts what does not fit; `arranging.py` makes the rows.
+It has no ids yet and may lack times. `Losses` counts what does not fit; `child.py` makes the rows.
 """
 
 from collections import Counter
@@ -9,8 +9,17 @@ from decimal import Decimal
 from typing import Any, cast
 
 import msgspec
+from msgspec.structs import replace
 
-from luxx.wire.message import Attachment, PromptImage
+from luxx.wire.message import (
+    MAX_ATTACHED_TEXT,
+    MAX_ATTACHMENTS,
+    MAX_EXTENSION,
+    MAX_FILE_NAME,
+    MAX_MESSAGE_TEXT,
+    Attachment,
+    PromptImage,
+)
 from luxx.wire.step import Step, StepStatus, StepType, step_id
 
 MAX_TEXT_CHARACTERS = 4_000_000
@@ -207,4 +216,77 @@ class StepWriter:
             # Results end a completion: a call without a result stays without one.
             self._open.clear()
             self._called.clear()
-        self.steps.append(msgspec.structs.replace(step, id=step_id(index), index=index))
+        self.steps.append(replace(step, id=step_id(index), index=index))
+
+
+# Limits
+
+
+MAX_STEPS = 100_000
+"""Maximum steps of one answer: what a run of ten completions can store."""
+
+
+MOST_CONTENT = 64 * 1024 * 1024
+"""Maximum stored bytes of one answer, which is read, sent and backed up as a whole."""
+
+
+WITHOUT_TEXT = "(no text)"
+"""Text of a user message without text: the API does not accept it, and models refuse it."""
+
+
+UNNAMED = "file"
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def keep_within_bounds(draft: ConversationDraft) -> None:
+    """Cuts the draft's messages to the limits of the API."""
+    for message in draft.messages:
+        if message.role == "user":
+            _cut_user_message(message, draft.losses)
+            continue
+        if len(message.steps) > MAX_STEPS:
+            draft.losses.add(f"steps past {MAX_STEPS:,} of an answer", len(message.steps) - MAX_STEPS)
+            message.steps = message.steps[:MAX_STEPS]
+        count = _steps_within(message.steps, MOST_CONTENT)
+        draft.losses.add(f"steps past {MOST_CONTENT // 2**20} MiB of an answer", len(message.steps) - count)
+        message.steps = message.steps[:count]
+
+
+def _steps_within(steps: list[Step], bytes_left: int) -> int:
+    """How many of the first steps fit into the bytes."""
+    for index, step in enumerate(steps):
+        bytes_left -= len(_encode(step)) + 1
+        if bytes_left < 0:
+            return index
+    return len(steps)
+
+
+def _cut_user_message(message: DraftMessage, losses: Losses) -> None:
+    message.text = _cut(message.text, MAX_MESSAGE_TEXT, "text of a user's message", losses)
+    if not message.text.strip():
+        losses.add("messages without visible text")
+        message.text = WITHOUT_TEXT
+    if len(message.attachments) > MAX_ATTACHMENTS:
+        losses.add(f"attached files past {MAX_ATTACHMENTS}", len(message.attachments) - MAX_ATTACHMENTS)
+        for file in message.attachments[MAX_ATTACHMENTS:]:
+            if isinstance(file.blob_id, str):
+                message.images.pop(file.blob_id, None)
+        message.attachments = message.attachments[:MAX_ATTACHMENTS]
+    message.attachments = [_cut_attachment(file, losses) for file in message.attachments]
+
+
+def _cut_attachment(file: Attachment, losses: Losses) -> Attachment:
+    return replace(
+        file,
+        name=_cut(file.name, MAX_FILE_NAME, "names of attached files", losses) or UNNAMED,
+        extension=_cut(file.extension, MAX_EXTENSION, "extensions of attached files", losses),
+        content=_cut(file.content, MAX_ATTACHED_TEXT, "attached text", losses),
+    )
+
+
+def _cut(text: str, max_length: int, what: str, losses: Losses) -> str:
+    if len(text) > max_length:
+        losses.add(f"{what} past {max_length:,} characters")
+    return text[:max_length]

@@ -1,7 +1,7 @@
 """Reserves of tokens and money before a model call, so that concurrent calls stay within the limits.
 
-The worst case of a call is reserved until its row is in the ledger. `ledger.py` has what is spent,
-`estimate.py` the size of a prompt.
+The worst case of a call is reserved until its row is in the ledger. `ledger.py` has what is spent and the
+size of a prompt.
 """
 
 import math
@@ -12,6 +12,8 @@ from enum import StrEnum
 import msgspec
 from sqlalchemy import (
     Connection,
+    Float,
+    ForeignKey,
     Integer,
     String,
     bindparam,
@@ -25,13 +27,34 @@ from sqlalchemy import (
     true,
 )
 from sqlalchemy import literal as value
+from sqlalchemy.orm import Mapped, mapped_column
 
-from luxx.domain.usage.ledger import ReserveRow, SpentAmount, UsageRow, spent_since
+from luxx.domain.usage.ledger import SpentAmount, UsageRow, spent_since
 from luxx.errors import InvalidInput, TooMany
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import LimitsConfig
-from luxx.infra.store.tables import table_of
+from luxx.infra.store.tables import Base, UtcDateTime, table_of
 from luxx.providers.catalog import ModelCard
+
+
+class ReserveRow(Base):
+    """The worst case of a run's current model call, reserved until its row is in the ledger.
+
+    A run makes one call at a time. `model` and `provider_id` are for the ledger row of a call whose process
+    died. `user_id` is no foreign key, which saves a lock; `run_id` already deletes the row with the user.
+    """
+
+    __tablename__ = "usage_reserves"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    user_id: Mapped[int] = mapped_column(index=True)
+    provider_id: Mapped[int | None] = mapped_column()
+    model: Mapped[str] = mapped_column(String(200))
+    prompt_tokens: Mapped[int] = mapped_column()
+    completion_tokens: Mapped[int] = mapped_column()
+    cost: Mapped[float | None] = mapped_column(Float)
+    made_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
 
 MIN_ANSWER_TOKENS = 256
 """A call is not made if its completion would be limited to fewer tokens."""

@@ -7,7 +7,7 @@ import msgspec
 from sqlalchemy import Connection, bindparam, insert, null
 
 from luxx.domain.conversations.models import ConversationRow, MessageRow
-from luxx.domain.conversations.search_index import index_message
+from luxx.domain.conversations.search import index_message
 from luxx.errors import LimitReached, LuxxError, ProviderError
 from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import table_of

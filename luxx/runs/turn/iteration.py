@@ -6,8 +6,7 @@ from functools import partial
 import msgspec
 from sqlalchemy import Connection
 
-from luxx.domain.usage.estimate import estimated_usage
-from luxx.domain.usage.ledger import UsageEntry
+from luxx.domain.usage.ledger import UsageEntry, estimated_usage
 from luxx.errors import LuxxError, ProviderError
 from luxx.infra.observe import Metrics
 from luxx.providers.adapter import CompletionRequest

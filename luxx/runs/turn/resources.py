@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.service import user_as_caller
-from luxx.domain.accounts.workspaces import Workspaces
-from luxx.domain.context.prompt import prompt_messages
+from luxx.domain.accounts.user_data import Workspaces
+from luxx.domain.conversations.prompt import prompt_messages
 from luxx.domain.skills.registry import SkillRegistry
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import Gone, LuxxError, NotFound, ProviderError, ToolFailed

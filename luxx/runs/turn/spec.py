@@ -5,8 +5,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, bindparam, select
 
-from luxx.domain.context.prompt import PastMessage
-from luxx.domain.conversations.stored import read_path
+from luxx.domain.conversations.prompt import PastMessage, read_path
 from luxx.infra.store.tables import table_of
 from luxx.runs.log.events import read_log
 from luxx.runs.models import RunRow

@@ -13,8 +13,7 @@ import msgspec
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
-from luxx.domain.usage.estimate import prompt_size
-from luxx.domain.usage.ledger import SpentAmount, UsageEntry, record
+from luxx.domain.usage.ledger import SpentAmount, UsageEntry, prompt_size, record
 from luxx.domain.usage.reserve import (
     MIN_ANSWER_TOKENS,
     LimitHeadroom,

@@ -24,7 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.audit.entries import Action, AuditEntry, Detail, record
+from luxx.domain.audit import Action, AuditEntry, Detail, record
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store

@@ -1,6 +1,8 @@
-"""Figures that programs saved in the workspace: validates the PNGs and registers them as images of the step.
+"""Files that tools write: the quota hooks before each tool, and figures of programs as images of the step.
 
-A figure that cannot be shown becomes a problem sentence in the tool result; the program does not fail.
+`files.quota_mb` applies to tools as it does to uploads; `disk_mb` in `tools.limits` bounds what a program
+writes while it runs. A figure that cannot be shown becomes a problem sentence in the tool result; the program
+does not fail.
 """
 
 import asyncio
@@ -8,22 +10,61 @@ import hashlib
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from luxx.domain.accounts.workspaces import Workspaces
+from luxx.domain.accounts.user_data import Workspaces
 from luxx.domain.files import service as rows
 from luxx.domain.files.attachments import MAX_IMAGE_BYTES, MAX_IMAGES
 from luxx.domain.files.storage import FileEntry, WorkspaceFiles, display_path
-from luxx.errors import LuxxError
+from luxx.errors import LuxxError, NotFound, ToolFailed
 from luxx.infra.config.schema import FilesConfig
 from luxx.infra.store.engine import Store
+from luxx.tools.hooks import HookedCall, HookPhase, ToolHook
 from luxx.tools.marks import SavedFigures
 from luxx.wire.step import StepImage
+
+MIB = 1024 * 1024
+FILE_TOOLS = ("file_write", "file_edit", "file_multi_edit")
+PROGRAM_TOOLS = ("python_execute", "shell_execute")
+PROGRAM_QUOTA_FACTOR = 2
+"""A program starts up to this multiple of the quota, because it may be needed to delete files."""
+
+
+def quota_hooks(path_of: Callable[[int], Path], config: FilesConfig) -> list[ToolHook]:
+    """Hooks that refuse calls of writing tools if the workspace is full. `path_of` maps a user to a path."""
+    quota = int(config.quota_mb * MIB)
+
+    def check_write(call: HookedCall) -> None:
+        content = call.arguments.get("content")
+        size = len(content.encode("utf-8", "replace")) if isinstance(content, str) else 0
+        _check(path_of(call.user_id), size, quota, quota)
+
+    def check_program(call: HookedCall) -> None:
+        _check(path_of(call.user_id), 0, PROGRAM_QUOTA_FACTOR * quota, quota)
+
+    checks = [(name, check_write) for name in FILE_TOOLS] + [(name, check_program) for name in PROGRAM_TOOLS]
+    return [ToolHook(tools=name, phase=HookPhase.BEFORE, function=check) for name, check in checks]
+
+
+def _check(workspace: Path, size: int, limit: int, quota: int) -> None:
+    """Raises ToolFailed if the workspace would exceed `limit` bytes, or cannot be measured."""
+    try:
+        used_bytes = WorkspaceFiles(workspace).used_bytes()
+    except NotFound:
+        return
+    except LuxxError as error:
+        raise ToolFailed(error.message) from error
+    if used_bytes + size > limit:
+        raise ToolFailed(
+            f"the workspace uses {used_bytes / MIB:.1f} MiB of {quota / MIB:g} MiB (files.quota_mb); "
+            "delete files that are no longer needed"
+        )
+
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 MAX_SIDE = 10_000
@@ -125,9 +166,6 @@ def _require_size(packed: bytes, size: int) -> None:
         raise NotDisplayable("is a damaged PNG image") from error
     if unpacked_size != size or not unpacker.eof:
         raise NotDisplayable("does not match the size in its header")
-
-
-MIB = 1024 * 1024
 
 
 class _Figure(msgspec.Struct, frozen=True):

@@ -1,1 +1,0 @@
-"""The prompt of a conversation for a model."""

@@ -28,7 +28,7 @@ from luxx.runs.streams.notices import Notices
 from luxx.wire.run import RunStatus
 from luxx.wire.socket import NotificationData
 
-assert Services  # This import also imports every table.
+assert Services  # Importing `Services` imports every table.
 
 SECONDS = 10.0
 NEW_CONVERSATION = "01a00000-0000-7000-8000-000000000000"

@@ -21,7 +21,7 @@ from luxx.runs.models import RunEventRow, RunRow
 from luxx.wire.run import RunStatus
 from luxx.wire.tool import CommandPermission
 
-assert Services  # This import also imports every table.
+assert Services  # Importing `Services` imports every table.
 
 NEW_CONVERSATION = "01a00000-0000-7000-8000-000000000000"
 ANN = Caller(user_id=1, tenant_id=1, username="ann", permission_level=CommandPermission(1), sign_in_id="s")

@@ -1,1 +1,3 @@
-"""The database: group commit, durability, migrations, one server per directory; on PostgreSQL as well."""
+"""The database on SQLite and PostgreSQL: group commit, durability, migrations, locks, search and
+whole servers.
+"""

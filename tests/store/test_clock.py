@@ -1,4 +1,4 @@
-"""By which clock what is old is deleted."""
+"""Deletion by age uses the clock of the database."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -25,7 +25,7 @@ def engine(postgresql: str) -> Iterator[Engine]:
 
 
 @pytest.mark.parametrize("days", [-90, 90])
-def test_nothing_is_deleted_by_a_clock_that_the_database_contradicts(
+def test_nothing_is_deleted_by_a_clock_that_differs_from_the_database(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, days: int
 ) -> None:
     with Session(engine) as session:

@@ -1,4 +1,6 @@
-"""Compositions on both databases: made, named and counted at once, each time as if one after the other."""
+"""Compositions on both databases: concurrent creations, names and counts give the same result as
+sequential ones.
+"""
 
 import asyncio
 import threading
@@ -49,19 +51,17 @@ def lists(name: str) -> Composition:
     return Composition(name=name, description="d", members=members, kind=CompositionKind.PARALLEL)
 
 
-async def test_the_number_is_limited_and_each_name_is_given_once(
-    open_store: Store, executor: ToolExecutor
-) -> None:
+async def test_the_number_is_limited_and_names_are_unique(open_store: Store, executor: ToolExecutor) -> None:
     service = CompositionService(open_store, executor)
 
-    async def made(names: list[str]) -> list[object]:
+    async def create_all(names: list[str]) -> list[object]:
         return await asyncio.gather(
             *(service.create(ANN, lists(name)) for name in names), return_exceptions=True
         )
 
-    same = await made(["same"] * 6)
+    same = await create_all(["same"] * 6)
     assert sum(isinstance(one, Conflict) for one in same) == 5
-    many = await made([f"many{n}" for n in range(MAX_COMPOSITIONS + 5)])
+    many = await create_all([f"many{n}" for n in range(MAX_COMPOSITIONS + 5)])
     assert sum(isinstance(one, Conflict) for one in many) == 6
     items, total = await service.list_page(ANN, page=1, page_size=100)
     assert (len(items), total) == (MAX_COMPOSITIONS, MAX_COMPOSITIONS)
@@ -96,17 +96,15 @@ async def test_every_call_is_counted(open_store: Store, executor: ToolExecutor, 
     assert (await executor.execute(call, context)).result.success, "who has begun goes on"
 
 
-async def test_who_deletes_one_waits_for_who_is_changing_it(
-    open_store: Store, executor: ToolExecutor
-) -> None:
+async def test_a_deletion_waits_for_a_concurrent_change(open_store: Store, executor: ToolExecutor) -> None:
     service = CompositionService(open_store, executor)
     lock_taken, deleted = threading.Event(), threading.Event()
-    seen: list[bool] = []
+    was_deleted: list[bool] = []
 
     def change(session: Session) -> None:
         lock_user_compositions(session.connection(), ANN.user_id)
         lock_taken.set()
-        seen.append(deleted.wait(0.2))
+        was_deleted.append(deleted.wait(0.2))
 
     made = await service.create(ANN, lists("brief"))
     changing = asyncio.create_task(open_store.write(change))
@@ -114,4 +112,4 @@ async def test_who_deletes_one_waits_for_who_is_changing_it(
     await service.delete(ANN, made.id)
     deleted.set()
     await changing
-    assert seen == [False]
+    assert was_deleted == [False]

@@ -1,4 +1,4 @@
-"""Old rows that say what no column takes, or nothing that can be read: an upgrade goes past them."""
+"""Upgrades skip old rows that cannot be read, and repair values that the new columns cannot store."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from luxx.infra.store import migrate as migrating
 from luxx.infra.store.engine import open_engine, resolve_url
 from luxx.infra.store.migrate import migrate
 
-assert Services  # Importing the roof imports every table there is.
+assert Services  # Importing `Services` imports every table.
 
 MESSAGES = [
     '{"text":"before\\u0000after the tiger"}',
@@ -34,7 +34,7 @@ def engine(database_url: str, tmp_path: Path) -> Iterator[Engine]:
 
 
 def put(connection: Connection, name: str, values: dict[str, Any]) -> None:
-    """A row of a table as it was, whatever the models say of it today."""
+    """Inserts a row with the columns of that version, whatever the models say today."""
     connection.execute(insert(table(name, *(column(key) for key in values))).values(values))
 
 
@@ -58,7 +58,7 @@ LOG = [
 ]
 
 
-def test_an_upgrade_skips_what_it_cannot_read_and_repairs_what_it_cannot_store(engine: Engine) -> None:
+def test_an_upgrade_skips_unreadable_rows_and_repairs_values(engine: Engine) -> None:
     settings = migrating._settings()
     now = utc_now().replace(tzinfo=None)
     with engine.connect() as connection, connection.begin():

@@ -1,4 +1,6 @@
-"""Many writers at once: nothing is lost, nobody's failure is another's, and nobody is left waiting."""
+"""Group commit with many writers: no write is lost, no failure affects another write, and no writer
+waits for ever.
+"""
 
 import asyncio
 import threading
@@ -19,7 +21,7 @@ pytestmark = pytest.mark.async_timeout(60)
 
 
 def put(said: str, **more: Any) -> Any:
-    """Work that writes one note and gives its text back."""
+    """A unit of work that writes one note and returns its text."""
 
     def work(session: Any) -> str:
         session.execute(insert(notes).values(text=said, **more))
@@ -42,11 +44,11 @@ def test_eight_threads_lose_no_write(store: Store) -> None:
 
     with ThreadPoolExecutor(WRITERS) as threads:
         answered = [said for each in threads.map(write, range(WRITERS)) for said in each]
-    kept = store.read_now(all_notes)
-    assert sorted(kept) == sorted(answered)
-    assert len(set(kept)) == WRITERS * WRITES
+    stored = store.read_now(all_notes)
+    assert sorted(stored) == sorted(answered)
+    assert len(set(stored)) == WRITERS * WRITES
     for writer in range(WRITERS):
-        own = [said for said in kept if said.startswith(f"{writer}-")]
+        own = [said for said in stored if said.startswith(f"{writer}-")]
         assert own == [f"{writer}-{number}" for number in range(WRITES)]
 
 
@@ -54,10 +56,10 @@ async def test_many_tasks_of_one_loop_lose_no_write_and_read_what_they_wrote(sto
     async def one(number: int) -> None:
         said = await store.write(put(f"n{number}"))
         assert said == f"n{number}"
-        found = await store.read(
+        stored = await store.read(
             lambda session: session.execute(select(notes.c.id).where(notes.c.text == said)).all()
         )
-        assert len(found) == 1
+        assert len(stored) == 1
 
     await asyncio.gather(*(one(number) for number in range(200)))
     assert store.read_now(count) == 200
@@ -65,7 +67,7 @@ async def test_many_tasks_of_one_loop_lose_no_write_and_read_what_they_wrote(sto
 
 @pytest.mark.parametrize("others", ["write", "write_rows"])
 async def test_a_failure_undoes_its_own_write_and_no_other(store: Store, others: str) -> None:
-    """Writes that fail after having written, beside writes that are right, in the same commits."""
+    """Writes that fail after their statement share commits with writes that succeed."""
     write_other = getattr(store, others)
 
     def fails(session: Any) -> None:
@@ -78,15 +80,15 @@ async def test_a_failure_undoes_its_own_write_and_no_other(store: Store, others:
         jobs.append(write_other(fails))
         jobs.append(write_other(put("good 0") if number else put("first")))
     results = await asyncio.gather(*jobs, return_exceptions=True)
-    kept = store.read_now(all_notes)
-    assert "must not stay" not in kept
-    assert sorted(kept) == sorted([f"good {number}" for number in range(40)] + ["first"])
+    stored = store.read_now(all_notes)
+    assert "must not stay" not in stored
+    assert sorted(stored) == sorted([f"good {number}" for number in range(40)] + ["first"])
     assert sum(isinstance(result, ValueError) for result in results) == 40
     assert sum(isinstance(result, IntegrityError) for result in results) == 39
 
 
-async def test_what_ends_the_whole_transaction_fails_all_writes_of_the_commit(tmp_path: Path) -> None:
-    """As a full disk does: SQLite then rolls back by itself, and a savepoint is no longer there."""
+async def test_an_error_that_ends_the_transaction_fails_all_writes_of_the_commit(tmp_path: Path) -> None:
+    """A full disk has this effect: SQLite rolls back by itself, and the savepoint no longer exists."""
     engine = open_engine(resolve_url("sqlite:///t.db", tmp_path))
     metadata.create_all(engine)
     store = Store(engine)
@@ -101,7 +103,7 @@ async def test_what_ends_the_whole_transaction_fails_all_writes_of_the_commit(tm
 
     try:
         first = asyncio.create_task(store.write_rows(waits))
-        await asyncio.sleep(0.05)  # Those below stand in the line together.
+        await asyncio.sleep(0.05)  # The writes below are queued together.
         rest = [store.write_rows(each) for each in (put("before"), ends_all, put("after"))]
         jobs = [asyncio.create_task(each) for each in rest]
         await asyncio.sleep(0.05)
@@ -116,7 +118,7 @@ async def test_what_ends_the_whole_transaction_fails_all_writes_of_the_commit(tm
         store.close()
 
 
-async def test_who_reads_cannot_write_on_sqlite(store: Store) -> None:
+async def test_a_read_cannot_write_on_sqlite(store: Store) -> None:
     if store.is_sqlite:
         with pytest.raises(OperationalError, match="readonly"):
             store.read_now(put("never"))
@@ -126,7 +128,7 @@ async def test_who_reads_cannot_write_on_sqlite(store: Store) -> None:
     assert (await store.read_rows(all_notes)) == ["now"]
 
 
-def test_a_broken_statement_leaves_the_store_as_good_as_before(store: Store) -> None:
+def test_the_store_works_after_a_failed_statement(store: Store) -> None:
     for _ in range(3):
         with pytest.raises(Exception, match="no_such_table"):
             store.write_now(lambda session: session.execute(text("INSERT INTO no_such_table VALUES (1)")))
@@ -136,7 +138,7 @@ def test_a_broken_statement_leaves_the_store_as_good_as_before(store: Store) -> 
     assert store.read_now(all_notes) == ["after"]
 
 
-async def test_a_cancelled_awaiter_does_not_stop_its_write_nor_anybody_elses(store: Store) -> None:
+async def test_a_cancelled_caller_does_not_stop_its_write_or_others(store: Store) -> None:
     begun, may_go_on = threading.Event(), threading.Event()
 
     def slow(session: Any) -> None:
@@ -156,13 +158,13 @@ async def test_a_cancelled_awaiter_does_not_stop_its_write_nor_anybody_elses(sto
     may_go_on.set()
     await asyncio.gather(*others[1::2])
     await store.write(put("last"))
-    kept = set(store.read_now(all_notes))
-    assert {"slow", "last"} | {f"other {number}" for number in range(1, 20, 2)} <= kept
+    stored = set(store.read_now(all_notes))
+    assert {"slow", "last"} | {f"other {number}" for number in range(1, 20, 2)} <= stored
     await store.write(put("alive"))
 
 
-def test_a_loop_that_has_ended_keeps_nobody_from_an_answer(store: Store) -> None:
-    """Its write is done all the same, in one commit with that of another."""
+def test_a_closed_event_loop_does_not_block_other_writers(store: Store) -> None:
+    """The write is committed all the same, together with another one."""
     blocked, may_go = threading.Event(), threading.Event()
 
     def hold(_session: Any) -> None:
@@ -184,7 +186,7 @@ def test_a_loop_that_has_ended_keeps_nobody_from_an_answer(store: Store) -> None
     assert sorted(store.read_now(all_notes)) == ["of a thread", "of the loop"]
 
 
-async def test_close_waits_for_what_is_queued_and_refuses_what_comes_later(
+async def test_close_waits_for_queued_writes_and_refuses_later_ones(
     database_url: str, tmp_path: Path
 ) -> None:
     engine = open_engine(resolve_url(database_url, tmp_path))
@@ -216,9 +218,9 @@ def test_a_reader_sees_whole_transactions_only(store: Store) -> None:
 
     def read() -> None:
         while not stop.is_set():
-            seen = store.read_now(count)
-            if seen % 2:
-                odd.append(seen)
+            rows = store.read_now(count)
+            if rows % 2:
+                odd.append(rows)
 
     with ThreadPoolExecutor(2) as threads:
         reading = [threads.submit(read) for _ in range(2)]
@@ -241,16 +243,16 @@ def test_foreign_keys_hold_and_cascade(store: Store) -> None:
     assert store.read_now(count) == 0
 
 
-def test_sqlite_is_set_to_lose_nothing(tmp_path: Path) -> None:
+def test_sqlite_is_configured_for_durability(tmp_path: Path) -> None:
     store = Store(open_engine(resolve_url("sqlite:///./t.db", tmp_path)))
 
     def pragma(name: str) -> Any:
         def ask(session: Any) -> Any:
             return session.execute(text(f"PRAGMA {name}")).scalar_one()
 
-        found = {store.read_now(ask), store.write_now(ask)}
-        assert len(found) == 1
-        return found.pop()
+        answers = {store.read_now(ask), store.write_now(ask)}
+        assert len(answers) == 1
+        return answers.pop()
 
     assert pragma("journal_mode") == "wal"
     assert pragma("synchronous") == 2
@@ -258,7 +260,7 @@ def test_sqlite_is_set_to_lose_nothing(tmp_path: Path) -> None:
     store.close()
 
 
-async def test_a_database_that_cannot_be_opened_is_an_error_and_no_endless_wait(tmp_path: Path) -> None:
+async def test_a_database_that_cannot_be_opened_is_an_error_not_an_endless_wait(tmp_path: Path) -> None:
     (tmp_path / "t.db").mkdir()
     store = Store(open_engine(resolve_url("sqlite:///./t.db", tmp_path)))
 
@@ -271,13 +273,13 @@ async def test_a_database_that_cannot_be_opened_is_an_error_and_no_endless_wait(
     store.close()
 
 
-async def test_of_nested_parts_each_is_undone_by_itself_in_whatever_order(store: Store) -> None:
+async def test_nested_parts_are_undone_independently_in_any_order(store: Store) -> None:
     def work(session: Any) -> None:
         session.execute(insert(notes).values(text="outside"))
         first = session.begin_nested()
         session.execute(insert(notes).values(text="undone first"))
         first.rollback()
-        kept = session.begin_nested()
+        kept_part = session.begin_nested()
         session.execute(insert(notes).values(text="kept"))
         within = session.begin_nested()
         session.execute(insert(notes).values(text="undone within"))
@@ -285,7 +287,7 @@ async def test_of_nested_parts_each_is_undone_by_itself_in_whatever_order(store:
         again = session.begin_nested()
         session.execute(insert(notes).values(text="kept within"))
         again.commit()
-        kept.commit()
+        kept_part.commit()
         around = session.begin_nested()
         session.execute(insert(notes).values(text="undone around"))
         session.begin_nested()
@@ -293,20 +295,20 @@ async def test_of_nested_parts_each_is_undone_by_itself_in_whatever_order(store:
         around.rollback()
         session.execute(insert(notes).values(text="last"))
 
-    # Together, so that each is in a part of a transaction itself.
+    # Together, so that each runs in a nested part of a transaction.
     await asyncio.gather(*(store.write(put(f"other {number}")) for number in range(20)), store.write(work))
-    kept = [said for said in store.read_now(all_notes) if not said.startswith("other")]
-    assert kept == ["outside", "kept", "kept within", "last"]
+    stored = [said for said in store.read_now(all_notes) if not said.startswith("other")]
+    assert stored == ["outside", "kept", "kept within", "last"]
 
 
-async def test_a_full_database_in_the_middle_of_a_group_is_an_error_of_the_database(tmp_path: Path) -> None:
-    """SQLite ends the transaction itself then, and with it the savepoint of the write that met it."""
+async def test_a_full_database_during_a_group_commit_is_a_database_error(tmp_path: Path) -> None:
+    """SQLite then ends the transaction itself, and with it the savepoint of the failed write."""
     store = Store(open_engine(resolve_url("sqlite:///./full.db", tmp_path)))
     try:
         store.write_rows_now(metadata.create_all)
         store.write_rows_now(lambda rows: rows.execute(text("PRAGMA cache_size = 1")))
         pages = store.write_rows_now(lambda rows: int(rows.execute(text("PRAGMA page_count")).scalar_one()))
-        # The limit ends with the connection, and that is replaced after the failure.
+        # The limit belongs to the connection, which is replaced after the failure.
         store.write_rows_now(lambda rows: rows.execute(text(f"PRAGMA max_page_count = {pages + 8}")))
 
         outcomes = await asyncio.gather(

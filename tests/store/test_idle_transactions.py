@@ -1,4 +1,4 @@
-"""PostgreSQL ends a transaction that its process has forgotten, whatever was said in it last."""
+"""PostgreSQL ends a transaction that its process has abandoned, whatever statement came last."""
 
 import time
 from itertools import count
@@ -18,9 +18,7 @@ numbers = count()
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_a_transaction_that_says_nothing_more_is_ended_and_undone(
-    postgresql: str, tmp_path: Path, rows: int
-) -> None:
+def test_an_idle_transaction_is_ended_and_undone(postgresql: str, tmp_path: Path, rows: int) -> None:
     url = resolve_url(new_database(postgresql, f"silence{next(numbers)}"), tmp_path)
     engine, other = open_engine(url, idle_timeout_seconds=SILENCE_SECONDS), open_engine(url)
     try:
@@ -28,11 +26,11 @@ def test_a_transaction_that_says_nothing_more_is_ended_and_undone(
         connection = engine.connect()
         connection.execute(insert(notes), [{"text": f"note {number}"} for number in range(rows)])
         pid = connection.scalar(select(func.pg_backend_pid()))
-        # Once more what a run's append ends with.
+        # The statements at the end of a run's append, once more.
         connection.execute(insert(notes), [{"text": f"more {number}"} for number in range(rows)])
         until = time.monotonic() + WAIT_SECONDS
         with other.connect().execution_options(isolation_level="AUTOCOMMIT") as watching:
-            # Sent one by one, they would go through a pipeline, after which silence is not always counted.
+            # Single statements would use a pipeline, after which PostgreSQL does not always count idle time.
             asked = watching.scalar(text("SELECT query FROM pg_stat_activity WHERE pid = :pid"), {"pid": pid})
             assert str(asked).count("$") >= rows
             alive = select(func.count()).select_from(func.pg_stat_get_activity(pid))
@@ -48,7 +46,7 @@ def test_a_transaction_that_says_nothing_more_is_ended_and_undone(
         other.dispose()
 
 
-def test_a_read_that_lost_its_connection_in_the_middle_is_read_again(postgresql: str, tmp_path: Path) -> None:
+def test_a_read_that_lost_its_connection_is_repeated(postgresql: str, tmp_path: Path) -> None:
     url = resolve_url(new_database(postgresql, f"silence{next(numbers)}"), tmp_path)
     store = Store(open_engine(url, idle_timeout_seconds=SILENCE_SECONDS))
     times: list[int] = []

@@ -1,4 +1,4 @@
-"""A write that returned is on disk: the process is killed right after and another finds it."""
+"""A write that returned is on disk: after kill -9 of its process another process reads it."""
 
 import os
 import signal
@@ -33,10 +33,10 @@ def test_every_acknowledged_write_survives_kill_9(
         said += [line.strip() for line in output if line.endswith("\n")]
     assert process.wait(20) == -signal.SIGKILL
     store = Store(open_engine(resolve_url(database_url, tmp_path)))
-    kept = values(store.read_now(lambda session: session.execute(select(notes.c.text)).all()))
+    stored = values(store.read_now(lambda session: session.execute(select(notes.c.text)).all()))
     assert said[0]
-    assert set(said) <= set(kept)
-    assert len(kept) == len(set(kept))
+    assert set(said) <= set(stored)
+    assert len(stored) == len(set(stored))
     if store.is_sqlite:
         check = store.read_now(lambda session: session.execute(text("PRAGMA integrity_check")).scalar_one())
         assert check == "ok"

@@ -1,4 +1,4 @@
-"""Pages of large messages: never more than one answer has room for, and it is said what was left out."""
+"""Pages of large messages stay within the size of an answer, and report how many messages they leave out."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +29,7 @@ MIB = 1024 * 1024
 
 
 class ConversationDatabase:
-    """A conversation of messages with so many MiB each, oldest first."""
+    """Creates conversations whose messages have these sizes in MiB, oldest first."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -68,13 +68,13 @@ class ConversationDatabase:
         )
 
     def walk(self, conversation: str, limit: int) -> list[list[str]]:
-        """The ids of all messages as a client gets them that goes on from the last of each list."""
+        """The ids of all messages, read by a client that continues after the last message of each list."""
         lists: list[list[str]] = []
         before: str | None = None
         while not lists or before is not None:
-            found = self.before(conversation, limit, before)
-            lists.append([message.id for message in found.items])
-            before = lists[-1][-1] if found.has_more else None
+            listed = self.before(conversation, limit, before)
+            lists.append([message.id for message in listed.items])
+            before = lists[-1][-1] if listed.has_more else None
         return lists
 
 
@@ -87,35 +87,35 @@ def database(database_url: str, tmp_path: Path) -> Iterator[ConversationDatabase
     store.close()
 
 
-def test_a_list_before_a_message_ends_early_and_loses_nothing_on_the_way(
+def test_a_list_before_a_message_ends_early_and_skips_nothing(
     database: ConversationDatabase,
 ) -> None:
     conversation = database.conversation(0.001, *[5] * 13, 0.001)
     lists = database.walk(conversation, 100)
-    assert [len(ids) for ids in lists] == [7, 6, 2]  # 32 MiB hold six of them, and the small ones
+    assert [len(ids) for ids in lists] == [7, 6, 2]  # 32 MiB have space for six of them and the small ones
     listed = [id_ for ids in lists for id_ in ids]
     assert listed == sorted(set(listed), reverse=True)
     assert database.before(conversation, 100).total == 15
 
 
-def test_a_page_is_whole_or_refused(database: ConversationDatabase) -> None:
+def test_a_page_is_complete_or_refused(database: ConversationDatabase) -> None:
     conversation = database.conversation(*[5] * 13)
     with pytest.raises(TooLarge, match=f"{MAX_PAGE_MIB} MiB") as refused:
         database.page(conversation, 1, 7)
     assert refused.value.kind == "page_too_large"
-    found = [database.page(conversation, page, 6) for page in (1, 2, 3)]
-    assert [(len(page.items), page.total, page.has_more) for page in found] == [
+    pages = [database.page(conversation, page, 6) for page in (1, 2, 3)]
+    assert [(len(page.items), page.total, page.has_more) for page in pages] == [
         (6, 13, True), (6, 13, True), (1, 13, False),
     ]  # fmt: skip
 
 
-def test_a_message_larger_than_a_list_may_be_is_a_list_of_its_own(database: ConversationDatabase) -> None:
+def test_a_message_larger_than_the_limit_is_a_list_of_its_own(database: ConversationDatabase) -> None:
     conversation = database.conversation(1, MAX_PAGE_MIB + 1, 1)
     assert [len(ids) for ids in database.walk(conversation, 10)] == [1, 1, 1]
     assert len(database.page(conversation, 2, 1).items) == 1
 
 
-def test_small_messages_are_listed_as_they_are_counted(database: ConversationDatabase) -> None:
+def test_small_messages_are_listed_by_page_size(database: ConversationDatabase) -> None:
     conversation = database.conversation(*[0.001] * 5)
     assert [len(ids) for ids in database.walk(conversation, 2)] == [2, 2, 1]
     assert [len(ids) for ids in database.walk(conversation, 5)] == [5]

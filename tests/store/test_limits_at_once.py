@@ -1,4 +1,4 @@
-"""Limits under real concurrency, on both databases: runs side by side never pass the day's limit together."""
+"""Limits under real concurrency, on both databases: concurrent runs never exceed the daily limit together."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -56,10 +56,10 @@ def config_of(folder: Path, url: str, name: str, upstream: ScriptedProvider, lim
 
 
 @asynccontextmanager
-async def opened(
+async def open_services(
     configs: list[Config], upstream: ScriptedProvider
 ) -> AsyncIterator[tuple[list[Services], Caller]]:
-    """Houses on one database, and their one user with a provider."""
+    """Several services on one database, and their one user with a provider."""
     async with AsyncExitStack() as stack:
         houses: list[Services] = []
         for config in configs:
@@ -82,13 +82,13 @@ async def opened(
 
 
 async def ended(services: Services, caller: Caller, text: str) -> Run:
-    """A run of a conversation of its own, once it is over."""
+    """Runs a message in a new conversation to its end. Returns the run."""
     chat = await services.conversations.create(caller, ConversationChange())
     run = await services.runs.send(caller, NewMessage(conversation_id=chat.id, text=text, tools=False))
     async with asyncio.timeout(90):
-        while (seen := await services.runs.get(caller, run.id)).status not in ENDED:
+        while (ended_run := await services.runs.get(caller, run.id)).status not in ENDED:
             await services.run_driver.wait(run.id, 5)
-    return seen
+    return ended_run
 
 
 @pytest.mark.parametrize(
@@ -96,10 +96,10 @@ async def ended(services: Services, caller: Caller, text: str) -> Run:
     [LimitsConfig(tokens_per_day=10 * PER_CALL), LimitsConfig(cost_per_day=10 * PER_CALL / 100_000)],
     ids=["tokens", "cost"],
 )
-async def test_runs_at_once_never_spend_more_than_the_day_has(
+async def test_concurrent_runs_never_exceed_the_daily_limit(
     ready_url: str, tmp_path: Path, limits: LimitsConfig
 ) -> None:
-    """Answers are as long as they were let become, and prompts are counted: each call takes what it may."""
+    """Answers have their maximum length and prompts are counted, so each call uses its whole reservation."""
     limits = LimitsConfig(
         tokens_per_day=limits.tokens_per_day,
         cost_per_day=limits.cost_per_day,
@@ -131,18 +131,18 @@ async def test_runs_at_once_never_spend_more_than_the_day_has(
     async with ScriptedProvider(Script(rules=[rule])) as upstream:
         names = ["one", "two"] if "postgresql" in ready_url else ["one"]
         configs = [config_of(tmp_path, ready_url, name, upstream, limits) for name in names]
-        async with opened(configs, upstream) as (houses, caller):
+        async with open_services(configs, upstream) as (houses, caller):
             started = [ended(houses[number % len(houses)], caller, f"say {number}") for number in range(RUNS)]
             runs = list(await asyncio.gather(*started, return_exceptions=True))
             await check(houses[0], upstream, runs)
 
 
-async def test_without_limits_nothing_is_set_aside(ready_url: str, tmp_path: Path) -> None:
+async def test_without_limits_nothing_is_reserved(ready_url: str, tmp_path: Path) -> None:
     rule = Rule(reply=[Text(text="said"), Counts(prompt=PROMPT, completion=MOST_ANSWER), Finish()])
 
     async with ScriptedProvider(Script(rules=[rule])) as upstream:
         config = config_of(tmp_path, ready_url, "one", upstream, LimitsConfig())
-        async with opened([config], upstream) as ((services,), caller):
+        async with open_services([config], upstream) as ((services,), caller):
             writes: list[str] = []
             listen(services, writes)
             assert (await ended(services, caller, "hello")).stop_reason == "finished"
@@ -151,7 +151,7 @@ async def test_without_limits_nothing_is_set_aside(ready_url: str, tmp_path: Pat
 
 
 def listen(services: Services, statements: list[str]) -> None:
-    """Collects every statement that the house's database is given."""
+    """Collects every SQL statement of these services."""
 
     def note(*arguments: object) -> None:
         statements.append(str(arguments[2]))

@@ -1,4 +1,4 @@
-"""One server per data directory and SQLite file, wherever each has its file."""
+"""One server per data directory and per SQLite file, wherever the file is."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ def refused(lock: DataDirLock, what: Path) -> None:
 
 
 @pytest.mark.parametrize("owner_comes_first", [True, False])
-def test_a_database_in_the_data_directory_of_another_server_is_that_server_s(
+def test_a_database_in_the_data_directory_of_another_server_is_refused(
     tmp_path: Path, owner_comes_first: bool
 ) -> None:
     file = tmp_path / "one" / "luxx.db"
@@ -27,7 +27,7 @@ def test_a_database_in_the_data_directory_of_another_server_is_that_server_s(
     second.release()
 
 
-def test_of_servers_whose_database_is_elsewhere_one_has_it_and_others_have_others(tmp_path: Path) -> None:
+def test_a_database_outside_the_data_directory_has_one_server(tmp_path: Path) -> None:
     first, second = (DataDirLock(tmp_path / name, tmp_path / "all" / "a.db") for name in ("one", "two"))
     neighbour = DataDirLock(tmp_path / "three", tmp_path / "all" / "b.db")
     first.take()

@@ -1,4 +1,6 @@
-"""Migrations: from nothing to the models, by one of many processes, never backwards, never without a copy."""
+"""Migrations: they lead to the models, run once among many processes, never go back, and copy
+SQLite first.
+"""
 
 import sqlite3
 import subprocess
@@ -25,7 +27,7 @@ from luxx.infra.store.migrate import SCRIPTS, migrate
 from luxx.infra.store.tables import Base
 from luxx.infra.store.upgrade import current_step, known_steps, newest_step, upgrade_database
 
-assert Services  # Importing the roof imports every table there is.
+assert Services  # Importing `Services` imports every table.
 
 
 @pytest.fixture
@@ -40,7 +42,7 @@ def differences(engine: Engine) -> list[Any]:
         return type_ != "table" or name in Base.metadata.tables or name == "alembic_version"
 
     def is_made_here(item: Any, _name: str | None, type_: str, *_more: Any) -> bool:
-        """Not an index that the model has for another database."""
+        """Whether the object belongs to this dialect: the models also have indexes for the other one."""
         condition = getattr(item, "_ddl_if", None) if type_ == "index" else None
         return condition is None or condition.dialect == engine.dialect.name
 
@@ -50,7 +52,7 @@ def differences(engine: Engine) -> list[Any]:
         return list(compare_metadata(context, Base.metadata))
 
 
-def test_an_empty_database_comes_to_the_newest_step_and_stays_there(engine: Engine) -> None:
+def test_an_empty_database_is_migrated_to_the_newest_step_once(engine: Engine) -> None:
     assert current_step(engine) is None
     assert migrate(engine).after == newest_step()
     assert current_step(engine) == newest_step()
@@ -61,13 +63,13 @@ def test_an_empty_database_comes_to_the_newest_step_and_stays_there(engine: Engi
 
 
 def test_the_names_of_the_files_are_the_steps_in_order() -> None:
-    """What a start reads them from, without loading what runs them."""
+    """A start reads the steps from the file names, without loading Alembic."""
     walked = ScriptDirectory(str(SCRIPTS)).walk_revisions()
     assert known_steps() == [step.revision for step in walked][::-1]
 
 
-def test_a_start_loads_nothing_that_changes_databases() -> None:
-    """Alembic keeps 11 MB for good once it is loaded, in a server that needs it for a second."""
+def test_a_start_without_migrations_does_not_load_alembic() -> None:
+    """Alembic takes 11 MB for good once it is loaded, and a server needs it for a second."""
     code = (
         "import sys, luxx.app.cli.commands; "
         "print([name for name in ('alembic', 'mako') if name in sys.modules])"
@@ -76,7 +78,7 @@ def test_a_start_loads_nothing_that_changes_databases() -> None:
     assert printed.stdout.strip() == "[]"
 
 
-def test_a_process_of_its_own_brings_a_database_up_and_keeps_a_copy(engine: Engine) -> None:
+def test_a_separate_process_migrates_a_database_and_keeps_a_copy(engine: Engine) -> None:
     with capture_logs() as logs:
         assert upgrade_database(engine) == newest_step() == upgrade_database(engine)
     assert [(each["event"], each["before"], each["after"]) for each in logs] == [
@@ -84,7 +86,7 @@ def test_a_process_of_its_own_brings_a_database_up_and_keeps_a_copy(engine: Engi
     ]
 
 
-def test_a_database_of_the_version_before_is_copied_by_the_process(engine: Engine) -> None:
+def test_the_process_copies_a_database_of_the_previous_version(engine: Engine) -> None:
     up_to(engine, known_steps()[-2])
     with capture_logs() as logs:
         assert upgrade_database(engine) == current_step(engine) == newest_step()
@@ -92,8 +94,8 @@ def test_a_database_of_the_version_before_is_copied_by_the_process(engine: Engin
     assert [Path(each).exists() for each in copied] == [True] * (engine.dialect.name == "sqlite")
 
 
-def test_a_process_that_fails_says_why_in_a_sentence_and_leaves_the_database(engine: Engine) -> None:
-    up_to(engine, "0007")  # The next one adds a column to the table of runs.
+def test_a_failed_process_gives_the_reason_and_leaves_the_database(engine: Engine) -> None:
+    up_to(engine, "0007")  # The next step adds a column to the table of runs.
     with engine.begin() as connection:
         connection.execute(text("ALTER TABLE runs RENAME TO walks"))
     with pytest.raises(UpgradeFailed, match=f"'0007' to '{newest_step()}'.*runs") as refused:
@@ -110,27 +112,28 @@ def up_to(engine: Engine, step: str) -> None:
         command.upgrade(settings, step)
 
 
-def test_the_migrations_make_what_the_models_say(engine: Engine) -> None:
+def test_the_migrations_create_the_schema_of_the_models(engine: Engine) -> None:
     migrate(engine)
     assert differences(engine) == []
     assert set(Base.metadata.tables) <= set(inspect(engine).get_table_names())
 
 
-def test_every_foreign_key_says_what_happens_when_its_parent_goes(engine: Engine) -> None:
+def test_every_foreign_key_has_an_ondelete_rule(engine: Engine) -> None:
     migrate(engine)
     inspector = inspect(engine)
-    found = 0
+    checked = 0
     for table in Base.metadata.tables:
         for key in inspector.get_foreign_keys(table):
-            found += 1
+            checked += 1
             if (table, key["constrained_columns"]) == ("messages", ["parent_id"]):
-                # Deleted with what follows it by one statement: a cascade would be as deep as the chain.
+                # One statement deletes a message and its descendants: a cascade would be as deep as the
+                # chain.
                 continue
             assert key["options"].get("ondelete") in ("CASCADE", "SET NULL", "RESTRICT"), (table, key)
-    assert found > 5
+    assert checked > 5
 
 
-def test_a_database_from_the_future_is_left_alone_and_the_reason_is_a_sentence(engine: Engine) -> None:
+def test_a_database_of_a_newer_version_is_refused_with_a_sentence(engine: Engine) -> None:
     migrate(engine)
     with engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
@@ -141,7 +144,8 @@ def test_a_database_from_the_future_is_left_alone_and_the_reason_is_a_sentence(e
 
 
 def test_processes_that_start_together_migrate_once(database_url: str, tmp_path: Path) -> None:
-    """On PostgreSQL many may; on SQLite the data directory has one server, but `luxx migrate` may run too."""
+    """PostgreSQL allows many. On SQLite a data directory has one server, but `luxx migrate` may run beside
+    it."""
     if database_url.startswith("sqlite"):
         open_engine(resolve_url(database_url, tmp_path)).connect().close()
     barrier = threading.Barrier(4)
@@ -166,7 +170,7 @@ def test_processes_that_start_together_migrate_once(database_url: str, tmp_path:
 def test_a_sqlite_file_is_copied_before_it_is_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step that is older than ours is made by a script directory that has one step more."""
+    """A version with one more step makes our newest step an old one."""
     path = tmp_path / "t.db"
     engine = open_engine(resolve_url(f"sqlite:///{path}", tmp_path))
     before = migrate(engine).after
@@ -205,7 +209,7 @@ def test_a_step_that_fails_changes_nothing(database_url: str, tmp_path: Path, mo
 def a_newer_version(
     folder: Path, before: str, change: str = 'op.create_table("added", sa.Column("id", sa.Integer))'
 ) -> Path:
-    """Luxx's own migration scripts and one more step, as the next version would have it."""
+    """Luxx's migration scripts and one more step, like those of the next version."""
     scripts = folder / "migrations"
     for source in SCRIPTS.rglob("*"):
         if source.is_file() and source.suffix in (".py", ".mako"):

@@ -1,4 +1,6 @@
-"""The step to tenants' switches and the audit log keeps what is there, and people work on both databases."""
+"""The migration to tenant switches and the audit log keeps existing rows; user administration on
+both databases.
+"""
 
 from pathlib import Path
 
@@ -30,9 +32,7 @@ def upgrade_to(engine: Engine, step: str) -> None:
         command.upgrade(settings, step)
 
 
-def test_people_of_the_step_before_stay_and_get_the_switches_they_had(
-    database_url: str, tmp_path: Path
-) -> None:
+def test_existing_users_and_tenants_keep_their_settings(database_url: str, tmp_path: Path) -> None:
     engine = open_engine(resolve_url(database_url, tmp_path))
     upgrade_to(engine, "0002")
     with engine.begin() as connection:
@@ -67,7 +67,7 @@ def test_people_of_the_step_before_stay_and_get_the_switches_they_had(
     engine.dispose()
 
 
-async def test_people_are_added_moved_and_deleted_with_all_they_have(
+async def test_users_are_added_moved_and_deleted_with_all_their_data(
     database_url: str, tmp_path: Path
 ) -> None:
     engine = open_engine(resolve_url(database_url, tmp_path))
@@ -113,7 +113,7 @@ def _tenant(session, now) -> int:
 
 
 def _talk(session, user_id: int) -> None:
-    """A conversation as deep as no cascade over parents would bear."""
+    """A conversation deeper than a cascade over parents could delete."""
     now = utc_now()
     talk = ConversationRow(
         id=new_id(),

@@ -1,4 +1,4 @@
-"""Questions where several servers share PostgreSQL: answered once, by whichever, and the run goes on."""
+"""Questions at several servers of one PostgreSQL: one of them takes the answer, and the run continues."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +23,7 @@ OPTIONS = [{"label": "left", "is_recommended": True}, {"label": "right"}]
 
 
 class Pair(NamedTuple):
-    """One user at two servers of one database, and a model that asks back."""
+    """One user at two servers of one database, and a model that asks questions."""
 
     here: ApiClient
     there: ApiClient
@@ -31,7 +31,7 @@ class Pair(NamedTuple):
 
 
 def asks(*seconds: int) -> Script:
-    """As many questions at once, each with its time."""
+    """A model that asks as many questions at once, each with its time limit in seconds."""
     calls = [
         Call(
             name="ask_clarification",
@@ -70,7 +70,7 @@ def pair_at_two_servers(postgresql: str, name: str, tmp_path: Path, script: Scri
 
 
 def waiting_run(person: ApiClient) -> tuple[str, list[dict[str, Any]]]:
-    """The id of a run that waits, and its open questions."""
+    """The id of a waiting run, and its open questions."""
     conversation = person.good("POST", "/conversations", json={})["id"]
     body = {"conversation_id": conversation, "content": "hello"}
     run_id = person.bad("POST", "/messages", 409, json=body)["detail"]["run_id"]
@@ -82,7 +82,7 @@ def answer(person: ApiClient, question: dict[str, Any], words: str) -> int:
     return person.ask("POST", path, json={"answer": words}).status_code
 
 
-def test_of_answers_that_two_servers_take_at_once_one_counts(postgresql: str, tmp_path: Path) -> None:
+def test_of_concurrent_answers_at_two_servers_one_counts(postgresql: str, tmp_path: Path) -> None:
     with (
         pair_at_two_servers(postgresql, "answers", tmp_path, asks(600, 600)) as pair,
         ThreadPoolExecutor(2) as threads,
@@ -108,7 +108,7 @@ def test_of_answers_that_two_servers_take_at_once_one_counts(postgresql: str, tm
             assert {view["id"]: view["answer"] for view in views} == said
 
 
-def test_a_time_that_is_over_is_counted_by_one_server(postgresql: str, tmp_path: Path) -> None:
+def test_an_expired_question_is_closed_by_one_server(postgresql: str, tmp_path: Path) -> None:
     with pair_at_two_servers(postgresql, "times", tmp_path, asks(1, 1, 1)) as pair:
         runs = [waiting_run(person)[0] for person in (pair.here, pair.there) for _ in range(3)]
         for run_id in runs:
@@ -121,7 +121,7 @@ def test_a_time_that_is_over_is_counted_by_one_server(postgresql: str, tmp_path:
             assert [frame["seq"] for frame in received] == list(range(1, len(received) + 1))
 
 
-def test_what_waits_at_a_server_that_is_gone_goes_on_at_the_other(postgresql: str, tmp_path: Path) -> None:
+def test_a_waiting_run_of_a_stopped_server_continues_at_the_other(postgresql: str, tmp_path: Path) -> None:
     with pair_at_two_servers(postgresql, "gone", tmp_path, asks(600)) as pair:
         run_id, (question,) = waiting_run(pair.here)
         other_id, (other,) = waiting_run(pair.here)
@@ -133,9 +133,7 @@ def test_what_waits_at_a_server_that_is_gone_goes_on_at_the_other(postgresql: st
         assert answer(pair.there, other, "left") == 409
 
 
-def test_a_stream_of_one_server_goes_on_where_another_takes_the_answer(
-    postgresql: str, tmp_path: Path
-) -> None:
+def test_a_stream_continues_when_another_server_takes_the_answer(postgresql: str, tmp_path: Path) -> None:
     with pair_at_two_servers(postgresql, "stream", tmp_path, asks(600)) as pair:
         conversation = pair.here.good("POST", "/conversations", json={})["id"]
         with stream_message(pair.here, conversation, "hello") as stream:

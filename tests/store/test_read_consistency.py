@@ -1,4 +1,4 @@
-"""All statements of one read see one state, whatever is written in between, and it costs no question more."""
+"""All statements of one read see one state of the database, at no extra query."""
 
 import tempfile
 from typing import Any
@@ -13,7 +13,7 @@ def add(store: Store, said: str) -> None:
     store.write_now(lambda session: session.execute(insert(notes).values(text=said)) and None)
 
 
-def test_a_read_sees_nothing_of_what_is_written_while_it_reads(store: Store) -> None:
+def test_a_read_does_not_see_writes_that_happen_during_it(store: Store) -> None:
     add(store, "before")
 
     def read(session: Any) -> list[list[str]]:
@@ -28,7 +28,7 @@ def test_a_read_sees_nothing_of_what_is_written_while_it_reads(store: Store) -> 
     ]
 
 
-def test_on_postgresql_only_reads_are_so_and_they_ask_nothing_more_than_others(store: Store) -> None:
+def test_only_reads_are_repeatable_on_postgresql_and_send_no_extra_statement(store: Store) -> None:
     if store.is_sqlite:
         return
     shown = text("SHOW transaction_isolation")
@@ -36,14 +36,14 @@ def test_on_postgresql_only_reads_are_so_and_they_ask_nothing_more_than_others(s
     def isolation(session: Any) -> str:
         return str(session.scalar(shown))
 
-    for _ in range(2):  # The connections are the same: what a read sets must not stay with them.
+    for _ in range(2):  # The connections are reused: what a read sets must not stay with them.
         assert store.read_now(isolation) == "repeatable read"
         assert store.write_now(isolation) == "read committed"
-    assert questions(store, reading=True) == questions(store, reading=False) == 2
+    assert count_statements(store, reading=True) == count_statements(store, reading=False) == 2
 
 
-def questions(store: Store, *, reading: bool) -> int:
-    """Statements that the server is sent by the time a transaction's first one is answered."""
+def count_statements(store: Store, *, reading: bool) -> int:
+    """The number of statements that the server receives until the first one of a transaction is answered."""
 
     def work(session: Any) -> int:
         connection = session.connection().connection.driver_connection

@@ -1,4 +1,6 @@
-"""Rules where several servers share PostgreSQL: "always" said at one settles what waits at the others."""
+"""Rules at several servers of one PostgreSQL: "always" at one server answers waiting questions at
+the others.
+"""
 
 import itertools
 from collections.abc import Iterator
@@ -50,7 +52,7 @@ def ended(person: ApiClient, run_id: str) -> dict[str, Any]:
     return person.good("GET", f"/runs/{run_id}")
 
 
-def test_always_said_at_one_server_lets_runs_go_on_that_began_at_the_other(pair: Pair) -> None:
+def test_always_at_one_server_continues_runs_that_began_at_the_other(pair: Pair) -> None:
     pair.here.good("PUT", "/permissions/rules", json=ASKS)
     (here, questions), (there, _) = waiting_run(pair.here), waiting_run(pair.there)
     assert len(questions) == 2
@@ -63,7 +65,7 @@ def test_always_said_at_one_server_lets_runs_go_on_that_began_at_the_other(pair:
     assert sorted(by) == ["person", "rule", "rule", "rule"]
 
 
-def test_always_said_at_both_at_once_is_one_rule_and_every_question_has_one_answer(pair: Pair) -> None:
+def test_concurrent_always_at_both_servers_is_one_rule_and_one_answer_per_question(pair: Pair) -> None:
     for _ in range(ROUNDS):
         pair.here.good("PUT", "/permissions/rules", json=ASKS)
         (one, first), (two, second) = waiting_run(pair.here), waiting_run(pair.there)

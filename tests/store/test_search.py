@@ -1,4 +1,4 @@
-"""Search, alike on both databases: what is found, in which order, by whom, and after every change."""
+"""Search on both databases: what is found, in which order, by whom, and after every change."""
 
 import asyncio
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ from luxx.wire.message import AssistantContent, Attachment, UserContent
 from luxx.wire.step import Step, StepStatus, StepType, step_id
 from luxx.wire.tool import CommandPermission
 
-assert Services  # Importing the roof imports every table there is.
+assert Services  # Importing `Services` imports every table.
 
 
 def caller(user_id: int) -> Caller:
@@ -59,7 +59,7 @@ def add_people(session: Any) -> None:
 
 @pytest.fixture
 def search_store(database_url: str, tmp_path: Path) -> Iterator[Store]:
-    """A migrated database with two people."""
+    """A migrated database with two users."""
     engine = open_engine(resolve_url(database_url, tmp_path))
     make_ready(engine)
     made = Store(engine)
@@ -89,7 +89,7 @@ def row_of(conversation_id: str, content: msgspec.Struct, who: Caller) -> dict[s
 
 
 def say(store: Store, conversation_id: str, said: str | msgspec.Struct, *, who: Caller = ANN) -> str:
-    """Stores a message as those do who store messages; its id."""
+    """Stores a message as the services do. Returns its id."""
     content = UserContent(text=said) if isinstance(said, str) else said
     row = row_of(conversation_id, content, who)
 
@@ -126,7 +126,7 @@ def index_of(store: Store) -> list[Any]:
 
 
 def is_sound(store: Store) -> bool:
-    """SQLite's own comparison of the index with the texts it is of; it raises where they differ."""
+    """Lets SQLite compare the index with the texts; raises if they differ."""
     if store.is_sqlite:
         store.write_now(
             lambda session: session.execute(
@@ -139,7 +139,7 @@ def is_sound(store: Store) -> bool:
 # --- what is found ----------------------------------------------------------------------------------
 
 
-def test_all_words_must_be_there_in_any_order_and_case_and_accents_do_not_matter(search_store: Store) -> None:
+def test_all_words_must_occur_and_order_case_and_accents_do_not_matter(search_store: Store) -> None:
     chat = conversation(search_store)
     both = say(search_store, chat, "The quick BROWN fox went to the Café.")
     say(search_store, chat, "A brown bear.")
@@ -150,7 +150,7 @@ def test_all_words_must_be_there_in_any_order_and_case_and_accents_do_not_matter
     assert ids(search_store, "brown nobody") == []
 
 
-def test_a_phrase_must_stand_as_it_is_and_a_star_ends_a_beginning(search_store: Store) -> None:
+def test_a_phrase_matches_exactly_and_a_star_matches_a_prefix(search_store: Store) -> None:
     chat = conversation(search_store)
     one = say(search_store, chat, "machine learning is fun")
     other = say(search_store, chat, "learning by machine, from machinery")
@@ -191,7 +191,7 @@ def test_every_part_of_a_text_without_spaces_is_found_and_marked(
         assert ids(search_store, absent) == [], absent
 
 
-def test_a_message_is_found_by_its_text_and_its_files_names_and_by_nothing_else(search_store: Store) -> None:
+def test_a_message_is_found_only_by_its_text_and_its_file_names(search_store: Store) -> None:
     chat = conversation(search_store)
     file = Attachment(name="quarterly_report.pdf", extension="pdf", content="confidential numbers")
     asked = say(search_store, chat, UserContent(text="look at this", attachments=[file]))
@@ -222,21 +222,21 @@ def test_titles_come_first_then_messages_and_the_newest_first(search_store: Stor
     first = say(search_store, old, "the garden needs water")
     new = conversation(search_store, "A garden party")
     second = say(search_store, new, "whose garden?")
-    found = find(search_store, "garden")
-    assert [(hit.rank, hit.kind, hit.conversation_id, hit.message_id) for hit in found.hits] == [
+    results = find(search_store, "garden")
+    assert [(hit.rank, hit.kind, hit.conversation_id, hit.message_id) for hit in results.hits] == [
         (1, SearchKind.CONVERSATION, new, None),
         (2, SearchKind.CONVERSATION, old, None),
         (3, SearchKind.MESSAGE, new, second),
         (4, SearchKind.MESSAGE, old, first),
     ]
-    assert [hit.conversation_title for hit in found.hits] == ["A garden party", "Garden plans"] * 2
-    assert [hit.role for hit in found.hits] == [None, None, "user", "user"]
+    assert [hit.conversation_title for hit in results.hits] == ["A garden party", "Garden plans"] * 2
+    assert [hit.role for hit in results.hits] == [None, None, "user", "user"]
     assert ids(search_store, "garden", kind=SearchKind.MESSAGE) == [second, first]
     assert ids(search_store, "garden", kind=SearchKind.CONVERSATION) == [None, None]
     assert ids(search_store, "garden", conversation_id=old) == [None, first]
     assert ids(search_store, "garden", conversation_id=old, kind=SearchKind.MESSAGE) == [first]
     paged = [find(search_store, "garden", page=page, size=3) for page in (1, 2, 3)]
-    assert [hit for each in paged for hit in each.hits] == found.hits
+    assert [hit for each in paged for hit in each.hits] == results.hits
     assert [each.total for each in paged] == [4, 4, 4]
 
 
@@ -249,9 +249,9 @@ def test_more_than_a_thousand_hits_are_not_counted_and_the_answer_says_so(search
         index_messages(session.connection(), rows)
 
     search_store.write_now(work)
-    found = find(search_store, "again", page=10)
-    assert (found.total, found.has_more, len(found.hits)) == (1000, True, 100)
-    assert found.hits[0].message_id == rows[101]["id"]
+    results = find(search_store, "again", page=10)
+    assert (results.total, results.has_more, len(results.hits)) == (1000, True, 100)
+    assert results.hits[0].message_id == rows[101]["id"]
     assert find(search_store, "again", page=11).hits == []
 
 
@@ -264,10 +264,10 @@ def test_a_snippet_shows_the_match_and_offsets_in_characters(search_store: Store
     assert marked(search_store, "étude")[:2] == ["étude", "étude"]
 
 
-# --- whose it is ------------------------------------------------------------------------------------
+# --- ownership ---------------------------------------------------------------------------------------
 
 
-def test_only_ones_own_is_found(search_store: Store) -> None:
+def test_search_finds_only_the_users_own_messages(search_store: Store) -> None:
     anns, bens = conversation(search_store, "Treasure"), conversation(search_store, "Treasure map", who=BEN)
     mine = say(search_store, anns, "treasure under the oak")
     theirs = say(search_store, bens, "treasure under the elm", who=BEN)
@@ -281,27 +281,27 @@ def test_only_ones_own_is_found(search_store: Store) -> None:
             find(search_store, "treasure", conversation_id=foreign)
 
 
-# --- what changes -----------------------------------------------------------------------------------
+# --- changes -----------------------------------------------------------------------------------------
 
 
-def test_what_is_deleted_is_not_found_and_leaves_nothing_in_the_index(search_store: Store) -> None:
+def test_a_deleted_message_is_not_found_and_not_in_the_index(search_store: Store) -> None:
     chat, other = conversation(search_store, "Doomed words"), conversation(search_store)
     first = say(search_store, chat, "words to keep for a while")
     second = say(search_store, chat, "words to delete")
-    kept = say(search_store, other, "other words", who=ANN)
+    remaining_message = say(search_store, other, "other words", who=ANN)
     search_store.write_now(lambda session: session.execute(delete(MessageRow).where(MessageRow.id == second)))
-    assert ids(search_store, "words") == [None, kept, first]
+    assert ids(search_store, "words") == [None, remaining_message, first]
     search_store.write_now(
         lambda session: session.execute(delete(ConversationRow).where(ConversationRow.id == chat))
     )
-    assert ids(search_store, "words") == [kept]
+    assert ids(search_store, "words") == [remaining_message]
     search_store.write_now(lambda session: session.execute(delete(User).where(User.id == 1)))
     assert ids(search_store, "words") == []
     assert index_of(search_store) == []
     assert is_sound(search_store)
 
 
-def test_a_changed_message_and_a_new_title_are_found_by_what_they_are_now(search_store: Store) -> None:
+def test_a_changed_message_and_title_are_found_by_their_new_text(search_store: Store) -> None:
     chat = conversation(search_store, "First name")
     message_id = say(search_store, chat, "half an ans")
     later = row_of(chat, UserContent(text="half an answer, and its end"), ANN) | {"id": message_id}
@@ -338,10 +338,10 @@ def test_a_failed_write_leaves_nothing_in_the_index(search_store: Store) -> None
     assert is_sound(search_store)
 
 
-def test_what_was_there_before_the_index_is_put_into_it(
+def test_the_migration_indexes_existing_messages(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The step that makes the index, on a database of the step before, with more rows than a batch."""
+    """Runs the migration that creates the index, on an older database with more rows than a batch."""
     engine = open_engine(resolve_url(database_url, tmp_path))
     scripts = tmp_path / "migrations"
     for source in SCRIPTS.rglob("*.py"):
@@ -372,13 +372,13 @@ def test_what_was_there_before_the_index_is_put_into_it(
     store.close()
 
 
-# --- whatever is asked or said ----------------------------------------------------------------------
+# --- arbitrary queries and texts ---------------------------------------------------------------------
 
 SIGNS = st.text(st.sampled_from(list("\"'*():&|!<->^{}+-=\\/%_,.; aA机器学習é\u0301ﬁß½\n\t0٣")), max_size=60)
 ANYTHING = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 
 
-def test_no_query_and_no_text_breaks_it_and_each_text_finds_itself(search_store: Store) -> None:
+def test_any_query_and_text_works_and_each_text_finds_itself(search_store: Store) -> None:
     chat = conversation(search_store)
 
     @settings(max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck))
@@ -386,9 +386,9 @@ def test_no_query_and_no_text_breaks_it_and_each_text_finds_itself(search_store:
     def ask(said: str, asked: str) -> None:
         message_id = say(search_store, chat, said)
         find(search_store, asked)
-        found = find(search_store, f'"{said.replace(chr(34), " ")}"')
-        assert not found.total or message_id in [hit.message_id for hit in found.hits]
-        assert found.total or not any(character.isalnum() for character in said)
+        results = find(search_store, f'"{said.replace(chr(34), " ")}"')
+        assert not results.total or message_id in [hit.message_id for hit in results.hits]
+        assert results.total or not any(character.isalnum() for character in said)
 
     ask()
     for asked in (
@@ -407,7 +407,7 @@ def test_no_query_and_no_text_breaks_it_and_each_text_finds_itself(search_store:
         find(search_store, asked)
 
 
-def test_of_an_endless_message_the_beginning_is_found(search_store: Store) -> None:
+def test_the_beginning_of_a_very_long_message_is_found(search_store: Store) -> None:
     chat = conversation(search_store)
     long = say(
         search_store, chat, " ".join(f"word{number}" for number in range(MAX_WORDS * 2)) + " 机器" * 10_000
@@ -422,7 +422,7 @@ def test_of_an_endless_message_the_beginning_is_found(search_store: Store) -> No
 
 
 class Counted(str):
-    """A text that counts how often it is looked through."""
+    """A text that counts how often it is searched."""
 
     __slots__ = ("looks",)
 
@@ -431,7 +431,7 @@ class Counted(str):
         return super().find(*given)
 
 
-def test_a_long_phrase_that_almost_stands_everywhere_is_not_tried_everywhere() -> None:
+def test_a_long_phrase_that_almost_matches_everywhere_is_searched_in_linear_time() -> None:
     phrase = '"' + "a " * 97 + 'b"'
     terms = terms_of(phrase)
     assert max(len(term.pieces) for term in terms) == MOST_PIECES
@@ -442,7 +442,7 @@ def test_a_long_phrase_that_almost_stands_everywhere_is_not_tried_everywhere() -
     assert text.looks <= 600 * len(terms)
 
 
-def test_a_phrase_of_many_words_is_found_by_all_of_them(search_store: Store) -> None:
+def test_a_phrase_of_many_words_needs_all_of_them(search_store: Store) -> None:
     chat = conversation(search_store)
     words = [f"word{number}" for number in range(30)]
     message = say(search_store, chat, " ".join(words))

@@ -1,4 +1,4 @@
-"""Search while an import, or what else hides conversations, is going on: what is hidden takes no place."""
+"""Search while conversations are hidden, as during an import: hidden ones take no place in the results."""
 
 import asyncio
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.wire.tool import CommandPermission
 
-assert Services  # Importing the roof imports every table there is.
+assert Services  # Importing `Services` imports every table.
 
 ANN = Caller(
     user_id=1, tenant_id=1, username="ann", permission_level=CommandPermission.READ_ONLY, sign_in_id="s"
@@ -43,7 +43,7 @@ def store(database_url: str, tmp_path: Path) -> Iterator[Store]:
 
 
 def put(store: Store, titles: int, messages: int, *, import_id: str | None = None) -> None:
-    """Conversations that are called tiger, and messages that say it in the last of them."""
+    """Conversations with the title tiger, and messages with that word in the last of them."""
     now = utc_now()
 
     def work(session: Any) -> None:
@@ -68,19 +68,19 @@ def find(store: Store) -> SearchResults:
     return asyncio.run(SearchService(store).find(ANN, Search(query="tiger"), page=1, page_size=100))
 
 
-def test_what_is_hidden_neither_counts_nor_crowds_out_what_is_there(store: Store) -> None:
+def test_hidden_conversations_are_neither_counted_nor_take_the_place_of_hits(store: Store) -> None:
     put(store, titles=2, messages=3)
     put(store, titles=3, messages=MAX_HITS + 500, import_id=new_id())
     put(store, titles=1, messages=1)
-    found = find(store)
-    assert (found.total, len(found.hits), found.has_more) == (3 + 4, 3 + 4, False)
-    assert [hit.rank for hit in found.hits] == [1, 2, 3, 4, 5, 6, 7]
+    results = find(store)
+    assert (results.total, len(results.hits), results.has_more) == (3 + 4, 3 + 4, False)
+    assert [hit.rank for hit in results.hits] == [1, 2, 3, 4, 5, 6, 7]
     store.write_now(lambda session: session.execute(update(ConversationRow).values(import_id=None)) and None)
-    found = find(store)
-    assert (found.total, found.has_more) == (6 + MAX_HITS, True)
+    results = find(store)
+    assert (results.total, results.has_more) == (6 + MAX_HITS, True)
 
 
-def test_whether_something_is_hidden_is_read_from_an_index_and_asked_of_no_hit_where_it_is_not(
+def test_hidden_conversations_are_read_from_an_index_and_hits_are_not_checked_if_there_are_none(
     store: Store,
 ) -> None:
     asked: list[tuple[str, Any]] = []

@@ -1,4 +1,6 @@
-"""Tools made of service functions, on both databases: each call gets a session, to read or to write whole."""
+"""Tools made of service functions, on both databases: each call gets a session for reading or for
+one write.
+"""
 
 import asyncio
 import threading
@@ -85,7 +87,7 @@ def run_tool(
         executor.close()
 
 
-def kept(store: Store) -> list[str]:
+def stored_notes(store: Store) -> list[str]:
     return store.read_now(lambda session: list(session.scalars(select(notes.c.text).order_by(notes.c.id))))
 
 
@@ -108,12 +110,12 @@ def test_the_function_gets_a_session_and_its_caller_and_the_model_sees_neither(s
         assert run_tool(some, tool, forged)[0].status == CallStatus.INVALID
 
 
-def test_what_may_only_read_cannot_write(some: Store) -> None:
+def test_a_read_only_tool_cannot_write(some: Store) -> None:
     with capture_logs() as logs:
         (done,) = run_tool(some, service_tool(add_note), {"what": "sneaked in"})
     assert done.result.error is not None
     assert done.result.error.startswith("add_note failed with an internal error")
-    assert kept(some) == ["one", "two"]
+    assert stored_notes(some) == ["one", "two"]
     assert [entry["event"] for entry in logs] == ["service_tool_failed"]
     assert run_tool(some, service_tool(list_notes), {})[0].result.success
 
@@ -141,14 +143,14 @@ def test_an_error_undoes_what_was_written_and_is_reported_without_internals(
     assert "hunter2" not in str(done.result)
     assert "INSERT" not in str(done.result)
     assert bool(logs) == (what in ("broken", "one"))
-    assert kept(some) == ["one", "two"]
+    assert stored_notes(some) == ["one", "two"]
 
 
-def test_what_writes_is_one_transaction_and_needs_the_level(some: Store) -> None:
+def test_a_writing_tool_is_one_transaction_and_needs_its_level(some: Store) -> None:
     tool = service_tool(add_note, writes=True)
     assert run_tool(some, tool, {"what": "three"}, context(1))[0].status == CallStatus.DENIED
     assert run_tool(some, tool, {"what": "three"}, context(2))[0].result == ToolResult.ok(5)
-    assert kept(some) == ["one", "two", "three"]
+    assert stored_notes(some) == ["one", "two", "three"]
 
 
 def test_only_a_repeatable_tool_is_answered_from_the_cache(some: Store) -> None:
@@ -159,7 +161,7 @@ def test_only_a_repeatable_tool_is_answered_from_the_cache(some: Store) -> None:
     assert [one.status for one in again] == [CallStatus.DONE, CallStatus.DONE]
 
 
-def test_a_write_that_overran_its_time_is_undone(some: Store) -> None:
+def test_a_write_past_its_time_limit_is_undone(some: Store) -> None:
     begun, proceed = threading.Event(), threading.Event()
 
     def slow(session: Session) -> None:
@@ -176,18 +178,18 @@ def test_a_write_that_overran_its_time_is_undone(some: Store) -> None:
     some.write_now(lambda session: session.execute(insert(notes).values(text="late")))
 
 
-def test_what_is_committed_is_waited_for_past_its_time(some: Store) -> None:
+def test_a_commit_in_progress_is_awaited_past_the_time_limit(some: Store) -> None:
     def slow_disk(_connection: Any) -> None:
         threading.Event().wait(0.4)
 
     event.listen(some.engine, "commit", slow_disk)
     (done,) = run_tool(some, service_tool(add_note, writes=True, timeout=0.2), {"what": "ordered"})
     event.remove(some.engine, "commit", slow_disk)
-    assert (done.status, "ordered" in kept(some)) == (CallStatus.DONE, True)
+    assert (done.status, "ordered" in stored_notes(some)) == (CallStatus.DONE, True)
 
 
 def commits(session: Session, how: str) -> str:
-    """Ends the transaction that it is lent."""
+    """Ends the transaction of its session."""
     session.execute(insert(notes).values(text="half"))
     if how == "commit":
         session.commit()
@@ -225,7 +227,7 @@ async def test_a_service_function_does_not_end_its_transaction(some: Store, how:
         done = await done
     assert (done.result.error or "").endswith("nothing was changed")
     assert [entry["event"] for entry in logs] == ["service_tool_failed"]
-    assert kept(some) == ["one", "two"]
+    assert stored_notes(some) == ["one", "two"]
 
 
 def savepoints(session: Session) -> str:
@@ -239,39 +241,39 @@ def savepoints(session: Session) -> str:
 
 def test_a_service_function_has_savepoints_of_its_own(some: Store) -> None:
     assert run_tool(some, service_tool(savepoints, writes=True), {})[0].result.success
-    assert kept(some) == ["one", "two", "kept"]
+    assert stored_notes(some) == ["one", "two", "kept"]
 
 
 def frees_itself(session: Session) -> int:
-    """Would write though it may only read."""
+    """Tries to write though it may only read."""
     is_sqlite = session.get_bind().dialect.name == "sqlite"
     session.execute(text("PRAGMA query_only=OFF" if is_sqlite else "SET TRANSACTION READ WRITE"))
     session.execute(insert(notes).values(text="sneaked in"))
     return 1
 
 
-def test_what_may_only_read_cannot_free_itself(some: Store) -> None:
+def test_a_read_only_tool_cannot_lift_its_restriction(some: Store) -> None:
     with capture_logs():
         (done,) = run_tool(some, service_tool(frees_itself), {})
     assert not done.result.success
-    assert kept(some) == ["one", "two"]
+    assert stored_notes(some) == ["one", "two"]
 
 
-def test_no_thread_keeps_a_connection_but_those_of_the_store(some: Store) -> None:
+def test_only_threads_of_the_store_keep_connections(some: Store) -> None:
     pool: Any = some.reading.pool
     before = pool.checkedout()
     for _ in range(3):
-        thread = threading.Thread(target=kept, args=[some])
+        thread = threading.Thread(target=stored_notes, args=[some])
         thread.start()
         thread.join()
     assert pool.checkedout() == before
 
 
-async def test_service_functions_leave_connections_for_the_server_however_slow_they_are(some: Store) -> None:
+async def test_slow_service_functions_leave_connections_for_the_server(some: Store) -> None:
     one_too_many = threading.Barrier(MAX_EXTERNAL_SESSIONS + 1)
 
     def slow(session: Session) -> bool:
-        """Waits until one more than may is in the database."""
+        """Waits until one call more than the limit is in the database."""
         with suppress(threading.BrokenBarrierError):
             one_too_many.wait(0.5)
         return not one_too_many.broken
@@ -288,7 +290,7 @@ async def test_service_functions_leave_connections_for_the_server_however_slow_t
     assert [each.result.data for each in done] == [False] * (MAX_EXTERNAL_SESSIONS + 1)
 
 
-def test_a_call_without_a_tenant_is_refused_where_the_function_asks_who_calls(some: Store) -> None:
+def test_a_call_without_a_tenant_is_refused_if_the_function_takes_the_caller(some: Store) -> None:
     (done,) = run_tool(some, service_tool(list_notes), {}, context(tenant_id=None))
     assert done.result.error == "this call has no tenant, and the tool needs one"
 
@@ -320,7 +322,9 @@ def without_docs(session: Session) -> None: ...
         (list_notes, {"risk": "huge"}, "its risk is 'huge'"),
     ],
 )
-def test_what_can_be_no_tool_says_why(function: Callable[..., Any], more: dict[str, Any], words: str) -> None:
+def test_a_function_that_cannot_be_a_tool_is_refused_with_the_reason(
+    function: Callable[..., Any], more: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ConfigError, match=words):
         service_tool(function, **more)
 

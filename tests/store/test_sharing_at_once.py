@@ -1,4 +1,6 @@
-"""A provider that is shared, changed and deleted while its owner is demoted: no order leaves it with them."""
+"""A provider is shared, changed and deleted while its owner is demoted: in no order does the owner
+keep sharing it.
+"""
 
 import asyncio
 from collections.abc import Awaitable

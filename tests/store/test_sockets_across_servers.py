@@ -1,4 +1,4 @@
-"""Sockets at one server tell what happens at another one of the same PostgreSQL."""
+"""Sockets at one server report what happens at another server of the same PostgreSQL."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ CUT_SECONDS = 5.0
 
 
 class Pair(NamedTuple):
-    """The same person at two servers."""
+    """The same user at two servers."""
 
     here: ApiClient
     there: ApiClient
@@ -53,7 +53,7 @@ def pair_of(postgresql: str, folder: Path, upstream: ScriptedProvider) -> Iterat
         yield Pair(here, there, upstream)
 
 
-def test_a_socket_at_one_server_follows_what_another_does(
+def test_a_socket_reports_events_of_another_server(
     postgresql: str, tmp_path: Path, upstream: ScriptedProvider
 ) -> None:
     with pair_of(postgresql, tmp_path, upstream) as (here, there, _):

@@ -1,4 +1,4 @@
-"""The ledger and the table of tool calls on both databases: what a migration keeps, what deleting leaves."""
+"""The ledger and the table of tool calls on both databases: migration, deletion and reports."""
 
 import asyncio
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ from luxx.wire.event import Event, ProcessStep
 from luxx.wire.step import Step, StepStatus, StepType
 from luxx.wire.tool import CommandPermission, ToolResult
 
-assert Services  # Importing the roof imports every table there is.
+assert Services  # Importing `Services` imports every table.
 
 ANN = Caller(user_id=1, tenant_id=1, username="ann", permission_level=CommandPermission.ADMIN, sign_in_id="s")
 RUN, CHAT = "run-1", "chat-1"
@@ -91,7 +91,7 @@ def test_rows_of_the_ledger_survive_the_migration_and_calls_are_read_from_the_lo
 
 
 def put(connection: Connection, name: str, values: dict[str, Any]) -> None:
-    """A row of a table as it was, whatever the models say of it today."""
+    """Inserts a row with the columns of that version, whatever the models say today."""
     connection.execute(insert(table(name, *(column(key) for key in values))).values(values))
 
 
@@ -112,7 +112,7 @@ def run(**more: Any) -> dict[str, Any]:
 
 
 def events() -> list[dict[str, Any]]:
-    """Two calls, of which one was answered."""
+    """Two calls, one of them answered."""
     look = Step(id="step-0", index=0, type=StepType.TOOL_CALL, name="look", id_ref="a", arguments="{}")
     touch = Step(id="step-1", index=1, type=StepType.TOOL_CALL, name="touch", id_ref="b", arguments="{}")
     answer = msgspec.json.encode(ToolResult.ok("seen")).decode()
@@ -132,7 +132,7 @@ def events() -> list[dict[str, Any]]:
     ]
 
 
-def test_who_is_deleted_leaves_what_was_spent(engine: Engine) -> None:
+def test_the_usage_of_a_deleted_user_stays(engine: Engine) -> None:
     migrate(engine)
     with Session(engine) as session:
         add_user(session)
@@ -143,18 +143,29 @@ def test_who_is_deleted_leaves_what_was_spent(engine: Engine) -> None:
         session.execute(delete(User))
         session.commit()
     by_user = reported(engine, scope=UsageScope.TENANT, group_by=GroupBy.USER)
-    (gone,) = by_user.items
-    assert (gone.key, gone.name, gone.completions, gone.cost, gone.unpriced) == (None, None, 2, 0.5, 1)
+    (deleted_user,) = by_user.items
+    assert (
+        deleted_user.key,
+        deleted_user.name,
+        deleted_user.completions,
+        deleted_user.cost,
+        deleted_user.unpriced,
+    ) == (None, None, 2, 0.5, 1)
     assert reported(engine).sums.completions == 0
     with Session(engine) as session:
         session.execute(delete(Tenant))
         session.commit()
     assert reported(engine, scope=UsageScope.TENANT).sums.completions == 0
-    (gone,) = reported(engine, scope=UsageScope.ALL, group_by=GroupBy.TENANT).items
-    assert (gone.key, gone.completions, gone.cost, gone.estimated) == (None, 2, 0.5, 1)
+    (deleted_user,) = reported(engine, scope=UsageScope.ALL, group_by=GroupBy.TENANT).items
+    assert (deleted_user.key, deleted_user.completions, deleted_user.cost, deleted_user.estimated) == (
+        None,
+        2,
+        0.5,
+        1,
+    )
 
 
-def test_every_grouping_pages_and_sums_alike(engine: Engine) -> None:
+def test_every_grouping_has_consistent_pages_and_sums(engine: Engine) -> None:
     migrate(engine)
     with Session(engine) as session:
         add_user(session)
@@ -172,7 +183,7 @@ def test_every_grouping_pages_and_sums_alike(engine: Engine) -> None:
     assert reported(engine, group_by=GroupBy.ROOM).sums.completions == 0
 
 
-async def test_what_happened_is_read_back_in_order(engine: Engine) -> None:
+async def test_events_are_replayed_in_order(engine: Engine) -> None:
     migrate(engine)
     with Session(engine) as session:
         add_user(session)
@@ -198,10 +209,10 @@ async def test_what_happened_is_read_back_in_order(engine: Engine) -> None:
     replay = ReplayService(store)
 
     try:
-        found, cursor, has_more = await replay.events(ANN, CHAT, cursor=None, limit=3)
-        assert ([event.seq for event in found], has_more) == ([1, 2, 3], True)
-        found, _cursor, has_more = await replay.events(ANN, CHAT, cursor=cursor, limit=3)
-        assert ([event.seq for event in found], has_more) == ([4, 5], False)
+        page_events, cursor, has_more = await replay.events(ANN, CHAT, cursor=None, limit=3)
+        assert ([event.seq for event in page_events], has_more) == ([1, 2, 3], True)
+        page_events, _cursor, has_more = await replay.events(ANN, CHAT, cursor=cursor, limit=3)
+        assert ([event.seq for event in page_events], has_more) == ([4, 5], False)
         calls, total = await replay.calls(ANN, tool=None, run_id=None, page=1, page_size=9)
         assert [(call.call_id, call.status) for call in calls] == [("b", "running"), ("a", "success")]
         assert total == 2

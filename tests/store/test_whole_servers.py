@@ -1,4 +1,4 @@
-"""Real server processes on their databases: one per data directory, and a whole journey on PostgreSQL."""
+"""Real server processes on their databases: one per data directory, and a whole scenario on PostgreSQL."""
 
 import sqlite3
 import subprocess
@@ -56,7 +56,7 @@ def test_a_second_data_directory_with_the_same_sqlite_file_is_refused_with_a_sen
     assert "Traceback" not in refused.stderr
 
 
-def test_a_server_that_was_killed_leaves_its_directory_free(tmp_path: Path) -> None:
+def test_a_killed_server_releases_its_data_directory(tmp_path: Path) -> None:
     with ServerProcess(tmp_path) as first:
         with ApiClient(first, None).register("survivor") as person:
             user = person.user
@@ -68,7 +68,7 @@ def test_a_server_that_was_killed_leaves_its_directory_free(tmp_path: Path) -> N
         assert person.good("GET", "/auth/me") == user
 
 
-def test_a_server_refuses_a_database_from_the_future_with_a_sentence(tmp_path: Path) -> None:
+def test_a_server_refuses_a_database_of_a_newer_version_with_a_sentence(tmp_path: Path) -> None:
     assert luxx(tmp_path, "migrate", "--data-dir", "data").returncode == 0
     with sqlite3.connect(tmp_path / "data" / "luxx.db") as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
@@ -125,8 +125,10 @@ def test_a_scenario_on_postgresql(postgresql: str, tmp_path: Path, upstream: Scr
         assert petra_again.good("GET", path)["items"] == [newest, oldest]
 
 
-def test_what_postgresql_cannot_hold_is_refused_before_it_is_asked(postgresql: str, tmp_path: Path) -> None:
-    """NUL characters and numbers past its columns, in every place that takes text or an id."""
+def test_values_that_postgresql_cannot_store_are_refused_before_the_query(
+    postgresql: str, tmp_path: Path
+) -> None:
+    """NUL characters and integers that its columns cannot store, in every field that takes text or an id."""
     settings = {"LUXX_DATABASE__URL": new_database(postgresql, "wild"), "LUXX_APP__SECRET_KEY": SECRET}
     with ServerProcess(tmp_path, **settings) as server, ApiClient(server, None).register("wild") as person:
         own = person.good("POST", "/conversations", json={})["id"]
@@ -267,8 +269,10 @@ def test_a_run_of_one_server_is_cancelled_at_another(postgresql: str, tmp_path: 
         pair.provider.wait_closed(pair.provider.requests[0], timeout=5.0)
 
 
-def test_what_one_server_drives_can_be_deleted_at_another(postgresql: str, tmp_path: Path) -> None:
-    """Cancelling answers in time, whoever drives; deleting waits until the driver has seen it."""
+def test_a_conversation_whose_run_another_server_drives_can_be_deleted(
+    postgresql: str, tmp_path: Path
+) -> None:
+    """Cancelling answers in time, whichever server drives; deleting waits until the driver has noticed it."""
     with pair_at_two_servers(postgresql, "delete", tmp_path) as pair:
         with stream_message(pair.here, pair.conversation_id, "hello") as driven:
             run_id = next(driven.frames())["run_id"]
@@ -286,7 +290,7 @@ def test_what_one_server_drives_can_be_deleted_at_another(postgresql: str, tmp_p
         assert pair.there.good("GET", f"/messages?conversation_id={again}")["items"] == []
 
 
-def test_of_messages_sent_at_once_one_gets_the_conversation(
+def test_of_concurrent_messages_one_gets_the_conversation(
     postgresql: str, tmp_path: Path, upstream: ScriptedProvider
 ) -> None:
     settings = {
@@ -313,7 +317,7 @@ def test_of_messages_sent_at_once_one_gets_the_conversation(
         assert len(set(parents)) == len(parents), "two messages were sent at the same place"
 
 
-def test_signing_out_at_one_server_ends_streams_that_another_serves(postgresql: str, tmp_path: Path) -> None:
+def test_signing_out_at_one_server_ends_streams_of_another(postgresql: str, tmp_path: Path) -> None:
     with pair_at_two_servers(postgresql, "cut", tmp_path) as pair:
         with stream_message(pair.there, pair.conversation_id, "hello") as stream:
             assert next(stream.frames())["type"] == "run"

@@ -1,4 +1,4 @@
-"""A process that writes until it is killed, and says of every write that it has returned."""
+"""A process that writes until it is killed, and prints every write that has returned."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""One server and a model that answers, per module; two people with a provider each."""
+"""One server and a scripted model per module; two users with a provider each."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Files to import, and what a person sees of what was imported."""
+"""Sample files for imports, and what a user sees of an import."""
 
 import io
 import json
@@ -33,33 +33,33 @@ def import_data(person: ApiClient, content: bytes | Any) -> dict[str, Any]:
 
 
 def refused(person: ApiClient, content: bytes, status: int, kind: str) -> str:
-    """The sentence of an import that must be refused, with nothing of it there."""
-    before = everything(person)
+    """Sends an import that must be refused and must leave nothing. Returns the error."""
+    before = all_conversation_ids(person)
     failure = person.bad("POST", IMPORT, status, content=content)
     assert failure["detail"]["kind"] == kind, failure
-    assert everything(person) == before
+    assert all_conversation_ids(person) == before
     return str(failure["error"])
 
 
-def everything(person: ApiClient) -> list[str]:
-    """The ids of all that the person has."""
-    found: list[str] = []
+def all_conversation_ids(person: ApiClient) -> list[str]:
+    """The ids of all conversations of the user."""
+    conversation_ids: list[str] = []
     page = 1
     while items := person.good("GET", f"/conversations?page={page}&page_size=100")["items"]:
-        found += [item["id"] for item in items]
+        conversation_ids += [item["id"] for item in items]
         page += 1
-    return found
+    return conversation_ids
 
 
 def tree(person: ApiClient, conversation_id: str) -> list[dict[str, Any]]:
     """All messages of a conversation, oldest first."""
-    found: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
     page = 1
     path = f"/messages?conversation_id={conversation_id}&page_size=100"
     while items := person.good("GET", f"{path}&page={page}")["items"]:
-        found += items
+        messages += items
         page += 1
-    return found[::-1]
+    return messages[::-1]
 
 
 def path_of(person: ApiClient, conversation_id: str) -> list[dict[str, Any]]:

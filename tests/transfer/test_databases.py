@@ -1,4 +1,4 @@
-"""An import on SQLite and on PostgreSQL: hidden until it is whole, forgotten where it never becomes so."""
+"""Imports on SQLite and PostgreSQL: hidden until they are complete, deleted if they never are."""
 
 import asyncio
 import base64
@@ -43,7 +43,7 @@ ANN = Caller(
 
 
 @pytest.fixture
-def house(database_url: str, tmp_path: Path) -> Iterator[tuple[Store, TransferService]]:
+def store_and_service(database_url: str, tmp_path: Path) -> Iterator[tuple[Store, TransferService]]:
     engine = open_engine(resolve_url(database_url, tmp_path))
     migrate(engine)
     store = Store(engine)
@@ -52,8 +52,8 @@ def house(database_url: str, tmp_path: Path) -> Iterator[tuple[Store, TransferSe
     store.close()
 
 
-def counted(store: Store) -> tuple[int, int, int]:
-    """Conversations that are there, those that are hidden, and messages."""
+def row_counts(store: Store) -> tuple[int, int, int]:
+    """The numbers of visible conversations, hidden conversations and messages."""
 
     def work(session: Any) -> tuple[int, int, int]:
         rows = select(func.count()).select_from(ConversationRow)
@@ -64,10 +64,10 @@ def counted(store: Store) -> tuple[int, int, int]:
     return store.read_now(work)
 
 
-def ready(house: tuple[Store, TransferService], content: bytes) -> IO[bytes]:
+def read_rows(store_and_service: tuple[Store, TransferService], content: bytes) -> IO[bytes]:
     """The rows that the reading process makes of a file."""
     rows = io.BytesIO()
-    service = house[1]
+    service = store_and_service[1]
 
     async def read() -> None:
         with service._new_file() as file, service._new_file() as made:
@@ -82,19 +82,19 @@ def ready(house: tuple[Store, TransferService], content: bytes) -> IO[bytes]:
     return rows
 
 
-def import_data(house: tuple[Store, TransferService], content: bytes) -> Any:
+def import_data(store_and_service: tuple[Store, TransferService], content: bytes) -> Any:
     async def run() -> Any:
-        async with house[1].upload(ANN) as file:
+        async with store_and_service[1].upload(ANN) as file:
             file.write(content)
             file.flush()
-            return await house[1].import_file(ANN, file)
+            return await store_and_service[1].import_file(ANN, file)
 
     return asyncio.run(run())
 
 
-def export(house: tuple[Store, TransferService], conversation_id: str) -> Any:
+def export(store_and_service: tuple[Store, TransferService], conversation_id: str) -> Any:
     async def run() -> bytes:
-        download = await house[1].export_json(ANN, conversation_id)
+        download = await store_and_service[1].export_json(ANN, conversation_id)
         data = download.file.read()
         download.close()
         return data
@@ -103,7 +103,7 @@ def export(house: tuple[Store, TransferService], conversation_id: str) -> Any:
 
 
 def with_images(document: Any, *images: bytes) -> bytes:
-    """The document with each of the images at a message of its own, in a circle."""
+    """The document with each image at a message of its own, in turn."""
     asked = [message for message in document["messages"] if message["role"] == "user"]
     for position, message in enumerate(asked):
         data = base64.b64encode(images[position % len(images)]).decode()
@@ -115,67 +115,71 @@ def images_of(store: Store) -> list[bytes]:
     return sorted(store.read_now(lambda session: list(session.scalars(select(MessageBlobRow.data)))))
 
 
-def test_an_import_is_there_when_it_is_whole(house: tuple[Store, TransferService]) -> None:
-    report = import_data(house, sample("chatgpt.json"))
-    assert counted(house[0]) == (2, 0, 11)
-    document = export(house, report.conversation_ids[0])
+def test_an_import_is_visible_when_it_is_complete(store_and_service: tuple[Store, TransferService]) -> None:
+    report = import_data(store_and_service, sample("chatgpt.json"))
+    assert row_counts(store_and_service[0]) == (2, 0, 11)
+    document = export(store_and_service, report.conversation_ids[0])
     assert len(document["messages"]) == 9
-    assert import_data(house, json.dumps(document).encode()).messages == 9
+    assert import_data(store_and_service, json.dumps(document).encode()).messages == 9
     with pytest.raises(InvalidInput):
-        import_data(house, sample("chatgpt.json")[:-9])
-    assert counted(house[0]) == (3, 0, 20)
+        import_data(store_and_service, sample("chatgpt.json")[:-9])
+    assert row_counts(store_and_service[0]) == (3, 0, 20)
 
 
-def test_images_come_in_go_out_and_count(house: tuple[Store, TransferService]) -> None:
-    store, _ = house
-    (first, _) = import_data(house, sample("claude.json")).conversation_ids
+def test_images_are_imported_exported_and_counted(store_and_service: tuple[Store, TransferService]) -> None:
+    store, _ = store_and_service
+    (first, _) = import_data(store_and_service, sample("claude.json")).conversation_ids
     bare = store.read_now(lambda session: stored_size(session, 1))
     gif, jpeg = b"GIF89a" + b"g" * 400_000, b"\xff\xd8\xff" + b"j" * 500_000
-    report = import_data(house, with_images(export(house, first), gif, jpeg))
+    report = import_data(store_and_service, with_images(export(store_and_service, first), gif, jpeg))
     assert report.lost == []
     stored_images = images_of(store)
     assert set(stored_images) == {gif, jpeg}
     assert store.read_now(lambda session: stored_size(session, 1)) > bare + sum(map(len, stored_images))
     assert store.read_now(lambda session: stored_size(session, 2)) == 0
-    again = export(house, report.conversation_ids[0])
+    again = export(store_and_service, report.conversation_ids[0])
     out = [file["data"] for message in again["messages"] for file in message["attachments"]]
     assert sorted(base64.b64decode(data) for data in out) == stored_images
 
 
-def test_images_of_an_import_that_fails_are_taken_back(house: tuple[Store, TransferService]) -> None:
-    (first, _) = import_data(house, sample("claude.json")).conversation_ids
-    rows = ready(house, with_images(export(house, first), b"GIF89a" + b"g" * 400_000))
+def test_images_of_a_failed_import_are_deleted(store_and_service: tuple[Store, TransferService]) -> None:
+    (first, _) = import_data(store_and_service, sample("claude.json")).conversation_ids
+    rows = read_rows(
+        store_and_service, with_images(export(store_and_service, first), b"GIF89a" + b"g" * 400_000)
+    )
     with pytest.raises(Exception, match="required field"):
-        house[1]._write(ANN, io.BytesIO(rows.read() + b'{"type":"message"}\n'))
-    assert images_of(house[0]) == []
-    assert counted(house[0]) == (2, 0, 8)
+        store_and_service[1]._write(ANN, io.BytesIO(rows.read() + b'{"type":"message"}\n'))
+    assert images_of(store_and_service[0]) == []
+    assert row_counts(store_and_service[0]) == (2, 0, 8)
 
 
-def test_what_was_never_revealed_is_deleted_at_the_start(house: tuple[Store, TransferService]) -> None:
-    store, service = house
-    import_data(house, sample("claude.json"))
+def test_hidden_conversations_of_old_imports_are_deleted_at_start_up(
+    store_and_service: tuple[Store, TransferService],
+) -> None:
+    store, service = store_and_service
+    import_data(store_and_service, sample("claude.json"))
     long_ago = id_at(int((time.time() - 2 * STALE_SECONDS) * 1000), 0)
-    write_hidden(store, 1, long_ago, ready(house, sample("chatgpt.json")))
-    write_hidden(store, 1, new_id(), ready(house, sample("chatgpt.json")))
-    assert counted(store) == (2, 4, 8 + 22)
+    write_hidden(store, 1, long_ago, read_rows(store_and_service, sample("chatgpt.json")))
+    write_hidden(store, 1, new_id(), read_rows(store_and_service, sample("chatgpt.json")))
+    assert row_counts(store) == (2, 4, 8 + 22)
     asyncio.run(service.open())
     # A server that shares its database cannot tell another's import in progress from a dead one.
-    assert counted(store) == ((2, 0, 8) if store.is_sqlite else (2, 2, 8 + 11))
+    assert row_counts(store) == ((2, 0, 8) if store.is_sqlite else (2, 2, 8 + 11))
 
 
-def test_an_import_that_fails_while_it_is_written_is_taken_back(
-    house: tuple[Store, TransferService],
+def test_an_import_that_fails_during_its_writes_is_deleted(
+    store_and_service: tuple[Store, TransferService],
 ) -> None:
-    import_data(house, sample("claude.json"))
-    rows = ready(house, sample("chatgpt.json"))
+    import_data(store_and_service, sample("claude.json"))
+    rows = read_rows(store_and_service, sample("chatgpt.json"))
     content = rows.read() + b'{"type":"message"}\n'
     with pytest.raises(Exception, match="required field"):
-        house[1]._write(ANN, io.BytesIO(content))
-    assert counted(house[0]) == (2, 0, 8)
+        store_and_service[1]._write(ANN, io.BytesIO(content))
+    assert row_counts(store_and_service[0]) == (2, 0, 8)
 
 
 def conversation_with_runs(store: Store, runs: int, *, import_id: str | None = None, **last: Any) -> str:
-    """A conversation in which so many runs have ended; `last` is what the last one has instead."""
+    """A conversation with this many ended runs; `last` are other columns of the last run."""
     id_, now = new_id(), utc_now()
 
     def work(session: Any) -> None:
@@ -200,8 +204,8 @@ def runs_of(store: Store, conversation_id: str) -> int:
     return int(store.read_now(lambda session: session.scalar(runs)) or 0)
 
 
-def test_runs_are_forgotten_a_few_at_a_time(house: tuple[Store, TransferService]) -> None:
-    store = house[0]
+def test_runs_are_deleted_in_small_batches(store_and_service: tuple[Store, TransferService]) -> None:
+    store = store_and_service[0]
     id_ = conversation_with_runs(store, 2 * RUNS_AT_ONCE + 1)
     left: list[tuple[bool, int]] = []
     for _ in range(3):
@@ -210,8 +214,8 @@ def test_runs_are_forgotten_a_few_at_a_time(house: tuple[Store, TransferService]
     assert left == [(True, RUNS_AT_ONCE + 1), (True, 1), (False, 0)]
 
 
-def test_no_run_is_forgotten_while_one_has_not_ended(house: tuple[Store, TransferService]) -> None:
-    store = house[0]
+def test_no_run_is_deleted_while_one_has_not_ended(store_and_service: tuple[Store, TransferService]) -> None:
+    store = store_and_service[0]
     for status in ("queued", "running", "waiting", "paused"):
         id_ = conversation_with_runs(store, RUNS_AT_ONCE + 5, status=status)
         with pytest.raises(Conflict):
@@ -219,19 +223,19 @@ def test_no_run_is_forgotten_while_one_has_not_ended(house: tuple[Store, Transfe
         assert runs_of(store, id_) == RUNS_AT_ONCE + 5
 
 
-async def test_a_deletion_that_was_cut_off_forgets_the_runs_at_the_start(
-    house: tuple[Store, TransferService],
+async def test_an_interrupted_deletion_is_finished_at_start_up(
+    store_and_service: tuple[Store, TransferService],
 ) -> None:
-    store, service = house
+    store, service = store_and_service
     long_ago = id_at(int((time.time() - 2 * STALE_SECONDS) * 1000), 0)
-    kept = conversation_with_runs(store, 3)
+    other_conversation = conversation_with_runs(store, 3)
     doomed = conversation_with_runs(store, RUNS_AT_ONCE + 5, import_id=long_ago)
     await service.open()
-    assert (runs_of(store, kept), runs_of(store, doomed)) == (3, 0)
-    assert counted(store) == (1, 0, 0)
+    assert (runs_of(store, other_conversation), runs_of(store, doomed)) == (3, 0)
+    assert row_counts(store) == (1, 0, 0)
 
 
-def said(store: Store, conversation_id: str, ids: list[str]) -> None:
+def store_chain(store: Store, conversation_id: str, ids: list[str]) -> None:
     """A chain of messages under these ids, in this order."""
     rows = [
         {
@@ -256,18 +260,20 @@ def long_service(store: Store) -> ConversationService:
     )
 
 
-async def test_long_conversations_are_forked_and_deleted(house: tuple[Store, TransferService]) -> None:
-    store = house[0]
-    # The clock was set back once: the second half has lower ids than what it follows.
+async def test_long_conversations_are_forked_and_deleted(
+    store_and_service: tuple[Store, TransferService],
+) -> None:
+    store = store_and_service[0]
+    # The clock was set back once: the second half has lower ids than its predecessors.
     ids = [id_at(2_000_000 + number, 0) for number in range(DELETE_ROWS)]
     ids += [id_at(1_000_000 + number, 0) for number in range(DELETE_ROWS)]
     source = conversation_with_runs(store, RUNS_AT_ONCE + 1)
-    said(store, source, ids)
+    store_chain(store, source, ids)
     branches = BranchService(store, quota_mb=1, delete_runs=delete_runs)
     forked = await branches.fork(ANN, source, ids[-1])
-    assert counted(store) == (2, 0, 4 * DELETE_ROWS)
+    assert row_counts(store) == (2, 0, 4 * DELETE_ROWS)
     path = store.read_now(lambda session: read_path_ids(session.connection(), forked.selected_leaf_id or ""))
     assert len(path) == 2 * DELETE_ROWS
     await long_service(store).delete(ANN, source)
-    assert counted(store) == (1, 0, 2 * DELETE_ROWS)
+    assert row_counts(store) == (1, 0, 2 * DELETE_ROWS)
     assert runs_of(store, source) == 0

@@ -1,4 +1,4 @@
-"""Exports one at a time for each, few for all, and not for ever to a client that does not read."""
+"""Exports: one at a time per user, few for all users, and ended for a client that does not read."""
 
 import asyncio
 import logging
@@ -43,7 +43,7 @@ def large_chat(megabytes: int) -> dict[str, Any]:
 
 @contextmanager
 def not_reading(person: ApiClient, path: str) -> Iterator[socket.socket]:
-    """A connection that asks and takes only what fits into the smallest of buffers."""
+    """A connection that requests the path and reads only what fits into a minimal buffer."""
     address = urlsplit(person.server.url)
     with closing(socket.socket()) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -88,7 +88,7 @@ def caller(user_id: int) -> Caller:
 
 
 async def test_few_exports_are_written_at_a_time(tmp_path: Path) -> None:
-    """Counted as long as they keep a thread, also where nobody waits for them any more."""
+    """An export counts as long as it uses a thread, also if its client has left."""
     engine = open_engine(resolve_url("sqlite:///./t.db", tmp_path))
     migrate(engine)
     store = Store(engine)
@@ -123,8 +123,8 @@ async def test_few_exports_are_written_at_a_time(tmp_path: Path) -> None:
         store.close()
 
 
-class Stall:
-    """A server of one large file; a client may take its time for a piece, but not for ever."""
+class SlowFileServer:
+    """A server of one large file with a time limit on each piece."""
 
     def __init__(self, seconds: float) -> None:
         self.closed = asyncio.Event()
@@ -161,7 +161,7 @@ class Stall:
 
 
 async def test_a_client_that_does_not_read_is_cut_off(caplog: pytest.LogCaptureFixture) -> None:
-    stall = Stall(0.3)
+    stall = SlowFileServer(0.3)
 
     async def talk(client: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -176,7 +176,7 @@ async def test_a_client_that_does_not_read_is_cut_off(caplog: pytest.LogCaptureF
 
 
 async def test_a_client_that_reads_slowly_gets_all_of_it() -> None:
-    stall = Stall(5.0)
+    stall = SlowFileServer(5.0)
 
     async def talk(client: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -189,14 +189,14 @@ async def test_a_client_that_reads_slowly_gets_all_of_it() -> None:
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system has no such bound")
-async def test_the_system_drops_whoever_takes_nothing_of_any_answer() -> None:
-    stall = Stall(SECONDS)
+async def test_the_system_drops_a_client_that_reads_no_answer() -> None:
+    stall = SlowFileServer(SECONDS)
 
     async def talk(client: socket.socket) -> None:
         await asyncio.get_running_loop().sock_recv(client, 1)
         (protocol,) = stall.protocols
-        kept = protocol.transport.get_extra_info("socket")
-        milliseconds = kept.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+        raw_socket = protocol.transport.get_extra_info("socket")
+        milliseconds = raw_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
         assert milliseconds == STALLED_CLIENT_SECONDS * 1000
 
     await stall.serve(talk)

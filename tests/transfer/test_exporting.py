@@ -1,4 +1,6 @@
-"""What is exported comes back equal; Markdown is for people and nothing in it breaks out of its place."""
+"""Exported JSON imports to an equal conversation; Markdown is for people, and no text breaks its
+structure.
+"""
 
 import json
 import re
@@ -20,25 +22,25 @@ def document_of(person: ApiClient, conversation_id: str) -> dict[str, Any]:
     assert response.is_success, response.text
     assert int(response.headers["content-length"]) == len(response.content)
     assert response.headers["content-disposition"].startswith("attachment; filename=")
-    found: dict[str, Any] = response.json()
-    return found
+    document: dict[str, Any] = response.json()
+    return document
 
 
 def comparable(document: dict[str, Any]) -> dict[str, Any]:
-    """A document with its messages named by their places, because an import gives new ids."""
+    """The document with the indexes of messages instead of their ids, because an import gives new ids."""
     indexes = {message["id"]: position for position, message in enumerate(document["messages"])}
-    told = {**document["conversation"], "id": None}
-    told["selected_leaf_id"] = indexes.get(told["selected_leaf_id"])
+    conversation = {**document["conversation"], "id": None}
+    conversation["selected_leaf_id"] = indexes.get(conversation["selected_leaf_id"])
     messages = [
         {**message, "id": indexes[message["id"]], "parent_id": indexes.get(message["parent_id"])}
         for message in document["messages"]
     ]
-    return {**document, "exported_at": None, "conversation": told, "messages": messages}
+    return {**document, "exported_at": None, "conversation": conversation, "messages": messages}
 
 
 @pytest.fixture(scope="module")
 def talk(ann: ApiClient) -> str:
-    """A conversation of three turns, one with an attachment, and one answer deleted."""
+    """A conversation of three turns: one has an attachment, and one answer is deleted."""
     body = {
         "title": TITLE, "system_prompt": "Be kind.", "temperature": 0.25, "max_tokens": 77,
         "tags": ["a", "ß"], "thinking_enabled": False, "pinned": True, "archived": True,
@@ -84,7 +86,7 @@ def test_branches_of_other_formats_survive_a_second_round_trip(ann: ApiClient, b
     assert [comparable(document) for document in again] == [comparable(document) for document in documents]
 
 
-def test_replay_notes_usage_and_every_field_of_a_step_come_along(ann: ApiClient) -> None:
+def test_replay_notes_usage_and_every_field_of_a_step_are_exported(ann: ApiClient) -> None:
     steps = [
         {"id": "step-0", "index": 0, "type": "thinking", "content": "hm", "status": "interrupted",
          "level": "task"},
@@ -117,14 +119,12 @@ def test_replay_notes_usage_and_every_field_of_a_step_come_along(ann: ApiClient)
         "messages": [asked, message],
     }  # fmt: skip
     (made,) = import_data(ann, document)["conversation_ids"]
-    # But for one: who wrote a file is not known, so its results count as written by strangers.
+    # With one exception: the author of a file is unknown after an import, so its results count as untrusted.
     steps[2]["is_untrusted"] = True
     assert comparable(document_of(ann, made)) == comparable(document)
 
 
-def test_a_document_that_selects_no_message_that_is_there_goes_on_after_its_newest(
-    ann: ApiClient, talk: str
-) -> None:
+def test_a_document_that_selects_a_missing_message_selects_its_newest(ann: ApiClient, talk: str) -> None:
     document = document_of(ann, talk)
     for named, losses in (
         ("nowhere", {"selected messages that are missing": 1}),
@@ -144,7 +144,7 @@ def test_a_document_that_selects_no_message_that_is_there_goes_on_after_its_newe
     assert path_of(ann, import_data(ann, empty)["conversation_ids"][0]) == []
 
 
-def test_references_to_things_of_another_server_are_not_believed(ann: ApiClient, talk: str) -> None:
+def test_references_to_rows_of_another_server_are_not_trusted(ann: ApiClient, talk: str) -> None:
     document = document_of(ann, talk)
     document["messages"][0]["attachments"][0]["blob_id"] = "01890a5d-ac96-774b-bcce-b302099a8057"
     document["conversation"] |= {"provider_id": 1, "user_id": 1, "run_id": talk, "import_id": talk}
@@ -169,7 +169,9 @@ def test_a_document_of_a_newer_version_or_another_shape_is_skipped(ann: ApiClien
     assert all(entry["reason"] and entry["title"] for entry in report["skipped"])
 
 
-def test_an_export_during_a_run_has_what_is_stored(ann: ApiClient, upstream: ScriptedProvider) -> None:
+def test_an_export_during_a_run_contains_the_stored_messages(
+    ann: ApiClient, upstream: ScriptedProvider
+) -> None:
     conversation_id = ann.good("POST", "/conversations", json={})["id"]
     body = {"conversation_id": conversation_id, "content": "wait here"}
     run = ann.good("POST", "/messages/stream", json=body, headers={"accept": "application/json"})
@@ -181,7 +183,7 @@ def test_an_export_during_a_run_has_what_is_stored(ann: ApiClient, upstream: Scr
 
 
 @pytest.mark.heavy
-def test_a_long_conversation_goes_out_and_comes_in_whole(ann: ApiClient) -> None:
+def test_a_long_conversation_is_exported_and_imported_completely(ann: ApiClient) -> None:
     talk = {"uuid": "x", "name": "long", "chat_messages": []}
     talk["chat_messages"] = [
         {"uuid": f"m{n}", "sender": ("human", "assistant")[n % 2], "text": f"message {n}"}
@@ -197,7 +199,7 @@ def test_a_long_conversation_goes_out_and_comes_in_whole(ann: ApiClient) -> None
     assert ann.ask("GET", f"/conversations/{again}/export?format=md").text.count("\n> message ") == 5000
 
 
-# Markdown
+# --- Markdown
 
 
 def markdown(person: ApiClient, conversation_id: str) -> str:
@@ -207,9 +209,9 @@ def markdown(person: ApiClient, conversation_id: str) -> str:
     return response.text
 
 
-def outside(text: str) -> str:
-    """What stands neither in a quotation nor in a fence."""
-    kept: list[str] = []
+def text_outside_quotes(text: str) -> str:
+    """The text that is neither in a quotation nor in a fence."""
+    lines: list[str] = []
     fence = ""
     for line in text.split("\n"):
         opened = re.match("`{3,}", line)
@@ -218,23 +220,23 @@ def outside(text: str) -> str:
         elif opened:
             fence = opened[0]
         elif not line.startswith(">"):
-            kept.append(line)
+            lines.append(line)
     assert not fence, "a fence is open at the end"
-    return "\n".join(kept)
+    return "\n".join(lines)
 
 
-def test_markdown_says_who_said_what_and_nothing_breaks_out(ann: ApiClient, talk: str) -> None:
+def test_markdown_names_the_speakers_and_no_text_breaks_its_structure(ann: ApiClient, talk: str) -> None:
     text = markdown(ann, talk)
-    told = outside(text)
-    assert re.findall("^#+ .*$", told, re.MULTILINE) == [
+    structure = text_outside_quotes(text)
+    assert re.findall("^#+ .*$", structure, re.MULTILINE) == [
         '# Ünïcode/"quoted" \\\\ title', "## You", "## Assistant", "## You", "## Assistant", "## You",
     ]  # fmt: skip
-    assert re.findall("<summary>(.*)</summary>", told) == [
+    assert re.findall("<summary>(.*)</summary>", structure) == [
         "Instructions", "Attached: a.md", "Thinking", "Thinking",
     ]  # fmt: skip
-    assert told.count("<details>") == told.count("</details>") == 4
-    assert "<script" not in told
-    assert "<!--" not in told
+    assert structure.count("<details>") == structure.count("</details>") == 4
+    assert "<script" not in structure
+    assert "<!--" not in structure
     for line in NASTY.replace("\r\n", "\n").split("\n"):
         assert f"> {line}" in text
         assert f"\n{line}\n" in text
@@ -253,14 +255,16 @@ def test_markdown_names_tools_and_counts_other_branches(ann: ApiClient) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answers", "told"),
+    ("answers", "expected"),
     [
         (1, ""),
         (2, "- 1 more message is on another branch, which is not shown here"),
         (3, "- 2 more messages are on other branches, which are not shown here"),
     ],
 )
-def test_markdown_counts_one_message_elsewhere_as_one(ann: ApiClient, answers: int, told: str) -> None:
+def test_markdown_counts_one_message_on_other_branches_as_one(
+    ann: ApiClient, answers: int, expected: str
+) -> None:
     said = [{"uuid": "m0", "sender": "human", "text": "Hello?"}]
     said += [
         {
@@ -274,7 +278,7 @@ def test_markdown_counts_one_message_elsewhere_as_one(ann: ApiClient, answers: i
     chat = {"uuid": "c", "name": "branches", "chat_messages": said, "current_leaf_message_uuid": "a0"}
     (made,) = import_data(ann, chat)["conversation_ids"]
     lines = [line for line in markdown(ann, made).split("\n") if "more message" in line]
-    assert lines == ([told] if told else [])
+    assert lines == ([expected] if expected else [])
 
 
 def test_names_and_titles_cannot_leave_their_line(ann: ApiClient, talk: str) -> None:
@@ -282,10 +286,10 @@ def test_names_and_titles_cannot_leave_their_line(ann: ApiClient, talk: str) -> 
     document["conversation"]["title"] = "[x](javascript:1)\n\n# <b>`"
     document["messages"][1]["sender_name"] = "</summary>\n# *boss*"
     document["messages"][0]["attachments"][0]["name"] = "</summary><script>\n.md"
-    told = outside(markdown(ann, import_data(ann, document)["conversation_ids"][0]))
-    assert "# \\[x\\](javascript:1) \\# \\<b\\>\\`\n" in told
-    assert "## \\</summary\\> \\# \\*boss\\*\n" in told
-    assert "<summary>Attached: &lt;/summary&gt;&lt;script&gt; .md</summary>" in told
+    structure = text_outside_quotes(markdown(ann, import_data(ann, document)["conversation_ids"][0]))
+    assert "# \\[x\\](javascript:1) \\# \\<b\\>\\`\n" in structure
+    assert "## \\</summary\\> \\# \\*boss\\*\n" in structure
+    assert "<summary>Attached: &lt;/summary&gt;&lt;script&gt; .md</summary>" in structure
 
 
 def test_the_download_is_named_after_the_title(ann: ApiClient, talk: str) -> None:

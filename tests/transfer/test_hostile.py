@@ -1,4 +1,4 @@
-"""Files that are broken, huge or made to do harm: refused or reported, and nothing of them is half there."""
+"""Broken, huge and malicious files: refused or reported, and never imported in part."""
 
 import io
 import json
@@ -14,7 +14,17 @@ from api.server_process import ServerProcess
 
 from luxx.domain.transfer import chatgpt
 from luxx.domain.transfer.draft import Losses
-from transfer.imports import IMPORT, everything, import_data, lost, path_of, refused, sample, tree, zipped
+from transfer.imports import (
+    IMPORT,
+    all_conversation_ids,
+    import_data,
+    lost,
+    path_of,
+    refused,
+    sample,
+    tree,
+    zipped,
+)
 
 CLAUDE = json.loads(sample("claude.json"))
 CHATGPT = json.loads(sample("chatgpt.json"))
@@ -76,32 +86,32 @@ def nodes(*parents: tuple[str, Any], **more: Any) -> dict[str, Any]:
         (zipped(conversations__json=sample("claude.json"))[:-30], 400, UNREADABLE),
         (zipped(conversations__json=b"[" + b" " * 30_000_000 + b"]"), 413, TOO_LARGE),
     ],
-    # Not of the bytes: those of a ZIP hold the time.
+    # Of the texts, not of the bytes: a ZIP contains the time.
     ids=lambda value: f"{len(value)}-bytes" if isinstance(value, bytes) else "",
 )
-def test_a_broken_file_is_refused_whole(ann: ApiClient, content: bytes, status: int, kind: str) -> None:
+def test_a_broken_file_is_refused_completely(ann: ApiClient, content: bytes, status: int, kind: str) -> None:
     sentence = refused(ann, content, status, kind)
     assert len(sentence) > 20
 
 
-def test_what_comes_before_the_break_is_not_kept(ann: ApiClient) -> None:
+def test_conversations_before_the_broken_part_are_not_imported(ann: ApiClient) -> None:
     good = json.dumps([chat("hello", f"answer {number}") for number in range(3000)]).encode()
     refused(ann, good[:-1] + b",{]", 400, UNREADABLE)
     refused(ann, zipped(**{"conversations-0__json": good, "conversations-1__json": b"[{"}), 400, UNREADABLE)
 
 
-# ZIP files
+# --- ZIP files
 
 
-def test_a_zip_that_says_less_than_it_holds_is_refused(ann: ApiClient) -> None:
-    """The size in its directory is a claim; what counts is what comes out."""
+def test_a_zip_that_declares_less_than_it_contains_is_refused(ann: ApiClient) -> None:
+    """The size in its directory is a claim; the unpacked bytes count."""
     data = bytearray(zipped(conversations__json=b"[" + b" " * 40_000_000 + b"]"))
     for mark, offset in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
         at = data.index(mark) + offset
         data[at : at + 4] = struct.pack("<I", 100)
-    before = everything(ann)
+    before = all_conversation_ids(ann)
     assert ann.bad("POST", IMPORT, 400, content=bytes(data))["detail"]["kind"] == UNREADABLE
-    assert everything(ann) == before
+    assert all_conversation_ids(ann) == before
 
 
 def test_a_zip_with_a_password_or_broken_content_is_refused(ann: ApiClient) -> None:
@@ -115,7 +125,7 @@ def test_a_zip_with_a_password_or_broken_content_is_refused(ann: ApiClient) -> N
 
 
 @pytest.mark.parametrize("packing", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2, zipfile.ZIP_STORED])
-def test_a_zip_that_an_unpacker_chokes_on_is_refused(ann: ApiClient, packing: int) -> None:
+def test_a_zip_that_cannot_be_unpacked_is_refused(ann: ApiClient, packing: int) -> None:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", packing) as archive:
         archive.writestr("conversätions.json", b"[" + b'"word", ' * 1000 + b"1]")
@@ -136,7 +146,7 @@ def test_names_in_a_zip_are_never_used_as_paths(ann: ApiClient, server: ServerPr
     assert not [file for file in server.folder.rglob("*") if file.name in ("conversations.json", "evil")]
 
 
-# Trees
+# --- trees
 
 
 def test_circles_missing_parents_and_several_roots_keep_every_text(ann: ApiClient) -> None:
@@ -146,14 +156,14 @@ def test_circles_missing_parents_and_several_roots_keep_every_text(ann: ApiClien
     roots = nodes(("a", None), ("b", None), ("c", "a"), ("d", "b"))
     report = import_data(ann, [circle, itself, lost_parent, roots])
     assert (report["conversations"], report["skipped"]) == (4, [])
-    kept = [tree(ann, id_) for id_ in report["conversation_ids"]]
-    assert [sum(message["text"].count("text of") for message in messages) for messages in kept] == [
+    trees = [tree(ann, id_) for id_ in report["conversation_ids"]]
+    assert [sum(message["text"].count("text of") for message in messages) for messages in trees] == [
         4,
         2,
         3,
         4,
     ]
-    for messages in kept:
+    for messages in trees:
         known: set[str] = set()
         for message in messages:
             assert message["parent_id"] is None or message["parent_id"] in known
@@ -161,10 +171,10 @@ def test_circles_missing_parents_and_several_roots_keep_every_text(ann: ApiClien
     losses = lost(report)
     assert losses["positions of messages in a cycle"] == 2
     assert losses["positions of messages whose predecessor is missing"] == 1
-    assert [len([m for m in messages if m["parent_id"] is None]) for messages in kept] == [1, 1, 2, 2]
+    assert [len([m for m in messages if m["parent_id"] is None]) for messages in trees] == [1, 1, 2, 2]
 
 
-def test_circles_and_doubles_in_claudes_and_our_own_files(ann: ApiClient) -> None:
+def test_circles_and_duplicates_in_claude_and_luxx_files(ann: ApiClient) -> None:
     def row(key: str, parent: str, **more: Any) -> dict[str, Any]:
         return {"uuid": key, "sender": "human", "text": key, "parent_message_uuid": parent, **more}
 
@@ -182,7 +192,7 @@ def test_circles_and_doubles_in_claudes_and_our_own_files(ann: ApiClient) -> Non
 
 
 @pytest.mark.heavy
-def test_a_chain_of_a_hundred_thousand_is_taken_and_one_more_is_not(ann: ApiClient) -> None:
+def test_a_chain_of_a_hundred_thousand_is_accepted_and_one_more_is_refused(ann: ApiClient) -> None:
     report = import_data(ann, [nodes(*((str(n), str(n - 1) if n else None) for n in range(20_000)))])
     assert report["messages"] == 20_000
     ann.good("DELETE", f"/conversations/{report['conversation_ids'][0]}")
@@ -199,7 +209,7 @@ def test_a_single_value_that_is_too_deep_is_skipped_and_the_others_are_taken(ann
     assert report["skipped"] == [{"title": "deep", "reason": "it is nested too deeply"}]
 
 
-# Values
+# --- values
 
 
 @pytest.mark.parametrize(
@@ -243,7 +253,7 @@ def test_a_title_of_a_megabyte_and_a_text_of_ten_are_cut(ann: ApiClient) -> None
     ann.good("DELETE", f"/conversations/{made}")
 
 
-def test_tools_with_wild_names_and_arguments_become_calls_that_models_take(ann: ApiClient) -> None:
+def test_tools_with_invalid_names_and_arguments_become_valid_calls(ann: ApiClient) -> None:
     blocks = [
         {"type": "tool_result", "tool_use_id": "nobody asked", "content": "42"},
         {"type": "tool_use", "id": 5, "name": "a b/c\n" * 50, "input": {"n": 2**80, "f": 1e400, "d": {}}},
@@ -272,8 +282,8 @@ def test_many_losses_and_skips_are_counted_and_the_first_are_listed(ann: ApiClie
     assert (len(report["lost"]), len(report["skipped"]), len(report["conversation_ids"])) == (200, 200, 200)
 
 
-def instructed(count: int) -> float:
-    """Seconds of the processor that a chat of so many instructions takes to read."""
+def seconds_to_read(count: int) -> float:
+    """CPU seconds to read a chat with this many instructions."""
     said = nodes(*((str(position), None) for position in range(count)), ("end", None))
     for position in range(count):
         message = said["mapping"][str(position)]["message"]
@@ -286,12 +296,12 @@ def instructed(count: int) -> float:
     return time.process_time() - begun
 
 
-def test_instructions_without_end_are_read_in_a_time_that_grows_as_they_do() -> None:
-    few = min(instructed(2_000) for _ in range(3))
-    assert instructed(16_000) < 24 * few
+def test_many_instructions_are_read_in_linear_time() -> None:
+    few = min(seconds_to_read(2_000) for _ in range(3))
+    assert seconds_to_read(16_000) < 24 * few
 
 
-# Limits
+# --- limits
 
 
 @pytest.fixture
@@ -313,12 +323,12 @@ def test_the_limits_of_the_configuration_hold(small: ServerProcess) -> None:
         assert import_data(cat, fitting)["conversations"] == 1
         assert import_data(cat, fitting)["conversations"] == 1
         refused(cat, fitting, 413, "quota_exceeded")
-        cat.good("DELETE", f"/conversations/{everything(cat)[0]}")
+        cat.good("DELETE", f"/conversations/{all_conversation_ids(cat)[0]}")
         assert import_data(cat, fitting)["conversations"] == 1
     assert '"level":"error"' not in small.output
 
 
-def test_nothing_of_all_this_was_a_mistake_of_the_server(server: ServerProcess, ann: ApiClient) -> None:
+def test_no_hostile_file_caused_an_internal_error(server: ServerProcess, ann: ApiClient) -> None:
     ann.good("GET", "/auth/me")
     assert "request_failed" not in server.output
     assert "import_reader_failed" not in server.output

@@ -1,4 +1,4 @@
-"""Images of exported conversations: their bytes go out and come in again, and nothing else does."""
+"""Images of exported conversations: their bytes are exported and imported, and no other data is."""
 
 import base64
 import json
@@ -10,7 +10,7 @@ from api.server_process import ServerProcess
 from files.sample_files import GIF, JPEG, png
 
 from luxx.domain.files.attachments import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES
-from transfer.imports import everything, import_data, lost, path_of, refused
+from transfer.imports import all_conversation_ids, import_data, lost, path_of, refused
 
 Json = dict[str, Any]
 NONE = {"attachments that are not images": 1}
@@ -29,11 +29,11 @@ def export(person: ApiClient, conversation_id: str) -> Json:
 
 
 def attached(person: ApiClient, conversation_id: str) -> Json:
-    """The first message of what is shown."""
+    """The first message of the conversation."""
     return path_of(person, conversation_id)[0]
 
 
-def seen(person: ApiClient, message: Json, index: int) -> tuple[str, bytes]:
+def download(person: ApiClient, message: Json, index: int) -> tuple[str, bytes]:
     response = person.ask("GET", f"/messages/{message['id']}/attachments/{index}")
     assert response.is_success, response.text
     return response.headers["content-type"], response.content
@@ -54,15 +54,17 @@ def talk(ann: ApiClient) -> str:
 
 
 def check_copy(person: ApiClient, conversation_id: str) -> Json:
-    """The copy's first message, which has all that the original's has."""
+    """The first message of the copy; checks that it has everything that the original has."""
     message = attached(person, conversation_id)
-    assert seen(person, message, 0) == ("image/png", png(300_000))
-    assert seen(person, message, 1)[1] == b"# Cats"
-    assert seen(person, message, 2) == ("image/jpeg", JPEG)
+    assert download(person, message, 0) == ("image/png", png(300_000))
+    assert download(person, message, 1)[1] == b"# Cats"
+    assert download(person, message, 2) == ("image/jpeg", JPEG)
     return message
 
 
-def test_images_go_out_and_come_in_with_the_same_bytes(ann: ApiClient, ben: ApiClient, talk: str) -> None:
+def test_images_are_exported_and_imported_with_the_same_bytes(
+    ann: ApiClient, ben: ApiClient, talk: str
+) -> None:
     original = attached(ann, talk)
     document = export(ann, talk)
     first, second, third = document["messages"][0]["attachments"]
@@ -83,7 +85,7 @@ def test_images_go_out_and_come_in_with_the_same_bytes(ann: ApiClient, ben: ApiC
     ann.bad("GET", f"/messages/{copy['id']}/attachments/0", 404)
 
 
-def test_a_copy_lives_by_itself_and_its_fork_too(ann: ApiClient, talk: str) -> None:
+def test_a_copy_and_its_fork_are_independent_of_the_original(ann: ApiClient, talk: str) -> None:
     (made,) = import_data(ann, export(ann, talk))["conversation_ids"]
     fork = ann.good("POST", f"/conversations/{made}/fork", json={})["id"]
     ann.good("DELETE", f"/conversations/{talk}")
@@ -122,7 +124,7 @@ def image(data: Any, **more: Any) -> Json:
     ],
     ids=["no base64", "odd", "cut", "space", "svg", "pdf", "empty", "int", "list", "map", "large", "endless"],
 )
-def test_what_is_no_good_image_is_counted_and_all_else_is_kept(
+def test_bad_images_are_counted_and_everything_else_is_imported(
     ann: ApiClient, talk: str, data: Any, losses: dict[str, int]
 ) -> None:
     bad = {name: value for name, value in image(data).items() if name != "content"}
@@ -131,11 +133,11 @@ def test_what_is_no_good_image_is_counted_and_all_else_is_kept(
     assert (report["conversations"], report["messages"], lost(report)) == (1, 2, losses)
     message = attached(ann, report["conversation_ids"][0])
     assert message["attachments"][0] == {"name": "x.png", "extension": "png", "content": ""}
-    assert seen(ann, message, 0)[1] == b""
-    assert seen(ann, message, 1) == ("image/gif", GIF)
+    assert download(ann, message, 0)[1] == b""
+    assert download(ann, message, 1) == ("image/gif", GIF)
 
 
-def test_what_a_file_says_of_an_image_is_not_believed(ann: ApiClient, ben: ApiClient, talk: str) -> None:
+def test_the_declared_type_of_an_image_is_not_trusted(ann: ApiClient, ben: ApiClient, talk: str) -> None:
     blob_id = attached(ann, talk)["attachments"][0]["blob_id"]
     said = {"blob_id": blob_id, "media_type": "text/html", "size": -1, "content": "<script>"}
     with_bytes = image(text_of(GIF), **said)
@@ -143,25 +145,25 @@ def test_what_a_file_says_of_an_image_is_not_believed(ann: ApiClient, ben: ApiCl
     report = import_data(ben, with_attachments(export(ann, talk), with_bytes, without))
     assert lost(report) == {"attached files that are not in the document": 1}
     message = attached(ben, report["conversation_ids"][0])
-    assert seen(ben, message, 0) == ("image/gif", GIF)
+    assert download(ben, message, 0) == ("image/gif", GIF)
     assert message["attachments"][0]["size"] == len(GIF)
     assert message["attachments"][1] == {"name": "x.png", "extension": "png", "content": "<script>"}
     assert blob_id not in json.dumps(message)
     check_copy(ann, talk)
 
 
-def test_a_message_takes_as_many_images_as_one_that_is_sent(ann: ApiClient, talk: str) -> None:
+def test_an_imported_message_has_the_image_limit_of_a_sent_one(ann: ApiClient, talk: str) -> None:
     document = export(ann, talk)
     many = [image(text_of(GIF))] * (MAX_IMAGES + 2)
     size = MAX_IMAGE_BYTES - 1000
     heavy = [image(text_of(png(size)))] * (MAX_IMAGES_BYTES // size + 1)
     report = import_data(ann, [with_attachments(document, *many), with_attachments(document, *heavy)])
     assert [(entry["what"], entry["count"]) for entry in report["lost"]] == [(PAST, 2), (PAST, 1)]
-    kept = [attached(ann, made)["attachments"] for made in report["conversation_ids"]]
-    assert [sum("blob_id" in file for file in files) for files in kept] == [10, 3]
+    attachments = [attached(ann, made)["attachments"] for made in report["conversation_ids"]]
+    assert [sum("blob_id" in file for file in files) for files in attachments] == [10, 3]
 
 
-def test_images_count_toward_what_a_person_may_bring(tmp_path: Any) -> None:
+def test_images_count_towards_the_import_limit_of_a_user(tmp_path: Any) -> None:
     with (
         ServerProcess(tmp_path, LUXX_FILES__QUOTA_MB="4") as small,
         ApiClient(small, None).register("cat") as cat,
@@ -177,11 +179,11 @@ def test_images_count_toward_what_a_person_may_bring(tmp_path: Any) -> None:
         content = json.dumps(talk).encode()
         import_data(cat, content)
         refused(cat, content, 413, "quota_exceeded")
-        cat.good("DELETE", f"/conversations/{everything(cat)[0]}")
+        cat.good("DELETE", f"/conversations/{all_conversation_ids(cat)[0]}")
         import_data(cat, content)
 
 
-def test_none_of_it_was_a_mistake_of_the_server(server: ServerProcess, ann: ApiClient) -> None:
+def test_no_image_caused_an_internal_error(server: ServerProcess, ann: ApiClient) -> None:
     ann.good("GET", "/auth/me")
     assert "request_failed" not in server.output
     assert "import_reader_failed" not in server.output

@@ -1,4 +1,4 @@
-"""What may not be sent is not imported either: cut, and told in the report."""
+"""Imports have the bounds of the API: longer texts and lists are cut, and the report says so."""
 
 import base64
 import io
@@ -33,12 +33,12 @@ from transfer.imports import import_data, lost, tree
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"\0" * 16).decode()
 TIME = "2026-01-01T00:00:00Z"
-MOST_DEARER = 9.0
-"""Times; what grows with the square would take sixteen."""
+MAX_FACTOR = 9.0
+"""A factor; quadratic growth would give sixteen."""
 
 
 def document(*messages: dict[str, Any]) -> dict[str, Any]:
-    """A document of Luxx's own with these messages, each below the one before."""
+    """A document in Luxx's own format with these messages, each the child of the one before."""
     header = {"id": "c", "title": "bounds", "created_at": TIME, "updated_at": TIME}
     listed = [
         {
@@ -83,8 +83,8 @@ def test_a_persons_message_is_cut_to_what_can_be_sent(ann: ApiClient) -> None:
     assert silent["text"] == WITHOUT_TEXT
 
 
-def test_what_was_imported_can_be_said_again(ann: ApiClient) -> None:
-    """The bounds are the API's own: an edit with the same text and files is taken."""
+def test_an_imported_message_can_be_sent_again(ann: ApiClient) -> None:
+    """An edit with the same text and files is accepted, because the bounds are those of the API."""
     files = [{"name": "n" * 300, "extension": "e" * 30, "content": "c"}]
     report = import_data(
         ann, document({"role": "user", "text": "t" * (MAX_MESSAGE_TEXT + 1), "attachments": files})
@@ -104,7 +104,7 @@ def test_what_was_imported_can_be_said_again(ann: ApiClient) -> None:
         {"type": "text", "content": "a", "level": "l" * 10_001},
     ],
 )
-def test_a_step_that_no_run_would_have_stored_is_left_out(ann: ApiClient, step: dict[str, Any]) -> None:
+def test_a_step_that_no_run_could_store_is_left_out(ann: ApiClient, step: dict[str, Any]) -> None:
     steps = [
         {"id": "step-0", "index": 0, **step},
         {"id": "step-1", "index": 1, "type": "text", "content": "b"},
@@ -125,8 +125,8 @@ def test_an_answer_has_no_more_steps_than_a_run_makes() -> None:
     assert len(json.loads(message["content"])["steps"]) == 100_000
 
 
-def test_an_answer_is_stored_in_no_more_than_a_backup_takes_at_ease() -> None:
-    """What is escaped counts as it is stored."""
+def test_a_stored_answer_fits_into_a_backup_row() -> None:
+    """Escaped characters count as they are stored."""
     step = Step(id="step-0", index=0, type=StepType.TEXT, content='"' * 4_000_000)
     answer = DraftMessage(key="m", parent=None, role="assistant", steps=[step] * 18)
     draft = ConversationDraft(title="t", messages=[answer], losses=Losses())
@@ -136,11 +136,11 @@ def test_an_answer_is_stored_in_no_more_than_a_backup_takes_at_ease() -> None:
     assert len(msgspec.json.encode(answer.steps)) < MOST_CONTENT
 
 
-# Time
+# --- time
 
 
 def read(value: Any) -> tuple[ImportedRows, bytes]:
-    """What the reader of files makes of this one, and the rows of it."""
+    """The report of the reader for this value, and its rows."""
     data, rows = json.dumps(value).encode(), io.BytesIO()
     outcome = ImportReader(rows).read(io.BytesIO(data), len(data) + 1)
     assert isinstance(outcome, ImportedRows), outcome
@@ -153,14 +153,14 @@ def node(parent: str | None, role: str, parts: list[Any], **more: Any) -> dict[s
 
 
 def many_below_a_long_one(size: int) -> dict[str, Any]:
-    """Nodes that all hang below one that says nothing at length."""
+    """Nodes that are all children of one node with a long empty text."""
     mapping = {"top": node(None, "user", [""] * size)}
     mapping |= {f"n{position}": node("top", "user", ["hi"]) for position in range(size)}
     return {"title": "t", "mapping": mapping}
 
 
 def answered_backwards(size: int) -> StepWriter:
-    """Calls that all wait for their results, and then those, the last first."""
+    """All calls first, then their results in reverse order."""
     writer = StepWriter()
     for position in range(size):
         writer.call(f"c{position}", "a_tool", "{}")
@@ -171,7 +171,7 @@ def answered_backwards(size: int) -> StepWriter:
 
 
 def cost(work: Any, given: Any) -> float:
-    """CPU seconds, the least of a few."""
+    """CPU seconds, the minimum of a few attempts."""
     costs: list[float] = []
     for _ in range(3):
         began = time.thread_time()
@@ -182,9 +182,9 @@ def cost(work: Any, given: Any) -> float:
 
 def test_a_file_four_times_as_long_takes_about_four_times_as_long() -> None:
     cheap, dear = (cost(read, many_below_a_long_one(size)) for size in (3_000, 12_000))
-    assert dear < MOST_DEARER * cheap
+    assert dear < MAX_FACTOR * cheap
 
 
-def test_so_do_four_times_as_many_calls() -> None:
+def test_four_times_as_many_calls_take_about_four_times_as_long() -> None:
     cheap, dear = (cost(answered_backwards, size) for size in (20_000, 80_000))
-    assert dear < MOST_DEARER * cheap
+    assert dear < MAX_FACTOR * cheap

@@ -1,11 +1,21 @@
-"""Exports of ChatGPT and Claude come in with their branches, steps and times, and one can go on with them."""
+"""Exports of ChatGPT and Claude keep branches, steps and times, and their conversations can be continued."""
 
 import json
 from typing import Any
 
 from api.client import ApiClient
 
-from transfer.imports import IMPORT, everything, import_data, lost, path_of, refused, sample, tree, zipped
+from transfer.imports import (
+    IMPORT,
+    all_conversation_ids,
+    import_data,
+    lost,
+    path_of,
+    refused,
+    sample,
+    tree,
+    zipped,
+)
 
 
 def said(messages: list[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -86,7 +96,7 @@ def test_claudes_export_keeps_branches_tools_and_attached_text(ann: ApiClient) -
     assert old[0]["created_at"] == "2024-03-01T08:00:00Z"
 
 
-def test_what_was_imported_can_be_gone_on_with(ann: ApiClient) -> None:
+def test_an_imported_conversation_can_be_continued(ann: ApiClient) -> None:
     for name in ("chatgpt.json", "claude.json"):
         for conversation_id in import_data(ann, sample(name))["conversation_ids"]:
             before = path_of(ann, conversation_id)
@@ -99,7 +109,7 @@ def test_what_was_imported_can_be_gone_on_with(ann: ApiClient) -> None:
             assert after[-1] == answer
 
 
-def test_conversations_are_listed_where_their_time_belongs(ann: ApiClient) -> None:
+def test_imported_conversations_are_listed_by_their_own_times(ann: ApiClient) -> None:
     import_data(ann, sample("claude.json"))
     import_data(ann, sample("chatgpt.json"))
     ann.good("POST", "/conversations", json={"title": "today"})
@@ -109,7 +119,7 @@ def test_conversations_are_listed_where_their_time_belongs(ann: ApiClient) -> No
     assert items[0]["title"] == "today"
 
 
-def test_zip_files_and_forms_bring_the_same_as_the_bare_file(ann: ApiClient) -> None:
+def test_zip_files_and_forms_import_the_same_as_the_plain_file(ann: ApiClient) -> None:
     bare = import_data(ann, sample("claude.json"))
     archive = zipped(conversations__json=sample("claude.json"), users__json=b"[]", projects__json=b"[{}]")
     split = json.loads(sample("claude.json"))
@@ -125,7 +135,7 @@ def test_zip_files_and_forms_bring_the_same_as_the_bare_file(ann: ApiClient) -> 
         assert report["conversations"] == 2
 
 
-def test_a_list_in_an_object_and_a_mark_of_byte_order_are_read(ann: ApiClient) -> None:
+def test_a_list_in_an_object_and_a_byte_order_mark_are_read(ann: ApiClient) -> None:
     listed = json.loads(sample("claude.json"))
     assert import_data(ann, {"version": 3, "conversations": listed, "more": {"a": [1]}})["conversations"] == 2
     assert import_data(ann, b"\xef\xbb\xbf" + sample("claude.json"))["conversations"] == 2
@@ -133,10 +143,10 @@ def test_a_list_in_an_object_and_a_mark_of_byte_order_are_read(ann: ApiClient) -
     assert import_data(ann, [])["conversations"] == 0
 
 
-def test_what_one_imports_nobody_else_sees(ann: ApiClient, ben: ApiClient) -> None:
-    before = everything(ben)
+def test_imports_are_visible_to_their_user_only(ann: ApiClient, ben: ApiClient) -> None:
+    before = all_conversation_ids(ben)
     report = import_data(ann, sample("claude.json"))
-    assert everything(ben) == before
+    assert all_conversation_ids(ben) == before
     for conversation_id in report["conversation_ids"]:
         ben.bad("GET", f"/conversations/{conversation_id}", 404)
         ben.bad("GET", f"/conversations/{conversation_id}/export", 404)

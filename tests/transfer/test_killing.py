@@ -1,4 +1,4 @@
-"""The server dies in the middle of an import: after the next start nothing of it is there, or all of it."""
+"""The server is killed during an import: after the next start all of it exists, or nothing."""
 
 import json
 import sqlite3
@@ -14,7 +14,7 @@ import pytest
 from api.client import PASSWORD, ApiClient
 from api.server_process import ServerProcess
 
-from transfer.imports import IMPORT, everything, import_data, tree
+from transfer.imports import IMPORT, all_conversation_ids, import_data, tree
 
 pytestmark = pytest.mark.heavy
 
@@ -24,7 +24,7 @@ TEXT = " ".join(f"word{number}" for number in range(100))
 
 
 def big_file() -> bytes:
-    """Some eight megabytes: enough for many transactions."""
+    """About eight megabytes: enough for many transactions."""
     messages = [{"sender": ("human", "assistant")[n % 2], "text": f"{n} {TEXT}"} for n in range(TURNS)]
     return json.dumps(
         [{"name": f"chat {n}", "chat_messages": messages} for n in range(CONVERSATIONS)]
@@ -32,7 +32,7 @@ def big_file() -> bytes:
 
 
 class Database:
-    """The server's file, looked at from outside."""
+    """The server's database file, read from outside."""
 
     def __init__(self, server: ServerProcess) -> None:
         self._path = server.data_dir / "luxx.db"
@@ -42,11 +42,11 @@ class Database:
             return int(connection.execute(f"SELECT count(*) FROM {table} WHERE {where}").fetchone()[0])
 
     def wait_for_messages(self, at_least: int) -> int:
-        """How many there are, once there are as many."""
+        """Waits until there are this many messages. Returns their number."""
         deadline = time.monotonic() + WAIT_SECONDS
-        while (found := self.count("messages")) < at_least:
-            assert time.monotonic() < deadline, f"only {found} messages came"
-        return found
+        while (count := self.count("messages")) < at_least:
+            assert time.monotonic() < deadline, f"only {count} messages came"
+        return count
 
     def problems(self) -> list[Any]:
         with closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True)) as connection:
@@ -54,7 +54,7 @@ class Database:
 
 
 class Importing(threading.Thread):
-    """One import on a line of its own; `report` stays None if the line breaks or the server gives up."""
+    """One import in a thread; `report` stays None if the connection breaks or the server stops."""
 
     def __init__(self, person: ApiClient, content: bytes) -> None:
         super().__init__(daemon=True)
@@ -82,18 +82,20 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 def test_a_kill_in_the_middle_leaves_nothing_of_the_import(server: ServerProcess, at_least: int) -> None:
     database = Database(server)
     with ApiClient(server, None).register("dora") as dora:
-        kept = import_data(dora, [{"name": "kept", "chat_messages": [{"sender": "human", "text": "stay"}]}])
+        earlier_import = import_data(
+            dora, [{"name": "kept", "chat_messages": [{"sender": "human", "text": "stay"}]}]
+        )
         importing = Importing(dora, big_file())
         importing.start()
-        found = database.wait_for_messages(1 + at_least)
-        before = everything(dora)
+        messages = database.wait_for_messages(1 + at_least)
+        before = all_conversation_ids(dora)
         server.kill()
         importing.join(WAIT_SECONDS)
     assert importing.report is None, "the import had ended before the kill"
-    assert before == kept["conversation_ids"], "hidden conversations were seen"
-    assert found < 1 + CONVERSATIONS * TURNS
+    assert before == earlier_import["conversation_ids"], "hidden conversations were seen"
+    assert messages < 1 + CONVERSATIONS * TURNS
     with ServerProcess(server.folder) as again, ApiClient(again, None).sign_in("dora", PASSWORD) as dora:
-        assert everything(dora) == kept["conversation_ids"]
+        assert all_conversation_ids(dora) == earlier_import["conversation_ids"]
         assert [message["text"] for message in tree(dora, before[0])] == ["stay"]
         assert (database.count("conversations"), database.count("messages")) == (1, 1)
         assert database.problems() == []
@@ -112,12 +114,12 @@ def test_a_stop_in_the_middle_leaves_all_or_nothing(server: ServerProcess) -> No
         importing.join(WAIT_SECONDS)
         assert importing.status in (0, 200, 503)
     with ServerProcess(server.folder) as again, ApiClient(again, None).sign_in("emil", PASSWORD) as emil:
-        there = len(everything(emil))
+        there = len(all_conversation_ids(emil))
         assert there in ((CONVERSATIONS,) if importing.report else (0, CONVERSATIONS))
         assert Database(server).count("messages") == there * TURNS
 
 
-def test_others_read_and_write_while_a_big_import_goes_on(server: ServerProcess) -> None:
+def test_others_read_and_write_during_a_big_import(server: ServerProcess) -> None:
     with ApiClient(server, None).register("fay") as fay, ApiClient(server, None).register("gus") as gus:
         importing = Importing(fay, big_file())
         importing.start()
@@ -146,8 +148,8 @@ def test_a_second_import_of_the_same_user_waits(server: ServerProcess) -> None:
         assert import_data(twin, [])["conversations"] == 0
 
 
-def test_a_broken_line_leaves_nothing(server: ServerProcess) -> None:
-    """A client that sends half of its file and goes."""
+def test_a_broken_connection_leaves_nothing(server: ServerProcess) -> None:
+    """A client that sends half of its file and disconnects."""
     with ApiClient(server, None).register("ida") as ida:
         content = big_file()
 
@@ -157,7 +159,7 @@ def test_a_broken_line_leaves_nothing(server: ServerProcess) -> None:
 
         with pytest.raises(ConnectionAbortedError):
             ida.http.post(IMPORT, content=half())
-        assert everything(ida) == []
+        assert all_conversation_ids(ida) == []
         deadline = time.monotonic() + WAIT_SECONDS
         while ida.http.post(IMPORT, content=b"[]").status_code == 429:
             assert time.monotonic() < deadline, "the place of the broken import was never given back"

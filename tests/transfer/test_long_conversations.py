@@ -1,4 +1,6 @@
-"""A long conversation forked and deleted: others write meanwhile, a dying server leaves all or nothing."""
+"""A long conversation is forked and deleted: others can write, and a killed server leaves all of it
+or nothing.
+"""
 
 import json
 import threading
@@ -11,7 +13,7 @@ import pytest
 from api.client import PASSWORD, ApiClient
 from api.server_process import ServerProcess
 
-from transfer.imports import everything, import_data, path_of
+from transfer.imports import all_conversation_ids, import_data, path_of
 from transfer.test_killing import TEXT, WAIT_SECONDS, Database
 
 pytestmark = pytest.mark.heavy
@@ -25,8 +27,8 @@ def one_conversation(messages: int, text: str = TEXT) -> bytes:
     return json.dumps([{"name": "the long one", "chat_messages": said}]).encode()
 
 
-class Asking(threading.Thread):
-    """One request on a line of its own; `status` stays 0 if the line breaks."""
+class BackgroundRequest(threading.Thread):
+    """One request in a thread; `status` stays 0 if the connection breaks."""
 
     def __init__(self, person: ApiClient, method: str, path: str) -> None:
         super().__init__(daemon=True)
@@ -60,69 +62,73 @@ def ann(server: ServerProcess) -> Iterator[ApiClient]:
         yield ann
 
 
-def brought(person: ApiClient, messages: int) -> str:
+def import_conversation(person: ApiClient, messages: int) -> str:
     (made,) = import_data(person, one_conversation(messages))["conversation_ids"]
     return str(made)
 
 
-def test_a_long_fork_is_whole_and_nobody_sees_it_before(server: ServerProcess, ann: ApiClient) -> None:
-    source, database = brought(ann, LONG), Database(server)
+def test_a_long_fork_is_hidden_until_it_is_complete(server: ServerProcess, ann: ApiClient) -> None:
+    source, database = import_conversation(ann, LONG), Database(server)
     with ApiClient(server, None, ann.token) as twin:
-        asked = Asking(ann, "POST", f"/conversations/{source}/fork")
+        asked = BackgroundRequest(ann, "POST", f"/conversations/{source}/fork")
         database.wait_for_messages(LONG + 1)
         written = 0
         while database.count("conversations", "import_id IS NOT NULL"):
-            seen = everything(twin)
-            found = twin.good("GET", "/search?q=word3&kind=message")
+            visible = all_conversation_ids(twin)
+            hits = twin.good("GET", "/search?q=word3&kind=message")
             if not database.count("conversations", "import_id IS NOT NULL"):
                 break
-            assert seen == [source]
-            assert {hit["conversation_id"] for hit in found["items"]} <= {source}
+            assert visible == [source]
+            assert {hit["conversation_id"] for hit in hits["items"]} <= {source}
             twin.good("POST", "/projects", json={"name": "others write"})
             written += 1
         assert asked.end() == 201
         assert written > 1, "one transaction would have let nobody write before its end"
     fork = asked.data["id"]
-    assert set(everything(ann)) == {source, fork}
+    assert set(all_conversation_ids(ann)) == {source, fork}
     assert [said["text"] for said in path_of(ann, fork)] == [said["text"] for said in path_of(ann, source)]
 
 
 def test_a_kill_in_the_middle_of_a_fork_leaves_nothing_of_it(server: ServerProcess, ann: ApiClient) -> None:
-    source, database = brought(ann, LONG), Database(server)
-    asked = Asking(ann, "POST", f"/conversations/{source}/fork")
-    found = database.wait_for_messages(LONG + 1)
+    source, database = import_conversation(ann, LONG), Database(server)
+    asked = BackgroundRequest(ann, "POST", f"/conversations/{source}/fork")
+    messages = database.wait_for_messages(LONG + 1)
     server.kill()
-    assert (asked.end(), found < 2 * LONG) == (0, True)
+    assert (asked.end(), messages < 2 * LONG) == (0, True)
     with ServerProcess(server.folder) as again, ApiClient(again, None).sign_in("ann", PASSWORD) as ann:
-        assert everything(ann) == [source]
+        assert all_conversation_ids(ann) == [source]
         assert (database.count("messages"), database.count("search_texts")) == (LONG, LONG + 1)
         assert database.problems() == []
 
 
-def test_what_is_deleted_while_it_is_forked_is_not_forked(server: ServerProcess, ann: ApiClient) -> None:
-    source, database = brought(ann, LONG), Database(server)
+def test_a_conversation_deleted_during_its_fork_is_not_forked(server: ServerProcess, ann: ApiClient) -> None:
+    source, database = import_conversation(ann, LONG), Database(server)
     leaf = ann.good("GET", f"/conversations/{source}")["selected_leaf_id"]
     with ApiClient(server, None, ann.token) as twin:
-        asked = Asking(ann, "POST", f"/conversations/{source}/fork")
+        asked = BackgroundRequest(ann, "POST", f"/conversations/{source}/fork")
         database.wait_for_messages(LONG + 1)
         twin.good("DELETE", f"/messages/{leaf}")
     assert asked.end() == 409
-    assert everything(ann) == [source]
+    assert all_conversation_ids(ann) == [source]
     assert database.count("messages") == LONG - 1
 
 
-def test_a_long_conversation_is_gone_at_once_and_deleted_when_it_is_said(
+def test_a_long_conversation_is_hidden_at_once_and_deleted_before_the_answer(
     server: ServerProcess, ann: ApiClient
 ) -> None:
-    source, kept, database = brought(ann, LONG), brought(ann, SHORT), Database(server)
+    source, other, database = (
+        import_conversation(ann, LONG),
+        import_conversation(ann, SHORT),
+        Database(server),
+    )
     with ApiClient(server, None, ann.token) as twin:
-        asked = Asking(ann, "DELETE", f"/conversations/{source}")
+        asked = BackgroundRequest(ann, "DELETE", f"/conversations/{source}")
         while not database.count("conversations", "import_id IS NOT NULL"):
             assert asked.is_alive(), "it was deleted in one transaction"
-        found = twin.good("GET", "/search?q=word3&kind=message")
-        assert found["total"] == SHORT
-        assert {hit["conversation_id"] for hit in found["items"]} == {kept}
-        assert everything(twin) == [kept]
+        hits = twin.good("GET", "/search?q=word3&kind=message")
+        assert hits["total"] == SHORT
+        assert {hit["conversation_id"] for hit in hits["items"]} == {other}
+        assert all_conversation_ids(twin) == [other]
         twin.bad("GET", f"/conversations/{source}", 404)
         twin.bad("GET", f"/messages?conversation_id={source}", 404)
         twin.bad("DELETE", f"/conversations/{source}", 404)
@@ -135,14 +141,18 @@ def test_a_long_conversation_is_gone_at_once_and_deleted_when_it_is_said(
 def test_a_kill_in_the_middle_of_deleting_is_finished_at_the_next_start(
     server: ServerProcess, ann: ApiClient
 ) -> None:
-    source, kept, database = brought(ann, LONG), brought(ann, SHORT), Database(server)
-    asked = Asking(ann, "DELETE", f"/conversations/{source}")
+    source, other, database = (
+        import_conversation(ann, LONG),
+        import_conversation(ann, SHORT),
+        Database(server),
+    )
+    asked = BackgroundRequest(ann, "DELETE", f"/conversations/{source}")
     while not database.count("conversations", "import_id IS NOT NULL"):
         assert asked.is_alive(), "it was deleted in one transaction"
     server.kill()
     assert asked.end() == 0
     with ServerProcess(server.folder) as again, ApiClient(again, None).sign_in("ann", PASSWORD) as ann:
-        assert everything(ann) == [kept]
+        assert all_conversation_ids(ann) == [other]
         assert (database.count("messages"), database.count("search_texts")) == (SHORT, SHORT + 1)
 
 
@@ -161,7 +171,7 @@ def test_forks_and_edits_past_the_quota_are_refused(tmp_path: Path) -> None:
             failure = cat.bad(method, path, 413, json=body)
             assert failure["detail"]["kind"] == "quota_exceeded"
             assert "files.quota_mb" in failure["error"]
-        assert everything(cat) == [source]
+        assert all_conversation_ids(cat) == [source]
         assert Database(server).count("messages") == 30
         cat.good("PUT", f"/messages/{asked}", json={"content": "a short one"})
         cat.good("POST", f"/conversations/{source}/fork", json={})

@@ -1,4 +1,4 @@
-"""Valid exports with anything anywhere: a report or a refusal, and rows that can be read back."""
+"""Valid exports with random changes: each gives a report or a refusal, and valid rows."""
 
 import copy
 import io
@@ -62,13 +62,13 @@ ODD = st.one_of(
 
 
 def positions(value: Any) -> list[tuple[Any, Any]]:
-    """Every member and item of a value: what it is in and under which key or index."""
+    """Every member and item of a value: its container and its key or index."""
     inner = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
-    found = [(value, key) for key, _ in inner]
+    positions_found = [(value, key) for key, _ in inner]
     for _, each in inner:
         if isinstance(each, dict | list):
-            found += positions(each)
-    return found
+            positions_found += positions(each)
+    return positions_found
 
 
 @st.composite
@@ -100,7 +100,7 @@ def read(content: bytes) -> tuple[Any, list[ReadyRow]]:
 
 
 def check(rows: list[ReadyRow]) -> None:
-    """What the database, the views and the prompt take for granted of a row."""
+    """Checks what the database, the views and the prompt require of a row."""
     known: dict[str, ReadyRow] = {}
     leaves: dict[str, str | None] = {}
     named: list[str] = []
@@ -153,7 +153,7 @@ def check_message(row: ReadyMessage, known: dict[str, ReadyRow]) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(content=mutated())
-def test_anything_anywhere_in_an_export_gives_good_rows_or_a_reason(content: bytes) -> None:
+def test_random_values_in_an_export_give_valid_rows_or_a_reason(content: bytes) -> None:
     outcome, rows = read(content)
     if isinstance(outcome, ImportedRows):
         check(rows)
@@ -167,7 +167,7 @@ def test_anything_anywhere_in_an_export_gives_good_rows_or_a_reason(content: byt
 
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(EXPORTS), st.data())
-def test_bytes_changed_or_cut_anywhere_give_good_rows_or_a_reason(export: Any, data: st.DataObject) -> None:
+def test_changed_or_truncated_bytes_give_valid_rows_or_a_reason(export: Any, data: st.DataObject) -> None:
     content = bytearray(json.dumps(export).encode())
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(content) - 1))
@@ -177,7 +177,7 @@ def test_bytes_changed_or_cut_anywhere_give_good_rows_or_a_reason(export: Any, d
         check(rows)
 
 
-def test_unchanged_exports_lose_nothing_to_the_checks() -> None:
+def test_unchanged_exports_pass_all_checks() -> None:
     for export, conversations, messages in zip(EXPORTS, (2, 2, 2), (11, 8, 4), strict=True):
         outcome, rows = read(json.dumps(export).encode())
         assert (outcome.report.conversations, outcome.report.messages) == (conversations, messages)

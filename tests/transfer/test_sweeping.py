@@ -1,4 +1,4 @@
-"""Servers that share a database: what one left of an import when it was killed, another deletes."""
+"""Servers that share a database: another server deletes the unfinished import of a killed one."""
 
 import asyncio
 import io
@@ -25,7 +25,7 @@ __all__ = ["postgresql"]
 
 
 def rows() -> io.BytesIO:
-    """A conversation as a reading process hands it on."""
+    """The rows of a conversation, as the reading process writes them."""
     now = utc_now()
     ready: ReadyRow = ReadyConversation(
         id=new_id(), title="t", model=None, system_prompt=None, temperature=None, max_tokens=None,
@@ -35,7 +35,7 @@ def rows() -> io.BytesIO:
     return io.BytesIO(msgspec.json.encode(ready) + b"\n")
 
 
-async def test_what_a_killed_server_left_hidden_is_deleted_while_another_runs(
+async def test_hidden_rows_of_a_killed_server_are_deleted_by_another(
     postgresql: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("luxx.app.server.maintenance.SWEEP_SECONDS", 0.05)

@@ -39,11 +39,11 @@ from luxx.providers.service import ProviderService
 from luxx.providers.sharing import has_no_daily_limit, open_registration_warning
 from luxx.providers.transport import Transport
 from luxx.runs.admission import delete_runs, delete_runs_of
+from luxx.runs.engine.cancel import RunStopper
 from luxx.runs.engine.driver import RunDriver
 from luxx.runs.engine.processes import ProcessKind, ProcessService, this_process
 from luxx.runs.questions import QuestionService
 from luxx.runs.service import RunService
-from luxx.runs.stopping import RunStopper
 from luxx.runs.streams.watch import WAKE_SECONDS
 from luxx.runs.turn.loop import ChatLoop
 from luxx.runs.turn.resources import ResourceFinder

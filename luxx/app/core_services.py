@@ -33,13 +33,11 @@ from luxx.infra.secrets import Vault, find_secret
 from luxx.infra.store.engine import Store, open_engine, resolve_url, sqlite_file
 from luxx.infra.store.lock import DataDirLock
 from luxx.providers.sharing import transfer_shared_providers
-from luxx.runs.admission import delete_runs
+from luxx.runs.admission import StorageUse, delete_runs
+from luxx.runs.engine.cancel import RunStopper, cancel_runs_of
 from luxx.runs.log.replay import ReplayService
-from luxx.runs.stopping import RunStopper, cancel_runs_of
-from luxx.runs.storage import StorageUse
-from luxx.runs.streams.hub import Hub
+from luxx.runs.streams.hub import Hub, RunRelay
 from luxx.runs.streams.notices import Notices
-from luxx.runs.streams.relay import RunRelay
 
 
 class CoreServices:

@@ -3,11 +3,12 @@
 It also decides whether the run starts at once or waits for a slot (`engine/slots.py`).
 """
 
+import time
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
-from sqlalchemy import Connection, Select, bindparam, delete, insert, select
+from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
@@ -18,17 +19,17 @@ from luxx.domain.conversations.search import index_message, index_title
 from luxx.domain.conversations.service import own_message
 from luxx.domain.conversations.views import MessageView, message_view, title_after
 from luxx.domain.usage.reserve import check_daily_limits
-from luxx.errors import Conflict, ProviderFailed, Unavailable
+from luxx.errors import Conflict, ProviderFailed, TooLarge, Unavailable
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.config.schema import LimitsConfig
+from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
 from luxx.providers.models import ProviderRow
-from luxx.runs.engine.slots import find_slot
+from luxx.runs.engine.slots import find_slot, find_waiting_subagent
 from luxx.runs.log.events import read_last_error
 from luxx.runs.models import RunRow, own_run, run_view
-from luxx.runs.subagents import find_waiting_subagent
-from luxx.runs.turn.spec import ChatRequest
 from luxx.runs.turn.spending import no_budget_left
+from luxx.runs.turn.state import ChatRequest
 from luxx.wire.message import UserContent
 from luxx.wire.run import ENDED, Run, RunKind, RunPhase, RunStatus, StopReason
 from luxx.wire.tool import CommandPermission
@@ -102,15 +103,8 @@ def admit(
         title = title_after(title, chat.content.text)
         _store_message(connection, caller, conversation.id, chat, (message_id, run_id), now)
     request = msgspec.structs.replace(chat.request, parent_id=message_id)
-    starts_now = status == RunStatus.RUNNING
-    run = Run(
-        id=run_id, kind=RunKind.CHAT, subject_id=conversation.id, status=status,
-        phase=RunPhase.THINKING if starts_now else None, message_id=answer_id, created_at=now,
-        started_at=now if starts_now else None,
-    )  # fmt: skip
-    row = _run_row(run, caller, request, process)
-    row["stored_bytes"] = chat.size + len(row["request"])
-    connection.execute(_insert_run, row)
+    run = new_run(run_id, conversation.id, status, message_id=answer_id, created_at=now)
+    create_run(connection, run, request, caller, process, size=chat.size)
     if title != conversation.title:
         index_title(connection, user_id=caller.user_id, conversation_id=conversation.id, title=title)
     updated = connection.execute(
@@ -122,6 +116,55 @@ def admit(
         session.refresh(conversation)
         raise run_active_error(conversation.run_id or "")
     return run
+
+
+class RunOwner(Protocol):
+    """Whose run it is: a caller, or the run that delegates."""
+
+    @property
+    def user_id(self) -> int: ...
+
+    @property
+    def tenant_id(self) -> int: ...
+
+
+def new_run(
+    run_id: str,
+    subject_id: str,
+    status: RunStatus = RunStatus.RUNNING,
+    *,
+    message_id: str | None = None,
+    parent_run_id: str | None = None,
+    created_at: datetime | None = None,
+) -> Run:
+    """A chat run that starts at once or, with the status `queued`, waits for a slot."""
+    now = created_at or utc_now()
+    starts_now = status == RunStatus.RUNNING
+    return Run(
+        id=run_id, kind=RunKind.CHAT, subject_id=subject_id, status=status,
+        phase=RunPhase.THINKING if starts_now else None, parent_run_id=parent_run_id, message_id=message_id,
+        created_at=now, started_at=now if starts_now else None,
+    )  # fmt: skip
+
+
+def create_run(
+    connection: Connection, run: Run, request: ChatRequest, owner: RunOwner, process: str, *, size: int = 0
+) -> None:
+    """Inserts the row of a new run, which `process` drives if it starts at once. Nothing else inserts runs.
+
+    `size` is the bytes of its message.
+    """
+    starts_now = run.status == RunStatus.RUNNING
+    request_json = _encode(request).decode()
+    row: dict[str, Any] = {
+        "id": run.id, "user_id": owner.user_id, "tenant_id": owner.tenant_id, "kind": run.kind.value,
+        "subject_id": run.subject_id, "parent_run_id": run.parent_run_id, "message_id": run.message_id,
+        "question_id": request.parent_id, "status": run.status.value,
+        "phase": None if run.phase is None else run.phase.value, "request": request_json,
+        "owner": process if starts_now else None, "fence": 1 if starts_now else 0,
+        "stored_bytes": size + len(request_json), "created_at": run.created_at, "started_at": run.started_at,
+    }  # fmt: skip
+    connection.execute(_insert_run, row)
 
 
 def _store_message(
@@ -182,18 +225,6 @@ def delete_runs(session: Session, subject_id: str) -> bool:
     return len(ids) == RUNS_AT_ONCE
 
 
-def _run_row(run: Run, caller: Caller, request: ChatRequest, process: str) -> dict[str, Any]:
-    starts_now = run.status == RunStatus.RUNNING
-    phase = None if run.phase is None else run.phase.value
-    return {
-        "id": run.id, "user_id": caller.user_id, "tenant_id": caller.tenant_id, "kind": run.kind.value,
-        "subject_id": run.subject_id, "message_id": run.message_id, "question_id": request.parent_id,
-        "status": run.status.value, "phase": phase, "request": _encode(request).decode(),
-        "owner": process if starts_now else None, "fence": 1 if starts_now else 0,
-        "created_at": run.created_at, "started_at": run.started_at,
-    }  # fmt: skip
-
-
 UNFINISHED = "the answer is not finished; follow its run"
 IN_PROGRESS = frozenset({RunStatus.QUEUED, RunStatus.RUNNING})
 
@@ -230,3 +261,51 @@ def answer_of(session: Session, caller: Caller, run_id: str) -> MessageView | No
     if run.stop_reason in (StopReason.TOKENS, StopReason.COST) and not message.steps:
         raise no_budget_left(read_last_error(session.connection(), run.id), run_detail(run))
     return message
+
+
+MIB = 1024 * 1024
+
+RECOUNT_SECONDS = 600.0
+"""How long a user's cached total is used; other processes and deletions change the real one."""
+
+_of_user = select(func.coalesce(func.sum(_runs.c.stored_bytes), 0)).where(
+    _runs.c.user_id == bindparam("user_id")
+)
+
+
+class StorageUse:
+    """The stored bytes of users, cached in this process; it recounts before it refuses anything.
+
+    With several processes a user can exceed the limit by what the others store within RECOUNT_SECONDS.
+    """
+
+    def __init__(self, store: Store, limit_mb: float) -> None:
+        self._store = store
+        self._limit_mb = limit_mb
+        self._cached_sizes: dict[int, tuple[int, float]] = {}
+
+    async def check(self, user_id: int, size: int) -> None:
+        """Raises TooLarge if `size` more bytes exceed the user's limit; a limit of 0 means none."""
+        if not self._limit_mb:
+            return
+        limit = self._limit_mb * MIB
+        used, counted_at = self._cached_sizes.get(user_id, (0, -RECOUNT_SECONDS))
+        now = time.monotonic()
+        if now - counted_at >= RECOUNT_SECONDS or used + size > limit:
+            used = await self._store.read_rows(
+                lambda connection: int(connection.scalar(_of_user, {"user_id": user_id}) or 0)
+            )
+            self._cached_sizes[user_id] = (used, now)
+        if used + size > limit:
+            raise TooLarge(
+                f"your messages and the logs of your runs would use {(used + size) / MIB:.1f} MiB; the limit "
+                f"is {self._limit_mb:g} MiB (limits.storage_mb_per_user); delete conversations that you no "
+                "longer need",
+                kind="quota_exceeded",
+            )
+
+    def add(self, user_id: int, size: int) -> None:
+        """Counts `size` more stored bytes."""
+        if user_id in self._cached_sizes:
+            used, counted_at = self._cached_sizes[user_id]
+            self._cached_sizes[user_id] = (used + size, counted_at)

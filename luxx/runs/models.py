@@ -1,4 +1,4 @@
-"""Rows of processes and runs, of event logs, tool calls and full tool outputs."""
+"""Tables of processes and runs, of event logs, tool calls, full tool outputs and questions."""
 
 from datetime import datetime
 
@@ -53,7 +53,7 @@ class RunRow(Base):
     `message_id` is the message that the run writes, `question_id` the user's message that it answers.
     `fence` grows by one whenever a process claims the run; an append with an older fence is refused.
     `losses` counts the claims after the loss of the process that drove the run.
-    `stored_bytes` is the size of its messages, log and tool outputs (`storage.py`).
+    `stored_bytes` is the size of its messages, log and tool outputs (`admission.py`).
     `driven_seconds` is saved only while time is limited.
     """
 
@@ -134,6 +134,31 @@ class RunResultRow(Base):
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
     call_id: Mapped[str] = mapped_column(String(CALL_ID_LENGTH), primary_key=True)
     output: Mapped[str] = mapped_column(Text)
+
+
+class QuestionRow(Base):
+    """`asked` and `answer` are JSON. At `due_at` an unanswered question gets its recommended option."""
+
+    __tablename__ = "questions"
+    __table_args__ = (
+        Index("ix_questions_user_id_status_id", "user_id", "status", "id"),
+        Index("ix_questions_status_due_at", "status", "due_at"),
+    )
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), index=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
+    tenant_id: Mapped[int] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"), index=True)
+    call_id: Mapped[str] = mapped_column(String(CALL_ID_LENGTH))
+    kind: Mapped[str] = mapped_column(String(20))
+    status: Mapped[str] = mapped_column(String(20))
+    asked: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    due_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    answered_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    answered_by: Mapped[str | None] = mapped_column(String(20))
+    answer: Mapped[str | None] = mapped_column(Text)
+    note: Mapped[str | None] = mapped_column(Text)
 
 
 _usage = msgspec.json.Decoder(Usage)

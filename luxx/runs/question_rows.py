@@ -1,43 +1,44 @@
-"""Rows of questions, the SQL that stores questions and answers and wakes runs, and the permission answers.
+"""The SQL that stores questions and answers, and the answer "always", which stores a rule.
 
 A transaction that changes a question of a waiting run updates the run's row first, so that there is no
-deadlock.
+deadlock. The rules are judged outside of a transaction; a later transaction answers the questions that are
+still open. A new rule is followed by a check of the open questions, and a new question by a check of the
+rules. So neither misses the other. Transactions lock runs in the order of their ids.
 """
 
 from collections.abc import Sequence
-from datetime import datetime
-from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
 from sqlalchemy import (
-    ColumnElement,
     Connection,
-    ForeignKey,
-    Index,
-    String,
-    Text,
     bindparam,
     insert,
     select,
     update,
 )
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import Session
 
-from luxx.errors import Conflict, InvalidInput
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.service import user_as_caller
+from luxx.errors import Conflict, InvalidInput, LuxxError
 from luxx.infra.clock import timestamp, utc_now
 from luxx.infra.store.clock import DATABASE_NOW, database_now
-from luxx.infra.store.tables import Base, UtcDateTime, table_of
-from luxx.runs.models import CALL_ID_LENGTH, RunEventRow, RunRow
-from luxx.runs.turn.state import QuestionRecord
-from luxx.tools.core import Approved, Rejected
-from luxx.tools.permissions.service import PATTERN_LENGTH
-from luxx.wire.event import QuestionAnswered, QuestionAsked
+from luxx.infra.store.tables import table_of
+from luxx.runs.engine.processes import wake
+from luxx.runs.models import QuestionRow, RunEventRow, RunRow
+from luxx.runs.turn.asking import bind_answer, may_be_rule
+from luxx.runs.turn.resources import rules_for
+from luxx.tools.core import ToolContext
+from luxx.tools.executor import ToolExecutor
+from luxx.tools.permissions.judge import DecidedBy
+from luxx.tools.permissions.service import Owner, append_rule, read_list, record_change
+from luxx.tools.permissions.subjects import subject_of
+from luxx.wire.event import QuestionAnswered, Tainted
 from luxx.wire.question import (
     AnsweredBy,
     AnswerValue,
-    Option,
     Permission,
     Question,
     QuestionKind,
@@ -45,35 +46,10 @@ from luxx.wire.question import (
     QuestionView,
 )
 from luxx.wire.run import RunStatus
-from luxx.wire.step import Step
+from luxx.wire.tool import Rule, RuleAction
 
 DUE_AT_ONCE = 50
 """How many overdue questions one query reads; further queries read the rest."""
-
-
-class QuestionRow(Base):
-    """`asked` and `answer` are JSON. At `due_at` an unanswered question gets its recommended option."""
-
-    __tablename__ = "questions"
-    __table_args__ = (
-        Index("ix_questions_user_id_status_id", "user_id", "status", "id"),
-        Index("ix_questions_status_due_at", "status", "due_at"),
-    )
-
-    id: Mapped[str] = mapped_column(String(36), primary_key=True)
-    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), index=True)
-    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
-    tenant_id: Mapped[int] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"), index=True)
-    call_id: Mapped[str] = mapped_column(String(CALL_ID_LENGTH))
-    kind: Mapped[str] = mapped_column(String(20))
-    status: Mapped[str] = mapped_column(String(20))
-    asked: Mapped[str] = mapped_column(Text)
-    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    due_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    answered_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    answered_by: Mapped[str | None] = mapped_column(String(20))
-    answer: Mapped[str | None] = mapped_column(Text)
-    note: Mapped[str | None] = mapped_column(Text)
 
 
 class StoredAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,13 +60,12 @@ class StoredAnswer(msgspec.Struct, frozen=True, kw_only=True):
     is_last: bool
 
 
-_questions = table_of(QuestionRow)
+_questions, _events = table_of(QuestionRow), table_of(RunEventRow)
 _runs = table_of(RunRow)
 _encode = msgspec.json.Encoder().encode
 _asked = msgspec.json.Decoder(Question)
 _answer = msgspec.json.Decoder(AnswerValue)
-_insert = insert(_questions)
-_event = insert(table_of(RunEventRow))
+_event = insert(_events)
 _open = _questions.c.status == QuestionStatus.OPEN.value
 _next_seq = (
     update(_runs)
@@ -115,10 +90,6 @@ _close = (
     .where(_questions.c.run_id == bindparam("b_run"), _open)
     .values(status=QuestionStatus.CLOSED.value)
 )
-
-
-def insert_questions(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
-    connection.execute(_insert, rows)
 
 
 def store_answer(connection: Connection, row: QuestionRow, answer: QuestionAnswered) -> StoredAnswer:
@@ -148,15 +119,6 @@ def store_answer(connection: Connection, row: QuestionRow, answer: QuestionAnswe
     if is_last:
         wake(connection, RunRow.id == row.run_id)
     return StoredAnswer(run_id=row.run_id, seq=seq, is_last=is_last)
-
-
-def wake(connection: Connection, condition: ColumnElement[bool]) -> None:
-    """Queues the runs that match `condition` and wait for a person."""
-    connection.execute(
-        update(_runs)
-        .where(condition, _runs.c.status == RunStatus.WAITING.value)
-        .values(status=RunStatus.QUEUED.value, phase=None, owner=None)
-    )
 
 
 def close_questions(connection: Connection, run_id: str) -> None:
@@ -212,53 +174,6 @@ def _too_late(status: str | None) -> Conflict:
     return Conflict("the run has ended, so this question no longer needs an answer", kind="question_closed")
 
 
-ONCE = Option(label=Permission.ONCE.value, description="This call may run")
-REJECT = Option(label=Permission.REJECT.value, description="This call may not run")
-
-
-def call_hash(run_id: str, tool: str, arguments: str) -> str:
-    """A hash of run, tool and arguments; equal for all JSON texts of the same arguments."""
-    try:
-        decoded: Any = msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, RecursionError):
-        decoded = arguments
-    return sha256(msgspec.json.encode([run_id, tool, decoded], order="sorted")).hexdigest()
-
-
-def permission_for(
-    run_id: str, call: Step, questions: tuple[QuestionRecord, ...], member: str | UnsetType = UNSET
-) -> QuestionAnswered | None:
-    """The answer to the permission question of this call with its current arguments, or None.
-
-    `member` is the key of a composition's member: an answer is valid for one member of one call only.
-    """
-    now = call_hash(run_id, str(call.name), str(call.arguments or "{}"))
-    for record in reversed(questions):
-        question, answer = record.question, record.answer
-        if question.kind != QuestionKind.PERMISSION or question.call_id != call.id_ref or answer is None:
-            continue
-        if question.member != member:
-            continue
-        if call_hash(run_id, str(question.tool), str(question.arguments)) != now:
-            continue
-        if answer.answer == Permission.REJECT or answer.approves == _approved_hash(run_id, question, answer):
-            return answer
-    return None
-
-
-def options_of(usual: str) -> list[Option]:
-    """The options of a permission; "always" only if the pattern fits into a rule."""
-    if not may_be_rule(usual):
-        return [ONCE, REJECT]
-    about = "This call may run, and so may all calls that match; this adds a rule"
-    return [ONCE, Option(label=Permission.ALWAYS.value, description=about), REJECT]
-
-
-def may_be_rule(usual: str) -> bool:
-    """Whether a rule can store the pattern: not too long, and without NUL for PostgreSQL."""
-    return len(usual) <= PATTERN_LENGTH and "\0" not in usual
-
-
 def check_permission_answer(question: Question, answer: AnswerValue) -> None:
     """Raises InvalidInput if `answer` does not answer a permission."""
     if answer not in list(Permission):
@@ -287,31 +202,150 @@ def answer_event(
     return answered if question.kind != QuestionKind.PERMISSION else bind_answer(run_id, question, answered)
 
 
-def bind_answer(run_id: str, question: Question, answer: QuestionAnswered) -> QuestionAnswered:
-    """The answer with the hash of the call that it allows."""
-    if answer.answer == Permission.REJECT:
-        return answer
-    return msgspec.structs.replace(answer, approves=_approved_hash(run_id, question, answer))
-
-
-def approved_call(answer: QuestionAnswered, arguments: dict[str, Any]) -> Approved:
-    """The call as the answer allows it. Raises Rejected if the person rejected it."""
-    note = answer.note if isinstance(answer.note, str) else None
-    if answer.answer == Permission.REJECT:
-        default_advice = "Do not repeat the call; find another way, or ask the user."
-        reason = f", with this note: {note}. Follow the note." if note else f". {default_advice}"
-        raise Rejected(f"the user did not allow this call{reason}")
-    if isinstance(answer.arguments, str):
-        edited: dict[str, Any] = msgspec.json.decode(answer.arguments)
-        return Approved(arguments=edited, is_edited=edited != arguments, note=note)
-    return Approved(arguments=arguments, note=note)
-
-
 def invalid_answer(field: str, problem: str) -> InvalidInput:
     """The error for one field of an answer."""
     return InvalidInput(f"the request is not valid: {problem}", detail={"fields": {f"$.{field}": problem}})
 
 
-def _approved_hash(run_id: str, question: Question | QuestionAsked, answer: QuestionAnswered) -> str:
-    arguments = answer.arguments if isinstance(answer.arguments, str) else str(question.arguments)
-    return call_hash(run_id, str(question.tool), arguments)
+MAX_PERMISSIONS = 1000
+"""How many open permissions of one user one check reads."""
+
+_lock_waiting_runs = (
+    select(_runs.c.id)
+    .where(_runs.c.user_id == bindparam("user_id"), _runs.c.status == RunStatus.WAITING.value)
+    .order_by(_runs.c.id)
+    .with_for_update()
+)
+_tainted = select(_events.c.run_id, _events.c.data).where(
+    _events.c.run_id.in_(bindparam("run_ids", expanding=True)),
+    _events.c.type == str(Tainted.__struct_config__.tag),
+)
+_taint = msgspec.json.Decoder(Tainted)
+
+
+class OpenPermission(msgspec.Struct, frozen=True, kw_only=True):
+    """An open permission question, with the context that its call has now."""
+
+    id: str
+    question: Question
+    context: ToolContext
+
+
+def store_rule(
+    session: Session, caller: Caller, executor: ToolExecutor, question: Question, answer: QuestionAnswered
+) -> None:
+    """Stores the rule of the answer "always". Raises Conflict if the user has too many rules."""
+    connection = session.connection()
+    owner = Owner(tenant_id=caller.tenant_id, user_id=caller.user_id)
+    usual = _pattern(executor, question, answer)
+    append_rule(connection, owner, Rule(tool=str(question.tool), pattern=usual, action=RuleAction.ALLOW))
+    record_change(session, caller, owner, len(read_list(connection, owner)))
+
+
+def open_permissions(session: Session, user_id: int, workspace: Path) -> list[OpenPermission]:
+    """The open permission questions of the user's waiting runs."""
+    try:
+        caller = user_as_caller(session.connection(), user_id)
+    except LuxxError:
+        return []
+    rows = session.execute(
+        select(QuestionRow, RunRow.subject_id)
+        .join(RunRow, RunRow.id == QuestionRow.run_id)
+        .where(
+            QuestionRow.user_id == user_id,
+            QuestionRow.status == QuestionStatus.OPEN.value,
+            QuestionRow.kind == QuestionKind.PERMISSION.value,
+            RunRow.status == RunStatus.WAITING.value,
+        )
+        .order_by(QuestionRow.run_id, QuestionRow.id)
+        .limit(MAX_PERMISSIONS)
+    ).all()
+    connection = session.connection()
+    run_ids = sorted({row.run_id for row, _ in rows})
+    events = connection.execute(_tainted, {"run_ids": run_ids})
+    taints = {run_id: _taint.decode(data).by for run_id, data in events}
+    subjects = {subject_id for _, subject_id in rows}
+    rules = {subject_id: rules_for(connection, caller, subject_id) for subject_id in subjects}
+    return [
+        OpenPermission(
+            id=row.id,
+            question=question_of(row),
+            context=ToolContext(
+                user_id=user_id,
+                username=caller.username,
+                user_permission_level=caller.permission_level,
+                run_id=row.run_id,
+                tenant_id=caller.tenant_id,
+                rules=rules[subject_id],
+                tainted_by=taints.get(row.run_id),
+                workspace=workspace,
+            ),
+        )
+        for row, subject_id in rows
+    ]
+
+
+def find_covered(executor: ToolExecutor, permissions: Sequence[OpenPermission]) -> list[str]:
+    """The ids of those that a rule allows. Run it in a thread: judging many is slow."""
+    verdicts: dict[tuple[Any, ...], bool] = {}
+    allowed_ids: list[str] = []
+    for one in permissions:
+        question, context = one.question, one.context
+        key = (question.tool, question.arguments, context.rules, context.tainted_by)
+        if key not in verdicts:
+            verdicts[key] = _is_allowed(executor, question, context)
+        allowed_ids += [one.id] if verdicts[key] else []
+    return allowed_ids
+
+
+def store_covered_answers(session: Session, user_id: int, question_ids: Sequence[str]) -> list[StoredAnswer]:
+    """Answers those of the questions that are still open."""
+    connection = session.connection()
+    connection.execute(_lock_waiting_runs, {"user_id": user_id}).all()
+    rows = session.scalars(
+        select(QuestionRow)
+        .join(RunRow, RunRow.id == QuestionRow.run_id)
+        .where(
+            QuestionRow.id.in_(question_ids),
+            QuestionRow.user_id == user_id,
+            QuestionRow.status == QuestionStatus.OPEN.value,
+            RunRow.status == RunStatus.WAITING.value,
+        )
+        .order_by(QuestionRow.run_id, QuestionRow.id)
+    ).all()
+    stored: list[StoredAnswer] = []
+    for row in rows:
+        answered = QuestionAnswered(
+            question_id=row.id, answer=Permission.ALWAYS.value, answered_by=AnsweredBy.RULE
+        )
+        stored.append(store_answer(connection, row, bind_answer(row.run_id, question_of(row), answered)))
+    return stored
+
+
+def _is_allowed(executor: ToolExecutor, question: Question, context: ToolContext) -> bool:
+    tool = executor.registry.get(str(question.tool))
+    arguments = _arguments(question)
+    if tool is None or arguments is None:
+        return False
+    verdict = executor.judge.verdict(tool, arguments, context)
+    return verdict.action == RuleAction.ALLOW and verdict.decided_by == DecidedBy.RULE
+
+
+def _pattern(executor: ToolExecutor, question: Question, answer: QuestionAnswered) -> str:
+    """The pattern of the rule: the one shown or, for edited arguments, the one that fits these."""
+    tool = executor.registry.get(str(question.tool))
+    is_edited = isinstance(answer.arguments, str)
+    arguments = msgspec.json.decode(str(answer.arguments)) if is_edited else _arguments(question)
+    if isinstance(question.usual, str) and not is_edited:
+        return question.usual
+    usual = "*" if tool is None or arguments is None else subject_of(tool, arguments).usual
+    if not may_be_rule(usual):
+        raise invalid_answer("answer", "these arguments are too long for a rule; answer once or reject")
+    return usual
+
+
+def _arguments(question: Question) -> dict[str, Any] | None:
+    try:
+        return msgspec.json.decode(str(question.arguments), type=dict[str, Any])
+    except msgspec.MsgspecError:
+        return None

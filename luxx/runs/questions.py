@@ -15,22 +15,24 @@ from luxx.domain.accounts.caller import Caller
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.store.engine import Store
 from luxx.runs.engine.processes import RunEngine
-from luxx.runs.models import RunRow, own_run
+from luxx.runs.models import QuestionRow, RunRow, own_run
 from luxx.runs.question_rows import (
     DUE_AT_ONCE,
-    QuestionRow,
     StoredAnswer,
     answer_event,
     check_open,
     check_permission_answer,
     close_questions,
     due_questions,
+    find_covered,
     invalid_answer,
+    open_permissions,
     question_of,
     question_view,
     store_answer,
+    store_covered_answers,
+    store_rule,
 )
-from luxx.runs.question_rules import find_covered, open_permissions, store_covered_answers, store_rule
 from luxx.runs.streams.hub import Hub
 from luxx.runs.streams.notices import Notify
 from luxx.tools.executor import ToolExecutor

@@ -19,18 +19,17 @@ from luxx.errors import Conflict, InvalidInput, Unavailable
 from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.store.engine import Store
 from luxx.providers.service import ProviderService
-from luxx.runs.admission import UNFINISHED, NewChat, admit, answer_of, limits_for, run_detail
+from luxx.runs.admission import UNFINISHED, NewChat, StorageUse, admit, answer_of, limits_for, run_detail
+from luxx.runs.engine.cancel import mark_cancelled
 from luxx.runs.engine.processes import RunEngine
+from luxx.runs.engine.slots import has_subagents
 from luxx.runs.log.events import StoredEvent, read_page
 from luxx.runs.log.retention import check_log
 from luxx.runs.models import RunFilter, RunRow, own_run, page_of_runs, run_view
-from luxx.runs.question_rows import wake
-from luxx.runs.storage import StorageUse
 from luxx.runs.streams.hub import Hub
 from luxx.runs.streams.notices import Notify
 from luxx.runs.streams.watch import RunWatch
-from luxx.runs.subagents import has_subagents
-from luxx.runs.turn.spec import ChatRequest
+from luxx.runs.turn.state import ChatRequest
 from luxx.tools.compositions.service import ReadOwnTools
 from luxx.tools.core import ToolRegistry, available_own_tools
 from luxx.wire.message import UserContent
@@ -265,7 +264,7 @@ class RunService:
         run = await self.get(caller, run_id)
         if run.status in ENDED:
             raise Conflict(f"this run has already ended: {run.status}", kind="run_ended")
-        await self._store.write(lambda session: _mark_cancelled(session, caller, run_id))
+        await self._store.write_rows(lambda connection: mark_cancelled(connection, RunRow.id == run_id))
         await self._engine.cancel(run_id)
         return await self._ended_within(caller, run_id, CANCEL_SECONDS)
 
@@ -388,10 +387,3 @@ def _model(conversation: ConversationRow, options: AnswerOptions) -> str | None:
 
 def _first_set(*values: T | None) -> T | None:
     return next((value for value in values if value is not None), None)
-
-
-def _mark_cancelled(session: Session, caller: Caller, run_id: str) -> None:
-    own_run(session, caller, run_id).is_cancelled = True
-    session.flush()
-    # A waiting run is driven once more, so that it ends.
-    wake(session.connection(), RunRow.id == run_id)

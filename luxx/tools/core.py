@@ -16,10 +16,18 @@ from luxx.tools.hooks import Hooks
 from luxx.tools.marks import CallMetadata
 from luxx.tools.schema import ArgumentCheck
 from luxx.wire.composition import MemberEnded
-from luxx.wire.delegation import Assignment, SubagentEnd
 from luxx.wire.question import Question
-from luxx.wire.rule import Narrowing, PlacedRule, SkillHead
-from luxx.wire.tool import CommandPermission, Risk, ToolCall, ToolResult, ToolSpec
+from luxx.wire.run import Assignment, SubagentEnd
+from luxx.wire.tool import (
+    CommandPermission,
+    Narrowing,
+    PlacedRule,
+    Risk,
+    SkillHead,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+)
 
 __all__ = [
     "Approved",

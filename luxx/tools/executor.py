@@ -32,8 +32,7 @@ from luxx.tools.output import (
 from luxx.tools.permissions.judge import DecidedBy, Judge, PermissionVerdict, brings_untrusted
 from luxx.tools.permissions.redirects import OnRefused, with_redirect_check
 from luxx.tools.workers import CancelToken, Overrun, Workers
-from luxx.wire.rule import RuleAction
-from luxx.wire.tool import ToolCall, ToolResult
+from luxx.wire.tool import RuleAction, ToolCall, ToolResult
 
 # Limit for all users, as a multiple of the limit for one: slow tools of one user leave threads for others.
 _USERS_AT_ONCE = 16

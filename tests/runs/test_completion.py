@@ -10,8 +10,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from luxx.errors import MalformedStream
-from luxx.runs.streams.frames import OpenStep
-from luxx.runs.streams.hub import Frame
+from luxx.runs.streams.channel import Frame, OpenStep
 from luxx.runs.turn.completion import MAX_CHARACTERS, MAX_NAME_CHARACTERS, MAX_STEPS, CompletionReader
 from luxx.runs.turn.state import fold
 from luxx.wire.delta import (

@@ -2,7 +2,7 @@
 
 import tracemalloc
 
-from luxx.runs.streams.frames import OpenStep
+from luxx.runs.streams.channel import OpenStep
 from luxx.wire.step import StepStatus, StepType
 
 

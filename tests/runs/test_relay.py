@@ -28,9 +28,8 @@ from luxx.runs.engine.cancel import CancelSignal
 from luxx.runs.log.events import RunLog, read_log
 from luxx.runs.models import RunRow
 from luxx.runs.streams import publisher
-from luxx.runs.streams.frames import OpenStep
-from luxx.runs.streams.hub import Channel, Frame, Hub
-from luxx.runs.streams.relay import POLLS_PER_FULL_POLL, RunRelay
+from luxx.runs.streams.channel import Channel, Frame, OpenStep
+from luxx.runs.streams.hub import POLLS_PER_FULL_POLL, Hub, RunRelay
 from luxx.runs.streams.watch import RunWatch
 from luxx.wire.delta import Usage
 from luxx.wire.event import Done, DoneStatus, ProcessStep, Warning

@@ -23,12 +23,11 @@ from luxx.infra.config.schema import (
 )
 from luxx.providers.models import NewProvider
 from luxx.providers.scripted import Call, Finish, Rule, Script, ScriptedProvider, Text, When
-from luxx.runs.models import RunFilter
-from luxx.runs.question_rows import QuestionRow
+from luxx.runs.engine.cancel import RunStopper
+from luxx.runs.models import QuestionRow, RunFilter
 from luxx.runs.questions import GivenAnswer, QuestionFilter
 from luxx.runs.service import NewMessage
-from luxx.runs.stopping import RunStopper
-from luxx.runs.streams.hub import Channel
+from luxx.runs.streams.channel import Channel
 from luxx.wire.question import QuestionStatus
 from luxx.wire.run import ENDED, RunStatus
 from luxx.wire.tool import CommandPermission

@@ -22,8 +22,8 @@ from luxx.runs.engine.cancel import CancelSignal
 from luxx.runs.log.events import PAGE_BYTES, RunLog
 from luxx.runs.models import RunRow
 from luxx.runs.streams import watch as module
-from luxx.runs.streams.frames import COMMENT, OpenStep
-from luxx.runs.streams.hub import Channel, Frame, Hub
+from luxx.runs.streams.channel import COMMENT, Channel, Frame, OpenStep
+from luxx.runs.streams.hub import Hub
 from luxx.runs.streams.watch import WAKE_SECONDS, RunWatch
 from luxx.wire.delta import Usage
 from luxx.wire.event import Done, DoneStatus, ProcessStep, Warning

@@ -9,9 +9,8 @@ import pytest
 
 from luxx.errors import InvalidInput, ToolFailed
 from luxx.infra.config.schema import ToolsConfig
-from luxx.runs.subagents import count_calls
 from luxx.runs.turn.completion import executed_entry
-from luxx.runs.turn.state import ChatState
+from luxx.runs.turn.state import ChatState, count_calls
 from luxx.tools.builtin.run import reading_tools
 from luxx.tools.compositions.checking import check_composition
 from luxx.tools.compositions.rows import StoredComposition, document_of
@@ -37,8 +36,8 @@ from luxx.tools.permissions.judge import DecidedBy, PermissionVerdict
 from luxx.tools.permissions.rules import sort_rules
 from luxx.wire.composition import Branch, Composition, MemberStatus, Parameter, ParameterType
 from luxx.wire.question import Question, QuestionKind
-from luxx.wire.rule import PlacedRule, RuleAction, RuleScope
 from luxx.wire.step import Step, StepType
+from luxx.wire.tool import PlacedRule, RuleAction, RuleScope
 
 Json = dict[str, Any]
 Maker = Callable[..., ToolContext]

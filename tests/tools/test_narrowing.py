@@ -4,7 +4,7 @@ import pytest
 
 from luxx.tools.core import ToolDefinition
 from luxx.tools.permissions.narrowing import allows_name, blocking_narrowing
-from luxx.wire.rule import Narrowing
+from luxx.wire.tool import Narrowing
 
 GIVEN = Narrowing(by="", entries=("mychain", "result_read"))
 SKILL = Narrowing(by="a-skill", entries=("mychain",))

@@ -9,7 +9,7 @@ import pytest
 from luxx.infra.config.schema import ToolRule, ToolsConfig
 from luxx.tools.core import CommandPermission, Risk, ToolContext, ToolDefinition
 from luxx.tools.permissions.judge import DecidedBy, Judge, PermissionVerdict
-from luxx.wire.rule import PlacedRule, RuleAction, RuleScope
+from luxx.wire.tool import PlacedRule, RuleAction, RuleScope
 
 SUBJECTS = {"shell_execute": "command", "file_write": "path", "web_fetch": "url", "batch_fetch": "urls"}
 Lists = dict[RuleScope, list[str]]

@@ -30,11 +30,10 @@ from luxx.tools.core import (
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.factory import tool
 from luxx.tools.history import CallStatus, Executed
-from luxx.wire.delegation import Assignment, SubagentEnd
 from luxx.wire.question import Question, QuestionKind
-from luxx.wire.rule import PlacedRule, RuleAction, RuleScope
+from luxx.wire.run import Assignment, SubagentEnd
 from luxx.wire.step import Step, StepType
-from luxx.wire.tool import Risk
+from luxx.wire.tool import PlacedRule, Risk, RuleAction, RuleScope
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": True}
 WAIT = 10.0

@@ -19,7 +19,7 @@ from luxx.tools.builtin import builtin_tools
 from luxx.tools.core import CommandPermission, OwnTools, ToolRegistry
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.factory import tool
-from luxx.wire.rule import PlacedRule
+from luxx.wire.tool import PlacedRule
 
 ClientAt = Callable[..., TestClient[Litestar]]
 

@@ -13,7 +13,7 @@ from luxx.api.http.parameters import InjectedCaller
 from luxx.errors import InvalidInput
 from luxx.tools.permissions.judge import DecidedBy, PartVerdict, PermissionVerdict
 from luxx.tools.permissions.service import MAX_RULES, PATTERN_LENGTH, HypotheticalCall, RuleService
-from luxx.wire.rule import PlacedRule, Rule, RuleAction, RuleScope
+from luxx.wire.tool import PlacedRule, Rule, RuleAction, RuleScope
 
 InjectedRules = NamedDependency[RuleService]
 RuleScopeParameter = Annotated[Literal["tenant", "user", "project", "agent"], QueryParameter(name="scope")]

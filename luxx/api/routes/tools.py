@@ -35,7 +35,7 @@ from luxx.tools.core import (
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import CallStatus, Executed
 from luxx.wire.composition import Composition
-from luxx.wire.rule import PlacedRule
+from luxx.wire.tool import PlacedRule
 
 WorkspaceOf = Callable[[Caller], Awaitable[Path]]
 RulesOf = Callable[[Caller], Awaitable[tuple[PlacedRule, ...]]]

@@ -18,7 +18,7 @@ import yaml
 from luxx.errors import InvalidInput, ToolFailed
 from luxx.tools.files.workspace import Workspace
 from luxx.tools.permissions.narrowing import MAX_ENTRIES, check_entry, entries_in
-from luxx.wire.rule import SkillHead
+from luxx.wire.tool import SkillHead
 
 FILE = "SKILL.md"
 MAX_FILE_BYTES = 40 * 1024

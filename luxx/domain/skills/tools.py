@@ -13,7 +13,7 @@ from luxx.tools.core import ToolContext, ToolDefinition, cache_never
 from luxx.tools.factory import tool
 from luxx.tools.files.workspace import Workspace
 from luxx.tools.permissions.narrowing import ACTIVATE_TOOL, READ_TOOL
-from luxx.wire.rule import SkillHead
+from luxx.wire.tool import SkillHead
 
 MAX_FILE_BYTES = 1024 * 1024
 _NAME = {"type": "string", "minLength": 1, "maxLength": 64, "description": "The skill's name"}

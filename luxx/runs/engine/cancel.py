@@ -1,11 +1,26 @@
-"""The cancel signal of one drive. It interrupts waits on the network or on tools, but never an append.
+"""Cancelling runs: the rows of cancelled runs, the signal that interrupts a drive, and the limit of time.
 
-`RunCancelled` is a signal, not an error: as a BaseException it passes through `except Exception`.
+The signal interrupts waits on the network or on tools, but never an append. `RunCancelled` is a signal, not
+an error: as a BaseException it passes through `except Exception`.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Coroutine
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import structlog
+from sqlalchemy import ColumnElement, Connection, bindparam, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from luxx.errors import LimitReached
+from luxx.infra.store.engine import Store
+from luxx.infra.store.tables import table_of
+from luxx.runs.engine.processes import RunEngine, wake
+from luxx.runs.models import RunRow
+from luxx.wire.run import ENDED, StopReason
 
 T = TypeVar("T")
 
@@ -81,3 +96,130 @@ async def run_in_own_task(work: Coroutine[Any, Any, None]) -> None:
     finally:
         if task.done() and not task.cancelled():
             task.exception()  # Retrieved, so that asyncio does not log it after a simultaneous cancellation.
+
+
+SAVE_SECONDS = 5.0
+"""How often the driven time is saved; a crash loses at most this much."""
+
+_runs = table_of(RunRow)
+_save = (
+    _runs.update()
+    .where(_runs.c.id == bindparam("b_id"), _runs.c.fence == bindparam("b_fence"))
+    .values(driven_seconds=bindparam("seconds"))
+)
+logger = structlog.get_logger()
+
+
+class WallTime:
+    """Context manager around a drive. `earlier_seconds`: the time of earlier drives; `limit` 0: no limit."""
+
+    def __init__(
+        self,
+        store: Store,
+        signal: CancelSignal,
+        *,
+        run_id: str,
+        fence: int,
+        limit: float,
+        earlier_seconds: float,
+    ) -> None:
+        self._store = store
+        self._signal = signal
+        self._key = {"b_id": run_id, "b_fence": fence}
+        self._limit = limit
+        self._started = time.monotonic() - earlier_seconds
+        self._timer: asyncio.Task[None] | None = None
+        self.is_expired = False
+        """Whether the time limit fired the signal."""
+
+    async def __aenter__(self) -> Self:
+        if self._limit:
+            self._timer = asyncio.create_task(self._run_timer())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            await asyncio.gather(self._timer, return_exceptions=True)
+        if isinstance(error, asyncio.CancelledError):
+            # The server stops; another process continues the run.
+            await self.save()
+
+    async def save(self) -> None:
+        """Saves the driven time, at the end of a drive that does not end the run."""
+        if not self._limit:
+            return
+        values = {**self._key, "seconds": time.monotonic() - self._started}
+
+        def write_time(connection: Connection) -> None:
+            connection.execute(_save, values)
+
+        try:
+            await self._store.write_rows(write_time)
+        except SQLAlchemyError as error:
+            logger.warning("driven_time_not_saved", run_id=self._key["b_id"], error=str(error))
+
+    def limit_error(self) -> LimitReached:
+        """The error with which the run ends."""
+        return LimitReached(
+            f"This run has reached its limit of {self._limit:g} seconds; what it produced is kept. "
+            "Ask for less at once, or ask an administrator to raise limits.seconds_per_run.",
+            kind="seconds_per_run",
+            stop_reason=StopReason.TIME,
+        )
+
+    async def _run_timer(self) -> None:
+        while (remaining := self._limit - (time.monotonic() - self._started)) > 0:
+            await asyncio.sleep(min(remaining, SAVE_SECONDS))
+            if remaining > SAVE_SECONDS:
+                await self.save()
+        if not self._signal.is_fired:
+            self.is_expired = True
+            self._signal.fire()
+
+
+MAX_WAIT_SECONDS = 5.0
+"""How long `stop_all_of` waits; another process ends its runs at the latest at its next heartbeat."""
+
+POLL_SECONDS = 0.25
+_not_ended = RunRow.status.not_in([status.value for status in ENDED])
+_mark_cancelled = _runs.update().where(_not_ended).values(is_cancelled=True).returning(_runs.c.id)
+
+
+class RunStopper:
+    """Cancels runs. `engine` is None in a process that drives no runs; then other processes end them."""
+
+    def __init__(self, store: Store, engine: RunEngine | None) -> None:
+        self._store = store
+        self._engine = engine
+
+    async def stop_all_of(self, user_id: int) -> None:
+        """Cancels the user's runs; returns when they have ended, or after MAX_WAIT_SECONDS."""
+        await self._store.write(lambda session: cancel_runs_of(session, user_id))
+        until = time.monotonic() + MAX_WAIT_SECONDS
+        running = await self._store.read(lambda session: _running(session, user_id))
+        for run_id in running:
+            if self._engine is not None:
+                await self._engine.cancel(run_id)
+        while running and time.monotonic() < until:
+            await asyncio.sleep(POLL_SECONDS)
+            running = await self._store.read(lambda session: _running(session, user_id))
+
+
+def cancel_runs_of(session: Session, user_id: int) -> None:
+    """Marks the user's runs as cancelled; their processes see that at the next heartbeat."""
+    mark_cancelled(session.connection(), RunRow.user_id == user_id)
+
+
+def mark_cancelled(connection: Connection, condition: ColumnElement[bool]) -> list[str]:
+    """Marks the matching runs that have not ended as cancelled; returns their ids."""
+    cancelled_ids = list(connection.execute(_mark_cancelled.where(condition)).scalars())
+    # A run that waits for a person is driven once more, so that it ends.
+    wake(connection, condition)
+    return cancelled_ids
+
+
+def _running(session: Session, user_id: int) -> list[str]:
+    return list(session.scalars(select(RunRow.id).where(RunRow.user_id == user_id, _not_ended)))

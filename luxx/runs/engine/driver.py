@@ -18,10 +18,10 @@ from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.store.engine import Store
 from luxx.runs.engine import processes
 from luxx.runs.engine.cancel import CancelSignal, RunCancelled
-from luxx.runs.engine.failing import fail_run
 from luxx.runs.engine.heartbeat import ActiveDrive, Heartbeat
 from luxx.runs.engine.processes import ClaimedRun, ProcessInfo
 from luxx.runs.log.events import LostRun
+from luxx.runs.turn.ending import fail_run
 from luxx.wire.run import Run, RunStatus
 
 Drive = Callable[[str, int, CancelSignal], Awaitable[None]]

@@ -307,6 +307,15 @@ def _is_lost(connection: Connection, owner: str, *, is_alone: bool) -> ColumnEle
     return or_(_runs.c.owner.is_(None), others)
 
 
+def wake(connection: Connection, condition: ColumnElement[bool]) -> None:
+    """Queues the runs that match `condition` and wait for a person."""
+    connection.execute(
+        update(_runs)
+        .where(condition, _runs.c.status == RunStatus.WAITING.value)
+        .values(status=RunStatus.QUEUED.value, phase=None, owner=None)
+    )
+
+
 class RunEngine(Protocol):
     """The interface of the run driver (`driver.py`)."""
 

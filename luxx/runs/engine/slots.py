@@ -9,18 +9,19 @@ Admission and the queue count slots under one lock, so that no slot is used twic
 import heapq
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from typing import assert_never
+from typing import Any, assert_never
 
 import msgspec
-from sqlalchemy import Connection, bindparam, func, select, text
+from sqlalchemy import Connection, Row, bindparam, func, select, text
 
 from luxx.errors import TooMany
 from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.store.tables import table_of
 from luxx.runs.engine.processes import ClaimedRun, ProcessKind, claim_undriven, has_workers
-from luxx.runs.models import RunRow
-from luxx.runs.subagents import IdleRuns, find_idle
-from luxx.wire.run import RunKind, RunStatus
+from luxx.runs.models import RunRow, ToolCallRow
+from luxx.tools.builtin.run import DELEGATE_TOOL
+from luxx.wire.run import ENDED, RunKind, RunStatus
+from luxx.wire.step import StepStatus
 
 ADMISSION_LOCK = 7_402_118
 """The PostgreSQL advisory lock that serialises the counting of slots."""
@@ -57,6 +58,50 @@ _queue_heads = (
     .order_by(_queue.c.id)
 )
 _queued_kinds = select(_runs.c.kind).where(_queued).distinct()
+
+MAX_IDLE_PER_USER = 100
+"""How many idle runs of a user need no slot. Further ones keep theirs: each is a drive in memory."""
+
+_parents = _runs.alias("parents")
+_unended = _runs.c.status.not_in([status.value for status in ENDED])
+_unended_subagents = select(_runs.c.id, _runs.c.parent_run_id, _runs.c.user_id, _runs.c.status).where(
+    _unended
+)
+_children_of_roots = _unended_subagents.join(_parents, _parents.c.id == _runs.c.parent_run_id).where(
+    _parents.c.parent_run_id.is_(None), _parents.c.status == RunStatus.RUNNING.value
+)
+_unended_children = _unended_subagents.where(_runs.c.parent_run_id.in_(bindparam("ids", expanding=True)))
+_runs_of_subject = (
+    select(_runs.c.id)
+    .where(_runs.c.subject_id == bindparam("subject"), _runs.c.parent_run_id.is_not(None), _unended)
+    .limit(1)
+)
+_calls = table_of(ToolCallRow)
+_acting = select(_calls.c.run_id).where(
+    _calls.c.run_id.in_(bindparam("ids", expanding=True)),
+    _calls.c.status == StepStatus.RUNNING.value,
+    _calls.c.tool != DELEGATE_TOOL,
+)
+
+
+class UnendedSubagent(msgspec.Struct, frozen=True):
+    """A subagent that has not ended, with its parent and user."""
+
+    run_id: str
+    parent_id: str
+    user_id: int
+    status: RunStatus
+
+
+class IdleRuns(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs that only wait for subagents which wait for a person.
+
+    `roots`: their number per user id. `resuming`: the user id of each queued subagent below them; it got its
+    answer and needs a slot.
+    """
+
+    roots: Mapping[int, int]
+    resuming: Mapping[str, int]
 
 
 class RunCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,3 +253,66 @@ def _check_queue(counts: RunCounts, user_id: int, limits: LimitsConfig) -> None:
             retry_after=RETRY_SECONDS,
             kind="server_busy",
         )
+
+
+def find_idle(connection: Connection) -> IdleRuns:
+    """The idle runs among those in progress."""
+    tree: dict[str, list[UnendedSubagent]] = {}
+    level = [_read(row) for row in connection.execute(_children_of_roots)]
+    roots = {one.parent_id: one.user_id for one in level}
+    while level:
+        for one in level:
+            tree.setdefault(one.parent_id, []).append(one)
+        running_ids = [one.run_id for one in level if one.status == RunStatus.RUNNING]
+        level = _read_children(connection, running_ids)
+    if all(one.status == RunStatus.RUNNING for children in tree.values() for one in children):
+        return IdleRuns(roots={}, resuming={})
+    acting = set(connection.scalars(_acting, {"ids": list(tree)}))
+    counts: dict[int, int] = {}
+    resuming: dict[str, int] = {}
+    for root, user_id in sorted(roots.items()):
+        if _is_busy(root, tree, acting) or counts.get(user_id, 0) >= MAX_IDLE_PER_USER:
+            continue
+        counts[user_id] = counts.get(user_id, 0) + 1
+        resuming |= dict.fromkeys(_resuming(root, tree), user_id)
+    return IdleRuns(roots=counts, resuming=resuming)
+
+
+def find_waiting_subagent(connection: Connection, run_id: str) -> str | None:
+    """The id of a subagent of the run, at any depth, that waits for a person."""
+    ids = [run_id]
+    while children := _read_children(connection, ids):
+        for one in children:
+            if one.status == RunStatus.WAITING:
+                return one.run_id
+        ids = [one.run_id for one in children]
+    return None
+
+
+def has_subagents(connection: Connection, subject_id: str) -> bool:
+    """Whether the subject has a subagent that has not ended."""
+    return connection.scalar(_runs_of_subject, {"subject": subject_id}) is not None
+
+
+def _read_children(connection: Connection, ids: Sequence[str]) -> list[UnendedSubagent]:
+    return [_read(row) for row in connection.execute(_unended_children, {"ids": list(ids)})] if ids else []
+
+
+def _read(row: Row[*tuple[Any, ...]]) -> UnendedSubagent:
+    return UnendedSubagent(row.id, row.parent_run_id, row.user_id, RunStatus(row.status))
+
+
+def _is_busy(run_id: str, tree: Mapping[str, Sequence[UnendedSubagent]], acting: set[str]) -> bool:
+    children = tree.get(run_id, ())
+    if not children or run_id in acting:
+        return True
+    return any(one.status == RunStatus.RUNNING and _is_busy(one.run_id, tree, acting) for one in children)
+
+
+def _resuming(run_id: str, tree: Mapping[str, Sequence[UnendedSubagent]]) -> list[str]:
+    run_ids: list[str] = []
+    for one in tree.get(run_id, ()):
+        if one.status == RunStatus.QUEUED:
+            run_ids.append(one.run_id)
+        run_ids += _resuming(one.run_id, tree)
+    return run_ids

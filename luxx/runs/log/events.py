@@ -18,8 +18,7 @@ from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
 from luxx.runs.engine.cancel import CancelSignal
 from luxx.runs.models import TOOL_LENGTH, RunEventRow, RunResultRow, RunRow, ToolCallRow
-from luxx.runs.streams.frames import logged_frame
-from luxx.runs.streams.hub import Channel, Frame
+from luxx.runs.streams.channel import Channel, Frame, logged_frame
 from luxx.wire.event import CLOSING_EVENT_TYPES, CompletionNote, ErrorEvent, Event, LoggedEvent, ProcessStep
 from luxx.wire.step import Step, StepStatus, StepType
 
@@ -96,7 +95,6 @@ def _upsert(dialect_insert: Any) -> Any:
 
 _upserts = {"sqlite": _upsert(sqlite.insert), "postgresql": _upsert(postgresql.insert)}
 """Built once, because every tool call uses it twice."""
-
 
 PAGE_EVENTS = 500
 """Events per page."""

@@ -18,10 +18,10 @@ from luxx.domain.conversations.models import MessageRow
 from luxx.domain.conversations.service import own_conversation
 from luxx.errors import InvalidInput, NotFound
 from luxx.infra.store.engine import Store
+from luxx.runs.engine.slots import find_waiting_subagent
 from luxx.runs.log.events import StoredEvent, count_within_bytes
 from luxx.runs.log.retention import check_log
 from luxx.runs.models import CALL_ID_LENGTH, RunEventRow, RunResultRow, RunRow, ToolCallRow, own_run, run_view
-from luxx.runs.subagents import find_waiting_subagent
 from luxx.wire.event import Event, ProcessStep
 from luxx.wire.run import ENDED, Run, RunStatus
 from luxx.wire.step import StepStatus

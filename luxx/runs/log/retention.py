@@ -9,7 +9,7 @@ import time
 from datetime import datetime, timedelta
 
 import msgspec
-from sqlalchemy import BindParameter, Connection, bindparam, delete, select
+from sqlalchemy import BindParameter, Connection, bindparam, delete, func, select
 from sqlalchemy.orm import Session
 
 from luxx.errors import Gone
@@ -17,7 +17,6 @@ from luxx.infra.clock import id_at
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
 from luxx.runs.models import RunEventRow, RunResultRow, RunRow, ToolCallRow
-from luxx.runs.storage import subtract_event_bytes
 from luxx.wire.run import ENDED
 
 EVENTS_AT_ONCE = 500
@@ -26,6 +25,7 @@ EVENTS_AT_ONCE = 500
 _events = table_of(RunEventRow)
 _runs = table_of(RunRow)
 _ended = [status.value for status in ENDED]
+
 _next_log = (
     select(_events.c.run_id)
     .where(_events.c.run_id > bindparam("after"), _events.c.run_id < bindparam("before"))
@@ -111,3 +111,26 @@ def check_log(connection: Connection, run: RunRow) -> None:
             "available",
             kind="log_deleted",
         )
+
+
+_of_log = select(
+    func.coalesce(
+        func.sum(func.length(_events.c.data) + func.coalesce(func.length(_events.c.internal), 0)), 0
+    )
+).where(_events.c.run_id == bindparam("run_id"), _events.c.seq <= bindparam("last"))
+_results = table_of(RunResultRow)
+_of_results = select(func.coalesce(func.sum(func.length(_results.c.output)), 0)).where(
+    _results.c.run_id == bindparam("run_id")
+)
+_shrink = (
+    _runs.update()
+    .where(_runs.c.id == bindparam("b_id"))
+    .values(stored_bytes=_runs.c.stored_bytes - bindparam("size"))
+)
+
+
+def subtract_event_bytes(connection: Connection, run_id: str, last: int) -> None:
+    """Subtracts the size of the events up to number `last` and of all tool outputs, before their deletion."""
+    key = {"run_id": run_id, "last": last}
+    size = int(connection.scalar(_of_log, key) or 0) + int(connection.scalar(_of_results, key) or 0)
+    connection.execute(_shrink, {"b_id": run_id, "size": size})

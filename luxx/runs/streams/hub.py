@@ -1,270 +1,50 @@
-"""The hub: one channel per run, with the frames of its live stream, for the watchers in this process.
+"""The hub: the channels of the runs that are driven or watched in this process, and their relay.
 
-A channel is a ring of frames with one producer: the driver, or the remote subscriber of a driver in another
-process. Watchers hold an index into the ring, so no queue can overflow and a slow watcher does not slow the
-run. A watcher that falls off the ring continues from the log. All code here runs on the event loop's thread.
+The relay carries a live stream from the process that drives the run to those that watch it: it connects
+`publisher.py` and `remote.py` to the bus. It also polls the rows of watched runs that are not driven here, so
+that a message lost by the bus does no harm. All code here runs on the event loop's thread.
 """
 
 import asyncio
-import sys
-from collections.abc import Collection, Generator, Iterable
+from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Protocol
 
-import msgspec
+import structlog
+from sqlalchemy import bindparam, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
-from luxx.runs.streams.frames import OpenStep
+from luxx.infra.bus.core import Bus
+from luxx.infra.store.engine import Store
+from luxx.infra.store.tables import table_of
+from luxx.runs.models import RunRow
+from luxx.runs.streams.channel import Channel
+from luxx.runs.streams.publisher import (
+    DRIVEN,
+    FRAMES,
+    UNWATCH,
+    WATCH,
+    FollowRequest,
+    RunPublisher,
+    decode_drive_begun,
+    decode_messages,
+    encode,
+)
+from luxx.runs.streams.remote import RemoteSubscriber, RunRowState
+from luxx.wire.run import RunStatus
 
-RING_FRAMES = 2048
-"""Frames kept for slow watchers, up to twice as many between two trims: about a megabyte of deltas."""
+POLL_SECONDS = 1.0
+"""Poll interval for runs that another process drives and that send no messages."""
 
-RING_BYTES = 2 * 1024 * 1024
-"""Bytes of frames kept for slow watchers; deltas alone may reach twice as many between two trims."""
+POLLS_PER_FULL_POLL = 5
+"""Every fifth poll reads all runs and renews the follow requests."""
 
-MIN_RING_FRAMES = 8
-"""Frames kept even if all readers have read them (4 kB of deltas): a trim at each frame would cost time."""
-
-NO_POSITION = sys.maxsize
-"""The position of a reader that will take a new position: it needs no frame of the ring."""
-
-MAX_RESETS = 1000
-"""How many reset frames are kept for watchers that fell off the ring."""
-
-
-class Frame(msgspec.Struct, frozen=True, gc=False):
-    """A frame of the stream. `seq` is 0 if it is not logged; `step` and `text` are set on deltas.
-
-    `is_reset`: the text of the step is discarded. `is_gap`: not a frame but a marker; what follows does not
-    continue what was before, so a watcher must read the log.
-    """
-
-    data: bytes
-    seq: int = 0
-    step: OpenStep | None = None
-    text: str = ""
-    is_last: bool = False
-    is_reset: bool = False
-    is_gap: bool = False
-
-
-GAP = Frame(b"", is_gap=True)
-
-
-class RingReader(Protocol):
-    """A reader with a position in a ring."""
-
-    @property
-    def position(self) -> int:
-        """The index of the first unread frame; NO_POSITION if it needs none."""
-        ...
-
-
-class FrameListener(RingReader, Protocol):
-    """A reader that is notified of every new frame: the subscription of another process (`publisher.py`), or
-    a watch that writes to its client at once."""
-
-    def wake(self) -> None:
-        """Called for new frames. Must not raise: it runs inside `publish`."""
-        ...
-
-
-class Channel:
-    """The live stream of one run. `logged` is the seq of the newest logged frame, 0 before the first.
-
-    `driver` is set while this process drives the run. `has_producer`: frames arrive from a driver, here or
-    remote; else there is only the log, which ends at `known_seq` or later. `is_deleted`: the run was deleted.
-    `reset_count` counts the reset frames, which discard the text of a lost producer.
-    """
-
-    __slots__ = (
-        "_base",
-        "_frames",
-        "_full",
-        "_listener_futures",
-        "_listeners",
-        "_reset_frames",
-        "_waiting",
-        "driver",
-        "has_producer",
-        "is_deleted",
-        "known_seq",
-        "logged",
-        "open_steps",
-        "readers",
-        "reset_count",
-        "run_id",
-        "subscriptions",
-        "watchers",
-    )
-
-    def __init__(self, run_id: str) -> None:
-        self.run_id = run_id
-        self.logged = 0
-        self.known_seq = 0
-        self.reset_count = 0
-        self.driver: object | None = None
-        self.has_producer = False
-        self.is_deleted = False
-        self.open_steps: dict[int, OpenStep] = {}
-        self.watchers = 0
-        self.subscriptions: Collection[FrameListener] = ()
-        self.readers: set[RingReader] = set()
-        self._frames: list[Frame] = []
-        self._base = 0
-        self._full = MIN_RING_FRAMES
-        self._reset_frames: list[bytes] = []
-        self._waiting: list[asyncio.Future[None]] = []
-        self._listeners: tuple[FrameListener, ...] = ()
-        self._listener_futures: list[asyncio.Future[None]] = []
-
-    @property
-    def is_driven(self) -> bool:
-        """Whether this process drives the run."""
-        return self.driver is not None
-
-    @property
-    def end(self) -> int:
-        """The index that the next frame will have."""
-        return self._base + len(self._frames)
-
-    def begin(self, logged: int, steps: Iterable[OpenStep] = ()) -> None:
-        """A producer begins: the log ends at `logged`, and `steps` are open."""
-        resets = self._reset_open_steps()
-        # Keep the same dict object: the driver's CompletionReader holds it.
-        self.open_steps.clear()
-        self.open_steps.update({step.index: step for step in steps})
-        self.logged, self.has_producer = logged, True
-        if logged or self.open_steps or resets:
-            # Earlier watchers may miss events: they read the log and then continue from here.
-            self.publish(*resets, GAP)
-
-    def end_feed(self) -> None:
-        """The producer ends. The text of its open steps is not in the log, so watchers must discard it."""
-        resets = self._reset_open_steps()
-        self.open_steps.clear()
-        self.has_producer = False
-        self.publish(*resets)
-        self.wake()
-
-    def resets_since(self, count: int) -> bytes | None:
-        """The bytes of the reset frames after the first `count`; None if they are no longer kept."""
-        missed = self.reset_count - count
-        if missed > len(self._reset_frames):
-            return None
-        return b"".join(self._reset_frames[len(self._reset_frames) - missed :])
-
-    def _reset_open_steps(self) -> list[Frame]:
-        frames = [Frame(step.reset_frame(), 0, step, is_reset=True) for step in self.open_steps.values()]
-        self.reset_count += len(frames)
-        self._reset_frames = [*self._reset_frames, *(frame.data for frame in frames)][-MAX_RESETS:]
-        return frames
-
-    def publish(self, *frames: Frame) -> None:
-        """Adds frames, wakes the waiters and notifies the listeners."""
-        self._frames += frames
-        if len(self._frames) > self._full:
-            self._trim()
-        if self._waiting:
-            waiting, self._waiting = self._waiting, []
-            _resolve(waiting)
-        for listener in self._listeners:
-            listener.wake()
-        for subscription in self.subscriptions:
-            subscription.wake()
-
-    def publish_events(self, *frames: Frame) -> None:
-        """Adds frames of logged events. They may be large, so the ring is also trimmed to RING_BYTES."""
-        self.publish(*frames)
-        self._trim_to_bytes()
-
-    def _trim(self) -> None:
-        """Drops the frames that all readers have read, and the unread ones of too slow readers."""
-        frames = self._frames
-        start = end = self._base + len(frames)
-        for readers in (self.readers, self.subscriptions):
-            for reader in readers:
-                if (position := reader.position) < start:
-                    start = position
-        # A reader that fell off the ring keeps no frames.
-        start = max(start, end - RING_FRAMES, self._base)
-        del frames[: start - self._base]
-        self._base = start
-        self._full = MIN_RING_FRAMES
-        if end - start > MIN_RING_FRAMES:
-            self._trim_to_bytes()
-            self._full = max(MIN_RING_FRAMES, min(2 * len(frames), 2 * RING_FRAMES))
-
-    def _trim_to_bytes(self) -> None:
-        """Drops the oldest frames beyond RING_BYTES, but keeps at least one."""
-        sizes = [len(frame.data) for frame in self._frames]
-        size, first = sum(sizes), 0
-        while size > RING_BYTES and first < len(sizes) - 1:
-            size -= sizes[first]
-            first += 1
-        del self._frames[:first]
-        self._base += first
-
-    def trim_idle(self) -> None:
-        """Drops the frames that all have read; for a channel without a producer."""
-        if self._frames:
-            self._trim()
-
-    def frames_since(self, index: int) -> list[Frame] | None:
-        """The frames from `index` on; None if the ring no longer has that index."""
-        if index < self._base:
-            return None
-        return self._frames[index - self._base :]
-
-    def wake(self) -> None:
-        """Wakes every waiter and every listener."""
-        waiting = [*self._waiting, *self._listener_futures]
-        self._waiting, self._listener_futures = [], []
-        _resolve(waiting)
-
-    def next_change(self) -> asyncio.Future[None]:
-        """A future that is done at the next frame or at `wake`."""
-        future = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
-        return future
-
-    def listen(self, listener: FrameListener) -> asyncio.Future[None]:
-        """Calls `listener.wake` for each frame until `stop_listening`; the future is done at `wake`."""
-        self._listeners = (*self._listeners, listener)
-        future = asyncio.get_running_loop().create_future()
-        self._listener_futures.append(future)
-        return future
-
-    def stop_listening(self, listener: FrameListener, future: asyncio.Future[None]) -> None:
-        """Ends `listen`."""
-        self._listeners = tuple(each for each in self._listeners if each is not listener)
-        if future in self._listener_futures:
-            self._listener_futures.remove(future)
-
-
-def _resolve(waiting: list[asyncio.Future[None]]) -> None:
-    for future in waiting:
-        if not future.done():
-            future.set_result(None)
-
-
-class Relay(Protocol):
-    """Carries the streams of runs between processes (`relay.py`)."""
-
-    def driven(self, channel: Channel, fence: int) -> None:
-        """This process begins to drive the run; called before the first frame."""
-        ...
-
-    def stopped_driving(self, channel: Channel) -> None:
-        """This process no longer drives the run."""
-        ...
-
-    def watched(self, channel: Channel, *, is_started: bool) -> None:
-        """A run that is not driven here has its first watcher. Not `is_started`: it may start here soon."""
-        ...
-
-    def unwatched(self, channel: Channel) -> None:
-        """The run no longer has a watcher."""
-        ...
+IDS_AT_ONCE = 500
+logger = structlog.get_logger()
+_runs = table_of(RunRow)
+_rows = select(_runs.c.id, _runs.c.status, _runs.c.owner, _runs.c.last_seq).where(
+    _runs.c.id.in_(bindparam("ids", expanding=True))
+)
 
 
 class Hub:
@@ -272,10 +52,10 @@ class Hub:
 
     def __init__(self) -> None:
         self._channels: dict[str, Channel] = {}
-        self._relay: Relay | None = None
+        self._relay: RunRelay | None = None
         self.closed = asyncio.Event()
 
-    def connect_relay(self, relay: Relay) -> None:
+    def connect_relay(self, relay: "RunRelay") -> None:
         """Notifies the relay of driven and watched runs from now on."""
         self._relay = relay
 
@@ -349,3 +129,174 @@ class Hub:
     def _remove_if_unused(self, channel: Channel) -> None:
         if not channel.is_driven and channel.watchers == 0:
             self._channels.pop(channel.run_id, None)
+
+
+class RunRelay:
+    """One per process. If it is the only process, it only polls rows."""
+
+    def __init__(self, hub: Hub, bus: Bus, store: Store, *, poll_seconds: float = POLL_SECONDS) -> None:
+        self._bus = bus
+        self._store = store
+        self._poll_seconds = poll_seconds
+        self._poll_count = 0
+        self._subscribers: dict[str, RemoteSubscriber] = {}
+        self._publisher = RunPublisher(bus)
+        self._busy = asyncio.Event()
+        self._poll_task: asyncio.Task[None] | None = None
+        hub.connect_relay(self)
+        bus.on(WATCH, self._on_follow_requests)
+        bus.on(UNWATCH, self._publisher.on_unfollow)
+        bus.on(FRAMES, self._on_messages)
+        bus.on(DRIVEN, self._on_drive_begun)
+        bus.on_reconnect(self._on_bus_up)
+
+    @property
+    def followed_runs(self) -> int:
+        """How many runs of other processes this process follows."""
+        return sum(1 for subscriber in self._subscribers.values() if subscriber.driver)
+
+    async def open(self) -> None:
+        """Starts to poll rows."""
+        self._poll_task = asyncio.create_task(self._keep_polling(), name="relay")
+
+    async def close(self) -> None:
+        """Ends the polling and all subscriptions."""
+        if self._poll_task is not None:
+            self._poll_task.cancel()
+            await asyncio.gather(self._poll_task, return_exceptions=True)
+        for subscriber in self._subscribers.values():
+            subscriber.stop()
+        self._subscribers.clear()
+
+    def driven(self, channel: Channel, fence: int) -> None:
+        """This process begins to drive the run; called before the first frame."""
+        self._unsubscribe(channel)
+        if not self._bus.is_alone:
+            self._publisher.driven(channel, fence)
+            self._note_busy()
+
+    def stopped_driving(self, channel: Channel) -> None:
+        """This process no longer drives the run: it ended, waits, or continues elsewhere."""
+        self._publisher.stopped_driving(channel)
+        if channel.watchers:
+            self.watched(channel, is_started=False)
+
+    def watched(self, channel: Channel, *, is_started: bool) -> None:
+        """A run that is not driven here has its first watcher. Not `is_started`: it may start here soon."""
+        subscriber = self._subscribers[channel.run_id] = RemoteSubscriber(
+            channel, self._store, self._request_follow
+        )
+        self._note_busy()
+        if is_started:
+            self._request_follow(subscriber, None)
+
+    def unwatched(self, channel: Channel) -> None:
+        """The run no longer has a watcher."""
+        self._unsubscribe(channel)
+
+    def _unsubscribe(self, channel: Channel) -> None:
+        subscriber = self._subscribers.pop(channel.run_id, None)
+        if subscriber is None:
+            return
+        if subscriber.driver and not subscriber.is_over:
+            self._bus.publish(UNWATCH, encode([channel.run_id]), to=subscriber.driver)
+        subscriber.stop()
+
+    def _request_follow(self, subscriber: RemoteSubscriber, to: str | None) -> None:
+        if not self._bus.is_alone:
+            self._bus.publish(WATCH, encode([FollowRequest(subscriber.run_id)]), to=to)
+
+    def _on_follow_requests(self, sender: str, payload: bytes) -> None:
+        self._publisher.on_follow_requests(sender, payload)
+        self._note_busy()
+
+    def _on_messages(self, sender: str, payload: bytes) -> None:
+        unwanted: list[str] = []
+        for message in decode_messages(payload):
+            subscriber = self._subscribers.get(message.run_id)
+            if subscriber is None:
+                unwanted.append(message.run_id)
+            elif not subscriber.is_over:
+                subscriber.receive(sender, message)
+        if unwanted:
+            self._bus.publish(UNWATCH, encode(unwanted), to=sender)
+
+    def _on_drive_begun(self, sender: str, payload: bytes) -> None:
+        drive_begun = decode_drive_begun(payload)
+        subscriber = self._subscribers.get(drive_begun.run_id)
+        if subscriber is not None and not subscriber.is_over and self._bus.process not in drive_begun.served:
+            subscriber.resubscribe(sender)
+
+    def _on_bus_up(self) -> None:
+        self._publisher.on_bus_up()
+        for subscriber in self._subscribers.values():
+            if not subscriber.is_over:
+                subscriber.resubscribe(None)
+
+    def _note_busy(self) -> None:
+        if self._subscribers or self._publisher.is_busy:
+            self._busy.set()
+
+    async def _keep_polling(self) -> None:
+        while True:
+            await self._busy.wait()
+            await asyncio.sleep(self._poll_seconds)
+            self._poll_count += 1
+            is_full = self._poll_count % POLLS_PER_FULL_POLL == 0
+            try:
+                try:
+                    await self._poll(is_full=is_full)
+                finally:
+                    if is_full:
+                        self._publisher.drop_silent()
+                        self._renew_follows()
+            except SQLAlchemyError as error:
+                logger.warning("relay_poll_failed", error=type(error).__name__)
+            except Exception:
+                # Continue after any error: without polls a lost message would stay lost.
+                logger.exception("relay_poll_failed")
+            if not (self._subscribers or self._publisher.is_busy):
+                self._busy.clear()
+
+    def _is_urgent(self, subscriber: RemoteSubscriber) -> bool:
+        """Whether the run is running but sends no messages, or was not polled yet."""
+        if subscriber.status is None:
+            return True
+        if self._bus.is_alone:
+            return False
+        return not self._bus.is_up or (subscriber.status == RunStatus.RUNNING and not subscriber.driver)
+
+    async def _poll(self, *, is_full: bool) -> None:
+        polled = [
+            subscriber
+            for subscriber in self._subscribers.values()
+            if not subscriber.is_over and (is_full or self._is_urgent(subscriber))
+        ]
+        for start in range(0, len(polled), IDS_AT_ONCE):
+            batch = polled[start : start + IDS_AT_ONCE]
+            row_states = await self._read([subscriber.run_id for subscriber in batch])
+            for subscriber in batch:
+                # The subscriber may have stopped while the rows were read.
+                if not subscriber.is_over:
+                    row = row_states.get(subscriber.run_id)
+                    subscriber.compare_with_row(
+                        row, self._bus.process, is_up=self._bus.is_up, is_asking=is_full
+                    )
+
+    async def _read(self, ids: list[str]) -> dict[str, RunRowState]:
+        def read_rows(session: Session) -> dict[str, RunRowState]:
+            rows = session.connection().execute(_rows, {"ids": ids})
+            return {
+                id_: RunRowState(RunStatus(status), owner, last_seq) for id_, status, owner, last_seq in rows
+            }
+
+        return await self._store.read(read_rows)
+
+    def _renew_follows(self) -> None:
+        """Repeats the follow requests to the drivers."""
+        followed: dict[str, list[FollowRequest]] = {}
+        for subscriber in self._subscribers.values():
+            if subscriber.driver and not subscriber.is_over:
+                followed.setdefault(subscriber.driver, []).append(subscriber.follow_request())
+        for driver, follow_requests in followed.items():
+            self._bus.publish(WATCH, encode(follow_requests), to=driver)

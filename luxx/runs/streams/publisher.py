@@ -1,4 +1,4 @@
-"""The driver's side of the relay: publishes the frames of the runs that are driven here to other processes.
+"""The messages of the relay, and its driver's side: publishes the frames of runs that are driven here.
 
 A subscription has a position in the run's ring, as a local watch has. When the bus can send, it merges the
 new frames into one message. A run without remote subscribers costs nothing.
@@ -7,24 +7,85 @@ new frames into one message. A run without remote subscribers costs nothing.
 import itertools
 import time
 
+import msgspec
+
 from luxx.infra.bus.core import Bus
-from luxx.runs.streams.frames import (
-    DRIVEN,
-    FRAMES,
-    NOT_COUNTED,
-    DriveBegun,
-    DriveEnded,
-    LogGrown,
-    OpenStep,
-    RelayItem,
-    RelayMessage,
-    StepGrown,
-    StepOpened,
-    decode_follow_requests,
-    decode_ids,
-    encode,
-)
-from luxx.runs.streams.hub import NO_POSITION, Channel, Frame
+from luxx.runs.streams.channel import NO_POSITION, Channel, Frame, OpenStep
+from luxx.wire.step import StepType
+
+WATCH, UNWATCH, FRAMES, DRIVEN = "watch", "unwatch", "frames", "driven"
+"""Bus topics: follow requests; run ids no longer followed; relay messages; a drive begins."""
+
+NOT_COUNTED = -1
+
+
+class StepOpened(msgspec.Struct, frozen=True, array_like=True, tag="o", gc=False):
+    """A step has begun; `text` is its text so far."""
+
+    index: int
+    kind: StepType
+    call_id: str
+    name: str
+    text: str
+
+
+class StepGrown(msgspec.Struct, frozen=True, array_like=True, tag="g", gc=False):
+    """More text of an open step."""
+
+    index: int
+    text: str
+
+
+class LogGrown(msgspec.Struct, frozen=True, array_like=True, tag="l", gc=False):
+    """The log now ends at `seq`."""
+
+    seq: int
+
+
+class DriveEnded(msgspec.Struct, frozen=True, array_like=True, tag="x", gc=False):
+    """The sender no longer drives the run."""
+
+
+RelayItem = StepOpened | StepGrown | LogGrown | DriveEnded
+
+
+class RelayMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Message `number` of one `stream` from a driver to a subscriber.
+
+    Number 0 begins the stream with `LogGrown` and one `StepOpened` per open step. A subscriber that misses a
+    number asks for a new stream. `fence` grows with each drive of the run.
+    """
+
+    run_id: str
+    fence: int
+    stream: int
+    number: int
+    items: list[RelayItem]
+
+
+class FollowRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A process wants to follow a run, or still follows it. `stream` 0: asks for a new stream.
+
+    `number` is the last received one of the stream, if nothing has arrived lately; else NOT_COUNTED.
+    """
+
+    run_id: str
+    stream: int = 0
+    number: int = NOT_COUNTED
+
+
+class DriveBegun(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The sender drives a run; the processes in `served` get a stream without asking."""
+
+    run_id: str
+    served: list[str]
+
+
+encode = msgspec.msgpack.Encoder().encode
+decode_messages = msgspec.msgpack.Decoder(list[RelayMessage]).decode
+decode_follow_requests = msgspec.msgpack.Decoder(list[FollowRequest]).decode
+decode_ids = msgspec.msgpack.Decoder(list[str]).decode
+decode_drive_begun = msgspec.msgpack.Decoder(DriveBegun).decode
 
 SUBSCRIPTION_SECONDS = 16.0
 """Lifetime of a subscription without renewal; subscribers renew every five seconds."""

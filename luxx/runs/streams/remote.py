@@ -15,19 +15,17 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from luxx.infra.store.engine import Store
 from luxx.runs.log.events import StoredEvent, read_page
-from luxx.runs.streams.frames import (
+from luxx.runs.streams.channel import Channel, Frame, OpenStep, logged_frame
+from luxx.runs.streams.publisher import (
     NOT_COUNTED,
     DriveEnded,
     FollowRequest,
     LogGrown,
-    OpenStep,
     RelayItem,
     RelayMessage,
     StepGrown,
     StepOpened,
-    logged_frame,
 )
-from luxx.runs.streams.hub import Channel, Frame
 from luxx.wire.event import CLOSING_EVENT_TYPES
 from luxx.wire.run import ENDED, RunStatus
 

@@ -11,8 +11,8 @@ from typing import Protocol, Self
 
 from luxx.infra.store.engine import Store
 from luxx.runs.log.events import StoredEvent, read_page
-from luxx.runs.streams.frames import COMMENT, OpenStep, logged_frame, run_frame
-from luxx.runs.streams.hub import NO_POSITION, Channel, Frame, Hub
+from luxx.runs.streams.channel import COMMENT, NO_POSITION, Channel, Frame, OpenStep, logged_frame, run_frame
+from luxx.runs.streams.hub import Hub
 from luxx.wire.event import CLOSING_EVENT_TYPES
 from luxx.wire.run import ENDED, Run, RunStatus
 

@@ -6,26 +6,43 @@ Logging questions is the last action of a drive; `runs/questions.py` handles the
 import asyncio
 from datetime import datetime, timedelta
 from functools import partial
+from hashlib import sha256
 from typing import Any, assert_never
 
 import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, bindparam, insert, select
 
 from luxx.errors import ToolFailed
 from luxx.infra.clock import new_id
 from luxx.infra.store.clock import database_now
+from luxx.infra.store.tables import table_of
 from luxx.runs.engine.cancel import RunCancelled
 from luxx.runs.log.events import LogEntry
-from luxx.runs.models import CALL_ID_LENGTH, RunRow
-from luxx.runs.question_rows import approved_call, insert_questions, may_be_rule, options_of, permission_for
-from luxx.runs.turn.spec import RunSpec
-from luxx.runs.turn.state import ChatLog
-from luxx.tools.core import ApprovalReason, Approved, ChainContext, NeedsAnswer, ToolContext, ToolDefinition
+from luxx.runs.models import CALL_ID_LENGTH, QuestionRow, RunRow
+from luxx.runs.turn.state import ChatLog, QuestionRecord, RunSpec
+from luxx.tools.core import (
+    ApprovalReason,
+    Approved,
+    ChainContext,
+    NeedsAnswer,
+    Rejected,
+    ToolContext,
+    ToolDefinition,
+)
 from luxx.tools.history import Executed
+from luxx.tools.permissions.service import PATTERN_LENGTH
 from luxx.wire.event import MembersEnded, ProcessStep, QuestionAnswered, QuestionAsked
-from luxx.wire.question import AnsweredBy, Question, QuestionKind, QuestionStatus, WhenAsked
+from luxx.wire.question import (
+    AnsweredBy,
+    Option,
+    Permission,
+    Question,
+    QuestionKind,
+    QuestionStatus,
+    WhenAsked,
+)
 from luxx.wire.run import RunPhase, RunStatus
 from luxx.wire.step import Step, StepStatus
 
@@ -33,9 +50,8 @@ CLARIFICATION_SECONDS = 60
 """How long a clarification waits by default; decisions have a setting."""
 
 NOBODY_TO_ASK = "nobody is there to be asked: this run was started with when_asked=deny"
-
 WAITING_CHANGES: dict[str, Any] = {"status": RunStatus.WAITING.value, "owner": None}
-
+_insert_questions = insert(table_of(QuestionRow))
 _encode = msgspec.json.Encoder().encode
 _cancelled = select(RunRow.is_cancelled).where(RunRow.id == bindparam("run_id"))
 
@@ -138,7 +154,7 @@ class QuestionAsker:
         def write_questions(connection: Connection) -> None:
             if asked_events:
                 now = database_now(connection)
-                insert_questions(connection, [self._row(event, now) for event in asked_events])
+                connection.execute(_insert_questions, [self._row(event, now) for event in asked_events])
             cancelled_flags.append(connection.execute(_cancelled, {"run_id": self._spec.run_id}).scalar_one())
 
         await self._log.append(
@@ -216,3 +232,75 @@ def needed_answer(task: "asyncio.Task[Executed]") -> NeedsAnswer | None:
     """The question that the tool of an ended task raised, or None."""
     raised = task.exception()
     return raised if isinstance(raised, NeedsAnswer) else None
+
+
+ONCE = Option(label=Permission.ONCE.value, description="This call may run")
+REJECT = Option(label=Permission.REJECT.value, description="This call may not run")
+
+
+def call_hash(run_id: str, tool: str, arguments: str) -> str:
+    """A hash of run, tool and arguments; equal for all JSON texts of the same arguments."""
+    try:
+        decoded: Any = msgspec.json.decode(arguments)
+    except (msgspec.DecodeError, RecursionError):
+        decoded = arguments
+    return sha256(msgspec.json.encode([run_id, tool, decoded], order="sorted")).hexdigest()
+
+
+def permission_for(
+    run_id: str, call: Step, questions: tuple[QuestionRecord, ...], member: str | UnsetType = UNSET
+) -> QuestionAnswered | None:
+    """The answer to the permission question of this call with its current arguments, or None.
+
+    `member` is the key of a composition's member: an answer is valid for one member of one call only.
+    """
+    now = call_hash(run_id, str(call.name), str(call.arguments or "{}"))
+    for record in reversed(questions):
+        question, answer = record.question, record.answer
+        if question.kind != QuestionKind.PERMISSION or question.call_id != call.id_ref or answer is None:
+            continue
+        if question.member != member:
+            continue
+        if call_hash(run_id, str(question.tool), str(question.arguments)) != now:
+            continue
+        if answer.answer == Permission.REJECT or answer.approves == _approved_hash(run_id, question, answer):
+            return answer
+    return None
+
+
+def options_of(usual: str) -> list[Option]:
+    """The options of a permission; "always" only if the pattern fits into a rule."""
+    if not may_be_rule(usual):
+        return [ONCE, REJECT]
+    about = "This call may run, and so may all calls that match; this adds a rule"
+    return [ONCE, Option(label=Permission.ALWAYS.value, description=about), REJECT]
+
+
+def may_be_rule(usual: str) -> bool:
+    """Whether a rule can store the pattern: not too long, and without NUL for PostgreSQL."""
+    return len(usual) <= PATTERN_LENGTH and "\0" not in usual
+
+
+def bind_answer(run_id: str, question: Question, answer: QuestionAnswered) -> QuestionAnswered:
+    """The answer with the hash of the call that it allows."""
+    if answer.answer == Permission.REJECT:
+        return answer
+    return msgspec.structs.replace(answer, approves=_approved_hash(run_id, question, answer))
+
+
+def approved_call(answer: QuestionAnswered, arguments: dict[str, Any]) -> Approved:
+    """The call as the answer allows it. Raises Rejected if the person rejected it."""
+    note = answer.note if isinstance(answer.note, str) else None
+    if answer.answer == Permission.REJECT:
+        default_advice = "Do not repeat the call; find another way, or ask the user."
+        reason = f", with this note: {note}. Follow the note." if note else f". {default_advice}"
+        raise Rejected(f"the user did not allow this call{reason}")
+    if isinstance(answer.arguments, str):
+        edited: dict[str, Any] = msgspec.json.decode(answer.arguments)
+        return Approved(arguments=edited, is_edited=edited != arguments, note=note)
+    return Approved(arguments=arguments, note=note)
+
+
+def _approved_hash(run_id: str, question: Question | QuestionAsked, answer: QuestionAnswered) -> str:
+    arguments = answer.arguments if isinstance(answer.arguments, str) else str(question.arguments)
+    return call_hash(run_id, str(question.tool), arguments)

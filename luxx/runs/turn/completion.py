@@ -15,8 +15,7 @@ from luxx.errors import MalformedStream
 from luxx.infra.clock import new_id
 from luxx.runs.log.events import LogEntry
 from luxx.runs.models import CALL_ID_LENGTH
-from luxx.runs.streams.frames import OpenStep
-from luxx.runs.streams.hub import Frame
+from luxx.runs.streams.channel import Frame, OpenStep
 from luxx.tools.history import CallStatus, Executed
 from luxx.wire.delta import (
     PAUSED_KEY,

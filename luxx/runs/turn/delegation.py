@@ -13,33 +13,26 @@ from functools import partial
 from importlib.resources import files
 
 from msgspec.structs import replace
-from sqlalchemy import Connection
+from sqlalchemy import Connection, bindparam, func, select
 
 from luxx.errors import ToolFailed
 from luxx.infra.clock import new_id
 from luxx.infra.store.engine import Store
+from luxx.infra.store.tables import table_of
+from luxx.runs.admission import create_run, new_run
+from luxx.runs.engine.cancel import mark_cancelled
 from luxx.runs.engine.processes import RunEngine
-from luxx.runs.log.events import LogEntry
-from luxx.runs.subagents import (
-    cancel_subagent,
-    cancel_subagents,
-    count_descendants,
-    insert_run,
-    new_run,
-    read_end,
-    status_of,
-)
-from luxx.runs.turn.spec import ChatRequest, RunSpec, initial_state
-from luxx.runs.turn.state import ChatLog, ChatState
+from luxx.runs.log.events import LogEntry, read_log
+from luxx.runs.models import RunRow
+from luxx.runs.turn.state import ChatLog, ChatRequest, ChatState, RunSpec, count_calls, fold, initial_state
 from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.tools.core import ToolContext
 from luxx.tools.executor import READ_RESULT_TOOL
 from luxx.tools.history import Executed
-from luxx.wire.delegation import Assignment, Delegated, SubagentEnd
 from luxx.wire.event import SubagentAssigned
-from luxx.wire.rule import Narrowing
-from luxx.wire.run import ENDED, Run, RunStatus
-from luxx.wire.step import Step
+from luxx.wire.run import ENDED, Assignment, Delegated, RunStatus, SubagentEnd
+from luxx.wire.step import Step, StepStatus, StepType
+from luxx.wire.tool import Narrowing
 
 MAX_CONCURRENT_SUBAGENTS = 4
 """Subagents of one run that work concurrently; further ones wait."""
@@ -55,6 +48,16 @@ STOP_SECONDS = 0.35
 
 TASK_CHARACTERS = 500
 """Longest task text in an event; the call's arguments have the full text."""
+
+_runs = table_of(RunRow)
+_select_end = select(_runs.c.status, _runs.c.stop_reason, _runs.c.error).where(
+    _runs.c.id == bindparam("run_id")
+)
+_children = select(_runs.c.id).where(_runs.c.parent_run_id == bindparam("root")).cte(recursive=True)
+_descendants = _children.union_all(
+    select(_runs.c.id).join(_children, _runs.c.parent_run_id == _children.c.id)
+)
+_count_descendants = select(func.count()).select_from(_descendants)
 
 SYSTEM_PROMPT = files("luxx.runs.turn").joinpath("subagent.md").read_text("utf-8").strip()
 
@@ -152,7 +155,7 @@ class Delegator:
         if assigned is None or assigned.status in ENDED or executed.call_id in self._ends:
             return
         run_id = assigned.subagent_run_id
-        await self._store.write_rows(lambda connection: cancel_subagent(connection, run_id))
+        await self._store.write_rows(lambda connection: mark_cancelled(connection, RunRow.id == run_id))
         await self._engine.cancel(run_id)
         await self._engine.wait(run_id, STOP_SECONDS)
         end = await self._store.read_rows(lambda connection: read_end(connection, run_id))
@@ -165,7 +168,9 @@ class Delegator:
         if all(one.status in ENDED for one in self._log.state.subagents):
             return
         run_id = self._spec.run_id
-        subagent_ids = await self._store.write_rows(lambda connection: cancel_subagents(connection, run_id))
+        subagent_ids = await self._store.write_rows(
+            lambda connection: mark_cancelled(connection, RunRow.parent_run_id == run_id)
+        )
         for subagent_id in subagent_ids:
             await self._engine.cancel(subagent_id)
         if subagent_ids:
@@ -261,10 +266,11 @@ class Delegator:
         return self._spec.run_id if delegated is None else delegated.root_run_id
 
     async def _start_subagent(self, append_request: AppendRequest, request: ChatRequest) -> None:
-        run: Run = new_run(append_request.event.subagent_run_id, self._spec)
+        spec = self._spec
+        run = new_run(append_request.event.subagent_run_id, spec.conversation_id, parent_run_id=spec.run_id)
 
         def extra_write(connection: Connection) -> None:
-            insert_run(connection, run, self._spec, request, self._engine.process)
+            create_run(connection, run, request, spec, self._engine.process)
 
         await self._log.append([append_request.event], extra_write=extra_write)
         await self._engine.begin(run)
@@ -304,3 +310,43 @@ def _require_answer(end: SubagentEnd) -> SubagentEnd:
             reason = f"ended without an answer ({end.stop_reason}){f': {end.error}' if end.error else ''}"
     partial_answer = f" Its last text: {end.answer[:TASK_CHARACTERS]}" if end.answer else ""
     raise ToolFailed(f"the subagent (run {end.run_id}) {reason}.{partial_answer}")
+
+
+def status_of(connection: Connection, run_id: str) -> RunStatus | None:
+    """The status of the run; None if it was deleted."""
+    row = connection.execute(_select_end, {"run_id": run_id}).one_or_none()
+    return None if row is None else RunStatus(row.status)
+
+
+def read_end(connection: Connection, run_id: str) -> SubagentEnd | None:
+    """The end of a run, from its row and its log; None if it was deleted."""
+    row = connection.execute(_select_end, {"run_id": run_id}).one_or_none()
+    if row is None:
+        return None
+    state = fold(read_log(connection, run_id))
+    return SubagentEnd(
+        run_id=run_id,
+        status=row.status,
+        stop_reason=row.stop_reason,
+        answer=_answer(state),
+        error=row.error,
+        tool_calls=count_calls(state),
+        is_tainted=state.tainted_by is not None,
+    )
+
+
+def count_descendants(connection: Connection, root_run_id: str) -> int:
+    """How many subagents the run has had, at all depths."""
+    return int(connection.scalar(_count_descendants, {"root": root_run_id}) or 0)
+
+
+def _answer(state: ChatState) -> str:
+    """The text after the last tool call or, if that is empty, all text."""
+    texts = [
+        (step.index, step.content)
+        for step in state.steps
+        if step.type == StepType.TEXT and step.status != StepStatus.INTERRUPTED
+    ]
+    last = max((step.index for step in state.steps if step.type == StepType.TOOL_RESULT), default=-1)
+    last_text = "".join(text for index, text in texts if index > last).strip()
+    return last_text or "".join(text for _, text in texts).strip()

@@ -1,18 +1,27 @@
-"""The ending of a chat run: its last events, its final row and the stored message."""
+"""The ending of a chat run: its last events, its final row and the stored message.
+
+`fail_run` ends a run that cannot be driven: its log cannot be read, its message cannot be stored, or it
+crashed its process too often. Without it, processes would claim such a run again and again.
+"""
 
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, bindparam, insert, null
+from sqlalchemy import Connection, bindparam, insert, null, select
 
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.conversations.search import index_message
+from luxx.domain.usage.reserve import charge_orphaned_reserve
 from luxx.errors import LimitReached, LuxxError, ProviderError
-from luxx.infra.clock import utc_now
+from luxx.infra.clock import timestamp, utc_now
 from luxx.infra.store.tables import table_of
-from luxx.runs.turn.spec import RunSpec
-from luxx.runs.turn.state import ChatState
+from luxx.runs.engine.cancel import mark_cancelled
+from luxx.runs.log.events import LostRun
+from luxx.runs.models import RunEventRow, RunRow
+from luxx.runs.question_rows import close_questions
+from luxx.runs.turn.state import ChatState, RunSpec
+from luxx.wire.delta import Usage
 from luxx.wire.event import Done, DoneStatus, ErrorEvent, Event
 from luxx.wire.message import AssistantContent
 from luxx.wire.run import RunStatus, StopReason
@@ -26,8 +35,8 @@ _release_conversation = (
     .values(run_id=null(), selected_leaf_id=bindparam("leaf_id"), updated_at=bindparam("now"))
 )
 _encode = msgspec.json.Encoder().encode
-
 COMPLETE, PARTIAL, FAILED = "complete", "partial", "failed"
+
 INCOMPLETE_REASONS = frozenset({StopReason.TOKENS, StopReason.COST, StopReason.TIME})
 """Stop reasons of a completed run whose answer is incomplete."""
 
@@ -143,3 +152,63 @@ def _message_status(state: ChatState, ending: Ending) -> str:
         return PARTIAL if ending.stop_reason in INCOMPLETE_REASONS else COMPLETE
     has_content = any(step.status != StepStatus.INTERRUPTED for step in state.steps)
     return PARTIAL if has_content or ending.status == RunStatus.CANCELLED else FAILED
+
+
+_runs = table_of(RunRow)
+_owned_run = select(_runs.c.last_seq, _runs.c.message_id, _runs.c.usage).where(
+    _runs.c.id == bindparam("run_id"), _runs.c.fence == bindparam("fence")
+)
+
+
+def fail_run(connection: Connection, run_id: str, fence: int, *, error: str, kind: str) -> None:
+    """Ends the run with the events `error` and `done` and releases its conversation, if it has this fence.
+
+    Raises LostRun if another process claims it meanwhile.
+    """
+    run = connection.execute(_owned_run, {"run_id": run_id, "fence": fence}).one_or_none()
+    if run is None:
+        return
+    usage = msgspec.json.decode(run.usage, type=Usage)
+    events = _last_events(run_id, run.message_id or "", usage, error=error, kind=kind)
+    rows: list[dict[str, Any]] = [
+        {"run_id": run_id, "seq": seq, "type": event.__struct_config__.tag, "data": _encode(event)}
+        for seq, event in enumerate(events, run.last_seq + 1)
+    ]
+    connection.execute(insert(table_of(RunEventRow)), rows)
+    ended = connection.execute(
+        _runs.update()
+        .where(_runs.c.id == run_id, _runs.c.fence == fence)
+        .values(
+            status=RunStatus.FAILED.value,
+            phase=null(),
+            stop_reason=StopReason.ERROR.value,
+            error=error,
+            last_seq=rows[-1]["seq"],
+            owner=null(),
+            stored_bytes=_runs.c.stored_bytes + sum(len(row["data"]) for row in rows),
+            finished_at=utc_now(),
+        )
+    )
+    if ended.rowcount != 1:
+        raise LostRun(run_id)
+    close_questions(connection, run_id)
+    mark_cancelled(connection, RunRow.parent_run_id == run_id)
+    connection.execute(_conversations.update().where(_conversations.c.run_id == run_id).values(run_id=null()))
+    charge_orphaned_reserve(connection, run_id)
+
+
+def _last_events(
+    run_id: str, message_id: str, usage: Usage, *, error: str, kind: str
+) -> list[ErrorEvent | Done]:
+    now = timestamp()
+    return [
+        ErrorEvent(run_id=run_id, timestamp=now, message=error, code=kind),
+        Done(
+            run_id=run_id,
+            timestamp=now,
+            message_id=message_id,
+            token_count=usage.completion_tokens,
+            usage=usage,
+            status=DoneStatus.FAILED,
+        ),
+    ]

@@ -14,7 +14,7 @@ from luxx.providers.answer import CompletionStream, Retry
 from luxx.providers.client import ModelClient
 from luxx.runs.engine.cancel import CancelSignal, RunCancelled, run_in_own_task
 from luxx.runs.log.events import LogEntry, store_output
-from luxx.runs.streams.hub import Channel, Frame
+from luxx.runs.streams.channel import Channel, Frame
 from luxx.runs.turn.asking import QuestionAsker, needed_answer
 from luxx.runs.turn.completion import (
     INTERRUPTED,
@@ -29,26 +29,26 @@ from luxx.runs.turn.completion import (
     status_entry,
 )
 from luxx.runs.turn.delegation import Delegator
-from luxx.runs.turn.resources import CompletionCut, CompletionRecord, RunResources
-from luxx.runs.turn.restrictions import (
+from luxx.runs.turn.resources import (
+    CompletionCut,
+    CompletionRecord,
+    RunResources,
     allowed_specs,
     inherited_taint,
     new_taint,
     skill_entries,
     tainted_by,
 )
-from luxx.runs.turn.spec import RunSpec
 from luxx.runs.turn.spending import Spending
-from luxx.runs.turn.state import ChatLog, ChatState, open_calls, unfinished_steps
+from luxx.runs.turn.state import ChatLog, ChatState, RunSpec, open_calls, unfinished_steps
 from luxx.tools.core import NeedsAnswer, ToolContext
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import Executed
 from luxx.wire.delta import Usage
 from luxx.wire.event import CompletionNote, CostUpdate, ProcessStep, Retrying, Warning
-from luxx.wire.rule import SkillHead
 from luxx.wire.run import RunPhase
 from luxx.wire.step import Step, StepStatus, StepType
-from luxx.wire.tool import ToolSpec
+from luxx.wire.tool import SkillHead, ToolSpec
 
 _encode = msgspec.json.Encoder().encode
 

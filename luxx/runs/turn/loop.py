@@ -21,13 +21,13 @@ from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.observe import Metrics
 from luxx.infra.store.engine import Store
 from luxx.providers.client import ModelClient
-from luxx.runs.engine.cancel import CancelSignal, RunCancelled
-from luxx.runs.engine.failing import fail_run
+from luxx.runs.admission import StorageUse
+from luxx.runs.engine.cancel import CancelSignal, RunCancelled, WallTime
 from luxx.runs.engine.processes import RunEngine
 from luxx.runs.log.events import LogEntry, LostRun, RunLog
 from luxx.runs.question_rows import close_questions
-from luxx.runs.storage import StorageUse
-from luxx.runs.streams.hub import Channel, Hub
+from luxx.runs.streams.channel import Channel
+from luxx.runs.streams.hub import Hub
 from luxx.runs.streams.notices import Notify
 from luxx.runs.turn.asking import QuestionAsker
 from luxx.runs.turn.completion import add_cost, closed_entries, status_entry
@@ -40,15 +40,23 @@ from luxx.runs.turn.ending import (
     ending_changes,
     ending_events,
     ending_for,
+    fail_run,
     failure_ending,
     prepare_message,
 )
 from luxx.runs.turn.iteration import Iteration
-from luxx.runs.turn.resources import CompletionCut, CompletionRecord, ResourceFinder, RunInputs
-from luxx.runs.turn.spec import RunSpec, initial_state, read_spec
+from luxx.runs.turn.resources import CompletionCut, CompletionRecord, ResourceFinder, RunInputs, read_spec
 from luxx.runs.turn.spending import Spending
-from luxx.runs.turn.state import ChatLog, ChatState, NextAction, decide, fold, open_calls
-from luxx.runs.turn.wall_time import WallTime
+from luxx.runs.turn.state import (
+    ChatLog,
+    ChatState,
+    NextAction,
+    RunSpec,
+    decide,
+    fold,
+    initial_state,
+    open_calls,
+)
 from luxx.tools.executor import ToolExecutor
 from luxx.wire.delta import Usage
 from luxx.wire.event import Warning

@@ -1,39 +1,90 @@
-"""The resources of a run: the provider with its key, the tools its user may use, the user's workspace."""
+"""What a drive of a run reads before it begins, and what restricts the run's calls.
+
+Read are the request and the log, the provider with its key, the tools that the user may use, the rules and
+the workspace. A run is tainted once it has content from untrusted sources, which may carry instructions for
+the model. The log and the stored messages record it, so a later run of the conversation and a subagent start
+tainted too.
+"""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
-from sqlalchemy import Connection
+from sqlalchemy import Connection, bindparam, select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.service import user_as_caller
 from luxx.domain.accounts.user_data import Workspaces
-from luxx.domain.conversations.prompt import prompt_messages
+from luxx.domain.conversations.prompt import PastMessage, prompt_messages, read_path
 from luxx.domain.skills.registry import SkillRegistry
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import Gone, LuxxError, NotFound, ProviderError, ToolFailed
+from luxx.infra.store.tables import table_of
 from luxx.providers.adapter import CompletionRequest, Target
 from luxx.providers.catalog import ModelCard
 from luxx.providers.service import ProviderSelection, ProviderService
 from luxx.runs.engine.cancel import CancelSignal
-from luxx.runs.log.events import LogEntry
+from luxx.runs.log.events import LogEntry, read_log
 from luxx.runs.log.replay import ReplayService
-from luxx.runs.turn.restrictions import rules_for, with_skills
-from luxx.runs.turn.spec import ChatRequest, RunSpec
-from luxx.runs.turn.state import ChatState
+from luxx.runs.models import RunRow
+from luxx.runs.turn.state import ChatRequest, ChatState, RunSpec
 from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.tools.compositions.service import ReadOwnTools
-from luxx.tools.core import OwnTools, StoredOutput, ToolContext, available_own_tools
+from luxx.tools.core import OwnTools, StoredOutput, ToolContext, ToolRegistry, available_own_tools
 from luxx.tools.executor import READ_RESULT_TOOL, ToolExecutor
-from luxx.tools.permissions.narrowing import ACTIVATE_TOOL
+from luxx.tools.history import Executed
+from luxx.tools.permissions.narrowing import ACTIVATE_TOOL, allows_name
+from luxx.tools.permissions.service import read_effective_rules
 from luxx.wire.delta import Usage
-from luxx.wire.rule import PlacedRule
-from luxx.wire.tool import ToolSpec
+from luxx.wire.event import SkillActivated, Tainted
+from luxx.wire.message import UserContent
+from luxx.wire.tool import PlacedRule, SkillHead, ToolSpec
+
+_runs = table_of(RunRow)
+_run = select(
+    _runs.c.user_id,
+    _runs.c.tenant_id,
+    _runs.c.subject_id,
+    _runs.c.message_id,
+    _runs.c.is_cancelled,
+    _runs.c.driven_seconds,
+    _runs.c.request,
+    _runs.c.last_seq,
+).where(_runs.c.id == bindparam("run_id"), _runs.c.fence == bindparam("fence"))
+_request = msgspec.json.Decoder(ChatRequest)
+
+
+def read_spec(connection: Connection, run_id: str, fence: int) -> RunSpec | None:
+    """The specification, or None if the run was deleted or claimed by another process."""
+    run = connection.execute(_run, {"run_id": run_id, "fence": fence}).one_or_none()
+    if run is None:
+        return None
+    request = _request.decode(run.request)
+    if run.message_id is None and request.delegated is None:
+        return None
+    return RunSpec(
+        run_id=run_id,
+        user_id=run.user_id,
+        tenant_id=run.tenant_id,
+        conversation_id=run.subject_id,
+        message_id=run.message_id or "",
+        fence=fence,
+        is_cancelled=run.is_cancelled,
+        driven_seconds=run.driven_seconds,
+        request=request,
+        past=_past(connection, request),
+        events=read_log(connection, run_id) if run.last_seq else [],
+    )
+
+
+def _past(connection: Connection, request: ChatRequest) -> list[PastMessage]:
+    if request.delegated is not None:
+        return [PastMessage(user=UserContent(text=request.delegated.task))]
+    return read_path(connection, request.parent_id, with_images=request.takes_images)
 
 
 class CompletionCut(Exception):
@@ -237,3 +288,74 @@ def _context(
         run_id=spec.run_id,
         cancelled=lambda: signal.is_fired,
     )
+
+
+def tainted_by(state: ChatState, spec: RunSpec) -> str | None:
+    """The tool that first returned untrusted content, in this run or an earlier one; None: not tainted."""
+    return state.tainted_by or _earlier_taint(spec)
+
+
+def inherited_taint(state: ChatState, spec: RunSpec) -> list[LogEntry]:
+    """The entry for a taint of earlier messages or of the parent run, if it is not logged yet."""
+    earlier = None if state.tainted_by is not None else _earlier_taint(spec)
+    return [] if earlier is None else [Tainted(by=earlier)]
+
+
+def new_taint(state: ChatState, results: Sequence[Executed]) -> list[LogEntry]:
+    """The entry for the first untrusted result, if the run was not tainted before."""
+    first = next((one for one in results if one.is_untrusted), None)
+    return [] if first is None or state.tainted_by is not None else [Tainted(by=first.name)]
+
+
+def _earlier_taint(spec: RunSpec) -> str | None:
+    if spec.request.delegated is not None:
+        return spec.request.delegated.tainted_by
+    untrusted = (step for message in spec.past for step in message.steps if step.is_untrusted is True)
+    first = next(untrusted, None)
+    return None if first is None else first.name or "an earlier call"
+
+
+def allowed_specs(tools: Sequence[ToolSpec], registry: ToolRegistry, state: ChatState) -> list[ToolSpec]:
+    """The tools that the active skills allow. A call of another tool fails for any arguments."""
+    if not state.narrowed:
+        return list(tools)
+    return [spec for spec in tools if _is_allowed(spec.name, registry, state)]
+
+
+def skill_entries(
+    state: ChatState, activated_by_call: Mapping[str, SkillHead], results: Sequence[Executed]
+) -> list[LogEntry]:
+    """The entries for the skills that successful calls activated.
+
+    A skill that is already active with the same tools is not logged again.
+    """
+    skills = [
+        activated_by_call[one.call_id]
+        for one in results
+        if one.result.success and one.call_id in activated_by_call
+    ]
+    active_skills = list(state.skills)
+    entries: list[LogEntry] = []
+    for skill in skills:
+        if skill not in active_skills:
+            active_skills.append(skill)
+            allowed = None if skill.allowed_tools is None else list(skill.allowed_tools)
+            entries.append(
+                SkillActivated(name=skill.name, description=skill.description, allowed_tools=allowed)
+            )
+    return entries
+
+
+def _is_allowed(name: str, registry: ToolRegistry, state: ChatState) -> bool:
+    tool = registry.get(name)
+    return allows_name(state.narrowed, name, only_asks=tool is not None and tool.only_asks)
+
+
+def with_skills(system_prompt: str, skills: str) -> str:
+    """The system prompt followed by the text on skills."""
+    return "\n\n".join(part for part in (system_prompt, skills) if part)
+
+
+def rules_for(connection: Connection, caller: Caller, conversation_id: str) -> tuple[PlacedRule, ...]:
+    """The permission rules for a run of the caller in this conversation."""
+    return read_effective_rules(connection, caller.tenant_id, caller.user_id, conversation_id=conversation_id)

@@ -1,7 +1,7 @@
 """The spending limits of a run, for one drive: reserves for each model call and counts tool calls.
 
-`domain/usage/reserve.py` computes what a limit leaves; `wall_time.py` limits time. Without limits this module
-writes nothing.
+`domain/usage/reserve.py` computes what a limit leaves; `engine/cancel.py` limits time. Without limits this
+module writes nothing.
 """
 
 import asyncio
@@ -41,9 +41,7 @@ from luxx.infra.config.schema import LimitsConfig
 from luxx.providers.adapter import CompletionRequest, Target
 from luxx.providers.catalog import ModelCard
 from luxx.runs.engine.cancel import CancelSignal
-from luxx.runs.subagents import count_calls
-from luxx.runs.turn.spec import RunSpec
-from luxx.runs.turn.state import ChatLog, ChatState, open_calls
+from luxx.runs.turn.state import ChatLog, ChatState, RunSpec, count_calls, open_calls
 from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.wire.delta import Usage
 from luxx.wire.event import ErrorEvent, Retrying

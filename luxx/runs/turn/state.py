@@ -1,4 +1,4 @@
-"""The state of a chat run, folded from its event log, and the next action that follows from it.
+"""A chat run as a drive reads it: its request, the state folded from its log, and the action that follows.
 
 The fold is pure: the same log gives the same state, in one pass or continued from an earlier state. So
 another process can continue a run after a crash.
@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
+from luxx.domain.conversations.prompt import PastMessage
 from luxx.runs.log.events import LogEntry, RunLog
 from luxx.wire.delta import FinishReason, Usage
 from luxx.wire.event import (
@@ -27,9 +28,50 @@ from luxx.wire.event import (
     SubagentAssigned,
     Tainted,
 )
-from luxx.wire.rule import Narrowing, SkillHead
-from luxx.wire.run import RunPhase
+from luxx.wire.question import WhenAsked
+from luxx.wire.run import Delegated, RunPhase
 from luxx.wire.step import Step, StepStatus, StepType
+from luxx.wire.tool import Narrowing, SkillHead
+
+
+class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The request of a run, with every default resolved at admission: later changes do not alter a run.
+
+    `parent_id` is the user's message to answer. `tools` are the names offered to the model. `takes_images`:
+    whether the model gets the conversation's images. `response_schema`: a JSON schema for the answer's text.
+    `when_asked`: whether the run waits when it must ask a person. `delegated`: set for a subagent; its task
+    replaces the messages.
+    """
+
+    parent_id: str
+    provider_id: int
+    model: str
+    tools: list[str] = []
+    takes_images: bool = False
+    thinking_enabled: bool = False
+    temperature: float | None = None
+    max_tokens: int | None = None
+    system_prompt: str = ""
+    response_schema: dict[str, Any] | None = None
+    when_asked: WhenAsked = WhenAsked.WAIT
+    delegated: Delegated | None = None
+
+
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A run to drive. `events` is its log so far. A subagent writes no message: `message_id` is empty."""
+
+    run_id: str
+    user_id: int
+    tenant_id: int
+    conversation_id: str
+    message_id: str
+    fence: int
+    is_cancelled: bool
+    driven_seconds: float = 0.0
+    request: ChatRequest
+    past: list[PastMessage]
+    events: list[LoggedEvent]
+
 
 OPEN_CALL = frozenset({StepStatus.PENDING, StepStatus.RUNNING})
 
@@ -222,3 +264,16 @@ class ChatLog:
     def state_after(self, entries: Sequence[LogEntry]) -> ChatState:
         """The state that appending these entries would give; writes nothing."""
         return fold(self._log.preview(entries), self.state)
+
+
+def initial_state(spec: RunSpec) -> ChatState:
+    """The state before the first event; a subagent starts with its parent's tool limits."""
+    delegated = spec.request.delegated
+    return ChatState() if delegated is None else ChatState(narrowed=delegated.narrowed)
+
+
+def count_calls(state: ChatState) -> int:
+    """How many tool calls have a result, with those of compositions and of ended subagents."""
+    results = [step for step in state.steps if step.type == StepType.TOOL_RESULT]
+    own = sum(step.calls if isinstance(step.calls, int) else 1 for step in results)
+    return own + sum(one.tool_calls for one in state.subagents)

@@ -12,7 +12,7 @@ from luxx.errors import ToolFailed
 from luxx.tools.core import ToolContext, ToolDefinition, cache_never
 from luxx.tools.factory import tool
 from luxx.tools.output import MAX_REF, truncate_to_bytes
-from luxx.wire.delegation import Assignment
+from luxx.wire.run import Assignment
 
 CLARIFICATION_SECONDS = 60
 MAX_ASK_SECONDS = 30 * 86_400

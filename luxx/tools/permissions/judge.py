@@ -32,7 +32,7 @@ from luxx.tools.permissions.subjects import (
     subject_name,
     subject_of,
 )
-from luxx.wire.rule import PlacedRule, RuleAction, RuleScope
+from luxx.wire.tool import PlacedRule, RuleAction, RuleScope
 
 _MAX_INLINE_CHARACTERS = 2_000
 _MAX_INLINE_RULES = 20

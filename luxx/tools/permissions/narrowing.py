@@ -13,7 +13,7 @@ from luxx.tools.core import ToolDefinition
 from luxx.tools.pattern import check_wildcards, matches_wildcards
 from luxx.tools.permissions.rules import find_ruling
 from luxx.tools.permissions.subjects import Subject, SubjectPart
-from luxx.wire.rule import Narrowing, PlacedRule, RuleAction, RuleScope
+from luxx.wire.tool import Narrowing, PlacedRule, RuleAction, RuleScope
 
 ACTIVATE_TOOL, READ_TOOL = "activate_skill", "skill_read"
 ALWAYS_ALLOWED = frozenset({"result_read", ACTIVATE_TOOL, READ_TOOL})

@@ -14,7 +14,7 @@ from luxx.infra.network.urls import WebUrl, parse_url
 from luxx.tools.core import ToolContext, ToolDefinition, approve_as_caller
 from luxx.tools.permissions.judge import DecidedBy, Judge, PermissionVerdict
 from luxx.tools.permissions.subjects import subject_of
-from luxx.wire.rule import RuleAction
+from luxx.wire.tool import RuleAction
 
 OnRefused = Callable[[ToolContext, str, PermissionVerdict], Awaitable[None]]
 """Called with context, tool name and verdict for each refused call."""

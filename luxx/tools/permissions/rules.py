@@ -23,7 +23,7 @@ from luxx.tools.permissions.subjects import (
     canonical_url,
     decode_unreserved,
 )
-from luxx.wire.rule import PlacedRule, RuleAction, RuleScope
+from luxx.wire.tool import PlacedRule, RuleAction, RuleScope
 
 EXACT_PREFIX = "="
 """A pattern with this prefix matches only the exact rest."""

@@ -35,7 +35,7 @@ from luxx.tools.executor import ToolExecutor
 from luxx.tools.pattern import check_wildcards
 from luxx.tools.permissions.judge import PermissionVerdict
 from luxx.tools.permissions.rules import EXACT_PREFIX, sort_rules
-from luxx.wire.rule import PlacedRule, Rule, RuleAction, RuleScope
+from luxx.wire.tool import PlacedRule, Rule, RuleAction, RuleScope
 
 MAX_RULES = 200
 """Limit for one list."""

@@ -1,0 +1,361 @@
+"""A run's live stream in one process: the frames that clients get, and the channel that keeps the newest.
+
+Frames of logged events have an `id`; deltas, snapshots and `run` have none. Delta frames are byte templates
+around the encoded text, because one is made for every token. A channel is a ring of frames with one producer:
+the driver, or the remote subscriber of a driver in another process. Watchers hold an index into the ring, so
+no queue can overflow. A watcher that falls off the ring continues from the log.
+"""
+
+import asyncio
+import sys
+import time
+from collections.abc import Collection, Iterable
+from typing import Protocol
+
+import msgspec
+
+from luxx.infra.clock import timestamp
+from luxx.wire.run import Run
+from luxx.wire.step import Step, StepStatus, StepType, step_id
+
+MAX_FRAGMENTS = 32
+"""Fragments of a step before they are joined; a separate fragment uses ten times the memory of its text."""
+
+COMMENT = b": keep-alive\n\n"
+_encode = msgspec.json.Encoder().encode
+
+
+def logged_frame(seq: int, event_type: str, data: bytes) -> bytes:
+    """An event of the log; `data` is its JSON."""
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (seq, event_type.encode(), data)
+
+
+def run_frame(run: Run) -> bytes:
+    """The first frame of every stream: the current state of the run."""
+    return b'event: run\ndata: {"type":"run","run_id":"%s","timestamp":"%s","run":%s}\n\n' % (
+        run.id.encode(),
+        timestamp().encode(),
+        _encode(run),
+    )
+
+
+class OpenStep:
+    """A growing step. Mutable: it collects its content for snapshots and for the closed step."""
+
+    __slots__ = ("_fragments", "_head", "_joined", "_middle", "call_id", "index", "name", "started", "type")
+
+    def __init__(
+        self, run_id: str, index: int, type: StepType, *, call_id: str = "", name: str = "", text: str = ""
+    ) -> None:
+        self.index = index
+        self.type = type
+        self.call_id = call_id
+        self.name = name
+        self._joined = [text]
+        self._fragments: list[str] = []
+        self.started = time.monotonic()
+        self._head = b'event: process_step\ndata: {"type":"process_step","run_id":"%s","timestamp":"' % (
+            run_id.encode()
+        )
+        call = b""
+        if type == StepType.TOOL_CALL:
+            call = b',"name":%s,"id_ref":%s' % (_encode(name), _encode(call_id))
+        status = b"pending" if type == StepType.TOOL_CALL else b"running"
+        self._middle = b'","step":{"id":"step-%d","index":%d,"type":"%s"%s,"status":"%s",' % (
+            index,
+            index,
+            type.encode(),
+            call,
+            status,
+        )
+
+    def content(self) -> str:
+        """The text so far."""
+        self._joined = ["".join([*self._joined, *self._fragments])]
+        self._fragments.clear()
+        return self._joined[0]
+
+    def grow(self, text: str) -> bytes:
+        """Adds `text` and returns its delta frame."""
+        fragments = self._fragments
+        fragments.append(text)
+        if len(fragments) > MAX_FRAGMENTS:
+            self._joined.append("".join(fragments))
+            fragments.clear()
+        return b'%s%s%s"delta":%s}}\n\n' % (self._head, timestamp().encode(), self._middle, _encode(text))
+
+    def accumulated(self, text: str, so_far: str) -> bytes:
+        """The delta frame with the text so far, for clients of the old protocol."""
+        return b'%s%s%s"delta":%s,"accumulated":%s}}\n\n' % (
+            self._head,
+            timestamp().encode(),
+            self._middle,
+            _encode(text),
+            _encode(so_far),
+        )
+
+    def snapshot(self) -> bytes:
+        """The frame with the text so far, for a client that attaches now; a call has arguments as text."""
+        key = b"arguments" if self.type == StepType.TOOL_CALL else b"content"
+        text = _encode(self.content())
+        return b'%s%s%s"%s":%s}}\n\n' % (self._head, timestamp().encode(), self._middle, key, text)
+
+    def reset_frame(self) -> bytes:
+        """The frame that empties the step: its driver was lost, so its text is discarded."""
+        key = b"arguments" if self.type == StepType.TOOL_CALL else b"content"
+        return b'%s%s%s"%s":""}}\n\n' % (self._head, timestamp().encode(), self._middle, key)
+
+    def closed(self, status: StepStatus) -> Step:
+        """The step as it is logged, with the final status."""
+        step_id_ = step_id(self.index)
+        if self.type == StepType.TOOL_CALL:
+            return Step(
+                id=step_id_,
+                index=self.index,
+                type=self.type,
+                name=self.name,
+                id_ref=self.call_id,
+                arguments=self.content(),
+                status=status,
+            )
+        duration = int((time.monotonic() - self.started) * 1000)
+        return Step(
+            id=step_id_,
+            index=self.index,
+            type=self.type,
+            content=self.content(),
+            status=status,
+            duration_ms=duration,
+        )
+
+
+RING_FRAMES = 2048
+"""Frames kept for slow watchers, up to twice as many between two trims: about a megabyte of deltas."""
+
+RING_BYTES = 2 * 1024 * 1024
+"""Bytes of frames kept for slow watchers; deltas alone may reach twice as many between two trims."""
+
+MIN_RING_FRAMES = 8
+"""Frames kept even if all readers have read them (4 kB of deltas): a trim at each frame would cost time."""
+
+NO_POSITION = sys.maxsize
+"""The position of a reader that will take a new position: it needs no frame of the ring."""
+
+MAX_RESETS = 1000
+"""How many reset frames are kept for watchers that fell off the ring."""
+
+
+class Frame(msgspec.Struct, frozen=True, gc=False):
+    """A frame of the stream. `seq` is 0 if it is not logged; `step` and `text` are set on deltas.
+
+    `is_reset`: the text of the step is discarded. `is_gap`: not a frame but a marker; what follows does not
+    continue what was before, so a watcher must read the log.
+    """
+
+    data: bytes
+    seq: int = 0
+    step: OpenStep | None = None
+    text: str = ""
+    is_last: bool = False
+    is_reset: bool = False
+    is_gap: bool = False
+
+
+GAP = Frame(b"", is_gap=True)
+
+
+class RingReader(Protocol):
+    """A reader with a position in a ring."""
+
+    @property
+    def position(self) -> int:
+        """The index of the first unread frame; NO_POSITION if it needs none."""
+        ...
+
+
+class FrameListener(RingReader, Protocol):
+    """A reader that is notified of every new frame: the subscription of another process (`publisher.py`), or
+    a watch that writes to its client at once."""
+
+    def wake(self) -> None:
+        """Called for new frames. Must not raise: it runs inside `publish`."""
+        ...
+
+
+class Channel:
+    """The live stream of one run. `logged` is the seq of the newest logged frame, 0 before the first.
+
+    `driver` is set while this process drives the run. `has_producer`: frames arrive from a driver, here or
+    remote; else there is only the log, which ends at `known_seq` or later. `is_deleted`: the run was deleted.
+    `reset_count` counts the reset frames, which discard the text of a lost producer.
+    """
+
+    __slots__ = (
+        "_base",
+        "_frames",
+        "_full",
+        "_listener_futures",
+        "_listeners",
+        "_reset_frames",
+        "_waiting",
+        "driver",
+        "has_producer",
+        "is_deleted",
+        "known_seq",
+        "logged",
+        "open_steps",
+        "readers",
+        "reset_count",
+        "run_id",
+        "subscriptions",
+        "watchers",
+    )
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        self.logged = 0
+        self.known_seq = 0
+        self.reset_count = 0
+        self.driver: object | None = None
+        self.has_producer = False
+        self.is_deleted = False
+        self.open_steps: dict[int, OpenStep] = {}
+        self.watchers = 0
+        self.subscriptions: Collection[FrameListener] = ()
+        self.readers: set[RingReader] = set()
+        self._frames: list[Frame] = []
+        self._base = 0
+        self._full = MIN_RING_FRAMES
+        self._reset_frames: list[bytes] = []
+        self._waiting: list[asyncio.Future[None]] = []
+        self._listeners: tuple[FrameListener, ...] = ()
+        self._listener_futures: list[asyncio.Future[None]] = []
+
+    @property
+    def is_driven(self) -> bool:
+        """Whether this process drives the run."""
+        return self.driver is not None
+
+    @property
+    def end(self) -> int:
+        """The index that the next frame will have."""
+        return self._base + len(self._frames)
+
+    def begin(self, logged: int, steps: Iterable[OpenStep] = ()) -> None:
+        """A producer begins: the log ends at `logged`, and `steps` are open."""
+        resets = self._reset_open_steps()
+        # Keep the same dict object: the driver's CompletionReader holds it.
+        self.open_steps.clear()
+        self.open_steps.update({step.index: step for step in steps})
+        self.logged, self.has_producer = logged, True
+        if logged or self.open_steps or resets:
+            # Earlier watchers may miss events: they read the log and then continue from here.
+            self.publish(*resets, GAP)
+
+    def end_feed(self) -> None:
+        """The producer ends. The text of its open steps is not in the log, so watchers must discard it."""
+        resets = self._reset_open_steps()
+        self.open_steps.clear()
+        self.has_producer = False
+        self.publish(*resets)
+        self.wake()
+
+    def resets_since(self, count: int) -> bytes | None:
+        """The bytes of the reset frames after the first `count`; None if they are no longer kept."""
+        missed = self.reset_count - count
+        if missed > len(self._reset_frames):
+            return None
+        return b"".join(self._reset_frames[len(self._reset_frames) - missed :])
+
+    def _reset_open_steps(self) -> list[Frame]:
+        frames = [Frame(step.reset_frame(), 0, step, is_reset=True) for step in self.open_steps.values()]
+        self.reset_count += len(frames)
+        self._reset_frames = [*self._reset_frames, *(frame.data for frame in frames)][-MAX_RESETS:]
+        return frames
+
+    def publish(self, *frames: Frame) -> None:
+        """Adds frames, wakes the waiters and notifies the listeners."""
+        self._frames += frames
+        if len(self._frames) > self._full:
+            self._trim()
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            _resolve(waiting)
+        for listener in self._listeners:
+            listener.wake()
+        for subscription in self.subscriptions:
+            subscription.wake()
+
+    def publish_events(self, *frames: Frame) -> None:
+        """Adds frames of logged events. They may be large, so the ring is also trimmed to RING_BYTES."""
+        self.publish(*frames)
+        self._trim_to_bytes()
+
+    def _trim(self) -> None:
+        """Drops the frames that all readers have read, and the unread ones of too slow readers."""
+        frames = self._frames
+        start = end = self._base + len(frames)
+        for readers in (self.readers, self.subscriptions):
+            for reader in readers:
+                if (position := reader.position) < start:
+                    start = position
+        # A reader that fell off the ring keeps no frames.
+        start = max(start, end - RING_FRAMES, self._base)
+        del frames[: start - self._base]
+        self._base = start
+        self._full = MIN_RING_FRAMES
+        if end - start > MIN_RING_FRAMES:
+            self._trim_to_bytes()
+            self._full = max(MIN_RING_FRAMES, min(2 * len(frames), 2 * RING_FRAMES))
+
+    def _trim_to_bytes(self) -> None:
+        """Drops the oldest frames beyond RING_BYTES, but keeps at least one."""
+        sizes = [len(frame.data) for frame in self._frames]
+        size, first = sum(sizes), 0
+        while size > RING_BYTES and first < len(sizes) - 1:
+            size -= sizes[first]
+            first += 1
+        del self._frames[:first]
+        self._base += first
+
+    def trim_idle(self) -> None:
+        """Drops the frames that all have read; for a channel without a producer."""
+        if self._frames:
+            self._trim()
+
+    def frames_since(self, index: int) -> list[Frame] | None:
+        """The frames from `index` on; None if the ring no longer has that index."""
+        if index < self._base:
+            return None
+        return self._frames[index - self._base :]
+
+    def wake(self) -> None:
+        """Wakes every waiter and every listener."""
+        waiting = [*self._waiting, *self._listener_futures]
+        self._waiting, self._listener_futures = [], []
+        _resolve(waiting)
+
+    def next_change(self) -> asyncio.Future[None]:
+        """A future that is done at the next frame or at `wake`."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        return future
+
+    def listen(self, listener: FrameListener) -> asyncio.Future[None]:
+        """Calls `listener.wake` for each frame until `stop_listening`; the future is done at `wake`."""
+        self._listeners = (*self._listeners, listener)
+        future = asyncio.get_running_loop().create_future()
+        self._listener_futures.append(future)
+        return future
+
+    def stop_listening(self, listener: FrameListener, future: asyncio.Future[None]) -> None:
+        """Ends `listen`."""
+        self._listeners = tuple(each for each in self._listeners if each is not listener)
+        if future in self._listener_futures:
+            self._listener_futures.remove(future)
+
+
+def _resolve(waiting: list[asyncio.Future[None]]) -> None:
+    for future in waiting:
+        if not future.done():
+            future.set_result(None)

@@ -1,1 +1,3 @@
-"""Chaos: real processes on real databases are killed, frozen and cut off, then the truth is looked for."""
+"""Chaos: real processes on real databases are killed, frozen and cut off; then the tests check the
+stored data.
+"""

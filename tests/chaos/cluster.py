@@ -1,6 +1,6 @@
-"""Several Luxx processes on one database behind a round robin, and what a test may do to them.
+"""Several Luxx processes on one database behind a round robin, and the faults that tests inject into them.
 
-On SQLite it is one process; everything else is the same, so one test can be run on both.
+On SQLite it is one process and everything else is the same, so one test can run on both.
 """
 
 import asyncio
@@ -24,25 +24,25 @@ from scenarios.server import LuxxServer
 from chaos.round_robin import RoundRobin
 
 LEASE_SECONDS = 3.0
-"""Short, so that a death is noticed soon; long enough for a process that a busy machine lets wait."""
+"""Short, so that a death is noticed soon; long enough for a process that waits on a busy machine."""
 
 TAKEOVER_SECONDS = LEASE_SECONDS + 2.0
-"""The promise: after the death of its driver a run is driven again within this."""
+"""The promise: a run is driven again within this time after the death of its driver."""
 
 FROZEN_SECONDS = LEASE_SECONDS + 1.5
-"""Longer than the lease, so that whoever is frozen has lost its runs when it wakes."""
+"""Longer than the lease, so that a frozen process has lost its runs when it resumes."""
 
 GRACE_SECONDS = 1.5
 """Shorter than some runs, so that a stop both waits for runs and hands some over."""
 
 SHOWN = 300
-"""Characters of a line of a log that are shown where a scene failed."""
+"""Characters of a log line that are printed when a scenario fails."""
 
 SECRET = "a secret that all processes of one database share, long enough"
 
 
 class Fault(StrEnum):
-    """What can happen to a process."""
+    """A fault of a process."""
 
     KILL = "kill"
     STOP = "stop"
@@ -50,10 +50,10 @@ class Fault(StrEnum):
 
 
 class ClusterProcess(LuxxServer):
-    """One process; `name` tells it from the others, `port` is 0 for one that nobody can ask."""
+    """One process with the name `name`; `port` is 0 for a worker, which serves no HTTP."""
 
     start_seconds = 90.0
-    """Several start at once."""
+    """Several processes start at the same time."""
 
     def __init__(self, name: str, data_dir: Path, environment: Mapping[str, str]) -> None:
         super().__init__(data_dir, environment)
@@ -70,14 +70,14 @@ class ClusterProcess(LuxxServer):
         return self._process
 
     def freeze(self) -> None:
-        """SIGSTOP: it lives, holds what it holds and does nothing."""
+        """SIGSTOP: the process exists and keeps its connections and locks, and does nothing."""
         self.process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
         self.process.send_signal(signal.SIGCONT)
 
     def wait_for_log(self, word: str, timeout: float) -> None:
-        """Returns once it has said this on its log; raises TimeoutError."""
+        """Returns when the process has logged this; raises TimeoutError."""
         until = time.monotonic() + timeout
         while not self.lines_with(word):
             if time.monotonic() > until:
@@ -85,21 +85,22 @@ class ClusterProcess(LuxxServer):
             time.sleep(0.02)
 
     def limit_files(self, size: int) -> None:
-        """No file of its may grow beyond this many bytes from now on; RLIM_INFINITY lifts it."""
+        """Its files cannot grow beyond this many bytes from now on; RLIM_INFINITY removes the limit."""
         resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
 class Worker(ClusterProcess):
-    """A process that drives runs and that nobody can ask."""
+    """A process that drives runs and serves no HTTP."""
 
     command = ("worker",)
     READY_LINE = re.compile(r"Luxx worker runs as process (\S+)")
 
 
 class Cluster:
-    """`with` starts all of it, all processes at once.
+    """`with` starts all processes at the same time.
 
-    `database_url` empty: one process on SQLite. `extra` is the environment of the member of a name.
+    An empty `database_url` means one process on SQLite. `extra` has further environment variables by process
+    name.
     """
 
     def __init__(
@@ -153,7 +154,7 @@ class Cluster:
         self._hold.close()
 
     async def restart_all(self) -> None:
-        """All are up and nothing is counted, whatever a scene did to them."""
+        """Every process runs and no death is counted, whatever an earlier scenario did to them."""
         for member in self.members:
             member.has_fault = False
             if member.is_up:
@@ -164,7 +165,7 @@ class Cluster:
             member.lines.clear()
 
     async def start_all(self) -> None:
-        """Starts those that are down, all at once."""
+        """Starts the processes that are down, at the same time."""
         await asyncio.gather(*(self.start(member) for member in self.members if not member.is_up))
 
     async def start(self, member: ClusterProcess) -> None:
@@ -173,7 +174,7 @@ class Cluster:
 
     @property
     def deaths(self) -> int:
-        """The troubles so far, and how often a process was late without one, as a busy machine makes it."""
+        """The number of faults so far, plus heartbeats that came late without a fault, on a busy machine."""
         declared = sum(len(member.lines_with("process_lease_was_expired")) for member in self.members)
         return self.troubles + max(0, declared - self.freezes)
 
@@ -184,12 +185,12 @@ class Cluster:
         await asyncio.to_thread(member.kill)
 
     async def stop(self, member: ClusterProcess) -> None:
-        """SIGTERM, and waits for its end; counted."""
+        """SIGTERM, and waits for the end; counted."""
         self.troubles += 1
         await asyncio.to_thread(member.stop)
 
     async def inject_fault(self, member: ClusterProcess, fault: Fault) -> None:
-        """The trouble, and what comes after it: the process is there again."""
+        """Injects the fault and repairs it: the process runs again afterwards."""
         member.has_fault = True
         match fault:
             case Fault.KILL:
@@ -202,28 +203,28 @@ class Cluster:
                 self.troubles += 1
                 self.freezes += 1
                 member.freeze()
-                # Not to wait for something: so long it is frozen.
+                # This is no wait for an event, but how long the process stays frozen.
                 await asyncio.sleep(FROZEN_SECONDS)
                 member.thaw()
         member.has_fault = False
 
     @asynccontextmanager
     async def clients(self) -> AsyncIterator[list[AsyncApiClient]]:
-        """The admin once at each process that serves, in their order, past the round robin."""
+        """A client of the administrator for each serving process, in order, without the round robin."""
         async with AsyncExitStack() as stack:
             first = await stack.enter_async_context(AsyncApiClient(self.webs[0].url))
             rest = [AsyncApiClient(web.url, first.token) for web in self.webs[1:]]
             yield [first, *[await stack.enter_async_context(one) for one in rest]]
 
     def healthy(self) -> list[ClusterProcess]:
-        """Those that are up and that nothing befalls just now."""
+        """Processes that run and have no fault at the moment."""
         return [member for member in self.members if member.is_up and not member.has_fault]
 
     def others(self, *members: ClusterProcess) -> list[ClusterProcess]:
         return [member for member in self.members if member not in members]
 
     def print_logs(self) -> None:
-        """What the processes said last, and last of errors, for whoever reads the failure."""
+        """Prints the last lines and the last errors of each process."""
         for member in self.members:
             bad = [line for line in member.lines if '"error"' in line or "Traceback" in line]
             print(f"--- {member.name}, {len(member.lines)} lines:")

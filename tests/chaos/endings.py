@@ -1,4 +1,4 @@
-"""What several scenes share: scripts whose first call stops in mid-answer, and how a run must have ended."""
+"""What several scenarios use: scripts whose first call stops in the middle, and checks of how a run ended."""
 
 from scenarios.client import AsyncApiClient, AsyncEventStream
 from scenarios.screen import Screen
@@ -8,11 +8,11 @@ from chaos.invariants import uncut_text
 from luxx.providers.scripted import Counts, Rule, Script, Text, Thinking, When
 
 HALF = "word109 "
-"""Said before the gate in the middle of PROSE."""
+"""The text before the gate in the middle of PROSE."""
 
 
 def half_and_whole(gate: str = "middle") -> Script:
-    """The first call stops in the middle; any later one says it all at once."""
+    """The first call stops in the middle; later ones send the whole text at once."""
     first = [Thinking(text=FIRST_THOUGHT), *words(PROSE, gate), Counts(prompt=1, completion=2)]
     return Script(
         rules=[
@@ -28,7 +28,7 @@ async def read_until_text(stream: AsyncEventStream, text: str) -> None:
 
 
 async def check_completed(ann: AsyncApiClient, conversation: str, *screens: Screen) -> str:
-    """The text that was not cut; every client saw the same, and it is what is stored."""
+    """Returns the uninterrupted text; checks that every client saw it and that it is stored."""
     screen = screens[0]
     message = await ann.answer_shown_by(conversation, screen)
     assert message["status"] == "complete"
@@ -45,7 +45,7 @@ async def check_completed(ann: AsyncApiClient, conversation: str, *screens: Scre
 
 
 async def check_cancelled(ann: AsyncApiClient, conversation: str, *screens: Screen) -> str:
-    """The text that a cancelled run had said; every client saw the same, and it is what is stored."""
+    """Returns the text of a cancelled run; checks that every client saw it and that it is stored."""
     screen = screens[0]
     message = await ann.answer_shown_by(conversation, screen)
     assert message["status"] == "partial"

@@ -1,4 +1,4 @@
-"""What must hold when the dust has settled, whatever happened to the processes."""
+"""Invariants that hold after the faults, whatever happened to the processes."""
 
 import asyncio
 import sqlite3
@@ -33,17 +33,17 @@ OPEN_CALLS = text("SELECT run_id, step_index FROM tool_calls WHERE status IN ('p
 
 
 def uncut_text(screen: Screen) -> str:
-    """The text of the steps that no death cut."""
+    """The text of the steps that no death interrupted."""
     steps = [s for s in screen.ordered() if s["type"] == "text" and s["status"] == "done"]
     return "".join(step["content"] for step in steps)
 
 
 def check_model_calls(sent_message: SentMessage, model: ScriptedProvider) -> None:
-    """No call whose end was logged is made again; each surplus one has a death and a word in the log."""
+    """No call with a logged end is made again; each surplus call has a death and a warning in the log."""
     asked = sum(request.rule == str(sent_message.number) for request in model.requests)
     ended = sent_message.screen.events().count("cost_update")
     warnings_logged = sent_message.screen.events().count("warning")
-    # The call that a cancel cut has an end as well, which is the run's.
+    # The call that a cancel interrupted has an end as well: that of the run.
     surplus = (
         asked
         - ended
@@ -58,7 +58,7 @@ def check_model_calls(sent_message: SentMessage, model: ScriptedProvider) -> Non
 
 
 def check_tool_runs(sent_message: SentMessage, controller: ToolController) -> None:
-    """No tool ran twice that may not; each call has one result, and one that failed has a death."""
+    """No tool ran twice unless it may; each call has one result, and each failed one has a death."""
     visits = Counter(key for key in controller.keys_seen() if key.startswith(f"{sent_message.number}-"))
     allowed = 1 + sent_message.deaths if ending_of(sent_message.number) == Ending.REPEATABLE else 1
     assert all(times <= allowed for times in visits.values()), f"a tool was run twice: {visits}"
@@ -74,7 +74,7 @@ def check_tool_runs(sent_message: SentMessage, controller: ToolController) -> No
 
 
 def check_ending(sent_message: SentMessage) -> None:
-    """Answered whole; or stopped, where somebody asked for that."""
+    """The run completed, or it was cancelled if a user asked for that."""
     for screen in sent_message.screens:
         assert screen.done is not None
         assert screen.ordered() == sent_message.screen.ordered(), "two clients saw different things"
@@ -97,7 +97,8 @@ def check_ending(sent_message: SentMessage) -> None:
 async def check_all(
     ann: RoundRobinClient, users: Users, model: ScriptedProvider, controller: ToolController
 ) -> None:
-    """Every message that was acknowledged, against what is stored, what the model saw and what tools did."""
+    """Checks every acknowledged message against the database, the calls of the model and the visits of the
+    tools."""
     assert model.unscripted == []
     for sent_message in users.sent_messages:
         check_ending(sent_message)
@@ -115,7 +116,7 @@ async def check_all(
 
 
 async def check_stored_message(ann: RoundRobinClient, sent_message: SentMessage) -> None:
-    """The stored message is what the clients saw, and the run says the same as its log."""
+    """The stored message is what the clients saw, and the run reports the same as its log."""
     message = await ann.answer_shown_by(sent_message.conversation, sent_message.screen)
     run = await ann.run(sent_message.run_id)
     assert run["last_seq"] == sent_message.screen.last_id
@@ -126,7 +127,7 @@ async def check_stored_message(ann: RoundRobinClient, sent_message: SentMessage)
 
 
 def rows(cluster: Cluster, *statements: TextClause) -> dict[str, list[Any]]:
-    """What the database itself says, past all processes."""
+    """Rows of the database itself, read without a Luxx process."""
     url = make_url(cluster.database_url)
     if url.get_backend_name() == "postgresql":
         url = url.set(drivername="postgresql+psycopg")
@@ -141,7 +142,7 @@ def rows(cluster: Cluster, *statements: TextClause) -> dict[str, list[Any]]:
 
 
 def check_database(cluster: Cluster) -> None:
-    """Logs without gaps; nothing called running that nobody drives, and nothing held by what has ended."""
+    """Logs have no gaps; every running run has a driver, and an ended run blocks nothing."""
     database_rows = rows(cluster, GAPS, UNENDED, LOCKED_CONVERSATIONS, OPEN_CALLS)
     assert not any(database_rows.values()), {
         statement: rows for statement, rows in database_rows.items() if rows
@@ -149,7 +150,7 @@ def check_database(cluster: Cluster) -> None:
 
 
 def check_database_files(folder: Path) -> None:
-    """For SQLite: what its own checks say of every database here. The server must be down."""
+    """For SQLite: runs its integrity checks on every database here. The server must be down."""
     for file in folder.glob("*.db"):
         connection = sqlite3.connect(file)
         try:
@@ -162,7 +163,7 @@ def check_database_files(folder: Path) -> None:
 async def wait_until_idle(
     cluster: Cluster, ann: RoundRobinClient, waiting: "asyncio.Future[Any]", seconds: float
 ) -> None:
-    """That all that was going on ends within this once every process is there."""
+    """Waits until all runs have ended; the bound counts from when every process runs."""
     assert all(member.is_up for member in cluster.members)
     done, _ = await asyncio.wait({waiting}, timeout=seconds)
     if not done:

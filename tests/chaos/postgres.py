@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the chaos suite's own: it is restarted and its connections are cut."""
+"""A PostgreSQL server of the chaos suite, which tests restart and whose connections they cut."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -16,20 +16,20 @@ from luxx.infra.store.engine import open_engine, resolve_url
 from luxx.infra.store.upgrade import upgrade_database
 
 BUS = "luxx bus"
-"""The application's name of the connections that carry messages between processes."""
+"""The application name of the connections that carry messages between processes."""
 
 TEMPLATE = "template_of_chaos"
 
 
 class Postgres:
-    """A running server. `stop` and `start` are for one test at a time."""
+    """A running server. Only one test at a time may use `stop` and `start`."""
 
     def __init__(self, server: Any) -> None:
         self._server = server
         self._count = 0
 
     def new_database(self) -> str:
-        """The URL of a database at this version's step, without anything in it."""
+        """The URL of a new empty database with the schema of this version."""
         if not self._count:
             engine = open_engine(resolve_url(new_database(self._server.get_uri(), TEMPLATE), Path()))
             upgrade_database(engine)
@@ -41,20 +41,20 @@ class Postgres:
         return url.render_as_string(hide_password=False)
 
     def stop(self, mode: str = "fast") -> None:
-        """`fast` cuts every connection and writes all to disk; `immediate` is a crash."""
+        """`fast` cuts every connection and writes everything to disk; `immediate` is a crash."""
         self._control("-m", mode, "stop")
 
     def start(self) -> None:
-        """Returns once it takes connections."""
+        """Returns when it accepts connections."""
         self._server.ensure_postgres_running()
 
     def count(self, name: str) -> int:
-        """How many connections there are whose application has this name."""
+        """The number of connections with this application name."""
         counting = "SELECT count(*) FROM pg_stat_activity WHERE application_name = :name"
         return int(self.ask(counting, name=name)[0][0])
 
     def cut(self, name: str) -> int:
-        """Ends the connections whose application has this name; how many there were."""
+        """Ends the connections with this application name. Returns their number."""
         cutting = (
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
             "WHERE application_name = :name AND pid <> pg_backend_pid()"
@@ -62,12 +62,12 @@ class Postgres:
         return int(self.ask(cutting, name=name)[0][0])
 
     def ask(self, statement: str, **values: Any) -> Sequence[Any]:
-        """The rows of a statement at the server itself."""
+        """The rows of a statement that is sent to the server itself."""
         engine = self._engine()
         try:
             with engine.connect() as connection:
-                found = connection.execute(text(statement), values)
-                return found.all() if found.returns_rows else []
+                result = connection.execute(text(statement), values)
+                return result.all() if result.returns_rows else []
         finally:
             engine.dispose()
 
@@ -85,13 +85,13 @@ class Postgres:
 
 @contextmanager
 def running_postgres() -> Iterator[Postgres]:
-    """Skips, saying why, only where there is none to install.
+    """Skips with the reason where PostgreSQL cannot be installed.
 
-    Not in pytest's folder: each session of pytest closes that to other users, and where root runs the tests
-    the server is another user, who could not start again.
+    Its folder is not in pytest's folder, because each pytest session closes that to other users; if root runs
+    the tests, the server is another user and could not start again.
     """
     with TemporaryDirectory(prefix="luxx-chaos-pg-") as folder:
-        # Where there is no login session, it would warn about the folder for its sockets.
+        # Without a login session PostgreSQL would warn about the folder of its sockets.
         os.environ.setdefault("XDG_RUNTIME_DIR", folder)
         yield from _running(Path(folder))
 

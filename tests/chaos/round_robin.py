@@ -1,7 +1,7 @@
-"""A plain TCP round robin in front of several servers: each connection goes to the next one that takes it.
+"""A TCP round robin in front of several servers: each connection goes to the next server that accepts it.
 
-It knows nothing of HTTP and nobody's cookie. A client that does not keep its connections meets another
-server with each request.
+It does not parse HTTP and has no sticky sessions. A client without keep-alive reaches another server with
+each request.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ STOP_SECONDS = 5.0
 
 
 class RoundRobin:
-    """`with` serves in a thread of its own. `taken` counts the connections that each port got."""
+    """`with` serves in a thread. `taken` counts the connections of each port."""
 
     def __init__(self) -> None:
         self.taken: dict[int, int] = {}
@@ -33,7 +33,7 @@ class RoundRobin:
         return f"http://127.0.0.1:{self._port}"
 
     def send_to(self, ports: Sequence[int]) -> None:
-        """From now on new connections go to these ports in turn; from any thread."""
+        """New connections go to these ports in turn from now on; may be called from any thread."""
         self._ports = list(ports)
 
     def __enter__(self) -> Self:
@@ -72,13 +72,13 @@ class RoundRobin:
             if server is not None:
                 await _join(reader, writer, *server)
         except asyncio.CancelledError:
-            pass  # `_close` ends us; the loop would otherwise report the task as failed.
+            pass  # `_close` cancels this task; without the `except` the loop would report it as failed.
         finally:
             writer.close()
             self._tasks.discard(task)
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-        """The next server that takes a connection; None where none does."""
+        """A connection to the next server that accepts one; None if none does."""
         ports = self._ports
         for _ in ports:
             self._next += 1
@@ -99,7 +99,7 @@ async def _join(
     server_reader: asyncio.StreamReader,
     server_writer: asyncio.StreamWriter,
 ) -> None:
-    """Carries bytes both ways until either side closes; then both are."""
+    """Copies bytes in both directions until one side closes; then closes both."""
     ways = [
         asyncio.create_task(_carry(reader, server_writer)),
         asyncio.create_task(_carry(server_reader, writer)),

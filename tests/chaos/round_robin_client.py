@@ -1,4 +1,4 @@
-"""A person who meets another process with every request, and bears that some of them are not there."""
+"""A client that reaches another process with every request, and tolerates that some of them are down."""
 
 import asyncio
 import time
@@ -10,18 +10,18 @@ from scenarios.client import WAIT_SECONDS, AsyncApiClient, AsyncEventStream
 from scenarios.screen import Screen
 
 PATIENCE_SECONDS = 60.0
-"""How long the same is tried again: longer, and somebody is kept out for good."""
+"""How long a request is retried; a longer failure would mean that the client is locked out."""
 
 PAUSE_SECONDS = 0.1
-"""Before the next try, as a browser's event source waits before it comes back."""
+"""The pause before the next attempt, like that of a browser's event source."""
 
-AWAY = frozenset({502, 503})
-"""What a process may say that cannot just now: it stops, or its database is away."""
+UNAVAILABLE = frozenset({502, 503})
+"""Statuses of a process that cannot serve at the moment, because it stops or its database is away."""
 
 
 class RoundRobinClient(AsyncApiClient):
-    """The admin, through the round robin. `refused` counts the answers that said "not now"; `watching` tells
-    of each stream that is open where it stands, for whoever looks for one that never ends."""
+    """The administrator, through the round robin. `refused` counts the answers that mean "not now";
+    `watching` names the position of each open stream, which helps to find one that never ends."""
 
     def __init__(self, url: str, token: str = "") -> None:
         super().__init__(url, token)
@@ -29,7 +29,7 @@ class RoundRobinClient(AsyncApiClient):
         self.watching: dict[int, str] = {}
 
     async def ask_once(self, method: str, path: str, body: Any = None, **more: Any) -> httpx.Response | None:
-        """The answer, or None where there was none, or only that there cannot be one now."""
+        """The answer, or None if there was none or it means "not now"."""
         mark = object()
         self.watching[id(mark)] = f"{method} {path} asked at {time.monotonic():.1f}"
         try:
@@ -38,7 +38,7 @@ class RoundRobinClient(AsyncApiClient):
             return None
         finally:
             del self.watching[id(mark)]
-        if response.status_code in AWAY:
+        if response.status_code in UNAVAILABLE:
             self.refused += 1
             check_refusal(response)
             return None
@@ -47,7 +47,7 @@ class RoundRobinClient(AsyncApiClient):
     async def ask_until_answered(
         self, method: str, path: str, body: Any = None, **more: Any
     ) -> httpx.Response:
-        """An answer, however often it takes; only for what may be asked twice."""
+        """Repeats the request until it is answered; only for requests that may be repeated."""
         until = time.monotonic() + PATIENCE_SECONDS
         while (response := await self.ask_once(method, path, body, **more)) is None:
             assert time.monotonic() < until, f"{method} {path}: no answer for {PATIENCE_SECONDS} s"
@@ -55,7 +55,8 @@ class RoundRobinClient(AsyncApiClient):
         return response
 
     async def send_until_accepted(self, conversation_id: str, content: str, **more: Any) -> str:
-        """The run of a message that is there exactly once; `content` must be unique in the conversation."""
+        """Sends the message until it is stored exactly once. Returns its run. `content` must be unique in the
+        conversation."""
         body = {"conversation_id": conversation_id, "content": content, **more}
         until = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < until:
@@ -64,7 +65,7 @@ class RoundRobinClient(AsyncApiClient):
             )
             if answer is not None and answer.status_code == 202:
                 return answer.json()["data"]["id"]
-            # 409: an earlier try came through after all, or what went before has not quite ended.
+            # 409: an earlier attempt was stored after all, or the run before it has not quite ended.
             assert answer is None or answer.status_code == 409, answer.text
             if (run_id := await self._run_of(conversation_id, content)) is not None:
                 return run_id
@@ -72,7 +73,7 @@ class RoundRobinClient(AsyncApiClient):
         raise AssertionError(f"{content!r} could not be sent for {PATIENCE_SECONDS} s")
 
     async def _run_of(self, conversation_id: str, content: str) -> str | None:
-        """The run of this message, the newest of its conversation, if it arrived."""
+        """The run of this message if it was stored as the newest of its conversation."""
         listed = await self.ask_until_answered(
             "GET", "/messages", conversation_id=conversation_id, page_size=4
         )
@@ -90,9 +91,9 @@ class RoundRobinClient(AsyncApiClient):
         frames: int = 0,
         timeout: float | None = PATIENCE_SECONDS,
     ) -> Screen:
-        """The screen at the run's end, over as many processes as it takes.
+        """The screen at the end of the run, read from as many processes as necessary.
 
-        With `frames`, it leaves each stream after so many and comes back elsewhere.
+        With `frames`, the client leaves each stream after so many frames and reconnects elsewhere.
         """
         screen = screen or Screen()
         async with asyncio.timeout(timeout):
@@ -102,31 +103,31 @@ class RoundRobinClient(AsyncApiClient):
         return screen
 
     async def _read_one_stream(self, run_id: str, screen: Screen, frames: int) -> bool:
-        """One connection; whether it showed anything."""
+        """Reads one connection. Returns whether it showed anything."""
         screen.attach()
         headers = {**self._authorization()}
         if screen.last_id:
             headers["last-event-id"] = str(screen.last_id)
-        seen = len(screen.frames)
+        frames_before = len(screen.frames)
         self.watching[id(screen)] = f"{run_id} at {screen.last_id}, asked for at {time.monotonic():.1f}"
         try:
             async with self._client.stream("GET", f"/runs/{run_id}/events", headers=headers) as response:
-                if response.status_code in AWAY:
+                if response.status_code in UNAVAILABLE:
                     return False
                 assert response.status_code == 200, (await response.aread()).decode()
                 stream = AsyncEventStream(response, screen)
                 self._note(run_id, stream)
                 async for _ in stream:
                     self._note(run_id, stream)
-                    if frames and len(screen.frames) >= seen + frames and screen.done is None:
+                    if frames and len(screen.frames) >= frames_before + frames and screen.done is None:
                         return True
         except httpx.TransportError:
             pass
         finally:
             self.watching.pop(id(screen), None)
-        return len(screen.frames) > seen + 1
+        return len(screen.frames) > frames_before + 1
 
-    def _note(self, run_id: str, stream: AsyncEventStream) -> None:
+    def _record_position(self, run_id: str, stream: AsyncEventStream) -> None:
         screen = stream.screen
         last = screen.frames[-1].event if screen.frames else "nothing"
         self.watching[id(screen)] = (
@@ -141,7 +142,7 @@ class RoundRobinClient(AsyncApiClient):
 
 
 async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
-    """Asks again and again; bound it by a timeout."""
+    """Repeats the check until it is true; the caller bounds it by a timeout."""
     while True:
         if await is_so():
             return
@@ -149,7 +150,7 @@ async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
 
 
 def check_refusal(response: httpx.Response) -> None:
-    """That a refusal is the envelope with a sentence, and not somebody else's page."""
+    """Checks that a refusal is the envelope with a sentence, and not the page of a proxy."""
     failure = response.json()
     assert failure["success"] is False
     assert failure["code"] == response.status_code

@@ -1,4 +1,4 @@
-"""The bus between processes is cut again and again: everything still works, only later."""
+"""The bus between processes is cut again and again: everything still works, but later."""
 
 import asyncio
 import random
@@ -22,7 +22,7 @@ CUT_EVERY_SECONDS = 0.05
 
 
 async def keep_bus_away(postgres: Postgres) -> None:
-    """Cuts the bus as soon as it is there again, until cancelled."""
+    """Cuts the bus whenever it is back, until cancelled."""
     while True:
         await asyncio.to_thread(postgres.cut, BUS)
         await asyncio.sleep(CUT_EVERY_SECONDS)
@@ -40,7 +40,7 @@ async def test_while_the_bus_is_away_clients_elsewhere_see_every_run_whole(
             assert await asyncio.to_thread(postgres.count, BUS) > 0
             cutting = asyncio.create_task(keep_bus_away(postgres))
             talking = asyncio.ensure_future(users.send_until_end())
-            # Not to wait for something: so long it is away, and then comes back under load.
+            # This is no wait for an event, but how long the bus is away before it comes back under load.
             await asyncio.sleep(AWAY_SECONDS)
             cutting.cancel()
             users.end()

@@ -1,4 +1,4 @@
-"""Cancel from any process: the upstream's socket is closed at once, whoever drives the run."""
+"""Cancelling from any process closes the upstream's socket at once, whichever process drives the run."""
 
 import asyncio
 import time
@@ -30,7 +30,7 @@ AT_FIRST = {
 
 
 async def cancel_promptly(elsewhere: AsyncApiClient, run_id: str, upstream: Received) -> dict[str, Any]:
-    """Cancels; the answer comes in time and the upstream sees its socket closed in time."""
+    """Cancels; checks that the answer and the close of the upstream's socket come in time."""
     begun = time.monotonic()
     answer = await elsewhere.cancel(run_id)
     took = time.monotonic() - begun

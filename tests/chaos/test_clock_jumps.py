@@ -16,15 +16,15 @@ from chaos.postgres import Postgres
 from luxx.providers.scripted import Rule, Script, ScriptedProvider, Text, When
 
 QUIET_SECONDS = LEASE_SECONDS * 1.5
-"""Long enough for anybody who would take a run wrongly to have done it."""
+"""Long enough for any process that would wrongly take over a run."""
 
 
 def faked_clock(file: Path) -> dict[str, str]:
-    """The environment of a process whose clock is as far off as the file says; its waits are not."""
-    found = importlib.util.find_spec("libfaketime")
-    if found is None or found.origin is None:
+    """The environment of a process whose clock has the offset in the file; its sleeps are not affected."""
+    module_spec = importlib.util.find_spec("libfaketime")
+    if module_spec is None or module_spec.origin is None:
         pytest.skip("no libfaketime; pip install libfaketime")
-    library = Path(found.origin).parent / "vendor" / "libfaketime" / "src" / "libfaketime.so.1"
+    library = Path(module_spec.origin).parent / "vendor" / "libfaketime" / "src" / "libfaketime.so.1"
     assert library.exists(), f"{library} is not there"
     file.write_text("+0", "ascii")
     return {
@@ -37,7 +37,7 @@ def faked_clock(file: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def skewed(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two processes; the file `clock` says how far the first one's clock is off."""
+    """Two processes; the file `clock` has the offset of the first one's clock."""
     folder = tmp_path_factory.mktemp("skewed")
     extra = {"web1": faked_clock(folder / "clock")}
     with Cluster(folder, postgres.new_database(), webs=2, extra=extra) as cluster:
@@ -45,7 +45,7 @@ def skewed(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def script() -> Script:
-    """Each of two people's runs waits in the middle of its first call; later calls say it all."""
+    """Each of two runs waits in the middle of its first call; later calls send the whole text."""
     rules: list[Rule] = []
     for name in ("ann", "ben"):
         when = When(user=name, call=1)
@@ -54,7 +54,7 @@ def script() -> Script:
 
 
 @pytest.mark.parametrize("jump", ["+3600", pytest.param("-3600", marks=pytest.mark.long, id="back-short")])
-async def test_after_a_jump_of_a_clock_no_run_changes_hands_and_a_death_is_noticed_in_time(
+async def test_after_a_clock_jump_no_run_changes_its_driver_and_a_death_is_noticed_in_time(
     skewed: Cluster, jump: str
 ) -> None:
     (skewed.folder / "clock").write_text("+0", "ascii")

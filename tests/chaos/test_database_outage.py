@@ -24,7 +24,7 @@ BACK_SECONDS = 10.0
 """After the database is back, until every process says it is ready."""
 
 QUESTION = 2
-"""Messages that are through before anything happens: then the others are at all points of their lives."""
+"""The number of messages before the fault: then other messages are at all points of their runs."""
 
 FROZEN_AT_MOST = 60
 IDLE_SECONDS = 0.15
@@ -47,14 +47,14 @@ async def is_ready(person: AsyncApiClient) -> bool:
 
 
 async def ready(cluster: Cluster) -> None:
-    """Returns once every process says that it is."""
+    """Returns when every process reports that it is ready."""
     async with asyncio.timeout(BACK_SECONDS), cluster.clients() as clients:
         for person in clients:
             await until(lambda person=person: is_ready(person))
 
 
 async def under_load(cluster: Cluster, fault: Callable[[], Awaitable[None]]) -> None:
-    """People talk with tools, the trouble comes and goes, and what they were told holds."""
+    """Users send messages with tools during the fault; checks that everything acknowledged is kept."""
     async with RoundRobinClient(cluster.url) as ann, ToolController(answers=True) as controller:
         model = ScriptedProvider(script(controller.port))
         await model.start()
@@ -73,16 +73,16 @@ async def under_load(cluster: Cluster, fault: Callable[[], Awaitable[None]]) -> 
 
 
 @pytest.mark.parametrize("mode", [pytest.param("fast", marks=pytest.mark.long, id="fast-short"), "immediate"])
-async def test_the_database_is_restarted_under_load_and_what_was_acknowledged_is_answered(
+async def test_acknowledged_messages_are_answered_after_a_database_restart_under_load(
     several: Cluster, postgres: Postgres, mode: str
 ) -> None:
-    """Away for longer than a lease; `immediate` is a crash of the database."""
+    """The outage is longer than a lease; `immediate` is a crash of the database."""
 
     async def fault() -> None:
         several.troubles += 1
         await asyncio.to_thread(postgres.stop, mode)
         try:
-            # Not to wait for something: so long it is away.
+            # This is no wait for an event, but how long the database is away.
             await asyncio.sleep(FROZEN_SECONDS)
             async with RoundRobinClient(several.url, "unknown") as somebody:
                 assert (await somebody.ask("GET", "/health")).status_code == 200
@@ -94,14 +94,15 @@ async def test_the_database_is_restarted_under_load_and_what_was_acknowledged_is
     await under_load(several, fault)
 
 
-async def frozen_in(cluster: Cluster, where: TextClause) -> None:
-    """The first process, frozen in the middle of such a transaction: the database waits for its next word."""
+async def freeze_in_transaction(cluster: Cluster, where: TextClause) -> None:
+    """Freezes the first process in the middle of such a transaction, while the database waits for its next
+    statement."""
     for _ in range(FROZEN_AT_MOST):
         cluster.webs[0].freeze()
-        # So long it must have been waiting to be the frozen one's: the others go on.
+        # A transaction that waits this long is that of the frozen process: the others continue.
         await asyncio.sleep(IDLE_SECONDS * 1.5)
-        found = await asyncio.to_thread(rows, cluster, where)
-        if any(found.values()):
+        waiting_transactions = await asyncio.to_thread(rows, cluster, where)
+        if any(waiting_transactions.values()):
             return
         cluster.webs[0].thaw()
         await asyncio.sleep(random.uniform(0, 0.05))
@@ -113,8 +114,8 @@ async def keep_sending(person: AsyncApiClient, conversation: str) -> None:
         await person.post("/messages", {"conversation_id": conversation, "content": "Hello"})
 
 
-async def frozen_while_busy(cluster: Cluster, model: ScriptedProvider, where: TextClause, then: Then) -> None:
-    """People talk at the first process, it freezes there, and `then` must come to its end in time."""
+async def freeze_under_load(cluster: Cluster, model: ScriptedProvider, where: TextClause, then: Then) -> None:
+    """Users send messages at the first process, which freezes there; `then` must end in time."""
     async with cluster.clients() as clients:
         first, second = clients[:2]
         conversations = [await first.conversation(model.url) for _ in range(CONVERSATIONS)]
@@ -123,7 +124,7 @@ async def frozen_while_busy(cluster: Cluster, model: ScriptedProvider, where: Te
         ]
         await model.arrived(CONVERSATIONS)
         try:
-            await frozen_in(cluster, where)
+            await freeze_in_transaction(cluster, where)
             async with asyncio.timeout(TAKEOVER_SECONDS):
                 await then(second)
         finally:
@@ -139,7 +140,7 @@ async def none_runs(person: AsyncApiClient) -> bool:
     return not (await person.get("/runs", status="running"))["total"]
 
 
-async def test_a_process_that_freezes_while_it_admits_does_not_keep_the_others_from_admitting(
+async def test_a_process_frozen_during_admission_does_not_block_admission_by_others(
     several: Cluster,
 ) -> None:
     async with ScriptedProvider(always_replies(Text(text="Hi."))) as model:
@@ -148,10 +149,10 @@ async def test_a_process_that_freezes_while_it_admits_does_not_keep_the_others_f
             run = await elsewhere.start_run(await elsewhere.conversation(model.url))
             assert (await elsewhere.wait_for_end(run["id"])).text == "Hi."
 
-        await frozen_while_busy(several, model, ADMITTING, another_is_served)
+        await freeze_under_load(several, model, ADMITTING, another_is_served)
 
 
-async def test_a_process_that_freezes_while_it_writes_to_a_run_does_not_keep_the_others_from_taking_it_up(
+async def test_a_run_is_taken_over_from_a_process_frozen_during_a_write_to_it(
     several: Cluster,
 ) -> None:
     async with ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model:
@@ -173,7 +174,7 @@ async def test_a_process_that_freezes_while_it_writes_to_a_run_does_not_keep_the
 
             await until(taken_over)
 
-        await frozen_while_busy(several, model, APPENDING, its_runs_are_others)
+        await freeze_under_load(several, model, APPENDING, its_runs_are_others)
 
 
 async def test_a_stream_outlives_the_database(several: Cluster, postgres: Postgres) -> None:
@@ -188,7 +189,7 @@ async def test_a_stream_outlives_the_database(several: Cluster, postgres: Postgr
             several.troubles += 1
             await asyncio.to_thread(postgres.stop, "immediate")
             try:
-                # Its driver cannot write down what comes now.
+                # The driver cannot store the text that comes now.
                 model.release("middle")
             finally:
                 await asyncio.to_thread(postgres.start)

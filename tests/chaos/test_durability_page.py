@@ -1,4 +1,4 @@
-"""The page of what survives what: each cell names tests, and each test is there."""
+"""The table in docs/durability.md: each cell names tests, and each named test exists."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ def cells() -> list[str]:
     return [cell for row in rows for cell in row.strip("| ").split(" | ")[1:]]
 
 
-def test_each_cell_of_what_survives_what_names_a_test() -> None:
+def test_each_cell_of_the_table_names_a_test() -> None:
     unnamed = [cell for cell in cells() if not NUMBERS.findall(cell)]
     assert unnamed == []
     used = set(NUMBERS.findall(PAGE))
@@ -23,7 +23,7 @@ def test_each_cell_of_what_survives_what_names_a_test() -> None:
     assert list(NAMED) == [str(n + 1) for n in range(len(NAMED))]
 
 
-def test_each_test_that_the_page_names_is_there() -> None:
+def test_each_test_that_the_page_names_exists() -> None:
     for entry in NAMED.values():
         file, name = re.findall(r"`([^`]+)`", entry)
         assert f"def {name}(" in (ROOT / file).read_text("utf-8"), entry

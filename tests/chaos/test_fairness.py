@@ -1,4 +1,4 @@
-"""A user with a hundred queued runs and another with one: the second does not wait for the hundred."""
+"""A user with a hundred queued runs and a user with one: the second does not wait for the hundred."""
 
 import asyncio
 import socket
@@ -18,7 +18,7 @@ PLACES = 2
 QUEUED = 100
 RUN_SECONDS = 1.5
 SLACK_SECONDS = 1.0
-"""For a busy machine, over the length of one run."""
+"""An allowance for a busy machine, in addition to the length of one run."""
 
 
 def free_port() -> int:
@@ -29,13 +29,13 @@ def free_port() -> int:
 
 @pytest.fixture
 def model_port() -> int:
-    """Known before the model is there: the server must allow its address when it starts."""
+    """Chosen before the model starts, because the server must allow its address when it starts."""
     return free_port()
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long, id="postgresql-short")])
-def narrow(request: pytest.FixtureRequest, tmp_path: Path, model_port: int) -> Iterator[Cluster]:
-    """A server with few places: one process on SQLite, two on PostgreSQL."""
+def two_slot_cluster(request: pytest.FixtureRequest, tmp_path: Path, model_port: int) -> Iterator[Cluster]:
+    """A server with few slots: one process on SQLite, two on PostgreSQL."""
     environment = {
         "LUXX_LIMITS__CONCURRENT_RUNS": str(PLACES),
         "LUXX_LIMITS__CONCURRENT_RUNS_PER_USER": str(PLACES),
@@ -51,8 +51,8 @@ def narrow(request: pytest.FixtureRequest, tmp_path: Path, model_port: int) -> I
         yield cluster
 
 
-async def arrived(name: str, url: str) -> RoundRobinClient:
-    """A new user."""
+async def register_user(name: str, url: str) -> RoundRobinClient:
+    """Registers a new user. Returns the user's client."""
     somebody = RoundRobinClient(url, "nobody")
     account = {"username": name, "password": "a-password-of-a-test-1"}
     somebody.token = (await somebody.post("/auth/register", account))["access_token"]
@@ -60,7 +60,7 @@ async def arrived(name: str, url: str) -> RoundRobinClient:
 
 
 async def fill(somebody: AsyncApiClient, provider_id: int, count: int) -> list[str]:
-    """So many messages, each in a conversation of its own; the runs."""
+    """Sends this many messages, each in a new conversation. Returns their runs."""
 
     async def one() -> str:
         conversation_id = (await somebody.post("/conversations", {"provider_id": provider_id}))["id"]
@@ -72,14 +72,17 @@ async def fill(somebody: AsyncApiClient, provider_id: int, count: int) -> list[s
     return runs
 
 
-async def test_who_has_one_run_queued_is_served_within_one_run_of_who_has_a_hundred(
-    narrow: Cluster, model_port: int
+async def test_a_single_queued_run_starts_within_one_run_of_a_user_with_a_hundred(
+    two_slot_cluster: Cluster, model_port: int
 ) -> None:
     many = Rule(name="many", when=When(user="many"), reply=[Pause(seconds=RUN_SECONDS), Text(text="One.")])
     single = Rule(name="single", when=When(user="single"), reply=[Gate(name="single"), Text(text="Two.")])
 
     async with ScriptedProvider(Script(rules=[many, single]), port=model_port) as model:
-        ann, ben = await arrived("ann", narrow.url), await arrived("ben", narrow.url)
+        ann, ben = (
+            await register_user("ann", two_slot_cluster.url),
+            await register_user("ben", two_slot_cluster.url),
+        )
         async with ann, ben:
             anns, bens = await ann.connect(model.url), await ben.connect(model.url)
             conversation_id = (await ben.post("/conversations", {"provider_id": bens}))["id"]
@@ -99,7 +102,7 @@ async def test_who_has_one_run_queued_is_served_within_one_run_of_who_has_a_hund
 
 
 async def ended_all(ann: RoundRobinClient, runs: list[str]) -> None:
-    """Cancels what still waits, which costs no call of the model; then all have ended."""
+    """Cancels the waiting runs, which costs no model call, and waits until all have ended."""
     for run_id in reversed(runs):
         assert (await ann.ask_until_answered("POST", f"/runs/{run_id}/cancel")).status_code in (200, 409)
     for status in ("queued", "running"):

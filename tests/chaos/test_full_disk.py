@@ -1,4 +1,4 @@
-"""No file may grow any more, as on a full disk: SQLite's process says so, keeps what it has, and recovers."""
+"""No file can grow, as on a full disk: the SQLite process reports it, keeps its data, and recovers."""
 
 import asyncio
 import resource
@@ -11,11 +11,11 @@ from chaos.invariants import check_database, check_database_files
 from chaos.round_robin_client import RoundRobinClient, check_refusal
 from luxx.providers.scripted import ScriptedProvider
 
-NOTHING_MORE = 4096
-"""Bytes: any write beyond this place of any file fails, and all of SQLite's go there."""
+MAX_FILE_BYTES = 4096
+"""Bytes: any write beyond this offset of any file fails, and SQLite's writes all go there."""
 
 
-async def test_a_process_whose_files_cannot_grow_refuses_and_goes_on_when_they_can_again(
+async def test_a_process_without_disk_space_refuses_messages_and_recovers(
     alone: Cluster,
 ) -> None:
     web = alone.webs[0]
@@ -25,7 +25,7 @@ async def test_a_process_whose_files_cannot_grow_refuses_and_goes_on_when_they_c
         other = (await ann.post("/conversations", {}))["id"]
         run = await ann.start_run(conversation)
         await model.reached("middle")
-        web.limit_files(NOTHING_MORE)
+        web.limit_files(MAX_FILE_BYTES)
         for method, path, body in (
             ("POST", "/messages", {"conversation_id": other, "content": "Lost?"}),
             ("POST", "/messages/stream", {"conversation_id": other, "content": "Lost?"}),
@@ -36,7 +36,7 @@ async def test_a_process_whose_files_cannot_grow_refuses_and_goes_on_when_they_c
             assert refused.status_code in (503, 507), refused.text
             check_refusal(refused)
         assert (await ann.messages(conversation))[0]["text"] == "Hello"
-        # What the model has left to say cannot be written down now.
+        # The rest of the model's answer cannot be stored now.
         model.release("middle")
         await asyncio.to_thread(web.wait_for_log, "drive_failed", TAKEOVER_SECONDS)
         assert (await ann.run(run["id"]))["status"] == "running"
@@ -52,7 +52,7 @@ async def test_a_process_whose_files_cannot_grow_refuses_and_goes_on_when_they_c
     check_database_files(web.data_dir)
 
 
-async def test_a_process_that_is_killed_while_its_files_cannot_grow_goes_on_when_they_can_again(
+async def test_a_process_killed_without_disk_space_recovers(
     alone: Cluster,
 ) -> None:
     web = alone.webs[0]
@@ -61,7 +61,7 @@ async def test_a_process_that_is_killed_while_its_files_cannot_grow_goes_on_when
         conversation = await ann.conversation(model.url)
         run = await ann.start_run(conversation)
         await model.reached("middle")
-        web.limit_files(NOTHING_MORE)
+        web.limit_files(MAX_FILE_BYTES)
         refused = await ann.ask("POST", "/conversations", {"title": "Lost?"})
         assert refused.status_code in (503, 507)
         await alone.kill(web)

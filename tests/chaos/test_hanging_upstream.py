@@ -1,4 +1,6 @@
-"""An upstream that hangs: its runs fail truly, across deaths as well, and nobody else waits for it."""
+"""An upstream that hangs: its runs fail, even after a kill of their driver, and other runs do not
+wait for it.
+"""
 
 import asyncio
 import time
@@ -16,12 +18,12 @@ from luxx.providers.scripted import Faults, Rule, Script, ScriptedProvider, Text
 SILENCE_SECONDS = 2.0
 HANGING = 12
 NORMAL_SECONDS = 5.0
-"""A run that nothing hinders ends within this, even on a busy machine."""
+"""A run without faults ends within this time, even on a busy machine."""
 
 
 @pytest.fixture
 def impatient(sqlite_folder: Path) -> Iterator[Cluster]:
-    """One process that bears a short silence and tries once more."""
+    """One process with a short upstream timeout and one retry."""
     environment = {
         "LUXX_PROVIDERS__IDLE_TIMEOUT_SECONDS": str(SILENCE_SECONDS),
         "LUXX_PROVIDERS__CONNECT_TIMEOUT_SECONDS": "1",

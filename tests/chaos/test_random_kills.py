@@ -1,4 +1,4 @@
-"""Processes that are killed, stopped and frozen at random moments, under people who go on talking."""
+"""Processes are killed, stopped and frozen at random moments while users send messages."""
 
 import asyncio
 import random
@@ -20,23 +20,23 @@ USER_COUNT = 3
 BETWEEN_SECONDS = (0.05, 1.2)
 BY_CALLS = 0.5
 CALLS_SECONDS = 6.0
-"""How the time of the next trouble is chosen, and how long it waits for calls that do not come."""
+"""The time to the next fault is chosen within this; also the longest wait for model calls that do not
+come."""
 
 LONG_SECONDS = 2980.0
 FEW = 4
-ROUND = 20
-"""Kills after which all is looked at."""
+KILLS_PER_CHECK = 20
+"""The number of kills between two full checks."""
 
 RUN_SECONDS = 20.0
-"""How long a run may take that nothing disturbs, on a machine that is busy with other things as well."""
+"""The length of a run without faults, on a machine that is busy with other work as well."""
 
-MOSTLY = {Fault.KILL: 8, Fault.STOP: 1, Fault.FREEZE: 1}
+FAULT_WEIGHTS = {Fault.KILL: 8, Fault.STOP: 1, Fault.FREEZE: 1}
 
 
-async def some_time(model: ScriptedProvider, chance: random.Random) -> None:
-    """Until the next trouble, which shall come at any point of what is going on: by the clock or by what the
-    model was asked, so that on a slow machine too something is going on.
-    """
+async def wait_before_fault(model: ScriptedProvider, chance: random.Random) -> None:
+    """Waits until the next fault, for a time or for a number of model calls, so that something is in progress
+    even on a slow machine."""
     if chance.random() < BY_CALLS:
         with suppress(TimeoutError):
             await model.arrived(len(model.requests) + chance.randint(1, 6), CALLS_SECONDS)
@@ -45,27 +45,26 @@ async def some_time(model: ScriptedProvider, chance: random.Random) -> None:
         await asyncio.sleep(chance.uniform(*BETWEEN_SECONDS))
 
 
-async def troubled(cluster: Cluster, model: ScriptedProvider, kills: int, chance: random.Random) -> None:
-    """So many kills and other troubles between them, several at once where there are several processes; at
-    the end all are well again.
-    """
+async def inject_faults(cluster: Cluster, model: ScriptedProvider, kills: int, chance: random.Random) -> None:
+    """Injects this many kills and other faults between them, at several processes at the same time where
+    there are several. At the end every process runs again."""
     left = kills
     async with asyncio.TaskGroup() as tasks:
         restoring: list[asyncio.Task[None]] = []
         while left:
-            await some_time(model, chance)
+            await wait_before_fault(model, chance)
             while not (healthy := cluster.healthy()):
                 await asyncio.wait(restoring, return_when=asyncio.FIRST_COMPLETED)
                 restoring = [task for task in restoring if not task.done()]
-            fault = chance.choices(list(MOSTLY), list(MOSTLY.values()))[0]
+            fault = chance.choices(list(FAULT_WEIGHTS), list(FAULT_WEIGHTS.values()))[0]
             left -= fault == Fault.KILL
             restoring.append(tasks.create_task(cluster.inject_fault(chance.choice(healthy), fault)))
-            # Lets it begin, so that nothing else befalls the same one.
+            # Lets the fault begin, so that no other one is chosen for the same process.
             await asyncio.sleep(0)
 
 
-async def beside(talking: asyncio.Future[None], work: Coroutine[Any, Any, None]) -> None:
-    """The work, unless the talking comes to a bad end before."""
+async def run_during(talking: asyncio.Future[None], work: Coroutine[Any, Any, None]) -> None:
+    """Runs the work, unless the talking fails before."""
     doing = asyncio.ensure_future(work)
     await asyncio.wait({talking, doing}, return_when=asyncio.FIRST_COMPLETED)
     if not doing.done():
@@ -84,7 +83,7 @@ async def one_round(cluster: Cluster, ann: RoundRobinClient, kills: int, chance:
             users = Users(ann, cluster, model, chance)
             await users.open_conversations(USER_COUNT)
             talking = asyncio.ensure_future(users.send_until_end())
-            await beside(talking, troubled(cluster, model, kills, chance))
+            await run_during(talking, inject_faults(cluster, model, kills, chance))
             users.end()
             await wait_until_idle(cluster, ann, talking, TAKEOVER_SECONDS + RUN_SECONDS)
             await check_all(ann, users, model, controller)
@@ -124,7 +123,7 @@ async def test_a_few_kills_among_several_processes_lose_nothing_and_repeat_nothi
 async def test_hundreds_of_kills_on_one_process_lose_nothing_and_repeat_nothing(
     alone: Cluster, rounds: int
 ) -> None:
-    await run_with_random_kills(alone, rounds, ROUND)
+    await run_with_random_kills(alone, rounds, KILLS_PER_CHECK)
     for member in alone.members:
         await asyncio.to_thread(member.stop)
         check_database_files(member.data_dir)
@@ -137,4 +136,4 @@ async def test_hundreds_of_kills_on_one_process_lose_nothing_and_repeat_nothing(
 async def test_hundreds_of_kills_among_several_processes_lose_nothing_and_repeat_nothing(
     two_and_two: Cluster, rounds: int
 ) -> None:
-    await run_with_random_kills(two_and_two, rounds, ROUND)
+    await run_with_random_kills(two_and_two, rounds, KILLS_PER_CHECK)

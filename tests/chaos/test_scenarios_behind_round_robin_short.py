@@ -1,7 +1,8 @@
-"""The journeys of one server once more, at several processes behind a round robin: nothing may tell.
+"""The scenarios of one server once more, with several processes behind a round robin: they must not notice
+it.
 
-Those that end their server themselves stay where they are; what becomes of clients then is told in the
-other modules here.
+Scenarios that end their own server are left out; other modules of this folder test the clients of ended
+processes.
 """
 
 import inspect
@@ -23,12 +24,12 @@ from chaos.round_robin_client import RoundRobinClient
 pytestmark = pytest.mark.long
 
 SCENARIO_FIXTURES = frozenset({"server"})
-"""Fixtures of a journey that leaves its server as it is; what else it takes are parameters of its own."""
+"""Fixtures of a scenario that only uses its server; its other arguments are parameters."""
 
 
 @pytest.fixture(scope="module")
 def server(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """In the place of the one server, with its settings, and people who meet another process each time."""
+    """A cluster with the settings of the one server, whose clients reach another process each time."""
     folder = tmp_path_factory.mktemp("round-robin")
     environment = {"LUXX_TOOLS__MAX_ITERATIONS": "3"}
     with (
@@ -41,7 +42,7 @@ def server(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def scenarios_in(*modules: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    tests_by_name: dict[str, Any] = {}
     for module in modules:
         for name, test in vars(module).items():
             if not name.startswith("test_"):
@@ -54,9 +55,9 @@ def scenarios_in(*modules: Any) -> dict[str, Any]:
                 for argument in mark.args[0].split(",")
             }
             if given - own <= SCENARIO_FIXTURES:
-                assert name not in found, f"two journeys are called {name}"
-                found[name] = test
-    return found
+                assert name not in tests_by_name, f"two scenarios are called {name}"
+                tests_by_name[name] = test
+    return tests_by_name
 
 
 globals().update(

@@ -1,4 +1,4 @@
-"""The driver of a run dies, freezes or is stopped: another goes on, and clients notice but a pause."""
+"""The driver of a run dies, freezes or is stopped: another process continues it after a short pause."""
 
 import asyncio
 import time
@@ -13,10 +13,10 @@ from chaos.round_robin_client import RoundRobinClient
 from luxx.providers.scripted import ScriptedProvider
 
 HANDED_OVER_SECONDS = GRACE_SECONDS + 1.0
-"""A stop gives runs their grace; what is left then is handed over at once, and not when a lease is over."""
+"""A stop gives runs a grace period; then they are handed over at once, without waiting for the lease."""
 
 
-async def test_a_driver_is_killed_and_another_goes_on_in_time_while_a_client_at_a_third_misses_nothing(
+async def test_another_process_continues_the_run_of_a_killed_driver_and_clients_elsewhere_miss_nothing(
     several: Cluster,
 ) -> None:
     async with ScriptedProvider(half_and_whole()) as model, several.clients() as clients:
@@ -39,7 +39,7 @@ async def test_a_driver_is_killed_and_another_goes_on_in_time_while_a_client_at_
         assert len(model.requests) == 2
 
 
-async def test_a_client_at_another_process_that_saw_half_a_text_sees_the_rest_after_the_driver_was_killed(
+async def test_a_client_at_another_process_gets_the_rest_of_a_text_after_the_driver_was_killed(
     several: Cluster,
 ) -> None:
     async with ScriptedProvider(half_and_whole()) as model, several.clients() as clients:
@@ -77,7 +77,7 @@ async def test_a_tool_that_ran_in_a_killed_driver_is_not_run_again_by_the_next(s
         assert len(model.requests) == 2
 
 
-async def test_a_driver_that_froze_past_its_lease_is_overtaken_and_cannot_write_when_it_wakes(
+async def test_a_driver_frozen_past_its_lease_loses_the_run_and_cannot_write_to_it(
     several: Cluster,
 ) -> None:
     async with ScriptedProvider(half_and_whole()) as model, several.clients() as clients:
@@ -95,7 +95,7 @@ async def test_a_driver_that_froze_past_its_lease_is_overtaken_and_cannot_write_
             screen = await stream.to_the_end()
         ended = await second.run(run["id"])
         several.webs[0].thaw()
-        # What it waited for arrives at last, and it would like to write it down.
+        # The awaited data arrives at last, and the process tries to write it.
         model.release("middle")
         assert await check_completed(second, conversation, screen, await at_the_frozen) == PROSE
         said = await first.post("/messages", {"conversation_id": conversation, "content": "Still there?"})
@@ -105,7 +105,7 @@ async def test_a_driver_that_froze_past_its_lease_is_overtaken_and_cannot_write_
     await asyncio.to_thread(check_database, several)
 
 
-async def test_a_driver_that_is_stopped_hands_its_run_over_when_its_grace_is_spent(several: Cluster) -> None:
+async def test_a_stopped_driver_hands_its_run_over_after_its_grace_period(several: Cluster) -> None:
     async with (
         ScriptedProvider(half_and_whole()) as model,
         several.clients() as clients,
@@ -126,7 +126,7 @@ async def test_a_driver_that_is_stopped_hands_its_run_over_when_its_grace_is_spe
         assert len(model.requests) == 2
 
 
-async def test_all_processes_are_killed_at_once_and_the_run_goes_on_when_one_is_there_again(
+async def test_after_a_kill_of_all_processes_the_run_continues_when_one_is_back(
     several: Cluster,
 ) -> None:
     async with (

@@ -1,4 +1,6 @@
-"""People who talk, watch, come back and cancel while processes die, and remember what was acknowledged."""
+"""Users who send messages, watch, reconnect and cancel while processes die, and record what was
+acknowledged.
+"""
 
 import asyncio
 import random
@@ -17,11 +19,11 @@ MESSAGES_AT_MOST = 400
 PACE_SECONDS = 0.008
 ANSWER = " ".join(f"answer{n}" for n in range(40))
 CANCEL_WITHIN_SECONDS = 1.0
-"""About as long as an undisturbed run takes, so that a cancel may come at any point of it."""
+"""About as long as a run without faults takes, so that a cancel may come at any point of it."""
 
 
 class Ending(StrEnum):
-    """What becomes of a message, by its number."""
+    """What happens to a message, chosen by its number."""
 
     ANSWER = "answer"
     REPEATABLE = "repeatable"
@@ -43,10 +45,10 @@ def tool_of(number: int) -> str:
 
 
 class SentMessage(msgspec.Struct, kw_only=True):
-    """One message that was acknowledged, and what its watchers saw.
+    """One acknowledged message, and what its watchers saw.
 
-    `deaths` counts the troubles that fell into its life; `cancelled` is the status that the answer to the
-    cancel named, `ended` where it came too late or twice, empty where nobody cancelled.
+    `deaths` counts the faults during its run. `cancelled` is the status in the answer to the cancel: `ended`
+    if the run had ended already, empty if nobody cancelled.
     """
 
     number: int
@@ -62,7 +64,7 @@ class SentMessage(msgspec.Struct, kw_only=True):
 
 
 def script(port: int, count: int = MESSAGES_AT_MOST) -> Script:
-    """For each message two calls of its own, so that its requests and visits can be told from others'."""
+    """Two calls for each message, with its own markers, so that its requests and visits can be identified."""
     rules: list[Rule] = []
     for number in range(count):
         asked = rf"^message {number}$"
@@ -80,7 +82,7 @@ def script(port: int, count: int = MESSAGES_AT_MOST) -> Script:
 
 
 class Users:
-    """People who talk until told to end, each in a conversation of their own."""
+    """Users who send messages until told to stop, each in a conversation of their own."""
 
     def __init__(
         self, ann: RoundRobinClient, cluster: Cluster, model: ScriptedProvider, chance: random.Random
@@ -95,16 +97,16 @@ class Users:
         self._is_over = False
 
     def end(self) -> None:
-        """Nobody says anything new; what was said is seen to its end."""
+        """No new messages are sent; the sent ones are followed to their ends."""
         self._is_over = True
 
     async def open_conversations(self, people: int) -> None:
-        """Everybody opens a conversation; before the troubles begin."""
+        """Creates a conversation for each user, before the faults begin."""
         for _ in range(people):
             self.conversations.append(await self._ann.conversation(self._model.url))
 
     async def send_until_end(self) -> None:
-        """All of them talk, until `end`."""
+        """All users send messages, until `end`."""
         async with asyncio.TaskGroup() as tasks:
             for conversation in self.conversations:
                 tasks.create_task(self._send_messages(conversation))
@@ -121,9 +123,10 @@ class Users:
             conversation, f"message {number}", tools=[tool_of(number)]
         )
         async with asyncio.TaskGroup() as tasks:
-            # For as long as there is trouble: what is bounded is how long it takes after the last.
+            # No timeout during the faults: only the time after the last fault is bounded.
             steady = tasks.create_task(self._ann.follow_to_end(run_id, timeout=None))
-            # Each stream begins with the run as it is: who left after that would never get on.
+            # Each stream begins with the state of the run; a client that left right after that would make no
+            # progress.
             frames = self._chance.randint(3, 40)
             restless = tasks.create_task(self._ann.follow_to_end(run_id, frames=frames, timeout=None))
             cancelling = tasks.create_task(self._cancel_if_planned(number, run_id))
@@ -139,9 +142,9 @@ class Users:
     async def _cancel_if_planned(self, number: int, run_id: str) -> str:
         if ending_of(number) != Ending.CANCEL:
             return ""
-        # Not to wait for something: the cancel shall come at any point of what is going on.
+        # This is no wait for an event: the cancel may come at any point of the run.
         await asyncio.sleep(self._chance.uniform(0, CANCEL_WITHIN_SECONDS))
         answer = await self._ann.ask_until_answered("POST", f"/runs/{run_id}/cancel")
         assert answer.status_code in (200, 409), answer.text
-        # 409: it had ended, perhaps by an earlier try of this cancel whose answer was lost.
+        # 409: the run had ended, perhaps by an earlier attempt of this cancel whose answer was lost.
         return answer.json()["data"]["status"] if answer.status_code == 200 else "ended"

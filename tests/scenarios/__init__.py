@@ -1,1 +1,1 @@
-"""Journeys: what a client of a real server sees, from the first byte to after the crash."""
+"""Scenarios: what a client of a real server sees, from the first byte to the time after a crash."""

@@ -1,4 +1,4 @@
-"""A person at a client: signs in, connects a model, talks, follows runs and comes back to them."""
+"""A client that signs in, connects a model, sends messages, follows runs and reconnects to them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -36,7 +36,7 @@ class AsyncEventStream:
                 yield frame
 
     async def until(self, event: str, *, timeout: float = WAIT_SECONDS, **step: Any) -> Frame:
-        """Reads on to the next event of this type whose step has these values."""
+        """Reads to the next event of this type whose step has these values."""
         async with asyncio.timeout(timeout):
             async for frame in self._frames:
                 if frame.event == event and all(frame.step.get(name) == step[name] for name in step):
@@ -44,7 +44,7 @@ class AsyncEventStream:
         raise AssertionError(f"the stream ended before {event} {step}")
 
     async def to_the_end(self, timeout: float = WAIT_SECONDS) -> Screen:
-        """Reads until the server closes."""
+        """Reads until the server closes the stream."""
         async with asyncio.timeout(timeout):
             async for _ in self._frames:
                 pass
@@ -52,7 +52,7 @@ class AsyncEventStream:
 
 
 class AsyncApiClient:
-    """The admin, on one server; after a restart give the new address to `moved`."""
+    """The administrator at one server; `reconnect_to` takes the address after a restart."""
 
     def __init__(self, url: str, token: str = "") -> None:
         self.token = token
@@ -79,7 +79,7 @@ class AsyncApiClient:
         headers: dict[str, str] | None = None,
         **query: Any,
     ) -> httpx.Response:
-        """The answer as it is."""
+        """Returns the response unchecked."""
         return await self._client.request(
             method, path, json=body, params=query, headers={**self._authorization(), **(headers or {})}
         )
@@ -91,7 +91,7 @@ class AsyncApiClient:
         return _data(await self.ask("POST", path, body, **query))
 
     async def connect(self, url: str) -> int:
-        """A provider at this address; its id."""
+        """Creates a provider with this address. Returns its id."""
         body = {
             "name": url,
             "provider_type": "openai",
@@ -102,7 +102,7 @@ class AsyncApiClient:
         return (await self.post("/providers", body))["id"]
 
     async def conversation(self, provider_url: str) -> str:
-        """A new conversation with the model at this address; its id."""
+        """Creates a conversation with the model at this address. Returns its id."""
         provider_id = await self.connect(provider_url)
         return (await self.post("/conversations", {"provider_id": provider_id}))["id"]
 
@@ -121,7 +121,7 @@ class AsyncApiClient:
             yield AsyncEventStream(response, Screen())
 
     async def start_run(self, conversation_id: str, content: str = "Hello", **more: Any) -> Json:
-        """Sends a message and follows nothing; the run."""
+        """Sends a message without following it. Returns the run."""
         body = {"conversation_id": conversation_id, "content": content, **more}
         response = await self.ask("POST", "/messages/stream", body, headers={"accept": "application/json"})
         assert response.status_code == 202, response.text
@@ -131,7 +131,7 @@ class AsyncApiClient:
     async def follow(
         self, run_id: str, screen: Screen | None = None, *, in_query: bool = False, **query: Any
     ) -> AsyncIterator[AsyncEventStream]:
-        """Attaches to a run, after what the screen has seen."""
+        """Attaches to a run after the last event that the screen shows."""
         screen = screen or Screen()
         screen.attach()
         headers = self._authorization()
@@ -147,7 +147,7 @@ class AsyncApiClient:
             yield AsyncEventStream(response, screen)
 
     async def wait_for_end(self, run_id: str, screen: Screen | None = None) -> Screen:
-        """The screen at the run's end, however long the run takes (within bounds)."""
+        """The screen at the end of the run, within a long timeout."""
         async with self.follow(run_id, screen) as stream:
             return await stream.to_the_end()
 
@@ -168,12 +168,12 @@ class AsyncApiClient:
         return items[::-1]
 
     async def message(self, conversation_id: str, message_id: str) -> Json:
-        found = [one for one in await self.messages(conversation_id) if one["id"] == message_id]
-        assert len(found) == 1, f"{len(found)} messages have the id {message_id}"
-        return found[0]
+        matching = [one for one in await self.messages(conversation_id) if one["id"] == message_id]
+        assert len(matching) == 1, f"{len(matching)} messages have the id {message_id}"
+        return matching[0]
 
     async def answer_shown_by(self, conversation_id: str, screen: Screen) -> Json:
-        """The stored message of a finished run, checked to be what the screen shows."""
+        """The stored message of an ended run; checks that it is what the screen shows."""
         assert screen.done is not None, "the stream ended without done"
         message = await self.message(conversation_id, screen.done["message_id"])
         assert message["steps"] == screen.ordered()

@@ -1,4 +1,4 @@
-"""A model that asks its person: scripts for it, and what a test says of questions."""
+"""A model that asks the user questions: scripts for it, and requests about questions."""
 
 import json
 from typing import Any
@@ -24,7 +24,7 @@ def decision(call_id: str = "call-decide", **more: Any) -> Call:
 
 
 def asks(*calls: Call, then: str = FINAL_TEXT) -> Script:
-    """These calls at once, and a text when their results are there."""
+    """These calls at once, and a text when their results are in the prompt."""
     return Script(
         rules=[
             Rule(
@@ -36,7 +36,7 @@ def asks(*calls: Call, then: str = FINAL_TEXT) -> Script:
 
 
 def only_asks(*calls: Call) -> Script:
-    """These calls at once, whatever was said before."""
+    """These calls at once, whatever the prompt is."""
     return Script(rules=[Rule(name="asks", reply=[*calls, Counts(prompt=5, completion=3)])])
 
 
@@ -52,7 +52,7 @@ async def answer(person: AsyncApiClient, question: Json, answer: Any, **more: An
 
 
 async def set_rules(person: AsyncApiClient, *rules: str, **query: str) -> None:
-    """The person's rules are then these, such as `deny visit_risky(*)`."""
+    """Replaces the user's rules by these, such as `deny visit_risky(*)`."""
     body: Any = []
     for rule in rules:
         action, _, rest = rule.partition(" ")

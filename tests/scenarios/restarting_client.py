@@ -1,4 +1,4 @@
-"""A person whose server dies under them: it is started again, and they come back to where they were."""
+"""A client whose server is killed and started again during its run, and which reconnects to it."""
 
 import asyncio
 from typing import Any
@@ -10,15 +10,15 @@ from scenarios.screen import Screen
 from scenarios.server import LuxxServer
 
 MOST_STREAMS = 500
-"""Connections that one client makes to see one run: more means that streams end without an end."""
+"""The most connections of one client for one run: more means that streams close without an end of the run."""
 
 
 SOON_SECONDS = 15.0
-"""After a start, until the run is driven again."""
+"""The time from a start until the run is driven again."""
 
 
 class RestartingClient(AsyncApiClient):
-    """`end` and `start` are for the test; sending and following bear that the server is away."""
+    """The test calls `kill`, `stop` and `start`; sending and following tolerate that the server is down."""
 
     def __init__(self, server: LuxxServer) -> None:
         super().__init__(server.url)
@@ -48,7 +48,7 @@ class RestartingClient(AsyncApiClient):
         await self.start()
 
     async def follow_to_end(self, run_id: str, screen: Screen | None = None) -> Screen:
-        """The screen at the run's end, over as many servers as it takes."""
+        """The screen at the end of the run, over as many restarts as necessary."""
         screen = screen or Screen()
         for _ in range(MOST_STREAMS):
             if screen.done is not None:
@@ -62,7 +62,8 @@ class RestartingClient(AsyncApiClient):
         raise AssertionError(f"{MOST_STREAMS} streams of {run_id} ended without its end")
 
     async def send_until_accepted(self, conversation_id: str, content: str, **more: Any) -> str:
-        """The run of a message that is there exactly once; `content` must be unique in the conversation."""
+        """Sends the message until it is stored exactly once. Returns its run. `content` must be unique in the
+        conversation."""
         for _ in range(MOST_STREAMS):
             await self._is_up.wait()
             try:
@@ -83,12 +84,13 @@ class RestartingClient(AsyncApiClient):
 
 
 def finished_text(message: dict[str, Any]) -> str:
-    """The text of the steps that were not cut by a crash."""
+    """The text of the steps that no crash interrupted."""
     return "".join(s["content"] for s in message["steps"] if s["type"] == "text" and s["status"] == "done")
 
 
 async def check_completed(ann: RestartingClient, conversation: str, screen: Screen) -> dict[str, Any]:
-    """The message of a run that went on after crashes, checked to be whole and what the client shows."""
+    """The message of a run that continued after crashes; checks that it is complete and what the client
+    shows."""
     message = await ann.answer_shown_by(conversation, screen)
     assert screen.done is not None
     assert screen.done["status"] == "completed"

@@ -1,4 +1,4 @@
-"""What a client shows of a run: frames parsed from the wire, and folded into steps by a pure reducer.
+"""What a client shows of a run: frames parsed from bytes and folded into steps by a pure reducer.
 
 The reducer is strict: an id out of order, a delta for a closed step, or a closing step that differs
 from the deltas before it is an AssertionError.
@@ -23,7 +23,7 @@ class Frame:
 
 
 class FrameReader:
-    """Bytes in, frames out; counts comment lines, and notes when a server that stops says to come back."""
+    """Parses bytes into frames; counts comment lines, and whether a stopping server asked to reconnect."""
 
     def __init__(self) -> None:
         self.comments = 0
@@ -58,10 +58,10 @@ class FrameReader:
 
 @dataclass(kw_only=True)
 class Screen:
-    """One client's picture of one run, over as many connections as it takes.
+    """What one client shows of one run, over as many connections as necessary.
 
-    A client that reads too slowly `may_fall_behind`: deltas may be left out where a snapshot or the
-    closing step makes up for them.
+    For a client that reads too slowly `may_fall_behind` is set: deltas may be missing if a snapshot or the
+    closing step replaces them.
     """
 
     steps: dict[int, Json] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Screen:
         return self.frames[0].data["run_id"]
 
     def attach(self) -> None:
-        """A new connection: what was open comes again as a snapshot."""
+        """A new connection: open steps come again as snapshots."""
         self._open = {}
         self._is_attached = False
 
@@ -119,7 +119,7 @@ class Screen:
             assert index not in self.steps, f"a snapshot of a step that is closed: {frame}"
             key = "arguments" if step["type"] == "tool_call" else "content"
             if step[key] == "":
-                # What it said is not kept: it begins anew.
+                # Its text is dropped: the step begins anew.
                 self._open.pop(index, None)
                 return
             if self.may_fall_behind and index in self._open:

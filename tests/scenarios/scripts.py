@@ -1,11 +1,11 @@
-"""Scripts that several journeys use: answers with gates in them, and a turn of two iterations with tools."""
+"""Scripts that several scenarios use: answers with gates, and a turn of two iterations with tools."""
 
 from typing import Any
 
 from luxx.providers.scripted import Call, Counts, Gate, Rule, Script, Text, Thinking, When
 
 PROSE = " ".join(f"word{n}" for n in range(200)) + " — ünïcode, 漢字 and 🦉.\n\nid: 7\ndata: not a frame\n\n"
-FIRST_THOUGHT = "I look at the desk before I answer. "
+FIRST_THOUGHT = "I look at the file before I answer. "
 SECOND_THOUGHT = "Both visits are done."
 PREFACE = "Let me see. "
 
@@ -16,7 +16,7 @@ def always_replies(*reply: Any, **more: Any) -> Script:
 
 
 def words(text: str, gate: str | None = None) -> list[Any]:
-    """A text word by word; with a gate in its middle, the first half ends at a space."""
+    """A text word by word; a gate in its middle comes after a space."""
     if gate is None:
         return [Text(text=text)]
     middle = text.index(" ", len(text) // 2) + 1
@@ -24,12 +24,12 @@ def words(text: str, gate: str | None = None) -> list[Any]:
 
 
 def calls(tool: str, port: int, *keys: str) -> list[Call]:
-    """One call of a tool of the desk for each key."""
+    """One call of a controlled tool for each key."""
     return [Call(name=tool, arguments={"port": port, "key": key}, id=f"call-{key}") for key in keys]
 
 
 def two_iterations(port: int, *, tool: str = "visit_once", text: str = PROSE) -> Script:
-    """Thinking, text and two calls at once; then thinking and text."""
+    """Thinking, text and two calls in the first answer; then thinking and text."""
     return Script(
         rules=[
             Rule(

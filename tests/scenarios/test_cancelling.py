@@ -1,4 +1,6 @@
-"""Stopping what runs: by cancel, by a second message that may not, by deleting what it runs in."""
+"""Ways to stop a run: by a cancel or by deleting what it belongs to; a second message is refused
+meanwhile.
+"""
 
 import asyncio
 import time
@@ -25,7 +27,7 @@ PROMPTLY_SECONDS = 0.5
 
 
 async def cancel_promptly(ann: AsyncApiClient, run_id: str, upstream: Received | None) -> dict[str, Any]:
-    """Cancels; the answer and the upstream's closed socket must both come in time."""
+    """Cancels; checks that the answer and the close of the upstream's socket come in time."""
     begun = time.monotonic()
     answer = await ann.cancel(run_id)
     took = time.monotonic() - begun
@@ -39,7 +41,7 @@ async def cancel_promptly(ann: AsyncApiClient, run_id: str, upstream: Received |
 
 
 async def check_cancelled(ann: AsyncApiClient, conversation: str, screen: Screen) -> dict[str, Any]:
-    """The message of a cancelled run, checked to be partial and what the client shows."""
+    """The message of a cancelled run; checks that it is partial and what the client shows."""
     assert screen.done is not None
     assert screen.done["status"] == "stopped"
     assert screen.events().count("done") == 1
@@ -64,11 +66,11 @@ async def test_cancel_during_text_keeps_the_text_so_far(server: LuxxServer) -> N
             await model.reached("middle")
             while "word109 " not in stream.screen.text:
                 await stream.until("process_step", timeout=5)
-            seen = stream.screen.text
+            text_so_far = stream.screen.text
             await cancel_promptly(ann, stream.screen.run_id, model.requests[0])
             screen = await stream.to_the_end(timeout=5)
         message = await check_cancelled(ann, conversation, screen)
-        assert message["text"] == seen
+        assert message["text"] == text_so_far
         assert [step["status"] for step in message["steps"]] == ["cancelled"]
 
 
@@ -133,7 +135,7 @@ async def test_cancel_during_the_wait_before_a_retry_makes_no_further_call(serve
         assert len(model.requests) == 1
 
 
-async def test_call_that_is_made_again_and_cancelled_is_thinking_and_in_the_ledger(
+async def test_a_retried_call_that_is_cancelled_is_in_phase_thinking_and_in_the_ledger(
     server: LuxxServer,
 ) -> None:
     script = Script(
@@ -157,12 +159,12 @@ async def test_call_that_is_made_again_and_cancelled_is_thinking_and_in_the_ledg
 
 
 async def test_cancel_before_the_request_is_sent_costs_nothing(server: LuxxServer) -> None:
-    """The provider takes the connection and never answers the TLS handshake."""
+    """The provider accepts the connection and never answers the TLS handshake."""
 
-    came = asyncio.Event()
+    connected = asyncio.Event()
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        came.set()
+        connected.set()
         while await reader.read(4096):
             pass
         writer.close()
@@ -173,7 +175,7 @@ async def test_cancel_before_the_request_is_sent_costs_nothing(server: LuxxServe
         conversation = await ann.conversation(f"https://127.0.0.1:{port}")
         async with ann.send_and_follow(conversation) as stream:
             await stream.until("run")
-            await came.wait()
+            await connected.wait()
             await cancel_promptly(ann, stream.screen.run_id, None)
             screen = await stream.to_the_end(timeout=5)
         await check_cancelled(ann, conversation, screen)
@@ -181,7 +183,7 @@ async def test_cancel_before_the_request_is_sent_costs_nothing(server: LuxxServe
         assert (sums["completions"], sums["total_tokens"]) == (0, 0)
 
 
-async def test_cancel_reaches_every_client_and_the_one_who_waits_for_the_whole_answer(
+async def test_cancel_reaches_every_client_also_one_that_waits_for_the_whole_answer(
     server: LuxxServer,
 ) -> None:
     async with (
@@ -276,7 +278,7 @@ async def _all_at_once(ann: AsyncApiClient, conversation: str, count: int) -> li
     return [answer.status_code for answer in await asyncio.gather(*asking)]
 
 
-async def nothing_is_left(ann: AsyncApiClient, conversation: str, run_id: str) -> None:
+async def check_deleted(ann: AsyncApiClient, conversation: str, run_id: str) -> None:
     assert (await ann.ask("GET", "/messages", conversation_id=conversation)).status_code == 404
     for path in (f"/conversations/{conversation}", f"/runs/{run_id}", f"/runs/{run_id}/events"):
         assert (await ann.ask("GET", path)).status_code == 404, path
@@ -300,7 +302,7 @@ async def test_deleting_a_conversation_stops_its_run_and_leaves_nothing(server: 
             assert model.requests[0].closed_at is not None
             assert model.requests[0].closed_at - begun < PROMPTLY_SECONDS
             await stream.to_the_end(timeout=5)
-        await nothing_is_left(ann, conversation, stream.screen.run_id)
+        await check_deleted(ann, conversation, stream.screen.run_id)
 
 
 async def test_deleting_a_conversation_stops_the_tool_that_runs_in_it(server: LuxxServer) -> None:
@@ -314,11 +316,11 @@ async def test_deleting_a_conversation_stops_the_tool_that_runs_in_it(server: Lu
         visit = await controller.wait_for_visit()
         assert (await ann.ask("DELETE", f"/conversations/{conversation}")).status_code == 200
         await visit.stopped(PROMPTLY_SECONDS)
-        await nothing_is_left(ann, conversation, run["id"])
+        await check_deleted(ann, conversation, run["id"])
         assert len(model.requests) == 1
 
 
-async def test_deleting_the_question_stops_its_answer(server: LuxxServer) -> None:
+async def test_deleting_the_message_stops_its_run(server: LuxxServer) -> None:
     async with (
         ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model,
         AsyncApiClient(server.url) as ann,
@@ -333,8 +335,8 @@ async def test_deleting_the_question_stops_its_answer(server: LuxxServer) -> Non
         shown = await ann.get(f"/conversations/{conversation}")
         assert shown["run_id"] is None
         assert shown["selected_leaf_id"] is None
-        gone = await ann.ask("GET", f"/runs/{run['id']}")
-        assert gone.status_code == 404 or gone.json()["data"]["status"] == "cancelled"
+        run_response = await ann.ask("GET", f"/runs/{run['id']}")
+        assert run_response.status_code == 404 or run_response.json()["data"]["status"] == "cancelled"
         model.release("middle")
         assert (await ann.post("/messages", {"conversation_id": conversation, "content": "Again"}))[
             "text"

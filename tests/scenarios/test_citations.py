@@ -1,4 +1,4 @@
-"""A model reads the web: what it read is cited by its message, and nothing of this machine is reached."""
+"""A model reads web pages: its message cites them, and no address of this machine is reached."""
 
 import json
 from pathlib import Path
@@ -31,13 +31,13 @@ def fetches(base_url: str, secret: str) -> list[Call]:
 
 
 def cited(message: Json) -> dict[str, tuple[str, str, str]]:
-    """What a message cites, by address; calls that run at the same time end in any order."""
+    """The citations of a message by address; parallel calls end in any order."""
     citations = message["citations"]
     assert [one["index"] for one in citations] == list(range(1, len(citations) + 1))
     return {one["url"]: (one["title"], one["domain"], one["snippet"]) for one in citations}
 
 
-async def test_an_answer_cites_what_was_read_for_it(tmp_path: Path) -> None:
+async def test_an_answer_cites_the_pages_that_were_read_for_it(tmp_path: Path) -> None:
     with site() as one, site() as secret:
         bread(one)
         environment = {"LUXX_TOOLS__WEB_ALLOW_PRIVATE": f"127.0.0.1:{one.port}"}
@@ -67,7 +67,7 @@ async def test_an_answer_cites_what_was_read_for_it(tmp_path: Path) -> None:
         assert secret.connections == 0
 
 
-async def test_a_person_reads_a_page_by_hand_but_nothing_of_the_server(server: LuxxServer) -> None:
+async def test_a_user_fetches_a_page_directly_but_nothing_of_the_server(server: LuxxServer) -> None:
     async with AsyncApiClient(server.url) as ann:
 
         async def run(tool: str, **arguments: object) -> Json:

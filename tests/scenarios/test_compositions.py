@@ -1,4 +1,4 @@
-"""Compositions in runs: a model calls one like a tool; its members ask, and are cancelled, like any."""
+"""Compositions in runs: a model calls one like a tool; its members ask and are cancelled like other calls."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ ENDS_SECONDS = 5.0
 
 
 def visits(name: str, *members: str, **more: object) -> Json:
-    """A composition of visits to the desk, such as `visit_once a`, at the port that it is given."""
+    """A composition of visits such as `visit_once a`, with the controller's port as its argument."""
     made: list[Json] = []
     for index, text in enumerate(members):
         tool, _, key = text.partition(" ")
@@ -34,7 +34,7 @@ async def compose(ann: AsyncApiClient, composition: Json) -> Json:
     return await ann.post("/tools/compositions", composition)
 
 
-async def test_a_member_asks_and_after_a_crash_and_an_answer_nothing_is_done_twice(
+async def test_after_a_crash_and_an_answer_no_member_of_a_composition_runs_twice(
     own_server: LuxxServer,
 ) -> None:
     async with (
@@ -118,7 +118,7 @@ async def test_a_cancelled_run_stops_all_members_in_flight(server: LuxxServer) -
         await ann.ask("DELETE", f"/tools/compositions/{made['id']}")
 
 
-async def test_parallel_members_that_ask_are_asked_about_one_by_one_and_always_covers(
+async def test_parallel_members_ask_one_by_one_and_always_answers_the_rest(
     server: LuxxServer,
 ) -> None:
     async with (
@@ -169,7 +169,7 @@ async def test_one_answer_is_for_one_member_though_another_would_make_the_same_c
         await ann.ask("DELETE", f"/tools/compositions/{made['id']}")
 
 
-async def test_a_run_that_nobody_attends_is_denied_a_member_that_asks(server: LuxxServer) -> None:
+async def test_an_unattended_run_is_denied_a_member_that_asks(server: LuxxServer) -> None:
     async with (
         ToolController(answers=True) as controller,
         AsyncApiClient(server.url) as ann,

@@ -1,4 +1,4 @@
-"""kill -9 at chosen moments: the run goes on by itself, and nothing acknowledged is lost or made again."""
+"""kill -9 at chosen moments: the run continues by itself, and nothing acknowledged is lost or repeated."""
 
 import asyncio
 import random
@@ -39,18 +39,18 @@ from scenarios.tool_controller import ToolController
 pytestmark = pytest.mark.heavy
 
 
-def gated_at_the_end(port: int, gate: str) -> Script:
-    """Two iterations; the last call has said everything but that it is the end, and waits."""
+def gate_before_the_end(port: int, gate: str) -> Script:
+    """Two iterations; the last call has sent everything except its end, and waits."""
     first, second = two_iterations(port).rules
     reply = [*second.reply[:-1], Gate(name=gate), second.reply[-1]]
     return Script(rules=[first, Rule(name=second.name, when=second.when, reply=reply)])
 
 
-def made(model: ScriptedProvider, rule: str) -> list[Received]:
+def requests_of(model: ScriptedProvider, rule: str) -> list[Received]:
     return [request for request in model.requests if request.rule == rule]
 
 
-async def test_killed_in_mid_answer_the_run_goes_on_by_itself(own_server: LuxxServer) -> None:
+async def test_killed_during_an_answer_the_run_continues_by_itself(own_server: LuxxServer) -> None:
     reply = [Thinking(text=FIRST_THOUGHT), *words(PROSE, "middle"), Counts(prompt=1, completion=2)]
     async with ScriptedProvider(always_replies(*reply)) as model, RestartingClient(own_server) as ann:
         conversation = await ann.conversation(model.url)
@@ -69,7 +69,7 @@ async def test_killed_in_mid_answer_the_run_goes_on_by_itself(own_server: LuxxSe
         assert len(model.requests) == 2
 
 
-async def test_the_run_goes_on_though_nobody_comes_back(own_server: LuxxServer) -> None:
+async def test_the_run_continues_without_any_client(own_server: LuxxServer) -> None:
     script = Script(
         rules=[
             Rule(when=When(call=1), reply=words(PROSE, "middle")),
@@ -129,15 +129,15 @@ async def test_a_tool_that_a_crash_interrupted_is_not_run_twice_and_the_model_le
         assert results[cut]["success"] is False
         assert calls_made[f"call-{answered}"]["status"] == "done"
         assert f"done {answered}" in results[f"call-{answered}"]["content"]
-        assert len(made(model, "first call")) == len(made(model, "second call")) == 1
-        sent_messages = made(model, "second call")[0].json["messages"]
+        assert len(requests_of(model, "first call")) == len(requests_of(model, "second call")) == 1
+        sent_messages = requests_of(model, "second call")[0].json["messages"]
         tool_messages = {m["tool_call_id"]: m["content"] for m in sent_messages if m["role"] == "tool"}
         assert set(tool_messages) == {"call-a", "call-b"}
         assert tool_messages[cut] != tool_messages[f"call-{answered}"]
         assert '"success":true' not in tool_messages[cut].replace(" ", "")
 
 
-async def test_a_repeatable_tool_that_a_crash_cut_is_run_again(own_server: LuxxServer) -> None:
+async def test_a_repeatable_tool_that_a_crash_interrupted_is_run_again(own_server: LuxxServer) -> None:
     async with (
         ToolController() as controller,
         ScriptedProvider(two_iterations(controller.port, tool="visit_again")) as model,
@@ -157,8 +157,8 @@ async def test_a_repeatable_tool_that_a_crash_cut_is_run_again(own_server: LuxxS
         assert len(model.requests) == 2
 
 
-async def killed_after(ann: RestartingClient, seen: int) -> bool:
-    """A turn whose server is killed as soon as its client has this event; whether it was the last."""
+async def kill_after_event(ann: RestartingClient, event_id: int) -> bool:
+    """A turn whose server is killed when its client has this event. Returns whether it was the last event."""
     async with (
         ToolController(answers=True) as controller,
         ScriptedProvider(two_iterations(controller.port)) as model,
@@ -167,7 +167,7 @@ async def killed_after(ann: RestartingClient, seen: int) -> bool:
         async with ann.send_and_follow(conversation, tools=["visit_once"]) as stream:
             screen = stream.screen
             async for frame in stream:
-                if frame.id == seen:
+                if frame.id == event_id:
                     break
             await ann.kill()
         completions = screen.events().count("cost_update")
@@ -175,31 +175,31 @@ async def killed_after(ann: RestartingClient, seen: int) -> bool:
         await ann.follow_to_end(screen.run_id, screen)
         message = await check_completed(ann, conversation, screen)
         assert finished_text(message) == PREFACE + PROSE
-        firsts, seconds = len(made(model, "first call")), len(made(model, "second call"))
+        firsts, seconds = len(requests_of(model, "first call")), len(requests_of(model, "second call"))
         assert firsts <= (1 if completions >= 1 else 2)
         assert seconds <= (1 if completions >= 2 else 2)
         assert firsts + seconds <= 2 + 1
         assert len(set(controller.keys_seen())) == len(controller.keys_seen()) <= 2, "a tool was run twice"
         assert screen.events().count("cost_update") == 2
-        last = made(model, "second call")[-1].json["messages"]
+        last = requests_of(model, "second call")[-1].json["messages"]
         assert sorted(m["tool_call_id"] for m in last if m["role"] == "tool") == ["call-a", "call-b"]
-        return screen.last_id <= seen
+        return screen.last_id <= event_id
 
 
 @pytest.mark.parametrize("first", [1, 2, 3])
-async def test_killed_after_any_logged_event_the_run_ends_whole_and_nothing_logged_is_made_again(
+async def test_killed_after_any_logged_event_the_run_completes_and_repeats_nothing_logged(
     own_server: LuxxServer, first: int
 ) -> None:
-    """Every third event; the three together are all, also those between the model's call and the tools."""
+    """Every third event; the three cases cover all, also those between the model call and the tools."""
 
     async with RestartingClient(own_server) as ann:
-        seen = first
-        while not await killed_after(ann, seen):
-            seen += 3
-        assert seen > 9
+        event_id = first
+        while not await kill_after_event(ann, event_id):
+            event_id += 3
+        assert event_id > 9
 
 
-async def test_killed_during_the_final_write_the_message_is_there_once_and_whole(
+async def test_killed_during_the_final_write_the_message_exists_once_and_complete(
     own_server: LuxxServer,
 ) -> None:
     chance = random.Random(20)
@@ -207,7 +207,7 @@ async def test_killed_during_the_final_write_the_message_is_there_once_and_whole
     async def one(ann: RestartingClient) -> None:
         async with (
             ToolController(answers=True) as controller,
-            ScriptedProvider(gated_at_the_end(controller.port, "end")) as model,
+            ScriptedProvider(gate_before_the_end(controller.port, "end")) as model,
         ):
             conversation = await ann.conversation(model.url)
             async with ann.send_and_follow(conversation, tools=["visit_once"]) as stream:
@@ -215,15 +215,15 @@ async def test_killed_during_the_final_write_the_message_is_there_once_and_whole
                 await read_until_text(stream, PROSE)
                 screen = stream.screen
                 model.release("end")
-                # Not to wait for something: the kill shall come at any point of the next milliseconds.
+                # This is no wait for an event: the kill may come at any point of the next milliseconds.
                 await asyncio.sleep(chance.uniform(0, 0.02))
                 await ann.kill()
             await ann.start()
             await ann.follow_to_end(screen.run_id, screen)
             message = await check_completed(ann, conversation, screen)
             assert finished_text(message) == PREFACE + PROSE
-            assert len(made(model, "first call")) == 1
-            assert len(made(model, "second call")) <= 2
+            assert len(requests_of(model, "first call")) == 1
+            assert len(requests_of(model, "second call")) <= 2
             assert sorted(controller.keys_seen()) == ["a", "b"]
 
     async with RestartingClient(own_server) as ann:
@@ -266,10 +266,10 @@ async def test_killed_three_times_at_three_points_the_run_still_completes(own_se
             message = await check_completed(ann, conversation, await seeing)
             assert finished_text(message) == PREFACE + PROSE
             assert controller.keys_seen() == ["a"]
-            assert len(made(model, "first call")) == len(made(model, "second call")) == 2
+            assert len(requests_of(model, "first call")) == len(requests_of(model, "second call")) == 2
 
 
-async def test_killed_while_it_waits_to_retry_the_call_is_made_after_the_start(
+async def test_killed_before_a_retry_the_call_is_made_after_the_start(
     own_server: LuxxServer,
 ) -> None:
     script = Script(

@@ -1,4 +1,4 @@
-"""Subagents: runs of their own that a call waits for, under the bounds of the run that delegates."""
+"""Subagents: a call starts a run of its own and waits for it, under the limits of the run that delegates."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ def delegates(task: str = "Count the files.", call_id: str = "call-sub", **more:
 
 
 def parent(*reply: Any, then: str = "All done.") -> list[Rule]:
-    """The run that delegates: this reply first, and a text when there are results."""
+    """The run that delegates: this reply first, and a text when the results are in the prompt."""
     return [
         Rule(
             name="parent begins",
@@ -44,25 +44,25 @@ def child(*reply: Any, **more: Any) -> Rule:
     return Rule(name="child", when=When(system=CHILD, **more), reply=[*reply, Counts(prompt=7, completion=3)])
 
 
-async def lead(ann: AsyncApiClient, model: ScriptedProvider) -> str:
-    """A conversation whose agent is the one that delegates; its id."""
+async def new_delegating_chat(ann: AsyncApiClient, model: ScriptedProvider) -> str:
+    """Creates a conversation whose agent may delegate. Returns its id."""
     provider_id = await ann.connect(model.url)
     return (await ann.post("/conversations", {"provider_id": provider_id, "system_prompt": PARENT}))["id"]
 
 
 async def subagents(ann: AsyncApiClient, run_id: str) -> list[Json]:
-    """The runs below this one."""
+    """The child runs of this run."""
     runs = (await ann.get("/runs", page_size=100))["items"]
     return [run for run in runs if run["parent_run_id"] == run_id]
 
 
 async def results(ann: AsyncApiClient, conversation: str) -> dict[str, Json]:
     message = (await ann.messages(conversation))[-1]
-    found = [step for step in message["steps"] if step["type"] == "tool_result"]
-    return {step["id_ref"]: {**step, **json.loads(step["content"])} for step in found}
+    tool_results = [step for step in message["steps"] if step["type"] == "tool_result"]
+    return {step["id_ref"]: {**step, **json.loads(step["content"])} for step in tool_results}
 
 
-def made(model: ScriptedProvider, rule: str) -> list[Json]:
+def requests_of(model: ScriptedProvider, rule: str) -> list[Json]:
     return [request.json for request in model.requests if request.rule == rule]
 
 
@@ -73,7 +73,7 @@ def offered(request: Json) -> set[str]:
 async def test_a_subagent_works_in_a_run_of_its_own_and_its_answer_is_the_result(server: LuxxServer) -> None:
     rules = [*parent(delegates(tools=["file_list"])), child(Text(text="There are three."))]
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
-        conversation = await lead(ann, model)
+        conversation = await new_delegating_chat(ann, model)
         screen = await ann.wait_for_end((await ann.start_run(conversation, "Go.", tools=True))["id"])
         (result,) = (await results(ann, conversation)).values()
         (run,) = await subagents(ann, screen.run_id)
@@ -88,7 +88,7 @@ async def test_a_subagent_works_in_a_run_of_its_own_and_its_answer_is_the_result
         own = await ann.wait_for_end(run["id"])
         assert own.text == "There are three."
         assert own.done is not None
-        (request,) = made(model, "child")
+        (request,) = requests_of(model, "child")
         assert [m["content"] for m in request["messages"]] == [CHILD, "Count the files."]
         assert offered(request) == {"file_list", "result_read"}
         assert [m["role"] for m in await ann.messages(conversation)] == ["user", "assistant"]
@@ -103,7 +103,7 @@ async def test_a_subagent_cannot_use_a_tool_that_it_was_not_given(server: LuxxSe
             child(Text(text="I could not."), has_tool_result=True),
         ]
         async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
-            conversation = await lead(ann, model)
+            conversation = await new_delegating_chat(ann, model)
             run = await ann.start_run(conversation, tools=["file_list", "visit_once", "delegate"])
             await ann.wait_for_end(run["id"])
             (own,) = await subagents(ann, run["id"])
@@ -114,7 +114,7 @@ async def test_a_subagent_cannot_use_a_tool_that_it_was_not_given(server: LuxxSe
             assert "nothing_such" in (await results(ann, conversation))["call-more"]["error"]
 
 
-async def test_taint_goes_down_with_the_task_and_up_with_the_answer(server: LuxxServer) -> None:
+async def test_taint_passes_to_a_subagent_with_the_task_and_back_with_the_answer(server: LuxxServer) -> None:
     async with ToolController(answers=True) as controller:
         rules = [
             *parent(delegates()),
@@ -122,7 +122,7 @@ async def test_taint_goes_down_with_the_task_and_up_with_the_answer(server: Luxx
             child(Text(text="Read."), has_tool_result=True),
         ]
         async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
-            conversation = await lead(ann, model)
+            conversation = await new_delegating_chat(ann, model)
             first = await ann.wait_for_end((await ann.start_run(conversation, tools=True))["id"])
             (event,) = [frame.data for frame in first.frames if frame.event == "tainted"]
             assert event["by"] == "delegate"
@@ -153,7 +153,7 @@ async def test_a_question_of_a_subagent_is_asked_under_its_own_run_and_the_paren
         child(Text(text="Red it is."), has_tool_result=True),
     ]
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
-        conversation = await lead(ann, model)
+        conversation = await new_delegating_chat(ann, model)
         async with ann.send_and_follow(conversation, tools=True) as stream:
             event = await stream.until("subagent_assigned")
             while event.data["status"] != "waiting":
@@ -171,7 +171,7 @@ async def test_cancelling_the_parent_ends_the_subagent_and_its_call_upstream_wit
 ) -> None:
     rules = [parent(delegates())[0], child(Text(text="Well "), Gate(name="never"))]
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
-        conversation = await lead(ann, model)
+        conversation = await new_delegating_chat(ann, model)
         run = await ann.start_run(conversation, tools=True)
         await model.reached("never")
         (own,) = await subagents(ann, run["id"])
@@ -186,10 +186,10 @@ async def test_cancelling_the_parent_ends_the_subagent_and_its_call_upstream_wit
         assert (await ann.ask("GET", f"/runs/{own['id']}")).status_code == 404
 
 
-async def test_a_conversation_that_is_deleted_takes_its_working_subagents_along(server: LuxxServer) -> None:
+async def test_deleting_a_conversation_ends_its_working_subagents(server: LuxxServer) -> None:
     rules = [parent(delegates())[0], child(Text(text="Well "), Gate(name="never"))]
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
-        conversation = await lead(ann, model)
+        conversation = await new_delegating_chat(ann, model)
         run = await ann.start_run(conversation, tools=True)
         await model.reached("never")
         (own,) = await subagents(ann, run["id"])
@@ -198,14 +198,14 @@ async def test_a_conversation_that_is_deleted_takes_its_working_subagents_along(
         model.release("never")
 
 
-async def test_what_ends_a_subagent_is_said_in_a_sentence(server: LuxxServer) -> None:
+async def test_a_sentence_says_why_a_subagent_ended(server: LuxxServer) -> None:
     rules = [
         *parent(delegates(), delegates("Wait.", call_id="call-stop")),
         Rule(name="gated", when=When(system=CHILD, user="Wait"), reply=[Gate(name="never")]),
         Rule(name="fails", when=When(system=CHILD), status=400, message="no such thing"),
     ]
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
-        conversation = await lead(ann, model)
+        conversation = await new_delegating_chat(ann, model)
         run = await ann.start_run(conversation, tools=True)
         await model.reached("never")
         waiting = [one for one in await subagents(ann, run["id"]) if one["status"] == "running"]
@@ -238,7 +238,7 @@ def bounded_server(tmp_path: Path) -> Iterator[LuxxServer]:
         yield one
 
 
-async def test_subagents_need_no_slot_and_spend_what_their_parent_has_left(
+async def test_subagents_need_no_slot_and_share_the_limits_of_their_parent(
     bounded_server: LuxxServer,
 ) -> None:
     rules = [
@@ -250,20 +250,20 @@ async def test_subagents_need_no_slot_and_spend_what_their_parent_has_left(
         ),
     ]
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(bounded_server.url) as ann:
-        conversation = await lead(ann, model)
+        conversation = await new_delegating_chat(ann, model)
         run = await ann.start_run(conversation, tools=["delegate"])
         await ann.wait_for_end(run["id"])
-        first, second = (request["max_completion_tokens"] for request in made(model, "child"))
+        first, second = (request["max_completion_tokens"] for request in requests_of(model, "child"))
         assert 2000 < first < 3000 - 15
-        # It waited for what the first had set aside, and got what was left of it.
+        # The second subagent waited for the reservation of the first and got what was left of it.
         assert 0 < second <= 3000 - 15 - 1440
         spent = [await ann.run(run["id"]), *await subagents(ann, run["id"])]
         assert len(spent) == 3
-        # Both have spent nearly all, so the parent has no room for its last word.
+        # Both have used nearly all tokens, so the parent has no headroom for its last answer.
         assert spent[0]["stop_reason"] == "tokens"
 
 
-async def test_a_subagent_that_asked_goes_on_though_its_parent_has_the_only_slot(
+async def test_a_subagent_that_asked_continues_though_its_parent_has_the_only_slot(
     crowded_server: LuxxServer,
 ) -> None:
     rules = [
@@ -272,7 +272,7 @@ async def test_a_subagent_that_asked_goes_on_though_its_parent_has_the_only_slot
         child(Text(text="Red it is."), has_tool_result=True),
     ]
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(crowded_server.url) as ann:
-        conversation = await lead(ann, model)
+        conversation = await new_delegating_chat(ann, model)
         tools = ["delegate", "ask_clarification"]
         async with ann.send_and_follow(conversation, tools=tools) as stream:
             event = await stream.until("subagent_assigned")
@@ -288,12 +288,12 @@ async def test_a_subagent_that_asked_goes_on_though_its_parent_has_the_only_slot
         assert (await ann.ask("GET", f"/runs/{result['data']['run_id']}")).status_code == 404
 
 
-async def test_a_parent_that_is_cancelled_takes_along_a_subagent_that_waits_for_a_person(
+async def test_cancelling_a_parent_ends_a_subagent_that_waits_for_a_user(
     server: LuxxServer,
 ) -> None:
     rules = [parent(delegates())[0], child(clarification(required=True))]
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
-        conversation = await lead(ann, model)
+        conversation = await new_delegating_chat(ann, model)
         async with ann.send_and_follow(conversation, tools=True) as stream:
             event = await stream.until("subagent_assigned")
             while event.data["status"] != "waiting":
@@ -305,13 +305,13 @@ async def test_a_parent_that_is_cancelled_takes_along_a_subagent_that_waits_for_
         assert await open_questions(ann, own) == []
 
 
-async def test_a_parent_whose_time_is_up_ends_with_its_subagent(tmp_path: Path) -> None:
+async def test_a_parent_past_its_time_limit_ends_with_its_subagent(tmp_path: Path) -> None:
 
     with LuxxServer(tmp_path / "timed", {"LUXX_LIMITS__SECONDS_PER_RUN": "2"}) as timed:
         server = timed
         rules = [parent(delegates())[0], child(Text(text="Well "), Gate(name="never"))]
         async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
-            conversation = await lead(ann, model)
+            conversation = await new_delegating_chat(ann, model)
             run = await ann.start_run(conversation, tools=["delegate"])
             await model.reached("never")
             (own,) = await subagents(ann, run["id"])
@@ -332,16 +332,16 @@ async def test_tool_calls_of_a_subagent_count_for_its_parent(bounded_server: Lux
             child(Text(text="Enough."), has_tool_result=True),
         ]
         async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(bounded_server.url) as ann:
-            conversation = await lead(ann, model)
+            conversation = await new_delegating_chat(ann, model)
             await ann.wait_for_end(
                 (await ann.start_run(conversation, tools=["delegate", "visit_once"]))["id"]
             )
             assert len(controller.visits) == 3
-            (last,) = made(model, "parent ends")
+            (last,) = requests_of(model, "parent ends")
             assert offered(last) == set()
 
 
-async def test_delegation_ends_at_its_depth(server: LuxxServer) -> None:
+async def test_delegation_is_refused_past_the_maximum_depth(server: LuxxServer) -> None:
     deeper = Call(name="delegate", arguments={"task": "Deeper.", "system_prompt": "the deep"}, id="deeper")
     deepest = Call(name="delegate", arguments={"task": "Deepest."}, id="deepest")
     rules = [
@@ -352,18 +352,18 @@ async def test_delegation_ends_at_its_depth(server: LuxxServer) -> None:
         Rule(name="deep ends", when=When(system="the deep"), reply=[Text(text="No deeper.")]),
     ]
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
-        conversation = await lead(ann, model)
+        conversation = await new_delegating_chat(ann, model)
         run = await ann.start_run(conversation, tools=True)
         await ann.wait_for_end(run["id"])
         (own,) = await subagents(ann, run["id"])
         (below,) = await subagents(ann, own["id"])
         assert await subagents(ann, below["id"]) == []
-        assert "delegate" in offered(made(model, "child")[0])
-        assert "delegate" not in offered(made(model, "deep")[0])
+        assert "delegate" in offered(requests_of(model, "child")[0])
+        assert "delegate" not in offered(requests_of(model, "deep")[0])
 
 
 @pytest.mark.heavy
-async def test_killed_in_the_middle_of_a_subagent_there_is_still_one_and_the_parent_gets_its_answer(
+async def test_killed_during_a_subagent_the_parent_gets_the_answer_of_the_same_one(
     own_server: LuxxServer,
 ) -> None:
     rules = [
@@ -372,7 +372,7 @@ async def test_killed_in_the_middle_of_a_subagent_there_is_still_one_and_the_par
         child(Text(text="Whole.")),
     ]
     async with ScriptedProvider(Script(rules=rules)) as model, RestartingClient(own_server) as ann:
-        conversation = await lead(ann, model)
+        conversation = await new_delegating_chat(ann, model)
         run = await ann.start_run(conversation, tools=True)
         await model.reached("killed here")
         await ann.kill_and_start()
@@ -383,18 +383,18 @@ async def test_killed_in_the_middle_of_a_subagent_there_is_still_one_and_the_par
         (result,) = (await results(ann, conversation)).values()
         assert result["data"]["answer"] == "Whole."
         assert screen.text == "All done."
-        assert len(made(model, "parent begins")) == len(made(model, "parent ends")) == 1
+        assert len(requests_of(model, "parent begins")) == len(requests_of(model, "parent ends")) == 1
 
 
 @pytest.mark.heavy
-async def test_killed_while_a_subagent_waits_for_a_person_it_waits_on(own_server: LuxxServer) -> None:
+async def test_killed_while_a_subagent_waits_for_a_user_it_still_waits(own_server: LuxxServer) -> None:
     rules = [
         *parent(delegates()),
         child(clarification(required=True), has_tool_result=False),
         child(Text(text="Red it is."), has_tool_result=True),
     ]
     async with ScriptedProvider(Script(rules=rules)) as model, RestartingClient(own_server) as ann:
-        conversation = await lead(ann, model)
+        conversation = await new_delegating_chat(ann, model)
         async with ann.send_and_follow(conversation, tools=True) as stream:
             event = await stream.until("subagent_assigned")
             while event.data["status"] != "waiting":
@@ -410,19 +410,19 @@ async def test_killed_while_a_subagent_waits_for_a_person_it_waits_on(own_server
         assert result["data"]["answer"] == "Red it is."
 
 
-async def killed_after(ann: RestartingClient, seen: int) -> bool:
-    """A turn with two subagents whose server is killed as soon as its client has this event; whether it was
-    the last."""
+async def kill_after_event(ann: RestartingClient, event_id: int) -> bool:
+    """A turn with two subagents whose server is killed when its client has this event. Returns whether it was
+    the last event."""
     rules = [
         *parent(delegates(), delegates("And more.", call_id="call-2")),
         child(Text(text="Yes.")),
     ]
     async with ScriptedProvider(Script(rules=rules)) as model:
-        conversation = await lead(ann, model)
+        conversation = await new_delegating_chat(ann, model)
         async with ann.send_and_follow(conversation, tools=["delegate"]) as stream:
             screen = stream.screen
             async for frame in stream:
-                if frame.id == seen:
+                if frame.id == event_id:
                     break
             await ann.kill()
         await ann.start()
@@ -432,7 +432,7 @@ async def killed_after(ann: RestartingClient, seen: int) -> bool:
         answers = {call: one["data"]["answer"] for call, one in (await results(ann, conversation)).items()}
         assert answers == {"call-sub": "Yes.", "call-2": "Yes."}
         assert screen.text == "All done."
-        return screen.last_id <= seen
+        return screen.last_id <= event_id
 
 
 @pytest.mark.heavy
@@ -440,10 +440,10 @@ async def killed_after(ann: RestartingClient, seen: int) -> bool:
 async def test_killed_after_any_logged_event_there_is_one_subagent_for_each_call(
     own_server: LuxxServer, first: int
 ) -> None:
-    """Every third event; the three together are all."""
+    """Every third event; the three cases cover all."""
 
     async with RestartingClient(own_server) as ann:
-        seen = first
-        while not await killed_after(ann, seen):
-            seen += 3
-        assert seen > 9
+        event_id = first
+        while not await kill_after_event(ann, event_id):
+            event_id += 3
+        assert event_id > 9

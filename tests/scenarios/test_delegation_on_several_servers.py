@@ -1,4 +1,4 @@
-"""A subagent whose server is killed, on two servers of one PostgreSQL: the other goes on with it."""
+"""A server is killed while it runs a subagent; another server of the same PostgreSQL continues it."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -33,7 +33,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[LuxxServe
         yield [hold.enter_context(LuxxServer(folder / name, environment)) for name in ("a", "b")]
 
 
-async def test_another_server_goes_on_with_a_run_and_the_one_subagent_it_has(
+async def test_another_server_continues_a_run_and_its_one_subagent(
     servers: list[LuxxServer],
 ) -> None:
     rules = [

@@ -1,4 +1,4 @@
-"""Providers that fail: what is tried again, what is told, and what is kept."""
+"""Providers that fail: what is retried, what the user learns, and what is stored."""
 
 from typing import Any
 
@@ -24,11 +24,11 @@ from scenarios.tool_controller import ToolController
 
 HALF = PROSE[: len(PROSE) // 2]
 CALLS_AT_MOST = 2
-"""One retry, as the impatient server is told."""
+"""One retry, as the impatient server is configured."""
 
 
 async def check_failed(ann: AsyncApiClient, conversation: str, screen: Screen) -> dict[str, Any]:
-    """The message of a failed run: told, kept, and the question with it."""
+    """The message of a failed run; checks that the client was informed and that the question is stored."""
     assert screen.done is not None, "no done came"
     assert screen.done["status"] == "failed"
     events = screen.events()
@@ -49,7 +49,7 @@ async def check_failed(ann: AsyncApiClient, conversation: str, screen: Screen) -
     return message
 
 
-async def test_a_busy_provider_is_asked_again_after_the_time_it_names(server: LuxxServer) -> None:
+async def test_a_busy_provider_is_retried_after_the_time_that_it_names(server: LuxxServer) -> None:
     script = Script(
         rules=[
             Rule(status=429, headers={"retry-after": "1"}, times=1),
@@ -72,7 +72,7 @@ async def test_a_busy_provider_is_asked_again_after_the_time_it_names(server: Lu
 
 
 @pytest.mark.parametrize("status", [500, 503, 529])
-async def test_a_provider_that_fails_for_good_ends_the_run_and_keeps_the_question(
+async def test_a_permanent_failure_ends_the_run_and_keeps_the_message(
     impatient_server: LuxxServer, status: int
 ) -> None:
     script = always_replies(status=status, message="the scripted machine is broken")
@@ -86,7 +86,7 @@ async def test_a_provider_that_fails_for_good_ends_the_run_and_keeps_the_questio
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404])
-async def test_a_refusal_is_not_asked_again(impatient_server: LuxxServer, status: int) -> None:
+async def test_a_refusal_is_not_retried(impatient_server: LuxxServer, status: int) -> None:
     async with (
         ScriptedProvider(always_replies(status=status)) as model,
         AsyncApiClient(impatient_server.url) as ann,
@@ -126,7 +126,7 @@ async def test_a_waiting_post_is_answered_502_with_the_run_and_the_message(
     ("name", "faults"),
     [("falls silent", Faults(stall_at=2500)), ("hangs up", Faults(drop_at=2500))],
 )
-async def test_a_provider_that_breaks_off_in_the_middle_leaves_what_it_said(
+async def test_a_connection_that_breaks_leaves_the_text_so_far(
     impatient_server: LuxxServer, name: str, faults: Faults
 ) -> None:
     reply = [Thinking(text=FIRST_THOUGHT), *words(PROSE)]
@@ -178,7 +178,7 @@ async def test_garbage_from_a_provider_ends_the_run_with_a_message(
         assert message["text"] in ("", "So far so ")
 
 
-async def test_bytes_spoiled_in_the_middle_are_never_taken_for_the_whole_answer(
+async def test_an_answer_with_damaged_bytes_is_never_treated_as_complete(
     impatient_server: LuxxServer,
 ) -> None:
     script = always_replies(*words(PROSE), faults=Faults(garble_at=5000))
@@ -215,7 +215,7 @@ async def test_a_failure_after_tools_keeps_their_results_and_the_next_message_se
                     reply=[Text(text=PREFACE), *calls("visit_once", controller.port, "a")],
                 ),
                 Rule(when=When(user="Hello"), status=400),
-                Rule(when=When(user="again"), reply=[Text(text="As the desk said: done a.")]),
+                Rule(when=When(user="again"), reply=[Text(text="As the tool said: done a.")]),
             ]
         )
         async with ScriptedProvider(script) as model:
@@ -227,7 +227,7 @@ async def test_a_failure_after_tools_keeps_their_results_and_the_next_message_se
             assert [s["type"] for s in message["steps"]] == ["text", "tool_call", "tool_result"]
             async with ann.send_and_follow(conversation, "again", tools=["visit_once"]) as stream:
                 screen = await stream.to_the_end()
-            assert screen.text == "As the desk said: done a."
+            assert screen.text == "As the tool said: done a."
             sent_messages = model.requests[-1].json["messages"]
             assert any(m["role"] == "tool" and "done a" in m["content"] for m in sent_messages)
             assert controller.keys_seen() == ["a"]

@@ -1,4 +1,4 @@
-"""Figures that a program drew are images of its step: seen by their owner, live, stored and replayed."""
+"""Figures that a program drew are images of its step: for their owner alone, live, stored and replayed."""
 
 import asyncio
 import hashlib
@@ -19,7 +19,7 @@ BOB = "a-password-for-bob-1"
 
 
 def drawing(padding: int = 0, **files: bytes) -> str:
-    """A program that leaves these figures, each with so many bytes behind it."""
+    """A program that writes these figures, each followed by this much padding."""
     return f"""
 import os
 os.makedirs('figures', exist_ok=True)
@@ -58,13 +58,13 @@ async def test_a_run_shows_the_figures_of_its_programs_live_stored_and_replayed(
         again = await ann.wait_for_end(run["id"])
         assert again.ordered() == message["steps"]
         for one, data in zip(images, (png(), image(30, 20)), strict=True):
-            found = await ann.ask("GET", f"/files/{one['file_id']}")
-            assert found.content == data
+            response = await ann.ask("GET", f"/files/{one['file_id']}")
+            assert response.content == data
             assert hashlib.sha256(data).hexdigest() == one["sha256"]
-        await only_the_owner_sees(ann, server.url, images)
+        await check_only_the_owner_sees(ann, server.url, images)
 
 
-async def only_the_owner_sees(ann: AsyncApiClient, url: str, images: list[Json]) -> None:
+async def check_only_the_owner_sees(ann: AsyncApiClient, url: str, images: list[Json]) -> None:
     body = {"username": "bob-of-figures", "password": BOB, "permission_level": 4}
     await ann.post("/auth/users", body)
     signed_in = await ann.post("/auth/login", {"username": "bob-of-figures", "password": BOB})
@@ -73,7 +73,7 @@ async def only_the_owner_sees(ann: AsyncApiClient, url: str, images: list[Json])
             assert (await bob.ask("GET", f"/files/{one['file_id']}")).status_code == 404
 
 
-async def test_what_is_no_image_is_named_and_the_program_does_not_fail(server: LuxxServer) -> None:
+async def test_a_bad_image_is_reported_and_the_program_does_not_fail(server: LuxxServer) -> None:
     async with AsyncApiClient(server.url) as ann:
         many = {f"n{number:02}": png() for number in range(11)}
         bad = {"bomb": image(rows=bytes(50_000_000)), "text": b"no image"}
@@ -114,7 +114,7 @@ async def test_figures_past_the_quota_are_reported_and_the_program_does_not_fail
             assert json.dumps(result["data"]["stdout"]) == '"drawn\\n"'
 
 
-async def test_programs_side_by_side_see_each_others_figures_under_the_same_ids(server: LuxxServer) -> None:
+async def test_parallel_programs_see_each_others_figures_under_the_same_ids(server: LuxxServer) -> None:
     async with AsyncApiClient(server.url) as ann:
         wait = "import time, os\nwhile not os.path.exists('figures/figure-side2.png'): time.sleep(0.01)"
         first, second = await asyncio.gather(

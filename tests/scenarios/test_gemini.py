@@ -1,4 +1,4 @@
-"""A conversation with a model behind the Gemini dialect: a tool, its signature, and the next message."""
+"""A conversation with a model of the Gemini dialect: a tool call, its signature, and the next message."""
 
 import json
 from typing import Any
@@ -33,7 +33,7 @@ async def conversation_with(ann: AsyncApiClient, url: str) -> str:
 
 
 def turns(sent: Any) -> list[tuple[str, list[str]]]:
-    """The contents of a request as roles, each with what its parts are."""
+    """The contents of a request: each role with the kinds of its parts."""
     return [
         (
             content["role"],
@@ -80,7 +80,7 @@ async def test_a_signature_comes_back_with_the_result_and_with_the_next_message(
             assert "42" in answer["response"]["output"]
 
 
-async def test_a_blocked_prompt_is_answered_with_why(server: LuxxServer) -> None:
+async def test_a_blocked_prompt_is_answered_with_the_reason(server: LuxxServer) -> None:
     blocked = {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {"promptTokenCount": 4}}
     rule = Rule(reply=[Bytes(data=f"data: {json.dumps(blocked)}\r\n\r\n")])
 

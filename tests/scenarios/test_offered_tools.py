@@ -1,4 +1,4 @@
-"""A tool that was not offered is refused, whoever calls it: a chat's model, a subagent's, after a restart."""
+"""A tool that was not offered is refused for every caller: a chat, a subagent, and a run after a restart."""
 
 import json
 from collections.abc import Iterator
@@ -29,10 +29,10 @@ def skilled_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LuxxSer
 
 
 async def results(ann: AsyncApiClient, conversation: str) -> dict[str, Json]:
-    """What each call was answered, by its id."""
+    """The result of each call, by its id."""
     message = (await ann.messages(conversation))[-1]
-    found = [step for step in message["steps"] if step["type"] == "tool_result"]
-    return {step["id_ref"]: {**step, **json.loads(step["content"])} for step in found}
+    tool_results = [step for step in message["steps"] if step["type"] == "tool_result"]
+    return {step["id_ref"]: {**step, **json.loads(step["content"])} for step in tool_results}
 
 
 def check_refused(result: Json, called: str = "", offered: tuple[str, ...] = ()) -> None:
@@ -43,7 +43,7 @@ def check_refused(result: Json, called: str = "", offered: tuple[str, ...] = ())
 
 
 async def send(ann: AsyncApiClient, entry_point: str, conversation: str, tools: Any) -> None:
-    """Has the model answer, by one of the ways there are, until it has."""
+    """Gets an answer of the model through this entry point, to the end of the run."""
     if entry_point == "sent":
         await ann.post("/messages", {"conversation_id": conversation, "content": "Go.", "tools": tools})
     elif entry_point == "streamed":
@@ -86,7 +86,7 @@ async def test_with_tools_false_no_call_is_run(server: LuxxServer, entry_point: 
             for one in results_by_call.values():
                 check_refused(one)
                 assert "there are: none" in one["error"]
-        # Offered, the tool runs.
+        # The same tool runs when it is offered.
         async with ScriptedProvider(Script(rules=[*first, *rules])) as model:
             conversation = await ann.conversation(model.url)
             if is_again:
@@ -95,7 +95,7 @@ async def test_with_tools_false_no_call_is_run(server: LuxxServer, entry_point: 
             assert controller.keys_seen() == ["a"]
 
 
-async def test_of_a_list_only_the_listed_are_run_and_a_refusal_names_no_other(server: LuxxServer) -> None:
+async def test_only_listed_tools_are_run_and_a_refusal_names_no_other(server: LuxxServer) -> None:
     async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
         script = rounds(
             [
@@ -116,13 +116,13 @@ async def test_of_a_list_only_the_listed_are_run_and_a_refusal_names_no_other(se
             assert results_by_call["call-a"]["success"] is True
             for call_id in ("call-b", "call-c", "ask", "wrong", "none"):
                 check_refused(results_by_call[call_id], results_by_call[call_id]["name"])
-            # Whether there is such a tool cannot be told from the answer.
+            # The answer must not reveal whether there is such a tool.
             words = {call_id: results_by_call[call_id]["error"].split("'")[2] for call_id in ("none", "ask")}
             assert words["none"] == words["ask"]
             assert results_by_call["call-b"]["outcome"] == "denied"
 
 
-async def test_the_last_call_of_the_model_which_is_offered_no_tools_runs_none(server: LuxxServer) -> None:
+async def test_no_tool_is_run_after_the_last_model_call_which_offers_none(server: LuxxServer) -> None:
     """The server allows three iterations with tools, and one more."""
 
     async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
@@ -133,12 +133,12 @@ async def test_the_last_call_of_the_model_which_is_offered_no_tools_runs_none(se
                 screen = await stream.to_the_end()
             assert [bool(request.json.get("tools")) for request in model.requests] == [True] * 3 + [False]
             assert len(controller.visits) == 3
-            found = [step for step in screen.ordered() if step["type"] == "tool_result"]
-            assert [step["success"] for step in found] == [True, True, True, False]
-            assert "among those offered here; there are: none" in found[-1]["content"]
+            tool_results = [step for step in screen.ordered() if step["type"] == "tool_result"]
+            assert [step["success"] for step in tool_results] == [True, True, True, False]
+            assert "among those offered here; there are: none" in tool_results[-1]["content"]
 
 
-async def test_a_skill_offers_nothing_and_what_a_message_did_not_offer_is_not_delegated(
+async def test_a_skill_offers_no_tool_and_unoffered_tools_are_not_delegated(
     skilled_server: LuxxServer,
 ) -> None:
     async with ToolController(answers=True) as controller, AsyncApiClient(skilled_server.url) as ann:
@@ -168,7 +168,7 @@ async def test_a_skill_offers_nothing_and_what_a_message_did_not_offer_is_not_de
             }
 
 
-async def test_a_subagent_runs_what_it_was_given_and_no_tool_of_its_parent_besides(
+async def test_a_subagent_runs_its_own_tools_and_no_other_tool_of_its_parent(
     server: LuxxServer,
 ) -> None:
     async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
@@ -199,13 +199,15 @@ async def test_a_subagent_runs_what_it_was_given_and_no_tool_of_its_parent_besid
             (child,) = [one for one in runs if one["parent_run_id"] == run["id"]]
             screen = await ann.wait_for_end(child["id"])
             assert controller.keys_seen() == ["a"]
-            found = {s["id_ref"]: s for s in screen.ordered() if s["type"] == "tool_result"}
-            assert found["call-a"]["success"] is True
+            results_by_call = {s["id_ref"]: s for s in screen.ordered() if s["type"] == "tool_result"}
+            assert results_by_call["call-a"]["success"] is True
             for call_id, name in (("call-b", "visit_again"), ("write", "file_write")):
-                check_refused({**found[call_id], **json.loads(found[call_id]["content"])}, name)
+                check_refused(
+                    {**results_by_call[call_id], **json.loads(results_by_call[call_id]["content"])}, name
+                )
 
 
-async def test_who_is_offered_a_composition_has_what_it_does_and_not_its_members(
+async def test_offering_a_composition_does_not_offer_its_members(
     own_server: LuxxServer,
 ) -> None:
     async with ToolController(answers=True) as controller, AsyncApiClient(own_server.url) as ann:
@@ -229,7 +231,7 @@ async def test_who_is_offered_a_composition_has_what_it_does_and_not_its_members
             assert "errands" in results_by_call["call-d"]["error"]
 
 
-async def test_what_was_offered_outlives_the_process_and_an_answered_question(own_server: LuxxServer) -> None:
+async def test_the_offered_tools_survive_a_restart_and_an_answered_question(own_server: LuxxServer) -> None:
     async with ToolController(answers=True) as controller, RestartingClient(own_server) as ann:
         script = rounds(
             [*calls("visit_risky", controller.port, "a"), *calls("visit_strangers", controller.port, "b")],
@@ -252,7 +254,7 @@ async def test_what_was_offered_outlives_the_process_and_an_answered_question(ow
             check_refused(results_by_call["call-d"], "visit_again", offered=("visit_risky",))
 
 
-async def test_a_user_runs_a_tool_directly_whatever_their_chats_are_offered(server: LuxxServer) -> None:
+async def test_a_direct_tool_call_does_not_depend_on_offered_tools(server: LuxxServer) -> None:
     async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
         arguments = {"port": controller.port, "key": "hand"}
         done = await ann.post("/tools/visit_once/execute", {"arguments": arguments})

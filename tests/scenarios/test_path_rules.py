@@ -1,4 +1,4 @@
-"""Rules about paths judge what a path leads to: links that a program made do not lead around them."""
+"""Rules about paths apply to the target of a path: links made by a program do not get around them."""
 
 import hashlib
 import os
@@ -16,7 +16,7 @@ SECRET = "only for people"
 
 @pytest.fixture
 def workspace(own_server: LuxxServer) -> Path:
-    """The admin's, with a secret and with links to it as programs of a run may make them."""
+    """The administrator's workspace, with a secret file and with links to it such as programs can make."""
     folder = own_server.data_dir / "workspaces" / hashlib.sha256(b"1").hexdigest()
     for name in ("secrets", "docs/deep", "out"):
         (folder / name).mkdir(parents=True)
@@ -39,8 +39,8 @@ def write(path: str) -> Call:
     return Call(name="file_write", arguments={"path": path, "content": "written"}, id=path)
 
 
-async def ran(ann: AsyncApiClient, *calls: Call) -> dict[str, Json]:
-    """What became of each call, by its path."""
+async def results_by_path(ann: AsyncApiClient, *calls: Call) -> dict[str, Json]:
+    """The result of each call, by its path."""
     async with ScriptedProvider(asks(*calls)) as model:
         conversation = await ann.conversation(model.url)
         await ann.wait_for_end((await ann.start_run(conversation))["id"])
@@ -49,15 +49,15 @@ async def ran(ann: AsyncApiClient, *calls: Call) -> dict[str, Json]:
 
 
 @pytest.mark.parametrize("scope", ["user", "tenant"])
-async def test_no_link_leads_around_a_rule_that_denies_a_folder(
+async def test_no_link_gets_around_a_rule_that_denies_a_folder(
     own_server: LuxxServer, workspace: Path, scope: str
 ) -> None:
     async with AsyncApiClient(own_server.url) as ann:
         paths = ["link.txt", "docs/deep/far.txt", "folder/key.txt", "./folder/../folder/key.txt"]
-        outcomes = await ran(ann, *map(read, [*paths, "hard.txt"]))
+        outcomes = await results_by_path(ann, *map(read, [*paths, "hard.txt"]))
         assert all(SECRET in step["content"] for step in outcomes.values())
         await set_rules(ann, "deny file_read(secrets/*)", scope=scope)
-        outcomes = await ran(ann, *map(read, [*paths, "docs/a.txt", "open.txt", "missing.txt"]))
+        outcomes = await results_by_path(ann, *map(read, [*paths, "docs/a.txt", "open.txt", "missing.txt"]))
         for path in paths:
             assert outcomes[path]["outcome"] == "denied", outcomes[path]
             assert SECRET not in outcomes[path]["content"]
@@ -66,7 +66,7 @@ async def test_no_link_leads_around_a_rule_that_denies_a_folder(
         assert "outcome" not in outcomes["missing.txt"]
 
 
-async def test_a_file_of_several_names_is_denied_by_a_tenant_and_asked_about_otherwise(
+async def test_a_hard_linked_file_is_denied_by_a_tenant_rule_and_asked_about_otherwise(
     own_server: LuxxServer, workspace: Path
 ) -> None:
     async with AsyncApiClient(own_server.url) as ann:
@@ -84,29 +84,29 @@ async def test_a_file_of_several_names_is_denied_by_a_tenant_and_asked_about_oth
             assert SECRET not in str(await ann.messages(conversation))
         await set_rules(ann)
         await set_rules(ann, "deny file_read(secrets/*)", scope="tenant")
-        outcomes = await ran(ann, read("hard.txt"), read("docs/a.txt"))
+        outcomes = await results_by_path(ann, read("hard.txt"), read("docs/a.txt"))
         assert outcomes["hard.txt"]["outcome"] == "denied"
         assert "several hard links" in outcomes["hard.txt"]["content"]
         assert "an open word" in outcomes["docs/a.txt"]["content"]
 
 
-async def test_what_is_allowed_in_a_folder_is_not_allowed_through_its_links(
+async def test_a_rule_for_a_folder_does_not_allow_the_targets_of_its_links(
     own_server: LuxxServer, workspace: Path
 ) -> None:
     async with AsyncApiClient(own_server.url) as ann:
         await set_rules(ann, "deny file_write(*)", "allow file_write(docs/*)")
-        outcomes = await ran(ann, write("docs/new.txt"), write("docs/escape/new.txt"))
+        outcomes = await results_by_path(ann, write("docs/new.txt"), write("docs/escape/new.txt"))
         assert outcomes["docs/new.txt"]["success"] is True
         assert outcomes["docs/escape/new.txt"]["outcome"] == "denied"
         assert not (workspace / "out/new.txt").exists()
-        # By hand nothing is asked, and what is denied stays denied.
+        # A direct tool call is never asked about, and a denied one stays denied.
         body = {"arguments": {"path": "docs/escape/new.txt", "content": "x"}}
         done = await ann.ask("POST", "/tools/file_write/execute", body)
         assert done.status_code == 403, done.text
         assert not (workspace / "out/new.txt").exists()
 
 
-async def test_always_for_a_link_does_not_follow_it_elsewhere(
+async def test_always_for_a_link_does_not_cover_its_later_targets(
     own_server: LuxxServer, workspace: Path
 ) -> None:
     async with AsyncApiClient(own_server.url) as ann:

@@ -1,4 +1,4 @@
-"""Providers that pause a turn: it is gone on with, as one message, and not for ever."""
+"""Providers that pause a turn: the turn continues as one message, within bounds."""
 
 import json
 from typing import Any
@@ -56,7 +56,7 @@ def sent(model: ScriptedProvider, number: int) -> list[dict[str, Any]]:
     return json.loads(model.requests[number].body)["messages"]
 
 
-async def test_paused_turn_is_gone_on_with_and_is_one_message(server: LuxxServer) -> None:
+async def test_a_paused_turn_is_continued_as_one_message(server: LuxxServer) -> None:
     text = {"type": "text", "text": "I look. "}
 
     script = Script(
@@ -81,7 +81,7 @@ async def test_paused_turn_is_gone_on_with_and_is_one_message(server: LuxxServer
         assert turns[1]["content"] == [text, SEARCH, FOUND, {"type": "text", "text": "Found."}]
 
 
-async def test_run_is_thinking_while_the_model_is_asked_after_a_pause(server: LuxxServer) -> None:
+async def test_the_run_is_in_phase_thinking_during_the_call_after_a_pause(server: LuxxServer) -> None:
     paused = [Text(text="Wait. "), Counts(prompt=1, completion=1), Finish(reason="pause_turn")]
     script = Script(
         rules=[Rule(when=When(call=1), reply=paused), Rule(reply=[Gate(name="on"), Text(text="Done.")])]
@@ -96,7 +96,7 @@ async def test_run_is_thinking_while_the_model_is_asked_after_a_pause(server: Lu
             assert (await frames.to_the_end()).text == "Wait. Done."
 
 
-async def test_provider_that_pauses_for_ever_is_not_asked_for_ever(server: LuxxServer) -> None:
+async def test_a_provider_that_always_pauses_is_called_a_bounded_number_of_times(server: LuxxServer) -> None:
     """The server allows three iterations with tools, and one more."""
 
     reply = [Text(text="Wait. "), Counts(prompt=1, completion=1), Finish(reason="pause_turn")]

@@ -1,4 +1,4 @@
-"""A tool of high risk asks before it runs; and a tool of one's own asks what it needs to know."""
+"""A tool of high risk asks before it runs; and a tool of the operator's own can ask for data."""
 
 import asyncio
 import json
@@ -15,13 +15,13 @@ from scenarios.tool_controller import ToolController
 
 
 async def asked(ann: AsyncApiClient, run: Json) -> list[Json]:
-    """The run's open questions, once it waits."""
+    """The run's open questions, when it waits."""
     async with ann.follow(run["id"]) as stream:
         await stream.until("question_asked")
     return await open_questions(ann, run["id"])
 
 
-async def test_a_tool_of_high_risk_runs_once_it_is_allowed(server: LuxxServer) -> None:
+async def test_a_tool_of_high_risk_runs_when_it_is_allowed(server: LuxxServer) -> None:
     async with (
         ToolController(answers=True) as controller,
         AsyncApiClient(server.url) as ann,
@@ -64,7 +64,7 @@ async def test_a_rejected_call_does_not_run_and_the_note_goes_to_the_model(serve
         assert controller.visits == []
 
 
-async def test_a_person_may_change_the_arguments_within_what_the_tool_takes(server: LuxxServer) -> None:
+async def test_a_user_may_change_the_arguments_within_the_schema_of_the_tool(server: LuxxServer) -> None:
     async with (
         ToolController(answers=True) as controller,
         AsyncApiClient(server.url) as ann,
@@ -84,7 +84,7 @@ async def test_a_person_may_change_the_arguments_within_what_the_tool_takes(serv
         assert json.loads(event["arguments"]) == {"port": controller.port, "key": "b"}
 
 
-async def test_always_holds_from_then_on(server: LuxxServer) -> None:
+async def test_always_allows_later_calls(server: LuxxServer) -> None:
     async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
         again = calls("visit_risky", controller.port, "b")
         script = Script(
@@ -107,7 +107,7 @@ async def test_always_holds_from_then_on(server: LuxxServer) -> None:
         await set_rules(ann)
 
 
-async def test_a_tool_run_directly_is_allowed_by_whoever_runs_it(server: LuxxServer) -> None:
+async def test_a_direct_tool_call_needs_no_approval(server: LuxxServer) -> None:
     async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
         arguments = {"port": controller.port, "key": "a"}
         done = await ann.post("/tools/visit_risky/execute", {"arguments": arguments})
@@ -120,7 +120,7 @@ async def test_a_tool_run_directly_is_allowed_by_whoever_runs_it(server: LuxxSer
         assert "questions are not available" in alone["error"]
 
 
-async def test_a_tool_of_ones_own_gets_the_answer_to_what_it_asks(server: LuxxServer) -> None:
+async def test_a_custom_tool_gets_the_answer_to_its_question(server: LuxxServer) -> None:
     async with (
         ToolController(answers=True) as controller,
         AsyncApiClient(server.url) as ann,
@@ -134,7 +134,7 @@ async def test_a_tool_of_ones_own_gets_the_answer_to_what_it_asks(server: LuxxSe
         assert controller.keys_seen() == ["ann"]
 
 
-async def test_what_was_allowed_runs_once_even_if_the_server_dies_then(own_server: LuxxServer) -> None:
+async def test_an_allowed_call_runs_once_even_if_the_server_is_killed_then(own_server: LuxxServer) -> None:
     async with (
         ToolController() as controller,
         RestartingClient(own_server) as ann,
@@ -156,7 +156,7 @@ async def test_what_was_allowed_runs_once_even_if_the_server_dies_then(own_serve
 
 
 @pytest.mark.parametrize("said", ["reject", "once"])
-async def test_a_slow_tool_beside_it_is_not_run_again_after_the_answer(server: LuxxServer, said: str) -> None:
+async def test_a_parallel_slow_tool_is_not_run_again_after_the_answer(server: LuxxServer, said: str) -> None:
     async with ToolController() as controller, AsyncApiClient(server.url) as ann:
         both = [
             *calls("visit_once", controller.port, "slow"),

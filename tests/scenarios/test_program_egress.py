@@ -1,4 +1,4 @@
-"""A run whose program goes to a listed host is told of it, tainted by it, and noted by user and call."""
+"""A program that reaches a listed host taints its run, and the audit log has the user and the call."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from scenarios.server import LuxxServer
 
 
 def goes_to(*urls: str) -> str:
-    """A program that asks the proxy for these, whatever `NO_PROXY` says."""
+    """A program that requests these URLs through the proxy, whatever `NO_PROXY` says."""
     return f"""
 import os, urllib.request
 os.environ.pop('NO_PROXY', None), os.environ.pop('no_proxy', None)
@@ -24,7 +24,7 @@ for url in {list(urls)!r}:
 """
 
 
-def has_way_out(result: Json) -> bool:
+def has_egress(result: Json) -> bool:
     return (result["data"] or {}).get("network", {}).get("problem", "no sandbox") is None
 
 
@@ -60,26 +60,26 @@ async def test_a_program_with_egress_taints_its_run_and_is_in_the_audit_log(tmp_
                 async with ann.follow(run["id"]) as stream:
                     frame = await stream.until("process_step", type="tool_result")
                     result = results({"steps": [frame.step]})[0]
-                    if not has_way_out(result):
+                    if not has_egress(result):
                         await ann.cancel(run["id"])
                         pytest.skip("no sandbox with a way out works here")
                     assert result["data"]["stdout"].startswith("hello\nHTTP Error 403: ")
                     assert frame.step["is_untrusted"] is True
-                    # What was allowed before asks now.
+                    # This call was allowed before; after the taint it asks.
                     await stream.until("question_asked")
                 (question,) = await open_questions(ann, run["id"])
                 assert question["tool"] == "python_execute"
                 assert "python_execute has brought untrusted content into this run" in str(question)
                 await ann.cancel(run["id"])
-                await written_down(ann, run["id"], open_to, closed)
+                await check_audit_entries(ann, run["id"], open_to, closed)
         assert other.connections == 0
 
 
-async def written_down(ann: AsyncApiClient, run_id: str, open_to: str, closed: str) -> None:
+async def check_audit_entries(ann: AsyncApiClient, run_id: str, open_to: str, closed: str) -> None:
     entries = (await ann.get("/admin/audit", action="egress"))["items"]
-    found = {(one["target_id"], one["outcome"]): one for one in entries}
-    done = found[(open_to.removeprefix("http://"), "done")]
-    refused = found[(closed.removeprefix("http://"), "refused")]
+    entries_by_target = {(one["target_id"], one["outcome"]): one for one in entries}
+    done = entries_by_target[(open_to.removeprefix("http://"), "done")]
+    refused = entries_by_target[(closed.removeprefix("http://"), "refused")]
     assert len(entries) == 2
     for one in (done, refused):
         assert (one["target_type"], one["username"]) == ("host", "admin")

@@ -1,4 +1,6 @@
-"""A model asks its person: the run waits, costs nothing, survives, and goes on with the answer."""
+"""A model asks the user: the run waits, uses no resources, survives a restart, and continues with
+the answer.
+"""
 
 import asyncio
 import json
@@ -136,12 +138,12 @@ async def test_a_second_answer_is_refused_and_changes_nothing(server: LuxxServer
     ],
     ids=str,
 )
-async def test_what_is_no_answer_is_refused_with_its_field(
+async def test_an_invalid_answer_is_refused_with_its_field(
     server: LuxxServer, body: Json, field: str
 ) -> None:
     async with ScriptedProvider(asks(clarification())) as model, AsyncApiClient(server.url) as ann:
         run = await ann.start_run(await ann.conversation(model.url))
-        question = await the_question(ann, run["id"])
+        question = await only_question(ann, run["id"])
         path = f"/runs/{run['id']}/questions/{question['id']}/answer"
         refused = await ann.ask("POST", path, body)
         assert refused.status_code == 400, refused.text
@@ -150,15 +152,15 @@ async def test_what_is_no_answer_is_refused_with_its_field(
         assert (await ann.wait_for_end(run["id"])).done is not None
 
 
-async def the_question(person: AsyncApiClient, run_id: str) -> Json:
-    """The run's only open question, as soon as it waits."""
+async def only_question(person: AsyncApiClient, run_id: str) -> Json:
+    """The run's only open question, when it waits."""
     async with person.follow(run_id) as stream:
         await asked(stream)
     (question,) = await open_questions(person, run_id)
     return question
 
 
-async def test_a_sent_message_whose_run_begins_to_wait_is_answered_with_where_to_answer(
+async def test_a_message_whose_run_begins_to_wait_is_answered_with_the_open_question(
     server: LuxxServer,
 ) -> None:
     async with ScriptedProvider(asks(clarification())) as model, AsyncApiClient(server.url) as ann:
@@ -175,7 +177,7 @@ async def test_a_sent_message_whose_run_begins_to_wait_is_answered_with_where_to
         assert (await ann.messages(conversation))[-1]["id"] == detail["message_id"]
 
 
-async def test_cancelling_a_run_that_waits_ends_it_at_once_and_a_late_answer_is_refused(
+async def test_cancelling_a_waiting_run_ends_it_at_once_and_refuses_a_late_answer(
     server: LuxxServer,
 ) -> None:
     async with ScriptedProvider(only_asks(clarification())) as model, AsyncApiClient(server.url) as ann:
@@ -191,8 +193,8 @@ async def test_cancelling_a_run_that_waits_ends_it_at_once_and_a_late_answer_is_
         path = f"/runs/{question['run_id']}/questions/{question['id']}/answer"
         late = await ann.ask("POST", path, {"answer": "red"})
         assert (late.status_code, late.json()["detail"]["kind"]) == (409, "question_closed")
-        (seen,) = (await ann.get(f"/runs/{question['run_id']}/questions"))["items"]
-        assert seen["status"] == "closed"
+        (closed_question,) = (await ann.get(f"/runs/{question['run_id']}/questions"))["items"]
+        assert closed_question["status"] == "closed"
         message = (await ann.messages(conversation))[-1]
         assert message["status"] == "partial"
         assert [step["status"] for step in message["steps"]] == ["cancelled"]
@@ -200,20 +202,20 @@ async def test_cancelling_a_run_that_waits_ends_it_at_once_and_a_late_answer_is_
         assert again.json()["detail"]["kind"] == "run_waiting"
 
 
-async def test_deleting_its_conversation_ends_a_run_that_waits_and_takes_its_questions_along(
+async def test_deleting_the_conversation_of_a_waiting_run_ends_it_and_deletes_its_questions(
     server: LuxxServer,
 ) -> None:
     async with ScriptedProvider(only_asks(clarification())) as model, AsyncApiClient(server.url) as ann:
         conversation = await ann.conversation(model.url)
         run = await ann.start_run(conversation)
-        question = await the_question(ann, run["id"])
+        question = await only_question(ann, run["id"])
         assert (await ann.ask("DELETE", f"/conversations/{conversation}")).status_code == 200
         path = f"/runs/{run['id']}/questions/{question['id']}/answer"
         assert (await ann.ask("POST", path, {"answer": "red"})).status_code == 404
         assert question["id"] not in [item["id"] for item in (await ann.get("/questions"))["items"]]
 
 
-async def test_a_run_that_waits_survives_a_kill_and_goes_on_with_the_answer(own_server: LuxxServer) -> None:
+async def test_a_waiting_run_survives_a_kill_and_continues_with_the_answer(own_server: LuxxServer) -> None:
     async with ScriptedProvider(asks(clarification())) as model, RestartingClient(own_server) as ann:
         conversation = await ann.conversation(model.url)
         screen = Screen()

@@ -1,4 +1,4 @@
-"""Nobody answers in time: what is optional goes on with the recommended option, what is not stays open."""
+"""No answer in time: a question with a recommended option continues with it, any other stays open."""
 
 import asyncio
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ STAYS_OPEN = {
 
 @pytest.fixture
 def quick_server(tmp_path: Path) -> Iterator[LuxxServer]:
-    """Looks at what is due four times a second; decisions wait for two."""
+    """Checks for overdue questions four times a second; decisions wait two seconds."""
     environment = {"LUXX_RUNS__LEASE_SECONDS": "1", "LUXX_LIMITS__QUESTION_TIMEOUT_SECONDS": "2"}
     with LuxxServer(tmp_path / "data", environment) as one:
         yield one
@@ -36,7 +36,7 @@ def seconds_open(question: Json) -> float:
     return (datetime.fromisoformat(ended) - datetime.fromisoformat(asked)).total_seconds()
 
 
-async def test_in_time_the_recommended_options_count(quick_server: LuxxServer) -> None:
+async def test_an_expired_decision_continues_with_its_recommended_options(quick_server: LuxxServer) -> None:
     several = [{"label": name, "is_recommended": name != "green"} for name in ("red", "green", "blue")]
     script = asks(clarification(timeout_seconds=1), decision(allow_multiple=True, options=several))
     async with ScriptedProvider(script) as model, AsyncApiClient(quick_server.url) as ann:
@@ -54,11 +54,11 @@ async def test_in_time_the_recommended_options_count(quick_server: LuxxServer) -
         assert 2 <= seconds_open(decided) < 5
 
 
-async def test_what_needs_a_person_stays_open(quick_server: LuxxServer) -> None:
+async def test_questions_without_a_recommended_option_stay_open(quick_server: LuxxServer) -> None:
     calls = list(STAYS_OPEN.values())
     async with ScriptedProvider(asks(*_numbered(calls))) as model, AsyncApiClient(quick_server.url) as ann:
         run = await ann.start_run(await ann.conversation(model.url))
-        # Its own time is over once that of a question of the same length, asked later, is.
+        # When a later question of the same length has expired, so would this one have.
         async with ann.follow(run["id"]) as stream:
             await stream.until("question_asked")
         async with ScriptedProvider(asks(clarification(timeout_seconds=2))) as other:
@@ -80,7 +80,9 @@ def _numbered(calls: list) -> list:
 
 
 @pytest.mark.heavy
-async def test_a_time_that_was_over_while_nothing_ran_counts_at_the_start(quick_server: LuxxServer) -> None:
+async def test_a_question_that_expired_while_the_server_was_down_is_closed_at_the_start(
+    quick_server: LuxxServer,
+) -> None:
     async with (
         ScriptedProvider(asks(clarification(timeout_seconds=2))) as model,
         RestartingClient(quick_server) as ann,
@@ -92,7 +94,7 @@ async def test_a_time_that_was_over_while_nothing_ran_counts_at_the_start(quick_
             due = await stream.until("question_asked")
             await ann.kill()
         asked = datetime.fromisoformat(due.data["timestamp"])
-        # That time goes by while nothing runs is what is tried here.
+        # This test needs that time to pass while no server runs.
         await asyncio.sleep(max(0.0, 2 - (datetime.now(asked.tzinfo) - asked).total_seconds()))
         await ann.start()
         await ann.follow_to_end(run["id"], screen)

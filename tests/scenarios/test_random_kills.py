@@ -1,4 +1,4 @@
-"""A server that is killed again and again at random moments, under people who go on talking."""
+"""A server is killed again and again at random moments while users send messages."""
 
 import asyncio
 import random
@@ -30,7 +30,7 @@ ANSWER = " ".join(f"answer{n}" for n in range(40))
 
 
 class SentMessage(msgspec.Struct, kw_only=True):
-    """One message and what became of it. `deaths` counts the kills that fell into its run."""
+    """One message and its outcome. `deaths` counts the kills during its run."""
 
     number: int
     conversation: str
@@ -39,7 +39,7 @@ class SentMessage(msgspec.Struct, kw_only=True):
 
 
 def script(port: int) -> Script:
-    """For each message two calls of its own, so that its requests and visits can be told from others'."""
+    """Two calls for each message, with its own markers, so that its requests and visits can be identified."""
     rules: list[Rule] = []
     for number in range(MESSAGES_AT_MOST):
         asked = rf"^message {number}$"
@@ -56,8 +56,8 @@ def script(port: int) -> Script:
     return Script(rules=rules)
 
 
-class Company:
-    """People who talk until told to stop, each in a conversation of their own."""
+class Users:
+    """Users who send messages until told to stop, each in a conversation of their own."""
 
     def __init__(self, ann: RestartingClient, model: ScriptedProvider) -> None:
         self.sent_messages: list[SentMessage] = []
@@ -70,8 +70,8 @@ class Company:
     def end(self) -> None:
         self._is_over = True
 
-    async def meet(self) -> None:
-        """Makes the conversations, before anything is killed."""
+    async def open_conversations(self) -> None:
+        """Creates the conversations, before the first kill."""
         for _ in range(PEOPLE):
             self.conversations.append(await self._ann.conversation(self._model.url))
 
@@ -90,11 +90,11 @@ class Company:
 
 
 async def kill_at_random(ann: RestartingClient, kills: int, chance: random.Random) -> None:
-    """So many kills, or fewer where the machine is too slow for them."""
+    """This many kills, or fewer if the machine is too slow for them."""
     end = time.monotonic() + CHAPTER_SECONDS
     before = ann.deaths
     while ann.deaths < before + kills and time.monotonic() < end:
-        # Not to wait for something: the kill shall come at any point of what is going on.
+        # This is no wait for an event: the kill may come at any point of a run.
         await asyncio.sleep(chance.uniform(*KILL_BETWEEN_SECONDS))
         await ann.kill_and_start()
     assert ann.deaths >= before + KILLS_AT_LEAST
@@ -133,20 +133,20 @@ def database_is_whole(folder: Path) -> None:
 async def send_and_kill(
     ann: RestartingClient, controller: ToolController, model: ScriptedProvider, chance: random.Random
 ) -> None:
-    """People talk, the server dies some twenty times, and when they are done everything is there once."""
+    """Users send messages, the server is killed some twenty times, and at the end everything exists once."""
     before = ann.deaths
-    company = Company(ann, model)
-    await company.meet()
-    talking = [asyncio.create_task(company.talk(each)) for each in company.conversations]
+    users = Users(ann, model)
+    await users.open_conversations()
+    talking = [asyncio.create_task(users.talk(each)) for each in users.conversations]
     await kill_at_random(ann, KILLS, chance)
-    company.end()
+    users.end()
     await asyncio.gather(*talking)
     assert model.unscripted == []
-    assert sum(talk.deaths for talk in company.sent_messages) >= (ann.deaths - before) // 2
-    for talk in company.sent_messages:
+    assert sum(talk.deaths for talk in users.sent_messages) >= (ann.deaths - before) // 2
+    for talk in users.sent_messages:
         check_sent_message(talk, model, controller)
         await ann.answer_shown_by(talk.conversation, talk.screen)
-    for conversation in company.conversations:
+    for conversation in users.conversations:
         messages = await ann.messages(conversation)
         said = [message["text"] for message in messages if message["role"] == "user"]
         assert len(said) == len(set(said))

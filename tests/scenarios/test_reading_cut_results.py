@@ -1,4 +1,4 @@
-"""What was cut out of a tool's answer is read on by the model with result_read, in its own run only."""
+"""The model reads the rest of a cut tool result with result_read, in its own run only."""
 
 import json
 from typing import Any
@@ -12,7 +12,7 @@ LONG = "x" * 5_000 + "middle" + "y" * 5_000
 
 
 def reads_on(*pages: dict[str, Any], first: list[Call] | None = None) -> Script:
-    """Two tools that say much, then pages of what they said."""
+    """Two tools with long output, then calls that read pages of it."""
     big = Call(name="process_data", arguments={"data": ROWS, "operation": "format"}, id="call-big")
     long = Call(name="file_read", arguments={"path": "long.txt"}, id="call-long")
     reading = [Call(name="result_read", arguments=page, id=f"read-{at}") for at, page in enumerate(pages)]
@@ -28,7 +28,7 @@ def reads_on(*pages: dict[str, Any], first: list[Call] | None = None) -> Script:
 
 
 async def run_with_answers(ann: AsyncApiClient, script: Script) -> tuple[Json, dict[str, Json]]:
-    """The run, and what its tools answered, by their calls."""
+    """The run, and the results of its tools by their calls."""
     async with ScriptedProvider(script) as model:
         conversation = await ann.conversation(model.url)
         run = await ann.start_run(conversation, tools=True)
@@ -121,7 +121,7 @@ async def test_a_tool_run_directly_has_no_result_to_read(server: LuxxServer) -> 
         assert "does not belong to a run" in alone["error"]
 
 
-async def test_an_answer_from_the_cache_names_the_run_that_it_is_given_to(server: LuxxServer) -> None:
+async def test_a_cached_result_names_the_run_that_receives_it(server: LuxxServer) -> None:
     async with AsyncApiClient(server.url) as ann:
         for call_id in ("call-first", "call-second"):
             big = Call(name="process_data", arguments={"data": ROWS, "operation": "minify"}, id=call_id)

@@ -1,4 +1,4 @@
-"""Clients that lose their line and come back: the same text, nothing lost, nothing twice."""
+"""Clients that lose their connection and reconnect: the same text, without losses or repetitions."""
 
 import asyncio
 import random
@@ -32,16 +32,18 @@ from scenarios.tool_controller import ToolController
 SLOW_PROSE = " ".join(f"slow{n}" for n in range(120))
 
 
-def unhurried(port: int) -> Script:
-    """Two iterations whose words come at a pace that lets clients leave and come back in between."""
+def slow_script(port: int) -> Script:
+    """Two iterations whose words come slowly enough that clients can leave and reconnect between them."""
     hurried = two_iterations(port, text=SLOW_PROSE)
     return Script(
         rules=[Rule(name=rule.name, when=rule.when, reply=rule.reply, delay=0.01) for rule in hurried.rules]
     )
 
 
-async def stumble(ann: AsyncApiClient, run_id: str, chance: random.Random) -> tuple[Screen, int]:
-    """Follows a run and hangs up again and again after a random number of frames."""
+async def follow_with_reconnects(
+    ann: AsyncApiClient, run_id: str, chance: random.Random
+) -> tuple[Screen, int]:
+    """Follows a run and disconnects again and again after a random number of frames."""
     screen, lines = Screen(), 0
     while screen.done is None:
         lines += 1
@@ -62,13 +64,15 @@ async def test_clients_that_reconnect_at_a_hundred_random_points_all_see_the_sto
 
     async with (
         ToolController(answers=True) as controller,
-        ScriptedProvider(unhurried(controller.port)) as model,
+        ScriptedProvider(slow_script(controller.port)) as model,
         AsyncApiClient(server.url) as ann,
     ):
         conversation = await ann.conversation(model.url)
         run = await ann.start_run(conversation, tools=["visit_once"])
         chances = [random.Random(seed + n) for n in range(12)]
-        all_screens = await asyncio.gather(*(stumble(ann, run["id"], chance) for chance in chances))
+        all_screens = await asyncio.gather(
+            *(follow_with_reconnects(ann, run["id"], chance) for chance in chances)
+        )
         assert sum(lines for _, lines in all_screens) >= 100
         for screen, _ in all_screens:
             message = await ann.answer_shown_by(conversation, screen)
@@ -85,13 +89,13 @@ async def test_after_the_end_a_client_with_any_last_id_gets_exactly_the_rest(ser
         async with ann.send_and_follow(conversation, tools=["visit_once"]) as stream:
             whole = await stream.to_the_end()
         logged = [frame for frame in whole.frames if frame.id is not None]
-        for seen in range(len(logged)):
+        for last_id in range(len(logged)):
             for in_query in (False, True):
-                screen = Screen(last_id=seen)
+                screen = Screen(last_id=last_id)
                 async with ann.follow(whole.run_id, screen, in_query=in_query) as stream:
                     await stream.to_the_end()
                 assert [f.event for f in screen.frames[:1]] == ["run"]
-                assert screen.frames[1:] == logged[seen:]
+                assert screen.frames[1:] == logged[last_id:]
         assert whole.frames[0].data["run"]["status"] in ("queued", "running")
         assert (await ann.wait_for_end(whole.run_id)).frames[0].data["run"]["status"] == "completed"
 
@@ -162,7 +166,7 @@ async def test_reconnecting_while_a_tool_runs_loses_nothing(server: LuxxServer) 
 async def test_eighty_simultaneous_clients_see_the_same(server: LuxxServer) -> None:
     async with (
         ToolController(answers=True) as controller,
-        ScriptedProvider(unhurried(controller.port)) as model,
+        ScriptedProvider(slow_script(controller.port)) as model,
         AsyncApiClient(server.url) as ann,
     ):
         conversation = await ann.conversation(model.url)
@@ -181,7 +185,7 @@ async def test_a_slow_client_misses_nothing_and_delays_nobody(server: LuxxServer
         run = await ann.start_run(conversation)
         address = urlsplit(server.url)
         line = socket.socket()
-        # No less: what does not fit at all is dropped, and comes again later and later.
+        # Not smaller: an event that does not fit at all is dropped and sent again, later each time.
         line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 128 * 1024)
         line.setblocking(False)
         await asyncio.get_running_loop().sock_connect(line, (address.hostname, address.port))
@@ -249,7 +253,7 @@ async def test_a_client_that_leaves_a_waiting_post_changes_nothing(server: LuxxS
         assert (await ann.answer_shown_by(conversation, screen))["text"] == PROSE
 
 
-async def test_nobody_elses_run_can_be_followed(server: LuxxServer) -> None:
+async def test_a_run_of_another_user_cannot_be_followed(server: LuxxServer) -> None:
     rules = [Rule(when=When(user="mine"), reply=[Text(text="Hi"), Gate(name="middle"), Text(text=" you")])]
     async with (
         ScriptedProvider(Script(rules=rules)) as model,

@@ -1,4 +1,4 @@
-"""A redirect is judged like a call that names its target: denied, asked about, or followed."""
+"""A redirect is judged like a call of its target: denied, asked about, or followed."""
 
 import json
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from scenarios.server import LuxxServer
 
 
 class RedirectServer(NamedTuple):
-    """A server that may reach two sites: `near`, which redirects, and `far`, where the redirects lead."""
+    """A server that may reach two sites: `near` redirects to `far`."""
 
     server: LuxxServer
     near: Site
@@ -47,7 +47,7 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedirectServer]:
 
 @pytest.fixture
 def web(sites: RedirectServer) -> RedirectServer:
-    """Both sites as they are at first, with no visits."""
+    """Both sites in their initial state, without visits."""
     for one in (sites.near, sites.far):
         one.routes.clear()
         one.visits.clear()
@@ -72,7 +72,7 @@ def by_call(message: Json) -> dict[str, Json]:
 
 
 async def ended(ann: AsyncApiClient, *calls: Call) -> list[Json]:
-    """The results of a run that makes these calls and asks nobody."""
+    """The results of a run that makes these calls and asks no question."""
     async with ScriptedProvider(asks(*calls)) as model:
         conversation = await ann.conversation(model.url)
         screen = await ann.wait_for_end((await ann.start_run(conversation))["id"])
@@ -110,7 +110,7 @@ async def test_a_rule_made_after_a_redirect_was_followed_is_not_evaded_by_the_ca
         await set_rules(ann)
 
 
-async def test_of_a_batch_only_what_a_denied_redirect_led_to_is_missing(web: RedirectServer) -> None:
+async def test_a_denied_redirect_removes_only_its_own_page_from_a_batch(web: RedirectServer) -> None:
     async with AsyncApiClient(web.server.url) as ann:
         await set_rules(ann, f"deny *_fetch({web.far_url}/*)")
         urls = [f"{web.near_url}{path}" for path in ("/page", "/away", "/moved", "/twice")]
@@ -124,8 +124,9 @@ async def test_of_a_batch_only_what_a_denied_redirect_led_to_is_missing(web: Red
         assert [one["success"] for one in batch["data"]["results"]] == [True] * 4
 
 
-def leading_away(web: RedirectServer) -> Script:
-    """Reads a page, which taints the run; then redirects are met; then the model goes where one led."""
+def tainted_redirects(web: RedirectServer) -> Script:
+    """Reads a page, which taints the run; then follows redirects; then requests the target of one
+    directly."""
     first = [fetch(f"{web.near_url}/moved", "call-same"), fetch(f"{web.near_url}/away", "call-away")]
     return Script(
         rules=[
@@ -141,7 +142,7 @@ def leading_away(web: RedirectServer) -> Script:
 
 
 async def test_in_a_tainted_run_a_redirect_to_a_new_host_is_asked_about(web: RedirectServer) -> None:
-    async with AsyncApiClient(web.server.url) as ann, ScriptedProvider(leading_away(web)) as model:
+    async with AsyncApiClient(web.server.url) as ann, ScriptedProvider(tainted_redirects(web)) as model:
         await set_rules(ann, f"allow web_fetch({web.near_url}/*)")
         conversation = await ann.conversation(model.url)
         run = await ann.start_run(conversation)
@@ -189,7 +190,7 @@ async def test_a_person_who_approves_a_call_approves_redirects_on_its_host_and_n
         assert web.far.visits == []
 
 
-async def test_by_hand_a_rule_that_asks_lets_a_redirect_through_and_one_that_denies_does_not(
+async def test_in_a_direct_call_an_ask_rule_allows_a_redirect_and_a_deny_rule_does_not(
     web: RedirectServer,
 ) -> None:
     async with AsyncApiClient(web.server.url) as ann:

@@ -1,4 +1,4 @@
-"""A server that is stopped, or killed after something was settled, and started again."""
+"""A server is stopped, or is killed after something was acknowledged, and is started again."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ async def test_an_acknowledged_cancel_survives_a_kill(own_server: LuxxServer) ->
         assert len(model.requests) == 1
 
 
-async def test_a_run_that_goes_on_after_a_kill_can_be_cancelled(own_server: LuxxServer) -> None:
+async def test_a_run_that_continues_after_a_kill_can_be_cancelled(own_server: LuxxServer) -> None:
     async with (
         ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model,
         RestartingClient(own_server) as ann,
@@ -77,7 +77,7 @@ async def test_a_conversation_deleted_before_a_kill_stays_deleted(own_server: Lu
         assert len(model.requests) == 2
 
 
-async def test_stopped_in_mid_answer_the_run_goes_on_after_the_start(own_server: LuxxServer) -> None:
+async def test_stopped_during_an_answer_the_run_continues_after_the_start(own_server: LuxxServer) -> None:
     async with (
         ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model,
         RestartingClient(own_server) as ann,

@@ -1,4 +1,4 @@
-"""Rules of permission in runs: what they let through, what they refuse, and what "always" leaves behind."""
+"""Permission rules in runs: what they allow, what they deny, and which rule "always" creates."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from scenarios.tool_controller import ToolController
 
 
 async def asked(ann: AsyncApiClient, run: Json) -> list[Json]:
-    """The run's open questions, once it waits."""
+    """The run's open questions, when it waits."""
     async with ann.follow(run["id"]) as stream:
         await stream.until("question_asked")
     return await open_questions(ann, run["id"])
@@ -33,11 +33,11 @@ async def tool_results(ann: AsyncApiClient, conversation: str) -> list[Json]:
 
 
 def last_tool_message(model: ScriptedProvider) -> str:
-    """All that the model was sent with its last request."""
+    """Everything that the model received with its last request."""
     return model.requests[-1].body.decode()
 
 
-async def test_always_makes_a_rule_and_answers_the_asks_of_other_runs_that_it_covers(
+async def test_always_creates_a_rule_and_answers_the_questions_of_other_runs_that_it_covers(
     server: LuxxServer,
 ) -> None:
     async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
@@ -66,14 +66,14 @@ async def test_always_makes_a_rule_and_answers_the_asks_of_other_runs_that_it_co
         await set_rules(ann)
 
 
-async def test_a_rule_made_just_before_the_question_was_put_answers_it(server: LuxxServer) -> None:
+async def test_a_rule_created_just_before_the_question_answers_it(server: LuxxServer) -> None:
     async with ToolController() as controller, AsyncApiClient(server.url) as ann:
         async with ScriptedProvider(
             asks(visit(controller, "slow", "visit_once"), visit(controller, "b"))
         ) as model:
             run = await ann.start_run(await ann.conversation(model.url))
             slow = await controller.wait_for_visit()
-            # It has been judged by now, and is asked about once the other call has ended.
+            # It has been judged by now, and is asked about when the other call has ended.
             await set_rules(ann, "allow visit_risky(*)")
             slow.answer("done")
             (await controller.wait_for_visit(2)).answer("done")
@@ -84,7 +84,7 @@ async def test_a_rule_made_just_before_the_question_was_put_answers_it(server: L
 
 
 @pytest.mark.parametrize("more", [{}, {"key": "changed"}], ids=["rejected", "changed"])
-async def test_what_a_person_said_of_a_call_counts_more_than_always_said_of_another(
+async def test_an_answer_to_a_call_has_priority_over_always_for_another(
     server: LuxxServer, more: Json
 ) -> None:
     async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
@@ -118,7 +118,7 @@ async def test_denied_rejected_and_corrected_differ_for_users_and_for_the_model(
             conversation = await ann.conversation(model.url)
             run = await ann.start_run(conversation)
             a, b, c, d = await asked(ann, run)
-            await answer(ann, a, "reject", note="use the other door")
+            await answer(ann, a, "reject", note="use the other file")
             await answer(ann, b, "reject")
             await answer(ann, c, "once", arguments={"port": controller.port, "key": "C"}, note="louder")
             await answer(ann, d, "once")
@@ -133,7 +133,7 @@ async def test_denied_rejected_and_corrected_differ_for_users_and_for_the_model(
                 "call-secret-e": "denied",
             }
             errors = {key: json.loads(step["content"])["error"] or "" for key, step in steps.items()}
-            assert "use the other door. Follow the note" in errors["call-a"]
+            assert "use the other file. Follow the note" in errors["call-a"]
             assert "find another way" in errors["call-b"]
             assert "the user's rule 1 says: deny visit_outside(secret*)" in errors["call-secret-e"]
             assert "changed the arguments" in steps["call-c"]["note"]
@@ -147,7 +147,7 @@ async def test_denied_rejected_and_corrected_differ_for_users_and_for_the_model(
         await set_rules(ann)
 
 
-async def test_a_rule_that_denies_counts_more_than_a_permission_given_before(server: LuxxServer) -> None:
+async def test_a_deny_rule_has_priority_over_an_earlier_approval(server: LuxxServer) -> None:
     async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
         async with ScriptedProvider(asks(visit(controller, "a"))) as model:
             conversation = await ann.conversation(model.url)
@@ -192,7 +192,7 @@ async def test_rules_of_a_project_bind_its_conversations_alone(server: LuxxServe
         await set_rules(ann)
 
 
-async def test_a_permission_is_void_for_arguments_that_are_not_those_it_was_asked_for(
+async def test_an_approval_does_not_apply_to_changed_arguments(
     own_server: LuxxServer,
 ) -> None:
     async with (
@@ -218,7 +218,7 @@ async def test_a_permission_is_void_for_arguments_that_are_not_those_it_was_aske
 
 
 def swap_arguments(server: LuxxServer, run_id: str) -> None:
-    """Changes what the model wants to call, behind the back of the question about it."""
+    """Changes the arguments of the call in the database while its question is open."""
     with sqlite3.connect(server.data_dir / "luxx.db") as database:
         query = "SELECT seq, data FROM run_events WHERE run_id = ? AND type = 'process_step'"
         for seq, data in database.execute(query, (run_id,)).fetchall():
@@ -253,7 +253,7 @@ async def test_an_ask_shows_in_every_client_and_is_answered_once(server: LuxxSer
         assert len(controller.visits) <= 1
 
 
-async def test_a_run_that_nobody_attends_is_denied_what_it_asks_for_and_goes_on(server: LuxxServer) -> None:
+async def test_an_unattended_run_is_denied_calls_that_ask_and_continues(server: LuxxServer) -> None:
     async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
         choices = [clarification("call-1"), clarification("call-2", required=True)]
         async with ScriptedProvider(asks(visit(controller, "a"), *choices)) as model:
@@ -270,7 +270,7 @@ async def test_a_run_that_nobody_attends_is_denied_what_it_asks_for_and_goes_on(
 
 
 def tainting(controller: ToolController) -> Script:
-    """Strangers are visited, then somebody outside is told of it."""
+    """Visits an untrusted source, then sends data outside."""
     return Script(
         rules=[
             Rule(
@@ -340,8 +340,8 @@ async def test_always_for_a_command_does_not_cover_its_options_that_run_or_write
             for question in await asked(ann, run):
                 await answer(ann, question, "always")
             await ann.wait_for_end(run["id"])
-        kept = [rule["pattern"] for rule in await ann.get("/permissions/rules")]
-        assert sorted(kept) == ["git grep *", "pip list *"]
+        stored_patterns = [rule["pattern"] for rule in await ann.get("/permissions/rules")]
+        assert sorted(stored_patterns) == ["git grep *", "pip list *"]
         more = [
             shell("pip list --local", "other"),
             shell("git grep -in y", "looks"),

@@ -1,4 +1,4 @@
-"""Three servers of one PostgreSQL: any of them shows any run live, also when its driver is killed."""
+"""Three servers of one PostgreSQL: each shows every run live, also when its driver is killed."""
 
 import asyncio
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ PACE_SECONDS = 0.005
 
 
 class Cluster(NamedTuple):
-    """Servers of one database, with its `bus`."""
+    """Servers of one database, and the kind of their `bus`."""
 
     bus: str
     servers: list[LuxxServer]
@@ -56,7 +56,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 async def signed_in(cluster: Cluster, hold: AsyncExitStack) -> list[AsyncApiClient]:
-    """The same person at every server."""
+    """The same user at every server."""
     first = await hold.enter_async_context(AsyncApiClient(cluster.servers[0].url))
     others = [AsyncApiClient(server.url, first.token) for server in cluster.servers[1:]]
     return [first, *[await hold.enter_async_context(other) for other in others]]
@@ -107,8 +107,8 @@ async def test_behind_a_round_robin_a_turn_with_tools_is_the_same_everywhere(clu
         await asyncio.gather(*(talk(number) for number in range(6)))
 
 
-async def test_a_client_elsewhere_goes_on_when_the_driver_is_killed(cluster: Cluster) -> None:
-    """On one connection: what the dead driver had not stored is taken back, and said anew."""
+async def test_a_client_elsewhere_continues_when_the_driver_is_killed(cluster: Cluster) -> None:
+    """On one connection: text that the dead driver had not stored is withdrawn and generated anew."""
 
     async with AsyncExitStack() as hold:
         script = Script(

@@ -1,4 +1,4 @@
-"""Skills in runs: what a model is told, what an active one takes, and what a crash does not give back."""
+"""Skills in runs: what a model learns of them, which tools an active one removes, also after a crash."""
 
 import asyncio
 import json
@@ -64,10 +64,10 @@ def offered(request: Json) -> set[str]:
 
 
 async def results(ann: AsyncApiClient, conversation: str) -> dict[str, Json]:
-    """What each call was answered, by its id."""
+    """The result of each call, by its id."""
     message = (await ann.messages(conversation))[-1]
-    found = [step for step in message["steps"] if step["type"] == "tool_result"]
-    return {step["id_ref"]: {**step, **json.loads(step["content"])} for step in found}
+    tool_results = [step for step in message["steps"] if step["type"] == "tool_result"]
+    return {step["id_ref"]: {**step, **json.loads(step["content"])} for step in tool_results}
 
 
 def write(path: str, call_id: str) -> Call:
@@ -130,7 +130,7 @@ async def test_an_active_skill_hides_refuses_and_audits_what_it_does_not_allow(
         assert {entry["detail"]["name"] for entry in mine} >= {"file_list", "file_write"}
 
 
-async def test_a_second_skill_never_gives_back_what_the_first_took(skilled_server: LuxxServer) -> None:
+async def test_a_second_skill_never_restores_tools_that_the_first_removed(skilled_server: LuxxServer) -> None:
     script = rounds(
         [activates("note-keeping")],
         [activates("listing", "second")],
@@ -146,7 +146,7 @@ async def test_a_second_skill_never_gives_back_what_the_first_took(skilled_serve
         assert results_by_call["list"]["outcome"] == results_by_call["write"]["outcome"] == "denied"
 
 
-async def test_a_subagent_is_as_narrow_as_the_run_that_delegates(skilled_server: LuxxServer) -> None:
+async def test_a_subagent_has_no_more_tools_than_the_run_that_delegates(skilled_server: LuxxServer) -> None:
     async with ToolController(answers=True) as controller:
         task = {"task": "Do it.", "system_prompt": "the hand"}
         rules = [
@@ -183,7 +183,7 @@ async def test_a_skill_allows_nothing_that_a_rule_denies(skilled_server: LuxxSer
 
 
 @pytest.mark.heavy
-async def test_a_narrowed_run_that_is_killed_is_as_narrow_when_it_goes_on(tmp_path: Path) -> None:
+async def test_a_killed_run_with_an_active_skill_continues_with_the_same_tools(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     put_skill(data_dir, "listing", "file_list")
     with LuxxServer(data_dir) as server:
@@ -205,7 +205,7 @@ async def test_a_narrowed_run_that_is_killed_is_as_narrow_when_it_goes_on(tmp_pa
                 conversation = await ann.conversation(model.url)
                 run = await ann.start_run(conversation, tools=TOOLS)
                 await model.reached("killed here")
-                # What the skill says now does not matter any more.
+                # The current text of the skill does not matter any more.
                 folder = data_dir / "skills" / "listing" / "SKILL.md"
                 wide = await asyncio.to_thread(folder.read_text, "utf-8")
                 await asyncio.to_thread(folder.write_text, wide.replace("file_list", "visit_once"), "utf-8")
@@ -219,7 +219,7 @@ async def test_a_narrowed_run_that_is_killed_is_as_narrow_when_it_goes_on(tmp_pa
                 assert controller.keys_seen() == []
 
 
-async def test_the_list_of_skills_names_what_is_broken(skilled_server: LuxxServer) -> None:
+async def test_the_list_of_skills_names_broken_ones(skilled_server: LuxxServer) -> None:
     async with AsyncApiClient(skilled_server.url) as ann:
         listed = await ann.get("/skills")
         assert listed["total"] == 5

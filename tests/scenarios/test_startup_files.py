@@ -1,4 +1,4 @@
-"""Files that shells and interpreters run when they start are only files where a run has written them."""
+"""A file that shells or interpreters execute at their start is only data if a run has written it."""
 
 import os
 import tempfile
@@ -66,20 +66,20 @@ def explicitly() -> Script:
 
 
 async def answers(ann: AsyncApiClient, model: ScriptedProvider) -> list[Json]:
-    """What the calls of one message were answered."""
+    """The results of the calls of one message."""
     conversation = await ann.conversation(model.url)
     run = await ann.start_run(conversation, tools=True)
     return results(await ann.answer_shown_by(conversation, await ann.wait_for_end(run["id"])))
 
 
 @pytest.mark.parametrize("backend", ["bubblewrap", "landlock"])
-async def test_no_command_runs_what_an_earlier_call_put_into_startup_files(
+async def test_no_command_executes_startup_files_that_an_earlier_call_wrote(
     backend: str, tmp_path: Path
 ) -> None:
     def ran() -> list[str]:
         return sorted(one.name for one in workspaces.rglob("ran-*"))
 
-    # Git looks at the whole path, which whoever programs run as must be able to reach.
+    # Git checks the whole path, which the user that programs run as must be able to reach.
     with tempfile.TemporaryDirectory(prefix="luxx-workspaces-") as folder:
         workspaces = Path(folder)
         os.chmod(workspaces, 0o755)
@@ -103,7 +103,7 @@ async def test_no_command_runs_what_an_earlier_call_put_into_startup_files(
                 assert "sitecustomize.py" in done[0]["data"]["stdout"]
                 assert "git: 'st' is not a git command" in done[-1]["data"]["stderr"]
                 assert (refused["success"], ran()) == (False, [])
-                # As a program of its own, which rules can see, the file is run where they allow it.
+                # As an explicit command, which rules can judge, the file is executed where they allow it.
                 await set_rules(ann, "allow shell_execute(*)")
                 async with ScriptedProvider(explicitly()) as model:
                     (explicit,) = await answers(ann, model)

@@ -1,4 +1,4 @@
-"""A run as its client sees it: the order of events, the shape of steps, and the other ways to read them."""
+"""A run as its client sees it: the order of events, the shape of steps, and other ways to read the answer."""
 
 import pytest
 
@@ -170,7 +170,7 @@ async def test_two_tools_of_one_answer_run_at_the_same_time(server: LuxxServer) 
         assert "result b" in answers["call-b"]
 
 
-async def test_phase_of_a_run_says_what_it_is_at(server: LuxxServer) -> None:
+async def test_the_phase_of_a_run_names_its_current_work(server: LuxxServer) -> None:
     async with ToolController() as controller, AsyncApiClient(server.url) as ann:
         rules = [
             *two_iterations(controller.port).rules[:1],
@@ -301,8 +301,8 @@ async def test_bytes_on_the_wire_grow_linearly_with_the_text(server: LuxxServer)
     async def check(ann: AsyncApiClient, model: ScriptedProvider, text: str) -> None:
         async with ann.send_and_follow(await ann.conversation(model.url)) as stream:
             frames = (await stream.to_the_end()).frames
-            # The text once in deltas and once in its closing, and each frame's own head: how many frames
-            # there are depends on how the reads fell, what each holds must not depend on the others.
+            # The text once in deltas and once in its closing step, plus the head of each frame. The number of
+            # frames depends on the reads; the size of a frame must not depend on the others.
             assert stream.reader.size < 3 * len(text) + 600 * len(frames) + 2000
 
     for text in ("word " * 500, "word " * 4000):
@@ -335,7 +335,7 @@ async def test_reaching_the_most_iterations_asks_once_more_without_tools(server:
             assert message["status"] == "complete"
 
 
-async def test_the_next_message_carries_what_was_said_before(server: LuxxServer) -> None:
+async def test_the_next_prompt_contains_the_earlier_messages(server: LuxxServer) -> None:
     async with (
         ToolController(answers=True) as controller,
         ScriptedProvider(two_iterations(controller.port, text="First answer.")) as model,
@@ -354,7 +354,7 @@ async def test_the_next_message_carries_what_was_said_before(server: LuxxServer)
 
 
 @pytest.mark.long
-async def test_a_stream_that_is_silent_for_a_short_while_is_kept_open_by_a_comment_and_stays_whole(
+async def test_a_silent_stream_is_kept_open_by_comments(
     server: LuxxServer,
 ) -> None:
     async with (

@@ -6,7 +6,7 @@ from typing import Self
 
 
 class Visit:
-    """One execution of a tool, from its side of the socket."""
+    """One execution of a tool, seen from the controller's side of the socket."""
 
     def __init__(
         self, tool: str, key: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -17,17 +17,17 @@ class Visit:
         self._writer = writer
 
     def answer(self, text: str) -> None:
-        """The tool returns this."""
+        """Makes the tool return this text."""
         self._writer.write(text.encode() + b"\n")
 
     async def stopped(self, timeout: float) -> None:
-        """Returns once the tool is gone without an answer; raises TimeoutError."""
+        """Returns when the tool has ended without an answer; raises TimeoutError."""
         async with asyncio.timeout(timeout):
             await self._reader.read()
 
 
 class ToolController:
-    """With `answers`, a visit is answered at once by `done <key>`; without, the test answers it."""
+    """With `answers`, every visit is answered at once by `done <key>`; without, the test answers it."""
 
     def __init__(self, *, answers: bool = False) -> None:
         self.visits: list[Visit] = []
@@ -51,7 +51,7 @@ class ToolController:
             writer.close()
 
     async def wait_for_visit(self, count: int = 1, timeout: float = 20.0) -> Visit:
-        """The visit of this number, counted from 1, once it has begun; raises TimeoutError."""
+        """The visit of this number, counted from 1, when it has begun; raises TimeoutError."""
         async with asyncio.timeout(timeout):
             while len(self.visits) < count:
                 self._visit_began.clear()

@@ -1,4 +1,4 @@
-"""A command line as rules see it: its simple commands, and whether all of it is understood."""
+"""The parser of command lines for rules: its simple commands, and whether it understands the whole line."""
 
 import time
 
@@ -40,7 +40,7 @@ UNDERSTOOD: dict[str, list[list[str]]] = {
 
 
 @pytest.mark.parametrize("text", UNDERSTOOD, ids=repr)
-def test_each_simple_command_is_seen(text: str) -> None:
+def test_each_simple_command_is_extracted(text: str) -> None:
     line = read_command(text)
     assert line.problem is None
     assert [list(words) for words in line.commands] == UNDERSTOOD[text]
@@ -116,13 +116,13 @@ NOT_UNDERSTOOD: dict[str, list[str]] = {
 
 
 @pytest.mark.parametrize("text", NOT_UNDERSTOOD, ids=lambda text: repr(text)[:40])
-def test_what_is_not_surely_understood_is_said_so_with_what_was_seen_in_it(text: str) -> None:
+def test_a_line_that_is_not_fully_understood_is_marked_and_keeps_its_commands(text: str) -> None:
     line = read_command(text)
     assert line.problem
     assert [words[0] for words in line.commands if words] == NOT_UNDERSTOOD[text]
 
 
-def test_no_depth_makes_reading_slow() -> None:
+def test_deep_nesting_does_not_make_parsing_slow() -> None:
     deep = {
         "a $(": ")",
         "eval $(": ")",

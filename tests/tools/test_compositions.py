@@ -1,4 +1,6 @@
-"""Compositions: what goes from member to member, what is tried and chosen, and that each call is judged."""
+"""Compositions: data that passes between members, branches, retries, and the permission check of
+each call.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -44,7 +46,7 @@ Maker = Callable[..., ToolContext]
 
 
 class CompositionHarness:
-    """An executor whose tools say what they were called with."""
+    """An executor whose tools record the calls they get."""
 
     def __init__(self) -> None:
         self.called: list[tuple[str, Any]] = []
@@ -176,9 +178,7 @@ def taken(source: str, path: str | None = None, **more: Any) -> Json:
 # --- sequential -------------------------------------------------------------------------------------
 
 
-def test_what_one_member_says_is_what_the_next_is_given(
-    harness: CompositionHarness, context_of: Maker
-) -> None:
+def test_the_result_of_a_member_is_passed_to_the_next(harness: CompositionHarness, context_of: Maker) -> None:
     one = {
         "parameters": [{"name": "word"}, {"name": "more", "required": False}],
         "members": [
@@ -215,7 +215,7 @@ def test_a_chain_ends_at_the_first_member_that_fails(harness: CompositionHarness
     assert harness.counted == [("0", False)]
 
 
-def test_what_is_not_there_fails_the_member_that_needs_it(
+def test_a_missing_value_fails_the_member_that_needs_it(
     harness: CompositionHarness, context_of: Maker
 ) -> None:
     one = {"members": [member("a", "say"), member("b", "say", {"what": taken("previous", "data.no[3].x")})]}
@@ -237,7 +237,7 @@ def test_fallbacks_are_tried_in_order_until_one_does_not_fail(
     assert "there is no tool named 'gone'" in done.result.data["members"][0]["error"]
 
 
-def test_members_hand_on_what_a_model_would_be_shown_cut(
+def test_members_pass_on_results_that_a_model_would_get_cut(
     harness: CompositionHarness, context_of: Maker
 ) -> None:
     one = {"members": [member("a", "long"), member("b", "say", {"what": taken("previous")})]}
@@ -247,7 +247,7 @@ def test_members_hand_on_what_a_model_would_be_shown_cut(
     assert "x" * 100_000 in (done.full_output or "")
 
 
-def test_arguments_of_a_composition_are_checked_as_those_of_any_tool(
+def test_arguments_of_a_composition_are_checked_like_those_of_a_tool(
     harness: CompositionHarness, context_of: Maker
 ) -> None:
     one = {"parameters": [{"name": "n", "type": "integer"}], "members": [member("a", "say")]}
@@ -259,7 +259,7 @@ def test_arguments_of_a_composition_are_checked_as_those_of_any_tool(
 # --- parallel and conditional -----------------------------------------------------------------------
 
 
-def test_parallel_members_run_at_the_same_time_and_are_put_together(
+def test_parallel_members_run_at_the_same_time_and_their_results_are_joined(
     harness: CompositionHarness, context_of: Maker
 ) -> None:
     members = [member("b", "wait"), member("a", "wait"), member("c", "fail")]
@@ -315,17 +315,17 @@ def test_a_result_decides_which_member_is_next(
         ("exists", None, {"none": True, "gone": False}),
     ],
 )
-def test_comparisons_never_break(compare: str, value: Any, holds: dict[str, bool]) -> None:
-    found = {"int": 1, "float": 1.0, "true": True, "text": "abc", "list": ["b", [1]], "object": {"b": 1},
+def test_comparisons_never_raise(compare: str, value: Any, holds: dict[str, bool]) -> None:
+    values = {"int": 1, "float": 1.0, "true": True, "text": "abc", "list": ["b", [1]], "object": {"b": 1},
              "none": None}  # fmt: skip
     for name, expected in holds.items():
         branch = msgspec.convert(
             {"path": f"data.{name}", "compare": compare, "value": value, "go": "x"}, Branch
         )
-        assert (next_member_id([branch], ToolResult.ok(found)) == "x") == expected, name
+        assert (next_member_id([branch], ToolResult.ok(values)) == "x") == expected, name
 
 
-# --- each member is judged --------------------------------------------------------------------------
+# --- each member is checked -------------------------------------------------------------------------
 
 
 def rule(text: str) -> PlacedRule:
@@ -333,7 +333,7 @@ def rule(text: str) -> PlacedRule:
     return PlacedRule(tool=name, pattern="*", action=RuleAction(action), scope=RuleScope.USER, place=0)
 
 
-def test_level_and_risk_are_those_of_the_highest_member_and_hold(
+def test_level_and_risk_are_those_of_the_highest_member_and_are_enforced(
     harness: CompositionHarness, context_of: Maker
 ) -> None:
     one = {"members": [member("a", "say"), member("b", "say", fallbacks=[{"tool": "risky"}])]}
@@ -345,7 +345,7 @@ def test_level_and_risk_are_those_of_the_highest_member_and_hold(
     assert (verdict.action, verdict.decided_by) == (RuleAction.ALLOW, DecidedBy.MEMBERS)
 
 
-def test_rules_about_a_member_and_about_the_whole_hold(
+def test_rules_for_a_member_and_for_the_composition_are_enforced(
     harness: CompositionHarness, context_of: Maker
 ) -> None:
     one = {"members": [member("a", "say", fallbacks=[{"tool": "outside"}])]}
@@ -375,7 +375,7 @@ def test_untrusted_content_read_by_a_member_taints_the_following_members(
     assert asked == []
 
 
-def test_a_person_who_rejects_a_member_ends_the_chain(harness: CompositionHarness, context_of: Maker) -> None:
+def test_rejecting_a_member_ends_the_chain(harness: CompositionHarness, context_of: Maker) -> None:
     async def reject(definition: ToolDefinition, arguments: Json, why: Any) -> Approved:
         raise Rejected("no, thank you")
 
@@ -388,7 +388,7 @@ def test_a_person_who_rejects_a_member_ends_the_chain(harness: CompositionHarnes
     assert harness.called == []
 
 
-def test_a_member_that_asks_stops_the_chain_which_goes_on_without_doing_anything_twice(
+def test_a_chain_continues_after_a_question_and_repeats_no_member(
     harness: CompositionHarness, context_of: Maker
 ) -> None:
     asked: list[tuple[str, str]] = []
@@ -421,9 +421,7 @@ def test_a_member_that_asks_stops_the_chain_which_goes_on_without_doing_anything
     assert harness.called == [("fail", None), ("say", 1), ("risky", 1)]
 
 
-def test_every_call_that_could_be_asked_about_has_its_own_path(
-    harness: CompositionHarness, context_of: Maker
-) -> None:
+def test_every_call_that_may_ask_has_its_own_path(harness: CompositionHarness, context_of: Maker) -> None:
     orders: list[str] = []
 
     def context_for_member(context: ToolContext, place: str, name: str, arguments: str) -> ToolContext:
@@ -451,13 +449,13 @@ def test_every_call_that_could_be_asked_about_has_its_own_path(
     assert len({each.key for each in raised.value.ended}) == 3
 
 
-def test_a_permission_for_the_whole_is_none_for_its_members(
+def test_an_approval_of_the_composition_does_not_cover_its_members(
     harness: CompositionHarness, context_of: Maker
 ) -> None:
-    seen: list[str] = []
+    asked_tools: list[str] = []
 
     async def approve(definition: ToolDefinition, arguments: Json, why: Any) -> Approved:
-        seen.append(definition.name)
+        asked_tools.append(definition.name)
         return Approved(arguments=arguments)
 
     def earlier_approval(arguments: Json) -> Approved:
@@ -468,17 +466,17 @@ def test_a_permission_for_the_whole_is_none_for_its_members(
         context_of(approve=approve, earlier_approval=earlier_approval),
         {"members": [member("a", "risky")]},
     )
-    assert seen == ["risky"]
+    assert asked_tools == ["risky"]
 
 
-def test_a_tool_that_asks_by_itself_cannot_as_a_member(
+def test_a_tool_that_asks_a_question_itself_cannot_be_a_member(
     harness: CompositionHarness, context_of: Maker
 ) -> None:
     done = ran(harness, context_of(), {"members": [member("a", "asks")]})
     assert "cannot ask a person while it is a member" in (done.result.error or "")
 
 
-def test_what_is_for_the_model_alone_is_not_run_as_a_member_either(
+def test_a_tool_for_the_model_alone_is_not_run_as_a_member(
     harness: CompositionHarness, context_of: Maker
 ) -> None:
     def handler(arguments: Json, context: ToolContext) -> None:
@@ -493,7 +491,7 @@ def test_what_is_for_the_model_alone_is_not_run_as_a_member_either(
     assert harness.called == []
 
 
-def test_what_is_too_long_to_be_handed_on_names_no_output_that_nobody_keeps(
+def test_a_result_too_long_to_pass_on_names_no_output_that_is_not_stored(
     harness: CompositionHarness, context_of: Maker
 ) -> None:
     @tool(name="endless")
@@ -511,7 +509,7 @@ def test_what_is_too_long_to_be_handed_on_names_no_output_that_nobody_keeps(
     assert "result_read" not in handed_on
 
 
-async def test_a_member_that_is_a_composition_by_now_is_not_found(
+async def test_a_member_that_has_become_a_composition_is_not_found(
     harness: CompositionHarness, context_of: Maker
 ) -> None:
     inner = {"name": "inner", "members": [member("a", "say")]}
@@ -522,7 +520,7 @@ async def test_a_member_that_is_a_composition_by_now_is_not_found(
     assert "there is no tool named 'inner'" in (done.result.error or "")
 
 
-async def test_time_bounds_the_whole_and_a_cancel_ends_the_members(
+async def test_a_time_limit_covers_the_composition_and_a_cancel_ends_its_members(
     harness: CompositionHarness, context_of: Maker
 ) -> None:
     one = {"members": [member("a", "wait")], "timeout_seconds": 1}
@@ -606,20 +604,20 @@ def wrong(harness: CompositionHarness, one: Json, level: int = 4) -> dict[str, s
         ({"members": [member("a", "say", {"what": "x" * 70_000})]}, {"$"}),
     ],
 )  # fmt: skip
-def test_what_cannot_be_run_is_refused_with_every_path_named(
+def test_an_invalid_composition_is_refused_with_every_wrong_path(
     harness: CompositionHarness, one: Json, fields: set[str]
 ) -> None:
     assert set(wrong(harness, one)) == fields
 
 
-def test_a_tool_above_the_level_is_as_one_that_there_is_not(harness: CompositionHarness) -> None:
+def test_a_tool_above_the_level_looks_like_an_unknown_one(harness: CompositionHarness) -> None:
     high = wrong(harness, {"members": [member("a", "risky")]}, level=1)
     none = wrong(harness, {"members": [member("a", "riskx")]}, level=1)
     assert high["$.members[0].tool"].replace("risky", "riskx") == none["$.members[0].tool"]
 
 
 @pytest.mark.parametrize("name", ["ask_clarification", "ask_decision", "activate_skill", "delegate"])
-def test_what_is_for_the_model_alone_is_no_member(name: str) -> None:
+def test_a_tool_for_the_model_alone_is_refused_as_a_member(name: str) -> None:
     registry = ToolRegistry(
         [
             ToolDefinition(
@@ -644,7 +642,7 @@ def test_templates_nested_too_deeply_are_refused(harness: CompositionHarness) ->
     ]
 
 
-def test_paths_lead_into_lists_and_objects_and_nowhere_else() -> None:
+def test_paths_select_values_in_lists_and_objects_only() -> None:
     data = {"a": [{"b c": None}], "1": "one"}
     assert value_at(data, read_path("a[0].b c")) is None
     assert value_at(data, read_path("1")) == "one"
@@ -656,7 +654,7 @@ def test_paths_lead_into_lists_and_objects_and_nowhere_else() -> None:
     assert fill_template({"x": {"$from": "input"}}, {"input": {"y": 1}}) == {"x": {"y": 1}}
 
 
-def test_what_is_filled_into_one_call_is_bounded_before_it_is_written_out(
+def test_the_filled_arguments_of_a_call_are_bounded_before_they_are_encoded(
     harness: CompositionHarness, context_of: Maker
 ) -> None:
     many = {"what": [taken("a", "data.said")] * 3000}
@@ -670,7 +668,7 @@ def test_what_is_filled_into_one_call_is_bounded_before_it_is_written_out(
     assert ran(harness, context_of(), {"members": members}).result.success
 
 
-def test_defaults_and_values_to_compare_with_are_nested_as_little_as_arguments() -> None:
+def test_defaults_and_compared_values_have_the_nesting_limit_of_arguments() -> None:
     deep: Any = 1
     for _ in range(17):
         deep = [deep]
@@ -695,21 +693,21 @@ def test_defaults_and_values_to_compare_with_are_nested_as_little_as_arguments()
         {"members": [{"id": "a", "tool": "say", "fallbacks": [{"tool": "fail\n"}]}]},
     ],
 )
-def test_no_name_ends_in_a_line_break(change: dict[str, Any]) -> None:
-    """No vendor takes one in the name of a function."""
+def test_a_name_cannot_end_in_a_line_break(change: dict[str, Any]) -> None:
+    """No vendor accepts one in the name of a function."""
     whole = {"name": "chain", "description": "d", "members": [{"id": "a", "tool": "say"}]}
     check_composition(msgspec.convert(whole, Composition))
     with pytest.raises(msgspec.ValidationError, match="matching regex"):
         msgspec.convert(whole | change, Composition)
 
 
-def test_a_list_among_its_parameters_is_one_of_anything() -> None:
-    """Vendors refuse an array without items."""
+def test_a_list_parameter_accepts_any_items() -> None:
+    """Vendors refuse an array without `items`."""
     schema = schema_of([Parameter(name="all", type=ParameterType.ARRAY, description="Of them")])
     assert schema["properties"] == {"all": {"type": "array", "items": {}, "description": "Of them"}}
 
 
-def test_tools_of_the_owners_tenant_are_members_and_those_of_others_are_not_there(
+def test_tools_of_the_owners_tenant_can_be_members_and_those_of_others_are_unknown(
     harness: CompositionHarness,
 ) -> None:
     def handler(arguments: Json, context: ToolContext) -> None:

@@ -1,4 +1,6 @@
-"""Where an edit finds its place: each strategy on what the stricter ones do not find, and what none finds."""
+"""How an edit finds its text: each strategy on texts that stricter ones do not find, and texts that
+none finds.
+"""
 
 import time
 
@@ -28,11 +30,11 @@ def replaced(text: str, text_edits: list[TextEdit]) -> str:
 
 
 def edit(text: str, old: str, new: str) -> tuple[Strategy, str] | None:
-    found = find(text, old, new)
-    return None if found is None else (found.strategy, replaced(text, found.text_edits))
+    match_result = find(text, old, new)
+    return None if match_result is None else (match_result.strategy, replaced(text, match_result.text_edits))
 
 
-def test_the_strategies_are_those_agreed_in_their_order() -> None:
+def test_the_strategies_have_the_documented_order() -> None:
     assert list(Strategy) == [
         "simple",
         "escape_normalized",
@@ -43,11 +45,11 @@ def test_the_strategies_are_those_agreed_in_their_order() -> None:
     ]
 
 
-def test_an_exact_place_is_found_in_the_middle_of_a_line() -> None:
+def test_an_exact_match_is_found_in_the_middle_of_a_line() -> None:
     assert edit("one two three", "two", "2") == (Strategy.SIMPLE, "one 2 three")
 
 
-def test_an_exact_place_is_preferred_to_a_likelier_one() -> None:
+def test_an_exact_match_is_preferred_to_a_likelier_one() -> None:
     text = "  a = 1\n\\ta = 1\n"
     assert edit(text, "\\ta = 1", "b") == (Strategy.SIMPLE, "  a = 1\nb\n")
 
@@ -66,13 +68,13 @@ def test_a_search_text_escaped_once_too_often_is_unescaped_with_its_replacement(
     assert edit("one\ntwo\n", old, new) == (Strategy.ESCAPE_NORMALIZED, after)
 
 
-def test_a_text_that_escapes_what_was_sought_plainly_is_found_by_its_lines() -> None:
+def test_an_escaped_text_is_found_by_an_unescaped_search_for_its_lines() -> None:
     text = 'x = 1\nprint("a\\tb")\ny = 2\n'
     assert edit(text, 'print("a\tb")', "pass") == (Strategy.ESCAPE_NORMALIZED, "x = 1\npass\ny = 2\n")
 
 
 @pytest.mark.parametrize("old", ["\\n", "\\t", "\\n\\n", "\\t\\n", "\\r\\n"])
-def test_escaped_spaces_alone_are_not_taken_for_the_spaces_of_the_text(old: str) -> None:
+def test_escaped_spaces_alone_do_not_match_the_spaces_of_the_text(old: str) -> None:
     assert find("a\nb\n\n\tc\n", old, "x") is None
     assert find("a\nb\n\n\tc\n", old, "x", wants_all=True) is None
 
@@ -96,12 +98,14 @@ def test_an_escaped_line_end_of_two_characters_is_one_line_end() -> None:
         ('a("\\t", x)\n', 'a("\t", x)', 'a("\t", "y")', 'a("\\t", "y")\n'),
     ],
 )
-def test_what_stays_of_an_escaped_text_keeps_its_escapes(text: str, old: str, new: str, after: str) -> None:
+def test_the_unchanged_rest_of_an_escaped_text_keeps_its_escapes(
+    text: str, old: str, new: str, after: str
+) -> None:
     assert edit(text, old, new) == (Strategy.ESCAPE_NORMALIZED, after)
 
 
 @pytest.mark.parametrize("around", ["", "begin\n"])
-def test_a_text_that_would_have_to_be_escaped_is_not_written_as_it_is(around: str) -> None:
+def test_a_replacement_that_needs_escapes_is_not_written_unescaped(around: str) -> None:
     end = around.replace("begin", "end")
     text = f'{around}print("say \\"hi\\" now")\n{end}x\n'
     assert (
@@ -134,7 +138,7 @@ def test_tabs_where_spaces_were_sought_stay_tabs() -> None:
     )
 
 
-def test_of_several_trimmed_places_the_one_indented_alike_is_taken() -> None:
+def test_of_several_trimmed_matches_the_one_with_equal_indentation_is_used() -> None:
     text = "    if a:\n        go()\n\nif a:\n  go()\n"
     assert edit(text, "\tif a:\n\t  go()", "\tif a:\n\t  stop()") == (
         Strategy.INDENTATION_FLEXIBLE,
@@ -142,18 +146,18 @@ def test_of_several_trimmed_places_the_one_indented_alike_is_taken() -> None:
     )
 
 
-def test_several_trimmed_places_that_are_indented_alike_are_all_found() -> None:
-    found = find("  a\n    b\n\n      a\n        b\n", "a \n  b", "c")
-    assert found is not None
-    assert (found.strategy, len(found.text_edits)) == (Strategy.LINE_TRIMMED, 2)
+def test_all_trimmed_matches_with_equal_indentation_are_found() -> None:
+    match_result = find("  a\n    b\n\n      a\n        b\n", "a \n  b", "c")
+    assert match_result is not None
+    assert (match_result.strategy, len(match_result.text_edits)) == (Strategy.LINE_TRIMMED, 2)
 
 
-def test_none_of_several_places_is_chosen_where_all_are_wanted() -> None:
+def test_no_single_match_is_chosen_if_all_are_wanted() -> None:
     text = "    if a:\n        go()\n\nif a:\n  go()\n"
-    found = find(text, "\tif a:\n\t  go()", "\tif a:\n\t  stop()", wants_all=True)
-    assert found is not None
-    assert found.strategy == Strategy.LINE_TRIMMED
-    assert replaced(text, found.text_edits) == "    if a:\n        stop()\n\nif a:\n  stop()\n"
+    match_result = find(text, "\tif a:\n\t  go()", "\tif a:\n\t  stop()", wants_all=True)
+    assert match_result is not None
+    assert match_result.strategy == Strategy.LINE_TRIMMED
+    assert replaced(text, match_result.text_edits) == "    if a:\n        stop()\n\nif a:\n  stop()\n"
 
 
 @pytest.mark.parametrize(
@@ -173,7 +177,7 @@ def test_words_are_not_found_within_other_words(text: str, old: str) -> None:
     assert find(text, old, "x", wants_all=True) is None
 
 
-def test_the_space_after_a_place_may_be_the_one_before_the_next() -> None:
+def test_a_space_may_end_one_match_and_begin_the_next() -> None:
     assert edit("a b a  b\na b c", "a\tb", "x") == (Strategy.WHITESPACE_NORMALIZED, "x x\nx c")
 
 
@@ -189,7 +193,7 @@ def test_words_with_other_spaces_between_them_are_found_over_the_ends_of_lines()
     )
 
 
-def test_a_block_is_found_by_its_first_and_last_line_if_most_of_it_is_like_it() -> None:
+def test_a_block_is_found_by_its_first_and_last_line_if_most_of_it_is_similar() -> None:
     old = (
         "def total(self):\n    count = 0\n    for item in items:\n        count += item.price * 1\n"
         "    return count"
@@ -214,31 +218,31 @@ def test_a_block_is_found_by_its_first_and_last_line_if_most_of_it_is_like_it() 
         "def total(self):\n" + "    x = 1\n" * 40 + "    return count",
     ],
 )
-def test_what_is_not_there_is_not_found_by_force(old: str) -> None:
+def test_a_missing_text_is_not_matched_to_unrelated_lines(old: str) -> None:
     text = BLOCK.replace("\n\n", "\n")
     assert find(text, old, "x") is None
 
 
-def test_likest_blocks_of_two_places_are_two_places() -> None:
+def test_equally_similar_blocks_are_two_matches() -> None:
     one = "begin\n  a b c d\n  e f g h\nend\n"
-    found = find(one + "\n" + one, "begin\n  a b c d\n  e f g x\nend", "x")
-    assert found is not None
-    assert (found.strategy, len(found.text_edits)) == (Strategy.BLOCK_ANCHOR, 2)
+    match_result = find(one + "\n" + one, "begin\n  a b c d\n  e f g x\nend", "x")
+    assert match_result is not None
+    assert (match_result.strategy, len(match_result.text_edits)) == (Strategy.BLOCK_ANCHOR, 2)
 
 
 @given(
     st.text(st.sampled_from("ab \n\t\\n"), max_size=60),
     st.text(st.sampled_from("ab \n\t\\n"), min_size=1, max_size=8),
 )
-def test_places_never_overlap_and_lie_within_the_text(text: str, old: str) -> None:
-    found = find(text, old, "x")
+def test_matches_never_overlap_and_lie_within_the_text(text: str, old: str) -> None:
+    match_result = find(text, old, "x")
     if old in text:
-        assert found is not None
-        assert found.strategy == Strategy.SIMPLE
-        assert replaced(text, found.text_edits) == text.replace(old, "x")
-    if found is not None:
+        assert match_result is not None
+        assert match_result.strategy == Strategy.SIMPLE
+        assert replaced(text, match_result.text_edits) == text.replace(old, "x")
+    if match_result is not None:
         position = 0
-        for text_edit in found.text_edits:
+        for text_edit in match_result.text_edits:
             assert position <= text_edit.start <= text_edit.end <= len(text)
             position = text_edit.end
 
@@ -266,9 +270,9 @@ SECONDS = 5.0
     ],
     ids=range(14),
 )
-def test_looking_for_a_text_made_to_be_slow_takes_its_bounds(text: str, old: str) -> None:
+def test_a_search_for_a_text_made_to_be_slow_is_bounded(text: str, old: str) -> None:
     start = time.monotonic()
-    found = find(text, old, "new")
+    match_result = find(text, old, "new")
     assert time.monotonic() - start < SECONDS
-    assert found is None or len(found.text_edits) <= MAX_TEXT_EDITS + 1
-    assert found is None or len(text) < MAX_NEAR_CHARACTERS or found.strategy == Strategy.SIMPLE
+    assert match_result is None or len(match_result.text_edits) <= MAX_TEXT_EDITS + 1
+    assert match_result is None or len(text) < MAX_NEAR_CHARACTERS or match_result.strategy == Strategy.SIMPLE

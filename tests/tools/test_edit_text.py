@@ -1,4 +1,4 @@
-"""Texts while they are edited: line ends stay, and the diff tells exactly what has changed."""
+"""Edits of a text: line ends are kept, and the diff shows exactly the changes."""
 
 import difflib
 import random
@@ -31,7 +31,7 @@ def refusal(text: str, old: str, new: str = "x", *, replace_all: bool = False) -
 
 
 def patched(before: str, diff: str) -> str:
-    """What a unified diff makes of a text, checking each line and number it names."""
+    """The text after a unified diff; checks each line and number in the diff."""
     lines = before.splitlines(keepends=True)
     now: list[str] = []
     position = 0
@@ -80,7 +80,7 @@ def test_a_file_without_any_line_end_takes_those_of_the_edit() -> None:
     assert edited("one", ("one", "1\n2")).result() == "1\n2"
 
 
-def test_a_lone_carriage_return_is_a_letter_like_others() -> None:
+def test_a_lone_carriage_return_is_an_ordinary_character() -> None:
     assert edited("a\rb\r\nc\r", ("b", "B")).result() == "a\rB\r\nc\r"
     assert edited("a\r\r\nb", ("b", "B")).result() == "a\r\r\nB"
 
@@ -97,7 +97,7 @@ LINES = st.lists(
     st.integers(0, 3),
     st.text("xy\n", max_size=5),
 )
-def test_an_edit_changes_what_it_names_and_its_diff_says_so(
+def test_an_edit_changes_only_its_text_and_the_diff_shows_it(
     lines: list[tuple[str, str]], last: str, first: int, count: int, new: str
 ) -> None:
     text = "".join(f"{body}{end}" for body, end in lines) + last
@@ -113,14 +113,14 @@ def test_an_edit_changes_what_it_names_and_its_diff_says_so(
     diff = diff_of(done, "a.txt")
     shown = plain.replace("\r", "?")
     assert patched(shown, diff.text.replace("\r", "?")) == plain.replace(old, new).replace("\r", "?")
-    marks = [line[0] for line in diff.text.splitlines()[2:] if line]
-    assert (marks.count("+"), marks.count("-")) == (diff.added, diff.removed)
+    prefixes = [line[0] for line in diff.text.splitlines()[2:] if line]
+    assert (prefixes.count("+"), prefixes.count("-")) == (diff.added, diff.removed)
 
 
 # --- the diff ---------------------------------------------------------------------------------------
 
 
-def test_the_diff_is_the_one_everybody_knows() -> None:
+def test_the_diff_is_a_unified_diff() -> None:
     before = "".join(f"line {n}\n" for n in range(30)) + "end"
     done = edited(
         before, ("line 5\n", ""), ("line 9\n", "line 9\nnew\n"), ("line 25", "LINE"), ("end", "END\n")
@@ -135,7 +135,7 @@ def test_the_diff_is_the_one_everybody_knows() -> None:
     assert (diff.added, diff.removed, diff.is_cut) == (3, 3, False)
 
 
-def test_what_one_edit_changes_and_the_next_changes_back_is_not_in_the_diff() -> None:
+def test_a_change_that_the_next_edit_reverts_is_not_in_the_diff() -> None:
     done = edited("a\nb\nc\n", ("b", "x"), ("c", "y"), ("x", "b"))
     assert done.result() == "a\nb\ny\n"
     diff = diff_of(done, "a.txt")
@@ -188,7 +188,7 @@ def test_a_text_that_is_not_there_is_answered_with_the_nearest_lines() -> None:
     assert "nor anything like it" in refusal("", "a")
 
 
-def test_a_long_file_is_answered_without_looking_for_what_is_near() -> None:
+def test_a_long_file_is_refused_without_a_search_for_similar_lines() -> None:
     assert "must be exactly" in refusal("a b c d\n" * 200_000, "a  c")
     middle = "word and another\n" * 20_000 + "something else entirely here\n"
     near = nearest(middle, "something else entirely there")
@@ -196,7 +196,7 @@ def test_a_long_file_is_answered_without_looking_for_what_is_near() -> None:
     assert near.first == 20_001
 
 
-def test_an_empty_or_an_idle_edit_is_refused_with_the_reason() -> None:
+def test_an_empty_or_ineffective_edit_is_refused_with_the_reason() -> None:
     assert "file_write" in refusal("a", "")
     assert "the same" in refusal("a", "a", "a")
     assert "line ends are kept" in refusal("a\n", "a\r\n", "a\n")
@@ -209,7 +209,7 @@ def test_an_edit_that_would_make_a_huge_file_makes_nothing() -> None:
     assert "more than 100,000 places" in refusal("a" * 200_000, "a", "b")
 
 
-def test_more_lines_than_memory_is_given_for_are_refused_before_and_after_the_edit() -> None:
+def test_too_many_lines_are_refused_before_and_after_the_edit() -> None:
     assert "may have 300,000 lines; this would be 300,001" in refusal("\n" * 300_001, "\n", "a")
     assert "may have 300,000 lines" in refusal("a" * 1000, "a", "\n" * 400, replace_all=True)
 
@@ -222,7 +222,7 @@ def test_a_refused_edit_leaves_the_text_as_it_was() -> None:
     assert list(one.changes()) == []
 
 
-def test_comparing_many_blocks_that_changed_wholly_takes_its_bounds() -> None:
+def test_comparing_many_changed_blocks_is_bounded() -> None:
     draw = random.Random(1)
     before, after = ["\n".join(draw.choice("xy") for _ in range(98)) for _ in range(2)]
     old, new = f"S\n{before}\nE", f"Z\n{after[:-2]}\nW"

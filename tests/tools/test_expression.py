@@ -1,4 +1,4 @@
-"""python_eval: what it can, and a list of attacks that get nothing and cost little."""
+"""python_eval: valid expressions, and attacks that read nothing and use little."""
 
 import asyncio
 import threading
@@ -40,7 +40,7 @@ from luxx.tools.builtin.programs import python_eval
         ("+".join(["1"] * 1900), 1900),
     ],
 )
-def test_it_evaluates(expression: str, value: Any) -> None:
+def test_a_valid_expression_is_evaluated(expression: str, value: Any) -> None:
     assert evaluate(expression) == value
 
 
@@ -158,7 +158,7 @@ ATTACKS = [
 
 
 @pytest.mark.parametrize("expression", ATTACKS)
-def test_an_attack_gets_nothing_and_costs_little(expression: str) -> None:
+def test_an_attack_reads_nothing_and_uses_little(expression: str) -> None:
     start = time.thread_time()
     result = python_eval({"expression": expression})
     assert not result.success, result.data
@@ -181,7 +181,7 @@ def test_deep_nesting_is_refused_in_a_small_thread_too() -> None:
     assert answers == ["the expression is nested too deeply"]
 
 
-def test_the_dearest_expression_that_is_allowed_takes_about_a_second_at_most() -> None:
+def test_the_most_expensive_allowed_expression_takes_about_a_second() -> None:
     dear = [
         "[x for x in range(20000) if x * x % 7 == 3]",
         "[10**4200 * i % (10**4199 + i) for i in range(20000)]",
@@ -200,7 +200,7 @@ def test_the_dearest_expression_that_is_allowed_takes_about_a_second_at_most() -
         assert time.thread_time() - start < 5, expression
 
 
-def test_values_json_does_not_know_are_given_as_text_or_lists(
+def test_values_that_json_lacks_are_returned_as_text_or_lists(
     builtin_executor: Any, context_of: Any, call: Any
 ) -> None:
     def run(expression: str) -> Any:

@@ -1,4 +1,4 @@
-"""file_edit and file_multi_edit on real files: whole or not at all, one after another, nothing else."""
+"""file_edit and file_multi_edit on real files: edits are atomic, sequential, and change nothing else."""
 
 import asyncio
 import codecs
@@ -41,7 +41,7 @@ def nothing_is_left_beside(workspace: Path) -> Any:
     assert [name for name in os.listdir(workspace) if name.startswith(".luxx-")] == []
 
 
-def test_an_edit_answers_with_how_it_was_found_and_what_has_changed(run: Run, workspace: Path) -> None:
+def test_the_result_names_the_strategy_and_the_changes(run: Run, workspace: Path) -> None:
     (workspace / "a.py").write_text("def f():\n    return 1\n")
     done = run("file_edit", path="a.py", old_string="return 1", new_string="x = 2\n    return x")
     assert done.data == {
@@ -57,7 +57,7 @@ def test_an_edit_answers_with_how_it_was_found_and_what_has_changed(run: Run, wo
     assert (workspace / "a.py").read_text() == "def f():\n    x = 2\n    return x\n"
 
 
-def test_all_places_are_replaced_only_where_that_is_asked_for(run: Run, workspace: Path) -> None:
+def test_all_matches_are_replaced_only_on_request(run: Run, workspace: Path) -> None:
     (workspace / "a.txt").write_text("a b a b a\n")
     refused = run("file_edit", path="a.txt", old_string="a", new_string="c")
     assert "3 places of a.txt" in str(refused.error)
@@ -70,7 +70,7 @@ def test_all_places_are_replaced_only_where_that_is_asked_for(run: Run, workspac
 @pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8])
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
 @pytest.mark.parametrize("mode", [0o600, 0o644, 0o755, 0o444, 0o777])
-def test_mark_line_ends_and_mode_of_the_file_are_kept(
+def test_byte_order_mark_line_ends_and_mode_of_the_file_are_kept(
     mark: bytes, end: bytes, mode: int, run: Run, workspace: Path
 ) -> None:
     path = workspace / "a.txt"
@@ -82,14 +82,14 @@ def test_mark_line_ends_and_mode_of_the_file_are_kept(
     assert stat.S_IMODE(path.stat().st_mode) == mode
 
 
-def test_rights_beyond_reading_writing_and_running_are_not_handed_on(run: Run, workspace: Path) -> None:
+def test_setuid_and_similar_bits_are_not_kept(run: Run, workspace: Path) -> None:
     (workspace / "a.txt").write_text("a")
     (workspace / "a.txt").chmod(0o4755)
     run("file_edit", path="a.txt", old_string="a", new_string="b")
     assert stat.S_IMODE((workspace / "a.txt").stat().st_mode) == 0o755
 
 
-def test_edits_follow_each_other_and_see_what_the_ones_before_have_left(run: Run, workspace: Path) -> None:
+def test_each_edit_sees_the_result_of_the_earlier_ones(run: Run, workspace: Path) -> None:
     (workspace / "a.txt").write_text("one\ntwo\nthree\n")
     done = run(
         "file_multi_edit",
@@ -109,25 +109,32 @@ def test_edits_follow_each_other_and_see_what_the_ones_before_have_left(run: Run
     assert (workspace / "a.txt").read_text() == "2\n2\n3\n"
 
 
-def unchanging(path: Path) -> tuple[int, ...]:
-    """What stays as it is where a file is only read."""
-    found = path.stat()
-    return found.st_ino, found.st_mode, found.st_nlink, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+def read_only_attributes(path: Path) -> tuple[int, ...]:
+    """The attributes of a file that a read does not change."""
+    status = path.stat()
+    return (
+        status.st_ino,
+        status.st_mode,
+        status.st_nlink,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 2])
-def test_if_one_edit_cannot_be_made_none_is(wrong: int, run: Run, workspace: Path) -> None:
+def test_if_one_edit_fails_none_is_made(wrong: int, run: Run, workspace: Path) -> None:
     (workspace / "a.txt").write_text("a\nb\nc\n")
     edits = [{"old_string": letter, "new_string": letter.upper()} for letter in "abc"]
     edits[wrong]["old_string"] = "not there"
-    before = unchanging(workspace / "a.txt")
+    before = read_only_attributes(workspace / "a.txt")
     done = run("file_multi_edit", path="a.txt", edits=edits)
     assert f"edit {wrong + 1} of 3, so none was made: old_string is not in a.txt" in str(done.error)
     assert (workspace / "a.txt").read_text() == "a\nb\nc\n"
-    assert unchanging(workspace / "a.txt") == before
+    assert read_only_attributes(workspace / "a.txt") == before
 
 
-async def test_an_edit_that_was_stopped_on_its_way_changes_nothing(
+async def test_a_cancelled_edit_changes_nothing(
     builtin_executor: ToolExecutor, context_of: Any, call: Any, workspace: Path
 ) -> None:
     (workspace / "a.txt").write_text("a\n")
@@ -155,9 +162,7 @@ def test_edits_that_undo_each_other_change_nothing_and_say_so(run: Run, workspac
         ({"path": "a.txt", "edits": [{"old_string": "a", "new_string": "b"}] * 101}, "arguments.edits"),
     ],
 )
-def test_edits_that_are_none_are_named(
-    arguments: dict[str, Any], words: str, run: Run, workspace: Path
-) -> None:
+def test_invalid_edits_are_named(arguments: dict[str, Any], words: str, run: Run, workspace: Path) -> None:
     (workspace / "a.txt").write_text("a")
     assert words in str(run("file_multi_edit", **arguments).error)
     assert (workspace / "a.txt").read_text() == "a"
@@ -174,7 +179,7 @@ def test_edits_that_are_none_are_named(
         (b"one " + b"x" * 10_000 + b"\xff", "byte 0xff at offset 10,004"),
     ],
 )
-def test_what_is_no_utf8_text_is_left_as_it_is(data: bytes, words: str, run: Run, workspace: Path) -> None:
+def test_a_file_that_is_not_utf8_is_not_changed(data: bytes, words: str, run: Run, workspace: Path) -> None:
     (workspace / "a").write_bytes(data)
     assert words in str(run("file_edit", path="a", old_string="one", new_string="1").error)
     assert (workspace / "a").read_bytes() == data
@@ -192,7 +197,7 @@ def test_a_link_is_not_edited_and_another_name_of_the_file_stays_as_it_was(run: 
     assert (workspace / "other").read_text() == "1"
 
 
-# --- several at once --------------------------------------------------------------------------------
+# --- concurrent writes ------------------------------------------------------------------------------
 
 
 async def test_edits_of_one_file_at_the_same_time_are_all_made(
@@ -208,15 +213,15 @@ async def test_edits_of_one_file_at_the_same_time_are_all_made(
     assert (workspace / "a.txt").read_text() == "".join(f"[{n}]\n" for n in range(24))
 
 
-def test_no_reader_sees_half_of_many_edits(run: Run, workspace: Path) -> None:
+def test_readers_see_all_edits_of_a_call_or_none(run: Run, workspace: Path) -> None:
     path = workspace / "a.txt"
     path.write_text("old\n" * 10_000)
-    seen: list[set[str]] = []
+    contents_read: list[set[str]] = []
     is_over = threading.Event()
 
     def look() -> None:
         while not is_over.is_set():
-            seen.append({str(len(text := path.read_text())), *text.split("\n")})
+            contents_read.append({str(len(text := path.read_text())), *text.split("\n")})
 
     reader = threading.Thread(target=look)
     reader.start()
@@ -227,11 +232,11 @@ def test_no_reader_sees_half_of_many_edits(run: Run, workspace: Path) -> None:
     finally:
         is_over.set()
         reader.join(20)
-    assert seen
-    assert all(one in ({"40000", "old", ""}, {"40000", "new", ""}) for one in seen)
+    assert contents_read
+    assert all(one in ({"40000", "old", ""}, {"40000", "new", ""}) for one in contents_read)
 
 
-def test_what_somebody_else_wrote_meanwhile_is_not_lost(workspace: Path) -> None:
+def test_a_concurrent_write_before_the_edit_is_not_lost(workspace: Path) -> None:
     path = workspace / "a.txt"
     path.write_text("mine")
 
@@ -254,7 +259,7 @@ def test_what_somebody_else_wrote_meanwhile_is_not_lost(workspace: Path) -> None
 
 @contextmanager
 def at_the_last_moment(step: str, act: Callable[[], None]) -> Iterator[None]:
-    """`act` is done once, in this thread, right before its next `step` (an audited event) of a draft."""
+    """Calls `act` once, in this thread, right before the next audited event `step` of a draft."""
     left = [act]
     here = threading.get_ident()
 
@@ -287,7 +292,7 @@ def link_here(workspace: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [write_anew, write_into, move_here, link_here])
-def test_what_is_written_while_an_edit_is_is_not_lost(write: Callable[[Path], None], workspace: Path) -> None:
+def test_a_write_during_an_edit_is_not_lost(write: Callable[[Path], None], workspace: Path) -> None:
     (workspace / "a.txt").write_text("mine")
     with (
         at_the_last_moment("open", lambda: write(workspace)),
@@ -308,7 +313,7 @@ def test_a_file_that_is_removed_while_it_is_edited_does_not_come_back(workspace:
 
 
 @pytest.mark.parametrize("newer", [1, 2, 3])
-def test_what_is_written_between_the_last_look_and_the_change_gets_its_name_back(
+def test_a_write_between_the_last_check_and_the_exchange_is_restored(
     newer: int, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (workspace / "a.txt").write_text("mine")
@@ -342,7 +347,7 @@ while True:
 """
 
 
-def test_writes_that_go_on_while_edits_are_made_are_never_undone(workspace: Path) -> None:
+def test_continuous_writes_during_edits_are_never_undone(workspace: Path) -> None:
     path = workspace / "a.txt"
     path.write_text("000000000")
     command = [sys.executable, "-c", WRITES_ON, str(workspace)]
@@ -362,7 +367,7 @@ def test_writes_that_go_on_while_edits_are_made_are_never_undone(workspace: Path
     assert made < 300
 
 
-def test_where_names_cannot_be_exchanged_a_file_is_edited_all_the_same(
+def test_a_file_is_edited_on_a_file_system_without_exchange(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (workspace / "a.txt").write_text("mine")
@@ -392,7 +397,7 @@ def test_an_edit_that_is_stopped_while_the_file_is_written_changes_nothing(
     assert (workspace / "a.txt").read_text() == "a\n"
 
 
-def test_a_file_that_a_program_keeps_locked_is_not_waited_for_without_end(run: Run, workspace: Path) -> None:
+def test_the_wait_for_a_locked_file_is_bounded(run: Run, workspace: Path) -> None:
     (workspace / "a.txt").write_text("one")
     with open(workspace / "a.txt") as open_file:
         fcntl.flock(open_file, fcntl.LOCK_EX)

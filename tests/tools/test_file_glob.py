@@ -1,4 +1,4 @@
-"""file_glob: which files a pattern means, and what is said where it means none or too many."""
+"""file_glob: which files a pattern matches, and the notes if it matches none or too many."""
 
 import asyncio
 import os
@@ -66,23 +66,23 @@ def tree(workspace: Path) -> Path:
         ("out/*", {"path": "src"}, []),
     ],
 )
-def test_a_pattern_means_these_files(
+def test_a_pattern_matches_these_files(
     pattern: str, more: dict[str, str], paths: list[str], glob: Glob, tree: Path
 ) -> None:
-    found = glob(pattern, **more).data
-    assert [file["path"] for file in found["files"]] == paths
-    assert found["count"] == len(paths)
-    assert not found["truncated"]
-    assert all(file["size"] == len(file["path"]) for file in found["files"])
+    result = glob(pattern, **more).data
+    assert [file["path"] for file in result["files"]] == paths
+    assert result["count"] == len(paths)
+    assert not result["truncated"]
+    assert all(file["size"] == len(file["path"]) for file in result["files"])
 
 
-def test_where_nothing_matches_directly_the_way_to_look_below_is_named(glob: Glob, tree: Path) -> None:
+def test_a_pattern_without_matches_suggests_a_search_in_subdirectories(glob: Glob, tree: Path) -> None:
     assert "**/*.ts looks in the directories below" in glob("*.ts").data["note"]
     assert "note" not in glob("**/*.rs").data
     assert "note" not in glob("*.py").data
 
 
-def test_where_to_look_must_be_a_directory(glob: Glob, tree: Path) -> None:
+def test_the_path_must_be_a_directory(glob: Glob, tree: Path) -> None:
     assert glob("*", path="nowhere").error == "nowhere does not exist"
     assert glob("*", path="a.py").error == "a.py is not a directory"
     assert "leads out of the workspace" in str(glob("*", path="out").error)
@@ -92,15 +92,15 @@ def test_where_to_look_must_be_a_directory(glob: Glob, tree: Path) -> None:
 def test_more_files_than_are_shown_are_cut_with_a_note(glob: Glob, workspace: Path) -> None:
     for n in range(1200):
         (workspace / f"{n:04}").touch()
-    found = glob("*").data
-    assert found["truncated"]
-    assert 500 < found["count"] <= 1000
-    assert "narrow the pattern" in found["note"]
+    result = glob("*").data
+    assert result["truncated"]
+    assert 500 < result["count"] <= 1000
+    assert "narrow the pattern" in result["note"]
     assert len(glob("00*").data["files"]) == 100
 
 
 @pytest.mark.parametrize("name", ["file_glob", "file_list", "file_grep"])
-async def test_a_directory_of_more_names_than_are_looked_at_is_named(
+async def test_a_directory_with_too_many_names_is_reported(
     name: str, builtin_executor: ToolExecutor, context_of: Any, call: Any, workspace: Path
 ) -> None:
     (workspace / "crowd").mkdir()
@@ -121,7 +121,7 @@ async def test_a_directory_of_more_names_than_are_looked_at_is_named(
 @pytest.mark.parametrize(
     "pattern", ["**/" * 60 + "x", "*" * 200, "{a," * 60 + "}" * 20, "[" * 200, "a" * 200]
 )
-def test_a_pattern_made_to_be_slow_is_not(pattern: str, glob: Glob, workspace: Path) -> None:
+def test_a_pattern_made_to_be_slow_is_fast(pattern: str, glob: Glob, workspace: Path) -> None:
     for n in range(300):
         (workspace / ("a" * (n % 200 + 1) + str(n))).touch()
     done = glob(pattern)

@@ -1,4 +1,6 @@
-"""file_grep ends when nobody waits any more, whatever the pattern, and finds the same in pieces."""
+"""file_grep ends when the call is cancelled, whatever the pattern is, and a file in pieces gives
+the same matches.
+"""
 
 import asyncio
 import random
@@ -20,7 +22,7 @@ Grep = Callable[..., ToolResult]
 @pytest.fixture
 def grep(builtin_executor: ToolExecutor, context_of: Any, call: Any) -> Grep:
     def run_tool(looks: int | None = None, **arguments: Any) -> ToolResult:
-        """With `looks`, nobody waits any more after so many times of asking."""
+        """With `looks`, the call is cancelled after it has checked this many times."""
         asked: list[int] = []
 
         def is_cancelled() -> bool:
@@ -41,7 +43,7 @@ def letters(count: int) -> str:
 
 
 @pytest.mark.parametrize("path", [".", "0.txt"])
-def test_nothing_is_searched_for_somebody_who_has_gone(path: str, grep: Grep, workspace: Path) -> None:
+def test_nothing_is_searched_for_a_cancelled_call(path: str, grep: Grep, workspace: Path) -> None:
     for number in range(5):
         (workspace / f"{number}.txt").write_text("b\n" * 10)
     done = grep(0, pattern="b", path=path)
@@ -50,7 +52,7 @@ def test_nothing_is_searched_for_somebody_who_has_gone(path: str, grep: Grep, wo
     assert done.data["files_searched"] == (0 if path == "." else 1)
 
 
-def test_a_tree_in_which_no_file_is_wanted_is_left_when_nobody_waits(grep: Grep, workspace: Path) -> None:
+def test_a_walk_through_unwanted_files_ends_when_the_call_is_cancelled(grep: Grep, workspace: Path) -> None:
     for number in range(50):
         (workspace / f"{number}.txt").write_text("b")
     done = grep(7, pattern="b", file_pattern="*.none")
@@ -59,7 +61,7 @@ def test_a_tree_in_which_no_file_is_wanted_is_left_when_nobody_waits(grep: Grep,
 
 @pytest.mark.parametrize("end", ["", "\n"])
 @pytest.mark.parametrize("anchor", ["", "$"])
-def test_a_slow_pattern_in_a_large_file_is_left_when_nobody_waits(
+def test_a_slow_pattern_in_a_large_file_ends_when_the_call_is_cancelled(
     end: str, anchor: str, grep: Grep, workspace: Path
 ) -> None:
     (workspace / "a.txt").write_text((letters(5_000) + end) * 1_000)

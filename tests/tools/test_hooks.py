@@ -37,30 +37,30 @@ def run(
 
 
 def test_hooks_see_the_call_and_its_result_in_order(context_of: Any, call: Any) -> None:
-    seen: list[Any] = []
+    record: list[Any] = []
 
     @before_tool()
     def first(hooked: HookedCall) -> None:
-        seen.append((hooked.tool, hooked.arguments))
+        record.append((hooked.tool, hooked.arguments))
 
     @before_tool("s?y")
     async def second(hooked: HookedCall) -> None:
-        seen.append("second")
+        record.append("second")
 
     @after_tool("say")
     def third(hooked: HookedCall, result: ToolResult) -> None:
-        seen.append(result.data)
+        record.append(result.data)
 
     @before_tool("other*")
     def never(hooked: HookedCall) -> None:
-        seen.append("never")
+        record.append("never")
 
     done, ran = run(context_of, call, first, second, third, never)
     assert (done.result.data, done.status, ran) == (20, CallStatus.DONE, [2])
-    assert seen == [("say", {"n": 2}), "second", 20]
+    assert record == [("say", {"n": 2}), "second", 20]
 
 
-def test_a_hook_before_refuses_a_call_which_is_then_not_made(context_of: Any, call: Any) -> None:
+def test_a_before_hook_can_refuse_a_call(context_of: Any, call: Any) -> None:
     @before_tool()
     def refuse(hooked: HookedCall) -> None:
         raise ToolFailed("not on a Sunday")
@@ -69,10 +69,10 @@ def test_a_hook_before_refuses_a_call_which_is_then_not_made(context_of: Any, ca
     assert (done.result.error, ran) == ("say was not run: not on a Sunday", [])
 
 
-def test_a_hook_before_changes_neither_the_call_nor_what_the_next_one_sees(
+def test_a_before_hook_changes_neither_the_call_nor_the_input_of_the_next_hook(
     context_of: Any, call: Any
 ) -> None:
-    seen: list[int] = []
+    record: list[int] = []
 
     @before_tool()
     def change(hooked: HookedCall) -> None:
@@ -80,13 +80,13 @@ def test_a_hook_before_changes_neither_the_call_nor_what_the_next_one_sees(
 
     @before_tool()
     def look(hooked: HookedCall) -> None:
-        seen.append(hooked.arguments["n"])
+        record.append(hooked.arguments["n"])
 
     done, ran = run(context_of, call, change, look)
-    assert (done.result.data, ran, seen) == (20, [2], [2])
+    assert (done.result.data, ran, record) == (20, [2], [2])
 
 
-def test_a_hook_after_gives_another_result_or_withholds_it(context_of: Any, call: Any) -> None:
+def test_an_after_hook_can_replace_or_withhold_the_result(context_of: Any, call: Any) -> None:
     @after_tool()
     async def double(hooked: HookedCall, result: ToolResult) -> int:
         return result.data * 2
@@ -100,7 +100,7 @@ def test_a_hook_after_gives_another_result_or_withholds_it(context_of: Any, call
     assert (done.result.error, ran) == ("say was run, but its result is withheld: secret", [2])
 
 
-def test_a_hook_that_breaks_fails_the_call(context_of: Any, call: Any) -> None:
+def test_a_hook_that_raises_fails_the_call(context_of: Any, call: Any) -> None:
     @before_tool()
     def breaks(hooked: HookedCall) -> None:
         raise ValueError("oops")

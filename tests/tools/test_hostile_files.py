@@ -1,4 +1,4 @@
-"""Files, paths and lines made to hang, flood or mislead: each file tool says so in a sentence, in time."""
+"""Files, paths and lines made to hang, flood or mislead: each file tool reports a sentence in time."""
 
 import asyncio
 import json
@@ -41,15 +41,15 @@ READERS = ["file_read", "file_grep", "file_edit", "file_multi_edit"]
 DIRECTORIES = ["file_list", "file_glob"]
 
 
-def test_every_file_tool_is_tried_here() -> None:
+def test_every_file_tool_is_covered() -> None:
     assert set(TOOLS) == {tool.name for tool in builtin_tools() if tool.category == "file"}
 
 
-# --- what lies there --------------------------------------------------------------------------------
+# --- special files ----------------------------------------------------------------------------------
 
 
 def make_device(path: Path) -> None:
-    """The device of zeros, which never ends; where only the administrator may, a pipe in its place."""
+    """/dev/zero, which never ends; a pipe instead if only root may create devices."""
     try:
         os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 5))
     except PermissionError:
@@ -75,14 +75,14 @@ def make_large(path: Path) -> None:
 
 
 def make_long_line(path: Path) -> None:
-    """A line of a gigabyte, whose end is a hole."""
+    """A line of a gigabyte, most of it a hole."""
     with path.open("wb") as file:
         file.write(b"x" * 10_000)
         file.truncate(1 << 30)
 
 
 def make_beyond(path: Path) -> None:
-    """Nothing but a hole of a terabyte."""
+    """A hole of a terabyte."""
     with path.open("wb") as file:
         file.truncate(1 << 40)
 
@@ -166,7 +166,7 @@ THINGS: dict[str, tuple[Make, dict[str, str]]] = {
         dict.fromkeys(READERS, "has 1,099,511,627,776 bytes") | dict.fromkeys(DIRECTORIES, "not a directory"),
     ),
 }
-"""How each is made, and what is said of it; by the tools that are not named it is taken as it should be."""
+"""How each file is made, and the error by tool; tools that are not listed read it without an error."""
 
 
 @pytest.fixture
@@ -195,13 +195,13 @@ def thing(request: pytest.FixtureRequest, workspace: Path) -> Iterator[tuple[Pat
     path = workspace / "thing"
     make(path)
     yield path, words
-    # What is large is not left to be cleared away some day.
+    # Large files are deleted at once.
     if path.is_file():
         path.unlink()
 
 
 @pytest.mark.parametrize("thing", THINGS, indirect=True)
-def test_each_tool_says_what_is_wrong_with_what_lies_there(
+def test_each_tool_names_the_problem_of_a_special_file(
     thing: tuple[Path, dict[str, str]], execute: Callable[..., Executed], workspace: Path
 ) -> None:
     path, words = thing
@@ -229,7 +229,7 @@ def test_each_tool_says_what_is_wrong_with_what_lies_there(
 
 
 @pytest.mark.parametrize("thing", THINGS, indirect=True)
-def test_tools_that_look_through_a_directory_pass_over_what_they_cannot_read(
+def test_directory_tools_skip_files_that_they_cannot_read(
     thing: tuple[Path, dict[str, str]], execute: Callable[..., Executed], workspace: Path
 ) -> None:
     (workspace / "plain.txt").write_text("one\n")
@@ -242,13 +242,13 @@ def test_tools_that_look_through_a_directory_pass_over_what_they_cannot_read(
         assert not any("secret" in path for path in paths)
 
 
-def test_grep_names_what_it_passed_over_and_why(execute: Callable[..., Executed], workspace: Path) -> None:
+def test_grep_names_skipped_files_and_the_reason(execute: Callable[..., Executed], workspace: Path) -> None:
     make_beyond(workspace / "beyond")
     (workspace / "binary").write_bytes(b"one\0")
     (workspace / "plain").write_text("one\n")
-    found = execute("file_grep", {"pattern": "one"}).result.data
-    assert (found["count"], found["files_searched"], found["files_skipped"]) == (1, 2, 2)
-    assert found["passed_over"] == [
+    result = execute("file_grep", {"pattern": "one"}).result.data
+    assert (result["count"], result["files_searched"], result["files_skipped"]) == (1, 2, 2)
+    assert result["passed_over"] == [
         {
             "path": "beyond",
             "because": "beyond has 1,099,511,627,776 bytes; more than 10,485,760 bytes are not read at once",
@@ -271,7 +271,7 @@ PATHS = {
 
 @pytest.mark.parametrize("path", PATHS, ids=range(len(PATHS)))
 @pytest.mark.parametrize("name", TOOLS)
-def test_each_tool_says_what_is_wrong_with_a_path(
+def test_each_tool_names_the_problem_of_a_path(
     name: str, path: str, execute: Callable[..., Executed], workspace: Path
 ) -> None:
     done = execute(name, {**TOOLS[name], "path": path})
@@ -282,7 +282,7 @@ def test_each_tool_says_what_is_wrong_with_a_path(
 
 @pytest.mark.parametrize("escape", ["\\ud800", "\\udfff", "\\ud800\\ud800", "a\\udc00b"])
 @pytest.mark.parametrize("name", TOOLS)
-def test_half_of_a_surrogate_pair_is_no_path(
+def test_a_lone_surrogate_is_no_path(
     name: str, escape: str, execute: Callable[..., Executed], workspace: Path
 ) -> None:
     rest = json.dumps(TOOLS[name])[1:-1]
@@ -293,9 +293,7 @@ def test_half_of_a_surrogate_pair_is_no_path(
 
 
 @pytest.mark.parametrize("name", ["file_write", "file_edit", "file_multi_edit"])
-def test_half_of_a_surrogate_pair_is_no_text(
-    name: str, builtin_executor: ToolExecutor, context_of: Any
-) -> None:
+def test_a_lone_surrogate_is_no_text(name: str, builtin_executor: ToolExecutor, context_of: Any) -> None:
     context = context_of()
     (context.workspace / "a.txt").write_text("one")
     definition = builtin_executor.registry.get(name)
@@ -358,7 +356,7 @@ def test_bytes_that_are_not_utf8_are_shown_as_such_and_named(
     assert "note" not in execute("file_read", {"path": "latin", "offset": 1}).result.data
 
 
-def test_the_mark_at_the_beginning_of_a_text_is_not_shown(
+def test_the_byte_order_mark_of_a_text_is_not_shown(
     execute: Callable[..., Executed], workspace: Path
 ) -> None:
     (workspace / "a").write_bytes("\ufeffone\n".encode())
@@ -425,7 +423,7 @@ def test_no_tool_takes_more_memory_for_a_larger_file(workspace: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 7, 5000, 100_000])
-def test_pages_of_a_file_of_several_megabytes_are_all_of_it(
+def test_the_pages_of_a_large_file_contain_all_of_it(
     limit: int, execute: Callable[..., Executed], workspace: Path
 ) -> None:
     lines = [f"{n} " + "é" * (n * 7919 % 300) + "\n" for n in range(16_000)]

@@ -1,4 +1,4 @@
-"""What narrows a run's tools: skills, and the list that a subagent was given, which leaves nothing else."""
+"""What narrows the tools of a run: active skills, and the list of a subagent."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def tool(name: str, *, only_asks: bool = False) -> ToolDefinition:
     )
 
 
-def test_members_of_a_composition_that_a_subagent_was_given_are_not_closed_to_it() -> None:
+def test_a_subagent_may_run_the_members_of_its_composition() -> None:
     member = tool("file_read")
     assert blocking_narrowing([GIVEN], member, is_member=True) is None
     assert blocking_narrowing([GIVEN], member) is GIVEN

@@ -1,4 +1,4 @@
-"""process_data: each operation by example, what does not fit, and data made to explode."""
+"""process_data: an example of each operation, wrong arguments, and data whose result would be huge."""
 
 import json
 from typing import Any
@@ -52,7 +52,9 @@ def run(data: Any, operation: str, **options: Any) -> Any:
         ("json_to_csv", [{"a": 1, "b": "x,y"}, {"b": None, "c": [1]}], {}, 'a,b,c\n1,"x,y",\n,,[1]\n'),
     ],
 )
-def test_an_operation_gives(operation: str, data: Any, options: dict[str, Any], result: Any) -> None:
+def test_an_operation_gives_this_result(
+    operation: str, data: Any, options: dict[str, Any], result: Any
+) -> None:
     assert run(data, operation, **options) == result
 
 
@@ -62,7 +64,7 @@ def test_every_operation_is_described_to_the_model() -> None:
     assert process_data.definition.parameters["properties"]["operation"]["enum"] == list(OPERATIONS)
 
 
-def test_csv_and_json_are_each_others_way_back() -> None:
+def test_csv_and_json_convert_both_ways() -> None:
     rows = [{"a": "1", "b": 'quote " and, comma'}, {"a": "é", "b": "line\nbreak"}]
     assert run(run(rows, "json_to_csv"), "csv_to_json") == rows
 
@@ -94,7 +96,7 @@ def test_csv_and_json_are_each_others_way_back() -> None:
         ("aggregate", [1], {"measure": "mode"}, "wrong options"),
     ],
 )
-def test_what_does_not_fit_is_said(operation: str, data: Any, options: dict[str, Any], words: str) -> None:
+def test_wrong_arguments_are_reported(operation: str, data: Any, options: dict[str, Any], words: str) -> None:
     result = process_data({"data": data, "operation": operation, "options": options})
     assert not result.success
     assert words in result.error
@@ -119,10 +121,10 @@ def nested(depth: int, inner: Any, key: str = "") -> Any:
         ("json_to_csv", [{str(n): 1} for n in range(10_000)], {}),
     ],
 )
-def test_data_made_to_explode_is_refused(operation: str, data: Any, options: dict[str, Any]) -> None:
+def test_data_with_a_huge_result_is_refused(operation: str, data: Any, options: dict[str, Any]) -> None:
     result = process_data({"data": data, "operation": operation, "options": options})
     assert not result.success
 
 
-def test_the_result_can_be_written_as_json() -> None:
+def test_the_result_is_valid_json() -> None:
     assert json.loads(run(ROWS, "format")) == ROWS

@@ -1,4 +1,4 @@
-"""Which rule decides: the last that matches, by the order of scopes, and never more than is surely meant."""
+"""Which rule decides: the last match, by the order of scopes, and only if the match is certain."""
 
 import time
 from pathlib import Path
@@ -27,7 +27,7 @@ def tool_of(name: str, **more: Any) -> ToolDefinition:
 
 
 def rules_of(lists: Lists) -> tuple[PlacedRule, ...]:
-    """`allow git *` is about the shell, `deny file_write(docs/*)` about the tool it names."""
+    """`allow git *` is a rule for the shell, `deny file_write(docs/*)` for the tool that it names."""
     made: list[PlacedRule] = []
     for scope, texts in lists.items():
         for place, text in enumerate(texts):
@@ -179,7 +179,7 @@ OTHERS: list[tuple[str, list[str], Any, str]] = [
 
 
 @pytest.mark.parametrize(("name", "rules", "given", "action"), OTHERS, ids=str)
-def test_paths_addresses_and_texts_are_matched_by_what_they_mean(
+def test_paths_addresses_and_texts_are_matched_by_their_meaning(
     name: str, rules: list[str], given: Any, action: str
 ) -> None:
     assert judged(rules, given, name).action == action
@@ -201,7 +201,7 @@ SCOPES: list[tuple[Lists, str, str, str]] = [
 
 
 @pytest.mark.parametrize(("lists", "command", "action", "scope"), SCOPES, ids=str)
-def test_the_last_scope_decides_but_for_what_the_scopes_above_deny(
+def test_the_last_scope_decides_except_for_denials_of_higher_scopes(
     lists: Lists, command: str, action: str, scope: str
 ) -> None:
     verdict = judged(lists, command)
@@ -209,13 +209,13 @@ def test_the_last_scope_decides_but_for_what_the_scopes_above_deny(
     assert (verdict.rule.scope if verdict.rule else "") == scope
 
 
-def test_what_the_server_denies_no_tenant_allows() -> None:
+def test_a_tenant_cannot_allow_what_the_server_denies() -> None:
     assert judged({TENANT: ["allow *"]}, "git x", server=["deny git *"]).action == "deny"
     assert judged({TENANT: ["allow *"]}, "ls x", server=["deny git *"]).action == "allow"
     assert judged({USER: ["ask git *"]}, "git x", server=["allow git *"]).action == "ask"
 
 
-def test_a_tool_that_is_denied_whatever_it_is_given_is_not_offered() -> None:
+def test_a_tool_that_is_denied_for_all_arguments_is_not_offered() -> None:
     def offered(lists: Lists) -> bool:
         return Judge(ToolsConfig()).is_offered(tool_of("shell_execute"), rules_of(lists))
 
@@ -231,13 +231,13 @@ def test_a_tool_that_is_denied_whatever_it_is_given_is_not_offered() -> None:
     "url",
     ["https://a.org/x/../no/x", "https://a.org/./no/x", "https://a.org//no/x", "https://b@a.org/no/x"],
 )
-def test_an_address_that_may_be_what_the_tenant_denies_is_denied(url: str) -> None:
+def test_an_address_that_may_match_a_deny_rule_of_the_tenant_is_denied(url: str) -> None:
     verdict = judged({TENANT: ["deny web_fetch(https://a.org/no/*)"]}, url, "web_fetch")
     assert (verdict.action, verdict.decided_by) == ("deny", DecidedBy.NOT_UNDERSTOOD)
     assert "the tenant's rule 1" in verdict.because
 
 
-def test_a_whole_path_into_the_workspace_is_the_path_within_it() -> None:
+def test_an_absolute_path_into_the_workspace_is_matched_as_a_relative_one() -> None:
     def of(path: str, *rules: str) -> str:
         return judged({TENANT: list(rules)}, path, "file_write", workspace=Path("/ws")).action
 
@@ -267,7 +267,7 @@ DEFAULTS: list[tuple[dict[str, Any], str, DecidedBy]] = [
 
 
 @pytest.mark.parametrize(("more", "action", "by"), DEFAULTS, ids=str)
-def test_without_a_rule_taint_sandbox_and_risk_decide_and_a_rule_counts_more(
+def test_without_a_rule_taint_sandbox_and_risk_decide_and_a_rule_has_priority(
     more: dict[str, Any], action: str, by: DecidedBy
 ) -> None:
     verdict = judged([], "x", "say", **more)
@@ -320,7 +320,7 @@ USUAL: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("name", "given", "usual"), USUAL, ids=str)
-def test_what_always_means_allows_that_call_and_no_other_program_folder_or_host(
+def test_always_allows_that_call_and_no_other_program_folder_or_host(
     name: str, given: Any, usual: str
 ) -> None:
     assert judged([], given, name).usual == usual
@@ -350,7 +350,7 @@ def test_no_pattern_makes_a_match_slow() -> None:
         "git grep -- x; git grep -Orm y",
     ],
 )
-def test_always_for_a_subcommand_covers_no_option_that_is_not_known_to_only_look(given: str) -> None:
+def test_always_for_a_subcommand_covers_only_options_that_are_known_to_read(given: str) -> None:
     rules = ["ask shell_execute(*)", "allow shell_execute(git grep *)"]
     assert judged(rules, "git grep -in needle -- -O", "shell_execute").action == "allow"
     assert judged(rules, given, "shell_execute").action == "ask"
@@ -374,14 +374,14 @@ LOOKS = [
 
 
 @pytest.mark.parametrize("given", ACTS)
-def test_options_with_which_a_known_program_runs_or_writes_are_allowed_by_no_pattern(given: str) -> None:
+def test_no_pattern_allows_options_with_which_a_program_executes_or_writes(given: str) -> None:
     pattern = f"{given.split()[0]} *"
-    found = judged([f"allow shell_execute({pattern})"], given, "shell_execute")
-    assert (found.action, found.decided_by) == ("ask", "not_understood")
+    verdict = judged([f"allow shell_execute({pattern})"], given, "shell_execute")
+    assert (verdict.action, verdict.decided_by) == ("ask", "not_understood")
     assert judged(["allow shell_execute(*)"], given, "shell_execute").action == "allow"
 
 
 @pytest.mark.parametrize("given", LOOKS)
-def test_a_rule_that_a_person_wrote_for_a_program_means_what_it_says(given: str) -> None:
+def test_a_rule_written_by_a_user_for_a_program_applies_literally(given: str) -> None:
     pattern = f"{given.split()[0]} *"
     assert judged([f"allow shell_execute({pattern})"], given, "shell_execute").action == "allow"

@@ -1,4 +1,4 @@
-"""The one way every call goes: refusals, arguments, time, overlap, cache, history."""
+"""The executor that runs every call: refusals, arguments, time limits, parallel calls, cache, history."""
 
 import asyncio
 import queue
@@ -37,7 +37,7 @@ from luxx.wire.tool import PlacedRule, Risk, RuleAction, RuleScope
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": True}
 WAIT = 10.0
-# Those of the web need nobody's level, and no test asks the web.
+# Tools of the web have no minimum level, and no test uses the web.
 BUILTIN = [tool.name for tool in builtin_tools() if tool.category != "web"]
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "python_eval": {"expression": "1"},
@@ -73,7 +73,7 @@ async def delegated(assignment: Assignment) -> SubagentEnd:
     )
 
 
-async def kept(ref: str, offset: int, limit: int) -> StoredOutput:
+async def read_stored_output(ref: str, offset: int, limit: int) -> StoredOutput:
     return StoredOutput(output="abc", total=3)
 
 
@@ -94,7 +94,7 @@ async def test_every_tool_runs_at_its_level_and_is_refused_below_it(
     name: str, level: CommandPermission, builtin_executor: ToolExecutor, context_of: Any, call: Any
 ) -> None:
     context = msgspec.structs.replace(
-        context_of(level), ask=answer_left, read_result=kept, delegate=delegated
+        context_of(level), ask=answer_left, read_result=read_stored_output, delegate=delegated
     )
     (context.workspace / "a.txt").write_text("a")
     needed = builtin_executor.registry.get(name).required_permission  # type: ignore[union-attr]
@@ -111,13 +111,13 @@ async def test_every_tool_runs_at_its_level_and_is_refused_below_it(
         assert (context.workspace / "a.txt").read_text() == "a"
 
 
-async def test_a_denied_call_does_not_learn_what_arguments_it_should_have(context_of: Any, call: Any) -> None:
+async def test_a_denied_call_does_not_reveal_the_schema_of_the_tool(context_of: Any, call: Any) -> None:
     executor = executor_of(*builtin_tools())
     done = await executor.execute(call("python_eval", "{bad"), context_of(1))
     assert done.status == CallStatus.DENIED
 
 
-async def test_an_unknown_tool_is_answered_with_near_names_of_the_callers_own(
+async def test_an_unknown_tool_is_answered_with_similar_names_available_to_the_caller(
     context_of: Any, call: Any
 ) -> None:
     executor = executor_of(*builtin_tools())
@@ -229,7 +229,7 @@ async def test_results_arrive_as_they_finish_with_their_index(context_of: Any, c
 
 
 class NeedsPerson(BaseException):
-    """A signal, as a question to a person is one."""
+    """A signal, like a question to the user."""
 
 
 async def test_a_signal_passes_after_the_other_calls_have_ended(context_of: Any, call: Any) -> None:
@@ -241,15 +241,15 @@ async def test_a_signal_passes_after_the_other_calls_have_ended(context_of: Any,
         return "worked"
 
     executor = executor_of(define("asks", asks), define("works", works))
-    seen: list[Any] = []
+    results: list[Any] = []
 
     async def collect() -> None:
         async for batch in executor.as_finished([call("asks"), call("works")], context_of()):
-            seen.extend(item.result.data for _, item in batch)
+            results.extend(item.result.data for _, item in batch)
 
     with pytest.raises(NeedsPerson):
         await collect()
-    assert seen == ["worked"]
+    assert results == ["worked"]
 
 
 async def test_a_signal_of_a_synchronous_tool_passes(context_of: Any, call: Any) -> None:
@@ -261,7 +261,7 @@ async def test_a_signal_of_a_synchronous_tool_passes(context_of: Any, call: Any)
 
 
 @pytest.mark.parametrize("error", [SystemExit(1), StopIteration(), MemoryError(), RecursionError()])
-async def test_a_tool_that_raises_anything_odd_is_only_a_failed_tool(
+async def test_any_exception_of_a_tool_is_a_failed_call(
     error: BaseException, context_of: Any, call: Any
 ) -> None:
     def sync(arguments: dict[str, Any], context: ToolContext) -> None:
@@ -365,7 +365,7 @@ async def test_an_asynchronous_tool_that_outlives_its_time_is_cancelled(context_
     assert cleaned == [True]
 
 
-async def test_a_tools_own_timeout_error_is_not_taken_for_ours(context_of: Any, call: Any) -> None:
+async def test_a_timeout_error_raised_by_a_tool_is_an_ordinary_failure(context_of: Any, call: Any) -> None:
     async def gives_up(arguments: dict[str, Any], context: ToolContext) -> None:
         raise TimeoutError("upstream was slow")
 
@@ -425,7 +425,7 @@ async def test_an_early_end_of_the_iteration_cancels_what_still_runs(context_of:
 
 
 class Counted:
-    """A tool that counts its runs and answers with the count."""
+    """A tool that counts its calls and returns the count."""
 
     def __init__(self, *, succeeds: bool = True) -> None:
         self.runs = 0
@@ -436,7 +436,7 @@ class Counted:
         return ToolResult(success=self._succeeds, data={"run": self.runs}, error=None)
 
 
-async def test_a_cached_answer_serves_the_same_arguments_in_any_order_until_its_time_is_over(
+async def test_a_cached_result_serves_the_same_arguments_in_any_order_until_it_expires(
     context_of: Any, call: Any
 ) -> None:
     time = 0.0
@@ -448,8 +448,8 @@ async def test_a_cached_answer_serves_the_same_arguments_in_any_order_until_its_
     assert (first.cached, again.cached, again.result.data) == (False, True, {"run": 1})
     again.result.data["run"] = "spoiled"
     time = 299.9
-    kept = await executor.execute(call("t", '{"a": 1, "b": {"c": 1, "d": 2}}'), context_of())
-    assert (kept.cached, kept.result.data) == (True, {"run": 1})
+    cached = await executor.execute(call("t", '{"a": 1, "b": {"c": 1, "d": 2}}'), context_of())
+    assert (cached.cached, cached.result.data) == (True, {"run": 1})
     time = 300.0
     assert not (await executor.execute(call("t", '{"a": 1, "b": {"c": 1, "d": 2}}'), context_of())).cached
     assert not (await executor.execute(call("t", '{"a": 2}'), context_of())).cached
@@ -481,7 +481,7 @@ async def test_a_user_never_gets_another_users_cached_answer_nor_clears_it(
         ({"repeatable": True}, {}, False),
     ],
 )
-async def test_what_may_change_or_failed_or_is_switched_off_is_not_cached(
+async def test_changing_failed_and_uncached_tools_are_not_cached(
     settings: dict[str, Any], config: dict[str, Any], succeeds: bool, context_of: Any, call: Any
 ) -> None:
     counted = Counted(succeeds=succeeds)
@@ -491,7 +491,7 @@ async def test_what_may_change_or_failed_or_is_switched_off_is_not_cached(
     assert counted.runs == 2
 
 
-async def test_a_cached_answer_is_not_given_once_the_level_is_gone(context_of: Any, call: Any) -> None:
+async def test_a_cached_result_is_not_returned_below_the_level(context_of: Any, call: Any) -> None:
     executor = executor_of(define("t", Counted(), repeatable=True))
     await executor.execute(call("t"), context_of(1))
     executor.registry.remove("t")
@@ -523,7 +523,9 @@ async def test_the_history_keeps_the_last_thousand_calls_latest_first_and_apart_
     assert latest.started_at <= latest.ended_at
 
 
-async def test_a_cut_result_comes_with_the_whole_and_the_way_to_read_on(context_of: Any, call: Any) -> None:
+async def test_a_cut_result_comes_with_the_whole_output_and_a_call_that_reads_it(
+    context_of: Any, call: Any
+) -> None:
     text = "line\n" * 20_000
     tools = [define("big", lambda arguments, context: text)]
     executor = executor_of(*tools)
@@ -536,7 +538,7 @@ async def test_a_cut_result_comes_with_the_whole_and_the_way_to_read_on(context_
 
 
 @pytest.mark.parametrize("call_id", ["a" * 200, "a" * 500, 'say "hi" \\ there', "é" * 300, "𝄞" * 200])
-async def test_the_way_to_read_on_names_what_the_whole_output_is_kept_by(
+async def test_the_note_of_a_cut_result_names_the_reference_of_the_whole_output(
     call_id: str, context_of: Any, call: Any
 ) -> None:
     tools = [define("big", lambda arguments, context: "line\n" * 20_000), *reading_tools()]
@@ -559,7 +561,7 @@ async def test_the_way_to_read_on_names_what_the_whole_output_is_kept_by(
     assert asked == [full_output_row("r", call_id, "")["call_id"]]
 
 
-async def test_a_tool_that_may_not_be_called_is_not_named_as_the_way_to_read_on(
+async def test_the_note_of_a_cut_result_names_no_tool_that_may_not_be_called(
     context_of: Any, call: Any
 ) -> None:
     tools = [define("big", lambda arguments, context: "line\n" * 20_000), *reading_tools()]
@@ -571,7 +573,7 @@ async def test_a_tool_that_may_not_be_called_is_not_named_as_the_way_to_read_on(
 
 
 @pytest.mark.parametrize("given", [{"n": 1}, {"n": 2}], ids=["fails", "denied"])
-def test_the_result_says_that_a_person_changed_the_call_however_it_ends(
+def test_the_result_says_that_the_user_changed_the_call_however_it_ends(
     given: dict[str, Any], context_of: Any, call: Any
 ) -> None:
     def fail(arguments: dict[str, Any], context: ToolContext) -> None:
@@ -603,7 +605,7 @@ async def ask_the_person(tool: ToolDefinition, arguments: dict[str, Any], why: A
 
 @pytest.mark.parametrize("ask_from", list(Risk))
 @pytest.mark.parametrize("risk", list(Risk))
-async def test_a_tool_asks_from_the_configured_risk_on_and_has_not_run_before(
+async def test_a_tool_asks_before_it_runs_from_the_configured_risk_on(
     risk: Risk, ask_from: Risk, context_of: Any, call: Any
 ) -> None:
     ran: list[str] = []
@@ -622,7 +624,9 @@ async def test_a_tool_asks_from_the_configured_risk_on_and_has_not_run_before(
         assert (await executor.execute(call("act", {}), context)).result.success
 
 
-def test_arguments_that_a_person_put_in_place_are_checked_like_the_models(context_of: Any, call: Any) -> None:
+def test_arguments_changed_by_the_user_are_checked_like_those_of_the_model(
+    context_of: Any, call: Any
+) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "additionalProperties": False}
     act = ToolDefinition(
         name="act", description="d", parameters=schema, handler=lambda given, _: given["n"], risk=Risk.HIGH
@@ -639,7 +643,7 @@ def test_arguments_that_a_person_put_in_place_are_checked_like_the_models(contex
     assert done_with({"n": "two"}).status == CallStatus.INVALID
 
 
-async def test_a_tool_that_only_asks_is_never_asked_about(context_of: Any, call: Any) -> None:
+async def test_a_tool_that_only_asks_needs_no_approval(context_of: Any, call: Any) -> None:
     executor = executor_of(*builtin_tools(), ask_from="low")
     context = msgspec.structs.replace(context_of(), approve=ask_the_person, ask=answer_left)
     done = await executor.execute(call("ask_decision", ARGUMENTS["ask_decision"]), context)

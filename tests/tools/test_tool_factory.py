@@ -1,4 +1,4 @@
-"""`@tool`: the ways to write one, and what becomes of what it returns or raises."""
+"""`@tool`: the forms of a tool function, and the results of what it returns or raises."""
 
 import asyncio
 import functools
@@ -31,7 +31,7 @@ def test_a_returned_value_becomes_a_success() -> None:
     assert t.definition.parameters["additionalProperties"] is False
 
 
-class Unspeakable(Exception):
+class UnprintableError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no words")
 
@@ -43,7 +43,7 @@ class Unspeakable(Exception):
         (ToolFailed("in its own words"), "in its own words"),
         (Exception(), "Exception"),
         (KeyError("k"), "KeyError: 'k'"),
-        (Unspeakable(), "Unspeakable"),
+        (UnprintableError(), "UnprintableError"),
     ],
 )
 def test_a_raised_error_becomes_a_failure(error: Exception, words: str) -> None:
@@ -131,7 +131,7 @@ async def test_an_annotated_async_function_gets_the_context_and_does_not_show_it
     assert (await who({}, context)).data == "hi ann"
 
 
-def test_a_whole_schema_is_taken_as_it_is() -> None:
+def test_a_complete_schema_is_used_unchanged() -> None:
     schema = {"type": "object", "properties": {"type": {"type": "string"}}, "additionalProperties": True}
 
     @tool(name="t", description="d", parameters=schema, required_params=["type"])
@@ -142,7 +142,7 @@ def test_a_whole_schema_is_taken_as_it_is() -> None:
     assert not t({"more": 1}).success
 
 
-def test_a_parameter_may_be_named_like_a_schema_word() -> None:
+def test_a_parameter_may_have_the_name_of_a_schema_keyword() -> None:
     @tool(name="t", description="d", parameters={"type": {"type": "string"}, "title": {"type": "string"}})
     def t(arguments: dict[str, Any]) -> Any:
         return arguments
@@ -185,7 +185,7 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("value", [object(), asyncio, {"a": object()}])
-def test_an_answer_that_json_cannot_say_is_a_failure(value: Any) -> None:
+def test_a_result_that_json_cannot_encode_is_a_failure(value: Any) -> None:
     @tool(name="t", description="d", parameters={})
     def t(arguments: dict[str, Any]) -> Any:
         return value

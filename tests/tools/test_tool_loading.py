@@ -1,4 +1,4 @@
-"""Tools of a user's own module and of installed packages."""
+"""Tools of the operator's own module and of installed packages."""
 
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_the_tools_of_a_named_module_are_registered(module: Path) -> None:
     assert registry.get("mine") is not None
 
 
-def test_a_tool_met_through_two_modules_counts_once(module: Path) -> None:
+def test_a_tool_imported_by_two_modules_is_registered_once(module: Path) -> None:
     (module / "my_tools_b.py").write_text(MODULE)
     (module / "my_tools_c.py").write_text("from my_tools_b import mine\n")
     assert load_modules(ToolRegistry(), ["my_tools_b", "my_tools_c"]) == ["mine", "second"]

@@ -1,4 +1,4 @@
-"""Cutting: bounded, valid UTF-8, shape kept where it can be, and nothing cut that fits."""
+"""Cutting of results: bounded and valid UTF-8; the shape is kept if possible, and what fits is not cut."""
 
 import asyncio
 import time
@@ -54,12 +54,12 @@ def test_the_whole_is_returned_exactly_when_something_was_cut(text: str) -> None
 
 
 @given(st.text(LETTERS.filter(lambda letter: letter != "\ud800")), st.integers(0, 200))
-def test_the_beginning_that_fits_is_the_longest(text: str, budget: int) -> None:
-    kept = truncate_to_bytes(text, budget)
-    assert text.startswith(kept)
-    assert len(msgspec.json.encode(kept)) - 2 <= budget
-    if kept != text:
-        assert len(msgspec.json.encode(text[: len(kept) + 1])) - 2 > budget
+def test_the_longest_beginning_that_fits_is_kept(text: str, budget: int) -> None:
+    beginning = truncate_to_bytes(text, budget)
+    assert text.startswith(beginning)
+    assert len(msgspec.json.encode(beginning)) - 2 <= budget
+    if beginning != text:
+        assert len(msgspec.json.encode(text[: len(beginning) + 1])) - 2 > budget
 
 
 def test_a_result_at_the_bound_is_left_alone() -> None:
@@ -100,7 +100,7 @@ def test_a_deeply_nested_answer_does_not_become_gigabytes_of_indentation() -> No
 
 
 @pytest.mark.parametrize("depth", [900, 5000])
-def test_an_answer_nested_past_all_bounds_is_a_result_and_not_a_crash(depth: int) -> None:
+def test_an_extremely_nested_result_does_not_crash(depth: int) -> None:
     deep: Any = "x" * 3000
     for _ in range(depth):
         deep = [deep]
@@ -112,11 +112,11 @@ def test_a_large_answer_of_small_chunks_is_read_once() -> None:
     began = time.monotonic()
     cut = cut_output(ToolResult.ok({"x": [{"a": {}}] * 100_000}), READ_ON)
     assert cut.result.data["beginning"].startswith("{")
-    # A look for each length that is tried takes five times as long.
+    # Measuring the text again for each tried length takes five times as long.
     assert time.monotonic() - began < 2
 
 
-async def test_cutting_a_large_answer_leaves_the_event_loop_to_others() -> None:
+async def test_cutting_a_large_result_does_not_block_the_event_loop() -> None:
     data: dict[str, Any] = {"x": [{"a": {}}] * 300_000}
 
     began = time.monotonic()

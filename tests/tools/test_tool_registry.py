@@ -39,7 +39,7 @@ def test_a_second_tool_of_the_same_name_is_refused_and_the_first_one_stays() -> 
         {"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:1/schema.json"}}},
     ],
 )
-def test_parameters_that_are_no_schema_of_their_own_are_refused(schema: dict[str, Any]) -> None:
+def test_invalid_parameter_schemas_are_refused(schema: dict[str, Any]) -> None:
     bad = ToolDefinition(
         name="bad", description="d", parameters=schema, handler=lambda arguments, context: None
     )
@@ -70,7 +70,7 @@ def test_only_tools_at_or_below_the_level_are_available_and_unknown_names_are_le
     assert registry.available_to(CommandPermission.ADMIN, []) == []
 
 
-def test_a_definition_speaks_the_openai_format() -> None:
+def test_a_definition_has_the_openai_format() -> None:
     assert definition("one").to_openai_format() == {
         "type": "function",
         "function": {"name": "one", "description": "d", "parameters": SCHEMA},
@@ -78,10 +78,10 @@ def test_a_definition_speaks_the_openai_format() -> None:
     assert definition("one").to_spec().name == "one"
 
 
-def test_the_built_in_tools_have_the_levels_and_risks_agreed() -> None:
-    found = {tool.name: (tool.required_permission, tool.risk) for tool in builtin_tools()}
+def test_the_built_in_tools_have_the_documented_levels_and_risks() -> None:
+    levels_and_risks = {tool.name: (tool.required_permission, tool.risk) for tool in builtin_tools()}
     read_only, low = CommandPermission.READ_ONLY, Risk.LOW
-    assert found == {
+    assert levels_and_risks == {
         "python_eval": (CommandPermission.EXECUTE, low),
         "file_read": (read_only, low),
         "file_write": (CommandPermission.WRITE, Risk.MEDIUM),

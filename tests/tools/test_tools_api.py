@@ -1,4 +1,4 @@
-"""/tools over HTTP: what a caller sees, runs and clears, and what it is told when it may not."""
+"""/tools over HTTP: what a caller sees, runs and clears, and the errors for what it may not."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -158,7 +158,7 @@ def test_running_a_tool_gives_its_result(client_at: ClientAt, workspace: Path) -
         (4, "file_read", "text", 400),
     ],
 )
-def test_what_cannot_be_run_is_refused_with_the_envelope(
+def test_a_refused_call_has_the_error_envelope(
     level: int, name: str, body: Any, status: int, client_at: ClientAt, workspace: Path
 ) -> None:
     answer = client_at(level).post(f"/tools/{name}/execute", json=body)

@@ -1,4 +1,4 @@
-"""A walk through a tree takes one descriptor more, however deep it is, and goes nowhere it was not led."""
+"""A walk through a tree uses one more descriptor at any depth, and does not follow moved directories."""
 
 import os
 from collections.abc import Iterator
@@ -28,35 +28,35 @@ def test_a_deep_tree_takes_no_more_descriptors_than_a_flat_one(top: int, workspa
         here = here / "d"
         here.mkdir()
     before = open_descriptors()
-    seen = [(found.path, open_descriptors() - before) for found in walk(top)]
-    assert len(seen) == 3 * (MAX_DEPTH - 1)
-    assert max(count for _, count in seen) == 1
-    assert [path for path, _ in seen[-2:]] == ["d/z", "z"]
+    counts = [(entry.path, open_descriptors() - before) for entry in walk(top)]
+    assert len(counts) == 3 * (MAX_DEPTH - 1)
+    assert max(count for _, count in counts) == 1
+    assert [path for path, _ in counts[-2:]] == ["d/z", "z"]
     assert open_descriptors() == before
 
 
-def test_a_walk_gives_what_lies_there_in_its_order(top: int, workspace: Path) -> None:
+def test_a_walk_gives_all_entries_in_order(top: int, workspace: Path) -> None:
     for path in ("b/y/2", "b/y/1", "b/x", "c/e/1", "c/d", ".git/1", "a"):
         (workspace / path).parent.mkdir(parents=True, exist_ok=True)
         (workspace / path).write_text(path)
     (workspace / "b" / "empty").mkdir()
     (workspace / "c" / "out").symlink_to(workspace.parent)
-    found = [(one.path, one.kind, one.size) for one in walk(top, "p/")]
+    entries = [(one.path, one.kind, one.size) for one in walk(top, "p/")]
     expected = [
         (f"p/{path.relative_to(workspace)}", path)
         for path in sorted(workspace.rglob("*"), key=lambda path: path.parts)
         if not SKIPPED_DIRECTORIES & set(path.relative_to(workspace).parts[:-1])
         and not path.parent.is_symlink()
     ]
-    assert [path for path, _, _ in found] == [path for path, _ in expected]
-    for (_, kind, size), (_, path) in zip(found, expected, strict=True):
+    assert [path for path, _, _ in entries] == [path for path, _ in expected]
+    for (_, kind, size), (_, path) in zip(entries, expected, strict=True):
         assert kind == ("link" if path.is_symlink() else "directory" if path.is_dir() else "file")
         assert size == path.lstat().st_size
     assert [one.path for one in walk(top, recursive=False)] == [".git", "a", "b", "c"]
 
 
 @pytest.mark.parametrize("moved", ["b/c", "b"])
-def test_what_is_moved_away_meanwhile_leads_nowhere_else(moved: str, top: int, workspace: Path) -> None:
+def test_a_directory_moved_during_the_walk_is_not_followed(moved: str, top: int, workspace: Path) -> None:
     (workspace / "b" / "c").mkdir(parents=True)
     for path in ("b/c/1", "b/c/2", "b/z", "d/e/3", "z"):
         (workspace / path).parent.mkdir(parents=True, exist_ok=True)
@@ -65,12 +65,12 @@ def test_what_is_moved_away_meanwhile_leads_nowhere_else(moved: str, top: int, w
     outside.mkdir()
     (outside / "z").write_text("somebody else's")
     before = open_descriptors()
-    seen: list[WalkEntry] = []
-    for found in walk(top):
-        seen.append(found)
-        if found.path == "b/c/1":
+    entries: list[WalkEntry] = []
+    for entry in walk(top):
+        entries.append(entry)
+        if entry.path == "b/c/1":
             (workspace / moved).rename(outside / "there")
-    paths = [found.path for found in seen]
+    paths = [entry.path for entry in entries]
     assert paths == [
         "b",
         "b/c",
@@ -82,7 +82,7 @@ def test_what_is_moved_away_meanwhile_leads_nowhere_else(moved: str, top: int, w
         "d/e/3",
         "z",
     ]
-    assert next(found for found in seen if found.path == "z").size == 1
+    assert next(entry for entry in entries if entry.path == "z").size == 1
     assert open_descriptors() == before
 
 

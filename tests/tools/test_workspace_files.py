@@ -1,4 +1,4 @@
-"""The file tools and the workspace below them: what they do, and every way out that stays shut."""
+"""The file tools and the workspace below them: what they do, and the escapes that they prevent."""
 
 import asyncio
 import os
@@ -137,14 +137,14 @@ def test_a_written_file_is_private_whole_and_leaves_nothing_beside_it(
     assert os.listdir(workspace / "a/b") == ["c.txt"]
 
 
-def test_the_right_to_execute_outlives_a_write(files: Workspace, workspace: Path) -> None:
+def test_a_write_keeps_the_execute_permission(files: Workspace, workspace: Path) -> None:
     (workspace / "run.sh").write_text("old")
     (workspace / "run.sh").chmod(0o755)
     files.write("run.sh", b"new")
     assert stat.S_IMODE((workspace / "run.sh").stat().st_mode) == 0o700
 
 
-def test_writing_replaces_a_hard_link_and_not_the_other_name(files: Workspace, workspace: Path) -> None:
+def test_writing_replaces_a_hard_link_and_keeps_the_other_file(files: Workspace, workspace: Path) -> None:
     os.link(workspace.parent / "secret.txt", workspace / "linked.txt")
     files.write("linked.txt", b"mine")
     assert (workspace.parent / "secret.txt").read_text() == SECRET
@@ -173,7 +173,7 @@ def test_no_descriptor_is_left_open(files: Workspace, workspace: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_link_within_the_workspace_works_where_the_kernel_can_tell(workspace: Path) -> None:
+def test_a_link_within_the_workspace_works_if_the_kernel_supports_openat2(workspace: Path) -> None:
     (workspace / "a.txt").write_text("a")
     (workspace / "link").symlink_to("a.txt")
     if has_openat2():
@@ -191,7 +191,7 @@ async def test_without_a_workspace_the_file_tools_say_so(
         assert str(tmp_path) not in str(done.result.error)
 
 
-def test_a_file_is_read_by_lines_and_the_answer_says_where_to_go_on(run: Run, workspace: Path) -> None:
+def test_a_file_is_read_by_lines_and_the_result_names_the_next_line(run: Run, workspace: Path) -> None:
     (workspace / "a.txt").write_text("".join(f"line {n}\r\n" for n in range(5)) + "end")
     assert run("file_read", path="a.txt", offset=1, limit=2).data == {
         "path": "a.txt",
@@ -260,7 +260,7 @@ def test_a_huge_or_deep_directory_is_listed_within_bounds(run: Run, workspace: P
     assert listed["count"] == len(listed["entries"]) <= 1000
 
 
-def test_a_tree_deeper_than_any_walk_is_listed_as_far_as_it_goes(run: Run, workspace: Path) -> None:
+def test_a_very_deep_tree_is_listed_down_to_the_bound(run: Run, workspace: Path) -> None:
     here = os.getcwd()
     os.chdir(workspace)
     try:
@@ -285,8 +285,8 @@ def test_grep_finds_lines_with_their_context_in_the_wanted_files(run: Run, works
     (workspace / "node_modules").mkdir()
     (workspace / "node_modules" / "c.py").write_text("match")
     (workspace / "binary.py").write_bytes(b"match\0")
-    found = run("file_grep", pattern="^(two )?match$", ignore_case=True, context_lines=1).data
-    assert found["matches"] == [
+    result = run("file_grep", pattern="^(two )?match$", ignore_case=True, context_lines=1).data
+    assert result["matches"] == [
         {"path": "src/a.py", "line_number": 2, "line": "two Match", "before": ["one"], "after": ["three"]},
         {"path": "src/b.ts", "line_number": 1, "line": "match", "before": [], "after": [""]},
     ]
@@ -306,11 +306,11 @@ def test_grep_does_not_follow_links_or_wait_for_pipes(run: Run, workspace: Path)
 
 def test_grep_stays_within_its_bounds(run: Run, workspace: Path) -> None:
     (workspace / "a.txt").write_text(("match " + "x" * 3000 + "\n") * 2000)
-    found = run("file_grep", pattern="match").data
-    assert found["truncated"]
-    assert found["count"] <= 200
-    assert "narrow the pattern" in found["note"]
-    assert all(len(match["line"]) < 600 for match in found["matches"])
+    result = run("file_grep", pattern="match").data
+    assert result["truncated"]
+    assert result["count"] <= 200
+    assert "narrow the pattern" in result["note"]
+    assert all(len(match["line"]) < 600 for match in result["matches"])
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)*b", "(.*)*x", "(a*)*(a*)*(a*)*c", "a{500}{2}"])

@@ -1,6 +1,6 @@
-"""Somebody in the workspace swaps directories and files for links while tools read and write.
+"""Another process swaps directories and files for links while tools read and write.
 
-A reader that looks first and opens later must leak here, or the race is not one.
+A reader that checks first and opens later must leak here; otherwise the race would prove nothing.
 """
 
 import json
@@ -30,7 +30,7 @@ OPENERS = [open_beneath_stepwise, *([open_beneath_openat2] if has_openat2() else
 
 
 def naive_read(root: Path, path: str) -> bytes:
-    """What one must not do: check, then open."""
+    """The wrong way: check first, then open."""
     real = os.path.realpath(root / path)
     if not real.startswith(str(root)):
         raise ToolFailed("outside")
@@ -51,8 +51,8 @@ while True:
 
 
 @contextmanager
-def flipping(root: Path, outside: Path) -> Iterator[None]:
-    """`d` is now a directory and now a link out; `f` now a file and now a link to the secret."""
+def swapping_links(root: Path, outside: Path) -> Iterator[None]:
+    """`d` alternates between a directory and a link outside, `f` between a file and a link to the secret."""
     os.symlink(outside, root / "d.link")
     os.symlink(outside / "f", root / "f.link")
     command = [sys.executable, "-c", EXCHANGE, str(root)]
@@ -67,7 +67,7 @@ def flipping(root: Path, outside: Path) -> Iterator[None]:
 
 
 def count(read: Callable[[], bytes], until: float) -> tuple[int, int]:
-    """How often something was read, and how often it was the secret."""
+    """The number of successful reads, and the number of those that returned the secret."""
     reads = leaks = 0
     while time.monotonic() < until:
         try:
@@ -80,20 +80,20 @@ def count(read: Callable[[], bytes], until: float) -> tuple[int, int]:
 
 
 def search(files: Workspace) -> bytes:
-    found: list[bytes] = []
+    matches: list[bytes] = []
     with files.open_directory(".") as directory:
         for item in walk(directory):
             with suppress(OSError, ToolFailed):
                 fd = open_entry(item)
                 try:
-                    found.append(read_regular(fd, item.name, 1000))
+                    matches.append(read_regular(fd, item.name, 1000))
                 finally:
                     os.close(fd)
-    return b"".join(found)
+    return b"".join(matches)
 
 
 @pytest.mark.parametrize("opener", OPENERS, ids=lambda opener: opener.__name__)
-def test_nothing_leaks_in_a_race_in_which_a_naive_reader_leaks(
+def test_the_workspace_does_not_leak_in_a_race_in_which_a_naive_reader_does(
     opener: OpenBeneath, workspace: Path, tmp_path: Path
 ) -> None:
     outside = tmp_path / "outside"
@@ -118,7 +118,7 @@ def test_nothing_leaks_in_a_race_in_which_a_naive_reader_leaks(
         "walk": lambda: search(files),
         "write": write,
     }
-    with flipping(workspace, outside):
+    with swapping_links(workspace, outside):
         for name, read in readers.items():
             results[name] = count(read, time.monotonic() + SECONDS / len(readers))
     for name in ("directory", "file", "walk"):
@@ -133,7 +133,7 @@ def test_nothing_leaks_in_a_race_in_which_a_naive_reader_leaks(
 # --- through each tool ------------------------------------------------------------------------------
 
 OUTSIDE_NAME = "only-outside.txt"
-# What would work on the secret as well: it would be told in the diff, and changed.
+# Arguments that would work on the secret as well: the diff would show it, and the file would change.
 EDIT = {"old_string": "o", "new_string": "0", "replace_all": True}
 UNDO = {"old_string": "0", "new_string": "o", "replace_all": True}
 CALLS: dict[str, list[dict[str, Any]]] = {
@@ -149,7 +149,8 @@ CALLS: dict[str, list[dict[str, Any]]] = {
 
 
 class Race:
-    """A workspace whose `d` and `f` lead now in and now out, and what came of looking through them."""
+    """A workspace whose `d` and `f` alternate between inside and outside, and the results of reads through
+    them."""
 
     def __init__(self, root: Path, outside: Path, executor: ToolExecutor, context: ToolContext) -> None:
         outside.mkdir()
@@ -167,7 +168,7 @@ class Race:
         self.naive_leaks = 0
 
     async def run(self, name: str, seconds: float) -> None:
-        """Calls the tool and reads naively, by turns."""
+        """Calls the tool and the naive reader alternately."""
         until = time.monotonic() + seconds
         calls = [
             ToolCall(call_id="call", name=name, arguments=json.dumps(arguments)) for arguments in CALLS[name]
@@ -210,7 +211,7 @@ def test_every_file_tool_is_in_the_race() -> None:
 async def test_no_file_tool_leaks_in_a_short_race_in_which_a_naive_reader_does(
     race: Race, workspace: Path, tmp_path: Path
 ) -> None:
-    with flipping(workspace, tmp_path / "outside"):
+    with swapping_links(workspace, tmp_path / "outside"):
         for name in CALLS:
             race.done = 0
             await race.run(name, SECONDS / len(CALLS))
@@ -224,7 +225,7 @@ async def test_no_file_tool_leaks_in_a_short_race_in_which_a_naive_reader_does(
 async def test_the_tool_does_not_leak_in_seconds_of_a_race_in_which_a_naive_reader_does(
     name: str, race: Race, workspace: Path, tmp_path: Path
 ) -> None:
-    with flipping(workspace, tmp_path / "outside"):
+    with swapping_links(workspace, tmp_path / "outside"):
         await race.run(name, SECONDS)
     print(
         f"{name}: {race.done} calls done, {race.leaks} leaks; a naive reader leaked {race.naive_leaks} times"

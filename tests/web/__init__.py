@@ -1,1 +1,1 @@
-"""The web as tools see it: attacks on the transport, pages made readable, searches."""
+"""The web tools: attacks on the transport, pages converted to text, searches, and the egress proxy."""

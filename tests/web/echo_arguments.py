@@ -1,4 +1,4 @@
-"""A reader of documents that tells how it was started and what it was given."""
+"""A document reader for tests: prints its own arguments and its input."""
 
 import sys
 from pathlib import Path

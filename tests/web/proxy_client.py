@@ -1,4 +1,4 @@
-"""A proxy with its door on a port of this machine, and what a program says at it."""
+"""The egress proxy on a port of this machine, and a client that talks to it."""
 
 import asyncio
 import socket
@@ -16,7 +16,7 @@ SECONDS = 30.0
 
 
 class ProxyClient:
-    """A proxy's door, and what a program says at it. `outing` tells what came of it."""
+    """Sends requests to the proxy. `egress_session` records their outcomes."""
 
     def __init__(self, port: int, egress_session: EgressSession) -> None:
         self.port = port
@@ -26,7 +26,7 @@ class ProxyClient:
         return socket.create_connection(("127.0.0.1", self.port), timeout=SECONDS)
 
     def say(self, words: bytes) -> bytes:
-        """All that is answered."""
+        """Sends the bytes and returns the whole answer."""
         with self.connect_socket() as one:
             with suppress(BrokenPipeError, ConnectionResetError):
                 one.sendall(words)
@@ -44,15 +44,15 @@ class ProxyClient:
 
 
 def read_all(one: socket.socket) -> bytes:
-    found = b""
+    received = b""
     while True:
         try:
             piece = one.recv(65_536)
         except ConnectionResetError:
-            return found
+            return received
         if not piece:
-            return found
-        found += piece
+            return received
+        received += piece
 
 
 def status(answer: bytes) -> int:
@@ -67,7 +67,7 @@ def with_proxy(
     names: FakeResolver | None = None,
     **bounds: Any,
 ) -> Any:
-    """What `work` gives, which runs in a thread beside the proxy."""
+    """Runs the proxy, and `work` in a thread beside it. Returns the result of `work`."""
 
     async def run() -> Any:
         resolve = (names or FakeResolver()).resolve

@@ -1,4 +1,4 @@
-"""A web server that does as it is told, badly too, and counts who came."""
+"""A web server whose answers the tests set, good or bad, and which counts its visits."""
 
 import contextlib
 import socket
@@ -13,7 +13,7 @@ HTML = "text/html; charset=utf-8"
 
 
 def page(body: str | bytes, kind: str = HTML, status: str = "200 OK", **headers: str) -> bytes:
-    """A whole answer; headers are written with `_` for `-`."""
+    """A complete answer; header names are written with `_` for `-`."""
     data = body.encode() if isinstance(body, str) else body
     more = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
     head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(data)}\r\n{more}"
@@ -25,7 +25,8 @@ def redirect(to: str, status: str = "302 Found") -> bytes:
 
 
 class Site:
-    """`routes` gives answers by path; `visits` are the paths asked for, `connections` all who knocked."""
+    """`routes` has the answers by path; `visits` are the requested paths, `connections` the number of
+    connections."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.routes: dict[str, Answer] = {}
@@ -51,7 +52,7 @@ class Site:
         self._thread.join(5)
 
     def visited(self, count: int, timeout: float = 20.0) -> bool:
-        """Whether so many have come, waiting for it if need be."""
+        """Whether this many visits have come; waits for them."""
         with self._came:
             return self._came.wait_for(lambda: len(self.visits) >= count, timeout)
 
@@ -86,7 +87,7 @@ class Site:
 
 
 def _head_of(connection: socket.socket) -> str:
-    """The head of a request, with what came of its body."""
+    """The head of a request, with the part of its body that was read with it."""
     head = b""
     while b"\r\n\r\n" not in head:
         piece = connection.recv(65_536)

@@ -1,4 +1,6 @@
-"""What is not public is not reached: by no spelling, no redirect and no change of a name's address."""
+"""Addresses that are not public are not reached: by no spelling, no redirect and no change of a
+name's address.
+"""
 
 import pytest
 from spellings import LOOPBACK_OR_PRIVATE, METADATA
@@ -60,7 +62,7 @@ SPECIAL = [
     "fec0::1", "feff:ffff::1",
 ]  # fmt: skip
 """Addresses at the edges of the ranges that the IANA keeps for special use."""
-BESIDE = [
+PUBLIC_NEIGHBOURS = [
     "1.1.1.1", "100.63.255.255", "100.128.0.1", "191.255.255.255", "192.0.1.0", "192.0.3.1", "192.88.98.255",
     "192.88.100.0", "198.17.255.255", "198.20.0.0", "223.255.255.255", "2001:200::1", "2001:db7::1",
     "2001:db9::1", "2003::1", "2606:4700::1111", "2a00:1450::1", "64:ff9b::808:808",
@@ -97,12 +99,12 @@ def test_no_address_of_special_use_is_reached(address: str, forbidden_site: Site
     assert "not on the public internet" in web.refusal(f"http://named.example:{forbidden_site.port}/")
 
 
-@pytest.mark.parametrize("address", BESIDE)
+@pytest.mark.parametrize("address", PUBLIC_NEIGHBOURS)
 def test_control_an_address_beside_those_is_public(address: str) -> None:
     assert reach_of_address(address) is Reach.PUBLIC
 
 
-def test_whatever_a_name_is_called_its_addresses_decide(forbidden_site: Site) -> None:
+def test_the_addresses_of_a_name_decide_not_its_spelling(forbidden_site: Site) -> None:
     web = WebTools()
     hosts = [
         "innocent.example",
@@ -130,7 +132,7 @@ def test_a_url_that_two_parsers_may_read_differently_is_refused(url: str) -> Non
 @pytest.mark.parametrize(
     "status", ["301 Moved", "302 Found", "303 See Other", "307 Temporary", "308 Permanent"]
 )
-def test_no_redirect_leads_there(
+def test_no_redirect_reaches_a_private_address(
     web: WebTools, public: Site, forbidden_site: Site, base_url: str, status: str
 ) -> None:
     targets = [
@@ -153,7 +155,7 @@ def test_no_redirect_leads_there(
     assert forbidden_site.connections == 0
 
 
-def test_a_redirect_after_many_that_were_harmless_is_judged_too(
+def test_a_redirect_after_many_harmless_ones_is_checked_too(
     web: WebTools, public: Site, forbidden_site: Site, base_url: str
 ) -> None:
     for step in range(4):
@@ -173,7 +175,7 @@ def test_control_a_redirect_to_what_may_be_reached_is_followed(
     assert (data["url"], data["title"], data["content"]) == (f"{base_url}/b?x=1", "Here", "There you are.")
 
 
-def test_a_name_is_resolved_once_and_the_connection_goes_to_what_was_judged(forbidden_site: Site) -> None:
+def test_a_name_is_resolved_once_and_the_connection_uses_the_checked_address(forbidden_site: Site) -> None:
     names = FakeResolver()
     names.changes["rebind.example"] = [["93.184.215.14"], ["127.0.0.1"]]
     web = WebTools(names=names, seconds=1.0)
@@ -183,7 +185,7 @@ def test_a_name_is_resolved_once_and_the_connection_goes_to_what_was_judged(forb
     assert forbidden_site.connections == 0
 
 
-def test_a_name_that_changes_between_redirects_is_judged_anew(public: Site, forbidden_site: Site) -> None:
+def test_a_name_that_changes_between_redirects_is_checked_again(public: Site, forbidden_site: Site) -> None:
     names = FakeResolver()
     names.changes["flip.example"] = [["93.184.215.14"], ["127.0.0.1"]]
     web = WebTools(f"public.example:{public.port}", names=names, seconds=2.0)
@@ -195,7 +197,7 @@ def test_a_name_that_changes_between_redirects_is_judged_anew(public: Site, forb
     assert forbidden_site.connections == 0
 
 
-def test_allowing_is_for_that_exact_host_and_port(forbidden_site: Site) -> None:
+def test_an_allowed_entry_covers_exactly_its_host_and_port(forbidden_site: Site) -> None:
     web = WebTools(f"localhost:{forbidden_site.port}", "127.0.0.1:1")
     assert web.read(f"http://LOCALHOST.:{forbidden_site.port}/")["content"] == "the secret"
     assert web.refusal(f"http://127.0.0.1:{forbidden_site.port}/")

@@ -1,4 +1,4 @@
-"""Many pages at once: each with its own end, its own share of the room, and its source."""
+"""Many pages in one call: each has its own result, its share of the output, and its source."""
 
 import pytest
 
@@ -8,8 +8,8 @@ from web.conftest import WebTools
 from web.site import Site, page
 
 
-class Broken:
-    """An engine that fails in a way that nobody thought of."""
+class FailingEngine:
+    """An engine that fails with an unexpected error."""
 
     name = "broken"
 
@@ -17,7 +17,7 @@ class Broken:
         raise RuntimeError("something else")
 
 
-class Good:
+class WorkingEngine:
     name = "good"
 
     async def search(self, query: str, client: WebClient) -> list[Source]:
@@ -31,7 +31,7 @@ def long_page(number: int) -> bytes:
 
 
 @pytest.mark.parametrize("host", ["xn--a", "xn--zzzzzzzz99999.com", "a..b", "[::1"])
-def test_an_address_that_is_none_ends_only_its_own_page(
+def test_an_invalid_address_fails_only_its_own_page(
     web: WebTools, public: Site, base_url: str, host: str
 ) -> None:
     public.routes["/good"] = page("<p>good")
@@ -68,26 +68,24 @@ def test_links_of_any_length_leave_space_for_the_page(web: WebTools, public: Sit
     assert sum(len(link["url"]) for link in data["links"]) <= 10_000
 
 
-def test_a_source_too_long_to_cite_is_none(web: WebTools, public: Site, base_url: str) -> None:
+def test_a_source_with_too_long_an_address_is_not_cited(web: WebTools, public: Site, base_url: str) -> None:
     target = "/" + "x" * (MAX_URL + 100)
     public.routes[target] = page("<p>far")
     data = web.read(f"{base_url}{target}")
     assert (data["content"], data.get("sources", [])) == ("far", [])
-    engines = web_of_far_results().execute("web_search", query="x")
+    engines = web_with_unreachable_results().execute("web_search", query="x")
     assert engines.data["sources"] == []
 
 
-def web_of_far_results() -> WebTools:
-    class Far(Good):
+def web_with_unreachable_results() -> WebTools:
+    class Far(WorkingEngine):
         async def search(self, query: str, client: WebClient) -> list[Source]:
             return [source_of("https://x.example/" + "x" * MAX_URL, "X", "")]
 
     return WebTools(engines=lambda _fetcher, _pages: [Far()])
 
 
-def test_a_batch_with_a_failure_is_made_again_and_one_without_is_remembered(
-    web: WebTools, public: Site, base_url: str
-) -> None:
+def test_only_a_batch_without_failures_is_cached(web: WebTools, public: Site, base_url: str) -> None:
     urls = [f"{base_url}/a", f"{base_url}/b"]
     public.routes["/a"] = page("<p>a")
     first = web.execute("batch_fetch", urls=urls)
@@ -99,20 +97,22 @@ def test_a_batch_with_a_failure_is_made_again_and_one_without_is_remembered(
     assert len(public.visits) == 4
 
 
-def test_an_engine_that_breaks_is_not_the_end_of_a_search() -> None:
-    result = WebTools(engines=lambda _fetcher, _pages: [Broken(), Good()]).execute("web_search", query="x")
+def test_an_engine_that_raises_does_not_end_the_search() -> None:
+    result = WebTools(engines=lambda _fetcher, _pages: [FailingEngine(), WorkingEngine()]).execute(
+        "web_search", query="x"
+    )
     assert result.data["engine"] == "good"
-    alone = WebTools(engines=lambda _fetcher, _pages: [Broken()]).execute("web_search", query="x")
+    alone = WebTools(engines=lambda _fetcher, _pages: [FailingEngine()]).execute("web_search", query="x")
     assert "broken: RuntimeError: something else" in (alone.error or "")
 
 
 @pytest.mark.parametrize("name", ["db.internal", "wiki.corp", "nas.lan", "printer.local"])
-def test_a_private_name_is_not_even_looked_up(web: WebTools, name: str) -> None:
+def test_a_private_name_is_not_resolved(web: WebTools, name: str) -> None:
     assert "not on the public internet" in web.refusal(f"http://{name}:8080/")
     assert web.names.asked == []
 
 
-def test_control_a_private_name_that_is_allowed_is_looked_up(public: Site) -> None:
+def test_control_an_allowed_private_name_is_resolved(public: Site) -> None:
     public.routes["/"] = page("<p>inside")
     web = WebTools(f"wiki.corp:{public.port}")
     assert web.read(f"http://wiki.corp:{public.port}/")["content"] == "inside"
@@ -120,7 +120,7 @@ def test_control_a_private_name_that_is_allowed_is_looked_up(public: Site) -> No
 
 
 @pytest.mark.parametrize("tag", ["font", "span", "div"])
-def test_what_comes_after_hundreds_of_open_tags_is_read(
+def test_text_after_hundreds_of_open_tags_is_read(
     web: WebTools, public: Site, base_url: str, tag: str
 ) -> None:
     public.routes["/"] = page("".join(f"<{tag}>line {number} " for number in range(1000)) + "THE END")
@@ -133,7 +133,7 @@ def test_what_comes_after_hundreds_of_open_tags_is_read(
 
 
 @pytest.mark.parametrize("size", ["0", "0.0px", ".0em", "00%"])
-def test_text_of_no_size_is_not_read(web: WebTools, public: Site, base_url: str, size: str) -> None:
+def test_text_of_font_size_zero_is_not_read(web: WebTools, public: Site, base_url: str, size: str) -> None:
     public.routes["/"] = page(
         f"<p>seen <span style='font-size: {size}'>unseen</span><span style='font-size: 0.5em'>small"
     )

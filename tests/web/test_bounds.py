@@ -1,4 +1,4 @@
-"""Servers that mean harm: bombs, drips, and answers without an end cost their own call and nothing else."""
+"""Malicious servers: bombs, slow answers and endless answers cost their own call and nothing else."""
 
 import gzip
 import socket
@@ -14,7 +14,7 @@ from web.conftest import WebTools
 from web.site import Site, page, redirect
 
 SECONDS = 1.0
-WITHIN = 8.0
+MAX_SECONDS = 8.0
 """Far more than SECONDS, for a busy machine, and far less than any of these answers takes."""
 
 MIB = 1024 * 1024
@@ -49,11 +49,11 @@ DRIPS = {
 
 
 @pytest.mark.parametrize("name", DRIPS)
-def test_a_drip_is_ended_at_the_deadline(web: WebTools, public: Site, base_url: str, name: str) -> None:
+def test_a_slow_answer_ends_at_the_deadline(web: WebTools, public: Site, base_url: str, name: str) -> None:
     public.routes["/"] = DRIPS[name]
     started = time.monotonic()
     assert f"did not answer in full within {SECONDS:g} seconds" in web.refusal(f"{base_url}/")
-    assert time.monotonic() - started < WITHIN
+    assert time.monotonic() - started < MAX_SECONDS
 
 
 def test_the_deadline_is_one_for_all_redirects(web: WebTools, public: Site, base_url: str) -> None:
@@ -64,7 +64,7 @@ def test_the_deadline_is_one_for_all_redirects(web: WebTools, public: Site, base
     public.routes["*"] = slow
     started = time.monotonic()
     assert "did not answer in full" in web.refusal(f"{base_url}/")
-    assert time.monotonic() - started < WITHIN
+    assert time.monotonic() - started < MAX_SECONDS
 
 
 def test_a_head_without_end_is_refused_early(public: Site, base_url: str) -> None:
@@ -73,7 +73,7 @@ def test_a_head_without_end_is_refused_early(public: Site, base_url: str) -> Non
         public.routes["/"] = endless(b"HTTP/1.1 200 OK\r\nX-B: ", piece)
         started = time.monotonic()
         assert "sent no valid HTTP response" in web.refusal(f"{base_url}/")
-        assert time.monotonic() - started < WITHIN
+        assert time.monotonic() - started < MAX_SECONDS
 
 
 def test_redirects_without_end_are_counted(web: WebTools, public: Site, base_url: str) -> None:
@@ -82,7 +82,7 @@ def test_redirects_without_end_are_counted(web: WebTools, public: Site, base_url
     assert len(public.visits) == 6
 
 
-def test_what_comes_with_a_redirect_is_not_read(web: WebTools, public: Site, base_url: str) -> None:
+def test_the_body_of_a_redirect_is_not_read(web: WebTools, public: Site, base_url: str) -> None:
     public.routes["/"] = endless(
         b"HTTP/1.1 302 Found\r\nLocation: /b\r\nContent-Type: text/html\r\n\r\n", b"x" * 65_536
     )
@@ -128,7 +128,7 @@ def test_a_bomb_unpacks_to_its_bound_and_no_further(public: Site, base_url: str)
 
 
 @pytest.mark.parametrize("encoding", ["gzip, gzip", "br", "zstd", "gzip, gzip, gzip, gzip", "x" * 500])
-def test_what_was_not_asked_for_is_not_unpacked(
+def test_an_unrequested_encoding_is_not_unpacked(
     web: WebTools, public: Site, base_url: str, encoding: str
 ) -> None:
     public.routes["/"] = page(gzip.compress(gzip.compress(b"x" * MIB)), Content_Encoding=encoding)
@@ -136,7 +136,7 @@ def test_what_was_not_asked_for_is_not_unpacked(
     assert "accept-encoding: gzip, deflate\r\n" in public.heads[0].lower()
 
 
-def test_control_what_was_asked_for_is_unpacked(web: WebTools, public: Site, base_url: str) -> None:
+def test_control_a_requested_encoding_is_unpacked(web: WebTools, public: Site, base_url: str) -> None:
     public.routes["/gzip"] = page(gzip.compress(b"<p>packed"), Content_Encoding="gzip")
     public.routes["/deflate"] = page(zlib.compress(b"<p>packed"), Content_Encoding="deflate")
     public.routes["/bare"] = page(zlib.compress(b"<p>packed")[2:-4], Content_Encoding="deflate")
@@ -174,7 +174,7 @@ def test_a_missing_server_is_reported_in_a_sentence(public: Site, base_url: str)
     assert "public.example cannot be reached" in web.refusal(f"{base_url}/")
 
 
-def test_a_form_and_cookies_stay_with_the_server_they_are_of(
+def test_a_form_and_cookies_are_sent_only_to_their_own_server(
     web: WebTools, public: Site, base_url: str
 ) -> None:
     public.routes["/"] = page("<p>a", Set_Cookie="id=1; Domain=public.example")

@@ -1,4 +1,4 @@
-"""Visits at the same time: those of one call overlap, and nobody waits for another user's."""
+"""Concurrent visits: those of one call overlap, and no user waits for another."""
 
 import asyncio
 import socket
@@ -25,9 +25,7 @@ def test_the_pages_of_a_batch_are_asked_for_at_the_same_time(
     assert [one["data"]["content"] for one in result.data["results"]] == ["met"] * 4
 
 
-async def test_one_users_slow_pages_wait_for_each_other_and_nobody_waits_for_them(
-    public: Site, base_url: str
-) -> None:
+async def test_slow_pages_of_one_user_delay_only_that_user(public: Site, base_url: str) -> None:
     web = WebTools(f"public.example:{public.port}", seconds=WAIT_SECONDS)
     release = threading.Event()
 

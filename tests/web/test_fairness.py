@@ -1,4 +1,4 @@
-"""Places for processes that read: a user's own wait for each other, and nobody for all of them."""
+"""Slots for reader processes: a user's own readers wait for each other, and other users do not."""
 
 import asyncio
 import sys
@@ -16,36 +16,36 @@ class Question(msgspec.Struct):
     url: str
 
 
-async def stays(places: ReaderSlots, user_id: int, entered: asyncio.Event, release: asyncio.Event) -> None:
-    async with places.of(user_id):
+async def use_slot(slots: ReaderSlots, user_id: int, entered: asyncio.Event, release: asyncio.Event) -> None:
+    async with slots.of(user_id):
         entered.set()
         await release.wait()
 
 
 async def test_one_user_takes_a_share_of_the_slots_however_many_wait() -> None:
-    places = ReaderSlots(total=2, per_user=1, max_wait=WAIT_SECONDS)
+    slots = ReaderSlots(total=2, per_user=1, max_wait=WAIT_SECONDS)
     release, theirs, others = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    first = [asyncio.create_task(stays(places, 1, theirs, release)) for _ in range(10)]
+    first = [asyncio.create_task(use_slot(slots, 1, theirs, release)) for _ in range(10)]
     await theirs.wait()
-    second = asyncio.create_task(stays(places, 2, others, release))
+    second = asyncio.create_task(use_slot(slots, 2, others, release))
     async with asyncio.timeout(WAIT_SECONDS):
         await others.wait()
         release.set()
         await asyncio.gather(*first, second)
 
 
-async def test_patience_is_for_the_wait_and_not_for_the_work() -> None:
-    places = ReaderSlots(total=1, per_user=1, max_wait=0.05)
-    async with places.of(1):
+async def test_the_timeout_is_for_the_wait_and_not_for_the_work() -> None:
+    slots = ReaderSlots(total=1, per_user=1, max_wait=0.05)
+    async with slots.of(1):
         with pytest.raises(TimeoutError):
-            async with places.of(2):
+            async with slots.of(2):
                 raise AssertionError
         await asyncio.sleep(0.1)
-    async with places.of(2):
+    async with slots.of(2):
         pass
 
 
-async def test_what_is_asked_stands_in_no_argument_of_a_process() -> None:
+async def test_the_request_is_not_in_the_command_line_of_the_process() -> None:
     output = await PageProcess().run("web.echo_arguments", b"the page", Question(url="secret"), limit=100_000)
     assert isinstance(output, bytes)
     answer = msgspec.json.decode(output, type=dict[str, str])

@@ -1,4 +1,4 @@
-"""What reading the web costs a server that does not read it, and names that are looked up in earnest."""
+"""A server that reads no web pages does not load their libraries; and real name resolution."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from luxx.tools.web.visitors import DnsLookups
 HEAVY = ("lxml", "bs4", "pypdf", "charset_normalizer", "ddgs", "primp")
 
 
-def test_a_server_imports_nothing_that_only_reading_needs() -> None:
+def test_a_server_does_not_import_modules_that_only_readers_need() -> None:
     program = f"import sys, luxx.app.application; print([name for name in {HEAVY!r} if name in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
@@ -19,7 +19,7 @@ def test_a_server_imports_nothing_that_only_reading_needs() -> None:
     assert done.stdout.strip() == "[]"
 
 
-async def test_a_name_is_looked_up_by_the_system() -> None:
+async def test_a_name_is_resolved_by_the_system() -> None:
     assert "127.0.0.1" in (await DnsLookups().for_user(1)("localhost", 80))
 
 

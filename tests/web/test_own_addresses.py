@@ -1,4 +1,4 @@
-"""This machine's own addresses are not public, whatever they look like."""
+"""This machine's own addresses are refused, also those that look public."""
 
 import os
 import shlex
@@ -28,7 +28,7 @@ asyncio.run(work())
 """
 
 
-def in_a_network_of_its_own(command: str) -> subprocess.CompletedProcess[str]:
+def run_in_own_network(command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["unshare", "-rn", "sh", "-c", command],
         capture_output=True,
@@ -50,13 +50,13 @@ def test_an_address_of_this_machine_is_its_own() -> None:
 @pytest.mark.skipif(
     not (shutil.which("unshare") and shutil.which("ip")), reason="needs the programs unshare and ip"
 )
-def test_what_looks_public_and_is_this_machine_is_not_reached() -> None:
-    if in_a_network_of_its_own("ip link set lo up").returncode != 0:
+def test_a_public_looking_address_of_this_machine_is_not_reached() -> None:
+    if run_in_own_network("ip link set lo up").returncode != 0:
         pytest.skip("no network of one's own may be made here")
-    # The second is a further address beside another of its network.
+    # The second is an additional address beside another one of the same network.
     added = ["93.184.215.14/32", "93.184.216.1/24", "93.184.216.2/24", "2606:2800:220:1::1/128"]
     adding = " && ".join(f"ip addr add {address} dev lo" for address in added)
     program = shlex.quote(PROGRAM % (PUBLIC_BY_ADDRESS,))
-    done = in_a_network_of_its_own(f"ip link set lo up && {adding} && exec {sys.executable} -c {program}")
+    done = run_in_own_network(f"ip link set lo up && {adding} && exec {sys.executable} -c {program}")
     assert done.stderr == ""
     assert done.stdout.count("is not on the public internet") == len(PUBLIC_BY_ADDRESS)

@@ -1,6 +1,6 @@
-"""The proxy that programs in jails go out by: listed hosts, public addresses, each request judged, bounds.
+"""The egress proxy for programs in sandboxes: listed hosts, public addresses, checks of each request, bounds.
 
-Its door is a port of this machine here; `tests/sandbox/test_egress.py` has it in jails.
+Here it listens on a port of this machine; `tests/sandbox/test_egress.py` tests it from sandboxes.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ def test_a_listed_host_is_reached_through_a_tunnel_whatever_is_spoken_there(
 ) -> None:
     def work(client: ProxyClient) -> None:
         with client.connect_socket() as one:
-            # The first words for the host come with the request for the tunnel, as some clients do.
+            # Some clients send the first bytes for the host together with the request for the tunnel.
             tunnel = f"CONNECT public.example:{public.port} HTTP/1.1\r\nHost: x\r\n\r\n"
             one.sendall(f"{tunnel}GET /in HTTP/1.1\r\n".encode())
             one.sendall(b"Host: inside\r\n\r\n")
@@ -133,7 +133,7 @@ def test_this_machine_is_refused_in_every_spelling(forbidden_site: Site, host: s
         assert status(client.get(f"http://{host}:{forbidden_site.port}/")) == 403
 
     with_proxy(work, ["public.example", "*.example.org"])
-    # Listed alone opens nothing that is private: that takes the operator's other list, too.
+    # A listed private address also needs the operator's `web_allow_private`.
     with_proxy(work, ["public.example", f"{host}:{forbidden_site.port}"])
     assert forbidden_site.connections == 0
 
@@ -153,7 +153,7 @@ def test_a_listed_host_is_refused_at_another_port(
 @pytest.mark.parametrize(
     "address", ["127.0.0.1", "169.254.169.254", "10.0.0.1", "::ffff:127.0.0.1", "fd00:ec2::254"]
 )
-def test_a_listed_name_that_leads_inside_is_refused(forbidden_site: Site, address: str) -> None:
+def test_a_listed_name_with_a_private_address_is_refused(forbidden_site: Site, address: str) -> None:
     names = FakeResolver()
     names.addresses["public.example"] = [address]
     entry = f"public.example:{forbidden_site.port}"
@@ -167,9 +167,9 @@ def test_a_listed_name_that_leads_inside_is_refused(forbidden_site: Site, addres
     assert forbidden_site.connections == 0
 
 
-def test_a_listed_name_that_changes_its_address_is_judged_at_each_connection(forbidden_site: Site) -> None:
+def test_a_listed_name_that_changes_its_address_is_checked_at_each_connection(forbidden_site: Site) -> None:
     names = FakeResolver()
-    # Public, but of a protocol (AMT) that uses UDP only: nothing accepts connections there.
+    # Public, but used for a UDP protocol (AMT) only: nothing accepts connections there.
     names.changes["public.example"] = [["192.52.193.1"], ["127.0.0.1"]]
     entry = f"public.example:{forbidden_site.port}"
 
@@ -182,7 +182,7 @@ def test_a_listed_name_that_changes_its_address_is_judged_at_each_connection(for
     assert forbidden_site.connections == 0
 
 
-# --- words that mean two things -----------------------------------------------------------------------
+# --- ambiguous requests -------------------------------------------------------------------------------
 
 
 def test_the_host_header_is_the_name_that_was_checked(public: Site, listed: dict[str, Any]) -> None:
@@ -194,7 +194,7 @@ def test_the_host_header_is_the_name_that_was_checked(public: Site, listed: dict
     assert f"host: public.example:{public.port}\r\n" in public.heads[0].lower()
 
 
-def test_a_second_request_on_a_connection_reaches_nobody(
+def test_a_second_request_on_a_connection_is_not_passed_on(
     public: Site, forbidden_site: Site, listed: dict[str, Any]
 ) -> None:
     first = f"GET http://public.example:{public.port}/1 HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -222,7 +222,7 @@ def test_a_second_request_on_a_connection_reaches_nobody(
         "X: a\rb",
     ],
 )
-def test_a_request_whose_length_or_name_is_said_in_two_ways_is_not_passed_on(
+def test_a_request_with_an_ambiguous_length_or_host_is_not_passed_on(
     public: Site, listed: dict[str, Any], lines: str
 ) -> None:
     smuggled = f"GET http://public.example:{public.port}/smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -238,7 +238,7 @@ def test_a_request_whose_length_or_name_is_said_in_two_ways_is_not_passed_on(
     assert not [head for head in public.heads if "smuggled" in head.split("\r\n\r\n")[0]]
 
 
-def test_what_is_for_the_proxy_alone_is_not_passed_on(public: Site, listed: dict[str, Any]) -> None:
+def test_headers_for_the_proxy_are_not_passed_on(public: Site, listed: dict[str, Any]) -> None:
     more = (
         "Connection: X-Mine, Upgrade\r\nX-Mine: 1\r\nUpgrade: websocket\r\nProxy-Authorization: c2VjcmV0\r\n"
     )
@@ -270,7 +270,7 @@ def test_what_is_for_the_proxy_alone_is_not_passed_on(public: Site, listed: dict
         b"\xff" * 100 + b"\r\n\r\n",
     ],
 )
-def test_what_is_no_request_for_a_proxy_is_answered_with_400(words: bytes) -> None:
+def test_an_invalid_proxy_request_is_answered_with_400(words: bytes) -> None:
     names = FakeResolver()
 
     def work(client: ProxyClient) -> None:
@@ -331,7 +331,7 @@ def test_a_thousand_connections_end_the_egress_of_their_program_only(
         for one in open_connections:
             one.sendall(f"CONNECT public.example:{public.port} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             assert one.recv(1000).startswith(b"HTTP/1.1 200")
-        # One more waits until another has ended.
+        # One more connection waits until another has ended.
         with client.connect_socket() as waiting:
             waiting.sendall(f"GET http://public.example:{public.port}/w HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             waiting.settimeout(0.2)
@@ -342,7 +342,7 @@ def test_a_thousand_connections_end_the_egress_of_their_program_only(
             assert status(read_all(waiting)) == 200
         for one in open_connections:
             one.close()
-        # The bound of all: there is no door any more.
+        # Past the total limit the proxy has closed its listener.
         attempts = 0
         with suppress(OSError):
             while attempts < 1000:
@@ -368,7 +368,7 @@ def test_too_many_bytes_end_the_connection(public: Site, listed: dict[str, Any])
     with_proxy(work, **listed, size=1_000_000)
 
 
-def test_an_answer_that_breaks_off_is_not_taken_for_a_whole_one(public: Site, listed: dict[str, Any]) -> None:
+def test_an_interrupted_answer_is_not_treated_as_complete(public: Site, listed: dict[str, Any]) -> None:
     public.routes["*"] = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf"
     url = f"http://public.example:{public.port}/"
     answer = with_proxy(lambda client: client.get(url), **listed)
@@ -378,7 +378,7 @@ def test_an_answer_that_breaks_off_is_not_taken_for_a_whole_one(public: Site, li
         assert status(with_proxy(lambda client: client.get(url), **listed)) == 502
 
 
-async def test_what_one_may_reach_is_not_anothers(public: Site) -> None:
+async def test_an_allow_list_applies_to_its_own_program_only(public: Site) -> None:
     entry = f"public.example:{public.port}"
 
     guard = WebGuard((entry,), resolve=FakeResolver().resolve)
@@ -400,7 +400,7 @@ def two_clients() -> Iterator[tuple[socket.socket, socket.socket]]:
     yield socket.create_server(("127.0.0.1", 0)), socket.create_server(("127.0.0.1", 0))
 
 
-# --- the list -----------------------------------------------------------------------------------------
+# --- entries of the list ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -423,12 +423,12 @@ def two_clients() -> Iterator[tuple[socket.socket, socket.socket]]:
         ("[::1]:8080", [("::1", 8080)], [("::1", 80)]),
     ],
 )
-def test_an_entry_means_what_it_says(
+def test_an_entry_allows_its_hosts_and_no_others(
     entry: str, yes: list[tuple[str, int]], no: list[tuple[str, int]]
 ) -> None:
-    found = AllowList([entry])
-    assert all(found.allows(*one) for one in yes)
-    assert not any(found.allows(*one) for one in no)
+    allow_list = AllowList([entry])
+    assert all(allow_list.allows(*one) for one in yes)
+    assert not any(allow_list.allows(*one) for one in no)
 
 
 @pytest.mark.parametrize(
@@ -437,6 +437,6 @@ def test_an_entry_means_what_it_says(
      "example.org:0", "example.org:99999", "a.*.org", "user@example.org", "169.254.169.254",
      "metadata.google.internal"],
 )  # fmt: skip
-def test_what_is_no_entry_is_said_in_a_sentence(entry: str) -> None:
+def test_an_invalid_entry_is_refused_with_a_sentence(entry: str) -> None:
     with pytest.raises(InvalidInput):
         allowed_host(entry)

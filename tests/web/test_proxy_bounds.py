@@ -1,4 +1,4 @@
-"""What a program cannot do to the proxy it goes out by, and to others: hold it, hide in it, wear it out."""
+"""A program cannot overload the proxy, hide requests in it or take connections from others."""
 
 import asyncio
 import errno
@@ -45,7 +45,9 @@ def test_a_head_of_thousands_of_headers_is_refused(public: Site, listed: dict[st
 
 
 @pytest.mark.parametrize("kind", ["plain", "tunnel"])
-def test_a_program_that_does_not_read_is_broken_off(public: Site, listed: dict[str, Any], kind: str) -> None:
+def test_a_program_that_does_not_read_is_disconnected(
+    public: Site, listed: dict[str, Any], kind: str
+) -> None:
     is_over = threading.Event()
 
     def pour(talking: socket.socket, head: str) -> None:
@@ -83,7 +85,7 @@ def test_an_upload_of_too_many_bytes_is_cut_and_reported(public: Site, listed: d
     with_proxy(work, **listed, size=500_000)
 
 
-def test_a_body_that_is_none_is_refused_without_waiting_for_an_answer(
+def test_an_invalid_body_is_refused_without_waiting_for_an_answer(
     public: Site, listed: dict[str, Any]
 ) -> None:
     public.routes["*"] = swallow
@@ -133,7 +135,7 @@ def test_a_body_of_small_chunks_is_passed_on_in_larger_pieces(public: Site, list
         head = f"POST http://public.example:{public.port}/ HTTP/1.1\r\nHost: x\r\n"
         small_chunks = "Transfer-Encoding: chunked\r\n\r\n" + "1\r\na\r\n" * 5000 + "0\r\n\r\n"
         assert client.say(f"{head}{small_chunks}".encode()).endswith(b"taken")
-        # Six bytes each, where each is passed on by itself.
+        # Six bytes each, if each chunk is passed on separately.
         assert raw[0].count(b"a") >= 5000
         assert len(raw[0]) < 6000
 
@@ -141,7 +143,7 @@ def test_a_body_of_small_chunks_is_passed_on_in_larger_pieces(public: Site, list
 
 
 def swallow(talking: socket.socket, head: str) -> None:
-    """Reads to the end and says nothing."""
+    """Reads to the end and sends nothing."""
     with suppress(OSError):
         while talking.recv(65_536):
             pass
@@ -169,7 +171,7 @@ async def test_a_user_with_many_connections_leaves_some_for_others() -> None:
     leaving.set()
     await asyncio.gather(*tasks)
     assert list(connections_by_user.values()) == [16] * 5 + [0]
-    # All were given back, also by one who was cancelled in waiting.
+    # All connections were released, also that of the client which was cancelled while it waited.
     leaving.clear()
     tasks = [asyncio.create_task(stay(0)) for _ in range(9)]
     await asyncio.sleep(0)
@@ -192,7 +194,7 @@ def test_a_program_without_a_free_connection_is_refused_with_the_reason(
     with_proxy(work, **listed, total_connections=0, wait_seconds=0.01)
 
 
-class Full(socket.socket):
+class FullListener(socket.socket):
     """A listener of a process that has too many files open, at first."""
 
     def accept(self) -> Any:
@@ -200,12 +202,12 @@ class Full(socket.socket):
         raise OSError(errno.EMFILE, "Too many open files")
 
 
-async def test_a_connection_that_cannot_be_taken_now_is_taken_later(public: Site) -> None:
+async def test_a_connection_that_cannot_be_accepted_now_is_accepted_later(public: Site) -> None:
     entry = f"public.example:{public.port}"
 
     proxy = PolicyProxy(AllowList([entry]), WebGuard((entry,), resolve=FakeResolver().resolve))
     egress_session = EgressSession(EgressCaller(user_id=1))
-    listener = Full(fileno=socket.create_server(("127.0.0.1", 0)).detach())
+    listener = FullListener(fileno=socket.create_server(("127.0.0.1", 0)).detach())
     port = int(listener.getsockname()[1])
     async with asyncio.timeout(SECONDS), proxy.serving(listener, egress_session):
         result = await asyncio.to_thread(ProxyClient(port, egress_session).get, f"http://{entry}/")
@@ -230,5 +232,5 @@ def test_a_program_reaches_no_more_hosts_than_are_reported_in_full(public: Site)
         assert client.kinds == {"too_many_hosts"}
 
     with_proxy(work, [entry], private=private, names=names)
-    # The others were not even looked up.
+    # The others were not even resolved.
     assert names.asked[50:] == [hosts[0]]

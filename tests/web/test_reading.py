@@ -1,4 +1,4 @@
-"""Pages made readable: what of them is content, in which form, encoding and type."""
+"""Pages converted to text: which parts are content, in which format, encoding and type."""
 
 from pathlib import Path
 
@@ -37,7 +37,9 @@ def test_an_article_is_read_as_markdown(web: WebTools, public: Site, base_url: s
     ]
 
 
-def test_text_has_no_markup_and_html_is_the_source(web: WebTools, public: Site, base_url: str) -> None:
+def test_format_text_has_no_markup_and_format_html_is_the_source(
+    web: WebTools, public: Site, base_url: str
+) -> None:
     public.routes["/"] = page(saved("article.html"))
     text = web.read(f"{base_url}/", format="text")["content"]
     assert "It comes from yeast (see how yeast lives)." in text
@@ -45,7 +47,7 @@ def test_text_has_no_markup_and_html_is_the_source(web: WebTools, public: Site, 
     assert web.read(f"{base_url}/", format="html")["content"] == saved("article.html")
 
 
-def test_what_nobody_sees_is_not_read(web: WebTools, public: Site, base_url: str) -> None:
+def test_invisible_text_is_not_read(web: WebTools, public: Site, base_url: str) -> None:
     public.routes["/"] = page(saved("article.html"))
     for form in ("markdown", "text"):
         content = web.read(f"{base_url}/", format=form)["content"]
@@ -61,7 +63,7 @@ def test_what_nobody_sees_is_not_read(web: WebTools, public: Site, base_url: str
             assert unseen not in content
 
 
-def test_a_page_that_says_nothing_of_itself_is_read_where_its_text_is(
+def test_a_page_without_structure_is_read_where_most_text_is(
     web: WebTools, public: Site, base_url: str
 ) -> None:
     public.routes["/"] = page(saved("old.html"))
@@ -86,12 +88,12 @@ def test_a_page_without_a_body_s_tag_is_read(web: WebTools, public: Site, base_u
     assert (data["title"], data["content"]) == ("T", "One\n\nTwo")
 
 
-def test_the_base_of_a_page_counts_for_its_links(web: WebTools, public: Site, base_url: str) -> None:
+def test_links_use_the_base_of_the_page(web: WebTools, public: Site, base_url: str) -> None:
     public.routes["/x/"] = page("<base href='https://else.example/y/'><p><a href='z'>there</a>")
     assert web.read(f"{base_url}/x/")["links"] == [{"text": "there", "url": "https://else.example/y/z"}]
 
 
-def test_a_page_made_by_scripts_is_called_so(web: WebTools, public: Site, base_url: str) -> None:
+def test_a_page_that_needs_scripts_is_reported(web: WebTools, public: Site, base_url: str) -> None:
     public.routes["/"] = page("<title>App</title><div id=root></div><script src=app.js></script>")
     data = web.read(f"{base_url}/")
     assert (data["title"], data["content"]) == ("App", "")
@@ -131,7 +133,7 @@ ENCODINGS = [
 
 
 @pytest.mark.parametrize("case", ENCODINGS, ids=lambda case: case[0])
-def test_an_encoding_is_found(web: WebTools, public: Site, base_url: str, case: tuple[str, ...]) -> None:
+def test_the_encoding_is_detected(web: WebTools, public: Site, base_url: str, case: tuple[str, ...]) -> None:
     _, text, encoding, kind, head = case
     public.routes["/"] = page(
         f"<html><head>{head}</head><body><p>{text}</p></body></html>".encode(encoding), kind
@@ -147,7 +149,7 @@ def test_one_broken_character_does_not_make_it_another_encoding(
     assert (data["content"], data["charset"]) == ("naïve “quote” – it’s \ufffd end", "utf-8")
 
 
-def test_other_texts_are_given_as_they_are(web: WebTools, public: Site, base_url: str) -> None:
+def test_other_texts_are_returned_unchanged(web: WebTools, public: Site, base_url: str) -> None:
     texts = {
         "text/plain": "a  <b>\n c",
         "application/json": '{"a": [1, 2]}',
@@ -193,7 +195,7 @@ def test_a_pdf_that_cannot_be_read_says_why(
     assert words in web.refusal(f"{base_url}/a.pdf")
 
 
-def test_anything_else_is_named_and_not_read(web: WebTools, public: Site, base_url: str) -> None:
+def test_other_types_are_named_and_not_read(web: WebTools, public: Site, base_url: str) -> None:
     public.routes["/a.png"] = page(b"\x89PNG" + b"\0" * 100_000, "image/png")
     assert web.refusal(f"{base_url}/a.png") == (
         f"{base_url}/a.png is image/png, 100,004 bytes: only web pages, texts and PDFs can be read"
@@ -233,7 +235,7 @@ HOSTILE = {
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_page_that_means_harm_ends_in_a_result_or_a_sentence(
+def test_a_malicious_page_ends_in_a_result_or_a_sentence(
     web: WebTools, public: Site, base_url: str, name: str
 ) -> None:
     public.routes["/"] = page(HOSTILE[name][: 5 * 1024 * 1024])
@@ -249,7 +251,7 @@ def test_a_page_too_heavy_for_its_process_is_reported_in_a_sentence(public: Site
     assert "cannot be read: it takes too long" in web.refusal(f"{base_url}/")
 
 
-def test_pages_are_read_at_the_same_time_each_with_its_own_end(
+def test_pages_are_read_concurrently_with_separate_results(
     web: WebTools, public: Site, base_url: str
 ) -> None:
     for number in range(4):

@@ -1,4 +1,4 @@
-"""Searches: saved pages of engines read, results once each, another engine where one does not answer."""
+"""Searches: saved result pages are parsed, duplicates removed, and another engine is used if one fails."""
 
 import importlib
 from importlib.util import find_spec
@@ -27,8 +27,8 @@ def saved(name: str) -> str:
     return (SAVED / name).read_text("utf-8")
 
 
-class Told:
-    """An engine that answers with what it was given."""
+class FixedEngine:
+    """An engine that returns the given sources."""
 
     def __init__(self, name: str, *sources: Source, problem: str = "") -> None:
         self.name = name
@@ -43,13 +43,13 @@ class Told:
         return self._sources
 
 
-def web_of(*engines: Told) -> WebTools:
+def web_of(*engines: FixedEngine) -> WebTools:
     return WebTools(engines=lambda _fetcher, _pages: engines)
 
 
 @pytest.fixture
 def searching(public: Site) -> WebTools:
-    """DuckDuckGo's page, at a site of this machine."""
+    """DuckDuckGo's saved result page, served by a site of this machine."""
     url = f"http://public.example:{public.port}/html/"
     return WebTools(
         f"public.example:{public.port}", engines=lambda fetcher, pages: [DuckDuckGo(fetcher, pages, url)]
@@ -123,8 +123,8 @@ def test_an_engine_that_does_not_answer_is_reported_in_a_sentence(
 
 
 def test_the_next_engine_is_asked_where_one_fails_or_finds_nothing() -> None:
-    failing, empty = Told("a", problem="it is tired"), Told("b")
-    good, unasked = Told("c", source_of("https://x.example/", "X", "")), Told("d")
+    failing, empty = FixedEngine("a", problem="it is tired"), FixedEngine("b")
+    good, unasked = FixedEngine("c", source_of("https://x.example/", "X", "")), FixedEngine("d")
     result = web_of(failing, empty, good, unasked).execute("web_search", query="x")
     assert (result.data["engine"], [one["url"] for one in result.data["sources"]]) == (
         "c",
@@ -135,8 +135,8 @@ def test_the_next_engine_is_asked_where_one_fails_or_finds_nothing() -> None:
     assert (nothing.success, nothing.data["engine"]) == (True, "b")
 
 
-def test_a_page_is_a_result_once_and_what_is_no_page_never() -> None:
-    engine = Told(
+def test_each_page_is_one_result_and_invalid_addresses_are_none() -> None:
+    engine = FixedEngine(
         "a",
         source_of("https://www.x.example/a/?utm_source=b", "A", "first"),
         source_of("http://x.example/a", "A again", "second"),
@@ -151,7 +151,7 @@ def test_a_page_is_a_result_once_and_what_is_no_page_never() -> None:
 
 
 def test_a_search_made_before_is_answered_from_the_cache() -> None:
-    engine = Told("a", source_of("https://x.example/", "X", ""))
+    engine = FixedEngine("a", source_of("https://x.example/", "X", ""))
     web = web_of(engine)
     assert web.execute("web_search", query="x") == web.execute("web_search", query="x")
     assert engine.asked == ["x"]
@@ -168,7 +168,7 @@ def test_a_search_made_before_is_answered_from_the_cache() -> None:
     ],
 )
 def test_a_search_out_of_bounds_is_not_run(arguments: dict[str, object]) -> None:
-    engine = Told("a")
+    engine = FixedEngine("a")
     assert "was not run" in (web_of(engine).execute("web_search", **arguments).error or "")
     assert web_of(engine).execute("web_search", query=" \n ").error == (
         "the query is empty; write what to search for"
@@ -176,7 +176,7 @@ def test_a_search_out_of_bounds_is_not_run(arguments: dict[str, object]) -> None
     assert engine.asked == []
 
 
-def test_the_engine_itself_is_asked_through_the_guard() -> None:
+def test_the_engine_is_requested_through_the_guarded_transport() -> None:
     result = WebTools(engines=lambda fetcher, pages: [DuckDuckGo(fetcher, pages)]).execute(
         "web_search", query="x"
     )
@@ -192,7 +192,7 @@ def test_the_library_opens_no_connection_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_the_library_knows_the_engines_that_are_asked(name: str) -> None:
+def test_the_library_has_the_engines_that_are_used(name: str) -> None:
     known = importlib.import_module("ddgs.engines").ENGINES
     wanted = run_engine(known["text"], EngineRequest(engine=name, query="why bread"), b"")
     assert wanted.problem == ""
@@ -200,7 +200,7 @@ def test_the_library_knows_the_engines_that_are_asked(name: str) -> None:
     assert "why bread" in (wanted.parameters | (wanted.form or {})).values()
 
 
-def test_the_librarys_reading_of_a_saved_page_is_taken_over() -> None:
+def test_results_parsed_by_the_library_are_used() -> None:
     known = importlib.import_module("ddgs.engines").ENGINES
     question = EngineRequest(engine="mojeek", query="x", is_answered=True)
     answer = run_engine(known["text"], question, saved("mojeek.html").encode())
@@ -214,11 +214,11 @@ def test_the_librarys_reading_of_a_saved_page_is_taken_over() -> None:
     ]
 
 
-def test_an_engine_that_the_library_gave_up_is_passed_over() -> None:
+def test_an_engine_that_the_library_removed_is_skipped() -> None:
     assert run_engine({}, EngineRequest(engine="gone", query="x"), b"").problem
 
 
-def test_the_engines_of_a_server_are_duckduckgo_and_the_librarys_if_it_is_there() -> None:
+def test_the_engines_are_duckduckgo_and_those_of_the_library_if_installed() -> None:
     access = web_access(ToolsConfig())
     names = [engine.name for engine in access.search.engines]
     assert names == ["DuckDuckGo", *(ENGINES if find_spec("ddgs") else ())]

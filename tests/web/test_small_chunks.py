@@ -1,4 +1,4 @@
-"""Answers that are much work for little: nobody's turn waits for them."""
+"""Answers of many small parts, which need much CPU: other tasks of the event loop still run."""
 
 import asyncio
 import gc
@@ -14,8 +14,9 @@ from luxx.infra.network.fetch import DecompressionError, Inflater
 from web.conftest import WebTools
 from web.site import Site, page
 
-MOST_BLOCKED_SECONDS = 0.08
-"""Of work between two turns of the event loop: many times what it takes, less than without care."""
+MAX_BLOCKED_SECONDS = 0.08
+"""CPU time between two turns of the event loop: many times the normal amount, less than without the
+bounds."""
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
 COOKIES = b"".join(b"Set-Cookie:a%d=b\r\n" % number for number in range(4500))
@@ -39,7 +40,7 @@ FLOODS = {
 
 
 async def longest_blocked(work: asyncio.Task[object]) -> float:
-    """The most that was worked between two turns, in seconds of this thread."""
+    """The longest time between two turns of the event loop, in CPU seconds of this thread."""
     longest, last = 0.0, time.thread_time()
     while not work.done():
         await asyncio.sleep(0)
@@ -55,13 +56,13 @@ async def test_other_tasks_run_while_a_flood_is_read(public: Site, base_url: str
     public.routes["/"] = page("<p>first")
 
     try:
-        # What is made once, for the first visit, is not what is asked about.
+        # The first visit also creates what all later ones share.
         await web.call("web_fetch", url=f"{base_url}/")
-        # As in a server that has started: all that these tests have loaded is not looked through again.
+        # As after the start of a server: objects that exist by now are excluded from garbage collection.
         gc.collect()
         gc.freeze()
         result = await longest_blocked(asyncio.create_task(web.call("web_fetch", url=f"{base_url}/flood")))
-        assert result < MOST_BLOCKED_SECONDS
+        assert result < MAX_BLOCKED_SECONDS
     finally:
         gc.unfreeze()
 
@@ -80,7 +81,7 @@ def test_preliminary_answers_without_end_are_refused_early(public: Site, base_ur
     assert "sent no valid HTTP response" in web.refusal(f"{base_url}/")
 
 
-def test_control_small_chunks_and_a_preliminary_answer_are_fine(
+def test_control_small_chunks_and_a_preliminary_answer_are_accepted(
     web: WebTools, public: Site, base_url: str
 ) -> None:
     chunks = b"".join(b"5\r\nword\n\r\n" for _ in range(3000))
@@ -107,13 +108,13 @@ def test_gzip_of_several_parts_is_read_whole() -> None:
     assert unpacked("gzip", parts + b"\0" * 100, b"more padding") == (b"first second", True)
 
 
-def test_a_bare_deflate_is_known_however_it_comes() -> None:
+def test_a_raw_deflate_stream_is_recognised() -> None:
     bare = zlib.compress(b"hello world " * 50)[2:-4]
     assert unpacked("deflate", *one_by_one(bare)) == (b"hello world " * 50, True)
     assert unpacked("deflate", *one_by_one(zlib.compress(b"hello"))) == (b"hello", True)
 
 
-def test_what_ends_in_its_middle_is_called_cut(web: WebTools, public: Site, base_url: str) -> None:
+def test_a_truncated_stream_is_reported_as_cut(web: WebTools, public: Site, base_url: str) -> None:
     packed = gzip.compress(bytes(range(256)) * 1000)
     assert unpacked("gzip", packed[:-20])[1] is False
     assert unpacked("gzip", gzip.compress(b"a") + packed[:100])[1] is False

@@ -1,4 +1,4 @@
-"""TLS by name: the certificate is checked for the host that was asked for, on the address that was judged."""
+"""TLS by name: the certificate is verified for the requested host, at the address that was checked."""
 
 import datetime
 import os
@@ -20,7 +20,7 @@ NAME = "secure.example"
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate for NAME that is its own authority, and its key."""
+    """A self-signed certificate for NAME, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NAME)])
     now = datetime.datetime.now(datetime.UTC)
@@ -63,20 +63,20 @@ def web_that_trusts(cert: Path, port: int) -> WebTools:
     return WebTools(*allowed, tls=lambda: ssl.create_default_context(cafile=str(cert)))
 
 
-def test_the_name_that_was_asked_for_is_verified(secure: Site, files: tuple[Path, Path]) -> None:
+def test_the_requested_name_is_verified(secure: Site, files: tuple[Path, Path]) -> None:
     web = web_that_trusts(files[0], secure.port)
     assert web.read(f"https://{NAME}:{secure.port}/")["content"] == "secret handshake"
     assert f"host: {NAME}:{secure.port}" in secure.heads[0].lower()
 
 
-def test_another_name_at_the_same_address_is_not_believed(secure: Site, files: tuple[Path, Path]) -> None:
+def test_a_certificate_for_another_name_is_refused(secure: Site, files: tuple[Path, Path]) -> None:
     web = web_that_trusts(files[0], secure.port)
     for host in ("other.example", "127.0.0.1"):
         assert "cannot be reached" in web.refusal(f"https://{host}:{secure.port}/")
     assert secure.visits == []
 
 
-def test_a_certificate_of_nobody_known_is_refused(secure: Site) -> None:
+def test_a_self_signed_certificate_is_refused(secure: Site) -> None:
     web = WebTools(f"{NAME}:{secure.port}")
     assert "cannot be reached" in web.refusal(f"https://{NAME}:{secure.port}/")
     assert secure.visits == []

@@ -77,7 +77,7 @@ def create_app(services: Services) -> Litestar:
         app = Litestar(
             route_handlers=CONTROLLERS,
             dependencies=_dependencies(services),
-            guards=[require_sign_in(services.accounts, peers)],
+            guards=[require_sign_in(services.authenticator, peers)],
             before_request=before_request,
             after_exception=[record_refusals(services.refusals)],
             exception_handlers=HANDLERS,
@@ -100,7 +100,7 @@ def create_probes(services: Services) -> Litestar:
         app = Litestar(
             route_handlers=[ProbeController],
             dependencies={"peer": Provide(provide_peer), "service_state": _provide(services.service_state)},
-            guards=[require_sign_in(services.accounts, peers)],
+            guards=[require_sign_in(services.authenticator, peers)],
             before_request=before_request,
             exception_handlers=HANDLERS,
             openapi_config=None,
@@ -116,6 +116,7 @@ def _dependencies(services: Services) -> dict[str, Provide]:
         "caller": Provide(provide_caller),
         "peer": Provide(provide_peer),
         "accounts": _provide(lambda: services.accounts),
+        "authenticator": _provide(lambda: services.authenticator),
         "administration": _provide(lambda: services.administration),
         "tenants": _provide(lambda: services.tenants),
         "user_settings": _provide(lambda: services.settings),

@@ -247,10 +247,7 @@ class Services(CoreServices):
     def _wire_account_services(self) -> None:
         self.tenants = TenantService(self.store, check_agent=refuse_all_agents)
         self.administration = Administration(
-            self.store,
-            passwords=self.passwords,
-            workspaces=self.workspaces,
-            changes=self.account_changes,
+            self.account_resources,
             offboarding=self.offboarding,
             stop_runs=RunStopper(self.store, self.run_driver).stop_all_of,
         )

@@ -10,12 +10,12 @@ from luxx.api.http.event_streams import StreamLimit, Streams
 from luxx.api.http.websockets import Sockets
 from luxx.app.build_tools import ToolSet
 from luxx.domain.accounts.administration import Operator
+from luxx.domain.accounts.authentication import AccountResources, Authenticator, TicketService, TokenSigner
 from luxx.domain.accounts.caller import RateLimits
-from luxx.domain.accounts.credentials import Passwords, TokenSigner
+from luxx.domain.accounts.passwords import Passwords
 from luxx.domain.accounts.rights import AccountChanges, Offboarding
 from luxx.domain.accounts.service import AccountService
 from luxx.domain.accounts.setup import PasswordSetup
-from luxx.domain.accounts.tickets import TicketService
 from luxx.domain.accounts.user_data import Workspaces
 from luxx.domain.audit import Refusals
 from luxx.domain.conversations.search import SearchService
@@ -68,7 +68,7 @@ class CoreServices:
         self.replay = ReplayService(self.store)
         self.searches = SearchService(self.store)
         self.storage = StorageUse(self.store, config.limits.storage_mb_per_user)
-        self.tickets = TicketService(self.store, self.accounts)
+        self.tickets = TicketService(self.store, self.authenticator)
         self._make_streams()
 
     def _secure_data(self, database: Path | None) -> None:
@@ -80,34 +80,25 @@ class CoreServices:
         config = self.config
         self.account_changes = AccountChanges(self.bus)
         self.refusals = Refusals(self.store)
+        self.account_resources = AccountResources(
+            store=self.store,
+            passwords=self.passwords,
+            workspaces=self.workspaces,
+            limits=RateLimits(config.limits),
+            changes=self.account_changes,
+            refusals=self.refusals,
+        )
         self.offboarding = Offboarding(cancel_runs_of, transfer_shared_providers)
-        limits = RateLimits(config.limits)
-        self.accounts = AccountService(
-            self.store,
-            passwords=self.passwords,
-            tokens=TokenSigner(
-                secret,
-                access=timedelta(minutes=config.auth.access_minutes),
-                refresh=timedelta(days=config.auth.refresh_days),
-            ),
-            limits=limits,
-            workspaces=self.workspaces,
-            config=config.auth,
-            changes=self.account_changes,
-            refusals=self.refusals,
-        )
-        self.password_setup = PasswordSetup(
-            self.store,
+        tokens = TokenSigner(
             secret,
-            passwords=self.passwords,
-            limits=limits,
-            changes=self.account_changes,
-            refusals=self.refusals,
+            access=timedelta(minutes=config.auth.access_minutes),
+            refresh=timedelta(days=config.auth.refresh_days),
         )
+        self.authenticator = Authenticator(self.account_resources, tokens)
+        self.accounts = AccountService(self.account_resources, tokens=tokens, config=config.auth)
+        self.password_setup = PasswordSetup(self.account_resources, secret)
         self.operator = Operator(
-            self.store,
-            passwords=self.passwords,
-            workspaces=self.workspaces,
+            self.account_resources,
             offboarding=self.offboarding,
             stop_runs=RunStopper(self.store, None).stop_all_of,
         )
@@ -127,8 +118,8 @@ class CoreServices:
         self.notices = Notices(self.store, self.bus, is_watched=self.hub.is_watched)
         self.relay = RunRelay(self.hub, self.bus, self.store)
         stream_limit = StreamLimit(self.config.limits.streams_per_user)
-        self.sockets = Sockets(self.accounts, self.notices, stream_limit)
-        self.streams = Streams(self.accounts, stream_limit)
+        self.sockets = Sockets(self.authenticator, self.notices, stream_limit)
+        self.streams = Streams(self.authenticator, stream_limit)
         self.metrics.sockets.set_function(lambda: len(self.sockets))
         self.metrics.sse_clients.set_function(lambda: self.hub.watchers)
         self.metrics.relayed_runs.set_function(lambda: self.relay.followed_runs)

@@ -317,7 +317,7 @@ class Refusals:
         self._overflow: dict[str, tuple[AuditEntry, int]] = {}
         self._overflow_of_others = 0
 
-    async def note(
+    async def record_refusal(
         self,
         action: Action,
         actor: Actor,

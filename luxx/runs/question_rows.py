@@ -20,8 +20,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
+from luxx.domain.accounts.authentication import user_as_caller
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.accounts.service import user_as_caller
 from luxx.errors import Conflict, InvalidInput, LuxxError
 from luxx.infra.clock import timestamp, utc_now
 from luxx.infra.store.clock import DATABASE_NOW, database_now

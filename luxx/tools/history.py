@@ -133,7 +133,9 @@ class EgressRecord:
         ]
         await record_in_own_transaction(self._store, entries, failure="egress_not_recorded")
         for target, kind, detail in _audit_rows(caller, refused):
-            await self._refusals.note(Action.EGRESS, actor, kind, detail=detail, target=("host", target))
+            await self._refusals.record_refusal(
+                Action.EGRESS, actor, kind, detail=detail, target=("host", target)
+            )
 
 
 def _audit_rows(caller: EgressCaller, hosts: list[tuple[str, str, int]]) -> list[tuple[str, str, Detail]]:
@@ -182,6 +184,6 @@ class CallRecorder:
         actor = Actor(user_id=context.user_id, tenant_id=context.tenant_id, username=context.username)
         target = None if context.run_id is None else ("run", context.run_id)
         detail = Detail(name=tool[:64], permission_level=int(context.user_permission_level))
-        await self._refusals.note(
+        await self._refusals.record_refusal(
             Action.TOOL_CALL, actor, verdict.decided_by.value, detail=detail, target=target
         )

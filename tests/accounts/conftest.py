@@ -20,8 +20,9 @@ from luxx.api.routes.auth import AuthController
 from luxx.api.routes.setup import SetupController
 from luxx.api.routes.users import SettingsController, UserController
 from luxx.domain.accounts.administration import Administration, Operator
+from luxx.domain.accounts.authentication import AccountResources, Authenticator, TokenSigner
 from luxx.domain.accounts.caller import Caller, RateLimits
-from luxx.domain.accounts.credentials import Passwords, TokenSigner
+from luxx.domain.accounts.passwords import Passwords
 from luxx.domain.accounts.rights import AccountChanges, Offboarding
 from luxx.domain.accounts.service import AccountService
 from luxx.domain.accounts.setup import PasswordSetup
@@ -76,55 +77,28 @@ class AccountServer:
             clock=self.clock,
         )
         self.workspaces = Workspaces(str(folder / "workspaces"))
-        changes, offboarding = (
-            AccountChanges(LocalBus("here")),
-            Offboarding(cancel_runs_of, transfer_shared_providers),
-        )
+        offboarding = Offboarding(cancel_runs_of, transfer_shared_providers)
         self.refusals = Refusals(self.store, clock=self.clock.seconds)
         self.stopped: list[int] = []
-        counted = RateLimits(limits, clock=self.clock.seconds)
-        self.password_setup = PasswordSetup(
-            self.store,
-            SECRET,
+        resources = AccountResources(
+            store=self.store,
             passwords=self.passwords,
-            limits=counted,
-            changes=changes,
+            workspaces=self.workspaces,
+            limits=RateLimits(limits, clock=self.clock.seconds),
+            changes=AccountChanges(LocalBus("here")),
             refusals=self.refusals,
             clock=self.clock,
         )
-        self.accounts = AccountService(
-            self.store,
-            passwords=self.passwords,
-            tokens=self.tokens,
-            limits=counted,
-            workspaces=self.workspaces,
-            config=auth,
-            changes=changes,
-            refusals=self.refusals,
-            clock=self.clock,
-        )
-        self.operator = Operator(
-            self.store,
-            passwords=self.passwords,
-            workspaces=self.workspaces,
-            offboarding=offboarding,
-            stop_runs=self.stop_runs,
-            clock=self.clock,
-        )
-        self.administration = Administration(
-            self.store,
-            passwords=self.passwords,
-            workspaces=self.workspaces,
-            changes=changes,
-            offboarding=offboarding,
-            stop_runs=self.stop_runs,
-            clock=self.clock,
-        )
+        self.password_setup = PasswordSetup(resources, SECRET)
+        self.authenticator = Authenticator(resources, self.tokens)
+        self.accounts = AccountService(resources, tokens=self.tokens, config=auth)
+        self.operator = Operator(resources, offboarding=offboarding, stop_runs=self.stop_runs)
+        self.administration = Administration(resources, offboarding=offboarding, stop_runs=self.stop_runs)
         settings = SettingsService(self.store, check_provider=check_provider, clock=self.clock)
         self.app = Litestar(
             [AuthController, SettingsController, SetupController, UserController],
             request_class=JsonRequest,
-            guards=[require_sign_in(self.accounts, PeerReader(trusted_proxies))],
+            guards=[require_sign_in(self.authenticator, PeerReader(trusted_proxies))],
             dependencies={
                 "accounts": Provide(lambda: self.accounts, sync_to_thread=False),
                 "administration": Provide(lambda: self.administration, sync_to_thread=False),

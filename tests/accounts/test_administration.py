@@ -51,7 +51,7 @@ async def test_a_bad_page_is_refused_with_400(account_server, query):
 async def test_a_level_takes_effect_at_the_next_request_and_the_role_follows(account_server):
     admin, user = await account_server.join("boss", level=4), await account_server.join("ada")
     account_changes = []
-    account_server.accounts.subscribe(account_changes.append)
+    account_server.authenticator.subscribe(account_changes.append)
     path = f"/auth/users/{user['user']['id']}"
     raised = await account_server.ask("PUT", path, {"permission_level": 4}, token=admin["access_token"])
     assert raised.json()["data"]["role"] == "admin"
@@ -235,7 +235,7 @@ async def test_a_moved_user_is_signed_out_stopped_and_of_the_other_tenant(accoun
     operator, user = await account_server.join("boss", level=4), await account_server.join("ada")
     chief, _ = await found(account_server, "elsewhere")
     account_changes = []
-    account_server.accounts.subscribe(account_changes.append)
+    account_server.authenticator.subscribe(account_changes.append)
     away = chief["user"]["tenant_id"]
     path = f"/auth/users/{user['user']['id']}"
     moved = await account_server.ask("PUT", path, {"tenant_id": away}, token=operator["access_token"])
@@ -290,7 +290,7 @@ async def test_an_address_is_set_cleared_and_no_two_have_the_same(account_server
 async def test_a_reset_password_opens_nothing_but_choosing_another(account_server):
     admin, user = await account_server.join("boss", level=4), await account_server.join("ada")
     account_changes = []
-    account_server.accounts.subscribe(account_changes.append)
+    account_server.authenticator.subscribe(account_changes.append)
     path = f"/auth/users/{user['user']['id']}/password"
     reset = {"new_password": "battery staple"}
     answer = await account_server.ask("POST", path, reset, token=admin["access_token"])
@@ -322,7 +322,7 @@ async def test_ones_own_password_is_not_reset_but_changed(account_server):
 async def test_a_deleted_user_is_gone_with_their_files_and_the_name_is_free(account_server):
     admin, user = await account_server.join("boss", level=4), await account_server.join("ada")
     account_changes = []
-    account_server.accounts.subscribe(account_changes.append)
+    account_server.authenticator.subscribe(account_changes.append)
     folder = account_server.workspaces.path_of(user["user"]["id"])
     (folder / "deep").mkdir()
     (folder / "deep" / "note.txt").write_text("mine")

@@ -6,7 +6,7 @@ import pytest
 
 from luxx.api.http.authentication import PeerReader
 from luxx.domain.accounts.caller import RateLimit
-from luxx.domain.accounts.credentials import Passwords
+from luxx.domain.accounts.passwords import Passwords
 from luxx.errors import ConfigError, TooMany
 
 ADMIN = {"username": "admin", "password": "admin123"}

@@ -24,7 +24,7 @@ class OpenStream:
 
 
 async def entered(account_server, name: str) -> Caller:
-    return await account_server.accounts.authenticate((await account_server.enter(name))["access_token"])
+    return await account_server.authenticator.authenticate((await account_server.enter(name))["access_token"])
 
 
 async def test_many_are_asked_after_at_once_and_those_whose_sign_in_ended_are_refused(
@@ -35,7 +35,7 @@ async def test_many_are_asked_after_at_once_and_those_whose_sign_in_ended_are_re
     await account_server.join("ada")
     lines = [OpenStream(await entered(account_server, "ada")) for _ in range(3)]
     lines += [OpenStream(lines[0].caller) for _ in range(ALL)]
-    kept: LiveConnections[OpenStream] = LiveConnections(account_server.accounts)
+    kept: LiveConnections[OpenStream] = LiveConnections(account_server.authenticator)
     for stream in lines:
         kept.add(stream)
     asked: list[str] = []
@@ -56,7 +56,7 @@ async def test_many_are_asked_after_at_once_and_those_whose_sign_in_ended_are_re
 async def test_only_what_the_ended_sign_in_opened_is_refused_and_what_was_closed_is_forgotten(account_server):
     await account_server.join("ada")
     here, there, closed = [OpenStream(await entered(account_server, "ada")) for _ in range(3)]
-    kept: LiveConnections[OpenStream] = LiveConnections(account_server.accounts)
+    kept: LiveConnections[OpenStream] = LiveConnections(account_server.authenticator)
     for stream in (here, there, closed):
         kept.add(stream)
     kept.remove(closed)

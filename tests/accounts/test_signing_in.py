@@ -181,14 +181,14 @@ async def test_a_disabled_user_learns_so_only_after_the_right_password(account_s
 async def test_signing_out_kills_both_tokens_and_no_other_sign_in(account_server):
     first, second = await account_server.join("ada"), await account_server.enter("ada")
     account_changes: list[AccountChange] = []
-    end = account_server.accounts.subscribe(account_changes.append)
+    end = account_server.authenticator.subscribe(account_changes.append)
     assert (await account_server.ask("POST", "/auth/logout", token=first["access_token"])).status_code == 200
     dead = await account_server.ask("GET", "/auth/me", token=first["access_token"])
     assert (dead.status_code, dead.json()["detail"]["kind"]) == (401, "token_revoked")
     refresh = await account_server.ask("POST", "/auth/refresh", {"refresh_token": first["refresh_token"]})
     assert refresh.status_code == 401
     assert (await account_server.ask("GET", "/auth/me", token=second["access_token"])).status_code == 200
-    caller = await account_server.accounts.authenticate(second["access_token"])
+    caller = await account_server.authenticator.authenticate(second["access_token"])
     assert [each.because for each in account_changes] == [RevocationReason.SIGNED_OUT]
     assert not account_changes[0].concerns(caller)
     end()
@@ -198,10 +198,10 @@ async def test_signing_out_kills_both_tokens_and_no_other_sign_in(account_server
 
 async def test_a_changed_password_ends_the_other_sign_ins_and_the_old_password(account_server):
     here, there = await account_server.join("ada"), await account_server.enter("ada")
-    caller_here = await account_server.accounts.authenticate(here["access_token"])
-    caller_there = await account_server.accounts.authenticate(there["access_token"])
+    caller_here = await account_server.authenticator.authenticate(here["access_token"])
+    caller_there = await account_server.authenticator.authenticate(there["access_token"])
     account_changes: list[AccountChange] = []
-    account_server.accounts.subscribe(account_changes.append)
+    account_server.authenticator.subscribe(account_changes.append)
     body = {"current_password": "correct horse", "new_password": "battery staple"}
     answer = await account_server.ask("POST", "/auth/password", body, token=here["access_token"])
     assert answer.status_code == 200, answer.text

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, select
 
+from luxx.domain.accounts.authentication import TICKET_LIFETIME, TicketService
 from luxx.domain.accounts.caller import Peer
 from luxx.domain.accounts.models import SignIn, TicketRow
-from luxx.domain.accounts.tickets import TICKET_LIFETIME, TicketService
 from luxx.errors import NotSignedIn
 
 PEER = Peer(address="127.0.0.1", is_local=True, is_direct=True)
@@ -16,8 +16,8 @@ PEER = Peer(address="127.0.0.1", is_local=True, is_direct=True)
 
 async def signed_in(account_server: Any, name: str = "ada") -> tuple[TicketService, Any]:
     token = (await account_server.join(name))["access_token"]
-    tickets = TicketService(account_server.store, account_server.accounts, clock=account_server.clock)
-    return tickets, await account_server.accounts.authenticate(token, PEER)
+    tickets = TicketService(account_server.store, account_server.authenticator, clock=account_server.clock)
+    return tickets, await account_server.authenticator.authenticate(token, PEER)
 
 
 async def rows(account_server: Any) -> list[TicketRow]:
@@ -80,8 +80,8 @@ async def test_revoked_callers_are_found_for_many_at_once(account_server):
             "PUT", f"/auth/users/{callers[name].user_id}", raised, token=admin["access_token"]
         )
         assert answer.status_code == 200
-        callers[name] = await account_server.accounts.recheck(callers[name])
-    assert await account_server.accounts.revoked_callers(list(callers.values())) == set()
+        callers[name] = await account_server.authenticator.recheck(callers[name])
+    assert await account_server.authenticator.revoked_callers(list(callers.values())) == set()
     await account_server.accounts.sign_out(callers["leaves"])
     for name, change in (
         ("demoted", {"permission_level": 1}), ("disabled", {"is_active": False}),
@@ -90,7 +90,7 @@ async def test_revoked_callers_are_found_for_many_at_once(account_server):
         await account_server.ask(
             "PUT", f"/auth/users/{callers[name].user_id}", change, token=admin["access_token"]
         )
-    revoked_callers = await account_server.accounts.revoked_callers(list(callers.values()))
+    revoked_callers = await account_server.authenticator.revoked_callers(list(callers.values()))
     assert revoked_callers == {callers["leaves"], callers["demoted"], callers["disabled"]}
     account_server.clock.ahead = timedelta(days=31)
-    assert await account_server.accounts.revoked_callers(list(callers.values())) == set(callers.values())
+    assert await account_server.authenticator.revoked_callers(list(callers.values())) == set(callers.values())

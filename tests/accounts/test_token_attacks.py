@@ -9,7 +9,7 @@ from datetime import timedelta
 import jwt
 import pytest
 
-from luxx.domain.accounts.credentials import TokenSigner, TokenType
+from luxx.domain.accounts.authentication import TokenSigner, TokenType
 from luxx.domain.accounts.service import RevocationReason
 from luxx.infra.secrets import derive_key
 
@@ -157,7 +157,7 @@ async def test_access_and_refresh_tokens_do_not_stand_in_for_each_other(account_
 async def test_a_refresh_token_used_twice_ends_its_sign_in_and_no_other(account_server):
     user, other = await account_server.join("ada"), await account_server.enter("ada")
     account_changes = []
-    account_server.accounts.subscribe(account_changes.append)
+    account_server.authenticator.subscribe(account_changes.append)
     body = {"refresh_token": user["refresh_token"]}
     new = (await account_server.ask("POST", "/auth/refresh", body)).json()["data"]
     again = await account_server.ask("POST", "/auth/refresh", body)
@@ -220,11 +220,11 @@ async def test_expired_sign_ins_are_forgotten_at_the_next_one(account_server):
 
 async def test_recheck_ends_a_stream_whose_sign_in_ended(account_server):
     user = await account_server.join("ada")
-    caller = await account_server.accounts.authenticate(user["access_token"])
-    assert await account_server.accounts.recheck(caller) == caller
+    caller = await account_server.authenticator.authenticate(user["access_token"])
+    assert await account_server.authenticator.recheck(caller) == caller
     await account_server.accounts.sign_out(caller)
     with pytest.raises(Exception, match="sign-in has ended"):
-        await account_server.accounts.recheck(caller)
+        await account_server.authenticator.recheck(caller)
 
 
 def test_two_servers_with_one_secret_read_each_other_and_with_two_do_not():

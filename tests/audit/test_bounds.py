@@ -64,8 +64,8 @@ async def test_refusals_over_the_bound_are_counted_in_one_entry_when_the_minute_
     refusals = Refusals(store, clock=clock)
 
     for _ in range(bounds.MAX_PER_ACTOR + 5):
-        await refusals.note(Action.REQUEST, someone(1), "not_allowed", target=("user", "7"))
-    await refusals.note(Action.REQUEST, someone(2), "not_allowed")
+        await refusals.record_refusal(Action.REQUEST, someone(1), "not_allowed", target=("user", "7"))
+    await refusals.record_refusal(Action.REQUEST, someone(2), "not_allowed")
     await refusals.flush_if_due()
     assert len(entries(store)) == bounds.MAX_PER_ACTOR + 1
     clock.now += bounds.WINDOW_SECONDS
@@ -73,7 +73,7 @@ async def test_refusals_over_the_bound_are_counted_in_one_entry_when_the_minute_
     await refusals.flush_if_due()
     (told,) = entries(store)[bounds.MAX_PER_ACTOR + 1 :]
     assert (told.user_id, told.detail.count, told.target_id) == (1, 5, None)
-    await refusals.note(Action.REQUEST, someone(1), "not_allowed")
+    await refusals.record_refusal(Action.REQUEST, someone(1), "not_allowed")
     assert len(entries(store)) == bounds.MAX_PER_ACTOR + 3
 
 
@@ -84,7 +84,7 @@ async def test_no_number_of_actors_writes_more_in_a_minute_than_all_together_may
 
     for number in range(1, actors + 1):
         actor = Actor(address=f"192.0.2.{number}")
-        await refusals.note(Action.SIGN_IN, actor, "sign_in_failed")
+        await refusals.record_refusal(Action.SIGN_IN, actor, "sign_in_failed")
     assert len(entries(store)) == bounds.MAX_PER_WINDOW
     await refusals.flush()
     told = entries(store)[bounds.MAX_PER_WINDOW :]
@@ -95,7 +95,7 @@ async def test_no_number_of_actors_writes_more_in_a_minute_than_all_together_may
 
 async def test_a_refusal_that_cannot_be_recorded_is_no_failure(store: Store) -> None:
     store.write_now(lambda session: AuditRow.__table__.drop(session.connection()))
-    await Refusals(store).note(Action.REQUEST, someone(1), "not_allowed")
+    await Refusals(store).record_refusal(Action.REQUEST, someone(1), "not_allowed")
 
 
 def fill(store: Store, count: int, *, days: int = 0, outcome: AuditOutcome = AuditOutcome.DONE) -> None:

@@ -9,13 +9,18 @@ from alembic import command
 from sqlalchemy import Engine, text
 
 from luxx.domain.accounts.administration import Operator
-from luxx.domain.accounts.credentials import Passwords
+from luxx.domain.accounts.authentication import AccountResources
+from luxx.domain.accounts.caller import RateLimits
 from luxx.domain.accounts.models import Tenant
-from luxx.domain.accounts.rights import Offboarding, UserChange
+from luxx.domain.accounts.passwords import Passwords
+from luxx.domain.accounts.rights import AccountChanges, Offboarding, UserChange
 from luxx.domain.accounts.user_data import Workspaces
+from luxx.domain.audit import Refusals
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.errors import Conflict
+from luxx.infra.bus.core import LocalBus
 from luxx.infra.clock import new_id, utc_now
+from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.migrate import _settings, migrate
 from luxx.providers.sharing import transfer_shared_providers
@@ -74,9 +79,14 @@ async def test_users_are_added_moved_and_deleted_with_all_their_data(
     migrate(engine)
     store, passwords = Store(engine), Passwords(cost=4)
     operator = Operator(
-        store,
-        passwords=passwords,
-        workspaces=Workspaces(str(tmp_path / "workspaces")),
+        AccountResources(
+            store=store,
+            passwords=passwords,
+            workspaces=Workspaces(str(tmp_path / "workspaces")),
+            limits=RateLimits(LimitsConfig()),
+            changes=AccountChanges(LocalBus("here")),
+            refusals=Refusals(store),
+        ),
         offboarding=Offboarding(cancel_runs_of, transfer_shared_providers),
         stop_runs=RunStopper(store, None).stop_all_of,
     )

@@ -13,8 +13,8 @@ from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 from litestar.types import Scope
 
+from luxx.domain.accounts.authentication import Authenticator, check_peer
 from luxx.domain.accounts.caller import Caller, Peer
-from luxx.domain.accounts.service import AccountService, check_peer
 from luxx.errors import ConfigError, NotAllowed, NotSignedIn
 
 AnyConnection = ASGIConnection[Any, Any, Any, Any]
@@ -98,7 +98,7 @@ class PeerReader:
         return any(address in network for network in self._trusted)
 
 
-def require_sign_in(accounts: AccountService, peers: PeerReader) -> Guard:
+def require_sign_in(authenticator: Authenticator, peers: PeerReader) -> Guard:
     """The guard of the whole app. It raises NotSignedIn without a valid access token, NotAllowed or TooMany.
 
     Guards run before the body is read, so a client without a sign-in gets no errors about its body.
@@ -109,12 +109,12 @@ def require_sign_in(accounts: AccountService, peers: PeerReader) -> Guard:
         connection.scope["state"][PEER] = peer
         if handler.opt.get(PUBLIC):
             return
-        caller = await accounts.authenticate(_bearer(connection), peer)
+        caller = await authenticator.authenticate(_bearer(connection), peer)
         connection.scope["state"][CALLER] = caller
         check_peer(peer, has_default_password=caller.has_default_password)
         if not handler.opt.get(PASSWORD_CHANGE_EXEMPT):
             check_password_changed(caller)
-        accounts.count_request(caller)
+        authenticator.count_request(caller)
 
     return guard
 

@@ -15,9 +15,9 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from luxx.api.http.errors import DATABASE_DOWN_ERRORS
 from luxx.api.http.files import ABORT_KEY
 from luxx.api.http.security import DETACHED_STREAM, RAW_SEND
+from luxx.domain.accounts.authentication import Authenticator
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.rights import AccountChange
-from luxx.domain.accounts.service import AccountService
 from luxx.errors import TooMany
 from luxx.runs.streams.watch import RunWatch
 
@@ -106,10 +106,10 @@ T = TypeVar("T", bound=LiveConnection)
 class LiveConnections(Generic[T]):
     """The open connections of one kind in this process, by user. Ends those whose sign-in is revoked."""
 
-    def __init__(self, accounts: AccountService) -> None:
-        self._accounts = accounts
+    def __init__(self, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
         self._open: dict[int, set[T]] = {}
-        accounts.subscribe(self._revoke_changed)
+        authenticator.subscribe(self._revoke_changed)
 
     def __len__(self) -> int:
         return sum(len(each) for each in self._open.values())
@@ -139,7 +139,7 @@ class LiveConnections(Generic[T]):
         if not open_:
             return
         try:
-            revoked_callers = await self._accounts.revoked_callers([one.caller for one in open_])
+            revoked_callers = await self._authenticator.revoked_callers([one.caller for one in open_])
         except SQLAlchemyError:
             return  # The database does not answer; the next check repeats it.
         except Exception:
@@ -269,8 +269,8 @@ class OpenStream(ASGIResponse):
 class Streams(LiveConnections[OpenStream]):
     """The open streams of this process."""
 
-    def __init__(self, accounts: AccountService, limit: StreamLimit) -> None:
-        super().__init__(accounts)
+    def __init__(self, authenticator: Authenticator, limit: StreamLimit) -> None:
+        super().__init__(authenticator)
         self.limit = limit
 
     async def follow(self, caller: Caller, watch: Callable[[], Awaitable[RunWatch]]) -> EventStream:

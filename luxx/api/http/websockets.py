@@ -20,8 +20,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from luxx.api.http.errors import status_of
 from luxx.api.http.event_streams import CLOSE_TIMEOUT_SECONDS, LiveConnections, StreamLimit
 from luxx.api.http.json_body import read_body
+from luxx.domain.accounts.authentication import Authenticator
 from luxx.domain.accounts.caller import Caller, RateLimit
-from luxx.domain.accounts.service import AccountService
 from luxx.errors import InvalidInput, LuxxError, NotFound, TooMany
 from luxx.infra.clock import new_id
 from luxx.runs.streams.notices import IDS_PER_QUERY, Notices
@@ -247,11 +247,11 @@ class Socket:
 class Sockets:
     """The open sockets of this process, by user."""
 
-    def __init__(self, accounts: AccountService, notices: Notices, streams: StreamLimit) -> None:
+    def __init__(self, authenticator: Authenticator, notices: Notices, streams: StreamLimit) -> None:
         self._notices = notices
         self._streams = streams
         self._rate_limit = RateLimit(MESSAGES_PER_MINUTE, "too many messages")
-        self._open: LiveConnections[Socket] = LiveConnections(accounts)
+        self._open: LiveConnections[Socket] = LiveConnections(authenticator)
         self.keep_checking = self._open.keep_checking
 
     def __len__(self) -> int:

@@ -69,7 +69,7 @@ def record_refusals(refusals: Refusals) -> ExceptionHook:
         request_scope = cast("Mapping[str, Any]", scope)
         route, method = str(request_scope.get("path_template", "")), str(request_scope.get("method", ""))
         path_params = [(name, str(value)) for name, value in request_scope.get("path_params", {}).items()]
-        await refusals.note(
+        await refusals.record_refusal(
             Action.REQUEST,
             caller.actor,
             error.kind,

@@ -11,7 +11,7 @@ from msgspec import Meta
 from luxx.api.http.authentication import PASSWORD_CHANGE_EXEMPT, PUBLIC
 from luxx.api.http.envelope import Success, success
 from luxx.domain.accounts.caller import Caller, Peer
-from luxx.domain.accounts.credentials import LONGEST_PASSWORD, MIN_PASSWORD_LENGTH
+from luxx.domain.accounts.passwords import LONGEST_PASSWORD, MIN_PASSWORD_LENGTH
 from luxx.domain.accounts.service import AccountService, SignedIn
 from luxx.domain.accounts.users import EMAIL, USERNAME, UserView
 

@@ -20,7 +20,7 @@ from luxx.api.http.json_body import invalid_fields, read_body
 from luxx.api.http.parameters import OPENAPI_EXTRA
 from luxx.api.routes.auth import NewPassword
 from luxx.domain.accounts.caller import Peer
-from luxx.domain.accounts.credentials import LONGEST_PASSWORD, MIN_PASSWORD_LENGTH
+from luxx.domain.accounts.passwords import LONGEST_PASSWORD, MIN_PASSWORD_LENGTH
 from luxx.domain.accounts.setup import PasswordSetup, SetupState
 from luxx.domain.accounts.users import UserView
 from luxx.errors import InvalidInput, LuxxError, TooMany

@@ -12,9 +12,8 @@ from luxx.api.http.authentication import PEER, PUBLIC, check_password_changed
 from luxx.api.http.envelope import Success, success
 from luxx.api.http.parameters import InjectedCaller
 from luxx.api.http.websockets import CLOSE_SIGN_IN_AGAIN, CLOSE_TRY_AGAIN_LATER, CloseReason, Sockets
+from luxx.domain.accounts.authentication import Authenticator, Ticket, TicketService, check_peer
 from luxx.domain.accounts.caller import Caller, Peer
-from luxx.domain.accounts.service import AccountService, check_peer
-from luxx.domain.accounts.tickets import Ticket, TicketService
 from luxx.errors import LuxxError, TooMany
 from luxx.wire.socket import ClientMessage, ServerMessage
 
@@ -42,12 +41,12 @@ class SocketController(Controller):
     async def socket(
         self,
         socket: WebSocket[Any, Any, Any],
-        accounts: NamedDependency[AccountService],
+        authenticator: NamedDependency[Authenticator],
         tickets: NamedDependency[TicketService],
         sockets: NamedDependency[Sockets],
     ) -> None:
         """Refuses with a close code after the handshake: browsers do not expose a handshake's status."""
-        caller_or_close = await _authenticate(socket, accounts, tickets)
+        caller_or_close = await _authenticate(socket, authenticator, tickets)
         await socket.accept()
         if isinstance(caller_or_close, Caller):
             await sockets.serve(caller_or_close, socket.receive, socket.send)
@@ -56,14 +55,14 @@ class SocketController(Controller):
 
 
 async def _authenticate(
-    socket: WebSocket[Any, Any, Any], accounts: AccountService, tickets: TicketService
+    socket: WebSocket[Any, Any, Any], authenticator: Authenticator, tickets: TicketService
 ) -> Caller | CloseReason:
     peer: Peer = socket.scope["state"][PEER]
     try:
         caller = await tickets.redeem(socket.query_params.get("token") or "", peer)
         check_peer(peer, has_default_password=caller.has_default_password)
         check_password_changed(caller)
-        accounts.count_request(caller)
+        authenticator.count_request(caller)
     except TooMany as error:
         return _close_reason(CLOSE_TRY_AGAIN_LATER, error)
     except LuxxError as error:

@@ -5,8 +5,6 @@ tenants are not found.
 """
 
 import asyncio
-from collections.abc import Callable
-from datetime import datetime
 
 import msgspec
 from msgspec import UNSET
@@ -15,12 +13,12 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts import users
+from luxx.domain.accounts.authentication import AccountResources
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.accounts.credentials import DEFAULT_ADMIN, DEFAULT_PASSWORD, Passwords, check_password
 from luxx.domain.accounts.models import Tenant, User
+from luxx.domain.accounts.passwords import DEFAULT_ADMIN, DEFAULT_PASSWORD, check_password
 from luxx.domain.accounts.rights import (
     AccountChange,
-    AccountChanges,
     Offboarding,
     RevocationReason,
     StopRuns,
@@ -33,12 +31,9 @@ from luxx.domain.accounts.rights import (
     record_user_created,
 )
 from luxx.domain.accounts.tenants import tenant_id_of
-from luxx.domain.accounts.user_data import Workspaces
 from luxx.domain.accounts.users import NewUser, UserFilter, UserView, view_of
 from luxx.domain.audit import Action, Actor, AuditFilter, AuditView, list_entries
 from luxx.errors import ConfigError, Conflict, InvalidInput, NotFound
-from luxx.infra.clock import utc_now
-from luxx.infra.store.engine import Store
 from luxx.wire.tool import CommandPermission
 
 
@@ -55,24 +50,12 @@ class NewAccount(msgspec.Struct, frozen=True, kw_only=True):
 class Administration:
     """One per process. ADMINs only."""
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        passwords: Passwords,
-        workspaces: Workspaces,
-        changes: AccountChanges,
-        offboarding: Offboarding,
-        stop_runs: StopRuns,
-        clock: Callable[[], datetime] = utc_now,
-    ) -> None:
-        self._store = store
-        self._passwords = passwords
-        self._workspaces = workspaces
-        self._changes = changes
+    def __init__(self, resources: AccountResources, *, offboarding: Offboarding, stop_runs: StopRuns) -> None:
+        self._resources = resources
+        self._store = resources.store
+        self._clock = resources.clock
         self._offboarding = offboarding
         self._stop_runs = stop_runs
-        self._clock = clock
 
     async def list_users(
         self, caller: Caller, filters: UserFilter, *, page: int, page_size: int
@@ -99,7 +82,7 @@ class Administration:
         row = NewUser(
             username=new.username,
             email=new.email,
-            password_hash=await self._passwords.hash(new.password),
+            password_hash=await self._resources.passwords.hash(new.password),
             permission_level=new.permission_level,
             tenant_id=tenant_id,
         )
@@ -108,7 +91,7 @@ class Administration:
         def work(session: Session) -> UserView:
             check_still_admin(session, caller)
             check_tenant(session, tenant_id)
-            user = view_of(users.add_user(session, row, workspaces=self._workspaces, now=now))
+            user = view_of(users.add_user(session, row, workspaces=self._resources.workspaces, now=now))
             record_user_created(session, user, caller.actor)
             return user
 
@@ -130,7 +113,7 @@ class Administration:
 
         changed = await self._store.write(work)
         if (account_change := changed.account_change) is not None:
-            self._changes.publish(account_change)
+            self._resources.changes.publish(account_change)
             if account_change.because is not RevocationReason.DEMOTED:
                 await self._stop_runs(user_id)
         return changed.user
@@ -142,7 +125,7 @@ class Administration:
             raise Conflict("change your own password with POST /auth/password", kind="own_account")
         user = await self.get_user(caller, user_id)
         check_password(password, username=user.username)
-        new_hash, now = await self._passwords.hash(password), self._clock()
+        new_hash, now = await self._resources.passwords.hash(password), self._clock()
 
         def work(session: Session) -> UserView:
             check_still_admin(session, caller)
@@ -154,7 +137,9 @@ class Administration:
             return reset
 
         reset = await self._store.write(work)
-        self._changes.publish(AccountChange(user_id=user_id, because=RevocationReason.PASSWORD_RESET))
+        self._resources.changes.publish(
+            AccountChange(user_id=user_id, because=RevocationReason.PASSWORD_RESET)
+        )
         return reset
 
     async def delete_user(self, caller: Caller, user_id: int) -> None:
@@ -171,8 +156,8 @@ class Administration:
             delete_user(session, user, actor=caller.actor, offboarding=self._offboarding)
 
         await self._store.write(work)
-        self._changes.publish(AccountChange(user_id=user_id, because=RevocationReason.DELETED))
-        await asyncio.to_thread(self._workspaces.remove, user_id)
+        self._resources.changes.publish(AccountChange(user_id=user_id, because=RevocationReason.DELETED))
+        await asyncio.to_thread(self._resources.workspaces.remove, user_id)
 
     async def audit(
         self, caller: Caller, filters: AuditFilter, *, page: int, page_size: int
@@ -211,22 +196,12 @@ COMMAND_LINE = Actor(username="command line")
 class Operator:
     """What the start of the server and the command line do with users; there is no caller."""
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        passwords: Passwords,
-        workspaces: Workspaces,
-        offboarding: Offboarding,
-        stop_runs: StopRuns,
-        clock: Callable[[], datetime] = utc_now,
-    ) -> None:
-        self._store = store
-        self._passwords = passwords
-        self._workspaces = workspaces
+    def __init__(self, resources: AccountResources, *, offboarding: Offboarding, stop_runs: StopRuns) -> None:
+        self._resources = resources
+        self._store = resources.store
+        self._clock = resources.clock
         self._offboarding = offboarding
         self._stop_runs = stop_runs
-        self._clock = clock
 
     async def ensure_first_user(self, admin_password: str | None = None) -> bool:
         """Creates the default tenant and, if there is no user, `admin`; returns whether it created the
@@ -245,7 +220,7 @@ class Operator:
             new = NewUser(
                 username=DEFAULT_ADMIN,
                 email=None,
-                password_hash=await self._passwords.hash(password),
+                password_hash=await self._resources.passwords.hash(password),
                 permission_level=CommandPermission.ADMIN,
                 has_default_password=is_default,
             )
@@ -274,7 +249,7 @@ class Operator:
         new = NewUser(
             username=username,
             email=email,
-            password_hash=await self._passwords.hash(password),
+            password_hash=await self._resources.passwords.hash(password),
             permission_level=level,
             tenant_id=await self._tenant_id(tenant),
         )
@@ -283,7 +258,7 @@ class Operator:
     async def set_password(self, username: str, password: str) -> UserView:
         """Ends all sign-ins of the user. Raises InvalidInput, or NotFound for an unknown name."""
         check_password(password, username=username)
-        password_hash, now = await self._passwords.hash(password), self._clock()
+        password_hash, now = await self._resources.passwords.hash(password), self._clock()
         because = RevocationReason.PASSWORD_CHANGED
 
         def work(session: Session) -> UserView:
@@ -321,7 +296,7 @@ class Operator:
             return delete_user(session, user, actor=COMMAND_LINE, offboarding=self._offboarding)
 
         deleted = await self._store.write(work)
-        await asyncio.to_thread(self._workspaces.remove, deleted.id)
+        await asyncio.to_thread(self._resources.workspaces.remove, deleted.id)
         return deleted
 
     async def all_users(self, *, tenant: str | None = None) -> list[UserView]:
@@ -353,7 +328,7 @@ class Operator:
         now = self._clock()
 
         def work(session: Session) -> UserView:
-            user = view_of(users.add_user(session, new, workspaces=self._workspaces, now=now))
+            user = view_of(users.add_user(session, new, workspaces=self._resources.workspaces, now=now))
             record_user_created(session, user, actor)
             return user
 

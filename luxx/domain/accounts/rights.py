@@ -3,20 +3,20 @@
 Each change is one transaction with its audit entry; `administration.py` decides who may ask for it.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from enum import StrEnum
 
 import msgspec
 import structlog
 from msgspec import UNSET, UnsetType
-from sqlalchemy import Row, bindparam, select, update
+from sqlalchemy import select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts import users
 from luxx.domain.accounts.caller import DEFAULT_TENANT_ID, Caller
-from luxx.domain.accounts.models import SignIn, Tenant, User
+from luxx.domain.accounts.models import Tenant, User
 from luxx.domain.accounts.users import UserView, role_of, view_of
 from luxx.domain.audit import Action, Actor, AuditEntry, Detail, record
 from luxx.errors import Conflict, NotAllowed, NotFound
@@ -89,44 +89,6 @@ class AccountChanges:
     def _notify_subscribers(self, change: AccountChange) -> None:
         for callback in tuple(self._subscribers):
             callback(change)
-
-
-BATCH_SIZE = 500
-
-_U, _S = User.__table__.c, SignIn.__table__.c
-_VALID_SIGN_INS = (
-    select(_S.id, _U.permission_level, _U.tenant_id)
-    .select_from(SignIn.__table__.join(User.__table__, _S.user_id == _U.id))
-    .where(
-        _S.id.in_(bindparam("ids", expanding=True)),
-        _S.revoked_at.is_(None),
-        _S.expires_at > bindparam("now"),
-        _U.is_active,
-    )
-)
-
-
-def revoked_callers(session: Session, callers: Sequence[Caller], now: datetime) -> set[Caller]:
-    """The callers whose sign-in ended, who were disabled or moved, or whose level is lower than before."""
-    ids = sorted({caller.sign_in_id for caller in callers})
-    valid_sign_ins = {row.id: row for row in _rows(session, ids, now)}
-    return {
-        caller for caller in callers if not _is_still_valid(caller, valid_sign_ins.get(caller.sign_in_id))
-    }
-
-
-def _rows(session: Session, ids: list[str], now: datetime) -> Iterator[Row[str, int, int]]:
-    connection = session.connection()
-    for first in range(0, len(ids), BATCH_SIZE):
-        yield from connection.execute(_VALID_SIGN_INS, {"ids": ids[first : first + BATCH_SIZE], "now": now})
-
-
-def _is_still_valid(caller: Caller, row: Row[str, int, int] | None) -> bool:
-    return (
-        row is not None
-        and row.permission_level >= caller.permission_level
-        and row.tenant_id == caller.tenant_id
-    )
 
 
 StopRuns = Callable[[int], Awaitable[None]]

@@ -5,7 +5,6 @@ password is set, and every server of the database accepts it. `api/routes/setup.
 """
 
 import hashlib
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -15,21 +14,20 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts import users
-from luxx.domain.accounts.caller import Peer, RateLimits
-from luxx.domain.accounts.credentials import ALGORITHM, LONGEST_TOKEN, Passwords, check_password
+from luxx.domain.accounts.authentication import ALGORITHM, LONGEST_TOKEN, AccountResources
+from luxx.domain.accounts.caller import Peer
 from luxx.domain.accounts.models import User
+from luxx.domain.accounts.passwords import check_password
 from luxx.domain.accounts.rights import (
     AccountChange,
-    AccountChanges,
     RevocationReason,
     record_password_change,
 )
 from luxx.domain.accounts.users import UserView
-from luxx.domain.audit import Action, Actor, Refusals
+from luxx.domain.audit import Action, Actor
 from luxx.errors import Conflict, NotAllowed
-from luxx.infra.clock import new_id, utc_now
+from luxx.infra.clock import new_id
 from luxx.infra.secrets import derive_key
-from luxx.infra.store.engine import Store
 
 SETUP_LIFETIME = timedelta(hours=24)
 _LIMIT_NAME = "/setup"
@@ -65,24 +63,11 @@ class _Verified(msgspec.Struct, frozen=True, kw_only=True):
 class PasswordSetup:
     """One per process. Anyone with the token may set the password, signed in or not."""
 
-    def __init__(
-        self,
-        store: Store,
-        secret: str,
-        *,
-        passwords: Passwords,
-        limits: RateLimits,
-        changes: AccountChanges,
-        refusals: Refusals,
-        clock: Callable[[], datetime] = utc_now,
-    ) -> None:
-        self._store = store
+    def __init__(self, resources: AccountResources, secret: str) -> None:
+        self._resources = resources
+        self._store = resources.store
+        self._clock = resources.clock
         self._key = derive_key(secret, "setup")
-        self._passwords = passwords
-        self._limits = limits
-        self._changes = changes
-        self._refusals = refusals
-        self._clock = clock
         self._jwt = jwt.PyJWT()
 
     async def token(self) -> str | None:
@@ -116,7 +101,7 @@ class PasswordSetup:
         """Ends all sign-ins of the user. Raises NotAllowed, TooMany, or InvalidInput for a bad password."""
         verified = await self._verified(peer, token)
         check_password(password, username=verified.username)
-        new_hash = await self._passwords.hash(password)
+        new_hash = await self._resources.passwords.hash(password)
         now, because = self._clock(), RevocationReason.PASSWORD_CHANGED
         actor = Actor(username="setup address", address=peer.address, request_id=peer.request_id)
 
@@ -136,19 +121,19 @@ class PasswordSetup:
             user = await self._store.write(work)
         except Conflict as error:
             raise _already_used() from error
-        self._changes.publish(AccountChange(user_id=user.id, because=because))
+        self._resources.changes.publish(AccountChange(user_id=user.id, because=because))
         return user
 
     async def _verified(self, peer: Peer, token: str) -> _Verified:
-        self._limits.count_sign_in(peer, _LIMIT_NAME)
+        self._resources.limits.count_sign_in(peer, _LIMIT_NAME)
         try:
             claims = self._read(token)
             user = await self._store.read(lambda session: _user_of(session, claims))
         except NotAllowed as error:
             anonymous = Actor(address=peer.address, request_id=peer.request_id)
-            await self._refusals.note(Action.PASSWORD_CHANGE, anonymous, error.kind)
+            await self._resources.refusals.record_refusal(Action.PASSWORD_CHANGE, anonymous, error.kind)
             raise
-        self._limits.refund_sign_in(peer, _LIMIT_NAME)
+        self._resources.limits.refund_sign_in(peer, _LIMIT_NAME)
         return user
 
     def _read(self, token: str) -> SetupClaims:

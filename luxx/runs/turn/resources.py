@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from sqlalchemy import Connection, bindparam, select
 from sqlalchemy.orm import Session
 
+from luxx.domain.accounts.authentication import user_as_caller
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.accounts.service import user_as_caller
 from luxx.domain.accounts.user_data import Workspaces
 from luxx.domain.conversations.prompt import PastMessage, prompt_messages, read_path
 from luxx.domain.skills.registry import SkillRegistry

@@ -20,7 +20,7 @@ import msgspec
 from luxx.app.cli.chat.questions import FrameQuestion, ListedQuestion, Unanswered, read_answer
 from luxx.app.cli.chat.server_api import ChatApi, ObjectWithId, with_pauses
 from luxx.app.cli.chat.transcript import Screen, Transcript
-from luxx.domain.accounts.credentials import DEFAULT_ADMIN, DEFAULT_PASSWORD
+from luxx.domain.accounts.passwords import DEFAULT_ADMIN, DEFAULT_PASSWORD
 from luxx.errors import InvalidInput, LuxxError, NotSignedIn, Unavailable
 from luxx.wire.event import DoneStatus
 

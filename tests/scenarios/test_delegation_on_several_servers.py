@@ -10,7 +10,16 @@ from store.databases import new_database, postgresql_server
 from luxx.providers.scripted import Counts, Gate, Rule, Script, ScriptedProvider, Text, When
 from scenarios.client import AsyncApiClient
 from scenarios.server import LuxxServer
-from scenarios.test_delegation import CHILD, child, delegates, lead, made, parent, results, subagents
+from scenarios.test_delegation import (
+    CHILD,
+    child,
+    delegates,
+    new_delegating_chat,
+    requests_of,
+    parent,
+    results,
+    subagents,
+)
 
 pytestmark = pytest.mark.heavy
 
@@ -47,7 +56,7 @@ async def test_another_server_continues_a_run_and_its_one_subagent(
         child(Text(text="One."), user="Count"),
     ]
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(servers[0].url) as ann:
-        conversation = await lead(ann, model)
+        conversation = await new_delegating_chat(ann, model)
         run = await ann.start_run(conversation, tools=["delegate"])
         await model.reached("killed here")
         await ann.reconnect_to(servers[1].url)
@@ -60,4 +69,4 @@ async def test_another_server_continues_a_run_and_its_one_subagent(
             results_by_call["call-sub"]["data"]["answer"],
             results_by_call["call-2"]["data"]["answer"],
         ) == ("One.", "Two.")
-        assert len(made(model, "parent begins")) == len(made(model, "parent ends")) == 1
+        assert len(requests_of(model, "parent begins")) == len(requests_of(model, "parent ends")) == 1

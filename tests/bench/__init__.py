@@ -1,5 +1,5 @@
-"""`make bench`: what Luxx costs, beside floors and peers measured in the same run.
+"""`make bench`: what Luxx costs, next to baselines and peers that are measured in the same run.
 
-One process plays the model and the clients; the server under measure is a process of its own, on a
-core of its own where the system can pin. Nothing here is a test: pytest collects no file of this folder.
+One process is both the model and the clients. The measured server is another process, on a core of its own
+where processes can be pinned. These files are no tests: pytest collects none of them.
 """

@@ -1,6 +1,7 @@
-"""`python -m tests.bench`: runs the rows, prints the table, keeps the figures; 1 where a target is missed.
+"""`python -m tests.bench`: runs the rows, prints the table, saves the figures; exits with 1 if a target is
+missed.
 
-`--only ROW` (several times) and `--rounds N` narrow it; `profile ROW` says where Luxx's time goes instead.
+`--only ROW` (repeatable) and `--rounds N` limit it; `profile ROW` shows where Luxx spends its time instead.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from tests.bench.upstream import Upstream
 
 RESULTS = ROOT / "bench-results"
 BUSY_LOAD = 2.5
-"""Above it something else than the bench runs here."""
+"""With a higher load something other than the benchmark is running."""
 
 
 def main() -> int:
@@ -51,7 +52,8 @@ def main() -> int:
 
 
 def _load() -> float:
-    """How many processes want a core; the rows keep about one busy. 0 where the system does not tell."""
+    """The number of processes that want a core; the rows keep about one busy. 0 if the system does not report
+    it."""
     return round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else 0.0
 
 

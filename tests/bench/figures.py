@@ -1,4 +1,4 @@
-"""Figures: what rows measure, what is required of them, the table and the file they end up in."""
+"""Figures: the measurements of rows, their targets, the table and the file."""
 
 import importlib.metadata
 import json
@@ -27,7 +27,7 @@ PACKAGES = (
 
 
 class Figure(msgspec.Struct):
-    """One measured thing, a value per round. `at_most` or `at_least` is the target for the median."""
+    """One measurement with a value per round. `at_most` or `at_least` is the target for the median."""
 
     row: str
     name: str
@@ -53,7 +53,7 @@ class Figure(msgspec.Struct):
 
 
 class Figures:
-    """All figures of a run, in the order they were first met."""
+    """All figures of a run, in the order of their first value."""
 
     def __init__(self) -> None:
         self._all: dict[tuple[str, str], Figure] = {}
@@ -68,7 +68,7 @@ class Figures:
         at_most: float | None = None,
         at_least: float | None = None,
     ) -> None:
-        """One round's value."""
+        """Adds the value of one round."""
         figure = self._all.get((row, name))
         if figure is None:
             figure = self._all[row, name] = Figure(row, name, unit, at_most=at_most, at_least=at_least)
@@ -83,7 +83,7 @@ class Figures:
         return [figure for figure in self if figure.is_missed]
 
     def table(self) -> str:
-        """For people: a line per figure."""
+        """The table for people: a line per figure."""
         lines = [f"{'row':<7} {'figure':<46} {'min':>9} {'median':>9} {'max':>9} {'unit':<5} target"]
         for figure in self:
             low, high = min(figure.values), max(figure.values)
@@ -95,7 +95,7 @@ class Figures:
         return "\n".join(lines)
 
     def save(self, folder: Path, *, rounds: int, is_pinned: bool, load: float) -> Path:
-        """For machines: with the commit and the versions, so that runs can be set side by side."""
+        """Saves the figures as JSON with the commit and the versions, so that runs can be compared."""
         commit, is_changed = _commit()
         now = datetime.now(UTC)
         content = {

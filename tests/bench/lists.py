@@ -24,7 +24,7 @@ PAGE = 100
 LISTINGS = 200
 HISTORIES = 10
 LAST = "ffffffff-ffff-ffff-ffff-ffffffffffff"
-"""An id after all others."""
+"""An id greater than all others."""
 
 
 class _ListedRow(msgspec.Struct):
@@ -40,7 +40,7 @@ class _Answer(msgspec.Struct):
 
 
 class Reader:
-    """Reads lists of a server over one connection; `None` headers for the floor."""
+    """Reads lists of a server over one connection; `headers` are empty for the baseline."""
 
     def __init__(self, server: MeasuredServer, headers: dict[str, str], user: str) -> None:
         self._server = server
@@ -86,7 +86,7 @@ class Reader:
 
 
 async def lists_row(_upstream: Upstream, figures: Figures, rounds: int) -> AsyncIterator[None]:
-    """What a screen asks for when it opens, against uvicorn with one Core query and msgspec."""
+    """The requests of a starting client, against uvicorn with one Core query and msgspec."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="luxx-bench-lists-")))
         url = f"sqlite:///{folder}/lists.db"
@@ -94,11 +94,11 @@ async def lists_row(_upstream: Upstream, figures: Figures, rounds: int) -> Async
         api = await asyncio.to_thread(Api, luxx.port)
         conversation_id = await asyncio.to_thread(_fill, url)
         port = free_port()
-        command = [sys.executable, "-m", "tests.bench.floor_lists", str(port), url]
-        floor = stack.enter_context(started(command, port))
+        command = [sys.executable, "-m", "tests.bench.baseline_lists", str(port), url]
+        baseline = stack.enter_context(started(command, port))
         readers = [
             Reader(luxx, {"authorization": f"Bearer {api.token}"}, ""),
-            Reader(floor, {}, "&user_id=1"),
+            Reader(baseline, {}, "&user_id=1"),
         ]
         for number in range(rounds + 1):
             listed = [await asyncio.to_thread(reader.conversations) for reader in readers]
@@ -111,7 +111,7 @@ async def lists_row(_upstream: Upstream, figures: Figures, rounds: int) -> Async
 
 
 def _fill(url: str) -> str:
-    """Seeds the first user's conversations; the id of the long one, which is the newest."""
+    """Adds the first user's conversations. Returns the id of the long one, which is the newest."""
     engine = open_engine(make_url(url))
     with engine.begin() as connection:
         ids = seed(connection, TextGenerator(), [*[4] * CONVERSATIONS, MESSAGES])
@@ -120,10 +120,10 @@ def _fill(url: str) -> str:
 
 
 def report_lists(figures: Figures, listed: list[float], read: list[float]) -> None:
-    (mine, floor), (whole, bare) = listed, read
-    figures.add("lists", "20 conversations, Core and msgspec", floor, "ms")
+    (mine, baseline), (whole, bare) = listed, read
+    figures.add("lists", "20 conversations, Core and msgspec", baseline, "ms")
     figures.add("lists", "20 conversations, luxx", mine, "ms")
-    figures.add("lists", "20 conversations, luxx / floor", mine / floor, "×", at_most=2)
+    figures.add("lists", "20 conversations, luxx / baseline", mine / baseline, "×", at_most=2)
     figures.add("lists", f"{MESSAGES} messages in pages, Core and msgspec", bare, "ms")
     figures.add("lists", f"{MESSAGES} messages in pages, luxx", whole, "ms")
-    figures.add("lists", f"{MESSAGES} messages in pages, luxx / floor", whole / bare, "×", at_most=2.5)
+    figures.add("lists", f"{MESSAGES} messages in pages, luxx / baseline", whole / bare, "×", at_most=2.5)

@@ -1,4 +1,6 @@
-"""Clients: raw keep-alive connections that read streams, prove them whole, and time each token."""
+"""Clients: raw keep-alive connections that read streams, check that they are complete, and time
+each token.
+"""
 
 import asyncio
 import re
@@ -10,7 +12,7 @@ import msgspec
 
 OPENAI_TEXT = re.compile(rb'"delta":\{[^{}]*?"content":"( [^"]+)"')
 LUXX_TEXT = re.compile(rb'(?:^|\r\n|\n\n)event: process_step\n[^\n]*"(?:delta|content)":"( [^"]+)"')
-"""Deltas, and the snapshot that a client begins with; logged events carry an id and are no news."""
+"""Deltas, and the snapshot at the start of a stream; logged events have an id and no new text."""
 
 TOKEN = re.compile(rb" (\d{5})@([0-9a-f]{8})")
 TOOL_RESULT = re.compile(rb'"type":"tool_result"')
@@ -19,7 +21,7 @@ WAIT_SECONDS = 120.0
 
 
 class Broken(Exception):
-    """A stream was refused, cut, or not whole."""
+    """A stream was refused, interrupted, or incomplete."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +42,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def openai_target(name: str, port: int, headers: bytes = b"") -> Target:
-    """A server that speaks the upstream's own dialect: a relay, or the upstream itself."""
+    """A server of the upstream's own dialect: a relay, or the upstream itself."""
 
     def body_of(_conversation: str, prompt: str) -> bytes:
         messages = [{"role": "user", "content": prompt}]
@@ -71,7 +73,7 @@ def luxx_target(port: int, token: str, *, tools: bool) -> Target:
 
 
 class Answer(msgspec.Struct):
-    """What one stream brought. Times in seconds, latencies one way in µs."""
+    """The measurements of one stream: times in seconds, one-way latencies in µs."""
 
     sent_at: float
     first_at: float = 0.0
@@ -86,7 +88,7 @@ class Answer(msgspec.Struct):
 
 
 class Client(asyncio.Protocol):
-    """One connection, one stream at a time. `on_token` hears the number of each token that came."""
+    """One connection, one stream at a time. `on_token` is called with the number of each token."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -107,7 +109,8 @@ class Client(asyncio.Protocol):
     async def stream(
         self, conversation: str, prompt: str, expect: int, on_token: Callable[[int], None] | None = None
     ) -> Answer:
-        """Sends, reads to the end. Raises Broken unless exactly `expect` tokens came, in order."""
+        """Sends a request and reads to the end. Raises Broken unless exactly `expect` tokens came, in
+        order."""
         self._buffer, self._is_begun = b"", False
         self._on_token = on_token or _ignore
         self._done = asyncio.get_running_loop().create_future()
@@ -139,7 +142,7 @@ class Client(asyncio.Protocol):
                 self._fail((head + buffer)[:2000].decode("utf-8", "replace"))
                 return
             self._is_begun = True
-        # Only whole events are read; what follows the last blank line waits, but for the closing chunk.
+        # Only complete events are read; the rest waits for more data, except the last chunk.
         cut = buffer.rfind(b"\n\n") + 2
         whole, self._buffer = (buffer[:cut], buffer[cut:]) if cut > 1 else (b"", buffer)
         if whole:

@@ -1,4 +1,4 @@
-"""The row of documents: a page and a PDF read in the sandbox, and by a process without one."""
+"""The row of documents: a page and a PDF read by a process in the sandbox, and by one without."""
 
 import asyncio
 import io
@@ -21,11 +21,11 @@ from tests.bench.upstream import Upstream
 TIMES = 10
 PAGE = b"<title>A page</title>" + b"<p>Some <b>words</b> of a <a href='/page'>page</a>.</p>\n" * 200
 PAUSE_SECONDS = 0.5
-"""Between two documents, as between two steps of a model; one that waits has been made by then."""
+"""Between two documents, as between two steps of a model; the next process is prewarmed by then."""
 
 
 class _Cost:
-    """Wall and CPU seconds of each document; CPU with that of all processes that have ended."""
+    """Wall and CPU seconds of each document; the CPU time includes all ended child processes."""
 
     def __init__(self) -> None:
         self.walls: list[float] = []
@@ -56,7 +56,7 @@ def _pdf() -> bytes:
 
 
 async def pages_row(_upstream: Upstream, figures: Figures, rounds: int) -> AsyncIterator[None]:
-    """One document after the other, turn by turn with and without the sandbox."""
+    """One document after the other, alternately with and without the sandbox."""
     with tempfile.TemporaryDirectory(prefix="luxx-bench-pages-") as folder:
         sandbox = Sandbox(ToolsConfig(), Path(folder) / "data", Path(folder) / "workspaces")
         await sandbox.open()

@@ -1,4 +1,4 @@
-"""A peer: the relay that most write, FastAPI over the openai SDK. `UPSTREAM` is its base URL."""
+"""A peer: the usual relay, FastAPI with the openai SDK. `UPSTREAM` is its base URL."""
 
 import os
 from collections.abc import AsyncIterator

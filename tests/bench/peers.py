@@ -1,5 +1,5 @@
-"""Peers: other relays to stand beside. FastAPI with the openai SDK comes with the development extra,
-nginx and LiteLLM join where they are there; `PEERS=1` installs LiteLLM in an environment of its own.
+"""Peers: other relays to compare with. FastAPI with the openai SDK is in the development extra; nginx and
+LiteLLM are used if installed. `PEERS=1` installs LiteLLM in a separate environment.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ model_list:
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):
-    """How to start one."""
+    """The command that starts one."""
 
     name: str
     port: int
@@ -58,7 +58,7 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def installed_peers(stack: contextlib.ExitStack, upstream_port: int) -> Iterator[Peer]:
-    """The peers of this machine, ready to start; their folders live as long as `stack`."""
+    """The peers of this machine, ready to start; their folders exist as long as `stack`."""
     if importlib.util.find_spec("fastapi") and importlib.util.find_spec("openai"):
         yield _fastapi(upstream_port)
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="luxx-bench-peers-")))
@@ -69,7 +69,7 @@ def installed_peers(stack: contextlib.ExitStack, upstream_port: int) -> Iterator
 
 
 def install_peers() -> None:
-    """Installs LiteLLM apart from the project's own environment. Says so where it cannot."""
+    """Installs LiteLLM outside the project's environment. Prints a message if it cannot."""
     if _litellm_command() is not None:
         return
     folder = PEERS_FOLDER / "litellm"
@@ -107,7 +107,7 @@ def _litellm(litellm: str, folder: Path, upstream_port: int) -> Peer:
     config = folder / "litellm.yaml"
     config.write_text(LITELLM.format(upstream_port=upstream_port))
     command = [litellm, "--config", str(config), "--port", str(port), "--host", "127.0.0.1"]
-    # It does not start without a key of its own; its list of prices would be fetched from the network.
+    # It does not start without a key of its own, and would fetch its price list from the network.
     key = f"sk-{secrets.token_hex(16)}"
     environ = {**os.environ, "LITELLM_MASTER_KEY": key, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     headers = f"authorization: Bearer {key}\r\n".encode()

@@ -1,4 +1,4 @@
-"""The servers under measure: started on a core of their own, their CPU read from the system's clocks."""
+"""The measured servers: started on a core of their own; their CPU time is read from the system's clocks."""
 
 import contextlib
 import os
@@ -34,7 +34,8 @@ LUXX_SETTINGS = {
 
 
 def pin_tools() -> bool:
-    """This process to the last core it may use, so that the first is the server's. False if it cannot."""
+    """Pins this process to the last core it may use, so that the first is the server's. False if it
+    cannot."""
     if not hasattr(os, "sched_setaffinity"):
         return False
     cores = sorted(os.sched_getaffinity(0))
@@ -45,7 +46,7 @@ def pin_tools() -> bool:
 
 
 def server_core() -> int | None:
-    """The core of the servers under measure."""
+    """The core of the measured servers."""
     if not hasattr(os, "sched_setaffinity"):
         return None
     cores = range(os.cpu_count() or 1)
@@ -60,7 +61,7 @@ def free_port() -> int:
 
 
 class MeasuredServer:
-    """A process under measure, with all that it started."""
+    """A measured process with all its children."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", port: int) -> None:
         self.process = process
@@ -130,7 +131,7 @@ def _wait_for_port(process: "subprocess.Popen[bytes]", port: int) -> None:
 
 
 class Api:
-    """Luxx's API for what is prepared outside the measure."""
+    """Luxx's API for preparations that are not measured."""
 
     def __init__(self, port: int) -> None:
         self._http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30)
@@ -155,7 +156,7 @@ class Api:
         return [self._post("/conversations", {})["id"] for _ in range(count)]
 
     def begin_waiting(self, conversation: str) -> None:
-        """A run that waits for a person: its model calls a tool of high risk."""
+        """Starts a run that waits for an approval: its model calls a tool of high risk."""
         body = {"conversation_id": conversation, "content": "[[loop=1 tools=bench_risky]]", "tools": True}
         answer = self._http.post("/messages", json=body)
         if answer.status_code != 409 or b"run_waiting" not in answer.content:

@@ -1,4 +1,6 @@
-"""Where a row's time goes in Luxx: cProfile over the event loop's thread. For shares, not times."""
+"""cProfile of the event loop's thread while a row runs in Luxx. The shares are meaningful, the
+times are not.
+"""
 
 import asyncio
 import contextlib
@@ -22,7 +24,8 @@ Work = Callable[[Upstream, MeasuredServer, Api], Awaitable[None]]
 
 
 async def profile(row: str) -> None:
-    """Runs the row against a profiled server and prints what took longest, by own and by whole time."""
+    """Runs the row against a profiled server and prints the longest functions, by own and by cumulative
+    time."""
     upstream = Upstream()
     await upstream.open()
     with tempfile.TemporaryDirectory(prefix="luxx-bench-profile-") as folder:
@@ -32,7 +35,7 @@ async def profile(row: str) -> None:
             api = await asyncio.to_thread(Api, server.port)
             await asyncio.to_thread(api.connect_upstream, upstream.port)
             await PROFILED[row](upstream, server, api)
-            # Not SIGTERM: the server would end by it before the profile is written.
+            # Not SIGTERM: the server would exit before the profile is written.
             os.kill(server.process.pid, signal.SIGINT)
             await asyncio.to_thread(server.process.wait, 30)
         stats = pstats.Stats(str(file))

@@ -1,4 +1,4 @@
-"""A bare byte pump on uvloop: reads from one side, writes to the other. Costs what nginx costs; the floor.
+"""A TCP relay on uvloop without any parsing, as cheap as nginx: the baseline of the streams.
 
 Run as `python -m tests.bench.pump PORT UPSTREAM_PORT`.
 """

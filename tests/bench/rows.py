@@ -1,7 +1,7 @@
-"""The rows: what is measured, against which floor, and what is required of it.
+"""The rows: what is measured, against which baseline, and with which target.
 
-A row yields after each round, so that `__main__` may stop when the rounds are done; its servers live
-as long as it does, and within a round each is measured in turn.
+A row yields after each round, so that `__main__` can stop after the last one. Its servers run as long as the
+row, and each round measures them in turn.
 """
 
 import asyncio
@@ -18,19 +18,19 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 
 from tests.bench.figures import Figures
-from tests.bench.jails import sandbox_row
 from tests.bench.lists import lists_row
 from tests.bench.load import Answer, Broken, Client, Target, luxx_target, openai_target
 from tests.bench.pages import pages_row
 from tests.bench.peers import installed_peers
 from tests.bench.processes import ROOT, Api, MeasuredServer, free_port, luxx_server, server_core, started
+from tests.bench.sandboxes import sandbox_row
 from tests.bench.upstream import Upstream
 from tests.bench.wide import attach_row, streams_row, writes_row
 
 STREAMS = 32
 TOKENS = 250
 WARM_TOKENS = 10
-"""Tokens of each stream before the measured ones, so that how a stream starts and ends stays outside."""
+"""Tokens of each stream before the measured ones, so that the start of a stream is not measured."""
 
 CHATS = 60
 CHAT_TOKENS = 5
@@ -47,7 +47,7 @@ _stream_ids = itertools.count()
 
 
 class TokenCost(msgspec.Struct, frozen=True):
-    """CPU µs per token of a round: of tokens alone, and with all that a request costs."""
+    """CPU µs per token of a round: of the tokens alone, and with the whole cost of a request."""
 
     token: float
     whole: float
@@ -55,7 +55,7 @@ class TokenCost(msgspec.Struct, frozen=True):
 
 
 class _Gate:
-    """Holds all streams at a token's number until they have come to it together."""
+    """Stops all streams at a token's number until all have reached it."""
 
     def __init__(self, upstream: Upstream, holds: tuple[int, ...]) -> None:
         self._upstream = upstream
@@ -121,7 +121,7 @@ async def relay(
 
 
 async def _or_failure(waiting: "asyncio._CoroutineLike[None]", streams: list[asyncio.Task[Answer]]) -> None:
-    """Waits, unless a stream breaks first."""
+    """Waits for the gate, unless a stream fails before."""
     task = asyncio.ensure_future(waiting)
     await asyncio.wait([task, *streams], return_when=asyncio.FIRST_COMPLETED)
     for stream in streams:
@@ -133,7 +133,7 @@ async def _or_failure(waiting: "asyncio._CoroutineLike[None]", streams: list[asy
 
 
 async def token_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncIterator[None]:
-    """CPU per relayed token: Luxx against a byte pump and against relays that people write."""
+    """CPU per relayed token: Luxx against a byte pump and against common relays."""
     with contextlib.ExitStack() as stack:
         luxx, api = start_luxx(stack, upstream)
         others = start_relays(stack, upstream)
@@ -170,7 +170,7 @@ def _report_tokens(figures: Figures, mine: TokenCost, theirs: dict[str, TokenCos
 
 
 async def chat_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncIterator[None]:
-    """A short answer to one user: the time Luxx adds to its first token, and the CPU of the request."""
+    """A short answer to one user: the time that Luxx adds to the first token, and the CPU of the request."""
     with contextlib.ExitStack() as stack:
         luxx, api = start_luxx(stack, upstream)
         peer = start_relays(stack, upstream).get("fastapi")
@@ -179,13 +179,13 @@ async def chat_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncIt
         for number in range(rounds + 1):
             conversations = await asyncio.to_thread(api.new_conversations, CHATS)
             mine = await chats(upstream, through, conversations, luxx)
-            floor = await chats(upstream, direct, conversations, None)
+            baseline = await chats(upstream, direct, conversations, None)
             busy = await _chats_at_once(upstream, luxx, api)
             token_cost = None
             if peer is not None:
                 token_cost = await chats(upstream, peer.target, conversations, peer.server)
             if number > 0:
-                _report_chats(figures, mine, floor, busy, token_cost)
+                _report_chats(figures, mine, baseline, busy, token_cost)
                 yield
 
 
@@ -213,8 +213,10 @@ async def chats(
     return Chats(first_tokens, (server.cpu() - cpu) * share, (server.threads_cpu() - threads) * share)
 
 
-def _report_chats(figures: Figures, mine: Chats, floor: Chats, busy: float, token_cost: Chats | None) -> None:
-    base = statistics.median(floor.first_tokens)
+def _report_chats(
+    figures: Figures, mine: Chats, baseline: Chats, busy: float, token_cost: Chats | None
+) -> None:
+    base = statistics.median(baseline.first_tokens)
     added = [(each - base) * 1e3 for each in mine.first_tokens]
     figures.add("chat", "first token, straight from the model, p50", base * 1e3, "ms")
     figures.add("chat", "first token, added by luxx, p50", statistics.median(added), "ms", at_most=15)
@@ -272,23 +274,23 @@ async def loop_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncIt
             await asyncio.sleep(QUIET_SECONDS)
             cpu, threads = luxx.cpu() - cpu, luxx.threads_cpu() - threads
             client.close()
-            floor = await _floor_of_loop(upstream, prompt)
+            baseline = await _baseline_of_loop(upstream, prompt)
             if number == 0:
                 continue
             mine = cpu / (LOOP_RUNS * ITERATIONS) * 1e3
-            figures.add("loop", "iteration, httpx floor", floor, "ms")
+            figures.add("loop", "iteration, httpx baseline", baseline, "ms")
             figures.add("loop", "iteration, luxx", mine, "ms", at_most=4.5)
             figures.add("loop", "… of it in other threads", threads / (LOOP_RUNS * ITERATIONS) * 1e3, "ms")
-            figures.add("loop", "luxx / httpx floor", mine / floor, "×", at_most=3.8)
+            figures.add("loop", "luxx / httpx baseline", mine / baseline, "×", at_most=3.8)
             yield
 
 
-async def _floor_of_loop(upstream: Upstream, prompt: str) -> float:
-    """CPU ms per iteration of the floor, in a process of its own on the servers' core."""
+async def _baseline_of_loop(upstream: Upstream, prompt: str) -> float:
+    """CPU ms per iteration of the baseline, in a process of its own on the servers' core."""
     url = f"http://127.0.0.1:{upstream.port}/v1/chat/completions"
     core = server_core()
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.bench.floor_loop", url, str(LOOP_RUNS), prompt,
+        sys.executable, "-m", "tests.bench.baseline_loop", url, str(LOOP_RUNS), prompt,
         cwd=ROOT, stdout=subprocess.PIPE,
     )  # fmt: skip
     if core is not None:
@@ -296,12 +298,12 @@ async def _floor_of_loop(upstream: Upstream, prompt: str) -> float:
     printed, _ = await process.communicate()
     measured = json.loads(printed)
     if measured["iterations"] != LOOP_RUNS * ITERATIONS:
-        raise Broken(f"the floor made {measured['iterations']} iterations")
+        raise Broken(f"the baseline made {measured['iterations']} iterations")
     return measured["cpu"] / measured["iterations"] * 1e3
 
 
 async def idle_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncIterator[None]:
-    """What it costs to be there: the import, and the memory of a server that does nothing."""
+    """The cost of an idle server: its import and its memory."""
     measure = (
         "import resource as r, luxx.app.application; u = r.getrusage(r.RUSAGE_SELF); "
         "print(u.ru_utime + u.ru_stime)"
@@ -311,7 +313,7 @@ async def idle_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncIt
             sys.executable, "-c", measure, cwd=ROOT, stdout=subprocess.PIPE
         )
         printed, _ = await process.communicate()
-        if number == 0:  # writes the compiled modules
+        if number == 0:  # This round writes the compiled modules.
             continue
         figures.add("idle", "import of luxx.app.application, CPU", float(printed), "s", at_most=1.2)
         with luxx_server() as server:
@@ -342,7 +344,7 @@ class Relay(msgspec.Struct, frozen=True):
 
 
 def start_relays(stack: contextlib.ExitStack, upstream: Upstream) -> dict[str, Relay]:
-    """The pump and whatever peers there are; a peer that does not start is left out."""
+    """The pump and the installed peers; a peer that does not start is left out."""
     port = free_port()
     command = [sys.executable, "-m", "tests.bench.pump", str(port), str(upstream.port)]
     pump = stack.enter_context(started(command, port))
@@ -369,7 +371,7 @@ ROWS: dict[str, Row] = {
     "streams": streams_row,
     "writes": writes_row,
     "attach": attach_row,
-    "jails": sandbox_row,
+    "sandbox": sandbox_row,
     "pages": pages_row,
     "idle": idle_row,
 }

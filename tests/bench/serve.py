@@ -1,4 +1,4 @@
-"""`luxx` for a server under measure. With BENCH_PROFILE its event loop's thread is profiled into it."""
+"""`luxx` for a measured server. With BENCH_PROFILE the thread of its event loop is profiled."""
 
 import cProfile
 import os

@@ -1,4 +1,4 @@
-"""Tools that do next to nothing, so that what is measured is what a call costs around them."""
+"""Tools that do almost nothing, so that the cost of a call around the tool is measured."""
 
 from luxx.tools.core import Risk
 from luxx.tools.factory import tool

@@ -1,12 +1,12 @@
 """A model server that is never the bottleneck: OpenAI's chat completions in raw bytes, on a uvloop Protocol.
 
-What it answers is said in the last user message:
-- `[[n=250 closed=7]]` 250 chunks, each written when `release(7)` says that the one before arrived, so
-  a relay reads exactly one chunk at a time however busy the machine is;
+The last user message determines the answer:
+- `[[n=250 closed=7]]` 250 chunks, each written when `release(7)` reports that the one before arrived, so
+  a relay reads exactly one chunk at a time on any machine;
 - `[[n=100 delay=20]]` 100 chunks, one every 20 ms;
-- `[[loop=20 tools=a,b,c,d]]` tool calls side by side, 20 times, then one word.
-Each content chunk is ` NNNNN@TTTTTTTT`: its number and when it was written (CLOCK_MONOTONIC in µs, low
-32 bits, hex), so a client proves that nothing is lost and measures one-way latency.
+- `[[loop=20 tools=a,b,c,d]]` parallel tool calls, 20 times, then one word.
+Each content chunk is ` NNNNN@TTTTTTTT`: its number and the time of its write (CLOCK_MONOTONIC in µs, low
+32 bits, hex), so that a client can detect losses and measure one-way latency.
 """
 
 import asyncio
@@ -39,13 +39,13 @@ def frame(data: bytes) -> bytes:
 
 
 def choice(delta: bytes, finish: bytes = b"null") -> bytes:
-    """A chunk of the one choice."""
+    """A chunk with one choice."""
     body = b'"choices":[{"index":0,"delta":%s,"logprobs":null,"finish_reason":%s}],"usage":null}'
     return frame(CHUNK_HEAD + body % (delta, finish))
 
 
 def tail(finish: bytes, tokens: int) -> bytes:
-    """What ends an answer: the reason, the usage, [DONE], the end of the body."""
+    """The end of an answer: the reason, the usage, [DONE], the end of the body."""
     usage = frame(CHUNK_HEAD + USAGE % (tokens, tokens + 42))
     return choice(b"{}", b'"%s"' % finish) + usage + frame(b"[DONE]") + b"0\r\n\r\n"
 
@@ -55,13 +55,13 @@ TOKEN_BEFORE, TOKEN_AFTER = choice(b'{"content":" 00000@00000000"}').split(b"000
 
 
 def token(number: int) -> bytes:
-    """The content chunk of this number, stamped with the time."""
+    """The content chunk of this number, with the current time."""
     stamp = (time.monotonic_ns() // 1000) & 0xFFFFFFFF
     return b"%s%05d@%08x%s" % (TOKEN_BEFORE, number, stamp, TOKEN_AFTER)
 
 
 class Plan(msgspec.Struct):
-    """What one request is answered with. `closed` is a stream's id or -1; `delay` in seconds."""
+    """The answer to one request. `closed` is a stream's id or -1; `delay` in seconds."""
 
     n: int = 3
     closed: int = -1
@@ -70,10 +70,10 @@ class Plan(msgspec.Struct):
 
 
 def read_plan(messages: list[dict[str, Any]]) -> Plan:
-    """The plan that the last user message asks for, after as many rounds of tools as have been."""
+    """The plan in the last user message, after the rounds of tools that the prompt contains."""
     last = max((at for at, message in enumerate(messages) if message["role"] == "user"), default=0)
-    found = MARKER.search(_text(messages[last])) if messages else None
-    words = dict(word.split("=", 1) for word in found[1].split()) if found else {}
+    match = MARKER.search(_text(messages[last])) if messages else None
+    words = dict(word.split("=", 1) for word in match[1].split()) if match else {}
     plan = Plan(
         n=int(words.get("n", 3)),
         closed=int(words.get("closed", -1)),
@@ -91,7 +91,7 @@ def _text(message: dict[str, Any]) -> str:
 
 
 class Upstream:
-    """The server: how many requests it had, and its closed-loop streams by id."""
+    """The server: its number of requests, and its closed-loop streams by id."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -110,7 +110,7 @@ class Upstream:
             self._server.close()
 
     def release(self, stream: int) -> None:
-        """The client has the last chunk of this stream: write the next."""
+        """The client has received the last chunk of this stream: write the next one."""
         connection = self.streams.get(stream)
         if connection is not None:
             connection.emit()
@@ -186,8 +186,8 @@ class _Connection(asyncio.Protocol):
         return b"".join(out)
 
     def _tick(self) -> None:
-        """Keeps time by the stream's own beginning. A delay after each chunk would gather the streams: those
-        that one late turn of the loop served would speak in the same millisecond from then on."""
+        """Each chunk has a fixed time from the start of the stream. With a delay after each chunk, streams
+        that one late turn of the loop served would send in the same millisecond from then on."""
         self.emit()
         if self._sent < self._plan.n:
             self._due += self._plan.delay

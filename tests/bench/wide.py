@@ -1,4 +1,4 @@
-"""The rows of many: 1,000 streams beside waiting runs, eight threads that write, late clients."""
+"""The rows with many clients: 1,000 streams beside waiting runs, eight writing threads, late clients."""
 
 import asyncio
 import contextlib
@@ -36,24 +36,24 @@ STREAMS = 1000
 TOKENS = 600
 DELAY_MS = 100
 RAMP_SECONDS = 30.0
-"""The streams begin at random moments within it, as people do; all of them are on for as long after that.
+"""Streams begin at random moments within this time; all of them run for as long after it.
 
-Begun in even steps they would all speak in the same few milliseconds of each tenth of a second.
+If they began in even steps, all would send in the same few milliseconds of each tenth of a second.
 """
 
 STEADY_SECONDS = 15.0
-"""Of the time when all are on: what a token costs then."""
+"""The part of the time when all streams run, in which the cost of a token is measured."""
 
 PUMP_RAMP_SECONDS = 10.0
 PUMP_STEADY_SECONDS = 5.0
 PUMP_TOKENS = 200
-"""Of the floor: all its streams are on for the same 5 s at least."""
+"""For the baseline: all its streams run together for at least 5 s."""
 
 WARM_STREAMS = 50
 WAITING_RUNS = 200
 AFTER_SECONDS = 6.0
 IDLE_SECONDS = 70.0
-"""Until the connections to the model server that nobody uses any more have been closed."""
+"""Until idle connections to the model server have been closed."""
 
 LAG = re.compile(r'luxx_event_loop_lag_seconds_bucket\{le="([^"]+)"\} (\S+)')
 EVENTS = 10_000
@@ -62,9 +62,9 @@ ATTACHES = 10
 
 
 async def streams_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncIterator[None]:
-    """1,000 streams of 10 tokens a second, and 200 runs that wait for a person, on one process.
+    """1,000 streams of 10 tokens a second, and 200 runs that wait for an answer, in one process.
 
-    None is lost; tokens are on time, a stream takes little memory, and gives it back.
+    No token is lost, tokens are on time, and the memory of a stream is small and freed at its end.
     """
     with contextlib.ExitStack() as stack:
         _allow_open_files()
@@ -74,7 +74,7 @@ async def streams_row(upstream: Upstream, figures: Figures, rounds: int) -> Asyn
         target = luxx_target(luxx.port, api.token, tools=False)
         warm = await asyncio.to_thread(api.new_conversations, WARM_STREAMS)
         first = [await Client.connect(target) for _ in warm]
-        await asyncio.gather(*map(_one, first, warm, [0.0] * WARM_STREAMS, [20] * WARM_STREAMS))
+        await asyncio.gather(*map(_stream_later, first, warm, [0.0] * WARM_STREAMS, [20] * WARM_STREAMS))
         for conversation in await asyncio.to_thread(api.new_conversations, WAITING_RUNS):
             await asyncio.to_thread(api.begin_waiting, conversation)
         await asyncio.sleep(AFTER_SECONDS)
@@ -85,7 +85,7 @@ async def streams_row(upstream: Upstream, figures: Figures, rounds: int) -> Asyn
             clients = [await Client.connect(target) for _ in range(STREAMS)]
             moments = random.Random(STREAMS)
             streams = [
-                asyncio.create_task(_one(client, each, moments.uniform(0, RAMP_SECONDS), TOKENS))
+                asyncio.create_task(_stream_later(client, each, moments.uniform(0, RAMP_SECONDS), TOKENS))
                 for client, each in zip(clients, conversations, strict=True)
             ]
             await asyncio.sleep(RAMP_SECONDS + 4)
@@ -97,13 +97,13 @@ async def streams_row(upstream: Upstream, figures: Figures, rounds: int) -> Asyn
             late = {edge: count - lag[edge] for edge, count in (await _lag(luxx.port)).items()}
             await asyncio.sleep(IDLE_SECONDS)
             _report_streams(figures, answers, (peak - idle) / STREAMS, late)
-            await _pumped(upstream, figures)
+            await _measure_pump(upstream, figures)
             figures.add("streams", "memory afterwards / idle", luxx.memory() / idle, "×", at_most=1.1)
             yield
 
 
-async def _pumped(upstream: Upstream, figures: Figures) -> None:
-    """What the floor, a bare pump, takes for the same streams on this machine at this time."""
+async def _measure_pump(upstream: Upstream, figures: Figures) -> None:
+    """Measures the baseline, a byte pump, with the same streams on this machine at this time."""
     port = free_port()
     argv = [sys.executable, "-m", "tests.bench.pump", str(port), str(upstream.port)]
     with started(argv, port) as pump:
@@ -111,7 +111,7 @@ async def _pumped(upstream: Upstream, figures: Figures) -> None:
         clients = [await Client.connect(target) for _ in range(STREAMS)]
         moments = random.Random(STREAMS)
         streams = [
-            asyncio.create_task(_one(client, "", moments.uniform(0, PUMP_RAMP_SECONDS), PUMP_TOKENS))
+            asyncio.create_task(_stream_later(client, "", moments.uniform(0, PUMP_RAMP_SECONDS), PUMP_TOKENS))
             for client in clients
         ]
         await asyncio.sleep(PUMP_RAMP_SECONDS + 1)
@@ -125,7 +125,7 @@ async def _pumped(upstream: Upstream, figures: Figures) -> None:
     figures.add("streams", "bare pump: latency p99", _percentile(latencies, 99), "ms")
 
 
-async def _one(client: Client, conversation: str, after: float, tokens: int) -> Answer:
+async def _stream_later(client: Client, conversation: str, after: float, tokens: int) -> Answer:
     await asyncio.sleep(after)
     try:
         return await client.stream(conversation, f"[[n={tokens} delay={DELAY_MS}]]", tokens)
@@ -149,20 +149,20 @@ def _report_streams(
 
 
 async def _lag(port: int) -> dict[float, float]:
-    """How often the event loop has been late by at most so many seconds."""
+    """How often the event loop was late by at most this many seconds."""
     async with httpx.AsyncClient() as http_client:
         text = (await http_client.get(f"http://127.0.0.1:{port}/metrics")).text
     return {float(edge): float(count) for edge, count in LAG.findall(text)}
 
 
 def _allow_open_files() -> None:
-    """Each stream is four sockets; children inherit the limit."""
+    """Each stream needs four sockets; child processes inherit the limit."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def writes_row(_upstream: Upstream, figures: Figures, rounds: int) -> AsyncIterator[None]:
-    """Messages stored and their conversations moved to the top, from eight threads on SQLite."""
+    """Stores messages and moves their conversations to the top of the list, from eight threads on SQLite."""
     for _ in range(rounds):
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tests.bench.writes", cwd=ROOT, stdout=subprocess.PIPE
@@ -181,7 +181,7 @@ async def writes_row(_upstream: Upstream, figures: Figures, rounds: int) -> Asyn
 
 
 async def attach_row(_upstream: Upstream, figures: Figures, rounds: int) -> AsyncIterator[None]:
-    """A client that comes when all has been said: how soon it reads, and how that grows."""
+    """A client that attaches after the end: the time to its first byte, and its growth with the log."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="luxx-bench-attach-")))
         url = f"sqlite:///{folder}/attach.db"
@@ -201,7 +201,7 @@ async def attach_row(_upstream: Upstream, figures: Figures, rounds: int) -> Asyn
 
 
 def _attach(port: int, token: str, run_id: str, events: int) -> tuple[float, float]:
-    """Seconds to the first byte of the stream and to its end; medians of several."""
+    """Seconds to the first byte of the stream and to its end; medians of several attempts."""
     firsts: list[float] = []
     wholes: list[float] = []
     for _ in range(ATTACHES):
@@ -221,7 +221,7 @@ def _attach(port: int, token: str, run_id: str, events: int) -> tuple[float, flo
 
 
 def _fill(url: str, events: int) -> str:
-    """A run of the first user's that has ended, with a log of so many events."""
+    """Stores an ended run of the first user with a log of this many events. Returns its id."""
     engine = open_engine(make_url(url))
     run_id, now = new_id(), utc_now()
     message_id = new_id()

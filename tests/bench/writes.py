@@ -1,8 +1,8 @@
-"""How many messages a second eight threads store on SQLite, in a process of its own; tells it as JSON.
+"""How many messages a second eight threads store on SQLite, in a process of its own; prints JSON.
 
-A transaction stores a person's message and moves its conversation to the top of the list; the second
-figure is of the same with the message put into the search index, as it is when somebody sends one. Garbage is
-looked for as seldom as in a server.
+A transaction stores a user message and moves its conversation to the top of the list. The second figure
+includes the search index, as for a message that a user sends. The garbage collector runs as rarely as in a
+server.
 """
 
 import json
@@ -79,7 +79,7 @@ def _nothing(_connection: Connection, _message: dict[str, object]) -> None:
 def _measure(
     store: Store, conversations: list[str], index: Callable[[Connection, dict[str, object]], None]
 ) -> tuple[float, list[float]]:
-    """Transactions a second, and how long each took in seconds. A thread waits for each of its own."""
+    """Transactions a second, and the seconds of each. Each thread waits for its own ones."""
     latencies: list[float] = []
     talk = TextGenerator()
     said = [_encode(UserContent(text=talk.words(12))).decode() for _ in range(EACH)]

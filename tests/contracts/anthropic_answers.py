@@ -1,4 +1,4 @@
-"""Random answers of the Anthropic dialect: their blocks, their stream, and how they must come back."""
+"""Random answers of the Anthropic dialect: their blocks, their stream, and their form in the next request."""
 
 import json
 from typing import Any, NamedTuple
@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 Json = dict[str, Any]
 
 
-class Said(NamedTuple):
-    """One content block: as it begins, the deltas that follow, and how it must come back."""
+class AnswerBlock(NamedTuple):
+    """One content block: its start, its deltas, and its form in the next request."""
 
     start: Json
     deltas: list[Json]
@@ -18,13 +18,13 @@ class Said(NamedTuple):
 
 
 @st.composite
-def blocks(draw: st.DrawFn, at: int) -> list[Said]:
-    """A block of any kind; a server's call comes with its result."""
+def blocks(draw: st.DrawFn, at: int) -> list[AnswerBlock]:
+    """A block of any kind; a server tool's call comes with its result."""
     text, key = draw(said), f"{draw(texts)}={at}"
     match draw(st.sampled_from(["text", "cited", "thinking", "redacted", "call", "search"])):
         case "text":
             whole = {"type": "text", "text": text}
-            return [Said({**whole, "text": ""}, [{"type": "text_delta", "text": text}], whole)]
+            return [AnswerBlock({**whole, "text": ""}, [{"type": "text_delta", "text": text}], whole)]
         case "cited":
             citation = {
                 "type": "web_search_result_location", "url": "https://a.example", "title": "A",
@@ -32,17 +32,17 @@ def blocks(draw: st.DrawFn, at: int) -> list[Said]:
             }  # fmt: skip
             whole = {"type": "text", "text": text, "citations": [citation]}
             deltas = [{"type": "citations_delta", "citation": citation}, {"type": "text_delta", "text": text}]
-            return [Said({"type": "text", "text": "", "citations": []}, deltas, whole)]
+            return [AnswerBlock({"type": "text", "text": "", "citations": []}, deltas, whole)]
         case "thinking":
             whole = {"type": "thinking", "thinking": text, "signature": key}
             deltas = [
                 {"type": "thinking_delta", "thinking": text},
                 {"type": "signature_delta", "signature": key},
             ]
-            return [Said({"type": "thinking", "thinking": "", "signature": ""}, deltas, whole)]
+            return [AnswerBlock({"type": "thinking", "thinking": "", "signature": ""}, deltas, whole)]
         case "redacted":
             whole = {"type": "redacted_thinking", "data": key}
-            return [Said(whole, [], whole)]
+            return [AnswerBlock(whole, [], whole)]
         case "call":
             return [_call("tool_use", f"toolu_{at}", draw(names), draw(objects))]
         case _:
@@ -57,22 +57,22 @@ def blocks(draw: st.DrawFn, at: int) -> list[Said]:
                 ],
             }  # fmt: skip
             called = _call("server_tool_use", f"srvtoolu_{at}", "web_search", draw(objects))
-            return [called, Said(result, [], result)]
+            return [called, AnswerBlock(result, [], result)]
 
 
-def _call(kind: str, call_id: str, name: str, given_input: Json) -> Said:
+def _call(kind: str, call_id: str, name: str, given_input: Json) -> AnswerBlock:
     whole = {"type": kind, "id": call_id, "name": name, "input": given_input}
     written = json.dumps(given_input) if given_input else ""
-    return Said({**whole, "input": {}}, [{"type": "input_json_delta", "partial_json": written}], whole)
+    return AnswerBlock({**whole, "input": {}}, [{"type": "input_json_delta", "partial_json": written}], whole)
 
 
 @st.composite
-def answers(draw: st.DrawFn) -> list[Said]:
+def answers(draw: st.DrawFn) -> list[AnswerBlock]:
     return [part for at in range(draw(st.integers(1, 6))) for part in draw(blocks(at))]
 
 
 def stream_of(
-    answer: list[Said], stop_reason: str = "end_turn", model: str = "claude-sonnet-4-5-20250929"
+    answer: list[AnswerBlock], stop_reason: str = "end_turn", model: str = "claude-sonnet-4-5-20250929"
 ) -> bytes:
     """The answer as its server streams it."""
     usage = {"input_tokens": 7, "output_tokens": 1}

@@ -1,4 +1,4 @@
-"""Says how many recorded streams run, and how many wait for their dialect's adapter."""
+"""Prints how many recorded streams run, and how many have no adapter yet."""
 
 from collections import Counter
 

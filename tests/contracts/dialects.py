@@ -1,6 +1,6 @@
-"""The dialects as rows: an adapter, the providers it speaks to, the vendor's types, and the API's rules.
+"""One row per dialect: its adapter, its providers, the vendor's types, and the rules of its API.
 
-A further dialect is one more row of `ROWS`; what every request must hold, its tests hold against each row.
+A further dialect is one more row of `ROWS`; the tests of requests run for each row.
 """
 
 import re
@@ -19,7 +19,7 @@ Json = dict[str, Any]
 
 
 def openai_rules(body: Json, asked: CompletionRequest) -> None:
-    """Results follow their calls at once, in the calls' order; a system text comes first."""
+    """Results directly follow their calls, in the same order; a system text comes first."""
     messages = body["messages"]
     wanted: list[str] = []
     for message in messages:
@@ -38,13 +38,14 @@ def openai_rules(body: Json, asked: CompletionRequest) -> None:
 
 
 def anthropic_rules(body: Json, asked: CompletionRequest) -> None:
-    """Turns alternate, a user's first; results open the turn after their calls; ids are unique."""
+    """Turns alternate and begin with the user; results come first in the turn after their calls; ids are
+    unique."""
     turns = body["messages"]
     assert [assistant_turn["role"] for assistant_turn in turns] == [
         ("user", "assistant")[at % 2] for at in range(len(turns))
     ]
     assert turns[-1]["role"] == "user"
-    seen: set[str] = set()
+    earlier_ids: set[str] = set()
     wanted: list[str] = []
     for assistant_turn in turns:
         blocks = assistant_turn["content"]
@@ -55,15 +56,17 @@ def anthropic_rules(body: Json, asked: CompletionRequest) -> None:
         assert kinds[: len(results)] == ["tool_result"] * len(results)
         assert sorted(results) == sorted(wanted)
         wanted = [block["id"] for block in blocks if block["type"] == "tool_use"]
-        assert all(re.fullmatch("[a-zA-Z0-9_-]+", call_id) and call_id not in seen for call_id in wanted)
+        assert all(
+            re.fullmatch("[a-zA-Z0-9_-]+", call_id) and call_id not in earlier_ids for call_id in wanted
+        )
         assert len(set(wanted)) == len(wanted)
-        seen.update(wanted)
+        earlier_ids.update(wanted)
     assert not wanted
     _assert_all_said(
         [_blocks_text(assistant_turn["content"]) for assistant_turn in turns] + [body.get("system", "")],
         asked.messages,
     )
-    assert len(seen) == _results(asked.messages)
+    assert len(earlier_ids) == _results(asked.messages)
     for one in asked.messages:
         if isinstance(one, UserPrompt) and one.images:
             _assert_images_stand_before(one, turns)
@@ -76,7 +79,8 @@ def anthropic_rules(body: Json, asked: CompletionRequest) -> None:
 
 
 def gemini_rules(body: Json, asked: CompletionRequest) -> None:
-    """Turns alternate, a user's first, none empty; results follow their calls at once, by id and name."""
+    """Turns alternate, begin with the user and are not empty; results directly follow their calls, by id and
+    name."""
     contents = body["contents"]
     roles = [content["role"] for content in contents]
     assert roles == [("user", "model")[at % 2] for at in range(len(contents))]
@@ -132,7 +136,7 @@ def _openai_text(message: Json) -> str:
 
 
 def _blocks_text(blocks: list[Json]) -> str:
-    """Of blocks and of parts; a block of another type, and a thought, has a text that is nobody's words."""
+    """The texts of blocks or parts; the text of thoughts and other types does not count."""
     said = [block for block in blocks if block.get("type", "text") == "text" and not block.get("thought")]
     return "".join(block.get("text") or "" for block in said)
 
@@ -142,7 +146,7 @@ def _results(messages: list[PromptMessage]) -> int:
 
 
 class Row(NamedTuple):
-    """`accepts` gives the body's JSON, or raises where the vendor's types refuse it from this provider."""
+    """`accepts` gives the body's JSON, or raises if the vendor's types refuse it from this provider."""
 
     adapter: Adapter
     provider_types: list[str]

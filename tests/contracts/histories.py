@@ -1,4 +1,4 @@
-"""Random histories of a conversation, as every adapter must be able to send them: a hypothesis strategy."""
+"""A hypothesis strategy of random histories of a conversation, which every adapter must be able to send."""
 
 import json
 from typing import Any
@@ -19,7 +19,7 @@ PIXEL = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d49444154789c6360000000000200"
     "01e221bc330000000049454e44ae426082"
 )
-"""A whole PNG of one pixel."""
+"""A valid PNG of one pixel."""
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40)
 said = texts.filter(lambda text: text.strip() != "")
@@ -30,7 +30,7 @@ objects = st.dictionaries(
 arguments = objects.map(json.dumps) | st.sampled_from(
     ["", "{", "not json", "[1]", '"text"', "null", "[" * 100_000]
 )
-"""What models write as arguments: mostly objects, at times something broken."""
+"""Arguments as models write them: mostly objects, sometimes invalid JSON."""
 
 images = st.builds(PromptImage, media_type=st.just("image/png"), data=st.just(PIXEL))
 results = objects.map(lambda data: json.dumps({"success": True, "data": data, "error": None}))
@@ -38,7 +38,7 @@ results = objects.map(lambda data: json.dumps({"success": True, "data": data, "e
 
 @st.composite
 def turns(draw: st.DrawFn) -> list[PromptMessage]:
-    """A person speaks; completions with parallel calls and their results; perhaps a last word."""
+    """A user message; completions with parallel calls and their results; sometimes a final answer."""
     asked = UserPrompt(text=draw(said), images=tuple(draw(st.lists(images, max_size=2))))
     messages: list[PromptMessage] = [asked]
     for _ in range(draw(st.integers(0, 3))):
@@ -61,9 +61,9 @@ def turns(draw: st.DrawFn) -> list[PromptMessage]:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[PromptMessage]:
-    """A whole prompt: perhaps a system text, some turns, and a person's words or results at the end.
+    """A complete prompt: sometimes a system text, then some turns, and a user message or results at the end.
 
-    Two turns in a row may both be a person's: a run that failed left no answer.
+    Two user messages may follow each other: a run that failed left no answer.
     """
     system: list[PromptMessage] = [SystemPrompt(text=draw(said))] if draw(st.booleans()) else []
     past: list[Any] = draw(st.lists(turns(), max_size=4))

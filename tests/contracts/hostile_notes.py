@@ -1,4 +1,6 @@
-"""Replay notes as an imported file may hold them: any JSON at our keys, or well-formed but for one value."""
+"""Replay notes as an imported file may contain them: any JSON at Luxx's keys, or valid except for
+one value.
+"""
 
 from typing import Any
 
@@ -46,7 +48,7 @@ any_notes = st.dictionaries(st.sampled_from(KEYS), values | st.lists(objects | t
 
 @st.composite
 def well_formed(draw: st.DrawFn, answer: AssistantPrompt) -> Json:
-    """Notes of every dialect at once, such as each would have written of this answer."""
+    """Notes of every dialect at once, as each adapter would have written them for this answer."""
     said = _cut(draw, answer.text)
     return {
         "anthropic_content": _anthropic(draw, answer, said),
@@ -61,7 +63,7 @@ def well_formed(draw: st.DrawFn, answer: AssistantPrompt) -> Json:
 
 @st.composite
 def spoiled(draw: st.DrawFn, answer: AssistantPrompt) -> Json:
-    """Well-formed, with one value in it replaced, or one key gone."""
+    """Valid notes with one value replaced or one key removed."""
     note = draw(well_formed(answer))
     holder, key = draw(st.sampled_from(list(_places(note))))
     if isinstance(holder, dict) and draw(st.integers(0, 4)) == 0:
@@ -103,7 +105,7 @@ def _gemini(draw: st.DrawFn, answer: AssistantPrompt, said: list[str]) -> list[J
 
 
 def _places(value: Any) -> Any:
-    """Each key or position at which a value stands, with what holds it."""
+    """Each key or index in a value, with its container."""
     if isinstance(value, dict | list):
         for key in list(value) if isinstance(value, dict) else range(len(value)):
             yield value, key

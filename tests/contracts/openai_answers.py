@@ -1,4 +1,4 @@
-"""Random answers of the OpenAI dialect, with reasoning in any of the fields that its compatibles have."""
+"""Random answers of the OpenAI dialect, with reasoning in any of the fields that compatible servers use."""
 
 import json
 from typing import Any
@@ -24,14 +24,14 @@ refusals = said.map(lambda text: {"refusal": text})
 
 @st.composite
 def answers(draw: st.DrawFn) -> list[Json]:
-    """The deltas of one answer: reasoning, then text or a refusal, then calls, each of them perhaps."""
+    """The deltas of one answer: reasoning, then text or a refusal, then calls, each of them optional."""
     deltas: list[Json] = draw(st.lists(reasonings, max_size=2))
     deltas += draw(st.lists(texts, max_size=2) | st.lists(refusals, min_size=1, max_size=2))
     for index, (name, given_input) in enumerate(draw(st.lists(st.tuples(names, objects), max_size=2))):
         function = {"name": name, "arguments": json.dumps(given_input)}
         call = {"index": index, "id": f"call_{index}", "type": "function", "function": function}
         deltas.append({"tool_calls": [call]})
-    # Reasoning alone is no answer, and does not go back.
+    # Reasoning alone is no answer and is not sent back.
     if not any({"content", "refusal", "tool_calls"} & delta.keys() for delta in deltas):
         deltas.append(draw(texts))
     return deltas

@@ -1,6 +1,7 @@
-"""A provider's server that sends recorded bytes: the first call of a place gets them, each later one an end.
+"""A provider's server that sends recorded bytes to the first call of a path, and a short answer to later
+ones.
 
-A place is the first part of the path, so that one server plays every recording.
+The first segment of the path selects the recording, so that one server plays all of them.
 """
 
 import threading
@@ -18,7 +19,7 @@ PIECE = 1000
 
 
 class RecordedUpstream:
-    """`streams` are played by place; `asked` are the bodies of the calls that came to each."""
+    """`streams` are the recordings by path; `asked` are the bodies of the requests to each."""
 
     def __init__(self, streams: dict[str, bytes]) -> None:
         self.asked: dict[str, list[bytes]] = {}
@@ -33,7 +34,7 @@ class RecordedUpstream:
                 upstream.answer(self, body)
 
             def log_message(self, *_: Any) -> None:
-                """Says nothing."""
+                """Logs nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True

@@ -1,4 +1,4 @@
-"""The vendors' own types of a request as validators: unknown keys are refused wherever a type is closed."""
+"""The vendors' own request types as validators: unknown keys are refused where a type is closed."""
 
 from collections.abc import Container, Iterator
 from typing import Any
@@ -17,12 +17,12 @@ Json = dict[str, Any]
 
 _CLOSED = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
-# In a list, for a bare TypedDict takes no config from outside; those below take the list's.
+# In a list, because a TypedDict alone takes no config; the types below it inherit the config of the list.
 ANTHROPIC: TypeAdapter[Any] = TypeAdapter(list[AnthropicParams], config=_CLOSED)
 OPENAI: TypeAdapter[Any] = TypeAdapter(list[OpenAIParams], config=_CLOSED)
 
 _OF_AN_OLDER_API = frozenset({"temperature"})
-"""Anthropic's types are of an API version without it; the version that the adapter names still has it."""
+"""Anthropic's types are of an API version without it; the version that the adapter sends still has it."""
 
 _OWN_KEYS = {
     "deepseek": {"thinking", "reasoning_content"},
@@ -33,7 +33,7 @@ _OWN_KEYS = {
     "ollama": {"reasoning_content"},
     "local": {"chat_template_kwargs", "reasoning_content"},
 }
-"""What providers take beside OpenAI's own keys, in a request or in its messages; the others take no more."""
+"""Keys of each provider in addition to OpenAI's, in a request or in its messages."""
 
 
 def accepted_by_openai(body: bytes, provider_type: str) -> Json:
@@ -51,7 +51,7 @@ def accepted_by_anthropic(body: bytes, _provider_type: str = "anthropic") -> Jso
 
 
 def accepted_by_google(body: bytes, _provider_type: str = "gemini") -> Json:
-    """Google's SDK spreads the settings of a generation among those of the request."""
+    """Google's SDK merges the generation settings into the request."""
     value = msgspec.json.decode(body)
     assert value.keys() <= {"contents", "systemInstruction", "tools", "generationConfig"}
     flat = {key: value[key] for key in ("systemInstruction", "tools") if key in value}
@@ -66,9 +66,10 @@ def _without(value: Json, keys: Container[str]) -> Json:
 
 
 def _read_through(value: Any) -> None:
-    """The types say Iterable nearly everywhere, which is validated as it is read."""
+    """The types use Iterable nearly everywhere, which is validated only when it is read."""
     if isinstance(value, BaseModel):
-        # Anthropic also takes the blocks of its answers as they are; their types are open, ours are not.
+        # Anthropic also accepts the blocks of its answers; those types are open, while the adapter's are
+        # closed.
         assert not value.model_extra, f"no type of a request takes {value!r}"
         for name in type(value).model_fields:
             _read_through(getattr(value, name))

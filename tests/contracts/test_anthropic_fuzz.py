@@ -1,9 +1,9 @@
-"""No stream breaks the Anthropic adapter: it reads, or says what is wrong, and what it kept can be sent."""
+"""No stream breaks the Anthropic adapter: it reads it or reports an error, and the notes can be sent back."""
 
 import json
 from typing import Any
 
-from anthropic_answers import Said, answers, stream_of
+from anthropic_answers import AnswerBlock, answers, stream_of
 from hypothesis import given
 from hypothesis import strategies as st
 from wire_reading import read_in_pieces
@@ -37,7 +37,7 @@ events = st.dictionaries(st.sampled_from(KEYS), values, max_size=5).flatmap(
 
 
 def survives(stream: bytes, size: int) -> None:
-    """Only a ProviderError may come out, which `read_in_pieces` catches; the rest is sent as a history."""
+    """`read_in_pieces` catches ProviderError, the only exception allowed; the result is sent as a history."""
     reading = read_in_pieces(AnthropicAdapter().parser, stream, size)
     json.dumps(reading.replay)
     calls = [ToolCall(call_id=c["id"], name=c["name"], arguments=c["arguments"]) for c in reading.calls]
@@ -54,7 +54,7 @@ def test_events_of_any_shape_are_read_or_refused(event_values: list[Any], size: 
 
 @given(answer=answers(), data=st.data(), size=st.integers(1, 300))
 def test_bytes_that_are_lost_or_spoiled_are_read_or_refused(
-    answer: list[Said], data: st.DataObject, size: int
+    answer: list[AnswerBlock], data: st.DataObject, size: int
 ) -> None:
     stream = bytearray(stream_of(answer))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -70,5 +70,5 @@ def test_endless_nesting_is_refused_or_kept_out() -> None:
     block = {"type": "server_tool_use", "id": "a", "name": "b", "input": {}}
     call = {"type": "tool_use", "id": "c", "name": "d", "input": {}}
     written = [{"type": "input_json_delta", "partial_json": deep}]
-    survives(stream_of([Said(block, written, block), Said(call, written, call)]), 4096)
+    survives(stream_of([AnswerBlock(block, written, block), AnswerBlock(call, written, call)]), 4096)
     survives(b'data: {"type":"content_block_start","content_block":{"x":' + deep.encode() + b"}}\n\n", 4096)

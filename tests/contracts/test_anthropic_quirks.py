@@ -1,4 +1,4 @@
-"""Small streams of our own for each quirk of the Anthropic dialect, and of servers that imitate it."""
+"""A small stream for each quirk of the Anthropic dialect, and of servers that imitate it."""
 
 import json
 from typing import Any
@@ -73,7 +73,7 @@ def calls_of(stream: bytes) -> list[tuple[str, str, str]]:
 
 
 @SIZES
-def test_plain_answer_reads_in_pieces_of_any_size_and_needs_no_note(size: int) -> None:
+def test_plain_answer_is_read_in_pieces_of_any_size_and_needs_no_note(size: int) -> None:
     stream = start(input_tokens=3) + PING + text(0, "Grüße, ", "世界 🌍") + end()
 
     reading = read(stream, size)
@@ -111,12 +111,16 @@ def test_redacted_thinking_is_kept_and_not_shown() -> None:
     assert reading.replay["anthropic_content"][0] == redacted
 
 
-def test_servers_tools_between_text_are_no_calls_and_keep_their_place() -> None:
+def test_server_tools_between_text_are_no_calls_and_keep_their_order() -> None:
     search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
-    found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [{"encrypted": "x"}]}
+    search_result = {
+        "type": "web_search_tool_result",
+        "tool_use_id": "srvtoolu_1",
+        "content": [{"encrypted": "x"}],
+    }
     stream = start() + text(0, "I look. ")
     stream += begin(1, **search) + grow(1, "input_json_delta", partial_json='{"query":"a"}') + shut(1)
-    stream += begin(2, **found) + shut(2) + text(3, "Found.") + end()
+    stream += begin(2, **search_result) + shut(2) + text(3, "Found.") + end()
 
     reading = read(stream)
 
@@ -124,7 +128,7 @@ def test_servers_tools_between_text_are_no_calls_and_keep_their_place() -> None:
     assert reading.replay["anthropic_content"] == [
         {"type": "text", "text": "I look. "},
         {**search, "input": {"query": "a"}},
-        found,
+        search_result,
         {"type": "text", "text": "Found."},
     ]
 
@@ -161,7 +165,7 @@ def test_citations_and_compaction_are_kept() -> None:
         (call(0, "now", "{broken"), "{broken"),
     ],
 )
-def test_arguments_are_read_wherever_they_are_and_where_there_are_none(stream: bytes, arguments: str) -> None:
+def test_arguments_are_read_from_every_field_and_may_be_missing(stream: bytes, arguments: str) -> None:
     assert calls_of(stream) == [("toolu_1", "now", arguments)]
 
 
@@ -181,14 +185,14 @@ def test_calls_without_an_id_or_with_one_id_are_distinguished() -> None:
     assert [one[0] for one in calls_of(stream)] == ["toolu_made0", "same", "toolu_made1"]
 
 
-def test_calls_make_the_finish_tool_calls_whatever_it_is_called() -> None:
+def test_calls_give_the_finish_reason_tool_calls_whatever_the_server_reports() -> None:
     reading = read(start() + call(0, "add") + end("end_turn"))
 
     assert reading.finish is not None
     assert reading.finish.reason is FinishReason.TOOL_CALLS
 
 
-def test_second_message_start_changes_neither_usage_nor_what_was_said() -> None:
+def test_second_message_start_changes_neither_usage_nor_text() -> None:
     stream = start(input_tokens=5) + text(0, "one") + start(input_tokens=99) + text(0, "two") + end()
 
     reading = read(stream)
@@ -197,13 +201,13 @@ def test_second_message_start_changes_neither_usage_nor_what_was_said() -> None:
     assert reading.usage == {"prompt": 5, "completion": 2}
 
 
-def test_input_that_was_closed_takes_nothing_from_a_second_message() -> None:
+def test_closed_input_is_not_extended_by_a_second_message() -> None:
     stream = call(0, "add", '{"x":1}', call_id="a") + start() + call(0, "add", '{"x":2}', call_id="b")
 
     assert calls_of(stream) == [("a", "add", '{"x":1}'), ("b", "add", "{}")]
 
 
-def test_server_that_counts_no_blocks_means_the_newest() -> None:
+def test_delta_without_an_index_belongs_to_the_newest_block() -> None:
     stream = event({"type": "content_block_start", "content_block": {"type": "text", "text": ""}})
     stream += event({"type": "content_block_delta", "delta": {"type": "text_delta", "text": "hi"}})
 
@@ -224,9 +228,7 @@ def test_server_that_counts_no_blocks_means_the_newest() -> None:
         ({"input_tokens": "9"}, {"output_tokens": 4.0, "input_tokens": None}, (9, 4, 0)),
     ],
 )
-def test_usage_is_revised_by_what_comes_later(
-    first: Json, last: Json, expected: tuple[int, int, int]
-) -> None:
+def test_later_usage_replaces_earlier_usage(first: Json, last: Json, expected: tuple[int, int, int]) -> None:
     reading = read(start(**first) + text(0, "x") + end(usage=last))
 
     assert reading.usage is not None
@@ -351,12 +353,12 @@ def test_stream_that_ends_in_the_middle_is_dropped(stream: bytes) -> None:
 @pytest.mark.parametrize(
     "stream", [b"<html>no</html>", b"data: {]\n\n", b'data: "text"\n\n', b"Not found\n", b"{}", b"[]"]
 )
-def test_what_is_no_message_is_garbled(stream: bytes) -> None:
+def test_an_invalid_message_is_garbled(stream: bytes) -> None:
     assert isinstance(read(stream).error, MalformedStream)
 
 
 @pytest.mark.parametrize("ending", [STOP, end().removesuffix(STOP)])
-def test_stop_or_its_reason_alone_make_an_answer_whole(ending: bytes) -> None:
+def test_message_stop_or_a_stop_reason_alone_completes_an_answer(ending: bytes) -> None:
     assert read(start() + text(0, "x") + ending).error is None
 
 
@@ -369,7 +371,7 @@ def test_half_a_surrogate_pair_and_bad_utf_8_do_not_break_the_stream() -> None:
     assert read(start() + begin(0, type="text", text="") + stream + end()).text == "a\ufffdb\ufffd"
 
 
-def test_unknown_events_blocks_and_deltas_are_passed_over() -> None:
+def test_unknown_events_blocks_and_deltas_are_ignored() -> None:
     stream = start() + event({"type": "of_a_later_version", "x": 1})
     stream += begin(0, type="new_block", x=1) + grow(0, "new_delta", y=2) + shut(0) + text(1, "hi") + end()
 

@@ -1,8 +1,8 @@
-"""What an Anthropic answer held comes back in the next request as it came: secrets, servers' tools, order."""
+"""An Anthropic answer comes back unchanged in the next request: signatures, server tools, order."""
 
 from typing import Any
 
-from anthropic_answers import Said, answers, stream_of
+from anthropic_answers import AnswerBlock, answers, stream_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sdk_types import accepted_by_anthropic
@@ -23,21 +23,21 @@ RELAXED = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 
 
 def sent(messages: list[PromptMessage], model: str = MODEL) -> list[Json]:
-    """The turns of a request with this history, which the vendor's types accept."""
+    """The turns of a request with this history; checks that the vendor's types accept it."""
     request = CompletionRequest(model=model, messages=messages)
     target = Target(provider_id=1, provider_type="anthropic", base_url="https://models.example")
     body = AnthropicAdapter().build_request(request, target, stream=True).body
     return accepted_by_anthropic(body)["messages"]
 
 
-def read(answer: list[Said], **ending: str) -> Reading:
+def read(answer: list[AnswerBlock], **ending: str) -> Reading:
     reading = read_in_pieces(AnthropicAdapter().parser, stream_of(answer, **ending), 4096)
     assert reading.error is None
     return reading
 
 
 def prompts(reading: Reading) -> list[PromptMessage]:
-    """The answer as it is in a history, with the results of its calls."""
+    """The answer as a history, with the results of its calls."""
     calls = [ToolCall(call_id=c["id"], name=c["name"], arguments=c["arguments"]) for c in reading.calls]
     answer = AssistantPrompt(
         text=reading.text, thinking=reading.thinking, tool_calls=calls, replay=reading.replay
@@ -45,7 +45,7 @@ def prompts(reading: Reading) -> list[PromptMessage]:
     return [answer, *(ToolPrompt(call_id=call.call_id, name=call.name, content="{}") for call in calls)]
 
 
-def wholes(answer: list[Said]) -> list[Json]:
+def wholes(answer: list[AnswerBlock]) -> list[Json]:
     return [part.whole for part in answer]
 
 
@@ -55,7 +55,7 @@ def is_thought(block: Json) -> bool:
 
 @RELAXED
 @given(answer=answers())
-def test_answer_goes_back_as_it_came_in_the_turn_and_in_later_ones(answer: list[Said]) -> None:
+def test_answer_is_sent_back_unchanged_in_its_turn_and_in_later_ones(answer: list[AnswerBlock]) -> None:
     reading = read(answer)
     asked = UserPrompt(text="Go on.")
 
@@ -66,7 +66,7 @@ def test_answer_goes_back_as_it_came_in_the_turn_and_in_later_ones(answer: list[
         if all(is_thought(block) for block in expected):
             expected = []
         if not reading.replay:
-            # Plain text needs no note; its blocks come back as one, and before the calls.
+            # Plain text needs no note; its blocks come back as one, before the calls.
             assert text_of(back) == text_of(expected)
             assert calls_of(back) == calls_of(expected)
         else:
@@ -75,7 +75,7 @@ def test_answer_goes_back_as_it_came_in_the_turn_and_in_later_ones(answer: list[
 
 @RELAXED
 @given(answer=answers())
-def test_another_models_thinking_is_left_out_once_its_turn_is_over(answer: list[Said]) -> None:
+def test_another_models_thinking_is_left_out_once_its_turn_is_over(answer: list[AnswerBlock]) -> None:
     reading = read(answer)
     history = [UserPrompt(text="Go on."), *prompts(reading), UserPrompt(text="And?")]
 
@@ -88,8 +88,8 @@ def test_another_models_thinking_is_left_out_once_its_turn_is_over(answer: list[
 
 @RELAXED
 @given(first=answers(), second=answers(), size=st.integers(1, 200))
-def test_paused_answer_and_what_goes_on_with_it_are_one(
-    first: list[Said], second: list[Said], size: int
+def test_paused_answer_and_its_continuation_are_one_turn(
+    first: list[AnswerBlock], second: list[AnswerBlock], size: int
 ) -> None:
     first = [part for part in first if part.whole["type"] != "tool_use"]
     second = [renamed(part) for part in second]
@@ -112,17 +112,17 @@ def test_paused_answer_and_what_goes_on_with_it_are_one(
     assert text_of(back) == text_of(expected)
 
 
-def renamed(part: Said) -> Said:
-    """With ids of its own, as a second answer has."""
+def renamed(part: AnswerBlock) -> AnswerBlock:
+    """The same block with other ids, as in a second answer."""
 
     def own(value: Json) -> Json:
         return {key: f"{v}_b" if key in ("id", "tool_use_id") else v for key, v in value.items()}
 
-    return Said(own(part.start), part.deltas, own(part.whole))
+    return AnswerBlock(own(part.start), part.deltas, own(part.whole))
 
 
 class Steps:
-    """A run's steps and notes as its loop makes them of the streams it reads."""
+    """A run's steps and notes, as its loop makes them from streams."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []

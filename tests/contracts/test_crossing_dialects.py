@@ -1,4 +1,4 @@
-"""A conversation begun with one dialect's model goes on with any other's, which is told none of its notes."""
+"""A conversation of one dialect continues with a model of any other, which receives none of its notes."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -33,15 +33,15 @@ SOURCES = {
 KINDS = [(dialect, provider) for dialect, row in ROWS.items() for provider in row.provider_types]
 FOREIGN = [(source, *kind) for source in SOURCES for kind in KINDS if source != kind[0]]
 STRICT = ["openai", "mistral", "groq"]
-"""Providers of the OpenAI dialect that refuse a request for a key of its messages that they do not know."""
+"""Providers of the OpenAI dialect that refuse a request with an unknown key in its messages."""
 
 
 def history(reading: Reading, *, with_notes: bool) -> list[PromptMessage]:
-    """The answer in the turn that goes on after its calls, or in one that is over."""
+    """The answer in a turn that continues after its calls, or in a finished turn."""
     calls = [ToolCall(call_id=c["id"], name=c["name"], arguments=c["arguments"]) for c in reading.calls]
     refusal = reading.replay.get("refusal", "")
     answer = AssistantPrompt(
-        text=reading.text or refusal,  # The words of a refusal are stored as text.
+        text=reading.text or refusal,  # The text of a refusal is stored as text.
         thinking=reading.thinking,
         tool_calls=calls,
         replay=reading.replay if with_notes else {},
@@ -51,7 +51,7 @@ def history(reading: Reading, *, with_notes: bool) -> list[PromptMessage]:
     return [asked, answer, *results] if calls else [asked, answer, asked]
 
 
-def goes_on_without_notes(reading: Reading, dialect: str, provider: str) -> None:
+def check_continues_without_notes(reading: Reading, dialect: str, provider: str) -> None:
     row = ROWS[dialect]
     for model in row.models:
         asked, bare = (
@@ -68,13 +68,15 @@ def goes_on_without_notes(reading: Reading, dialect: str, provider: str) -> None
 @pytest.mark.parametrize(("source", "dialect", "provider"), FOREIGN)
 @UNHURRIED
 @given(data=st.data())
-def test_answer_of_another_dialect_is_sent_by_what_it_said_alone(
+def test_answer_of_another_dialect_is_sent_as_text_and_calls_only(
     source: str, dialect: str, provider: str, data: st.DataObject
 ) -> None:
     answers, stream_of = SOURCES[source]
     stream = stream_of(data.draw(answers))
 
-    goes_on_without_notes(read_in_pieces(ROWS[source].adapter.parser, stream, 4096), dialect, provider)
+    check_continues_without_notes(
+        read_in_pieces(ROWS[source].adapter.parser, stream, 4096), dialect, provider
+    )
 
 
 @pytest.mark.parametrize("provider", STRICT)
@@ -83,13 +85,15 @@ def test_answer_of_another_dialect_is_sent_by_what_it_said_alone(
 def test_strict_providers_are_sent_no_reasoning_of_their_own_dialect(provider: str, answer: Any) -> None:
     stream = openai_answers.stream_of(answer)
 
-    goes_on_without_notes(read_in_pieces(ROWS["openai"].adapter.parser, stream, 4096), "openai", provider)
+    check_continues_without_notes(
+        read_in_pieces(ROWS["openai"].adapter.parser, stream, 4096), "openai", provider
+    )
 
 
 @pytest.mark.parametrize("provider", ROWS["openai"].provider_types)
 @UNHURRIED
 @given(answer=openai_answers.answers())
-def test_reasoning_goes_to_the_compatibles_in_keys_that_they_take(provider: str, answer: Any) -> None:
+def test_reasoning_is_sent_to_compatible_servers_in_their_own_keys(provider: str, answer: Any) -> None:
     row = ROWS["openai"]
     reading = read_in_pieces(row.adapter.parser, openai_answers.stream_of(answer), 4096)
     asked = CompletionRequest(model="m", messages=history(reading, with_notes=True), thinking_enabled=True)
@@ -107,12 +111,12 @@ def test_reasoning_goes_to_the_compatibles_in_keys_that_they_take(provider: str,
     [entry for entry in recorded.all_entries() if entry["expected_error"] is None],
     ids=lambda entry: entry["file"],
 )
-def test_recorded_answer_goes_on_with_every_other_dialect(entry: dict[str, Any]) -> None:
+def test_recorded_answer_continues_with_every_other_dialect(entry: dict[str, Any]) -> None:
     reading = read_in_pieces(ROWS[entry["api"]].adapter.parser, recorded.stream_of(entry), 4096)
 
     for source, dialect, provider in FOREIGN:
         if source == entry["api"]:
-            goes_on_without_notes(reading, dialect, provider)
+            check_continues_without_notes(reading, dialect, provider)
 
 
 def test_names_and_ids_of_another_dialects_calls_fit_openais_bounds() -> None:

@@ -1,4 +1,4 @@
-"""Small streams of our own for each way in which Gemini differs from the other dialects, and from itself."""
+"""A small stream for each way in which Gemini differs from the other dialects, and from itself."""
 
 import json
 from typing import Any
@@ -71,7 +71,7 @@ def calls_of(*chunks: Any) -> list[tuple[str, str, Any]]:
 
 @SIZES
 @FRAMINGS
-def test_plain_answer_reads_in_either_framing_and_pieces_of_any_size(framing: str, size: int) -> None:
+def test_plain_answer_is_read_in_either_framing_and_pieces_of_any_size(framing: str, size: int) -> None:
     stream = framed(
         framing,
         chunk(text("I ponder [", thought=True)),
@@ -267,7 +267,7 @@ def test_usage_is_the_last_ones_with_thoughts_and_tools_counted_in() -> None:
     )
 
 
-def test_usage_is_given_with_the_first_words_and_not_before() -> None:
+def test_usage_comes_with_the_first_text_and_not_before() -> None:
     parser = numbered_parser()
     usage = {"promptTokenCount": 7}
 
@@ -301,12 +301,12 @@ def test_finish_reasons_are_reported_with_the_servers_own_value(finish: str, rea
     ("finish", "retryable"),
     [("MALFORMED_FUNCTION_CALL", True), ("MISSING_THOUGHT_SIGNATURE", False), ("OTHER", True)],
 )
-def test_finish_that_is_no_answer_is_an_error_that_may_be_tried_again(finish: str, retryable: bool) -> None:
+def test_finish_without_an_answer_is_a_retryable_error(finish: str, retryable: bool) -> None:
     broken = chunk(finish=finish, usageMetadata={"promptTokenCount": 5})
     broken["candidates"][0]["finishMessage"] = "Malformed function call: print("
     parser = numbered_parser()
 
-    # Nothing is given out before it: that would rule out another try.
+    # No delta precedes it: that would rule out another attempt.
     assert parser.feed(events(broken)) == []
     with pytest.raises(ProviderFailed, match=rf"{finish}: Malformed function call: print\(") as raised:
         parser.close()
@@ -416,7 +416,7 @@ def test_stream_that_ends_in_the_middle_is_dropped(stream: bytes) -> None:
     "stream",
     [b"<html>no</html>", b"data: {]\n\n", b'data: "text"\n\n', b"Not found\n", b"[]", b"{}", b'[{"a":]}]'],
 )
-def test_what_is_no_completion_is_garbled(stream: bytes) -> None:
+def test_an_invalid_completion_is_garbled(stream: bytes) -> None:
     assert isinstance(read(stream).error, MalformedStream)
 
 
@@ -433,7 +433,7 @@ def test_array_marks_its_end_and_events_with_done_too() -> None:
     assert marked.is_done
 
 
-def test_sloppy_types_are_read_all_the_same() -> None:
+def test_values_of_wrong_but_convertible_types_are_read() -> None:
     stream = events(
         {"candidates": [{"content": None, "index": "0", "finishReason": None}], "usageMetadata": None},
         {"candidates": [{"content": {"parts": [None, {"text": None}, {"text": "x"}]}, "index": 0.0}]},
@@ -471,7 +471,7 @@ def test_only_the_first_of_several_candidates_is_read() -> None:
     assert read(stream).text == "a"
 
 
-def test_signatures_and_parts_that_are_not_ours_are_noted_in_their_order() -> None:
+def test_signatures_and_unknown_parts_are_noted_in_order() -> None:
     code = {"executableCode": {"language": "PYTHON", "code": "1+1"}, "thoughtSignature": "YQ=="}
     result = {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "2\n"}}
 
@@ -504,13 +504,13 @@ def test_signatures_and_parts_that_are_not_ours_are_noted_in_their_order() -> No
     }
 
 
-def test_generated_picture_is_not_kept_for_ever() -> None:
+def test_generated_picture_is_not_stored_in_the_notes() -> None:
     picture = {"inlineData": {"mimeType": "image/png", "data": "A" * 300_000}}
 
     assert read(events(chunk(picture), chunk(text("There."), finish="STOP"))).replay == {}
 
 
-def test_grounding_and_what_else_is_new_is_passed_over() -> None:
+def test_grounding_and_unknown_fields_are_ignored() -> None:
     stream = events(
         chunk(text("a"), {"somethingNew": {"x": 1}}, {}, groundingMetadata={"webSearchQueries": ["q"]}),
         chunk(text("b"), finish="STOP", urlContextMetadata={}),

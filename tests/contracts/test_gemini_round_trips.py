@@ -1,4 +1,4 @@
-"""What a Gemini answer held comes back in the next request, each signature on its part; any prompt is one."""
+"""A Gemini answer comes back in the next request with each signature on its part; any prompt is valid."""
 
 from typing import Any
 
@@ -13,12 +13,12 @@ from luxx.providers.gemini.adapter import GeminiAdapter
 from luxx.wire.message import AssistantPrompt, PromptMessage, SystemPrompt, ToolPrompt, UserPrompt
 from luxx.wire.tool import ToolCall
 
-UNHURRIED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-"""The SDK builds its models when they are first used, and a busy machine draws slowly."""
+RELAXED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""The SDK builds its models on first use, and a busy machine generates examples slowly."""
 
 
 def sent(messages: list[PromptMessage]) -> list[dict[str, Any]]:
-    """The contents of a request with this history, which the vendor's types and rules accept."""
+    """The contents of a request with this history; checks the vendor's types and rules."""
     row = ROWS["gemini"]
     asked = CompletionRequest(model="gemini-2.5-flash", messages=messages)
     body = row.accepts(row.body(asked, "gemini"), "gemini")
@@ -26,9 +26,9 @@ def sent(messages: list[PromptMessage]) -> list[dict[str, Any]]:
     return body["contents"]
 
 
-@UNHURRIED
+@RELAXED
 @given(messages=histories())
-def test_prompt_that_begins_with_the_models_words_gets_a_persons_before(
+def test_prompt_that_begins_with_the_model_gets_a_user_turn_before_it(
     messages: list[PromptMessage],
 ) -> None:
     answer = AssistantPrompt(text="As I said.")
@@ -36,14 +36,14 @@ def test_prompt_that_begins_with_the_models_words_gets_a_persons_before(
     sent([answer, *messages])
 
 
-def test_prompt_without_a_word_is_still_a_prompt() -> None:
+def test_empty_prompt_is_a_valid_request() -> None:
     for messages in ([], [SystemPrompt(text="Be brief.")], [UserPrompt(text="")], [AssistantPrompt()]):
         sent(messages)
 
 
-@UNHURRIED
+@RELAXED
 @given(parts=answers)
-def test_what_the_model_sent_goes_back_with_each_signature_on_its_part(parts: list[dict[str, Any]]) -> None:
+def test_answer_is_sent_back_with_each_signature_on_its_part(parts: list[dict[str, Any]]) -> None:
     reading = read_in_pieces(GeminiAdapter().parser, stream_of(parts), 4096)
     calls = [
         ToolCall(call_id=call["id"], name=call["name"], arguments=call["arguments"]) for call in reading.calls
@@ -73,7 +73,7 @@ def _without_ids(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _merged(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Neighbouring texts without a signature are one, however they were cut."""
+    """Neighbouring texts without a signature as one, however they were split."""
     merged: list[dict[str, Any]] = []
     for part in parts:
         if merged and part.keys() == merged[-1].keys() == {"text"}:

@@ -1,4 +1,4 @@
-"""Whatever a replay note holds, a request is made of it in which calls and results pair and all is said."""
+"""With any replay note the request is valid: calls and results pair, and no text is missing."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ UNHURRIED = settings(max_examples=50, deadline=None, suppress_health_check=[Heal
 
 
 def with_notes(draw: Any, messages: list[PromptMessage], notes: Any) -> list[PromptMessage]:
-    """The history as the store gives it: notes are JSON there."""
+    """The history as the store returns it, where notes are JSON."""
     return [
         msgspec.structs.replace(one, replay=msgspec.json.decode(msgspec.json.encode(draw(notes(one)))))
         if isinstance(one, AssistantPrompt)
@@ -36,7 +36,7 @@ def asked_with(draw: Any, model: str, notes: Any) -> CompletionRequest:
 @pytest.mark.parametrize("dialect", ROWS)
 @UNHURRIED
 @given(data=st.data())
-def test_well_formed_notes_are_sent_as_the_vendors_types_and_rules_have_it(
+def test_valid_notes_give_a_request_that_obeys_the_vendors_types_and_rules(
     dialect: str, data: st.DataObject
 ) -> None:
     row = ROWS[dialect]
@@ -50,7 +50,7 @@ def test_well_formed_notes_are_sent_as_the_vendors_types_and_rules_have_it(
 @pytest.mark.parametrize("dialect", ROWS)
 @UNHURRIED
 @given(data=st.data())
-def test_notes_of_any_shape_spoil_no_request(dialect: str, notes: Any, data: st.DataObject) -> None:
+def test_notes_of_any_shape_give_a_valid_request(dialect: str, notes: Any, data: st.DataObject) -> None:
     row = ROWS[dialect]
     asked = asked_with(data.draw, data.draw(st.sampled_from(row.models)), notes)
     provider = data.draw(st.sampled_from(row.provider_types))
@@ -60,7 +60,7 @@ def test_notes_of_any_shape_spoil_no_request(dialect: str, notes: Any, data: st.
 
 @st.composite
 def steps(draw: st.DrawFn) -> list[Step]:
-    """Steps of an assistant message: words, and calls with their results."""
+    """Steps of an assistant message: texts, and calls with their results."""
     made: list[Step] = []
     for kind in draw(st.lists(st.sampled_from(StepType), max_size=6)):
         calls = {
@@ -102,7 +102,7 @@ def test_stored_notes_of_any_shape_make_a_prompt(past: list[tuple[list[Step], li
         msgspec.json.decode(row.body(asked, row.provider_types[0]))
 
 
-def test_very_many_paused_notes_are_joined_in_no_time() -> None:
+def test_very_many_paused_notes_are_joined_quickly() -> None:
     notes = tuple({"paused": True, f"key_{at}": at, "anthropic_content": [at]} for at in range(100_000))
 
     prompt = prompt_messages("", [PastMessage(replay=notes)])
@@ -111,7 +111,7 @@ def test_very_many_paused_notes_are_joined_in_no_time() -> None:
     assert notes[0]["anthropic_content"] == [0]
 
 
-def test_very_many_blocks_of_an_imported_note_are_sent_in_no_time() -> None:
+def test_very_many_blocks_of_an_imported_note_are_sent_quickly() -> None:
     blocks = [
         block
         for at in range(20_000)

@@ -1,4 +1,4 @@
-"""Small streams of our own for each way in which servers differ from the dialect."""
+"""A small stream for each way in which servers differ from the OpenAI dialect."""
 
 import json
 from typing import Any
@@ -54,7 +54,7 @@ def function(name: str | None, arguments: str | None) -> dict[str, Any]:
 
 
 @SIZES
-def test_plain_answer_reads_in_pieces_of_any_size(size: int) -> None:
+def test_plain_answer_is_read_in_pieces_of_any_size(size: int) -> None:
     stream = chunk({"role": "assistant", "content": ""}) + chunk({"content": "Grüße, "})
     stream += chunk({"content": "世界 🌍"}) + chunk({}, "stop") + DONE
 
@@ -236,7 +236,7 @@ def test_call_without_a_name_is_still_given() -> None:
 
 
 @pytest.mark.parametrize("finish", ["stop", None, "eos"])
-def test_calls_make_the_finish_tool_calls(finish: str | None) -> None:
+def test_calls_give_the_finish_reason_tool_calls(finish: str | None) -> None:
     call = {"index": 0, "id": "a", **function("add", "{}")}
 
     reading = read(call_chunk(call) + chunk({}, finish) + DONE)
@@ -262,7 +262,7 @@ def test_calls_make_the_finish_tool_calls(finish: str | None) -> None:
         + DONE,
     ],
 )
-def test_usage_is_found_wherever_it_is(ending: bytes) -> None:
+def test_usage_is_read_from_every_known_field(ending: bytes) -> None:
     assert read(chunk({"content": "hi"}) + ending).usage == {"prompt": 3, "completion": 2}
 
 
@@ -279,13 +279,13 @@ def test_usage_is_found_wherever_it_is(ending: bytes) -> None:
     ],
 )
 @SIZES
-def test_reasoning_is_found_wherever_it_is(delta: dict[str, Any], size: int) -> None:
+def test_reasoning_is_read_from_every_known_field(delta: dict[str, Any], size: int) -> None:
     reading = read(chunk(delta) + chunk({"content": "answer"}) + chunk({}, "stop") + DONE, size)
 
     assert (reading.thinking, reading.text) == ("why", "answer")
 
 
-def test_inline_thinking_may_be_cut_anywhere() -> None:
+def test_inline_thinking_may_be_split_anywhere() -> None:
     parts = ["\n", "<th", "ink", ">a < b", " </thi", "nk", ">so </think>"]
 
     reading = read(b"".join(chunk({"content": part}) for part in parts) + DONE)
@@ -368,11 +368,11 @@ def test_half_a_json_answer_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("stream", [b"<html>no</html>", b"data: {]\n\n", b'data: "text"\n\n', b"Not found\n"])
-def test_what_is_no_completion_is_garbled(stream: bytes) -> None:
+def test_an_invalid_completion_is_garbled(stream: bytes) -> None:
     assert isinstance(read(stream).error, MalformedStream)
 
 
-def test_finish_without_done_is_whole() -> None:
+def test_finish_without_done_is_a_complete_answer() -> None:
     assert read(chunk({"content": "x"}) + chunk({}, "stop")).error is None
 
 

@@ -1,4 +1,4 @@
-"""Every recorded stream reads as the vendors' own SDKs read it, however the network cuts it."""
+"""Every recorded stream reads like in the vendors' own SDKs, however the network splits it."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ from luxx.providers.openai_chat.adapter import OpenAIAdapter
 PIECE_SIZES = (1, 7, 4096)
 
 
-def test_recorded_streams_are_there() -> None:
+def test_recorded_streams_exist() -> None:
     where = recorded.folder()
     if where is None and recorded.may_skip():
         pytest.skip("LUXX_WIRE_FIXTURES names no folder of recorded provider streams")
@@ -78,7 +78,7 @@ def test_anthropic_stream_reads_as_its_sdk_reads_it(entry: dict[str, Any], size:
 
 
 def _assert_content_is_kept(reading: Reading, entry: dict[str, Any]) -> None:
-    """What goes back: every block in its place, its secrets unchanged; or nothing beside text and calls."""
+    """The notes have every block in order with unchanged signatures, or nothing beside text and calls."""
     blocks = reading.replay.get("anthropic_content")
     if blocks is None:
         assert reading.error is not None or set(entry["expected_blocks"]) <= {"text", "tool_use"}
@@ -95,7 +95,7 @@ def _assert_content_is_kept(reading: Reading, entry: dict[str, Any]) -> None:
 
 
 def _usage_as_the_sdk_counts_it(reading: Reading) -> dict[str, int] | None:
-    """The SDK's prompt leaves out what the cache gave or took; ours is all of it."""
+    """The SDK's prompt tokens exclude those of the cache; Luxx's include them."""
     if reading.usage is None:
         return None
     cached = reading.cached
@@ -125,7 +125,7 @@ def test_gemini_stream_reads_as_its_sdk_reads_it(entry: dict[str, Any], size: in
     assert sum(_has_signature(note) for note in notes) == entry["expected_thought_signatures"]
     if entry["expected_usage"]:
         recorded_values = {key: value or 0 for key, value in entry["expected_usage"].items()}
-        # Prompts of the server's own tools are counted apart by the SDK, as prompt tokens by us.
+        # The SDK counts prompts of the server's own tools separately; Luxx counts them as prompt tokens.
         of_tools = (
             recorded_values["total"]
             - recorded_values["prompt"]
@@ -142,7 +142,7 @@ def test_gemini_stream_reads_as_its_sdk_reads_it(entry: dict[str, Any], size: in
     if entry["expected_error"] is not None:
         assert entry["expected_error"]["message"] in str(reading.error)
     elif reading.error is not None:
-        # The SDK hands some broken answers on as if they were whole.
+        # The SDK returns some broken answers as if they were complete.
         assert entry["expected_finish"] in reading.error.message
     else:
         assert reading.finish is not None

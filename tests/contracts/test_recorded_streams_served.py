@@ -1,4 +1,6 @@
-"""Every recorded stream through a running server: what is stored and shown is what the vendors' SDKs read."""
+"""Every recorded stream through a running server: the stored and shown answer is that of the
+vendors' SDKs.
+"""
 
 import asyncio
 from collections.abc import Iterator
@@ -24,7 +26,7 @@ Json = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LuxxServer]:
-    """One for all recordings; it tries nothing twice, so that an error is the first that came."""
+    """One server for all recordings; it does not retry, so that the first error is the result."""
     with LuxxServer(tmp_path_factory.mktemp("served"), {"LUXX_PROVIDERS__RETRIES": "0"}) as one:
         yield one
 
@@ -45,7 +47,7 @@ def upstream() -> Iterator[RecordedUpstream]:
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry["file"])
-async def test_stored_message_says_what_the_sdk_reads(
+async def test_stored_message_is_what_the_sdk_reads(
     server: LuxxServer, token: str, upstream: RecordedUpstream, entry: Json
 ) -> None:
     message, run = await _chat(server.url, token, upstream, entry)
@@ -94,7 +96,7 @@ def _expected_calls(entry: Json) -> list[tuple[str, Json]]:
 
 
 def _refusal(entry: Json) -> str:
-    """The words of a refusal, which the SDKs keep apart and a reader must see."""
+    """The text of a refusal, which the SDKs return separately and Luxx shows as text."""
     parser = adapter_for(PROVIDER_TYPES[entry["api"]]).parser
     return read_in_pieces(parser, recorded.stream_of(entry), 4096).replay.get("refusal", "")
 
@@ -104,7 +106,7 @@ def _place(entry: Json) -> str:
 
 
 def _of_the_first_completion(steps: list[Json], completions: int) -> list[Json]:
-    """The steps before the first result; or, where none was asked for, before the next completion's words."""
+    """The steps before the first result; without calls, those before the text of the next completion."""
     if completions == 1:
         return steps
     assert completions == 2

@@ -1,4 +1,4 @@
-"""Any history becomes a request that the vendor's own types accept and whose order its rules allow."""
+"""Any history becomes a request that the vendor's own types accept and that obeys the rules of its API."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def requests(draw: st.DrawFn, models: list[str]) -> CompletionRequest:
 @pytest.mark.parametrize("dialect", ROWS)
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(data=st.data())
-def test_any_history_is_sent_as_the_vendors_types_and_rules_have_it(
+def test_any_history_gives_a_request_that_obeys_the_vendors_types_and_rules(
     dialect: str, data: st.DataObject
 ) -> None:
     row = ROWS[dialect]

@@ -1,4 +1,4 @@
-"""Reading a recorded stream through an adapter, in pieces of a size, into comparable values."""
+"""Reads a recorded stream through an adapter, in pieces of a given size, into comparable values."""
 
 import json
 from collections.abc import Callable
@@ -35,7 +35,7 @@ class Reading(msgspec.Struct, kw_only=True):
 
 
 def read_in_pieces(make_parser: Callable[[], StreamParser], stream: bytes, size: int) -> Reading:
-    """What the parser reads from the stream cut into pieces of `size` bytes, up to its first error."""
+    """What the parser reads from the stream in pieces of `size` bytes, up to its first error."""
     parser = make_parser()
     deltas: list[Delta] = []
     error: ProviderError | None = None
@@ -84,10 +84,10 @@ def _grow(calls: list[dict[str, str]], delta: ToolCallDelta) -> None:
 
 
 def as_sdk_arguments(arguments: Any, entry: dict[str, Any]) -> Any:
-    """Arguments as the vendor's SDK gives them: as JSON where they are JSON.
+    """Arguments as the vendor's SDK returns them: as JSON if they are valid.
 
-    Anthropic's SDK shuts broken ones where they break. We keep what the model wrote, so that no tool is run
-    on half of what was meant.
+    Anthropic's SDK completes broken ones. Luxx keeps what the model wrote, so that no tool runs with half of
+    its arguments.
     """
     if not isinstance(arguments, str):
         return arguments
@@ -100,14 +100,15 @@ def as_sdk_arguments(arguments: Any, entry: dict[str, Any]) -> Any:
 
 
 def as_sdk_speech(text: str, thinking: str, entry: dict[str, Any]) -> tuple[str, str]:
-    """Text and thinking as the SDKs give them: inline thinking stays in the text, and loses no character."""
+    """Text and thinking as the SDKs return them: inline thinking stays in the text, and no character is
+    lost."""
     if thinking and not entry["expected_reasoning"]:
         return f"<think>{thinking}</think>{text}", ""
     return text, thinking
 
 
 def values_at_paths(value: Any, path: str = "$") -> dict[str, Any]:
-    """The scalars in a JSON value by the JSON paths they are at."""
+    """The scalars in a JSON value by their JSON paths."""
     if isinstance(value, dict):
         inner = [(f"{path}.{key}", item) for key, item in value.items()]
     elif isinstance(value, list):
@@ -118,7 +119,7 @@ def values_at_paths(value: Any, path: str = "$") -> dict[str, Any]:
 
 
 def joined_calls(call_deltas: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The calls as a reader joins them: what the SDK gives of a streamed call are its fragments."""
+    """The calls joined from the fragments that the SDK returns for a streamed call."""
     calls: list[dict[str, Any]] = []
     for fragment in call_deltas:
         if fragment["name"]:

@@ -1,4 +1,4 @@
-"""Calling a scripted provider through the real transport, with waits that are recorded, not slept."""
+"""Calls a scripted provider through the real transport; waits are recorded instead of slept."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -20,8 +20,8 @@ KEY = "sk-test-0123456789abcdefghij"
 ASK = CompletionRequest(model="m", messages=[UserPrompt(text="hello")])
 
 
-class Called(msgspec.Struct, kw_only=True):
-    """What a call gave: deltas until its end or its error, the retries on the way, the waits between."""
+class CallResult(msgspec.Struct, kw_only=True):
+    """The result of a call: deltas up to its end or error, the retries and the waits."""
 
     deltas: list[Delta] = []
     error: ProviderError | None = None
@@ -42,8 +42,8 @@ class Caller:
     async def _sleep(self, seconds: float) -> None:
         self.waits.append(seconds)
 
-    async def call(self, target: Target, request: CompletionRequest = ASK) -> Called:
-        called = Called(deltas=[], retries=[], waits=self.waits)
+    async def call(self, target: Target, request: CompletionRequest = ASK) -> CallResult:
+        called = CallResult(deltas=[], retries=[], waits=self.waits)
 
         async def on_retry(retry: Retry) -> None:
             called.retries.append(retry)
@@ -73,7 +73,7 @@ async def calling(rand: Callable[[], float] = lambda: 0.5, **settings: Any) -> A
         await transport.aclose()
 
 
-async def ask_scripted(*rules: Rule, **settings: Any) -> Called:
-    """One call to a server with these rules, all of which must be used."""
+async def ask_scripted(*rules: Rule, **settings: Any) -> CallResult:
+    """One call to a server with these rules; checks that all of them are used."""
     async with ScriptedProvider(Script(rules=list(rules))) as server, calling(**settings) as caller:
         return await caller.call(target_of(server.url))

@@ -1,10 +1,10 @@
-"""The Anthropic dialect over a real connection: the scripted provider speaks it, the client reads it."""
+"""The Anthropic adapter behind the real client, against the scripted provider's side of the dialect."""
 
 import json
 from typing import Any
 
 import pytest
-from provider_calls import Called, calling, target_of
+from provider_calls import CallResult, calling, target_of
 
 from luxx.errors import ProviderFailed
 from luxx.providers.adapter import CompletionRequest
@@ -48,7 +48,7 @@ async def completed(rule: Rule) -> Completion:
 
 
 @pytest.mark.parametrize("faults", [Faults(), Faults(split=1), Faults(split=7)])
-async def test_all_that_a_model_says_arrives(faults: Faults) -> None:
+async def test_all_kinds_of_deltas_arrive(faults: Faults) -> None:
     rule = Rule(when=When(system="adder", user="hello", model="m"), reply=REPLY, faults=faults)
 
     got = await completed(rule)
@@ -66,7 +66,7 @@ async def test_all_that_a_model_says_arrives(faults: Faults) -> None:
     ("reason", "finish"),
     [("stop", FinishReason.STOP), ("length", FinishReason.LENGTH), ("pause_turn", FinishReason.PAUSED)],
 )
-async def test_reason_to_stop_arrives(reason: str, finish: FinishReason) -> None:
+async def test_the_stop_reason_arrives(reason: str, finish: FinishReason) -> None:
     assert (await completed(Rule(reply=[Text(text="x"), Finish(reason=reason)]))).finish is finish
 
 
@@ -94,7 +94,7 @@ async def test_next_request_carries_the_signature_and_the_results() -> None:
     assert [block["tool_use_id"] for block in messages[2]["content"]] == ["toolu_a", "toolu_b"]
 
 
-async def asked(*rules: Rule, **settings: Any) -> Called:
+async def asked(*rules: Rule, **settings: Any) -> CallResult:
     async with ScriptedProvider(Script(rules=list(rules))) as server, calling(**settings) as caller:
         return await caller.call(target_of(server.url, "anthropic"), request())
 
@@ -118,13 +118,13 @@ async def test_overload_after_the_first_delta_is_an_error_that_keeps_the_text() 
     assert got.retries == []
 
 
-async def test_overload_as_a_status_is_tried_again() -> None:
+async def test_overload_as_a_status_is_retried() -> None:
     got = await asked(Rule(status=529, times=1), Rule(reply=[Text(text="Now.")]), retries=2)
 
     assert (got.text, len(got.retries)) == ("Now.", 1)
 
 
-async def test_answer_whose_body_stays_open_is_whole_all_the_same() -> None:
+async def test_answer_whose_body_stays_open_is_complete() -> None:
     rule = Rule(reply=[Text(text="All said.")], faults=Faults(keep_open=True))
 
     got = await asked(rule, idle_timeout_seconds=60)

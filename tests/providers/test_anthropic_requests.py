@@ -1,4 +1,4 @@
-"""What the Anthropic adapter sends: turns, switches by model, and lists of models."""
+"""What the Anthropic adapter sends: turns, options by model, and lists of models."""
 
 import json
 from base64 import b64encode
@@ -74,7 +74,7 @@ def test_key_version_and_system_text_are_where_the_dialect_has_them() -> None:
     assert body["tools"] == [{"name": "add", "description": "Adds.", "input_schema": {"type": "object"}}]
 
 
-def test_results_of_parallel_calls_are_one_users_turn_and_what_is_said_next_joins_them() -> None:
+def test_results_of_parallel_calls_and_the_next_message_are_one_user_turn() -> None:
     body = sent(
         *ASKED, called("a", "b"), result("a"), result("b", success=False), UserPrompt(text="And now?")
     )
@@ -110,7 +110,7 @@ def test_arguments_that_are_no_object_are_sent_as_an_empty_one(arguments: str) -
     assert body["messages"][1]["content"][0]["input"] == {}
 
 
-def test_ids_are_made_fit_and_unique_and_results_follow_them() -> None:
+def test_ids_are_made_valid_and_unique_and_results_follow_them() -> None:
     body = sent(
         *ASKED, called("call_0"), result("call_0"), called("call_0", "fn:1"), result("call_0"), result("fn:1")
     )
@@ -153,7 +153,7 @@ def test_answer_is_limited_by_the_models_maximum_unless_requested() -> None:
         ("a-compatible-model", 8_192, {"type": "enabled", "budget_tokens": 4_096}),
     ],
 )
-def test_thinking_is_switched_on_as_the_model_takes_it(
+def test_thinking_is_enabled_in_the_form_of_each_model(
     model: str, max_tokens: int, expected: Json | None
 ) -> None:
     body = sent(model=model, max_tokens=max_tokens, thinking_enabled=True, temperature=0.5)
@@ -184,19 +184,19 @@ def test_thinking_is_switched_off_where_a_model_thinks_by_default(model: str, ex
         ("claude-haiku-5-5", 0.3, None),
     ],
 )
-def test_temperature_is_sent_where_it_is_taken(
+def test_temperature_is_sent_to_models_that_accept_it(
     model: str, temperature: float, expected: float | None
 ) -> None:
     assert sent(model=model, temperature=temperature).get("temperature") == expected
 
 
-def test_turn_that_called_tools_without_thinking_goes_on_without() -> None:
-    kept = {"anthropic_content": [SIGNED, {"type": "tool_use", "id": "a", "name": "add", "input": {"x": 1}}]}
+def test_turn_that_called_tools_without_thinking_continues_without_it() -> None:
+    notes = {"anthropic_content": [SIGNED, {"type": "tool_use", "id": "a", "name": "add", "input": {"x": 1}}]}
     going_on = [*ASKED, called("a"), result("a")]
 
     assert "thinking" not in sent(*going_on, thinking_enabled=True)
     assert "thinking" in sent(*going_on, UserPrompt(text="Next."), thinking_enabled=True)
-    signed = sent(*ASKED, called("a", replay=kept), result("a"), thinking_enabled=True)
+    signed = sent(*ASKED, called("a", replay=notes), result("a"), thinking_enabled=True)
     assert "thinking" in signed
     assert signed["messages"][1]["content"][0] == SIGNED
 
@@ -211,10 +211,10 @@ def test_thinking_without_a_signature_and_answers_of_thinking_alone_are_left_out
     assert roles(silent) == ["user"]
 
 
-def test_kept_content_that_no_longer_fits_the_text_is_not_sent() -> None:
-    kept = {"anthropic_content": [SIGNED, {"type": "text", "text": "old words"}]}
+def test_stored_blocks_that_no_longer_match_the_text_are_not_sent() -> None:
+    notes = {"anthropic_content": [SIGNED, {"type": "text", "text": "old words"}]}
 
-    body = sent(*ASKED, AssistantPrompt(text="new words", replay=kept), UserPrompt(text="And?"))
+    body = sent(*ASKED, AssistantPrompt(text="new words", replay=notes), UserPrompt(text="And?"))
 
     assert body["messages"][1]["content"] == [{"type": "text", "text": "new words"}]
 
@@ -232,7 +232,7 @@ def test_kept_content_that_no_longer_fits_the_text_is_not_sent() -> None:
         {"type": ["text"]},
     ],
 )
-def test_what_is_no_block_of_an_answer_is_not_sent(block: Json) -> None:
+def test_invalid_stored_blocks_are_not_sent(block: Json) -> None:
     answer = AssistantPrompt(text="Two.", replay={"anthropic_content": [SIGNED, block]})
 
     turns = sent(UserPrompt(text="1+1?"), answer)["messages"]
@@ -259,7 +259,7 @@ def test_servers_call_that_was_never_answered_is_left_out_unless_the_turn_goes_o
     assert over["messages"][1]["content"] == [{"type": "text", "text": "I look."}]
 
 
-def test_structured_answer_is_asked_for_as_the_model_can() -> None:
+def test_structured_answer_is_requested_in_the_form_of_each_model() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}, "required": ["n"]}
 
     asked = sent(response_schema=schema)["output_config"]["format"]
@@ -310,7 +310,7 @@ def test_list_of_models_is_read_page_by_page() -> None:
 
 
 @pytest.mark.parametrize("body", [b"<html>", b'{"data": 3}', b"\xff", b'"x"'])
-def test_list_of_models_that_is_none_is_garbled(body: bytes) -> None:
+def test_an_invalid_list_of_models_is_garbled(body: bytes) -> None:
     with pytest.raises(MalformedStream):
         AnthropicAdapter().parse_models(body)
 

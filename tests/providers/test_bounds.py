@@ -1,4 +1,4 @@
-"""What a hostile provider can make a parser hold or do again: bounded, and in proportion to what it sends."""
+"""What a malicious provider makes a parser store or repeat is bounded, and in proportion to what it sends."""
 
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -67,7 +67,7 @@ def test_blanks_before_an_answer_are_dropped_and_refused_past_the_bound(dialect:
 
 
 @pytest.mark.parametrize("dialect", PARSERS)
-def test_blanks_before_an_answer_change_nothing_of_it(dialect: str) -> None:
+def test_blanks_before_an_answer_do_not_change_it(dialect: str) -> None:
     said = {
         "openai": of_openai({"content": "hi"}),
         "anthropic": begun({"type": "text", "text": "hi"}),
@@ -108,7 +108,7 @@ HOARDS: dict[str, tuple[str, bytes, bytes]] = {
 
 
 @pytest.mark.parametrize("hoard", HOARDS)
-def test_what_is_buffered_beside_the_text_is_bounded(hoard: str) -> None:
+def test_data_buffered_beside_the_text_is_bounded(hoard: str) -> None:
     dialect, first, more = HOARDS[hoard]
     parser = parser_of(dialect)
     parser.feed(first)
@@ -151,8 +151,8 @@ def test_blanks_where_thinking_could_begin_are_given_out_past_a_bound() -> None:
     assert given[-1] == [TextDelta(text=" " * (MAX_BLANKS + 1))]
 
 
-def copied_by(feed: Callable[[], object]) -> int:
-    """The most bytes that one call takes up at a time, beside what it leaves behind."""
+def peak_allocation(feed: Callable[[], object]) -> int:
+    """The most bytes that one call allocates temporarily, beside what it keeps."""
     tracemalloc.start()
     try:
         feed()
@@ -166,7 +166,7 @@ def test_a_line_of_a_long_event_is_added_without_copying_the_event() -> None:
     splitter = SseSplitter()
     splitter.feed(b"data: " + b"x" * 1_000_000 + b"\n")
     splitter.feed(b"data: y\n")
-    assert copied_by(lambda: splitter.feed(b"data: y\n")) < 100_000
+    assert peak_allocation(lambda: splitter.feed(b"data: y\n")) < 100_000
     assert splitter.feed(b"\n") == [(b"", b"x" * 1_000_000 + b"\ny\ny")]
 
 
@@ -175,7 +175,7 @@ def test_a_fragment_of_reasoning_details_is_added_without_copying_the_rest() -> 
     fragment = of_openai({"reasoning_details": [{"type": "a", "text": "b", "signature": None}]})
     parser.feed(of_openai({"reasoning_details": [{"type": "a", "text": "b" * 1_000_000}]}))
     parser.feed(fragment)
-    assert copied_by(lambda: parser.feed(fragment)) < 100_000
+    assert peak_allocation(lambda: parser.feed(fragment)) < 100_000
     replays = [delta for delta in parser.feed(b"data: [DONE]\n\n") if isinstance(delta, ReplayDelta)]
     assert replays[0].data["reasoning_details"] == [{"type": "a", "text": "b" * 1_000_002, "signature": None}]
 
@@ -188,7 +188,7 @@ def test_a_piece_of_a_streamed_string_is_added_without_copying_the_rest() -> Non
     parser = parser_of("gemini")
     parser.feed(piece("b" * 1_000_000))
     parser.feed(piece("b"))
-    assert copied_by(lambda: parser.feed(piece("b"))) < 100_000
+    assert peak_allocation(lambda: parser.feed(piece("b"))) < 100_000
     ended = list(calls(parser.feed(of_gemini({"functionCall": {}}))))
     assert msgspec.json.decode(ended[0].arguments) == {"a": "b" * 1_000_002}
 
@@ -201,8 +201,8 @@ def test_complete_arguments_are_recognized_without_joining_them_each_time() -> N
 
     parser.feed(fragment('{"a": "' + "b" * 1_000_000))
     parser.feed(fragment("}"))
-    assert copied_by(lambda: parser.feed(fragment('}\\"\\'))) < 100_000
-    assert copied_by(lambda: parser.feed(fragment('"}'))) < 100_000
+    assert peak_allocation(lambda: parser.feed(fragment('}\\"\\'))) < 100_000
+    assert peak_allocation(lambda: parser.feed(fragment('"}'))) < 100_000
     assert {delta.slot for delta in calls(parser.feed(fragment('"}')))} == {0}
     assert {delta.slot for delta in calls(parser.feed(fragment("{}")))} == {1}
 
@@ -212,4 +212,4 @@ def test_a_citation_is_added_without_copying_the_others() -> None:
     cited = of_anthropic({"type": "citations_delta", "citation": {"a": 1}})
     parser.feed(begun({"type": "text", "text": "", "citations": [1] * 200_000}))
     parser.feed(cited)
-    assert copied_by(lambda: parser.feed(cited)) < 100_000
+    assert peak_allocation(lambda: parser.feed(cited)) < 100_000

@@ -8,7 +8,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from provider_calls import KEY, Called, calling
+from provider_calls import KEY, CallResult, calling
 
 from luxx.errors import ProviderFailed, ProviderRefused, RateLimited, StreamInterrupted
 from luxx.providers.adapter import CompletionRequest, Target
@@ -43,7 +43,7 @@ def gemini_at(url: str) -> Target:
     return Target(provider_id=1, provider_type="gemini", base_url=url, api_key=KEY)
 
 
-async def ask(*rules: Rule, request: CompletionRequest = HELLO, **settings: Any) -> Called:
+async def ask(*rules: Rule, request: CompletionRequest = HELLO, **settings: Any) -> CallResult:
     async with ScriptedProvider(Script(rules=list(rules))) as server, calling(**settings) as caller:
         called = await caller.call(gemini_at(server.url), request)
         assert all(one.headers["x-goog-api-key"] == KEY for one in server.requests)
@@ -120,7 +120,7 @@ async def test_error_in_the_stream_keeps_what_came_and_is_tried_again_only_befor
     assert (early.text, early.error, len(early.retries)) == ("whole", None, 1)
 
 
-async def test_call_that_the_server_could_not_read_is_asked_for_again() -> None:
+async def test_malformed_call_reported_by_the_server_is_retried() -> None:
     broken = {
         "candidates": [{"finishReason": "MALFORMED_FUNCTION_CALL", "finishMessage": "print(now())"}],
         "usageMetadata": {"promptTokenCount": 9, "totalTokenCount": 9},
@@ -179,7 +179,7 @@ PER_DAY = {
 }
 
 
-async def test_limit_of_the_rate_is_waited_for_as_its_body_says() -> None:
+async def test_rate_limit_is_retried_after_the_time_in_its_body() -> None:
     rules = (Rule(status=429, body=limited(DELAY), times=1), Rule(reply=[Text(text="at last")]))
 
     called = await ask(*rules, retries=1)
@@ -189,14 +189,14 @@ async def test_limit_of_the_rate_is_waited_for_as_its_body_says() -> None:
 
 
 @pytest.mark.parametrize("body", [limited(DELAY, PER_DAY), limited()])
-async def test_limit_of_the_day_or_of_the_money_is_not_waited_for(body: str) -> None:
+async def test_daily_or_spending_limit_is_not_retried(body: str) -> None:
     called = await ask(Rule(status=429, body=body), retries=3)
 
     assert isinstance(called.error, RateLimited)
     assert called.retries == []
 
 
-async def test_refusals_array_is_read_for_its_message() -> None:
+async def test_error_in_an_array_is_read_for_its_message() -> None:
     body = json.dumps([{"error": {"code": 400, "message": "Please use a valid role: user, model."}}])
 
     called = await ask(Rule(status=400, body=body))
@@ -222,7 +222,7 @@ async def test_models_are_listed() -> None:
 
 @contextmanager
 def paged_models(pages: list[dict[str, Any]]) -> Iterator[tuple[str, list[str]]]:
-    """A server that lists models in pages, the last of them over and over; its address, what it was asked."""
+    """A server that lists models in pages and repeats the last one; its address, and the requests it got."""
     asked: list[str] = []
 
     class Pages(BaseHTTPRequestHandler):
@@ -277,9 +277,7 @@ async def test_list_of_models_without_an_end_is_cut() -> None:
         ("Invalid value at 'contents'", "refused"),
     ],
 )
-async def test_wrong_key_is_recognized_though_its_status_is_that_of_a_wrong_request(
-    message: str, kind: str
-) -> None:
+async def test_wrong_key_is_recognized_despite_its_status_400(message: str, kind: str) -> None:
     rule = Rule(status=400, message=message)
     async with ScriptedProvider(Script(rules=[rule])) as server, calling() as caller:
         result = await check_provider(caller.client, gemini_at(server.url), "gemini-x")

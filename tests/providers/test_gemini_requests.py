@@ -75,7 +75,7 @@ def test_base_url_is_taken_with_or_without_its_version(base_url: str, url: str) 
         ("../x?key=1#", "models/..%2Fx%3Fkey%3D1%23"),
     ],
 )
-def test_models_name_stays_within_its_part_of_the_address(model: str, path: str) -> None:
+def test_the_model_name_stays_within_its_path_segment(model: str, path: str) -> None:
     request = CompletionRequest(model=model, messages=TURN)
 
     built = GeminiAdapter().build_request(request, target(), stream=False)
@@ -125,7 +125,7 @@ def test_messages_and_tools_are_sent() -> None:
     ]
 
 
-def test_neighbours_of_one_role_are_one_turn() -> None:
+def test_neighbouring_messages_of_one_role_are_one_turn() -> None:
     messages = [
         *TURN,
         UserPrompt(text="And now?"),
@@ -207,7 +207,7 @@ def test_settings_are_sent_only_when_given() -> None:
         ("gemma-3-27b-it", None, None),
     ],
 )
-def test_thinking_is_switched_as_each_model_takes_it(model: str, off: Any, on: Any) -> None:
+def test_thinking_is_switched_in_the_form_of_each_model(model: str, off: Any, on: Any) -> None:
     assert config(model=model).get("thinkingConfig") == off
     assert config(model=model, thinking_enabled=True).get("thinkingConfig") == on
 
@@ -254,7 +254,7 @@ def test_calls_of_another_model_are_marked_for_a_third_generation_in_the_turn_th
         [{"text": -1}, {"text": 7, "signature": "not base64!"}, {"call": "call_1", "signature": "c2ln"}],
     ],
 )
-def test_notes_that_no_longer_fit_the_message_spoil_nothing(notes: list[Any]) -> None:
+def test_notes_that_no_longer_match_the_message_are_ignored(notes: list[Any]) -> None:
     answer = AssistantPrompt(text="I add.", tool_calls=[CALL], replay={"gemini": notes})
 
     parts = sent([ASKED, answer, RESULT])["contents"][1]["parts"]
@@ -287,12 +287,12 @@ def test_models_that_answer_prompts_are_listed_by_their_names() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"models": 3}', b"[" * 100_000])
-def test_what_is_no_list_of_models_is_garbled(body: bytes) -> None:
+def test_an_invalid_list_of_models_is_garbled(body: bytes) -> None:
     with pytest.raises(MalformedStream):
         GeminiAdapter().parse_models(body)
 
 
-def test_next_page_is_asked_for_until_there_is_none() -> None:
+def test_pages_are_requested_until_there_is_no_next_one() -> None:
     following = GeminiAdapter().next_models_request(target(), b'{"models": [], "nextPageToken": "a b&c"}')
 
     assert following is not None

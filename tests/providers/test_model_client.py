@@ -1,4 +1,4 @@
-"""Trying again: only what may help, only while nothing was given out, and not for ever."""
+"""Retries: only if they may help, only before the first delta, and a bounded number of times."""
 
 import pytest
 from provider_calls import ASK, KEY, ask_scripted, calling, target_of
@@ -35,7 +35,7 @@ def failing(status: int, times: int = 1, **headers: str) -> Rule:
     return Rule(status=status, times=times, headers=named)
 
 
-async def test_failed_tries_are_followed_by_the_answer_and_reported() -> None:
+async def test_failed_attempts_are_retried_and_reported() -> None:
     called = await ask_scripted(failing(500, times=2), ANSWER, retries=3)
 
     assert called.error is None
@@ -63,28 +63,28 @@ async def test_retry_after_is_waited_for_up_to_a_minute() -> None:
     assert called.waits[1] == 60
 
 
-async def test_waits_together_are_bounded() -> None:
+async def test_the_sum_of_the_waits_is_bounded() -> None:
     called = await ask_scripted(failing(429, times=9, retry_after="100"), retries=10)
 
     assert isinstance(called.error, RateLimited)
     assert sum(called.waits) <= 180
 
 
-async def test_tries_end_with_the_last_error() -> None:
+async def test_the_last_attempt_raises_its_error() -> None:
     called = await ask_scripted(failing(503, times=3), retries=2)
 
     assert isinstance(called.error, ProviderFailed)
     assert len(called.retries) == 2
 
 
-async def test_refused_request_is_not_tried_again() -> None:
+async def test_refused_request_is_not_retried() -> None:
     called = await ask_scripted(failing(401), retries=3)
 
     assert isinstance(called.error, ProviderRefused)
     assert called.retries == []
 
 
-async def test_error_in_the_stream_before_the_first_delta_is_tried_again() -> None:
+async def test_error_in_the_stream_before_the_first_delta_is_retried() -> None:
     overloaded = Rule(reply=[Fail(message="overloaded", kind="overloaded_error")], times=1)
 
     called = await ask_scripted(overloaded, ANSWER, retries=1)
@@ -92,7 +92,7 @@ async def test_error_in_the_stream_before_the_first_delta_is_tried_again() -> No
     assert called.text == "at last"
 
 
-async def test_error_after_the_first_delta_is_not_tried_again() -> None:
+async def test_error_after_the_first_delta_is_not_retried() -> None:
     broken = Rule(reply=[Text(text="half"), Fail(message="overloaded")])
 
     called = await ask_scripted(broken, retries=3)
@@ -102,7 +102,7 @@ async def test_error_after_the_first_delta_is_not_tried_again() -> None:
     assert called.retries == []
 
 
-async def test_stall_and_drop_before_the_first_delta_are_tried_again() -> None:
+async def test_stall_and_drop_before_the_first_delta_are_retried() -> None:
     stalled = Rule(reply=[Text(text="x")], times=1, faults=Faults(stall_at=0))
     dropped = Rule(reply=[Text(text="x")], times=1, faults=Faults(drop_at=0))
 
@@ -113,7 +113,7 @@ async def test_stall_and_drop_before_the_first_delta_are_tried_again() -> None:
     assert "closed the connection" in called.retries[1].reason
 
 
-async def test_try_that_never_starts_is_not_taken_for_the_failure_before_it() -> None:
+async def test_attempt_that_never_starts_has_its_own_error() -> None:
     overloaded = Rule(reply=[Fail(message="overloaded", kind="overloaded_error")], times=1)
     silent = Rule(reply=[Text(text="x")], times=1, faults=Faults(never_start=True))
 
@@ -163,14 +163,14 @@ async def _completed(split: int) -> Completion:
     return completion
 
 
-async def test_test_call_is_tried_once() -> None:
+async def test_test_call_is_not_retried() -> None:
     async with ScriptedProvider(Script(rules=[failing(500)])) as server, calling(retries=3) as caller:
         with pytest.raises(ProviderFailed):
             await caller.client.complete(ASK, target_of(server.url))
         assert len(server.requests) == 1
 
 
-async def test_test_call_takes_no_answer_without_an_end() -> None:
+async def test_test_call_refuses_an_answer_without_an_end() -> None:
     script = Script(rules=[Rule(reply=[Text(text="x" * (MAX_COMPLETION_CHARACTERS + 1))])])
     async with ScriptedProvider(script) as server, calling() as caller:
         with pytest.raises(MalformedStream, match="longer"):

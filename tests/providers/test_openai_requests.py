@@ -1,4 +1,4 @@
-"""What the OpenAI adapter sends, for each provider's spelling."""
+"""What the OpenAI adapter sends, in the variant of each provider."""
 
 import json
 from typing import Any
@@ -117,7 +117,7 @@ def test_reasoning_details_go_back_to_openrouter_unchanged() -> None:
 
 
 @pytest.mark.parametrize("details", ["text", {"type": "reasoning.text"}, [1, None, {}, {"type": 2}]])
-def test_notes_that_no_answer_brings_are_not_sent(details: Any) -> None:
+def test_unknown_notes_are_not_sent(details: Any) -> None:
     notes = {"reasoning_details": details, "refusal": {"words": "No."}, "reasoning_field": "content"}
 
     assert sent("openrouter", messages=[AssistantPrompt(text="2", replay=notes)])["messages"] == [
@@ -127,7 +127,7 @@ def test_notes_that_no_answer_brings_are_not_sent(details: Any) -> None:
 
 
 @pytest.mark.parametrize("provider_type", ["openai", "mistral", "groq"])
-def test_reasoning_is_not_sent_to_those_who_refuse_it(provider_type: str) -> None:
+def test_reasoning_is_not_sent_to_providers_that_refuse_it(provider_type: str) -> None:
     notes = {"reasoning_field": "reasoning_content"}
     assistant = AssistantPrompt(thinking="I add.", tool_calls=[CALL], replay=notes)
 
@@ -206,7 +206,7 @@ def test_list_of_models_is_read_in_every_shape(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("body", [b"<html>", b'{"data": 3}', b"\xff"])
-def test_list_of_models_that_is_none_is_garbled(body: bytes) -> None:
+def test_an_invalid_list_of_models_is_garbled(body: bytes) -> None:
     with pytest.raises(MalformedStream):
         OpenAIAdapter().parse_models(body)
 

@@ -1,4 +1,4 @@
-"""The shipped fake: it answers by rule in three dialects, misbehaves as told, and fails when misused."""
+"""The shipped fake provider: it answers by rule in three dialects, injects faults, and fails when misused."""
 
 import json
 import signal
@@ -75,7 +75,7 @@ def test_rules_match_by_system_user_tool_result_and_turn() -> None:
         assert said(post(server, path, openai_body("again"))) == "second"
 
 
-def test_call_nobody_scripted_is_an_error_on_the_wire_and_in_the_check() -> None:
+def test_unscripted_call_is_an_error_on_the_wire_and_in_the_check() -> None:
     server = ScriptedProvider(Script(rules=[Rule(when=When(user="yes"), reply=[Text(text="ok")])]))
 
     def serve() -> None:
@@ -89,7 +89,7 @@ def test_call_nobody_scripted_is_an_error_on_the_wire_and_in_the_check() -> None
         serve()
 
 
-def test_rule_nobody_used_fails_the_check() -> None:
+def test_unused_rule_fails_the_check() -> None:
     server = ScriptedProvider(Script(rules=[Rule(name="greeting", reply=[Text(text="hi")])]))
 
     with pytest.raises(ScriptBroken, match="unused rule: greeting"):
@@ -197,7 +197,7 @@ def test_status_is_answered_in_the_dialects_form(path: str, body: dict[str, Any]
     assert response.json()["error"]["message"] == "slow down"
 
 
-def test_crlf_and_split_do_not_change_what_is_said() -> None:
+def test_crlf_and_split_do_not_change_the_text() -> None:
     with ScriptedProvider(Script(rules=[Rule(reply=REPLY, crlf=True, faults=Faults(split=3))])) as server:
         response = post(server, "/chat/completions", openai_body())
 
@@ -207,7 +207,7 @@ def test_crlf_and_split_do_not_change_what_is_said() -> None:
 
 async def test_gate_holds_the_answer_until_released() -> None:
     rule = Rule(reply=[Text(text="before"), Gate(name="go"), Text(text=" after")])
-    seen: list[str] = []
+    order: list[str] = []
     async with (
         ScriptedProvider(Script(rules=[rule])) as server,
         httpx.AsyncClient(trust_env=False) as client,
@@ -217,11 +217,11 @@ async def test_gate_holds_the_answer_until_released() -> None:
             async for line in response.aiter_lines():
                 if "before" in line:
                     await server.reached("go")
-                    seen.append("held")
+                    order.append("waiting")
                     server.release("go")
                 if "after" in line:
-                    seen.append("after")
-    assert seen == ["held", "after"]
+                    order.append("after")
+    assert order == ["waiting", "after"]
 
 
 def test_script_file_is_read_and_served_until_a_signal(tmp_path: Path) -> None:

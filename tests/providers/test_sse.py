@@ -1,4 +1,4 @@
-"""The splitter gives the same events however the bytes are cut."""
+"""The splitter of server-sent events gives the same events however the bytes are split."""
 
 from itertools import pairwise
 
@@ -36,7 +36,7 @@ def feed_often(splitter: SseSplitter, piece: bytes, times: int) -> None:
 
 
 def by_the_book(stream: bytes) -> list[SseEvent]:
-    """The standard's algorithm, line by line, with the last event kept though its blank line is missing."""
+    """The standard's algorithm, line by line; the last event counts even without its blank line."""
     text = stream.decode().removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     events: list[SseEvent] = []
     name, data = "", []

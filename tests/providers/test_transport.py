@@ -1,4 +1,4 @@
-"""What goes wrong between us and a provider's server, each under its own name."""
+"""Each failure between the client and a provider's server has its own error."""
 
 import asyncio
 import socket
@@ -34,7 +34,7 @@ async def ignore(_retry: object) -> None:
 
 @asynccontextmanager
 async def serving(answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]):
-    """A bare TCP server for what no HTTP server would do; gives its URL."""
+    """A TCP server for behaviour that no HTTP server has; gives its URL."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -118,7 +118,7 @@ async def test_https_to_a_server_without_tls_is_unreachable() -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://host", "not a url", "http://", "http://[::1"])
-async def test_base_url_that_is_none_is_refused(url: str) -> None:
+async def test_invalid_base_url_is_refused(url: str) -> None:
     async with calling() as caller:
         result = (await caller.call(target_of(url))).error
     assert isinstance(result, ProviderRefused)
@@ -146,13 +146,13 @@ async def test_silence_in_the_middle_stalls_and_keeps_what_came() -> None:
 async def test_server_that_does_not_read_the_request_stalls() -> None:
     done = asyncio.Event()
 
-    async def deaf(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+    async def ignore_request(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
         reader._transport.pause_reading()
         await done.wait()
 
     huge = [type(ASK.messages[0])(text="x" * 20_000_000)]
     settings = {"connect_timeout_seconds": 0.2, "idle_timeout_seconds": 0.2}
-    async with serving(deaf) as url, calling(**settings) as caller:
+    async with serving(ignore_request) as url, calling(**settings) as caller:
         called = await caller.call(target_of(url), type(ASK)(model="m", messages=huge))
         done.set()
         result = called.error

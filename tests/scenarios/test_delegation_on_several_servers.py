@@ -15,8 +15,8 @@ from scenarios.test_delegation import (
     child,
     delegates,
     new_delegating_chat,
-    requests_of,
     parent,
+    requests_of,
     results,
     subagents,
 )

@@ -1,7 +1,7 @@
-"""The floor of lists: uvicorn, one Core query, msgspec; nobody is signed in and nothing is counted.
+"""The baseline of lists: uvicorn, one Core query and msgspec, without sign-in or accounting.
 
-Run as `python -m tests.bench.floor_lists PORT DATABASE_URL`. `/conversations?user_id=` answers the newest 20,
-`/messages?conversation_id=&before=` the newest 100 before an id.
+Run as `python -m tests.bench.baseline_lists PORT DATABASE_URL`. `/conversations?user_id=` answers the newest
+20, `/messages?conversation_id=&before=` the newest 100 before an id.
 """
 
 import sys
@@ -33,12 +33,12 @@ _history = (
     .limit(100)
 )
 JSON = ("tags", "content", "usage")
-"""Columns that hold JSON, passed on as it is."""
+"""Columns that contain JSON, which is passed on unchanged."""
 
 _encode = msgspec.json.Encoder().encode
 
 
-class Floor:
+class BaselineLists:
     """An ASGI application of two routes."""
 
     def __init__(self, url: str) -> None:
@@ -60,5 +60,9 @@ class Floor:
 
 if __name__ == "__main__":
     uvicorn.run(
-        Floor(sys.argv[2]), port=int(sys.argv[1]), log_level="warning", access_log=False, lifespan="off"
+        BaselineLists(sys.argv[2]),
+        port=int(sys.argv[1]),
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
     )

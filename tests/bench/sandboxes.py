@@ -1,4 +1,4 @@
-"""The row of the sandbox: what a jail adds to a program, and how soon one that waits answers."""
+"""The row of the sandbox: what a sandbox adds to a program, and how fast a prewarmed one answers."""
 
 import asyncio
 import statistics
@@ -19,12 +19,12 @@ TIMES = 15
 NOTHING = ("-I", "-S", "-c", "pass")
 PRINTS = b"print(1)"
 READY_SECONDS = 0.3
-"""So long a jail has been waiting before it is used: what is measured is no longer how it came to be."""
+"""How long a process has been prewarmed before it is used, so that its start is not measured."""
 
 
 async def sandbox_row(_upstream: Upstream, figures: Figures, rounds: int) -> AsyncIterator[None]:
-    """`python -c pass` bare and in a jail, turn by turn; and a jail that waits, to its first output."""
-    with tempfile.TemporaryDirectory(prefix="luxx-bench-jails-") as folder:
+    """`python -c pass` bare and in a sandbox, alternately; and a prewarmed process, to its first output."""
+    with tempfile.TemporaryDirectory(prefix="luxx-bench-sandbox-") as folder:
         workspace = Path(folder) / "workspaces" / "1"
         workspace.mkdir(parents=True)
         sandbox = Sandbox(ToolsConfig(), Path(folder) / "data", workspace.parent)
@@ -48,24 +48,24 @@ async def _measure(sandbox: Sandbox, workspace: Path, figures: Figures) -> None:
         if await process.wait():
             raise Broken("python -c pass failed")
 
-    async def jailed() -> None:
+    async def sandboxed() -> None:
         ran = await sandbox.run_sandboxed(argv, workspace, limits)
         if ran.exit_code:
-            raise Broken(f"python -c pass failed in a jail: {ran.stderr!r}")
+            raise Broken(f"python -c pass failed in the sandbox: {ran.stderr!r}")
 
     bares: list[float] = []
     processes: list[float] = []
     for _ in range(TIMES):
         bares.append(await _timed(bare))
-        processes.append(await _timed(jailed))
+        processes.append(await _timed(sandboxed))
     waited = [
         await _first_output(sandbox, PrewarmedKey(workspace=workspace, limits=limits)) for _ in range(TIMES)
     ]
     name = sandbox.backend_name
-    figures.add("jails", "python -c pass, bare", statistics.median(bares) * 1e3, "ms")
+    figures.add("sandbox", "python -c pass, bare", statistics.median(bares) * 1e3, "ms")
     added = statistics.median(processes) - statistics.median(bares)
-    figures.add("jails", f"… what {name} adds", added * 1e3, "ms", at_most=110)
-    figures.add("jails", "prewarmed, to first output", statistics.median(waited) * 1e3, "ms", at_most=5)
+    figures.add("sandbox", f"… what {name} adds", added * 1e3, "ms", at_most=110)
+    figures.add("sandbox", "prewarmed, to first output", statistics.median(waited) * 1e3, "ms", at_most=5)
 
 
 async def _timed(work: Callable[[], Awaitable[None]]) -> float:
@@ -83,5 +83,5 @@ async def _first_output(sandbox: Sandbox, slot_key: PrewarmedKey) -> float:
         PRINTS, slot_key.limits, lambda *_: first_outputs.append(time.perf_counter())
     )
     if ran.stdout != b"1\n":
-        raise Broken(f"a jail that waited said {ran.stdout!r}, {ran.stderr!r}")
+        raise Broken(f"a prewarmed process printed {ran.stdout!r}, {ran.stderr!r}")
     return first_outputs[0] - began

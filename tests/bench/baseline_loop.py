@@ -1,6 +1,6 @@
-"""The floor of a tool loop: httpx, json and four plain functions; nothing kept, nobody asked.
+"""The baseline of a tool loop: httpx, json and four plain functions, without storage or permissions.
 
-Run as `python -m tests.bench.floor_loop URL RUNS PROMPT`; prints CPU seconds and iterations as JSON.
+Run as `python -m tests.bench.baseline_loop URL RUNS PROMPT`; prints CPU seconds and iterations as JSON.
 """
 
 import json
@@ -26,7 +26,7 @@ TOOLS = [
 
 
 async def complete(http: httpx.AsyncClient, url: str, messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """One model call, streamed; the assistant's message."""
+    """One streamed model call. Returns the assistant's message."""
     text: list[str] = []
     calls: dict[int, dict[str, Any]] = {}
     body = {"model": "bench-model", "stream": True, "messages": messages, "tools": TOOLS}
@@ -52,7 +52,7 @@ async def complete(http: httpx.AsyncClient, url: str, messages: list[dict[str, A
 
 
 async def run(http: httpx.AsyncClient, url: str, prompt: str) -> int:
-    """One loop to its end; the number of iterations."""
+    """One loop to its end. Returns the number of iterations."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": prompt}]
     iterations = 0
     while True:

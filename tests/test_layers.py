@@ -35,9 +35,8 @@ FUNCTION_LINES = 40
 DOCSTRING_LINES = 8
 BAD_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "misc", "base", "manager", "shared"})
 ONLY_IN = {
-    "aiohttp": {"luxx.providers.body", "luxx.providers.transport"},
+    "aiohttp": {"luxx.providers.addresses", "luxx.providers.transport"},
     "httpx": {
-        "luxx.providers.body",
         "luxx.providers.transport",
         "luxx.providers.scripted",
         "luxx.providers.discovery",
@@ -51,7 +50,7 @@ ONLY_IN = {
     "lxml": {"luxx.infra.documents.tree"},
     "pypdf": {"luxx.infra.documents.pdf_text"},
     "charset_normalizer": {"luxx.infra.documents.charset"},
-    "httpx_aiohttp": {"luxx.providers.body"},
+    "httpx_aiohttp": {"luxx.providers.transport"},
     "openai": set[str](),
     "anthropic": set[str](),
 }

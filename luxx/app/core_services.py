@@ -32,7 +32,7 @@ from luxx.infra.observe import Metrics
 from luxx.infra.secrets import Vault, find_secret
 from luxx.infra.store.engine import Store, open_engine, resolve_url, sqlite_file
 from luxx.infra.store.lock import DataDirLock
-from luxx.providers.sharing import transfer_shared_providers
+from luxx.providers.queries import transfer_shared_providers
 from luxx.runs.admission import StorageUse, delete_runs
 from luxx.runs.engine.cancel import RunStopper, cancel_runs_of
 from luxx.runs.log.replay import ReplayService

@@ -6,17 +6,20 @@ address by then. `infra/network/hosts.py` classifies hosts and addresses.
 """
 
 import re
+import socket
 import time
 from collections.abc import Awaitable, Callable, Collection
+from ipaddress import ip_address
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
+from aiohttp.abc import AbstractResolver, ResolveResult
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.rights import check_still_admin
-from luxx.errors import InvalidInput, NotAllowed, ProviderRefused, Unreachable
+from luxx.errors import InvalidInput, NotAllowed, ProviderError, ProviderRefused, Unreachable
 from luxx.infra.network.hosts import (
     DEFAULT_PORTS,
     Reach,
@@ -143,7 +146,7 @@ class AddressGuard:
             )
         if reach is not Reach.PRIVATE or await self.is_allowed(endpoint.host_port):
             return CheckedBaseUrl(url=endpoint.url)
-        if is_operator(caller):
+        if caller.is_operator:
             return CheckedBaseUrl(url=endpoint.url, newly_allowed=endpoint.host_port)
         raise NotAllowed(
             f"{endpoint.host_port} is a private address; ask an administrator of this server to allow it "
@@ -212,9 +215,44 @@ class AddressGuard:
         self._allowed_cache.clear()
 
 
-def is_operator(caller: Caller) -> bool:
-    """Whether the caller may allow private addresses: an ADMIN of another tenant may not."""
-    return caller.is_operator
+class AddressRefused(OSError):
+    """Carries the guard's error through aiohttp's connector, which handles only OSError."""
+
+    def __init__(self, reason: ProviderError) -> None:
+        super().__init__(reason.message)
+        self.reason = reason
+
+
+class GuardedResolver(AbstractResolver):
+    """For `aiohttp.TCPConnector(resolver=…)`, which does not call it for hosts that are IP addresses."""
+
+    def __init__(self, guard: AddressGuard) -> None:
+        self._guard = guard
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        try:
+            addresses = await self._guard.check_connect(host, port)
+        except ProviderError as error:
+            raise AddressRefused(error) from error
+        results = [_result(host, port, address) for address in addresses]
+        return [result for result in results if family in (socket.AF_UNSPEC, result["family"])]
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+def _result(host: str, port: int, address: str) -> ResolveResult:
+    is_v6 = ip_address(address.partition("%")[0]).version == 6
+    return ResolveResult(
+        hostname=host,
+        host=address,
+        port=port,
+        family=socket.AF_INET6 if is_v6 else socket.AF_INET,
+        proto=socket.IPPROTO_TCP,
+        flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+    )
 
 
 def _canonical_host(host: str) -> str:

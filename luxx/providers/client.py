@@ -1,23 +1,24 @@
 """The model client: sends a completion request and returns its deltas, streamed or collected.
 
-`transport.py` moves the bytes, the adapters translate the dialects, `answer.py` retries failed attempts.
+`transport.py` moves the bytes, the adapters translate the dialects, a CompletionStream retries.
 """
 
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from typing import Protocol, runtime_checkable
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import Self
 
 import msgspec
 
-from luxx.errors import MalformedStream, ProviderError
+from luxx.errors import MalformedStream, ProviderError, StreamInterrupted, StreamStalled
 from luxx.infra.config.schema import ProvidersConfig
-from luxx.providers.adapter import Adapter, CompletionRequest, StreamParser, Target, UpstreamRequest
-from luxx.providers.answer import CompletionStream, Retry, RetrySchedule
-from luxx.providers.body import ResponseBody
+from luxx.providers.adapter import CompletionRequest, StreamParser, Target
 from luxx.providers.failures import redact_error
 from luxx.providers.registry import adapter_for
-from luxx.providers.transport import Transport
+from luxx.providers.transport import ResponseBody, Transport
 from luxx.wire.delta import (
     Delta,
     FinishDelta,
@@ -30,10 +31,48 @@ from luxx.wire.delta import (
 )
 from luxx.wire.tool import ToolCall
 
-MAX_MODEL_PAGES = 20
 MAX_RETRIES = 10
+MAX_RETRY_AFTER_SECONDS = 60.0
+MAX_TOTAL_DELAY_SECONDS = 180.0
+FIRST_DELAY_SECONDS = 0.5
+MAX_DELAY_SECONDS = 16.0
+MAX_MODEL_PAGES = 20
 MAX_COMPLETION_CHARACTERS = 100_000
 """The bound of a collected completion; a delta without text counts as one character."""
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True):
+    """A failed attempt that is followed by another. `attempt` is the number of the next one, from 2.
+
+    `may_be_billed`: the request was sent, and the connection failed before the provider returned anything.
+    """
+
+    attempt: int
+    delay_ms: int
+    reason: str
+    may_be_billed: bool
+
+
+class RetrySchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """How often and when a failed attempt is retried. `sleep` and `rand` (0 to 1) are injected."""
+
+    retries: int
+    sleep: Callable[[float], Awaitable[None]]
+    rand: Callable[[], float]
+    on_retry: Callable[[Retry], Awaitable[None]]
+    before_retry: Callable[[], Awaitable[None]]
+    """Called after the delay, before the request is sent again."""
+
+    def delay(self, error: ProviderError, failed_attempts: int) -> float:
+        """Seconds to wait before the next attempt: exponential backoff, or the provider's `retry_after`.
+
+        `failed_attempts` counts the earlier failures, without `error`.
+        """
+        backoff = min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2**failed_attempts)
+        jittered = backoff * (0.5 + self.rand() / 2)
+        if error.retry_after is None:
+            return jittered
+        return min(MAX_RETRY_AFTER_SECONDS, error.retry_after + jittered / 10)
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,15 +85,6 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     finish: FinishReason
 
 
-@runtime_checkable
-class PagedModelList(Protocol):
-    """An adapter whose servers return their model list in pages."""
-
-    def next_models_request(self, target: Target, body: bytes) -> UpstreamRequest | None:
-        """The GET request for the page that follows `body`; None after the last page."""
-        ...
-
-
 class ModelClient:
     """Shared by all runs. `sleep` and `rand` (0 to 1) are injected; they set the delay between attempts."""
 
@@ -63,31 +93,34 @@ class ModelClient:
         transport: Transport,
         config: ProvidersConfig,
         *,
-        adapters: Callable[[str], Adapter] = adapter_for,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         rand: Callable[[], float] = random.random,
     ) -> None:
         self._transport = transport
         self._retries = min(config.retries, MAX_RETRIES)
-        self._adapters = adapters
         self._sleep = sleep
         self._rand = rand
 
-    def answer(
+    def stream_completion(
         self,
         request: CompletionRequest,
         target: Target,
         *,
         on_retry: Callable[[Retry], Awaitable[None]],
         before_retry: Callable[[], Awaitable[None]] | None = None,
-    ) -> CompletionStream:
-        """Returns the stream of a completion. The first `read()` sends the request.
+    ) -> "CompletionStream":
+        """The stream of a completion. Its first `read()` sends the request.
 
         `on_retry` is called after a failed attempt, before the delay; `before_retry` after the delay.
         """
-        return self._open_stream(
-            request, target, self._retry_schedule(self._retries, on_retry, before_retry or _do_nothing)
+        retry_schedule = RetrySchedule(
+            retries=self._retries,
+            sleep=self._sleep,
+            rand=self._rand,
+            on_retry=on_retry,
+            before_retry=before_retry or _do_nothing,
         )
+        return CompletionStream(self._transport, request, target, retry_schedule)
 
     async def complete(self, request: CompletionRequest, target: Target) -> Completion:
         """Collects the completion of one attempt, without retries. Provider checks use it.
@@ -100,9 +133,7 @@ class ModelClient:
         calls: dict[int, ToolCall] = {}
         usage = Usage()
         finish = FinishReason.UNKNOWN
-        async with self._open_stream(
-            request, target, self._retry_schedule(0, _reject_retry, _do_nothing)
-        ) as stream:
+        async with CompletionStream(self._transport, request, target, None) as stream:
             while deltas := await stream.read():
                 for delta in deltas:
                     remaining -= _size(delta)
@@ -131,49 +162,175 @@ class ModelClient:
             finish=finish,
         )
 
-    def _open_stream(
-        self, request: CompletionRequest, target: Target, retry_schedule: RetrySchedule
-    ) -> CompletionStream:
-        async def send(on_sent: Callable[[], None]) -> tuple[StreamParser, ResponseBody]:
-            adapter = self._adapters(target.provider_type)
-            upstream_request = adapter.build_request(request, target, stream=True)
-            body = await self._transport.open(upstream_request, secret=target.api_key, on_sent=on_sent)
-            return adapter.parser(), body
-
-        return CompletionStream(send, target.api_key, retry_schedule)
-
-    def _retry_schedule(
-        self,
-        retries: int,
-        on_retry: Callable[[Retry], Awaitable[None]],
-        before_retry: Callable[[], Awaitable[None]],
-    ) -> RetrySchedule:
-        return RetrySchedule(
-            retries=retries, sleep=self._sleep, rand=self._rand, on_retry=on_retry, before_retry=before_retry
-        )
-
     async def list_models(self, target: Target) -> list[str]:
         """The names of the models that the provider offers, from at most 20 pages. Raises ProviderError."""
-        adapter = self._adapters(target.provider_type)
+        adapter = adapter_for(target.provider_type)
         names: list[str] = []
-        page_request: UpstreamRequest | None = adapter.models_request(target)
+        page_request = adapter.models_request(target)
         try:
             for _ in range(MAX_MODEL_PAGES):
                 body = await self._transport.fetch(page_request, secret=target.api_key)
                 names += adapter.parse_models(body)
-                page_request = (
-                    adapter.next_models_request(target, body) if isinstance(adapter, PagedModelList) else None
-                )
-                if page_request is None:
+                next_request = adapter.next_models_request(target, body)
+                if next_request is None:
                     break
-            return names
+                page_request = next_request
         except ProviderError as error:
-            redact_error(error, target.api_key)
-            raise
+            raise redact_error(error, target.api_key) from None
+        return names
 
 
-async def _reject_retry(_retry: Retry) -> None:
-    raise AssertionError("a retry was reported although retries are disabled")
+class CompletionStream:
+    """Use: `async with client.stream_completion(…) as stream: while deltas := await stream.read(): …`.
+
+    Leaving the block closes the socket. Without a retry schedule, the first failure is final. `read` is one
+    flat function because it runs for every token.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        request: CompletionRequest,
+        target: Target,
+        retry_schedule: RetrySchedule | None,
+    ) -> None:
+        self._transport = transport
+        self._request = request
+        self._target = target
+        self._retry_schedule = retry_schedule
+        self._body: ResponseBody | None = None
+        self._parser: StreamParser | None = None
+        self._is_drained = False
+        self._has_emitted = False
+        self._is_finished = False
+        self._sent_attempts: set[int] = set()
+        self._failed_attempts = 0
+        self._waited_seconds = 0.0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    async def read(self) -> list[Delta]:
+        """The deltas of the next network read that completes any; an empty list at the end.
+
+        Retries a failed attempt as long as no delta was returned. Raises ProviderError.
+        """
+        while not self._is_finished:
+            try:
+                parser, body = self._parser, self._body
+                if parser is None or body is None:
+                    parser, body = await self._open()
+                while not parser.is_done and (piece := await body.read()):
+                    deltas = parser.feed(piece)
+                    if deltas:
+                        self._has_emitted = True
+                        return deltas
+                return await self._finish(parser, body)
+            except (StreamInterrupted, StreamStalled) as connection_error:
+                try:
+                    return self._close_after_disconnect(connection_error)
+                except ProviderError as error:
+                    await self._recover(error)
+            except ProviderError as error:
+                await self._recover(error)
+        return []
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether the request of the newest attempt is written, so that the provider may process and bill it.
+
+        False while connecting, and from the failure of an attempt until the next one is sent.
+        """
+        return self._failed_attempts in self._sent_attempts
+
+    def may_be_billed(self, error: ProviderError) -> bool:
+        """Whether the provider may bill the failed attempt: it got the request and did not refuse it."""
+        return self.was_sent and isinstance(error, StreamInterrupted | StreamStalled)
+
+    async def _open(self) -> tuple[StreamParser, ResponseBody]:
+        adapter = adapter_for(self._target.provider_type)
+        upstream_request = adapter.build_request(self._request, self._target, stream=True)
+        # By number: a late callback of a failed attempt must not mark the next attempt as sent.
+        on_sent = partial(self._sent_attempts.add, self._failed_attempts)
+        body = await self._transport.open(upstream_request, secret=self._target.api_key, on_sent=on_sent)
+        parser = adapter.parser()
+        self._parser, self._body = parser, body
+        return parser, body
+
+    async def _finish(self, parser: StreamParser, body: ResponseBody) -> list[Delta]:
+        if parser.is_done and not self._is_drained:
+            self._is_drained = True
+            if rest := await _drain(body, parser):
+                return rest
+        self._parser = None  # A parser is closed only once.
+        deltas = parser.close()
+        self._is_finished = True
+        return deltas
+
+    def _close_after_disconnect(self, connection_error: ProviderError) -> list[Delta]:
+        """The last deltas, if the completion was complete when the connection failed.
+
+        Raises `connection_error` otherwise.
+        """
+        parser, self._parser = self._parser, None
+        if parser is None:
+            raise connection_error
+        try:
+            deltas = parser.close()
+        except StreamInterrupted:
+            raise connection_error from None
+        self._is_finished = True
+        return deltas
+
+    async def _recover(self, error: ProviderError) -> None:
+        """Waits for the next attempt. Raises `error`, redacted, if there is none."""
+        redact_error(error, self._target.api_key)
+        schedule, failed_attempts = self._retry_schedule, self._failed_attempts
+        if (
+            schedule is None
+            or self._has_emitted
+            or not error.retryable
+            or failed_attempts >= schedule.retries
+        ):
+            self._is_finished = True
+            raise error
+        delay = schedule.delay(error, failed_attempts)
+        if self._waited_seconds + delay > MAX_TOTAL_DELAY_SECONDS:
+            self._is_finished = True
+            raise error
+        may_be_billed = self.may_be_billed(error)
+        await self._close()
+        self._failed_attempts = failed_attempts + 1
+        self._waited_seconds += delay
+        retry = Retry(
+            attempt=failed_attempts + 2,
+            delay_ms=round(delay * 1000),
+            reason=error.message,
+            may_be_billed=may_be_billed,
+        )
+        await schedule.on_retry(retry)
+        await schedule.sleep(delay)
+        await schedule.before_retry()
+
+    async def _close(self) -> None:
+        body, self._body, self._parser, self._is_drained = self._body, None, None, False
+        if body is not None:
+            await body.aclose()
+
+
+async def _drain(body: ResponseBody, parser: StreamParser) -> list[Delta]:
+    """Reads on after the end mark: a body that is read to its end leaves the connection reusable."""
+    rest: list[Delta] = []
+    with suppress(TimeoutError, ProviderError):
+        async with asyncio.timeout(parser.drain_seconds):
+            while piece := await body.read():
+                rest += parser.feed(piece)
+    return rest
 
 
 async def _do_nothing() -> None:

@@ -1,7 +1,7 @@
 """Provider management for users and provider selection for runs; `resolve` returns a target with its key.
 
-API views never contain a key. `sharing.py` decides who may change a shared provider, `addresses.py` checks
-addresses, `registry.py` has the adapters.
+API views never contain a key. `queries.py` decides who may see and change a provider, `addresses.py`
+checks addresses, `registry.py` has the adapters.
 """
 
 from collections.abc import Callable, Collection
@@ -38,15 +38,17 @@ from luxx.providers.models import (
 from luxx.providers.queries import (
     allow_host,
     apply_changes,
+    check_sharing,
     has_no_provider,
     record_provider_change,
+    row_to_change,
+    row_to_delete,
     select_provider_row,
     set_default,
     visible_row,
     visible_to,
 )
 from luxx.providers.registry import adapter_for, default_base_url
-from luxx.providers.sharing import check_sharing, row_to_change, row_to_delete
 
 LOCAL_START_SECONDS = 60.0
 

@@ -1,27 +1,34 @@
 """The HTTP client for all providers, with its timeouts; HTTP and network errors become ProviderErrors.
 
 httpx is the interface. aiohttp is the engine, because it costs a quarter of httpx's own (measured).
-The adapters handle dialects, `answer.py` retries.
+The adapters handle dialects, `client.py` retries.
 """
 
 import asyncio
-import socket
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import suppress
+from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from ipaddress import ip_address
 from urllib.request import getproxies
 
 import aiohttp
 import httpx
 import msgspec
-from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.abc import AbstractResolver
+from httpx_aiohttp import AiohttpTransport
 
 from luxx import __version__
-from luxx.errors import MalformedStream, ProviderError, ProviderRefused, StreamInterrupted, Unreachable
+from luxx.errors import (
+    MalformedStream,
+    ProviderError,
+    ProviderRefused,
+    StreamInterrupted,
+    StreamStalled,
+    Unreachable,
+)
 from luxx.infra.config.schema import ProvidersConfig
 from luxx.providers.adapter import UpstreamRequest
-from luxx.providers.addresses import AddressGuard
-from luxx.providers.body import RawResponseTransport, ResponseBody, no_response_error
+from luxx.providers.addresses import AddressGuard, AddressRefused, GuardedResolver
 from luxx.providers.failures import (
     as_provider_error,
     read_error_body,
@@ -30,52 +37,16 @@ from luxx.providers.failures import (
     truncate,
 )
 
-
-class AddressRefused(OSError):
-    """Carries the guard's error through aiohttp's connector, which handles only OSError."""
-
-    def __init__(self, reason: ProviderError) -> None:
-        super().__init__(reason.message)
-        self.reason = reason
-
-
-class GuardedResolver(AbstractResolver):
-    """For `aiohttp.TCPConnector(resolver=…)`, which does not call it for hosts that are IP addresses."""
-
-    def __init__(self, guard: AddressGuard) -> None:
-        self._guard = guard
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        try:
-            addresses = await self._guard.check_connect(host, port)
-        except ProviderError as error:
-            raise AddressRefused(error) from error
-        results = [_result(host, port, address) for address in addresses]
-        return [result for result in results if family in (socket.AF_UNSPEC, result["family"])]
-
-    async def close(self) -> None:
-        """Nothing to close."""
-
-
-def _result(host: str, port: int, address: str) -> ResolveResult:
-    is_v6 = ip_address(address.partition("%")[0]).version == 6
-    return ResolveResult(
-        hostname=host,
-        host=address,
-        port=port,
-        family=socket.AF_INET6 if is_v6 else socket.AF_INET,
-        proto=socket.IPPROTO_TCP,
-        flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
-    )
-
-
 MAX_ERROR_BODY_BYTES = 64 * 1024
 MAX_FETCH_BYTES = 16 * 1024 * 1024
 MAX_HEADER_BYTES = 32 * 1024
 KEEPALIVE_SECONDS = 30.0
 SEND_BYTES = 64 * 1024
+CHECKS_PER_TIMEOUT = 4
+"""Idle checks per idle timeout: a stalled server is detected at most a quarter of the timeout late."""
+
+EMPTY_STREAM = httpx.ByteStream(b"")
+_RAW_RESPONSE_KEY = "luxx_raw_response"
 
 _PORTS = {"http": 80, "https": 443}
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
@@ -92,9 +63,7 @@ class Transport:
         self._guard = guard
         resolver = None if guard is None else GuardedResolver(guard)
 
-        def make_transport(proxy: str | None) -> RawResponseTransport:
-            return _make_transport(proxy, resolver)
-
+        make_transport = partial(_make_transport, resolver)
         self._idle_seconds = config.idle_timeout_seconds
         self._start_seconds = config.connect_timeout_seconds + config.idle_timeout_seconds
         self._client = httpx.AsyncClient(
@@ -117,7 +86,7 @@ class Transport:
 
     async def open(
         self, request: UpstreamRequest, *, secret: str, on_sent: Callable[[], None] | None = None
-    ) -> ResponseBody:
+    ) -> "ResponseBody":
         """Sends the request, waits for a successful head and returns the body, which the caller closes.
 
         `on_sent` is called once a request with a body is written, which may be long before the head arrives.
@@ -143,14 +112,14 @@ class Transport:
         self, request: UpstreamRequest, secret: str, on_sent: Callable[[], None] | None
     ) -> httpx.Response:
         try:
-            http_request = self._client.build_request(
-                "POST" if request.body else "GET",
-                request.url,
-                headers={**request.headers, "content-length": str(len(request.body))}
-                if request.body
-                else request.headers,
-                content=_stream_body(request.body, on_sent) if request.body else None,
-            )
+            if request.body:
+                headers = {**request.headers, "content-length": str(len(request.body))}
+                content = _stream_body(request.body, on_sent)
+                http_request = self._client.build_request(
+                    "POST", request.url, headers=headers, content=content
+                )
+            else:
+                http_request = self._client.build_request("GET", request.url, headers=request.headers)
             if self._guard is not None:
                 await self._guard.check_literal(
                     http_request.url.host, http_request.url.port or _PORTS[http_request.url.scheme]
@@ -160,7 +129,7 @@ class Transport:
             async with asyncio.timeout(self._start_seconds):
                 response = await self._client.send(http_request, stream=True)
         except TimeoutError as error:
-            raise no_response_error(self._idle_seconds) from error
+            raise _no_response_error(self._idle_seconds) from error
         except httpx.InvalidURL as error:
             raise ProviderRefused("The provider's base_url is not a usable address.") from error
         except (httpx.HTTPError, aiohttp.ClientError, ValueError) as error:
@@ -213,7 +182,7 @@ class Transport:
         detail = truncate(redact(str(cause) or type(cause).__name__, secret))
         match cause:
             case aiohttp.SocketTimeoutError():
-                return no_response_error(self._idle_seconds)
+                return _no_response_error(self._idle_seconds)
             case aiohttp.ServerTimeoutError():
                 return Unreachable("The provider cannot be reached: connecting took too long.")
             case aiohttp.ClientConnectorError(os_error=AddressRefused(reason=reason)):
@@ -242,7 +211,7 @@ async def _stream_body(body: bytes, on_sent: Callable[[], None] | None) -> Async
         on_sent()
 
 
-def _make_transport(proxy: str | None, resolver: AbstractResolver | None) -> RawResponseTransport:
+def _make_transport(resolver: AbstractResolver | None, proxy: str | None) -> "RawResponseTransport":
     ssl_context = httpx.create_ssl_context()
 
     def session() -> aiohttp.ClientSession:
@@ -261,7 +230,7 @@ def _make_transport(proxy: str | None, resolver: AbstractResolver | None) -> Raw
 
 
 def _proxy_mounts(
-    make_transport: Callable[[str | None], RawResponseTransport],
+    make_transport: Callable[[str | None], httpx.AsyncBaseTransport],
 ) -> dict[str, httpx.AsyncBaseTransport | None]:
     """The proxies of the environment; never for loopback, where a local model listens."""
     proxies = getproxies()
@@ -278,3 +247,129 @@ def _proxy_mounts(
     for host in (*exempt, *_LOOPBACK):
         mounts[f"all://*{host}" if host.startswith(".") else f"all://{host}"] = None
     return mounts
+
+
+class RawResponseTransport(AiohttpTransport):
+    """httpx-aiohttp's transport; it also puts aiohttp's response into the httpx response's extensions."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        response = await super().handle_async_request(request)
+        raw_response = getattr(response.stream, "_aiohttp_response", None)
+        if isinstance(raw_response, aiohttp.ClientResponse):
+            response.extensions[_RAW_RESPONSE_KEY] = raw_response
+        return response
+
+
+class ResponseBody:
+    """The body of an open response. The caller must close it, even after the end: that frees the socket.
+
+    A read that gets no bytes for `idle_seconds` raises StreamStalled. `secret` is redacted from errors.
+    """
+
+    def __init__(self, response: httpx.Response, *, idle_seconds: float, secret: str) -> None:
+        self._idle_seconds = idle_seconds
+        self._secret = secret
+        self._has_begun = False
+        self._read_count = 0
+        self._last_read_count = self._silent_checks = 0
+        self._is_timed_out = False
+        self._raw_response: aiohttp.ClientResponse | None = None
+        self._response: httpx.Response | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._content: aiohttp.StreamReader | None = None
+        self._pieces: AsyncIterator[bytes] | None = None
+        raw_response = response.extensions.get(_RAW_RESPONSE_KEY)
+        encoding = response.headers.get("content-encoding", "identity")
+        if encoding == "identity" and isinstance(raw_response, aiohttp.ClientResponse):
+            # The iterators of httpx and httpx-aiohttp cost more per piece than splitting and parsing it.
+            self._content = raw_response.content
+            self._raw_response = raw_response
+            self._start_idle_timer(raw_response)
+            # The stream refers to the request, whose memory is not needed while the body is read.
+            response.stream = EMPTY_STREAM
+        else:
+            self._response = response
+            self._pieces = response.aiter_bytes()
+
+    async def read(self) -> bytes:
+        """The next piece, empty at the end. Raises StreamInterrupted, StreamStalled, MalformedStream."""
+        self._read_count += 1
+        try:
+            if self._content is not None:
+                piece = await self._content.readany()
+            else:
+                piece = await self._read_decoded()
+        except (httpx.HTTPError, aiohttp.ClientError) as error:
+            raise self._read_error(error) from error
+        self._read_count += 1
+        self._has_begun = True
+        return piece
+
+    async def aclose(self) -> None:
+        """Closes the body without waiting for bytes that have not arrived."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        if self._raw_response is not None:
+            self._raw_response.release()
+            await self._raw_response.wait_for_close()
+        if self._response is not None:
+            await self._response.aclose()
+            # Response and stream refer to each other; this breaks the cycle without the garbage collector.
+            self._response.stream = EMPTY_STREAM
+
+    def _start_idle_timer(self, raw_response: aiohttp.ClientResponse) -> None:
+        """Replaces aiohttp's read timeout, which sets a new timer for every piece."""
+        connection = raw_response.connection
+        if connection is None or connection.protocol is None:
+            return  # The whole body has arrived.
+        connection.protocol.read_timeout = None
+        self._schedule_idle_check()
+
+    def _schedule_idle_check(self) -> None:
+        self._idle_timer = asyncio.get_running_loop().call_later(
+            self._idle_seconds / CHECKS_PER_TIMEOUT, self._check_idle
+        )
+
+    def _check_idle(self) -> None:
+        # An odd count: a read is waiting. The same count as at the last check: it is the same read.
+        self._silent_checks = (
+            self._silent_checks + 1
+            if self._read_count == self._last_read_count and self._last_read_count % 2
+            else 0
+        )
+        self._last_read_count = self._read_count
+        if self._silent_checks < CHECKS_PER_TIMEOUT:
+            self._schedule_idle_check()
+            return
+        self._idle_timer = None
+        self._is_timed_out = True
+        if self._raw_response is not None:
+            self._raw_response.close()
+
+    async def _read_decoded(self) -> bytes:
+        assert self._pieces is not None
+        with suppress(StopAsyncIteration):
+            while not (piece := await anext(self._pieces)):
+                pass
+            return piece
+        return b""
+
+    def _read_error(self, error: Exception) -> ProviderError:
+        cause = error.__cause__ or error
+        if self._is_timed_out or isinstance(cause, aiohttp.ServerTimeoutError):
+            if not self._has_begun:
+                return _no_response_error(self._idle_seconds)
+            return StreamStalled(
+                f"The provider sent nothing for {self._idle_seconds:g} s in the middle of its response."
+            )
+        if isinstance(error, httpx.DecodingError):
+            detail = truncate(redact(str(error), self._secret))
+            return MalformedStream(f"The provider's response cannot be decompressed: {detail}")
+        phase = "in the middle of its response" if self._has_begun else "before its response began"
+        return StreamInterrupted(f"The provider closed the connection {phase}.")
+
+
+def _no_response_error(idle_seconds: float) -> StreamStalled:
+    """The error for a server that accepts the request and sends no response."""
+    return StreamStalled(f"The provider did not start to respond within {idle_seconds:g} s.")

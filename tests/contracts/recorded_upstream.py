@@ -10,8 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from luxx.providers.scripted.dialects import WireBytes, write_stream
-from luxx.providers.scripted.requests import parse_request
-from luxx.providers.scripted.script import Text
+from luxx.providers.scripted.script import Text, parse_request
 from luxx.providers.scripted.speakers import dialect_writer_for
 
 END = "That is all."

@@ -6,9 +6,8 @@ from sqlalchemy import select
 
 from luxx.errors import InvalidInput, NotAllowed, ProviderRefused, Unreachable
 from luxx.infra.network.hosts import Reach, reach_of_address, resolve_host
-from luxx.providers.addresses import AddressGuard, parse_base_url
+from luxx.providers.addresses import AddressGuard, AddressRefused, GuardedResolver, parse_base_url
 from luxx.providers.models import AllowedHostRow, NewProvider
-from luxx.providers.transport import AddressRefused, GuardedResolver
 from provider_service.services import ADMIN, ANN, OTHER_ADMIN, PUBLIC_ADDRESS, ProviderServices
 
 NO_HOST_AT_ALL = [

@@ -9,8 +9,7 @@ import msgspec
 from luxx.errors import ProviderError
 from luxx.infra.config.schema import ProvidersConfig
 from luxx.providers.adapter import CompletionRequest, Target
-from luxx.providers.answer import Retry
-from luxx.providers.client import ModelClient
+from luxx.providers.client import ModelClient, Retry
 from luxx.providers.scripted import Rule, Script, ScriptedProvider
 from luxx.providers.transport import Transport
 from luxx.wire.delta import Delta, TextDelta
@@ -49,7 +48,7 @@ class Caller:
             called.retries.append(retry)
 
         try:
-            async with self.client.answer(request, target, on_retry=on_retry) as answer:
+            async with self.client.stream_completion(request, target, on_retry=on_retry) as answer:
                 while deltas := await answer.read():
                     called.deltas += deltas
         except ProviderError as error:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from luxx.errors import MalformedStream
-from luxx.providers.sse import SseEvent, SseSplitter
+from luxx.providers.parsing import SseEvent, SseSplitter
 
 LINES = st.sampled_from(
     [

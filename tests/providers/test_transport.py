@@ -287,7 +287,7 @@ async def test_cancelling_the_reader_closes_the_socket_at_once(moment: str) -> N
         begun = asyncio.Event()
 
         async def read() -> None:
-            async with caller.client.answer(ASK, target_of(server.url), on_retry=ignore) as answer:
+            async with caller.client.stream_completion(ASK, target_of(server.url), on_retry=ignore) as answer:
                 while await answer.read():
                     begun.set()
 
@@ -310,7 +310,7 @@ async def test_cancelling_the_reader_closes_the_socket_at_once(moment: str) -> N
 async def test_leaving_the_stream_early_closes_the_socket() -> None:
     rule = Rule(reply=[Text(text="begun"), Gate(name="held")])
     async with ScriptedProvider(Script(rules=[rule])) as server, calling() as caller:
-        async with caller.client.answer(ASK, target_of(server.url), on_retry=ignore) as answer:
+        async with caller.client.stream_completion(ASK, target_of(server.url), on_retry=ignore) as answer:
             assert await answer.read()
         await server.requests[0].wait_closed(0.5)
 

@@ -21,7 +21,6 @@ from luxx.errors import InvalidInput, NotAllowed
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.store.engine import Store
-from luxx.providers.addresses import is_operator
 from luxx.providers.models import ProviderRow
 from luxx.providers.queries import visible_to
 from luxx.wire.run import RunKind
@@ -203,7 +202,7 @@ def _check_scope(caller: Caller, scope: UsageScope) -> None:
             if not caller.is_admin:
                 raise NotAllowed("only an administrator may read the usage of others")
         case UsageScope.ALL:
-            if not is_operator(caller):
+            if not caller.is_operator:
                 raise NotAllowed(
                     "only an administrator of the default tenant may read the whole server's usage"
                 )
@@ -328,10 +327,10 @@ def _names(session: Session, caller: Caller, group_by: GroupBy, keys: list[Any])
                 ConversationRow.import_id.is_(None),
             )
         case GroupBy.USER:
-            is_visible = true() if is_operator(caller) else User.tenant_id == caller.tenant_id
+            is_visible = true() if caller.is_operator else User.tenant_id == caller.tenant_id
             statement = select(User.id, User.username).where(User.id.in_(keys), is_visible)
         case GroupBy.TENANT:
-            is_visible = true() if is_operator(caller) else Tenant.id == caller.tenant_id
+            is_visible = true() if caller.is_operator else Tenant.id == caller.tenant_id
             statement = select(Tenant.id, Tenant.name).where(Tenant.id.in_(keys), is_visible)
         case GroupBy.DAY | GroupBy.MODEL | GroupBy.ROOM | GroupBy.TASK:
             return {}

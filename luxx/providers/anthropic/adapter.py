@@ -11,7 +11,7 @@ import msgspec
 
 from luxx.errors import MalformedStream, ProviderError, StreamInterrupted
 from luxx.infra.clock import new_id
-from luxx.providers.adapter import CompletionRequest, FramingDetector, RetainedBytes, Target, UpstreamRequest
+from luxx.providers.adapter import CompletionRequest, Target, UpstreamRequest
 from luxx.providers.anthropic.content import (
     AnthropicEvent,
     ContentReader,
@@ -22,7 +22,7 @@ from luxx.providers.anthropic.content import (
 from luxx.providers.anthropic.request import build_message_request, build_models_request
 from luxx.providers.anthropic.turns import CONTENT_KEY, MODEL_KEY
 from luxx.providers.failures import as_provider_error, read_error, read_error_body, truncate
-from luxx.providers.sse import SseSplitter
+from luxx.providers.parsing import FramingDetector, RetainedBytes, SseSplitter
 from luxx.wire.delta import Delta, FinishDelta, FinishReason, ReplayDelta, Usage, UsageDelta
 
 _REASONS = {

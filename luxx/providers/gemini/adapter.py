@@ -11,7 +11,7 @@ import msgspec
 
 from luxx.errors import MalformedStream, ProviderError, ProviderFailed, StreamInterrupted
 from luxx.infra.clock import new_id
-from luxx.providers.adapter import CompletionRequest, FramingDetector, RetainedBytes, Target, UpstreamRequest
+from luxx.providers.adapter import CompletionRequest, Target, UpstreamRequest
 from luxx.providers.failures import as_provider_error, read_error, read_error_body, truncate
 from luxx.providers.gemini.calls import FunctionCallReader
 from luxx.providers.gemini.chunk import ArraySplitter, Candidate, GeminiChunk, UsageCounts, decode_chunks
@@ -21,7 +21,7 @@ from luxx.providers.gemini.request import (
     build_completion_request,
     build_models_request,
 )
-from luxx.providers.sse import SseSplitter
+from luxx.providers.parsing import FramingDetector, RetainedBytes, SseSplitter
 from luxx.wire.delta import (
     Delta,
     FinishDelta,

@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 
 from luxx.errors import MalformedStream
-from luxx.providers.sse import MAX_EVENT_BYTES
+from luxx.providers.parsing import MAX_EVENT_BYTES
 
 
 class CandidateContent(msgspec.Struct):

@@ -11,7 +11,7 @@ import msgspec
 
 from luxx.errors import MalformedStream, ProviderError, ProviderFailed, StreamInterrupted
 from luxx.infra.clock import new_id
-from luxx.providers.adapter import CompletionRequest, FramingDetector, RetainedBytes, Target, UpstreamRequest
+from luxx.providers.adapter import CompletionRequest, Target, UpstreamRequest
 from luxx.providers.failures import as_provider_error, read_error, read_error_body, truncate
 from luxx.providers.openai_chat.calls import InlineState, InlineThinking, ReasoningDetails, ToolCallReader
 from luxx.providers.openai_chat.chunk import (
@@ -23,7 +23,7 @@ from luxx.providers.openai_chat.chunk import (
     decode_chunk,
 )
 from luxx.providers.openai_chat.request import build_completion_request, build_models_request
-from luxx.providers.sse import SseSplitter
+from luxx.providers.parsing import FramingDetector, RetainedBytes, SseSplitter
 from luxx.wire.delta import (
     Delta,
     FinishDelta,
@@ -80,6 +80,9 @@ class OpenAIAdapter:
         if not isinstance(value, list):
             raise MalformedStream("The provider's list of models does not contain a list.")
         return [name for item in cast("list[object]", value) if (name := _model_name(item))]
+
+    def next_models_request(self, target: Target, body: bytes) -> UpstreamRequest | None:
+        return None  # The list has one page.
 
 
 class OpenAIParser:

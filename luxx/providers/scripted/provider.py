@@ -21,7 +21,6 @@ import msgspec
 from luxx.errors import InvalidInput
 from luxx.providers.scripted.dialects import WireBytes, write_stream
 from luxx.providers.scripted.http import ClientConnection, ClientDisconnected, Received, Reply, read_request
-from luxx.providers.scripted.requests import parse_request
 from luxx.providers.scripted.script import (
     Faults,
     Gate,
@@ -31,6 +30,7 @@ from luxx.providers.scripted.script import (
     Script,
     ScriptedRequest,
     load_script,
+    parse_request,
 )
 from luxx.providers.scripted.speakers import dialect_writer_for, error_body, whole_body
 

@@ -10,8 +10,7 @@ from luxx.domain.usage.ledger import UsageEntry, estimated_usage
 from luxx.errors import LuxxError, ProviderError
 from luxx.infra.observe import Metrics
 from luxx.providers.adapter import CompletionRequest
-from luxx.providers.answer import CompletionStream, Retry
-from luxx.providers.client import ModelClient
+from luxx.providers.client import CompletionStream, ModelClient, Retry
 from luxx.runs.engine.cancel import CancelSignal, RunCancelled, run_in_own_task
 from luxx.runs.log.events import LogEntry, store_output
 from luxx.runs.streams.channel import Channel, Frame
@@ -199,7 +198,7 @@ class Iteration:
 
     async def _read(self, reader: CompletionReader, request: CompletionRequest) -> None:
         publish = self._channel.publish
-        stream = self._client.answer(
+        stream = self._client.stream_completion(
             request,
             self._resources.target,
             on_retry=partial(self._on_retry, reader, request),

@@ -1,20 +1,86 @@
-"""Server-sent events: splits a byte stream, cut anywhere, into (event name, data) pairs.
+"""What the parsers of all dialects share: splitting a body into events, detecting its framing, bounds.
 
-No JSON, no dialect, no network: the parsers and the transport handle those.
+No dialect and no network here.
 """
 
 from luxx.errors import MalformedStream
 
+MAX_RETAINED_BYTES = 32 * 1024 * 1024
+MAX_BLANK_BYTES = 64 * 1024
+MAX_UNPARSED_BYTES = 64 * 1024
 MAX_EVENT_BYTES = 8 * 1024 * 1024
 """More than any real event: a generated image in base64 is about 3 MB."""
-
-MAX_UNPARSED_BYTES = 64 * 1024
 
 SseEvent = tuple[bytes, bytes]
 """The event's name (empty if not given) and its data, lines joined by a line feed."""
 
 _BOM = b"\xef\xbb\xbf"
 _LINE_FEED = 0x0A
+_JSON = b"{["
+
+
+class RetainedBytes:
+    """Bounds the bytes of events that a parser keeps.
+
+    The parser sets `event_bytes` per event; `retain_event` counts them once, however often it is called.
+    """
+
+    __slots__ = ("_bytes", "event_bytes")
+
+    def __init__(self) -> None:
+        self.event_bytes = 0
+        self._bytes = 0
+
+    def retain_event(self) -> None:
+        """Counts the current event. Raises MalformedStream past the bound."""
+        self._bytes += self.event_bytes
+        self.event_bytes = 0
+        if self._bytes > MAX_RETAINED_BYTES:
+            raise MalformedStream(
+                f"The provider's response contains more than {MAX_RETAINED_BYTES} bytes besides its text."
+            )
+
+
+class FramingDetector:
+    """Detects by the first byte whether a body is an event stream (`is_events`) or JSON (`is_json`).
+
+    It drops leading whitespace. A JSON body begins with a brace or a bracket; an event stream never does.
+    """
+
+    def __init__(self) -> None:
+        self.is_events = False
+        self.is_json = False
+        self.body = bytearray()
+        self._blank_bytes = 0
+
+    def read(self, piece: bytes) -> bytes:
+        """The piece without leading whitespace. Raises MalformedStream for whitespace past the bound."""
+        if self.is_events or self.is_json:
+            return piece
+        data = piece.lstrip()
+        if data:
+            self.is_json = data[0] in _JSON
+            self.is_events = not self.is_json
+            return data
+        self._blank_bytes += len(piece)
+        if self._blank_bytes > MAX_BLANK_BYTES:
+            raise MalformedStream(
+                f"The provider sent more than {MAX_BLANK_BYTES} blank bytes before its response."
+            )
+        return b""
+
+    def gather(self, piece: bytes) -> bytes:
+        """The part of the piece that belongs to an event stream; a JSON body is collected in `body`.
+
+        Raises MalformedStream for a body past the bound.
+        """
+        data = self.read(piece)
+        if not self.is_json:
+            return data
+        self.body += data
+        if len(self.body) > MAX_RETAINED_BYTES:
+            raise MalformedStream(f"The provider sent a response of more than {MAX_RETAINED_BYTES} bytes.")
+        return b""
 
 
 class SseSplitter:

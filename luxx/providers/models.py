@@ -13,7 +13,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.errors import InvalidInput
 from luxx.infra.store.tables import Base, UtcDateTime
-from luxx.wire.line import LINE, NAME, PASTED
+from luxx.wire.line import IN_LINE, IN_NAME, IN_PASTED, LINE, NAME, PASTED
 
 
 class ProviderRow(Base):
@@ -71,13 +71,13 @@ class AllowedHostRow(Base):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-ProviderName = Annotated[str, Meta(min_length=1, max_length=100, pattern=NAME)]
-TypeName = Annotated[str, Meta(min_length=1, max_length=40, pattern=LINE)]
-BaseUrl = Annotated[str, Meta(max_length=500, pattern=LINE)]
-ApiKey = Annotated[str, Meta(max_length=4096, pattern=PASTED)]
-ModelName = Annotated[str, Meta(max_length=200, pattern=PASTED)]
+ProviderName = Annotated[str, Meta(min_length=1, max_length=100, pattern=NAME, description=IN_NAME)]
+TypeName = Annotated[str, Meta(min_length=1, max_length=40, pattern=LINE, description=IN_LINE)]
+BaseUrl = Annotated[str, Meta(max_length=500, pattern=LINE, description=IN_LINE)]
+ApiKey = Annotated[str, Meta(max_length=4096, pattern=PASTED, description=IN_PASTED)]
+ModelName = Annotated[str, Meta(max_length=200, pattern=PASTED, description=IN_PASTED)]
 MaxTokens = Annotated[int, Meta(ge=1, le=10_000_000)]
-HostPort = Annotated[str, Meta(min_length=3, max_length=300, pattern=LINE)]
+HostPort = Annotated[str, Meta(min_length=3, max_length=300, pattern=LINE, description=IN_LINE)]
 
 
 class NewProvider(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,9 +13,33 @@ MAX_MEMBERS = 5
 MAX_FALLBACKS = 3
 MAX_SECONDS = 3600
 
-ToolName = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$(?!\n)")]
-MemberId = Annotated[str, Meta(min_length=1, max_length=32, pattern=r"^[a-z][a-z0-9_]*$(?!\n)")]
-ParameterName = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$(?!\n)")]
+ToolName = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=64,
+        pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$(?!\n)",
+        description="letters, digits, '_' and '-', beginning with a letter or '_'",
+    ),
+]
+MemberId = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=32,
+        pattern=r"^[a-z][a-z0-9_]*$(?!\n)",
+        description="lower case letters, digits and '_', beginning with a letter",
+    ),
+]
+ParameterName = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=64,
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$(?!\n)",
+        description="letters, digits and '_', beginning with a letter or '_'",
+    ),
+]
 ResultPath = Annotated[str, Meta(max_length=200)]
 
 

@@ -4,6 +4,11 @@ They end in `$(?!\\n)`: in Python a bare `$` also matches before a final line br
 the OpenAPI document it has another meaning.
 """
 
+IN_LINE = "one line without control characters"
+IN_NAME = "one line with a visible character"
+IN_PASTED = "one line, as copied"
+"""What the patterns below allow, in words: the description of a field, and its error message."""
+
 LINE = r"^[^\x00-\x1f\x7f]*$(?!\n)"
 """A line without control characters; may be empty."""
 

@@ -14,7 +14,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from luxx.api.http.envelope import Failure
 from luxx.api.http.json_body import BODY, invalid_fields
-from luxx.api.http.parameters import parameter_name
+from luxx.api.http.parameters import parameter_type, public_name
+from luxx.api.http.validation import missing_parameter, requirement_of
 from luxx.errors import (
     Conflict,
     Gone,
@@ -86,16 +87,20 @@ def _luxx_error(_request: Request[Any, Any, Any], error: LuxxError) -> Response[
 
 def _validation_error(request: Request[Any, Any, Any], error: ValidationException) -> Response[Failure]:
     """For an invalid or missing path or query parameter; `json_body.py` validates bodies."""
+    signature = request.route_handler.parsed_fn_signature.parameters
+    parameters = {public_name(field): field for name, field in signature.items() if name != BODY}
     items = error.extra if isinstance(error.extra, list) else []
+    wrong = {str(item.get("key")) for item in items}
     fields = {
-        parameter_name(request, str(item.get("key", "?"))): str(item.get("message", "")) for item in items
+        name: f"must be {requirement_of(parameter_type(field))}"
+        for name, field in parameters.items()
+        if wrong & {name, field.name}
     }
-    if BODY in fields:
-        fields = {"$": "a JSON object is needed as the body"}
-    if not fields:
-        missing = _QUOTED.search(error.detail)
-        fields = {missing.group(1) if missing else "$": "this parameter is required"}
-    return _luxx_error(request, invalid_fields(fields))
+    missing = _QUOTED.search(error.detail)
+    if not fields and missing and missing.group(1) in parameters:
+        name = missing.group(1)
+        fields = {name: missing_parameter(parameter_type(parameters[name]))}
+    return _luxx_error(request, invalid_fields(fields or {"$": "a JSON object is needed as the body"}))
 
 
 def _http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[Failure]:

@@ -8,19 +8,17 @@ import re
 from collections.abc import Iterator
 from itertools import islice
 from math import isfinite
-from typing import Any, cast, get_args, get_origin
+from typing import Any, cast
 
 import msgspec
 from litestar import Request
-from msgspec.structs import FieldInfo
 
+from luxx.api.http.validation import field_errors, first_error
 from luxx.errors import InvalidInput
 from luxx.infra.json_keys import duplicate_key_paths, has_duplicate_key
 
 BODY = "data"
 """The parameter of handlers for the body."""
-
-_ERROR_PATH = re.compile(r" - at `\$(.*)`$")
 
 _NUL_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 """PostgreSQL cannot store NUL in text. In valid JSON it can appear only as this escape."""
@@ -33,11 +31,10 @@ MAX_INSPECTED_BYTES = 64 * 1024
 """The largest invalid body that is inspected. For a larger one only the first error is reported."""
 
 MAX_REPORTED_FIELDS = 20
-MAX_REPORTED_CHARS = 200
-"""Characters of a path and of a problem. Both may repeat names that the client sent."""
+MAX_PATH_CHARS = 200
+"""Characters of a reported path. It may repeat names that the client sent."""
 
 FieldErrors = dict[str, str]
-FieldErrorPairs = Iterator[tuple[str, str]]
 
 
 class JsonRequest(Request[Any, Any, Any]):
@@ -76,7 +73,8 @@ def read_body(body: bytes, expected_type: Any) -> Any:
 def invalid_fields(fields: FieldErrors) -> InvalidInput:
     """An error for these fields. `fields` maps paths to problems; it shows MAX_REPORTED_FIELDS of them."""
     shown = {
-        _truncate(path): _truncate(problem) for path, problem in islice(fields.items(), MAX_REPORTED_FIELDS)
+        path if len(path) <= MAX_PATH_CHARS else f"{path[:MAX_PATH_CHARS]}…": problem
+        for path, problem in islice(fields.items(), MAX_REPORTED_FIELDS)
     }
     listed = "; ".join(f"{path}: {problem}" for path, problem in shown.items())
     more = "; and more" if len(fields) > MAX_REPORTED_FIELDS else ""
@@ -107,10 +105,10 @@ def _decode(body: bytes, expected_type: Any) -> Any:
     except msgspec.ValidationError as error:
         is_inspected = len(body) <= MAX_INSPECTED_BYTES
         if not is_inspected and not _is_float_error(error):
-            raise invalid_fields(_error_by_path("$", error)) from error
+            raise invalid_fields(dict([first_error("$", error, expected_type)])) from error
         value = msgspec.json.Decoder(float_hook=_number).decode(body)
         errors = (
-            dict(islice(_field_errors("$", value, expected_type), MAX_REPORTED_FIELDS + 1))
+            dict(islice(field_errors("$", value, expected_type), MAX_REPORTED_FIELDS + 1))
             if is_inspected
             else {}
         )
@@ -119,7 +117,7 @@ def _decode(body: bytes, expected_type: Any) -> Any:
     try:
         return msgspec.convert(value, expected_type)
     except msgspec.ValidationError as error:
-        raise invalid_fields(_error_by_path("$", error)) from error
+        raise invalid_fields(dict([first_error("$", error, expected_type)])) from error
 
 
 def _number(literal: str) -> int | float:
@@ -134,39 +132,6 @@ def _is_float_error(error: msgspec.ValidationError) -> bool:
     return "got `float`" in str(error)
 
 
-def _field_errors(path: str, value: Any, expected_type: Any) -> FieldErrorPairs:
-    bare_type = _unwrap_type(expected_type)
-    if isinstance(value, dict) and _is_struct(bare_type):
-        yield from _member_errors(path, cast("dict[str, Any]", value), bare_type)
-        return
-    if isinstance(value, list) and get_origin(bare_type) is list:
-        has_errors = False
-        for index, item in enumerate(cast("list[Any]", value)):
-            for field_error in _field_errors(f"{path}[{index}]", item, get_args(bare_type)[0]):
-                has_errors = True
-                yield field_error
-        if has_errors:
-            return
-    try:
-        msgspec.convert(value, expected_type)
-    except msgspec.ValidationError as error:
-        yield from _error_by_path(path, error).items()
-
-
-def _member_errors(path: str, value: dict[str, Any], struct: Any) -> FieldErrorPairs:
-    struct_fields: dict[str, FieldInfo] = {
-        field.encode_name: field for field in msgspec.structs.fields(struct)
-    }
-    for name in value:
-        if name not in struct_fields:
-            yield f"{path}.{name}", "unknown field"
-    for name, field in struct_fields.items():
-        if name in value:
-            yield from _field_errors(f"{path}.{name}", value[name], field.type)
-        elif field.required:
-            yield f"{path}.{name}", "this field is required"
-
-
 def _nul_paths(path: str, value: Any) -> Iterator[str]:
     """The paths of the texts with a NUL; for a key with a NUL, the path of its object."""
     if isinstance(value, str) and "\0" in value:
@@ -177,30 +142,3 @@ def _nul_paths(path: str, value: Any) -> Iterator[str]:
     elif isinstance(value, dict):
         for name, item in cast("dict[str, Any]", value).items():
             yield from [path] if "\0" in name else _nul_paths(f"{path}.{name}", item)
-
-
-def _truncate(text: str) -> str:
-    return text if len(text) <= MAX_REPORTED_CHARS else f"{text[:MAX_REPORTED_CHARS]}…"
-
-
-def _error_by_path(path: str, error: msgspec.ValidationError) -> FieldErrors:
-    message = str(error)
-    at = _ERROR_PATH.search(message)
-    return {path + (at.group(1) if at else ""): _ERROR_PATH.sub("", message)}
-
-
-def _unwrap_type(expected_type: Any) -> Any:
-    """A type without its constraints; of a union, its only struct or list type if there is one."""
-    if hasattr(expected_type, "__metadata__"):
-        return _unwrap_type(get_args(expected_type)[0])
-    choices = (
-        [_unwrap_type(choice) for choice in get_args(expected_type)]
-        if get_origin(expected_type) is not list
-        else []
-    )
-    containers = [choice for choice in choices if _is_struct(choice) or get_origin(choice) is list]
-    return containers[0] if len(containers) == 1 else expected_type
-
-
-def _is_struct(expected_type: Any) -> bool:
-    return isinstance(expected_type, type) and issubclass(expected_type, msgspec.Struct)

@@ -16,23 +16,24 @@ from litestar.typing import FieldDefinition
 
 from luxx.api.http.authentication import PUBLIC
 from luxx.api.http.envelope import Failure, Success
-from luxx.api.http.parameters import with_openapi_extra
+from luxx.api.http.json_body import BODY
+from luxx.api.http.parameters import (
+    OPENAPI_EXTRA,
+    declared_parameters,
+    parameter_type,
+    with_openapi_extra,
+)
 from luxx.api.openapi.types import (
     DOWNLOAD_ROUTES,
-    UPLOAD_ROUTES,
     JsonObject,
     TypeSchemas,
     is_list,
     is_struct_type,
-    parameter_type,
 )
 from luxx.api.routes.websocket import message_table
 from luxx.wire.event import Event, RunState
 from luxx.wire.run import Run
 from luxx.wire.socket import ClientMessage, ServerMessage
-
-BODY = "data"
-RESERVED = frozenset({"request", "socket", "state", "scope", "headers", "cookies", "query", "body", BODY})
 
 TAGS = {
     "service": "The server's version, state and metrics.",
@@ -123,6 +124,10 @@ class ApiOperation(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.handler.opt.get(PUBLIC))
 
     @property
+    def has_body(self) -> bool:
+        return self.body is not None or "requestBody" in self.handler.opt.get(OPENAPI_EXTRA, {})
+
+    @property
     def tags(self) -> list[str]:
         return sorted(self.handler.resolve_tags())
 
@@ -199,7 +204,6 @@ def _operations(app: Litestar) -> Iterator[ApiOperation]:
 
 def _operation(route: HTTPRoute, handler: HTTPRouteHandler, method: str) -> ApiOperation:
     signature_parameters = handler.parsed_fn_signature.parameters
-    hidden = RESERVED | set(handler.resolve_dependencies())
     in_path = set(route.path_parameters)
     annotation = handler.parsed_fn_signature.return_type.annotation
     return ApiOperation(
@@ -208,8 +212,7 @@ def _operation(route: HTTPRoute, handler: HTTPRouteHandler, method: str) -> ApiO
         handler=handler,
         parameters=[
             (field, "path" if name in in_path else "query")
-            for name, field in signature_parameters.items()
-            if name not in hidden or name in in_path
+            for name, field in declared_parameters(handler).items()
         ],
         body=signature_parameters[BODY].annotation if BODY in signature_parameters else None,
         is_body_optional=BODY in signature_parameters and signature_parameters[BODY].has_default,
@@ -236,8 +239,6 @@ def _describe(operation: ApiOperation, types: TypeSchemas) -> JsonObject:
     if operation.body is not None:
         content = {"application/json": {"schema": types.of(operation.body)}}
         described["requestBody"] = {"required": not operation.is_body_optional, "content": content}
-    elif operation.key in UPLOAD_ROUTES:
-        described["requestBody"] = {"required": True, "content": UPLOAD_ROUTES[operation.key]}
     if operation.key == SOCKET_TICKET_ROUTE:
         described["description"] = f"{docstring}\n\n{message_table()}"
     stream = STREAM_ROUTES.get(operation.key)
@@ -332,7 +333,7 @@ def _error_statuses(operation: ApiOperation) -> list[str]:
         "404": not operation.is_public and bool(operation.parameters or operation.body),
         "409": operation.method != "GET" and (not operation.is_public or is_sign_in),
         "410": operation.path.startswith("/runs/{run_id}/") and operation.method == "GET",
-        "413": operation.body is not None or operation.key in UPLOAD_ROUTES,
+        "413": operation.has_body,
         "429": not operation.is_public or is_sign_in,
         "502": bool(UPSTREAM_TAGS & set(operation.tags)),
         "503": True,

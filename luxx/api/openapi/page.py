@@ -12,6 +12,7 @@ from litestar import Controller, Litestar, MediaType, Request, Response, get
 
 from luxx import __version__
 from luxx.api.http.authentication import PUBLIC
+from luxx.api.http.parameters import IGNORES_QUERY
 from luxx.api.openapi.document import JsonObject, build_document
 
 DOCUMENT, PAGE = "luxx_openapi", "luxx_docs"
@@ -36,7 +37,7 @@ CODE = re.compile(r"`([^`]+)`")
 
 class DocsController(Controller):
     path = "/"
-    opt = {PUBLIC: True}  # noqa: RUF012 - Litestar reads it from the class
+    opt = {PUBLIC: True, IGNORES_QUERY: True}  # noqa: RUF012 - Litestar reads it from the class
     tags = ("service",)
 
     @get("/openapi.json", media_type=MediaType.JSON)

@@ -1,14 +1,10 @@
-"""Type schemas of the OpenAPI document, and the media types of routes with files. For `document.py`."""
+"""Type schemas of the OpenAPI document, for `document.py`."""
 
 import inspect
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, TypeAlias, Union, cast, get_args, get_origin
+from typing import Annotated, Any, TypeAlias, cast, get_args, get_origin
 
 import msgspec
-from litestar.params import ParameterKwarg
-from litestar.typing import FieldDefinition
-from msgspec import Meta
 
 from luxx.domain.transfer.document import ExportDocument
 
@@ -18,21 +14,6 @@ DOWNLOAD_ROUTES: dict[RouteKey, tuple[Any, str]] = {
     ("GET", "/conversations/{conversation_id}/export"): (ExportDocument, "text/markdown"),
 }
 """Routes that send a document without the envelope: its type, and their other media type."""
-
-UPLOAD_ROUTES: dict[RouteKey, dict[str, Any]] = {
-    ("POST", "/conversations/import"): {
-        "application/json": {"schema": {"anyOf": [{"type": "object"}, {"type": "array", "items": {}}]}},
-        "application/zip": {"schema": {"type": "string", "format": "binary"}},
-        "multipart/form-data": {
-            "schema": {
-                "type": "object",
-                "properties": {"file": {"type": "string", "format": "binary"}},
-                "required": ["file"],
-            }
-        },
-    },
-}
-"""Routes whose body is a streamed file: its media types and schemas."""
 
 JsonObject: TypeAlias = dict[str, Any]
 
@@ -117,23 +98,3 @@ def is_struct_type(kind: Any) -> bool:
 def is_list(kind: Any) -> bool:
     """Whether a type is a list, with constraints or without."""
     return get_origin(get_args(kind)[0] if get_origin(kind) is Annotated else kind) is list
-
-
-def parameter_type(field: FieldDefinition) -> Any:
-    """The parameter's type with its constraints and without None, which a path or query cannot express."""
-    options = [one for one in get_args(field.annotation) if one is not type(None)]
-    kind: Any = Union[tuple(options)] if field.is_optional else field.annotation  # noqa: UP007 - made at run time
-    definition = field.kwarg_definition
-    if not isinstance(definition, ParameterKwarg):
-        return kind
-    bounds = {
-        "gt": definition.gt,
-        "ge": definition.ge,
-        "lt": definition.lt,
-        "le": definition.le,
-        "min_length": definition.min_length,
-        "max_length": definition.max_length,
-        "pattern": definition.pattern,
-    }
-    constraints = {name: bound for name, bound in bounds.items() if bound is not None}
-    return Annotated[kind, Meta(**cast("Mapping[str, Any]", constraints))] if constraints else kind

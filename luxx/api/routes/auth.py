@@ -16,11 +16,16 @@ from luxx.domain.accounts.service import AccountService, SignedIn
 from luxx.domain.accounts.users import EMAIL, USERNAME, UserView
 
 Username = Annotated[
-    str, Meta(pattern=rf"^{USERNAME}$(?!\n)", description="letters, digits, '.', '_' and '-'")
+    str, Meta(pattern=rf"^{USERNAME}$(?!\n)", description="3 to 64 letters a-z, digits, '.', '_' and '-'")
 ]
 NewPassword = Annotated[str, Meta(min_length=MIN_PASSWORD_LENGTH, max_length=LONGEST_PASSWORD)]
 TriedPassword = Annotated[str, Meta(max_length=LONGEST_PASSWORD)]
-Email = Annotated[str, Meta(pattern=rf"^{EMAIL}$(?!\n)", max_length=254)]
+Email = Annotated[
+    str,
+    Meta(
+        pattern=rf"^{EMAIL}$(?!\n)", max_length=254, description="an e-mail address, such as name@example.org"
+    ),
+]
 
 
 class RegisterBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

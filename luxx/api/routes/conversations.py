@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from luxx.api.http.envelope import Page, Success, success
 from luxx.api.http.files import TempFileResponse, receive_file
-from luxx.api.http.parameters import InjectedCaller, PageNumber, PageSize, TextId
+from luxx.api.http.parameters import OPENAPI_EXTRA, InjectedCaller, PageNumber, PageSize, TextId
 from luxx.domain.conversations.lists import ConversationFilter, ConversationSort
 from luxx.domain.conversations.projects import ProjectChange, ProjectService, ProjectView
 from luxx.domain.conversations.search import Search, SearchHit, SearchService
@@ -264,6 +264,19 @@ class SearchController(Controller):
 
 NAME_LENGTH = 80
 UNSAFE_NAME_CHARS = re.compile(r"[^\w\- ]+")
+BINARY_SCHEMA = {"type": "string", "format": "binary"}
+IMPORT_EXTRA: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {"schema": {"anyOf": [{"type": "object"}, {"type": "array", "items": {}}]}},
+            "application/zip": {"schema": BINARY_SCHEMA},
+            "multipart/form-data": {
+                "schema": {"type": "object", "properties": {"file": BINARY_SCHEMA}, "required": ["file"]}
+            },
+        },
+    }
+}
 
 
 class TransferController(Controller):
@@ -285,7 +298,7 @@ class TransferController(Controller):
             )
         return _file_response(await transfer.export_json(caller, conversation_id), "application/json", "json")
 
-    @post("/import", status_code=200)
+    @post("/import", status_code=200, opt={OPENAPI_EXTRA: IMPORT_EXTRA})
     async def import_(
         self,
         request: Request[Any, Any, Any],

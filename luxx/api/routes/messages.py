@@ -65,7 +65,13 @@ class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     type: Literal["json_schema"]
     schema: dict[str, Any]
-    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$(?!\n)")] | None = None
+    name: (
+        Annotated[
+            str,
+            Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$(?!\n)", description="1 to 64 letters, digits, '_' and '-'"),
+        ]
+        | None
+    ) = None
 
 
 class AnswerOptionsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -21,7 +21,15 @@ ScopeId = Annotated[
     str | None,
     QueryParameter(name="id", min_length=1, max_length=64, description="the id of the project or agent"),
 ]
-ToolPattern = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_*?-]+$(?!\n)")]
+ToolPattern = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=64,
+        pattern=r"^[A-Za-z0-9_*?-]+$(?!\n)",
+        description="letters, digits, '_', '-' and the wildcards '*' and '?'",
+    ),
+]
 ArgumentPattern = Annotated[str, Meta(max_length=PATTERN_LENGTH)]
 
 
@@ -102,7 +110,7 @@ def _parse_object(text: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
-        problem = f"a JSON object is needed: {error}"
+        problem = "must be a JSON object, as text"
         raise InvalidInput(f"arguments: {problem}", detail={"fields": {"arguments": problem}}) from error
 
 

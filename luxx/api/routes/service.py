@@ -18,7 +18,7 @@ from litestar.response import Redirect
 
 from luxx.api.http.authentication import PUBLIC
 from luxx.api.http.envelope import Page, Success, success
-from luxx.api.http.parameters import InjectedCaller, PageNumber, PageSize
+from luxx.api.http.parameters import IGNORES_QUERY, InjectedCaller, PageNumber, PageSize
 from luxx.domain.accounts.caller import Peer
 from luxx.domain.mcp.server import ServerState
 from luxx.errors import NotAllowed, Unavailable
@@ -111,7 +111,7 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
 
 class ServiceInfoController(Controller):
     path = "/"
-    opt = {PUBLIC: True}  # noqa: RUF012 - Litestar reads it from the class
+    opt = {PUBLIC: True, IGNORES_QUERY: True}  # noqa: RUF012 - Litestar reads it from the class
     tags = ("service",)
 
     @get("/ui/", media_type=MediaType.HTML, include_in_schema=False)
@@ -136,7 +136,7 @@ class ProbeController(Controller):
     """Probes for process supervisors and monitoring; workers serve them too."""
 
     path = "/"
-    opt = {PUBLIC: True}  # noqa: RUF012 - Litestar reads it from the class
+    opt = {PUBLIC: True, IGNORES_QUERY: True}  # noqa: RUF012 - Litestar reads it from the class
     tags = ("service",)
 
     @get("/health")

@@ -289,7 +289,15 @@ InjectedServers = NamedDependency[McpServers]
 class Approval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`hash`: the hash of the new definition in the list of changes."""
 
-    hash: Annotated[str, Meta(min_length=64, max_length=64, pattern=r"^[0-9a-f]+$(?!\n)")]
+    hash: Annotated[
+        str,
+        Meta(
+            min_length=64,
+            max_length=64,
+            pattern=r"^[0-9a-f]+$(?!\n)",
+            description="digits and the letters a to f",
+        ),
+    ]
 
 
 class McpController(Controller):

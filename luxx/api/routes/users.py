@@ -17,7 +17,7 @@ from luxx.domain.accounts.rights import UserChange
 from luxx.domain.accounts.tenants import TenantChange, TenantService, TenantView
 from luxx.domain.accounts.user_data import SettingsChange, SettingsService, SettingsView
 from luxx.domain.accounts.users import UserFilter, UserView
-from luxx.wire.line import NAME
+from luxx.wire.line import IN_NAME, NAME
 from luxx.wire.tool import CommandPermission
 
 InjectedAdministration = NamedDependency[Administration]
@@ -142,7 +142,7 @@ class SettingsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     temperature: Annotated[float, Meta(ge=0, le=2)] | UnsetType | None = UNSET
     max_tokens: Annotated[int, Meta(ge=1, le=MAX_INT)] | UnsetType | None = UNSET
     thinking_enabled: bool | UnsetType | None = UNSET
-    system_prompt: Annotated[str, Meta(max_length=100_000, pattern=r"^[^\x00]*$")] | UnsetType | None = UNSET
+    system_prompt: Annotated[str, Meta(max_length=100_000)] | UnsetType | None = UNSET
 
 
 class SettingsController(Controller):
@@ -175,7 +175,7 @@ class SettingsController(Controller):
 
 
 InjectedTenants = NamedDependency[TenantService]
-TenantName = Annotated[str, Meta(min_length=1, max_length=200, pattern=NAME)]
+TenantName = Annotated[str, Meta(min_length=1, max_length=200, pattern=NAME, description=IN_NAME)]
 AgentId = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 

@@ -3,6 +3,7 @@
 LuxxError
 ├── ConfigError            the server does not start; names file, line and key
 ├── DatabaseTooNew         the server does not start; a newer Luxx wrote the database
+├── DatabaseTooOld         the server does not start; a development version wrote the database
 ├── UpgradeFailed          the server does not start; the database migration failed
 ├── InvalidInput           the client must correct the request
 │   └── TooLarge           … because it is too large
@@ -49,6 +50,10 @@ class ConfigError(LuxxError):
 
 class DatabaseTooNew(LuxxError):
     kind = "database_from_future"
+
+
+class DatabaseTooOld(LuxxError):
+    kind = "database_too_old"
 
 
 class UpgradeFailed(LuxxError):

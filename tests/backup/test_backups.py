@@ -12,10 +12,12 @@ import pytest
 from sqlalchemy import insert, text
 from store.conftest import numbers, postgresql
 from store.databases import new_database
+from store.test_revision_0015 import FILES as OLD_FILES
+from store.test_revision_0015 import check_contents
 from store.test_search import find
 
 from backup.sample_data import KEY, SECRET, data_paths_of, files_of, fill, initialise, rows_of, store_of
-from backup.test_bad_archives import changed
+from backup.test_bad_archives import changed, with_manifest
 from luxx.domain.accounts.models import User
 from luxx.domain.backup.backup import DataPaths, create_backup, last_backup
 from luxx.domain.backup.restore import restore
@@ -109,7 +111,7 @@ def test_existing_data_is_refused_unless_it_may_be_replaced(make: Any, tmp_path:
 
 
 @pytest.mark.parametrize("kind", DATABASES)
-@pytest.mark.parametrize("step", known_steps()[::4])
+@pytest.mark.parametrize("step", known_steps())
 def test_a_backup_of_an_older_step_is_brought_to_this_version(
     make: Any, tmp_path: Path, kind: str, step: str
 ) -> None:
@@ -131,10 +133,9 @@ def test_a_backup_of_an_older_step_is_brought_to_this_version(
             "INSERT INTO conversations (id, user_id, title, tags, pinned, archived, created_at, updated_at)"
         )
         connection.execute(text(f"{talk} VALUES ('c', 5, 'old title', '[]', 0, 0, :now, :now)"), {"now": now})
-        if step >= "0005":
-            connection.execute(
-                text("INSERT INTO search_texts (user_id, conversation_id, words) VALUES (5, 'c', '')")
-            )
+        connection.execute(
+            text("INSERT INTO search_texts (user_id, conversation_id, words) VALUES (5, 'c', '')")
+        )
     engine.dispose()
     assert create_backup(here, tmp_path / "backup.zip").step == step
     restore(there, tmp_path / "backup.zip")
@@ -142,6 +143,25 @@ def test_a_backup_of_an_older_step_is_brought_to_this_version(
     assert rows_of(there)["conversations"][0][0] == "c"
     with there.engine.connect() as connection:
         assert "old" in str(connection.scalar(text("SELECT words FROM search_texts")))
+
+
+@pytest.mark.parametrize("kind", DATABASES)
+def test_a_backup_that_commit_1412cd0_made_is_restored(make: Any, tmp_path: Path, kind: str) -> None:
+    archive = OLD_FILES / "backup.zip"
+    with zipfile.ZipFile(archive) as members:
+        secret = members.read("secret_key").decode()
+    there = make(kind, "there", secret=secret if kind == "postgresql" else "")
+    restore(there, archive)
+    assert current_step(there.engine) == newest_step()
+    with store_of(there) as store:
+        check_contents(store)
+
+
+def test_a_backup_of_a_development_version_is_refused(make: Any, tmp_path: Path) -> None:
+    old = tmp_path / "old.zip"
+    old.write_bytes(with_manifest((OLD_FILES / "backup.zip").read_bytes(), step="0007"))
+    with pytest.raises(LuxxError, match=r"step '0007'.*development version"):
+        restore(make("sqlite", "there"), old)
 
 
 def test_a_backup_says_of_itself_what_is_in_it(make: Any, tmp_path: Path) -> None:

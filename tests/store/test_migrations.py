@@ -21,7 +21,7 @@ from sqlalchemy import Engine, inspect, text
 from structlog.testing import capture_logs
 
 from luxx.app.container import Services
-from luxx.errors import DatabaseTooNew, UpgradeFailed
+from luxx.errors import DatabaseTooNew, DatabaseTooOld, UpgradeFailed
 from luxx.infra.store.engine import open_engine, resolve_url
 from luxx.infra.store.migrate import SCRIPTS, migrate
 from luxx.infra.store.tables import Base
@@ -95,13 +95,13 @@ def test_the_process_copies_a_database_of_the_previous_version(engine: Engine) -
 
 
 def test_a_failed_process_gives_the_reason_and_leaves_the_database(engine: Engine) -> None:
-    up_to(engine, "0007")  # The next step adds a column to the table of runs.
+    up_to(engine, "0015")  # The next step adds a column to the table of runs.
     with engine.begin() as connection:
         connection.execute(text("ALTER TABLE runs RENAME TO walks"))
-    with pytest.raises(UpgradeFailed, match=f"'0007' to '{newest_step()}'.*runs") as refused:
+    with pytest.raises(UpgradeFailed, match=f"'0015' to '{newest_step()}'.*runs") as refused:
         upgrade_database(engine)
     assert "\n" not in refused.value.message
-    assert current_step(engine) == "0007"
+    assert current_step(engine) == "0015"
 
 
 def up_to(engine: Engine, step: str) -> None:
@@ -141,6 +141,19 @@ def test_a_database_of_a_newer_version_is_refused_with_a_sentence(engine: Engine
         migrate(engine)
     assert "\n" not in refused.value.message
     assert current_step(engine) == "9999"
+
+
+@pytest.mark.parametrize("step", ["0001", "0014", "0016"])
+def test_a_database_of_a_development_version_is_refused_with_a_sentence(engine: Engine, step: str) -> None:
+    """One migration replaced those of development versions, with what they did to existing rows."""
+    migrate(engine)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = :step"), {"step": step})
+    for upgrade in (migrate, upgrade_database):
+        with pytest.raises(DatabaseTooOld, match=f"{step}.*development version") as refused:
+            upgrade(engine)
+        assert "\n" not in refused.value.message
+    assert current_step(engine) == step
 
 
 def test_processes_that_start_together_migrate_once(database_url: str, tmp_path: Path) -> None:

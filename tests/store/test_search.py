@@ -28,7 +28,6 @@ from luxx.domain.conversations.search import (
 from luxx.errors import NotFound
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
-from luxx.infra.store.migrate import SCRIPTS, migrate
 from luxx.infra.store.search_words import MAX_WORDS, MOST_PIECES, SearchKind, TermMatcher, fold, terms_of
 from luxx.wire.message import AssistantContent, Attachment, UserContent
 from luxx.wire.step import Step, StepStatus, StepType, step_id
@@ -336,40 +335,6 @@ def test_a_failed_write_leaves_nothing_in_the_index(search_store: Store) -> None
         search_store.write_now(fails)
     assert ids(search_store, "never") == []
     assert is_sound(search_store)
-
-
-def test_the_migration_indexes_existing_messages(
-    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Runs the migration that creates the index, on an older database with more rows than a batch."""
-    engine = open_engine(resolve_url(database_url, tmp_path))
-    scripts = tmp_path / "migrations"
-    for source in SCRIPTS.rglob("*.py"):
-        if "versions" not in source.parts or source.name < "0005":
-            target = scripts / source.relative_to(SCRIPTS)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(source.read_bytes())
-    with monkeypatch.context() as patch:
-        patch.setattr("luxx.infra.store.migrate.SCRIPTS", scripts)
-        assert migrate(engine).after == "0004"
-    store = Store(engine)
-    store.write_now(add_people)
-    now = utc_now()
-    chats = [
-        {"id": new_id(), "user_id": 1, "title": title, "tags": "[]", "created_at": now, "updated_at": now}
-        for title in ("Tea and 茶", "New conversation")
-    ]
-    rows = [row_of(chats[0]["id"], UserContent(text=f"第{n}杯 cup {n}"), ANN) for n in range(250)]
-    store.write_now(lambda session: session.execute(insert(ConversationRow), chats))
-    store.write_now(lambda session: session.execute(insert(MessageRow), rows))
-    migrate(engine)
-    assert ids(store, "茶") == [None]
-    assert ids(store, "conversation") == []
-    assert ids(store, "cup 249") == ids(store, "第249杯") == [rows[249]["id"]]
-    assert find(store, "cup").total == 250
-    assert ids(store, "cup")[0] == rows[249]["id"]
-    assert is_sound(store)
-    store.close()
 
 
 # --- arbitrary queries and texts ---------------------------------------------------------------------

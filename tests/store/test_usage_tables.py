@@ -1,4 +1,4 @@
-"""The ledger and the table of tool calls on both databases: migration, deletion and reports."""
+"""The ledger and the table of tool calls on both databases: deletion, reports and replay."""
 
 import asyncio
 from collections.abc import Iterator
@@ -8,9 +8,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from alembic import command
 from sample_user import add_user
-from sqlalchemy import Connection, Engine, column, delete, insert, table, text
+from sqlalchemy import Engine, delete, insert, text
 from sqlalchemy.orm import Session
 
 from luxx.app.container import Services
@@ -21,7 +20,6 @@ from luxx.domain.usage.ledger import UsageEntry, record, spent_since
 from luxx.domain.usage.report import GroupBy, UsageQuery, UsageReport, UsageScope, UsageService
 from luxx.infra.clock import timestamp, utc_now
 from luxx.infra.config.schema import LimitsConfig
-from luxx.infra.store import migrate as migrating
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.migrate import migrate
 from luxx.runs.log.replay import ReplayService
@@ -59,48 +57,6 @@ def reported(engine: Engine, **query: Any) -> UsageReport:
         return asyncio.run(UsageService(store, LimitsConfig(), 10).report(ANN, UsageQuery(**query)))
     finally:
         store.close()
-
-
-def test_rows_of_the_ledger_survive_the_migration_and_calls_are_read_from_the_logs(engine: Engine) -> None:
-    settings = migrating._settings()
-    with engine.connect() as connection, connection.begin():
-        settings.attributes["connection"] = connection
-        command.upgrade(settings, "0005")
-        now = utc_now().replace(tzinfo=None)
-        put(connection, "tenants", {"id": 1, "name": "t", "is_default": True, "created_at": now})
-        put(connection, "users", {**user_of_tenant(), "created_at": now})
-        put(connection, "runs", {**run(), "created_at": now})
-        for event in events():
-            put(connection, "run_events", event)
-        line = {
-            "id": 7, "user_id": 1, "tenant_id": 1, "run_id": RUN, "subject_id": CHAT, "model": "m",
-            "prompt_tokens": 100, "completion_tokens": 10, "cached_tokens": 1, "reasoning_tokens": 2,
-            "cost": 0.5, "created_at": now,
-        }  # fmt: skip
-        put(connection, "usage_records", line)
-    migrate(engine)
-    sums = reported(engine, group_by=GroupBy.CONVERSATION).sums
-    assert (sums.prompt_tokens, sums.cost, sums.estimated, sums.cache_write_tokens) == (100, 0.5, 0, 0)
-    with engine.connect() as connection:
-        calls = connection.execute(text("SELECT * FROM tool_calls ORDER BY step_index")).mappings().all()
-    assert [
-        (each["step_index"], each["tool"], each["seq"], each["result_seq"], each["status"]) for each in calls
-    ] == [(0, "look", 1, 5, "done"), (1, "touch", 2, None, "running")]
-    assert calls[0]["completed_at"] is not None
-    assert calls[0]["duration_ms"] == 3
-
-
-def put(connection: Connection, name: str, values: dict[str, Any]) -> None:
-    """Inserts a row with the columns of that version, whatever the models say today."""
-    connection.execute(insert(table(name, *(column(key) for key in values))).values(values))
-
-
-def user_of_tenant() -> dict[str, Any]:
-    return {
-        "id": 1, "tenant_id": 1, "username": "ann", "username_key": "ann", "password_hash": "x",
-        "role": "user", "must_change_password": False, "permission_level": 1, "workspace_path": "",
-        "is_active": True, "created_at": utc_now(),
-    }  # fmt: skip
 
 
 def run(**more: Any) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from luxx.domain.conversations.search import reindex_rows
 from luxx.errors import LuxxError, Unavailable
 from luxx.infra.data_permissions import make_directory
 from luxx.infra.secrets import MIN_SECRET_BYTES, Vault, is_too_short
-from luxx.infra.store.upgrade import current_step, known_steps, upgrade_database
+from luxx.infra.store.upgrade import current_step, is_too_old, known_steps, upgrade_database
 from luxx.providers.models import ProviderRow, ServerValueRow
 from luxx.providers.secret_check import SECRET_CHECK
 from luxx.providers.service import key_identity
@@ -63,6 +63,11 @@ def restore(data_paths: DataPaths, path: Path, *, replace: bool = False) -> Rest
     archive = ArchiveReader(path)
     with contextlib.closing(archive), contextlib.closing(data_paths):
         manifest = archive.manifest(Manifest, FORMAT, VERSION)
+        if is_too_old(manifest.step):
+            raise archive.damaged(
+                f"its database is at step '{manifest.step}', made by a development version that this version "
+                "cannot upgrade"
+            )
         if manifest.step not in known_steps():
             raise archive.damaged(
                 f"its database is at step '{manifest.step}', which this version does not know: Luxx "

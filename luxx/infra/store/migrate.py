@@ -15,15 +15,15 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 
-from luxx.errors import DatabaseTooNew
+from luxx.errors import DatabaseTooNew, DatabaseTooOld
 from luxx.infra.store.engine import open_engine
-from luxx.infra.store.upgrade import LOCK, SCRIPTS, UpgradeResult, unknown_step_error
+from luxx.infra.store.upgrade import LOCK, SCRIPTS, UpgradeResult, current_step, unknown_step_error
 
 
 def migrate(engine: Engine, *, to: str | None = None) -> UpgradeResult:
     """Upgrades the database to the newest step, or an empty one to an older step.
 
-    Raises DatabaseTooNew, with nothing changed, if the database is at a step that this version does not know.
+    Raises DatabaseTooNew or DatabaseTooOld, with nothing changed, if this version does not know its step.
     """
     copy: Path | None = None
     settings = _settings()
@@ -35,7 +35,8 @@ def migrate(engine: Engine, *, to: str | None = None) -> UpgradeResult:
         current = MigrationContext.configure(connection).get_current_revision()
         if current == newest:
             return UpgradeResult(before=current, after=newest)
-        _check_known(scripts, current)
+        if current is not None and current not in {script.revision for script in scripts.walk_revisions()}:
+            raise unknown_step_error(current)
         if current is not None and engine.dialect.name == "sqlite":
             copy = _copy(Path(str(engine.url.database)), current)
         settings.attributes["connection"] = connection
@@ -48,12 +49,6 @@ def _settings() -> AlembicConfig:
     settings.set_main_option("script_location", str(SCRIPTS))
     settings.set_main_option("path_separator", "os")
     return settings
-
-
-def _check_known(scripts: ScriptDirectory, current: str | None) -> None:
-    known_steps = {script.revision for script in scripts.walk_revisions()}
-    if current is not None and current not in known_steps:
-        raise unknown_step_error(current)
 
 
 def _copy(path: Path, step: str) -> Path:
@@ -72,8 +67,8 @@ def main() -> None:
     engine = open_engine(make_url(sys.stdin.read()))
     try:
         upgraded = migrate(engine, to=sys.argv[1] if len(sys.argv) > 1 else None)
-    except DatabaseTooNew as error:
-        upgraded = UpgradeResult(refused=error.message)
+    except (DatabaseTooNew, DatabaseTooOld):
+        upgraded = UpgradeResult(unknown=current_step(engine))
     except DBAPIError as error:
         upgraded = UpgradeResult(failed=" ".join(str(error.orig).split()))
     finally:

@@ -12,7 +12,7 @@ import msgspec
 import structlog
 from sqlalchemy import Engine, inspect, text
 
-from luxx.errors import DatabaseTooNew, UpgradeFailed
+from luxx.errors import DatabaseTooNew, DatabaseTooOld, UpgradeFailed
 from luxx.infra.observe import redact
 
 SCRIPTS = Path(__file__).parent / "migrations"
@@ -26,13 +26,13 @@ logger = structlog.get_logger()
 class UpgradeResult(msgspec.Struct):
     """What the process writes to stdout.
 
-    `refused` is the message of a DatabaseTooNew, `failed` the database's error message for a step.
+    `unknown` is a step that this version does not know, `failed` the database's error message for a step.
     """
 
     before: str | None = None
     after: str = ""
     copy: str | None = None
-    refused: str | None = None
+    unknown: str | None = None
     failed: str | None = None
 
 
@@ -41,8 +41,8 @@ def upgrade_database(engine: Engine, *, to: str | None = None) -> str:
 
     `to` is an older step for an empty database: restoring a backup needs the step at which it was made.
 
-    Raises DatabaseTooNew if the database is at a step that this version does not know, and UpgradeFailed if a
-    step failed; both change nothing.
+    Raises DatabaseTooNew or DatabaseTooOld if the database is at a step that this version does not know, and
+    UpgradeFailed if a step failed; all change nothing.
     """
     current = current_step(engine)
     steps = known_steps()
@@ -59,8 +59,8 @@ def upgrade_database(engine: Engine, *, to: str | None = None) -> str:
         check=False,
     )
     upgraded = _read_output(process)
-    if upgraded.refused is not None:
-        raise DatabaseTooNew(upgraded.refused)
+    if upgraded.unknown is not None:
+        raise unknown_step_error(upgraded.unknown)
     if upgraded.failed is not None:
         raise UpgradeFailed(
             f"the database could not be upgraded from step '{current or 'none'}' to '{target}' and is "
@@ -100,9 +100,20 @@ def newest_step() -> str:
     return known_steps()[-1]
 
 
-def unknown_step_error(current: str) -> DatabaseTooNew:
-    """The error for a step that this version does not know."""
+def is_too_old(step: str) -> bool:
+    """Whether it is a step of a development version, from which this version cannot upgrade."""
+    return step not in known_steps() and step.isdecimal() and step < newest_step()
+
+
+def unknown_step_error(step: str) -> DatabaseTooNew | DatabaseTooOld:
+    """The error for a database at a step that this version does not know."""
+    if is_too_old(step):
+        return DatabaseTooOld(
+            f"the database is at step '{step}', made by a development version that this version cannot "
+            "upgrade; start with a new database, or upgrade with the development version of step "
+            f"'{known_steps()[0]}' first"
+        )
     return DatabaseTooNew(
-        f"the database is at step '{current}', which this version of Luxx does not know: it was used "
+        f"the database is at step '{step}', which this version of Luxx does not know: it was used "
         "with a newer version; start that version, or restore a backup made with this one"
     )

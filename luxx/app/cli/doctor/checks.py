@@ -34,7 +34,7 @@ from luxx.infra.config.schema import Config
 from luxx.infra.observe import redact
 from luxx.infra.secrets import MIN_SECRET_BYTES, SECRET_FILE, Vault
 from luxx.infra.store.engine import Store, open_engine, resolve_url
-from luxx.infra.store.upgrade import current_step, known_steps
+from luxx.infra.store.upgrade import current_step, is_too_old, known_steps
 from luxx.providers.addresses import AddressGuard
 from luxx.providers.client import ModelClient
 from luxx.providers.discovery import discover, probe_loopback
@@ -184,6 +184,8 @@ def _database(engine: Engine) -> Finding:
     if current is not None and current not in known_revisions:
         text = f"is at revision '{current}', which this version does not know"
         fix = "start the newer version it was used with, or restore a backup"
+        if is_too_old(current):
+            fix = "start with a new database: a development version made this one"
         return Finding(part=part, is_bad=True, text=text, fix=fix)
     text = f"is at revision {current or 'none'}, this version needs {known_revisions[-1]}"
     return Finding(part=part, text=text, fix="the next start migrates it, or run `luxx migrate` now")

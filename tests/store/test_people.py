@@ -1,12 +1,9 @@
-"""The migration to tenant switches and the audit log keeps existing rows; user administration on
-both databases.
-"""
+"""Users are added, moved and deleted with their data, on both databases."""
 
 from pathlib import Path
 
 import pytest
-from alembic import command
-from sqlalchemy import Engine, text
+from sqlalchemy import text
 
 from luxx.domain.accounts.administration import Operator
 from luxx.domain.accounts.authentication import AccountResources
@@ -22,54 +19,12 @@ from luxx.infra.bus.core import LocalBus
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
-from luxx.infra.store.migrate import _settings, migrate
+from luxx.infra.store.migrate import migrate
 from luxx.providers.queries import transfer_shared_providers
 from luxx.runs.engine.cancel import RunStopper, cancel_runs_of
 from luxx.wire.tool import CommandPermission
 
 DEPTH = 3_000
-
-
-def upgrade_to(engine: Engine, step: str) -> None:
-    settings = _settings()
-    with engine.connect() as connection, connection.begin():
-        settings.attributes["connection"] = connection
-        command.upgrade(settings, step)
-
-
-def test_existing_users_and_tenants_keep_their_settings(database_url: str, tmp_path: Path) -> None:
-    engine = open_engine(resolve_url(database_url, tmp_path))
-    upgrade_to(engine, "0002")
-    with engine.begin() as connection:
-        for number, default in ((1, "true"), (2, "false")):
-            connection.execute(
-                text(f"INSERT INTO tenants VALUES ({number}, 't{number}', {default}, '2026-01-01 00:00:00')")
-            )
-        for number, must in ((1, "true"), (2, "false")):
-            connection.execute(
-                text(
-                    "INSERT INTO users (id, tenant_id, username, username_key, password_hash, "
-                    "must_change_password, role, permission_level, workspace_path, is_active, created_at) "
-                    f"VALUES ({number}, {number}, 'u{number}', 'u{number}', 'x', {must}, 'user', 1, '', true,"
-                    " '2026-01-01 00:00:00')"
-                )
-            )
-        connection.execute(
-            text(
-                "INSERT INTO sign_ins (id, user_id, refresh_hash, expires_at, created_at, last_used_at) "
-                "VALUES ('s', 1, 'h', '2027-01-01 00:00:00', '2026-01-01 00:00:00', '2026-01-01 00:00:00')"
-            )
-        )
-    migrate(engine)
-    with engine.connect() as connection:
-        tenants = connection.execute(
-            text("SELECT id, allow_registration, allow_own_providers FROM tenants ORDER BY id")
-        ).all()
-        assert [tuple(map(int, row)) for row in tenants] == [(1, 1, 1), (2, 0, 1)]
-        users = connection.execute(text("SELECT id, has_default_password FROM users ORDER BY id")).all()
-        assert [tuple(map(int, row)) for row in users] == [(1, 1), (2, 0)]
-        assert connection.execute(text("SELECT count(*) FROM sign_ins")).scalar_one() == 1
-    engine.dispose()
 
 
 async def test_users_are_added_moved_and_deleted_with_all_their_data(

@@ -20,7 +20,7 @@ from luxx.api.http.security import DETACHED_STREAM, protection
 from luxx.api.routes.service import ProbeController, ServiceInfoController, ServiceState
 from luxx.domain.accounts.caller import Peer
 from luxx.errors import LuxxError, NotAllowed, Unavailable
-from luxx.infra.bus.core import LocalBus
+from luxx.infra.bus.core import Bus
 from luxx.infra.config.schema import AppConfig, Config, FilesConfig, ServerConfig
 from luxx.infra.observe import Metrics
 
@@ -451,7 +451,7 @@ def client_for(
 ) -> TestClient[Litestar]:
     counted = metrics or Metrics()
     state = ServiceState(
-        bus=LocalBus("alone"),
+        bus=Bus("alone"),
         version="1.2.3",
         database="sqlite",
         sandbox="bubblewrap",

@@ -24,14 +24,14 @@ from luxx.domain.files.service import FileService
 from luxx.domain.files.upload import Uploads
 from luxx.domain.transfer.service import TransferService
 from luxx.domain.usage.report import UsageService
-from luxx.infra.bus.choosing import choose_bus
+from luxx.infra.bus.network import choose_bus
 from luxx.infra.clock import new_id
 from luxx.infra.config.schema import Config
 from luxx.infra.data_permissions import SecuredPaths, secure
 from luxx.infra.observe import Metrics
 from luxx.infra.secrets import Vault, find_secret
 from luxx.infra.store.engine import Store, open_engine, resolve_url, sqlite_file
-from luxx.infra.store.lock import DataDirLock
+from luxx.infra.store.locks import DataDirLock
 from luxx.providers.queries import transfer_shared_providers
 from luxx.runs.admission import StorageUse, delete_runs
 from luxx.runs.engine.cancel import RunStopper, cancel_runs_of

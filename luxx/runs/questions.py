@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.store.engine import Store
+from luxx.infra.store.locks import Lock, lock_until_commit
 from luxx.runs.engine.processes import RunEngine
 from luxx.runs.models import QuestionRow, RunRow, own_run
 from luxx.runs.question_rows import (
@@ -36,7 +37,6 @@ from luxx.runs.question_rows import (
 from luxx.runs.streams.hub import Hub
 from luxx.runs.streams.notices import Notify
 from luxx.tools.executor import ToolExecutor
-from luxx.tools.permissions.service import lock_tenant_rules
 from luxx.wire.event import QuestionAnswered
 from luxx.wire.question import (
     AnsweredBy,
@@ -112,7 +112,7 @@ class QuestionService:
 
         def write_answer(session: Session) -> tuple[QuestionView, StoredAnswer, bool]:
             if given.answer == Permission.ALWAYS:
-                lock_tenant_rules(session.connection(), caller.tenant_id)
+                lock_until_commit(session.connection(), Lock.TENANT_RULES, caller.tenant_id)
             run, row = _own_question(session, caller, run_id, question_id)
             check_open(row.status)
             question = question_of(row)

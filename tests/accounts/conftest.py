@@ -29,7 +29,7 @@ from luxx.domain.accounts.setup import PasswordSetup
 from luxx.domain.accounts.user_data import SettingsService, Workspaces
 from luxx.domain.audit import Refusals
 from luxx.errors import NotFound
-from luxx.infra.bus.core import LocalBus
+from luxx.infra.bus.core import Bus
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import AuthConfig, LimitsConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
@@ -85,7 +85,7 @@ class AccountServer:
             passwords=self.passwords,
             workspaces=self.workspaces,
             limits=RateLimits(limits, clock=self.clock.seconds),
-            changes=AccountChanges(LocalBus("here")),
+            changes=AccountChanges(Bus("here")),
             refusals=self.refusals,
             clock=self.clock,
         )

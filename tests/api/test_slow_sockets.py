@@ -22,7 +22,7 @@ from luxx.api.http import websockets as module
 from luxx.api.http.protocol import socket_options
 from luxx.api.http.websockets import MAX_PENDING_NOTIFICATIONS, SIGN_IN_ENDED, Socket
 from luxx.domain.accounts.caller import Caller, RateLimit
-from luxx.infra.bus.core import LocalBus
+from luxx.infra.bus.core import Bus
 from luxx.infra.store.engine import Store
 from luxx.runs.streams.notices import Notices
 from luxx.wire.socket import NotificationData, SessionState, SessionStatus
@@ -43,7 +43,7 @@ class Rows(Notices):
     """Notices whose rows the test sets."""
 
     def __init__(self) -> None:
-        super().__init__(NO_STORE, LocalBus("here"), is_watched=lambda run_id: False)
+        super().__init__(NO_STORE, Bus("here"), is_watched=lambda run_id: False)
         self.titles: dict[str, str] = {}
         self.reads = 0
 

@@ -9,8 +9,7 @@ from sqlalchemy import create_engine, text
 from store.databases import new_database, postgresql_server
 
 from bus.redis_server import RedisServer, redis_server
-from luxx.infra.bus.choosing import choose_bus
-from luxx.infra.bus.network import NetworkBus
+from luxx.infra.bus.network import NetworkBus, choose_bus
 from luxx.infra.observe import Metrics
 from luxx.infra.store.engine import open_engine, resolve_url
 

@@ -7,7 +7,7 @@ may lose some; a bus that is `cut` is away until it is `mended`.
 import asyncio
 from collections.abc import Callable
 
-from luxx.infra.bus.core import MessageHandler, PayloadFactory
+from luxx.infra.bus.core import Bus, MessageHandler, PayloadFactory
 
 LossRule = Callable[[str, bytes], bool]
 
@@ -38,20 +38,20 @@ class InMemoryNetwork:
                 asyncio.get_running_loop().call_soon(bus.hear, sender, topic, payload)
 
 
-class InMemoryBus:
-    """One process's bus (`luxx.infra.bus.core.Bus`)."""
+class InMemoryBus(Bus):
+    """One process's bus."""
 
     is_alone = False
 
     def __init__(self, network: InMemoryNetwork, process: str) -> None:
-        self.process = process
+        super().__init__(process)
         self.is_up = True
         self._joined = network
         self._takes: dict[str, list[MessageHandler]] = {}
         self._on_up: list[Callable[[], None]] = []
         self._later: list[tuple[str, PayloadFactory, str | None]] = []
 
-    def on(self, topic: str, take: MessageHandler) -> None:
+    def subscribe(self, topic: str, take: MessageHandler) -> None:
         self._takes.setdefault(topic, []).append(take)
 
     def on_reconnect(self, take: Callable[[], None]) -> None:

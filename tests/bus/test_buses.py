@@ -24,7 +24,7 @@ class Listener:
     def __init__(self, bus: NetworkBus, topic: str) -> None:
         self.messages: list[tuple[str, bytes]] = []
         self._news = asyncio.Event()
-        bus.on(topic, self._take)
+        bus.subscribe(topic, self._take)
 
     def _take(self, sender: str, payload: bytes) -> None:
         self.messages.append((sender, payload))
@@ -138,7 +138,7 @@ async def test_a_taker_that_fails_costs_the_others_nothing(backend: BusBackend) 
     def fail(sender: str, payload: bytes) -> None:
         raise ValueError(payload)
 
-    two.on("t", fail)
+    two.subscribe("t", fail)
     listener = Listener(two, "t")
     async with opened(one, two):
         one.publish("t", b"1")

@@ -18,7 +18,7 @@ from sqlalchemy import insert, update
 from luxx.app.container import Services
 from luxx.domain.accounts.rights import AccountChange, AccountChanges, RevocationReason
 from luxx.domain.conversations.models import ConversationRow
-from luxx.infra.bus.core import Bus, LocalBus
+from luxx.infra.bus.core import Bus
 from luxx.infra.clock import id_at, new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.tables import Base
@@ -210,7 +210,7 @@ async def test_changes_before_the_first_listener_are_not_notified(
     monkeypatch.setattr(module, "SWEEP_SECONDS", 0.05)
 
     await put_run(store, NEW_CONVERSATION, "completed")
-    async with process(store, LocalBus("here")) as here:
+    async with process(store, Bus("here")) as here:
         listener = Listener()
         here.listen(1, listener)
         await catch_up(store, here)
@@ -314,7 +314,7 @@ async def test_questions_of_a_subagent_are_notified_and_its_end_is_not(
 ) -> None:
     monkeypatch.setattr(module, "SWEEP_SECONDS", 60.0)
 
-    async with process(store, LocalBus("p")) as here:
+    async with process(store, Bus("p")) as here:
         listener = Listener()
         here.listen(1, listener)
         await catch_up(store, here)

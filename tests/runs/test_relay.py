@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from sample_user import add_user
 from sqlalchemy import delete, insert, update
 
-from luxx.infra.bus.core import LocalBus
+from luxx.infra.bus.core import Bus
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.migrate import migrate
@@ -468,7 +468,7 @@ async def test_a_run_that_was_just_released_is_checked_before_the_next_heartbeat
     """The run may have failed, and a process without others gets no hint of it."""
 
     run, hub = new_run(store), Hub()
-    relay = RunRelay(hub, LocalBus("one"), store, poll_seconds=POLL_SECONDS)
+    relay = RunRelay(hub, Bus("one"), store, poll_seconds=POLL_SECONDS)
     await relay.open()
     try:
         with hub.driven(run.id, 0):

@@ -15,9 +15,10 @@ from luxx.domain.accounts.caller import Caller
 from luxx.errors import Conflict, NotFound
 from luxx.infra.config.schema import ToolsConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
+from luxx.infra.store.locks import Lock, lock_until_commit
 from luxx.infra.store.migrate import migrate
 from luxx.tools.builtin import builtin_tools
-from luxx.tools.compositions.rows import MAX_COMPOSITIONS, lock_user_compositions
+from luxx.tools.compositions.rows import MAX_COMPOSITIONS
 from luxx.tools.compositions.service import CompositionService
 from luxx.tools.core import CommandPermission, ToolCall, ToolContext, ToolRegistry
 from luxx.tools.executor import ToolExecutor
@@ -102,7 +103,7 @@ async def test_a_deletion_waits_for_a_concurrent_change(open_store: Store, execu
     was_deleted: list[bool] = []
 
     def change(session: Session) -> None:
-        lock_user_compositions(session.connection(), ANN.user_id)
+        lock_until_commit(session.connection(), Lock.USER_COMPOSITIONS, ANN.user_id)
         lock_taken.set()
         was_deleted.append(deleted.wait(0.2))
 

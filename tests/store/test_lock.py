@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from luxx.errors import ConfigError
-from luxx.infra.store.lock import DataDirLock
+from luxx.infra.store.locks import DataDirLock
 
 
 def refused(lock: DataDirLock, what: Path) -> None:

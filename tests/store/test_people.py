@@ -15,7 +15,7 @@ from luxx.domain.accounts.user_data import Workspaces
 from luxx.domain.audit import Refusals
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.errors import Conflict
-from luxx.infra.bus.core import LocalBus
+from luxx.infra.bus.core import Bus
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
@@ -39,7 +39,7 @@ async def test_users_are_added_moved_and_deleted_with_all_their_data(
             passwords=passwords,
             workspaces=Workspaces(str(tmp_path / "workspaces")),
             limits=RateLimits(LimitsConfig()),
-            changes=AccountChanges(LocalBus("here")),
+            changes=AccountChanges(Bus("here")),
             refusals=Refusals(store),
         ),
         offboarding=Offboarding(cancel_runs_of, transfer_shared_providers),

@@ -20,11 +20,9 @@ from luxx.domain.accounts.models import Tenant, User
 from luxx.domain.accounts.users import UserView, role_of, view_of
 from luxx.domain.audit import Action, Actor, AuditEntry, Detail, record
 from luxx.errors import Conflict, NotAllowed, NotFound
-from luxx.infra.bus.core import Bus
+from luxx.infra.bus.core import Bus, Topic
 from luxx.infra.store.tables import Base
 from luxx.wire.tool import CommandPermission
-
-TOPIC = "account"
 
 logger = structlog.get_logger()
 
@@ -66,7 +64,7 @@ class AccountChanges:
     def __init__(self, bus: Bus) -> None:
         self._subscribers: list[Callable[[AccountChange], None]] = []
         self._bus = bus
-        bus.on(TOPIC, self._on_message)
+        bus.subscribe(Topic.ACCOUNT, self._on_message)
 
     def subscribe(self, callback: Callable[[AccountChange], None]) -> Callable[[], None]:
         """`callback` runs on the event loop after each change; call the return value to unsubscribe."""
@@ -76,7 +74,7 @@ class AccountChanges:
     def publish(self, change: AccountChange) -> None:
         """Notifies every subscriber of this process and of the others."""
         if not self._bus.is_alone:
-            self._bus.publish(TOPIC, msgspec.json.encode(change))
+            self._bus.publish(Topic.ACCOUNT, msgspec.json.encode(change))
         self._notify_subscribers(change)
 
     def _on_message(self, _process: str, payload: bytes) -> None:

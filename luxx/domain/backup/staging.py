@@ -17,11 +17,7 @@ from luxx.domain.backup.archive import sync_folder
 from luxx.domain.backup.backup import DataPaths
 from luxx.errors import LuxxError
 from luxx.infra.store.engine import open_engine
-from luxx.infra.store.lock import DataDirLock
-from luxx.infra.store.upgrade import LOCK
-
-RESTORE_LOCK = 7_402_119
-"""The PostgreSQL advisory lock that allows one restore at a time."""
+from luxx.infra.store.locks import DataDirLock, Lock, lock_until_commit
 
 STAGING_SCHEMA_PREFIX = "luxx_restore_"
 STAGING_PREFIX = ".restore-"
@@ -153,7 +149,7 @@ class _StagedSchema(StagedDatabase):
         try:
             with self._data_paths.engine.connect() as connection, connection.begin():
                 connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'"))
-                connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
+                lock_until_commit(connection, Lock.MIGRATION)
                 self._swap(connection, move)
         except OperationalError as error:
             raise LuxxError(
@@ -204,7 +200,8 @@ def _staged_postgresql(data_paths: DataPaths, name: str) -> Generator[StagedData
     schema = f"{STAGING_SCHEMA_PREFIX}{name}"
     with data_paths.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as lock_connection:
         _check_no_live_processes(lock_connection)
-        if not lock_connection.scalar(text("SELECT pg_try_advisory_lock(:lock)"), {"lock": RESTORE_LOCK}):
+        lock = {"lock": Lock.RESTORE.value}
+        if not lock_connection.scalar(text("SELECT pg_try_advisory_lock(:lock)"), lock):
             raise LuxxError("another restore of this database is running; wait until it finishes")
         for left in inspect(lock_connection).get_schema_names():
             if left.startswith(STAGING_SCHEMA_PREFIX):
@@ -216,4 +213,4 @@ def _staged_postgresql(data_paths: DataPaths, name: str) -> Generator[StagedData
         finally:
             staged.engine.dispose()
             lock_connection.execute(text(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE'))
-            lock_connection.execute(text("SELECT pg_advisory_unlock(:lock)"), {"lock": RESTORE_LOCK})
+            lock_connection.execute(text("SELECT pg_advisory_unlock(:lock)"), lock)

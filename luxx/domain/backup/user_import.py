@@ -49,8 +49,9 @@ from luxx.errors import LuxxError, TooLarge
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.config.schema import FilesConfig
 from luxx.infra.store.engine import Store
+from luxx.infra.store.locks import Lock, lock_until_commit
 from luxx.tools.compositions.checking import check_composition
-from luxx.tools.compositions.rows import MAX_COMPOSITIONS, lock_user_compositions, new_row, read_own
+from luxx.tools.compositions.rows import MAX_COMPOSITIONS, new_row, read_own
 
 CHUNK = 1024 * 1024
 TOO_MANY_FILES = "too_many_files"
@@ -292,7 +293,7 @@ class _UserImporter:
         return row.id
 
     def _add_compositions(self, session: Session, user_id: int) -> None:
-        lock_user_compositions(session.connection(), user_id)
+        lock_until_commit(session.connection(), Lock.USER_COMPOSITIONS, user_id)
         names = {each.name for each in read_own(session.connection(), user_id)}
         tenant_id = session.scalars(select(User.tenant_id).where(User.id == user_id)).one()
         for composition in self._profile.compositions:

@@ -23,7 +23,6 @@ from sqlalchemy import (
     insert,
     select,
     table,
-    text,
     true,
 )
 from sqlalchemy import literal as value
@@ -62,9 +61,6 @@ MIN_ANSWER_TOKENS = 256
 PREFERRED_ANSWER_TOKENS = 4_096
 """A call waits for other runs' calls to end if it could then have this many completion tokens."""
 
-RESERVE_LOCKS = 7_402_119
-"""The first key of the PostgreSQL advisory lock per user; the second key is the user's id."""
-
 SECONDS_PER_DAY = 86_400
 
 _reserves, _ledger = table_of(ReserveRow), table_of(UsageRow)
@@ -76,7 +72,6 @@ _runs = table(
     column("subject_id", String),
     column("parent_run_id", String),
 )
-_lock_user = text("SELECT pg_advisory_xact_lock(:locks, :user_id)")
 _insert = insert(_reserves)
 _delete_reserve = delete(_reserves).where(_reserves.c.run_id == bindparam("b_run"))
 _spent = (
@@ -244,13 +239,6 @@ def read_day(connection: Connection, user_id: int) -> SpentAndReserved:
         SpentAmount(tokens=int(row.tokens), cost=float(row.cost)),
         SpentAmount(tokens=int(row.reserved_tokens), cost=float(row.reserved_cost)),
     )
-
-
-def lock_user_reserves(connection: Connection, user_id: int) -> None:
-    """Until the transaction ends, no other transaction adds a reserve for this user."""
-    if connection.dialect.name == "postgresql":
-        # On SQLite, one thread makes all writes.
-        connection.execute(_lock_user, {"locks": RESERVE_LOCKS, "user_id": user_id})
 
 
 def add_reserve(connection: Connection, row: dict[str, object]) -> None:

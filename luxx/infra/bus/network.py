@@ -1,10 +1,12 @@
-"""A bus over a network: connect, listen, send and reconnect, independent of the transport.
+"""A bus over a network: the choice of its transport; connect, listen, send and reconnect.
 
 While a send runs, new messages wait and form the next batch. So the bus needs no timer, and a busier bus
 spends less on each message.
 """
 
 import asyncio
+import hashlib
+import hmac
 import random
 import time
 from collections import deque
@@ -14,8 +16,11 @@ from typing import Protocol, cast
 
 import msgspec
 import structlog
+from sqlalchemy import Engine
 
-from luxx.infra.bus.core import MessageHandler, PayloadFactory
+from luxx.infra.bus.core import Bus, MessageHandler, PayloadFactory, Topic
+from luxx.infra.bus.postgresql import PostgresqlTransport
+from luxx.infra.bus.redis import RedisTransport
 from luxx.infra.observe import Metrics, redact
 
 MAX_QUEUED_BYTES = 4_000_000
@@ -219,13 +224,13 @@ class BusTransport(Protocol):
         ...
 
 
-class NetworkBus:
-    """A bus (`luxx.infra.bus.core.Bus`) over a transport."""
+class NetworkBus(Bus):
+    """A bus over a transport."""
 
     is_alone = False
 
     def __init__(self, process: str, transport: BusTransport, metrics: Metrics) -> None:
-        self.process = process
+        super().__init__(process)
         self.is_up = False
         self._transport = transport
         self._sent = metrics.bus_packets_total.labels("sent")
@@ -241,18 +246,18 @@ class NetworkBus:
         self._task: asyncio.Task[None] | None = None
         metrics.bus_up.set_function(lambda: self.is_up)
 
-    def on(self, topic: str, handler: MessageHandler) -> None:
+    def subscribe(self, topic: Topic, handler: MessageHandler) -> None:
         self._handlers.setdefault(topic, []).append(handler)
 
     def on_reconnect(self, handler: Callable[[], None]) -> None:
         self._reconnect_handlers.append(handler)
 
-    def publish(self, topic: str, payload: bytes, *, to: str | None = None) -> None:
+    def publish(self, topic: Topic, payload: bytes, *, to: str | None = None) -> None:
         if self.is_up:
             self._idle.clear()
             self._outbox.put(topic, payload, to)
 
-    def publish_later(self, topic: str, make_payload: PayloadFactory, *, to: str | None = None) -> None:
+    def publish_later(self, topic: Topic, make_payload: PayloadFactory, *, to: str | None = None) -> None:
         self._idle.clear()
         self._outbox.put_later(topic, make_payload, to)
 
@@ -351,3 +356,19 @@ def _first(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return error
+
+
+def choose_transport(engine: Engine, url: str, secret: str) -> BusTransport | None:
+    """The connection to other processes; None for SQLite. Raises ConfigError for a wrong `url`."""
+    if engine.dialect.name == "sqlite":
+        return None
+    if not url:
+        return PostgresqlTransport(engine)
+    # Servers with the same secret belong together; other installations may use the same Redis.
+    return RedisTransport(url, hmac.new(secret.encode(), b"luxx bus", hashlib.sha256).hexdigest()[:16])
+
+
+def choose_bus(process: str, engine: Engine, url: str, secret: str, metrics: Metrics) -> Bus:
+    """The bus of this process, not yet open."""
+    transport = choose_transport(engine, url, secret)
+    return Bus(process) if transport is None else NetworkBus(process, transport, metrics)

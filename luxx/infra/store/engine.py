@@ -246,7 +246,7 @@ class Store:
         """Like `write`, for work that uses only statements: without a Session it costs two thirds."""
         return await self._write(with_rows, work)
 
-    async def first(self, work: RowWork[T]) -> T:
+    async def write_urgent_rows(self, work: RowWork[T]) -> T:
         """Like `write_rows`, but bypasses the thread queue: for the small writes that show that the process
         is alive."""
         return await self._write(with_rows, work, self._priority_threads)

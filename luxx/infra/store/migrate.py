@@ -12,12 +12,13 @@ from alembic import command
 from alembic.config import Config as AlembicConfig
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Engine, make_url, text
+from sqlalchemy import Engine, make_url
 from sqlalchemy.exc import DBAPIError
 
 from luxx.errors import DatabaseTooNew, DatabaseTooOld
 from luxx.infra.store.engine import open_engine
-from luxx.infra.store.upgrade import LOCK, SCRIPTS, UpgradeResult, current_step, unknown_step_error
+from luxx.infra.store.locks import Lock, lock_until_commit
+from luxx.infra.store.upgrade import SCRIPTS, UpgradeResult, current_step, unknown_step_error
 
 
 def migrate(engine: Engine, *, to: str | None = None) -> UpgradeResult:
@@ -30,8 +31,7 @@ def migrate(engine: Engine, *, to: str | None = None) -> UpgradeResult:
     scripts = ScriptDirectory.from_config(settings)
     newest = to or scripts.get_current_head() or ""
     with engine.connect() as connection, connection.begin():
-        if engine.dialect.name == "postgresql":
-            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
+        lock_until_commit(connection, Lock.MIGRATION)
         current = MigrationContext.configure(connection).get_current_revision()
         if current == newest:
             return UpgradeResult(before=current, after=newest)

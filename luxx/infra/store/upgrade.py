@@ -17,9 +17,6 @@ from luxx.infra.observe import redact
 
 SCRIPTS = Path(__file__).parent / "migrations"
 
-LOCK = 7_402_117
-"""The PostgreSQL advisory lock that lets only one of several starting processes migrate."""
-
 logger = structlog.get_logger()
 
 

@@ -13,7 +13,7 @@ import structlog
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from luxx.infra.bus.core import Bus
+from luxx.infra.bus.core import Bus, Topic
 from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.store.engine import Store
 from luxx.runs.engine import processes
@@ -30,12 +30,6 @@ MAX_LOSSES = 100
 """A run that was lost this often crashes its process or cannot be read; it ends as failed."""
 
 INTERRUPTED_TOO_OFTEN = f"This run was interrupted {MAX_LOSSES} times ; it is not started again."
-
-CANCEL = "cancel"
-"""Bus topic with the id of a cancelled run: the process that drives it fires its cancel signal."""
-
-QUEUE = "queue"
-"""Bus topic without a payload: a run may wait in the queue, so processes scan it."""
 
 logger = structlog.get_logger()
 
@@ -78,8 +72,8 @@ class RunDriver:
     async def open(self) -> None:
         """Claims the runs of dead processes and queued runs, from now on until `stop_admitting`."""
         self.is_open = True
-        self._bus.on(CANCEL, self._on_cancel)
-        self._bus.on(QUEUE, lambda _process, _nothing: self.heartbeat.request_scan())
+        self._bus.subscribe(Topic.CANCEL, self._on_cancel)
+        self._bus.subscribe(Topic.QUEUE, lambda _process, _nothing: self.heartbeat.request_scan())
         self._bus.on_reconnect(self.heartbeat.request_scan)
         await self.heartbeat.open()
 
@@ -115,7 +109,7 @@ class RunDriver:
             # The lease expires soon.
             logger.exception("leases_not_released")
         if tasks:
-            self._bus.publish(QUEUE, b"")
+            self._bus.publish(Topic.QUEUE, b"")
 
     async def begin(self, run: Run) -> None:
         """Drives a newly admitted run or, if it is queued, requests a scan of the queue."""
@@ -127,7 +121,7 @@ class RunDriver:
     def wake(self) -> None:
         """Requests a scan of the queue in all processes."""
         self.heartbeat.has_queue = True
-        self._bus.publish(QUEUE, b"")
+        self._bus.publish(Topic.QUEUE, b"")
         self.heartbeat.request_scan()
 
     async def start(self, run_id: str, fence: int) -> None:
@@ -164,7 +158,7 @@ class RunDriver:
         have claimed a run that this one drives, or the run may have begun to wait for a person.
         """
         self._fire(run_id)
-        self._bus.publish(CANCEL, run_id.encode())
+        self._bus.publish(Topic.CANCEL, run_id.encode())
         claimed = await self._store.write_rows(
             lambda connection: processes.claim_one(connection, self.process, run_id, is_alone=self._is_alone)
         )
@@ -233,4 +227,4 @@ class RunDriver:
         if self.is_open:
             self.heartbeat.request_scan()
         if not self.is_open or self.heartbeat.has_others_queue:
-            self._bus.publish(QUEUE, b"")
+            self._bus.publish(Topic.QUEUE, b"")

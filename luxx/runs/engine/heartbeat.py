@@ -122,7 +122,9 @@ class Heartbeat:
     async def open(self) -> None:
         """Registers the process and runs a repair and a scan; then starts the loops."""
         lease = None if self._is_alone else self._lease_seconds
-        await self._store.first(lambda connection: processes.register(connection, self._process, lease))
+        await self._store.write_urgent_rows(
+            lambda connection: processes.register(connection, self._process, lease)
+        )
         self._last_heartbeat = time.monotonic()
         await self._repair()
         await self._scan()
@@ -190,7 +192,9 @@ class Heartbeat:
     async def _send_heartbeat(self) -> None:
         is_late = self._is_late()
         if not self._is_alone:
-            was_alive = await self._store.first(lambda connection: self._renew(connection, is_late=is_late))
+            was_alive = await self._store.write_urgent_rows(
+                lambda connection: self._renew(connection, is_late=is_late)
+            )
             if not was_alive:
                 logger.warning("process_lease_was_expired", process=self._process.id)
         now = self._last_heartbeat = time.monotonic()
@@ -215,7 +219,7 @@ class Heartbeat:
             missed = own_drives.keys() - {run.run_id for run in owned}
             return owned, processes.lost_to_others(connection, self._process.id, missed)
 
-        run_read = self._store.read_rows if self._is_alone else self._store.first
+        run_read = self._store.read_rows if self._is_alone else self._store.write_urgent_rows
         owned, lost_to_others = await run_read(read)
         for run_id in lost_to_others:
             self._driver.abandon(run_id, own_drives[run_id])

@@ -12,19 +12,17 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, assert_never
 
 import msgspec
-from sqlalchemy import Connection, Row, bindparam, func, select, text
+from sqlalchemy import Connection, Row, bindparam, func, select
 
 from luxx.errors import TooMany
 from luxx.infra.config.schema import LimitsConfig
+from luxx.infra.store.locks import Lock, lock_until_commit
 from luxx.infra.store.tables import table_of
 from luxx.runs.engine.processes import ClaimedRun, ProcessKind, claim_undriven, has_workers
 from luxx.runs.models import RunRow, ToolCallRow
 from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.wire.run import ENDED, RunKind, RunStatus
 from luxx.wire.step import StepStatus
-
-ADMISSION_LOCK = 7_402_118
-"""The PostgreSQL advisory lock that serialises the counting of slots."""
 
 RETRY_SECONDS = 5
 """The Retry-After value if all slots and the queue are full."""
@@ -34,7 +32,6 @@ WORKER_KINDS = frozenset({RunKind.ROOM, RunKind.TASK})
 
 _runs = table_of(RunRow)
 _needs_slot = _runs.c.parent_run_id.is_(None)
-_lock_admissions = text("SELECT pg_advisory_xact_lock(:lock)")
 _counts = (
     select(_runs.c.user_id, _runs.c.status, func.count().label("runs"))
     .where(_runs.c.status.in_([RunStatus.QUEUED.value, RunStatus.RUNNING.value]), _needs_slot)
@@ -194,9 +191,7 @@ def choose_next(
 
 
 def _count(connection: Connection) -> RunCounts:
-    if connection.dialect.name == "postgresql":
-        # SQLite needs no lock: one thread writes.
-        connection.execute(_lock_admissions, {"lock": ADMISSION_LOCK})
+    lock_until_commit(connection, Lock.ADMISSION)
     running: dict[int, int] = {}
     queued: dict[int, int] = {}
     for row in connection.execute(_counts):

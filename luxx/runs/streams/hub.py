@@ -14,16 +14,12 @@ from sqlalchemy import bindparam, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from luxx.infra.bus.core import Bus
+from luxx.infra.bus.core import Bus, Topic
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
 from luxx.runs.models import RunRow
 from luxx.runs.streams.channel import Channel
 from luxx.runs.streams.publisher import (
-    DRIVEN,
-    FRAMES,
-    UNWATCH,
-    WATCH,
     FollowRequest,
     RunPublisher,
     decode_drive_begun,
@@ -144,10 +140,10 @@ class RunRelay:
         self._busy = asyncio.Event()
         self._poll_task: asyncio.Task[None] | None = None
         hub.connect_relay(self)
-        bus.on(WATCH, self._on_follow_requests)
-        bus.on(UNWATCH, self._publisher.on_unfollow)
-        bus.on(FRAMES, self._on_messages)
-        bus.on(DRIVEN, self._on_drive_begun)
+        bus.subscribe(Topic.FOLLOW, self._on_follow_requests)
+        bus.subscribe(Topic.UNFOLLOW, self._publisher.on_unfollow)
+        bus.subscribe(Topic.FRAMES, self._on_messages)
+        bus.subscribe(Topic.DRIVE_BEGUN, self._on_drive_begun)
         bus.on_reconnect(self._on_bus_up)
 
     @property
@@ -199,12 +195,12 @@ class RunRelay:
         if subscriber is None:
             return
         if subscriber.driver and not subscriber.is_over:
-            self._bus.publish(UNWATCH, encode([channel.run_id]), to=subscriber.driver)
+            self._bus.publish(Topic.UNFOLLOW, encode([channel.run_id]), to=subscriber.driver)
         subscriber.stop()
 
     def _request_follow(self, subscriber: RemoteSubscriber, to: str | None) -> None:
         if not self._bus.is_alone:
-            self._bus.publish(WATCH, encode([FollowRequest(subscriber.run_id)]), to=to)
+            self._bus.publish(Topic.FOLLOW, encode([FollowRequest(subscriber.run_id)]), to=to)
 
     def _on_follow_requests(self, sender: str, payload: bytes) -> None:
         self._publisher.on_follow_requests(sender, payload)
@@ -219,7 +215,7 @@ class RunRelay:
             elif not subscriber.is_over:
                 subscriber.receive(sender, message)
         if unwanted:
-            self._bus.publish(UNWATCH, encode(unwanted), to=sender)
+            self._bus.publish(Topic.UNFOLLOW, encode(unwanted), to=sender)
 
     def _on_drive_begun(self, sender: str, payload: bytes) -> None:
         drive_begun = decode_drive_begun(payload)
@@ -299,4 +295,4 @@ class RunRelay:
             if subscriber.driver and not subscriber.is_over:
                 followed.setdefault(subscriber.driver, []).append(subscriber.follow_request())
         for driver, follow_requests in followed.items():
-            self._bus.publish(WATCH, encode(follow_requests), to=driver)
+            self._bus.publish(Topic.FOLLOW, encode(follow_requests), to=driver)

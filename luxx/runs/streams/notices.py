@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Row, bindparam, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from luxx.domain.conversations.models import ConversationRow
-from luxx.infra.bus.core import Bus
+from luxx.infra.bus.core import Bus, Topic
 from luxx.infra.clock import id_at
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
@@ -139,7 +139,6 @@ def _cut(text: str | None) -> str | None:
     return text if text is None or len(text) <= ERROR_CHARACTERS else f"{text[:ERROR_CHARACTERS]}…"
 
 
-TOPIC = "notice"
 SWEEP_SECONDS = 3.0
 """Interval of the sweep, which finds changes whose hint was lost with the bus or a process."""
 
@@ -205,7 +204,7 @@ class Notices:
         """Statuses of runs when their user's first listener came: not notified, only later changes are."""
         self._has_changes = asyncio.Event()
         self._next_sweep = 0.0
-        bus.on(TOPIC, self._on_message)
+        bus.subscribe(Topic.NOTICE, self._on_message)
         bus.on_reconnect(self._catch_up)
 
     def notify(self, run_id: str, user_id: int | None = None) -> None:
@@ -217,7 +216,7 @@ class Notices:
             return
         hint = Hint(run_id=run_id, user_id=user_id, is_watched=self._is_watched(run_id))
         if not self._bus.is_alone:
-            self._bus.publish(TOPIC, msgspec.json.encode(hint))
+            self._bus.publish(Topic.NOTICE, msgspec.json.encode(hint))
         self._accept(hint)
 
     def listen(self, user_id: int, listener: SessionListener) -> Callable[[], None]:

@@ -9,12 +9,9 @@ import time
 
 import msgspec
 
-from luxx.infra.bus.core import Bus
+from luxx.infra.bus.core import Bus, Topic
 from luxx.runs.streams.channel import NO_POSITION, Channel, Frame, OpenStep
 from luxx.wire.step import StepType
-
-WATCH, UNWATCH, FRAMES, DRIVEN = "watch", "unwatch", "frames", "driven"
-"""Bus topics: follow requests; run ids no longer followed; relay messages; a drive begins."""
 
 NOT_COUNTED = -1
 
@@ -116,7 +113,7 @@ class SubscribedProcess:
         self._woken[subscription.run_id] = subscription
         if not self._is_scheduled:
             self._is_scheduled = True
-            self._bus.publish_later(FRAMES, self._make_payload, to=self.process)
+            self._bus.publish_later(Topic.FRAMES, self._make_payload, to=self.process)
 
     def drop(self, run_id: str) -> bool:
         """Removes the subscription to the run; False if there was none."""
@@ -282,7 +279,7 @@ class RunPublisher:
         }
         if fence > 1:
             # Subscribers of the former driver would otherwise notice only at a later poll.
-            self._bus.publish(DRIVEN, encode(DriveBegun(channel.run_id, sorted(served))))
+            self._bus.publish(Topic.DRIVE_BEGUN, encode(DriveBegun(channel.run_id, sorted(served))))
         for process in served:
             self._subscribe(process, channel.run_id, now)
 

@@ -28,7 +28,6 @@ from luxx.domain.usage.reserve import (
     has_daily_limits,
     has_limits,
     is_priced,
-    lock_user_reserves,
     read_day,
     release_reserve,
     seconds_to_midnight,
@@ -38,6 +37,7 @@ from luxx.domain.usage.reserve import (
 from luxx.errors import InvalidInput, LimitReached, LuxxError, TooMany
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import LimitsConfig
+from luxx.infra.store.locks import Lock, lock_until_commit
 from luxx.providers.adapter import CompletionRequest, Target
 from luxx.providers.catalog import ModelCard
 from luxx.runs.engine.cancel import CancelSignal
@@ -182,7 +182,7 @@ class Spending:
         def extra_write(connection: Connection) -> None:
             headrooms = self._headroom_of_run(log.state, connection)
             if self._has_daily:
-                lock_user_reserves(connection, spec.user_id)
+                lock_until_commit(connection, Lock.USER_RESERVES, spec.user_id)
                 headrooms += self._headroom_of_day(connection)
             answer = fit_call(call, headrooms, may_wait=may_wait)
             if answer.verdict == ReserveVerdict.FITS and answer.tokens < least:
@@ -212,7 +212,7 @@ class Spending:
             reserved = NO_SPENDING
         else:
             # A run and all its subagents share one limit and reserve concurrently.
-            lock_user_reserves(connection, self._spec.user_id)
+            lock_until_commit(connection, Lock.USER_RESERVES, self._spec.user_id)
             root = self._spec.run_id if delegated is None else delegated.root_run_id
             tree = spent_by_tree(connection, root)
             spent, reserved = tree.spent, tree.reserved

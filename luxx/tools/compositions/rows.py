@@ -3,15 +3,12 @@
 from datetime import datetime
 
 import msgspec
-from sqlalchemy import Connection, ForeignKey, String, Text, UniqueConstraint, bindparam, select, text, update
+from sqlalchemy import Connection, ForeignKey, String, Text, UniqueConstraint, bindparam, select, update
 from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.infra.clock import new_id
 from luxx.infra.store.tables import Base, UtcDateTime, table_of
 from luxx.wire.composition import Composition, CompositionKind, Member, Parameter
-
-COMPOSITIONS_LOCK_CLASS = 7_402_134
-"""First key of the PostgreSQL advisory lock for a user's compositions; the second is the user id."""
 
 MAX_COMPOSITIONS = 50
 """Per user."""
@@ -64,7 +61,6 @@ _select_own = (
 _by_id = _compositions.c.id == bindparam("composition_id")
 _succeeded = update(_compositions).where(_by_id).values(success_count=_compositions.c.success_count + 1)
 _failed = update(_compositions).where(_by_id).values(failure_count=_compositions.c.failure_count + 1)
-_advisory_lock = text("SELECT pg_advisory_xact_lock(:locks, :user_id)")
 _decode = msgspec.json.Decoder(CompositionBody).decode
 
 
@@ -104,12 +100,6 @@ def update_row(row: CompositionRow, composition: Composition, now: datetime) -> 
     row.document = document_of(composition)
     row.timeout_seconds = composition.timeout_seconds
     row.updated_at = now
-
-
-def lock_user_compositions(connection: Connection, user_id: int) -> None:
-    """Serialize changes of a user's compositions, which check names and their number before they write."""
-    if connection.dialect.name == "postgresql":
-        connection.execute(_advisory_lock, {"locks": COMPOSITIONS_LOCK_CLASS, "user_id": user_id})
 
 
 def read_own(connection: Connection, user_id: int) -> list[StoredComposition]:

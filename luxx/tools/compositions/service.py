@@ -15,6 +15,7 @@ from luxx.domain.accounts.caller import Caller
 from luxx.errors import Conflict, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store
+from luxx.infra.store.locks import Lock, lock_until_commit
 from luxx.tools.compositions.chain import Chain
 from luxx.tools.compositions.checking import check_composition, member_refusal
 from luxx.tools.compositions.rows import (
@@ -23,7 +24,6 @@ from luxx.tools.compositions.rows import (
     StoredComposition,
     composition_of,
     count_call,
-    lock_user_compositions,
     new_row,
     read_own,
     update_row,
@@ -219,7 +219,7 @@ class CompositionService:
         """Raises InvalidInput for an invalid composition, Conflict for a name in use or too many."""
 
         def work(session: Session) -> CompositionView:
-            lock_user_compositions(session.connection(), caller.user_id)
+            lock_until_commit(session.connection(), Lock.USER_COMPOSITIONS, caller.user_id)
             names = _names_in_use(session, caller)
             if len(names) >= MAX_COMPOSITIONS:
                 raise Conflict(
@@ -238,7 +238,7 @@ class CompositionService:
         """Replace a composition and keep its counters. Raises like `create`, and NotFound."""
 
         def work(session: Session) -> CompositionView:
-            lock_user_compositions(session.connection(), caller.user_id)
+            lock_until_commit(session.connection(), Lock.USER_COMPOSITIONS, caller.user_id)
             row = _owned_row(session, caller, composition_id)
             self._check(caller, composition, _names_in_use(session, caller, CompositionRow.id != row.id))
             update_row(row, composition, utc_now())
@@ -251,7 +251,7 @@ class CompositionService:
         """Delete a composition. Raises NotFound."""
 
         def work(session: Session) -> None:
-            lock_user_compositions(session.connection(), caller.user_id)
+            lock_until_commit(session.connection(), Lock.USER_COMPOSITIONS, caller.user_id)
             session.delete(_owned_row(session, caller, composition_id))
 
         await self._store.write(work)

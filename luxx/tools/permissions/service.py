@@ -19,7 +19,6 @@ from sqlalchemy import (
     or_,
     select,
     table,
-    text,
 )
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
@@ -28,6 +27,7 @@ from luxx.domain.audit import Action, AuditEntry, Detail, record
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store
+from luxx.infra.store.locks import Lock, lock_until_commit
 from luxx.infra.store.tables import Base, UtcDateTime, table_of
 from luxx.tools.compositions.service import ReadOwnTools
 from luxx.tools.core import CommandPermission, ToolContext, ToolDefinition
@@ -42,9 +42,6 @@ MAX_RULES = 200
 
 TOOL_LENGTH = 200
 PATTERN_LENGTH = 4000
-
-RULES_LOCK_CLASS = 7_402_133
-"""First key of the PostgreSQL advisory lock for changes of a tenant's rules; the second is the tenant id."""
 
 
 class RuleRow(Base):
@@ -82,7 +79,6 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
 _rules = table_of(RuleRow)
 _insert = insert(_rules)
-_advisory_lock = text("SELECT pg_advisory_xact_lock(:locks, :tenant_id)")
 _conversations = table("conversations", column("id", String), column("project_id", String))
 _its_project = (
     select(_conversations.c.project_id)
@@ -120,12 +116,6 @@ _effective_rules = (
     )
     .order_by(_rules.c.place)
 )
-
-
-def lock_tenant_rules(connection: Connection, tenant_id: int) -> None:
-    """Serialize changes of a tenant's rules. Call it before the transaction takes any other lock."""
-    if connection.dialect.name == "postgresql":
-        connection.execute(_advisory_lock, {"locks": RULES_LOCK_CLASS, "tenant_id": tenant_id})
 
 
 def read_effective_rules(
@@ -270,7 +260,7 @@ class RuleService:
             _check_rule(index, rule)
 
         def work(session: Session) -> list[PlacedRule]:
-            lock_tenant_rules(session.connection(), caller.tenant_id)
+            lock_until_commit(session.connection(), Lock.TENANT_RULES, caller.tenant_id)
             owner = self._owner(session, caller, scope, scope_id)
             replace_list(session.connection(), owner, rules)
             record_change(session, caller, owner, len(rules))

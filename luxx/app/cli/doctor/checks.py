@@ -29,7 +29,7 @@ from luxx.app.cli.doctor.tools import examine_mcp, examine_sandbox, examine_skil
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import User
 from luxx.errors import LuxxError
-from luxx.infra.bus.choosing import choose_transport
+from luxx.infra.bus.network import choose_transport
 from luxx.infra.config.schema import Config
 from luxx.infra.observe import redact
 from luxx.infra.secrets import MIN_SECRET_BYTES, SECRET_FILE, Vault

@@ -11,6 +11,8 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import NamedTuple
 
+from forked_luxx import ForkedProcess
+
 from luxx.providers.scripted import Script, ScriptedProvider
 
 ROOT = Path(__file__).parent.parent
@@ -57,17 +59,11 @@ def live_server(folder: Path, model_url: str, **more: str) -> Iterator[LiveServe
         LUXX_LLM__API_URL=f"{model_url}/v1",
         LUXX_LLM__MODEL="scripted",
         LUXX_LOCAL__ENABLED="false",
+        LUXX_AUTH__PASSWORD_COST="10",
         **more,
     )
     with (folder / "server.log").open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, str(ROOT / "run.py")],
-            cwd=folder,
-            env=environ,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        )
+        process = ForkedProcess(["serve"], cwd=folder, env=environ, stderr=log)
     try:
         yield LiveServer(_address(process, folder), folder, environ)
     finally:
@@ -77,18 +73,15 @@ def live_server(folder: Path, model_url: str, **more: str) -> Iterator[LiveServe
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        assert process.stdout is not None
         process.stdout.close()
 
 
-def _address(process: subprocess.Popen[str], folder: Path) -> str:
+def _address(process: ForkedProcess, folder: Path) -> str:
     """The address in the line that the server prints once it accepts connections."""
     lines: Queue[str] = Queue()
-    stdout = process.stdout
-    assert stdout is not None
 
     def read() -> None:
-        for line in stdout:
+        for line in process.stdout:
             lines.put(line)
         lines.put("")
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import psutil
 import pytest
+from forked_luxx import run_luxx
 from live_server import LiveServer, live_server, plain_environ, scripted_models
 
 from luxx.app.cli.chat.questions import FrameOption, FrameQuestion, typed_answer
@@ -170,15 +171,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
 
 
 def run_chat(url: str, *arguments: str, given: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["luxx", "chat", "--url", url, *arguments],
-        input=given,
-        capture_output=True,
-        text=True,
-        env=plain_environ(**environ),
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
+    command = ("chat", "--url", url, *arguments)
+    return run_luxx(*command, cwd=Path.cwd(), env=plain_environ(**environ), input=given)
 
 
 def test_one_message_is_answered_on_stdout_and_the_rest_printed_on_stderr(server: LiveServer) -> None:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from live_server import plain_environ
+from live_server import ROOT, plain_environ
 
 EXPECTED = """
 import gc, json, sys
@@ -62,3 +62,11 @@ def test_a_server_is_loaded_without_what_only_draws_and_others_may_still_draw(
 
 def test_a_server_goes_without_plugins_for_what_it_does_not_use(tmp_path: Path) -> None:
     assert run_program(SERVED, tmp_path) == {"plugins": [], "collects": True}
+
+
+def test_run_py_takes_the_options_of_serve() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "run.py", "--help"], capture_output=True, text=True, check=True
+    )
+    assert "luxx serve" in done.stdout
+    assert "--port" in done.stdout

@@ -5,13 +5,14 @@ it.
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
+from subprocess import Popen, TimeoutExpired
 from types import TracebackType
 from typing import Self
 
+from forked_luxx import ForkedProcess
 from migrated_databases import prepare
 
 LISTENS = re.compile(r"Luxx listens on (http://\S+)")
@@ -32,6 +33,7 @@ SETTINGS = {
     "LUXX_LIMITS__REQUESTS_PER_MINUTE": "0",
     "LUXX_LIMITS__LOGINS_PER_MINUTE": "0",
     "LUXX_LOCAL__ENABLED": "false",
+    "LUXX_AUTH__PASSWORD_COST": "10",
     "LUXX_ADMIN_PASSWORD": ADMIN_PASSWORD,
 }
 
@@ -59,7 +61,7 @@ class ServerProcess:
         self._lines: list[str] = []
         self._listens = threading.Event()
         self._printed = threading.Condition()
-        self._process: subprocess.Popen[str] | None = None
+        self._process: ForkedProcess | Popen[str] | None = None
         self._reader: threading.Thread | None = None
 
     @property
@@ -68,25 +70,19 @@ class ServerProcess:
         return "".join(self._lines)
 
     @property
-    def process(self) -> subprocess.Popen[str]:
+    def process(self) -> ForkedProcess | Popen[str]:
         assert self._process is not None
         return self._process
 
-    def command(self) -> list[str]:
-        return luxx_command("serve", "--port", "0", "--data-dir", str(self.data_dir))
+    def start_process(self, arguments: list[str], env: dict[str, str]) -> ForkedProcess | Popen[str]:
+        return ForkedProcess(arguments, cwd=self.folder, env=env)
 
     def launch(self) -> None:
         """Starts the process and does not wait."""
         if "LUXX_DATABASE__URL" not in self._settings:
             prepare(self.data_dir)
-        self._process = subprocess.Popen(
-            self.command(),
-            cwd=self.folder,
-            env=environment(self.folder, **self._settings),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        arguments = ["serve", "--port", "0", "--data-dir", str(self.data_dir)]
+        self._process = self.start_process(arguments, environment(self.folder, **self._settings))
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -133,12 +129,11 @@ class ServerProcess:
         if self.process.poll() is None:
             try:
                 self.stop()
-            except subprocess.TimeoutExpired:
+            except TimeoutExpired:
                 self.kill()
                 raise
 
     def _read(self) -> None:
-        assert self.process.stdout is not None
         with self.process.stdout as output:
             for line in output:
                 with self._printed:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from subprocess import PIPE, STDOUT, Popen
 from typing import Any
 
 import httpx
@@ -48,8 +49,9 @@ sys.exit(main())
 class SmallServer(ServerProcess):
     """A server that may open few descriptors, and fewer still unless it raises its own soft limit."""
 
-    def command(self) -> list[str]:
-        return [sys.executable, "-c", FEW_DESCRIPTORS, *super().command()[1:]]
+    def start_process(self, arguments: list[str], env: dict[str, str]) -> Popen[str]:
+        command = [sys.executable, "-c", FEW_DESCRIPTORS, *arguments]
+        return Popen(command, cwd=self.folder, env=env, stdout=PIPE, stderr=STDOUT, text=True)
 
 
 @pytest.fixture(scope="module")

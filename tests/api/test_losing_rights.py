@@ -6,11 +6,12 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from forked_luxx import run_luxx
 
 from api.client import PASSWORD, ApiClient
 from api.conftest import connect
 from api.schema import Document
-from api.server_process import ServerProcess, environment, luxx_command
+from api.server_process import ServerProcess, environment
 from api.streams import stream_run
 from api.test_cut_streams import CUT_SECONDS, waiting_run
 from luxx.providers.scripted import Call, Finish, Gate, Rule, Script, ScriptedProvider, Text, When
@@ -51,11 +52,8 @@ def user(
 
 def luxx(server: ServerProcess, *arguments: str, says: str = "") -> subprocess.CompletedProcess[str]:
     """Runs `luxx user …` on the database of the running server."""
-    command = luxx_command("user", *arguments, "--data-dir", str(server.data_dir))
-    return subprocess.run(
-        command, cwd=server.folder, env=environment(server.folder), input=says, capture_output=True,
-        text=True, timeout=60, check=False,
-    )  # fmt: skip
+    command = ("user", *arguments, "--data-dir", str(server.data_dir))
+    return run_luxx(*command, cwd=server.folder, env=environment(server.folder), input=says)
 
 
 def take_rights(how: str, admin: ApiClient, user: ApiClient, server: ServerProcess) -> None:

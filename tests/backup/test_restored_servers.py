@@ -11,9 +11,10 @@ import httpx
 import pytest
 from api.client import PASSWORD, ApiClient
 from api.conftest import connect
-from api.server_process import ServerProcess, environment, luxx_command
+from api.server_process import ServerProcess, environment
 from api.streams import stream_message, stream_run
-from store.conftest import numbers, postgresql
+from forked_luxx import run_luxx
+from store.conftest import numbers
 from store.databases import new_database
 from transfer.imports import tree
 
@@ -21,7 +22,6 @@ from luxx.providers.scripted import Counts, Finish, Gate, Rule, Script, Scripted
 
 pytestmark = pytest.mark.heavy
 
-__all__ = ["postgresql"]
 
 SECRET = "a secret that all servers of one database share, long enough"
 TALKERS = 4
@@ -53,10 +53,8 @@ def settings(request: pytest.FixtureRequest, upstream: ScriptedProvider) -> dict
 
 
 def luxx(folder: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        luxx_command(*arguments, "--data-dir", str(folder / "data")), cwd=folder,
-        env=environment(folder, **settings), capture_output=True, text=True, timeout=90, check=False,
-    )  # fmt: skip
+    command = (*arguments, "--data-dir", str(folder / "data"))
+    return run_luxx(*command, cwd=folder, env=environment(folder, **settings), timeout=90)
 
 
 class Talker:

@@ -8,7 +8,6 @@ import os
 import re
 import resource
 import signal
-import subprocess
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
@@ -18,6 +17,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
+from forked_luxx import ForkedProcess
 from scenarios.client import AsyncApiClient
 from scenarios.server import LuxxServer
 
@@ -65,7 +65,7 @@ class ClusterProcess(LuxxServer):
         return urlsplit(self.url).port or 0
 
     @property
-    def process(self) -> "subprocess.Popen[str]":
+    def process(self) -> ForkedProcess:
         assert self._process is not None
         return self._process
 

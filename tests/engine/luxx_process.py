@@ -2,13 +2,13 @@
 
 import re
 import signal
-import subprocess
 import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from api.server_process import environment, luxx_command
+from api.server_process import environment
+from forked_luxx import ForkedProcess
 
 READY = re.compile(r"Luxx listens on (http://\S+)|Luxx worker runs as process (\S+)")
 HEALTH = re.compile(r"health on (http://\S+)")
@@ -26,13 +26,10 @@ class LuxxProcess:
         self.lines: list[str] = []
         self._ready = threading.Event()
         folder.mkdir(parents=True, exist_ok=True)
-        self.process = subprocess.Popen(
-            luxx_command(command, "--data-dir", str(folder / "data"), *arguments),
+        self.process = ForkedProcess(
+            [command, "--data-dir", str(folder / "data"), *arguments],
             cwd=folder,
             env=environment(folder.parent, **settings),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -67,7 +64,6 @@ class LuxxProcess:
         return any(word in line for line in self.lines)
 
     def _read(self) -> None:
-        assert self.process.stdout is not None
         with self.process.stdout as output:
             for line in output:
                 self.lines.append(line)

@@ -4,13 +4,13 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from forked_luxx import ForkedProcess
 from migrated_databases import prepare
 
 START_SECONDS = 40.0
@@ -20,6 +20,7 @@ SAMPLES = Path(__file__).parent / "samples"
 
 ENVIRONMENT = {
     "LUXX_LOCAL__ENABLED": "false",
+    "LUXX_AUTH__PASSWORD_COST": "10",
     "LUXX_LIMITS__REQUESTS_PER_MINUTE": "0",
     "LUXX_LIMITS__LOGINS_PER_MINUTE": "0",
     "LUXX_LIMITS__CONCURRENT_RUNS_PER_USER": "0",
@@ -52,7 +53,7 @@ class LuxxServer:
             "LUXX_WORKSPACE__ROOT": str(data_dir / "workspaces"),
             **(environment or {}),
         }
-        self._process: subprocess.Popen[str] | None = None
+        self._process: ForkedProcess | None = None
         self._reader: threading.Thread | None = None
         self._listens = threading.Event()
         self.lines: list[str] = []
@@ -82,13 +83,10 @@ class LuxxServer:
         self.data_dir.mkdir(parents=True, exist_ok=True)
         if "LUXX_DATABASE__URL" not in self._environment:
             prepare(self.data_dir)
-        self._process = subprocess.Popen(
-            [Path(sys.executable).parent / "luxx", *self.command, "--data-dir", self.data_dir],
+        self._process = ForkedProcess(
+            [*self.command, "--data-dir", str(self.data_dir)],
             cwd=self.data_dir,
             env=self._environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
             pass_fds=self._inherited,
         )
         self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
@@ -123,12 +121,10 @@ class LuxxServer:
         finally:
             if self._reader is not None:
                 self._reader.join(STOP_SECONDS)
-            if process.stdout is not None:
-                process.stdout.close()
+            process.stdout.close()
             self._process = None
 
-    def _read(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
+    def _read(self, process: ForkedProcess) -> None:
         for line in process.stdout:
             self.lines.append(line.rstrip("\n"))
             if found := self.READY_LINE.search(line):

@@ -14,8 +14,9 @@ import pytest
 from api.client import UUID7, ApiClient
 from api.conftest import connect
 from api.schema import Document
-from api.server_process import ServerProcess, environment, luxx_command
+from api.server_process import ServerProcess, environment
 from api.streams import stream_message, stream_run
+from forked_luxx import run_luxx
 
 from luxx.providers.scripted import Counts, Finish, Gate, Rule, Script, ScriptedProvider, Text
 from store.databases import new_database
@@ -27,10 +28,7 @@ CUT_SECONDS = 5.0
 
 
 def luxx(folder: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        luxx_command(*arguments), cwd=folder, env=environment(folder, **settings), capture_output=True,
-        text=True, timeout=60, check=False,
-    )  # fmt: skip
+    return run_luxx(*arguments, cwd=folder, env=environment(folder, **settings))
 
 
 def test_a_second_server_on_the_same_data_directory_is_refused_with_a_sentence(tmp_path: Path) -> None:

@@ -108,6 +108,7 @@ def test_contract_defaults_hold() -> None:
         "default_permission_level": 1,
         "access_minutes": 30,
         "refresh_days": 30,
+        "password_cost": 12,
     }
     assert msgspec.to_builtins(config.limits) == {
         "requests_per_minute": 600,

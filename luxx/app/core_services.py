@@ -56,7 +56,7 @@ class CoreServices:
         secret = find_secret(config.app.secret_key, self.data_dir, is_shared=not self.store.is_sqlite)
         self.bus = choose_bus(self.process, self.engine, config.hub.url, secret, self.metrics)
         self.vault = Vault(secret, previous=config.app.previous_secret_keys)
-        self.passwords = Passwords()
+        self.passwords = Passwords(cost=config.auth.password_cost)
         self.workspaces = Workspaces(config.workspace.root, auto_create=config.workspace.auto_create)
         self._make_accounts(secret)
         self._make_tools()

@@ -148,6 +148,7 @@ class AuthConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     default_permission_level: Annotated[int, Meta(ge=1, le=4)] = 1
     access_minutes: PositiveFloat = 30
     refresh_days: PositiveFloat = 30
+    password_cost: Annotated[int, Meta(ge=10, le=16)] = 12
 
 
 class LimitsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

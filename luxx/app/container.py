@@ -39,15 +39,15 @@ from luxx.providers.secret_check import check_and_reseal_keys
 from luxx.providers.service import ProviderService
 from luxx.providers.transport import Transport
 from luxx.runs.admission import delete_runs, delete_runs_of
+from luxx.runs.context import RunServices
 from luxx.runs.engine.cancel import RunStopper
 from luxx.runs.engine.driver import RunDriver
 from luxx.runs.engine.processes import ProcessKind, ProcessService, this_process
 from luxx.runs.questions import QuestionService
 from luxx.runs.service import RunService
 from luxx.runs.streams.watch import WAKE_SECONDS
-from luxx.runs.turn.loop import ChatLoop
+from luxx.runs.turn.loop import RunLoop
 from luxx.runs.turn.resources import ResourceFinder
-from luxx.wire.question import WhenAsked
 
 logger = structlog.get_logger()
 
@@ -177,61 +177,40 @@ class Services(CoreServices):
         self.settings = SettingsService(self.store, check_provider=self._check_provider)
 
     def _wire_runs(self) -> None:
-        self.loop = self._chat_loop()
+        self.run_services = RunServices(
+            config=self.config,
+            store=self.store,
+            hub=self.hub,
+            executor=self.executor,
+            storage=self.storage,
+            metrics=self.metrics,
+            notify=self.notices.notify,
+        )
+        read_own_tools = self.compositions.read_own_tools
+        resources = ResourceFinder(
+            self.providers, self.executor, self.workspaces, self.replay, read_own_tools, self.skill_registry
+        )
+        loop = RunLoop(
+            self.run_services,
+            self.client,
+            resources,
+            engine=lambda: self.run_driver,
+            on_question=self._answer_covered_questions,
+        )
         self.run_driver = RunDriver(
+            self.config,
             self.store,
-            self.loop.drive,
             self.bus,
-            process=this_process(self.process, self.kind),
-            lease_seconds=self.config.runs.lease_seconds,
-            limits=self.config.limits,
-            is_alone=self.store.is_sqlite,
+            this_process(self.process, self.kind),
+            drive=loop.drive,
             on_heartbeat=self._answer_due_questions,
         )
         self.runs = RunService(
-            self.store,
-            self.hub,
-            self.run_driver,
-            self.providers,
-            self.registry,
-            self.config.limits,
-            self.attachments,
-            self.notices.notify,
-            self.compositions.read_own_tools,
-            self.storage,
-            WhenAsked(self.config.tools.when_asked),
-        )
-
-    def _chat_loop(self) -> ChatLoop:
-        config = self.config
-        resources = ResourceFinder(
-            self.providers,
-            self.executor,
-            self.workspaces,
-            self.replay,
-            self.compositions.read_own_tools,
-            self.skill_registry,
-        )
-        return ChatLoop(
-            store=self.store,
-            hub=self.hub,
-            client=self.client,
-            executor=self.executor,
-            resources=resources,
-            engine=lambda: self.run_driver,
-            max_iterations=config.tools.max_iterations,
-            limits=config.limits,
-            metrics=self.metrics,
-            decision_seconds=config.limits.question_timeout_seconds,
-            notify=self.notices.notify,
-            storage=self.storage,
-            on_question=self._answer_covered_questions,
+            self.run_services, self.run_driver, self.providers, self.attachments, read_own_tools
         )
 
     def _wire_conversations(self) -> None:
-        self.questions = QuestionService(
-            self.store, self.hub, self.run_driver, self.executor, self.notices.notify, self.workspaces.path_of
-        )
+        self.questions = QuestionService(self.run_services, self.run_driver, self.workspaces.path_of)
         self.processes = ProcessService(self.store)
         quota_mb = self.config.files.quota_mb
         self.branches = BranchService(self.store, quota_mb=quota_mb, delete_runs=delete_runs)

@@ -27,7 +27,7 @@ from luxx.infra.store.tables import table_of
 from luxx.providers.models import ProviderRow
 from luxx.runs.engine.slots import find_slot, find_waiting_subagent
 from luxx.runs.log.events import read_last_error
-from luxx.runs.models import RunRow, own_run, run_view
+from luxx.runs.models import RunRow, find_run, run_view
 from luxx.runs.turn.spending import no_budget_left
 from luxx.runs.turn.state import ChatRequest
 from luxx.wire.message import UserContent
@@ -239,7 +239,7 @@ def answer_of(session: Session, caller: Caller, run_id: str) -> MessageView | No
 
     Raises what `RunService.answer` raises. A subagent that waits for a person counts as if the run waited.
     """
-    run = run_view(own_run(session, caller, run_id))
+    run = run_view(find_run(session, caller, run_id))
     waiting_run_id = run.id if run.status == RunStatus.WAITING else None
     if run.status in IN_PROGRESS:
         waiting_run_id = find_waiting_subagent(session.connection(), run.id)

@@ -1,10 +1,13 @@
 """Tables of processes and runs, of event logs, tool calls, full tool outputs and questions."""
 
 from datetime import datetime
+from enum import StrEnum
+from typing import assert_never
 
 import msgspec
 from sqlalchemy import (
     BigInteger,
+    ColumnElement,
     Double,
     Float,
     ForeignKey,
@@ -185,10 +188,32 @@ def run_view(row: RunRow) -> Run:
     )
 
 
-def own_run(session: Session, caller: Caller, run_id: str) -> RunRow:
-    """The caller's run of this id. Raises NotFound."""
+class RunRight(StrEnum):
+    """What somebody wants with a run: see it, steer it (cancel, stop) or answer its questions."""
+
+    SEE = "see"
+    STEER = "steer"
+    ANSWER = "answer"
+
+
+def can_access(run: RunRow, caller: Caller, right: RunRight) -> bool:
+    """Whether the caller has this right to the run. Its user has all of them, nobody else has any."""
+    match right:
+        case RunRight.SEE | RunRight.STEER | RunRight.ANSWER:
+            return run.user_id == caller.user_id
+        case _:
+            assert_never(right)
+
+
+def visible_to(caller: Caller) -> ColumnElement[bool]:
+    """`can_access` with the right to see, as the condition of a query of runs."""
+    return RunRow.user_id == caller.user_id
+
+
+def find_run(session: Session, caller: Caller, run_id: str, right: RunRight = RunRight.SEE) -> RunRow:
+    """The run of this id. Raises NotFound if there is none, or if the caller lacks the right to it."""
     row = session.get(RunRow, run_id)
-    if row is None or row.user_id != caller.user_id:
+    if row is None or not can_access(row, caller, right):
         raise NotFound("no run with this id", kind="run_not_found")
     return row
 
@@ -206,7 +231,7 @@ def page_of_runs(
     session: Session, caller: Caller, run_filter: RunFilter, *, offset: int, limit: int
 ) -> tuple[list[Run], int]:
     """A page of the caller's runs, newest first, and how many match."""
-    query: Select[RunRow] = select(RunRow).where(RunRow.user_id == caller.user_id)
+    query: Select[RunRow] = select(RunRow).where(visible_to(caller))
     if run_filter.kind is not None:
         query = query.where(RunRow.kind == run_filter.kind.value)
     if run_filter.subject_id is not None:

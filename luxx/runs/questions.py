@@ -13,10 +13,10 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import Conflict, InvalidInput, NotFound
-from luxx.infra.store.engine import Store
 from luxx.infra.store.locks import Lock, lock_until_commit
+from luxx.runs.context import RunServices
 from luxx.runs.engine.processes import RunEngine
-from luxx.runs.models import QuestionRow, RunRow, own_run
+from luxx.runs.models import QuestionRow, RunRight, RunRow, find_run
 from luxx.runs.question_rows import (
     DUE_AT_ONCE,
     StoredAnswer,
@@ -34,9 +34,6 @@ from luxx.runs.question_rows import (
     store_covered_answers,
     store_rule,
 )
-from luxx.runs.streams.hub import Hub
-from luxx.runs.streams.notices import Notify
-from luxx.tools.executor import ToolExecutor
 from luxx.wire.event import QuestionAnswered
 from luxx.wire.question import (
     AnsweredBy,
@@ -70,21 +67,13 @@ class QuestionFilter(msgspec.Struct, frozen=True, kw_only=True):
 class QuestionService:
     """One per process."""
 
-    def __init__(
-        self,
-        store: Store,
-        hub: Hub,
-        engine: RunEngine,
-        executor: ToolExecutor,
-        notify: Notify,
-        workspace_of: Callable[[int], Path],
-    ) -> None:
-        self._workspace_of = workspace_of
-        self._store = store
-        self._hub = hub
+    def __init__(self, services: RunServices, engine: RunEngine, workspace_of: Callable[[int], Path]) -> None:
+        self._store = services.store
+        self._hub = services.hub
+        self._executor = services.executor
+        self._notify = services.notify
         self._engine = engine
-        self._executor = executor
-        self._notify = notify
+        self._workspace_of = workspace_of
 
     async def list_page(
         self, caller: Caller, question_filter: QuestionFilter, *, page: int, page_size: int
@@ -96,7 +85,7 @@ class QuestionService:
 
         def read_page(session: Session) -> tuple[list[QuestionView], int]:
             if question_filter.run_id is not None:
-                own_run(session, caller, question_filter.run_id)
+                find_run(session, caller, question_filter.run_id)
             query = _matching(caller, question_filter)
             total = session.scalar(select(func.count()).select_from(query.subquery())) or 0
             ordered = query.order_by(QuestionRow.id.desc()).offset((page - 1) * page_size).limit(page_size)
@@ -113,7 +102,7 @@ class QuestionService:
         def write_answer(session: Session) -> tuple[QuestionView, StoredAnswer, bool]:
             if given.answer == Permission.ALWAYS:
                 lock_until_commit(session.connection(), Lock.TENANT_RULES, caller.tenant_id)
-            run, row = _own_question(session, caller, run_id, question_id)
+            run, row = _find_question(session, caller, run_id, question_id)
             check_open(row.status)
             question = question_of(row)
             answered = self._validated(run_id, question_id, question, given)
@@ -226,12 +215,12 @@ def _matching(caller: Caller, question_filter: QuestionFilter) -> Select[Questio
     return query
 
 
-def _own_question(
+def _find_question(
     session: Session, caller: Caller, run_id: str, question_id: str
 ) -> tuple[RunRow, QuestionRow]:
-    run = own_run(session, caller, run_id)
+    run = find_run(session, caller, run_id, RunRight.ANSWER)
     row = session.get(QuestionRow, question_id)
-    if row is None or row.run_id != run.id or row.user_id != caller.user_id:
+    if row is None or row.run_id != run.id:
         raise NotFound("this run has no question with this id", kind="question_not_found")
     return run, row
 

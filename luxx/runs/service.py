@@ -16,22 +16,19 @@ from luxx.domain.conversations.views import MessageView
 from luxx.domain.files.attachments import AttachmentReader, GivenAttachment, MessageAttachments
 from luxx.domain.usage.reserve import check_price
 from luxx.errors import Conflict, InvalidInput, Unavailable
-from luxx.infra.config.schema import LimitsConfig
-from luxx.infra.store.engine import Store
 from luxx.providers.service import ProviderService
-from luxx.runs.admission import UNFINISHED, NewChat, StorageUse, admit, answer_of, limits_for, run_detail
+from luxx.runs.admission import UNFINISHED, NewChat, admit, answer_of, limits_for, run_detail
+from luxx.runs.context import RunServices
 from luxx.runs.engine.cancel import mark_cancelled
 from luxx.runs.engine.processes import RunEngine
 from luxx.runs.engine.slots import has_subagents
 from luxx.runs.log.events import StoredEvent, read_page
 from luxx.runs.log.retention import check_log
-from luxx.runs.models import RunFilter, RunRow, own_run, page_of_runs, run_view
-from luxx.runs.streams.hub import Hub
-from luxx.runs.streams.notices import Notify
+from luxx.runs.models import RunFilter, RunRight, RunRow, find_run, page_of_runs, run_view
 from luxx.runs.streams.watch import RunWatch
 from luxx.runs.turn.state import ChatRequest
 from luxx.tools.compositions.service import ReadOwnTools
-from luxx.tools.core import ToolRegistry, available_own_tools
+from luxx.tools.core import available_own_tools
 from luxx.wire.message import UserContent
 from luxx.wire.question import WhenAsked
 from luxx.wire.run import ENDED, Run
@@ -95,29 +92,23 @@ class RunService:
 
     def __init__(
         self,
-        store: Store,
-        hub: Hub,
+        services: RunServices,
         engine: RunEngine,
         providers: ProviderService,
-        registry: ToolRegistry,
-        limits: LimitsConfig,
         attachments: AttachmentReader,
-        notify: Notify,
         read_own_tools: ReadOwnTools,
-        storage: StorageUse,
-        when_asked: WhenAsked = WhenAsked.WAIT,
     ) -> None:
-        self._storage = storage
-        self._read_own_tools = read_own_tools
-        self._notify = notify
-        self._when_asked = when_asked
-        self._store = store
-        self._hub = hub
+        self._store = services.store
+        self._hub = services.hub
+        self._storage = services.storage
+        self._notify = services.notify
+        self._registry = services.executor.registry
+        self._limits = services.config.limits
+        self._when_asked = WhenAsked(services.config.tools.when_asked)
         self._engine = engine
         self._providers = providers
-        self._registry = registry
-        self._limits = limits
         self._attachments = attachments
+        self._read_own_tools = read_own_tools
 
     async def send(self, caller: Caller, submission: NewMessage | Regeneration) -> Run:
         """Stores the message if it is new, and starts the run that answers it or queues it for a slot.
@@ -228,13 +219,14 @@ class RunService:
             raise InvalidInput(f"this run's log ends at {run.last_seq}; there is no event {after}")
         return RunWatch(self._hub, self._store, run, after=after, accumulated=accumulated)
 
-    async def get(self, caller: Caller, run_id: str) -> Run:
-        return await self._store.read(lambda session: run_view(own_run(session, caller, run_id)))
+    async def get(self, caller: Caller, run_id: str, right: RunRight = RunRight.SEE) -> Run:
+        """Raises NotFound if there is no such run, or if the caller lacks the right to it."""
+        return await self._store.read(lambda session: run_view(find_run(session, caller, run_id, right)))
 
     @staticmethod
     def _logged(session: Session, caller: Caller, run_id: str) -> RunRow:
         """The caller's run, if its log was not deleted. Raises NotFound or Gone."""
-        row = own_run(session, caller, run_id)
+        row = find_run(session, caller, run_id)
         check_log(session.connection(), row)
         return row
 
@@ -261,7 +253,7 @@ class RunService:
 
     async def cancel(self, caller: Caller, run_id: str) -> Run:
         """Cancels a run and keeps its text so far. Raises Conflict if it has already ended."""
-        run = await self.get(caller, run_id)
+        run = await self.get(caller, run_id, RunRight.STEER)
         if run.status in ENDED:
             raise Conflict(f"this run has already ended: {run.status}", kind="run_ended")
         await self._store.write_rows(lambda connection: mark_cancelled(connection, RunRow.id == run_id))

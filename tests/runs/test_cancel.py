@@ -3,11 +3,13 @@ the task.
 """
 
 import asyncio
+import gc
+import warnings
 from contextlib import suppress
 
 import pytest
 
-from luxx.runs.engine.cancel import CancelSignal, RunCancelled
+from luxx.runs.engine.cancel import CancelSignal, RunCancelled, run_in_own_task
 
 pytestmark = pytest.mark.async_timeout(20)
 
@@ -50,6 +52,34 @@ async def test_a_fired_signal_refuses_the_next_wait_and_closes_its_coroutine() -
     with pytest.raises(RuntimeError):
         await given
     await run_pending_callbacks()
+
+
+async def test_work_for_its_own_task_is_not_begun_after_the_signal_fired() -> None:
+    signal = CancelSignal()
+    signal.fire()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with pytest.raises(RunCancelled):
+            await signal.wait(run_in_own_task(forever))
+        gc.collect()
+    assert caught == []
+
+
+async def test_work_in_its_own_task_ends_with_the_signal() -> None:
+    signal = CancelSignal()
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            await forever()
+        finally:
+            ended.append("work")
+
+    asyncio.get_running_loop().call_later(0, signal.fire)
+    with pytest.raises(RunCancelled):
+        await signal.wait(run_in_own_task(work))
+    await run_pending_callbacks()
+    assert ended == ["work"]
 
 
 async def test_an_append_inside_a_wait_is_finished_before_the_wait_ends() -> None:

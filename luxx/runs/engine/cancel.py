@@ -6,7 +6,7 @@ an error: as a BaseException it passes through `except Exception`.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -88,9 +88,12 @@ class CancelSignal:
                 task.cancel()
 
 
-async def run_in_own_task(work: Coroutine[Any, Any, None]) -> None:
-    """Awaits the work in its own task: each token wakes only this task, not the deep stack that awaits it."""
-    task = asyncio.create_task(work)
+async def run_in_own_task(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Runs `work` in its own task: each token wakes only this task, not the deep stack that awaits it.
+
+    `work` is called when this is awaited, so that a refused `CancelSignal.wait` leaves no coroutine behind.
+    """
+    task = asyncio.create_task(work())
     try:
         await task
     finally:

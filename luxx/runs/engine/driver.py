@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from luxx.infra.bus.core import Bus, Topic
-from luxx.infra.config.schema import LimitsConfig
+from luxx.infra.config.schema import Config
 from luxx.infra.store.engine import Store
 from luxx.runs.engine import processes
 from luxx.runs.engine.cancel import CancelSignal, RunCancelled
@@ -35,38 +35,31 @@ logger = structlog.get_logger()
 
 
 class RunDriver:
-    """Drives runs; one per process. `is_alone`: no other process may serve the database.
-
-    `on_heartbeat` is called after each heartbeat.
-    """
+    """Drives runs; one per process. `on_heartbeat` is called after each heartbeat."""
 
     def __init__(
         self,
+        config: Config,
         store: Store,
-        drive: Drive,
         bus: Bus,
-        *,
         process: ProcessInfo,
-        lease_seconds: float,
-        limits: LimitsConfig,
-        is_alone: bool,
+        drive: Drive,
         on_heartbeat: Callable[[], Awaitable[None]],
     ) -> None:
         self._store = store
         self._drive = drive
         self._bus = bus
-        self._is_alone = is_alone
+        # Only PostgreSQL can serve several processes.
+        self._is_alone = store.is_sqlite
         self._driven: dict[str, ActiveDrive] = {}
         self._starts: dict[str, asyncio.Event] = {}
         self._drain_ended = asyncio.Event()
         self.admission_lock: AbstractAsyncContextManager[object] = (
-            nullcontext() if is_alone else asyncio.Lock()
+            nullcontext() if self._is_alone else asyncio.Lock()
         )
         self.process = process.id
         self.is_open = False
-        self.heartbeat = Heartbeat(
-            store, self, process=process, lease_seconds=lease_seconds, limits=limits, is_alone=is_alone
-        )
+        self.heartbeat = Heartbeat(config, store, self, process)
         self.heartbeat.on_each_heartbeat(on_heartbeat)
 
     async def open(self) -> None:

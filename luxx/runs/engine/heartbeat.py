@@ -15,7 +15,7 @@ import structlog
 from sqlalchemy import Connection, bindparam, null, select
 
 from luxx.domain.conversations.models import ConversationRow
-from luxx.infra.config.schema import LimitsConfig
+from luxx.infra.config.schema import Config
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
 from luxx.runs.engine import processes, slots
@@ -83,24 +83,15 @@ class Heartbeat:
     """One per process. `has_queue`: the last scan found queued runs; `has_others_queue`: also of kinds that
     this process leaves to others."""
 
-    def __init__(
-        self,
-        store: Store,
-        driver: DriveControl,
-        *,
-        process: ProcessInfo,
-        lease_seconds: float,
-        limits: LimitsConfig,
-        is_alone: bool,
-    ) -> None:
+    def __init__(self, config: Config, store: Store, driver: DriveControl, process: ProcessInfo) -> None:
         self._store = store
         self._driver = driver
         self._process = process
-        self._lease_seconds = lease_seconds
-        self._limits = limits
-        self._is_alone = is_alone
-        self._interval = lease_seconds / HEARTBEATS_PER_LEASE
-        if not is_alone:
+        self._limits = config.limits
+        self._lease_seconds = config.runs.lease_seconds
+        self._is_alone = store.is_sqlite
+        self._interval = self._lease_seconds / HEARTBEATS_PER_LEASE
+        if not self._is_alone:
             self._interval = min(self._interval, MAX_HEARTBEAT_SECONDS)
         self._scan_requested = asyncio.Event()
         self._orphaned_runs: dict[ClaimedRun, float] = {}

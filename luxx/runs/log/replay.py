@@ -21,7 +21,16 @@ from luxx.infra.store.engine import Store
 from luxx.runs.engine.slots import find_waiting_subagent
 from luxx.runs.log.events import StoredEvent, count_within_bytes
 from luxx.runs.log.retention import check_log
-from luxx.runs.models import CALL_ID_LENGTH, RunEventRow, RunResultRow, RunRow, ToolCallRow, own_run, run_view
+from luxx.runs.models import (
+    CALL_ID_LENGTH,
+    RunEventRow,
+    RunResultRow,
+    RunRow,
+    ToolCallRow,
+    find_run,
+    run_view,
+    visible_to,
+)
 from luxx.wire.event import Event, ProcessStep
 from luxx.wire.run import ENDED, Run, RunStatus
 from luxx.wire.step import StepStatus
@@ -123,7 +132,7 @@ class ReplayService:
                 select(event.run_id, event.seq, event.type, event.data)
                 .join(RunRow, RunRow.id == event.run_id)
                 .where(
-                    RunRow.user_id == caller.user_id,
+                    visible_to(caller),
                     RunRow.subject_id == conversation_id,
                     _is_top_level,
                     *_after(position, event.seq),
@@ -145,7 +154,7 @@ class ReplayService:
             active = own_conversation(session, caller, conversation_id).run_id
             newest = (
                 select(RunRow)
-                .where(RunRow.subject_id == conversation_id, RunRow.user_id == caller.user_id, _is_top_level)
+                .where(RunRow.subject_id == conversation_id, visible_to(caller), _is_top_level)
                 .order_by(RunRow.id.desc())
                 .limit(1)
             )
@@ -197,7 +206,7 @@ class ReplayService:
             if run_id is not None:
                 conditions.append(RunRow.id == run_id)
             counted = select(func.count()).select_from(ToolCallRow).join(RunRow)
-            total = session.scalar(counted.where(RunRow.user_id == caller.user_id, *conditions)) or 0
+            total = session.scalar(counted.where(visible_to(caller), *conditions)) or 0
             query = (
                 _calls(caller).where(*conditions).order_by(RunRow.id.desc(), ToolCallRow.step_index.desc())
             )
@@ -212,7 +221,7 @@ class ReplayService:
         """A part of a tool call's output. Raises NotFound if the call has no result."""
 
         def read_result(session: Session) -> WholeResult:
-            run = own_run(session, caller, run_id)
+            run = find_run(session, caller, run_id)
             is_wanted = (RunResultRow.run_id == run_id, RunResultRow.call_id == call_id[:CALL_ID_LENGTH])
             piece = func.substr(RunResultRow.output, offset + 1, limit)
             stored_output = session.execute(
@@ -277,7 +286,7 @@ def _after(position: ReplayPosition | None, number: Any) -> list[ColumnElement[b
 def _belongs(session: Session, caller: Caller, conversation_id: str, message_id: str) -> ColumnElement[bool]:
     """The condition on runs: the run that writes the message or, for a user's message, all that answer it."""
     writes = and_(RunRow.message_id == message_id, RunRow.subject_id == conversation_id)
-    run_id = session.scalar(select(RunRow.id).where(RunRow.user_id == caller.user_id, writes))
+    run_id = session.scalar(select(RunRow.id).where(visible_to(caller), writes))
     if run_id is not None:
         return RunRow.id == run_id
     message = session.get(MessageRow, message_id)
@@ -310,7 +319,7 @@ def _calls(caller: Caller) -> Any:
             result_event,
             and_(result_event.run_id == ToolCallRow.run_id, result_event.seq == ToolCallRow.result_seq),
         )
-        .where(RunRow.user_id == caller.user_id)
+        .where(visible_to(caller))
     )
 
 

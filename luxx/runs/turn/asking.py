@@ -18,10 +18,11 @@ from luxx.errors import ToolFailed
 from luxx.infra.clock import new_id
 from luxx.infra.store.clock import database_now
 from luxx.infra.store.tables import table_of
+from luxx.runs.context import RunContext
 from luxx.runs.engine.cancel import RunCancelled
 from luxx.runs.log.events import LogEntry
 from luxx.runs.models import CALL_ID_LENGTH, QuestionRow, RunRow
-from luxx.runs.turn.state import ChatLog, QuestionRecord, RunSpec
+from luxx.runs.turn.state import QuestionRecord
 from luxx.tools.core import (
     ApprovalReason,
     Approved,
@@ -57,12 +58,13 @@ _cancelled = select(RunRow.is_cancelled).where(RunRow.id == bindparam("run_id"))
 
 
 class QuestionAsker:
-    """For one drive. `decision_seconds` is how long a decision waits by default; 0 means without limit."""
+    """For one drive."""
 
-    def __init__(self, spec: RunSpec, log: ChatLog, *, decision_seconds: int) -> None:
-        self._spec = spec
-        self._log = log
-        self._decision_seconds = decision_seconds
+    def __init__(self, context: RunContext) -> None:
+        self._spec = context.spec
+        self._log = context.log
+        self._decision_seconds = context.services.config.limits.question_timeout_seconds
+        """How long a decision waits by default; 0 means without limit."""
 
     def has_answer(self, call: Step) -> bool:
         """Whether this call has a permission that fits it, or an answer to its question."""

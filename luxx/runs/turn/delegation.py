@@ -8,7 +8,6 @@ finds the subagent by its call id.
 
 import asyncio
 import time
-from collections.abc import Callable
 from functools import partial
 from importlib.resources import files
 
@@ -17,14 +16,14 @@ from sqlalchemy import Connection, bindparam, func, select
 
 from luxx.errors import ToolFailed
 from luxx.infra.clock import new_id
-from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
 from luxx.runs.admission import create_run, new_run
+from luxx.runs.context import RunContext
 from luxx.runs.engine.cancel import mark_cancelled
 from luxx.runs.engine.processes import RunEngine
 from luxx.runs.log.events import LogEntry, read_log
 from luxx.runs.models import RunRow
-from luxx.runs.turn.state import ChatLog, ChatRequest, ChatState, RunSpec, count_calls, fold, initial_state
+from luxx.runs.turn.state import ChatRequest, ChatState, count_calls, fold, initial_state
 from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.tools.core import ToolContext
 from luxx.tools.executor import READ_RESULT_TOOL
@@ -77,30 +76,15 @@ class AppendRequest:
 
 
 class Delegator:
-    """Starts and stops the subagents of one drive.
+    """Starts and stops the subagents of one drive."""
 
-    `max_depth` limits the nesting of subagents, `max_subagents` their number below the root run (0: no
-    limit). `share` returns how many tool calls one more subagent may make.
-    """
-
-    def __init__(
-        self,
-        spec: RunSpec,
-        log: ChatLog,
-        store: Store,
-        engine: RunEngine,
-        *,
-        max_depth: int,
-        max_subagents: int,
-        share: Callable[[ChatState], int | None],
-    ) -> None:
-        self._spec = spec
-        self._log = log
-        self._store = store
+    def __init__(self, context: RunContext, engine: RunEngine) -> None:
+        self._spec = context.spec
+        self._log = context.log
+        self._spending = context.spending
+        self._store = context.services.store
+        self._limits = context.services.config.limits
         self._engine = engine
-        self._max_depth = max_depth
-        self._max_subagents = max_subagents
-        self._share = share
         self._semaphore = asyncio.Semaphore(MAX_CONCURRENT_SUBAGENTS)
         self._append_requests: list[AppendRequest] = []
         self._ends: dict[str, SubagentEnd] = {}
@@ -121,8 +105,8 @@ class Delegator:
                 await self._log.append([append_request.event])
             elif await self._has_reached_limit():
                 append_request.refuse(
-                    f"this run has had {self._max_subagents} subagents, as many as this server allows; "
-                    "do the task in this run"
+                    f"this run has had {self._limits.subagents_per_run} subagents, as many as this server "
+                    "allows; do the task in this run"
                 )
             else:
                 await self._start_subagent(append_request, append_request.request)
@@ -208,11 +192,10 @@ class Delegator:
         """The request of the subagent's run. Raises ToolFailed for tools or a depth that are not allowed."""
         run_request = self._spec.request
         depth = 1 if run_request.delegated is None else run_request.delegated.depth + 1
-        if depth > self._max_depth:
-            raise ToolFailed(
-                f"subagents may be nested at most {self._max_depth} deep; do this task in this run"
-            )
-        may_delegate = depth < self._max_depth
+        max_depth = self._limits.delegation_depth
+        if depth > max_depth:
+            raise ToolFailed(f"subagents may be nested at most {max_depth} deep; do this task in this run")
+        may_delegate = depth < max_depth
         own_tools = [name for name in run_request.tools if may_delegate or name != DELEGATE_TOOL]
         unknown = sorted(set(assignment.tools or ()) - {*own_tools, READ_RESULT_TOOL})
         if unknown:
@@ -232,7 +215,7 @@ class Delegator:
             task=assignment.task,
             depth=depth,
             root_run_id=self._root_run_id,
-            most_calls=self._share(self._log.state),
+            most_calls=self._spending.share_of_calls(self._log.state),
             tainted_by=context.tainted_by,
             # The list of tools only hides others from the model; `narrowed` refuses their calls.
             narrowed=(*context.narrowed, Narrowing(by="", entries=granted_tools)),
@@ -254,11 +237,11 @@ class Delegator:
         await append_request.done
 
     async def _has_reached_limit(self) -> bool:
-        if not self._max_subagents:
+        if not self._limits.subagents_per_run:
             return False
         root = self._root_run_id
         count = await self._store.read_rows(lambda connection: count_descendants(connection, root))
-        return count >= self._max_subagents
+        return count >= self._limits.subagents_per_run
 
     @property
     def _root_run_id(self) -> str:

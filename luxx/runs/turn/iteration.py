@@ -8,12 +8,12 @@ from sqlalchemy import Connection
 
 from luxx.domain.usage.ledger import UsageEntry, estimated_usage
 from luxx.errors import LuxxError, ProviderError
-from luxx.infra.observe import Metrics
 from luxx.providers.adapter import CompletionRequest
 from luxx.providers.client import CompletionStream, ModelClient, Retry
-from luxx.runs.engine.cancel import CancelSignal, RunCancelled, run_in_own_task
+from luxx.runs.context import RunContext
+from luxx.runs.engine.cancel import RunCancelled, run_in_own_task
 from luxx.runs.log.events import LogEntry, store_output
-from luxx.runs.streams.channel import Channel, Frame
+from luxx.runs.streams.channel import Frame
 from luxx.runs.turn.asking import QuestionAsker, needed_answer
 from luxx.runs.turn.completion import (
     INTERRUPTED,
@@ -38,10 +38,8 @@ from luxx.runs.turn.resources import (
     skill_entries,
     tainted_by,
 )
-from luxx.runs.turn.spending import Spending
-from luxx.runs.turn.state import ChatLog, ChatState, RunSpec, open_calls, unfinished_steps
+from luxx.runs.turn.state import ChatState, open_calls, unfinished_steps
 from luxx.tools.core import NeedsAnswer, ToolContext
-from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import Executed
 from luxx.wire.delta import Usage
 from luxx.wire.event import CompletionNote, CostUpdate, ProcessStep, Retrying, Warning
@@ -59,32 +57,25 @@ class Iteration:
 
     def __init__(
         self,
-        *,
-        spec: RunSpec,
-        log: ChatLog,
-        channel: Channel,
-        signal: CancelSignal,
+        run: RunContext,
         client: ModelClient,
-        executor: ToolExecutor,
         resources: RunResources,
-        spending: Spending,
         asker: QuestionAsker,
         delegator: Delegator,
-        metrics: Metrics,
     ) -> None:
-        self._spending = spending
+        self._spec = run.spec
+        self._log = run.log
+        self._channel = run.channel
+        self._signal = run.signal
+        self._spending = run.spending
+        self._executor = run.services.executor
+        self._metrics = run.services.metrics
+        self._client = client
+        self._resources = resources
         self._asker = asker
         self._delegator = delegator
-        self._metrics = metrics
         self._deltas = 0
         self._answer: CompletionStream | None = None
-        self._spec = spec
-        self._log = log
-        self._channel = channel
-        self._signal = signal
-        self._client = client
-        self._executor = executor
-        self._resources = resources
         self._activated_skills: dict[str, SkillHead] = {}
         """Skills that calls of this drive have activated, by call id."""
         self._last_context = resources.context
@@ -108,11 +99,10 @@ class Iteration:
             self._resources.completion_request(self._spec, self._log.state, tools),
             self._resources.target,
             self._resources.card,
-            self._log,
             self._signal,
         )
         try:
-            await self._signal.wait(run_in_own_task(self._read(reader, request)))
+            await self._signal.wait(run_in_own_task(partial(self._read, reader, request)))
         except ProviderError as error:
             self._metrics.model_called(error.kind, self._deltas)
             # Providers rarely bill a failure before the first delta; with a limit it counts if they might.
@@ -222,11 +212,11 @@ class Iteration:
         lost = None
         if retry.may_be_billed and self._spending.has_limits:
             lost = self._estimated(reader, request, [])
-        await self._spending.log_retry(self._log, event, lost)
+        await self._spending.log_retry(event, lost)
 
     async def _before_retry(self) -> None:
         """Raises LimitReached if the failed attempt used up what the next one needs."""
-        await self._spending.reserve_again(self._log, self._resources.target)
+        await self._spending.reserve_again(self._resources.target)
         await self._log.append([], phase=RunPhase.THINKING)
 
     def _may_be_billed(self, error: ProviderError) -> bool:

@@ -78,9 +78,10 @@ class ReservedCall(msgspec.Struct, frozen=True, kw_only=True):
 class Spending:
     """The spending of one run, for the process that drives it."""
 
-    def __init__(self, limits: LimitsConfig, spec: RunSpec) -> None:
+    def __init__(self, limits: LimitsConfig, spec: RunSpec, log: ChatLog) -> None:
         self._limits = limits
         self._spec = spec
+        self._log = log
         self.has_limits = has_limits(limits)
         """Whether tokens or money are limited."""
         self._has_daily = has_daily_limits(limits)
@@ -90,7 +91,7 @@ class Spending:
         self.has_recorded_lost_call = False
         """Whether this drive has charged the reservation of an interrupted call."""
 
-    async def recover_reservation(self, log: ChatLog) -> None:
+    async def recover_reservation(self) -> None:
         """Charges the reservation that an earlier drive left, at the start of a drive.
 
         Raises LostRun if another process has claimed the run; the reservation may be its own.
@@ -103,14 +104,14 @@ class Spending:
             self.has_recorded_lost_call = charge_orphaned_reserve(connection, self._spec.run_id)
             spent_rows.append(spent_by_run(connection, self._spec.run_id))
 
-        await log.append([], extra_write=extra_write)
-        spent, logged_spending = spent_rows[-1], spent_in(log.state)
+        await self._log.append([], extra_write=extra_write)
+        spent, logged_spending = spent_rows[-1], spent_in(self._log.state)
         self._extra_spent = SpentAmount(
             tokens=spent.tokens - logged_spending.tokens, cost=spent.cost - logged_spending.cost
         )
 
     async def admit(
-        self, request: CompletionRequest, target: Target, card: ModelCard, log: ChatLog, signal: CancelSignal
+        self, request: CompletionRequest, target: Target, card: ModelCard, signal: CancelSignal
     ) -> CompletionRequest:
         """Reserves for the request; returns it with `max_tokens` no larger than the reservation.
 
@@ -123,7 +124,7 @@ class Spending:
         call = worst_case(request, card)
         until, pause = time.monotonic() + MAX_WAIT_SECONDS, MIN_POLL_SECONDS
         while True:
-            answer = await self._reserve(call, target, log, may_wait=time.monotonic() < until)
+            answer = await self._reserve(call, target, may_wait=time.monotonic() < until)
             if answer.verdict == ReserveVerdict.FITS:
                 self._reserved = ReservedCall(call=call, tokens=answer.tokens, since=time.monotonic())
                 return replace(request, max_tokens=answer.tokens)
@@ -132,14 +133,14 @@ class Spending:
             await signal.wait(asyncio.sleep(pause))
             pause = min(2 * pause, MAX_POLL_SECONDS)
 
-    async def log_retry(self, log: ChatLog, event: Retrying, lost: UsageEntry | None) -> None:
+    async def log_retry(self, event: Retrying, lost: UsageEntry | None) -> None:
         """Logs a failed attempt; `lost`, its ledger entry if it may be billed, replaces the reservation."""
 
         def extra_write(connection: Connection) -> None:
             if lost is not None:
                 self.close(connection, lost)
 
-        await log.append([event], phase=RunPhase.RETRYING, extra_write=extra_write)
+        await self._log.append([event], phase=RunPhase.RETRYING, extra_write=extra_write)
         if lost is not None and self._reserved is not None:
             self._reserved = replace(self._reserved, is_spent=True)
             tokens = lost.usage.prompt_tokens + lost.usage.completion_tokens
@@ -147,7 +148,7 @@ class Spending:
                 tokens=self._extra_spent.tokens + tokens, cost=self._extra_spent.cost + (lost.cost or 0.0)
             )
 
-    async def reserve_again(self, log: ChatLog, target: Target) -> None:
+    async def reserve_again(self, target: Target) -> None:
         """Reserves again what the failed attempt used up. Raises LimitReached if that is not left."""
         reserved = self._reserved
         if reserved is None:
@@ -155,7 +156,7 @@ class Spending:
         if reserved.is_spent:
             call = replace(reserved.call, answer=reserved.tokens)
             # The request and its max_tokens do not change, so the answer may be as long as before.
-            answer = await self._reserve(call, target, log, may_wait=False, least=reserved.tokens)
+            answer = await self._reserve(call, target, may_wait=False, least=reserved.tokens)
             if answer.verdict != ReserveVerdict.FITS:
                 raise limit_reached(answer.narrowest, call)
         self._reserved = replace(reserved, is_spent=False, since=time.monotonic())
@@ -170,7 +171,7 @@ class Spending:
         return replace(usage, completion_tokens=completion, total_tokens=usage.prompt_tokens + completion)
 
     async def _reserve(
-        self, call: PlannedCall, target: Target, log: ChatLog, *, may_wait: bool, least: int = 0
+        self, call: PlannedCall, target: Target, *, may_wait: bool, least: int = 0
     ) -> ReserveResult:
         """Checks the limits and reserves what fits, in one transaction under the run's fence.
 
@@ -180,7 +181,7 @@ class Spending:
         spec = self._spec
 
         def extra_write(connection: Connection) -> None:
-            headrooms = self._headroom_of_run(log.state, connection)
+            headrooms = self._headroom_of_run(self._log.state, connection)
             if self._has_daily:
                 lock_until_commit(connection, Lock.USER_RESERVES, spec.user_id)
                 headrooms += self._headroom_of_day(connection)
@@ -197,7 +198,7 @@ class Spending:
                 }  # fmt: skip
                 add_reserve(connection, row)
 
-        await log.append([], extra_write=extra_write)
+        await self._log.append([], extra_write=extra_write)
         return answers[-1]
 
     def _headroom_of_run(self, state: ChatState, connection: Connection) -> list[LimitHeadroom]:

@@ -140,7 +140,7 @@ async def test_taint_passes_to_a_subagent_with_the_task_and_back_with_the_answer
                 while waits.data["status"] != "waiting":
                     waits = await stream.until("subagent_assigned")
                 (question,) = await open_questions(ann, waits.data["subagent_run_id"])
-                assert "strangers" in question["because"]
+                assert "untrusted content" in question["because"]
                 await ann.cancel(run["id"])
 
 

@@ -1,10 +1,11 @@
 """With any replay note the request is valid: calls and results pair, and no text is missing."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import pytest
-from dialects import ROWS
+from dialects import ROWS, Row
 from histories import histories, said
 from hostile_notes import any_notes, spoiled, well_formed
 from hypothesis import HealthCheck, given, settings
@@ -28,34 +29,28 @@ def with_notes(draw: Any, messages: list[PromptMessage], notes: Any) -> list[Pro
     ]
 
 
-def asked_with(draw: Any, model: str, notes: Any) -> CompletionRequest:
+def requests_of_every_dialect(draw: Any, notes: Any) -> Iterator[tuple[Row, str, CompletionRequest]]:
+    """One history with notes, which takes long to draw, as a request to a provider of each dialect."""
     messages = with_notes(draw, draw(histories()), notes)
-    return CompletionRequest(model=model, messages=messages, thinking_enabled=draw(st.booleans()))
+    is_thinking = draw(st.booleans())
+    for row in ROWS.values():
+        model, provider = draw(st.sampled_from(row.models)), draw(st.sampled_from(row.provider_types))
+        yield row, provider, CompletionRequest(model=model, messages=messages, thinking_enabled=is_thinking)
 
 
-@pytest.mark.parametrize("dialect", ROWS)
 @UNHURRIED
 @given(data=st.data())
-def test_valid_notes_give_a_request_that_obeys_the_vendors_types_and_rules(
-    dialect: str, data: st.DataObject
-) -> None:
-    row = ROWS[dialect]
-    asked = asked_with(data.draw, data.draw(st.sampled_from(row.models)), well_formed)
-    provider = data.draw(st.sampled_from(row.provider_types))
-
-    row.rules(row.accepts(row.body(asked, provider), provider), asked)
+def test_valid_notes_give_a_request_that_obeys_the_vendors_types_and_rules(data: st.DataObject) -> None:
+    for row, provider, asked in requests_of_every_dialect(data.draw, well_formed):
+        row.rules(row.accepts(row.body(asked, provider), provider), asked)
 
 
 @pytest.mark.parametrize("notes", [spoiled, lambda _: any_notes], ids=["one value replaced", "any JSON"])
-@pytest.mark.parametrize("dialect", ROWS)
 @UNHURRIED
 @given(data=st.data())
-def test_notes_of_any_shape_give_a_valid_request(dialect: str, notes: Any, data: st.DataObject) -> None:
-    row = ROWS[dialect]
-    asked = asked_with(data.draw, data.draw(st.sampled_from(row.models)), notes)
-    provider = data.draw(st.sampled_from(row.provider_types))
-
-    row.rules(msgspec.json.decode(row.body(asked, provider)), asked)
+def test_notes_of_any_shape_give_a_valid_request(notes: Any, data: st.DataObject) -> None:
+    for row, provider, asked in requests_of_every_dialect(data.draw, notes):
+        row.rules(msgspec.json.decode(row.body(asked, provider)), asked)
 
 
 @st.composite

@@ -6,12 +6,13 @@ import asyncio
 import functools
 import inspect
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from store.databases import postgresql_server
 
 # How fast a busy machine draws its first example says nothing of the code.
 settings.register_profile("luxx", suppress_health_check=[HealthCheck.too_slow])
@@ -39,6 +40,13 @@ CLEANUP_SECONDS = 10.0
 def anyio_backend() -> tuple[str, dict[str, Any]]:
     """On asyncio's own loop."""
     return "asyncio", {}
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[str]:
+    """The URL of a PostgreSQL server that all tests of a process share; each makes databases of its own."""
+    with postgresql_server() as url:
+        yield url
 
 
 def seconds_of(test: pytest.Function) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import insert, text
-from store.conftest import numbers, postgresql
+from store.conftest import numbers
 from store.databases import new_database
 from store.test_revision_0015 import FILES as OLD_FILES
 from store.test_revision_0015 import check_contents
@@ -29,8 +29,6 @@ from luxx.infra.store.migrate import migrate
 from luxx.infra.store.upgrade import current_step, known_steps, newest_step
 from luxx.providers.models import ProviderRow
 from luxx.providers.service import key_identity
-
-__all__ = ["postgresql"]
 
 DATABASES = ("sqlite", "postgresql")
 LONG = 140_000_000

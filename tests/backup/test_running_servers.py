@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection, text
-from store.conftest import numbers, postgresql
+from store.conftest import numbers
 from store.databases import new_database
 
 from backup.sample_data import config_of, data_paths_of, files_of, fill, initialise, rows_of
@@ -20,7 +20,6 @@ from luxx.runs.engine.processes import ProcessKind, claim_one, register, this_pr
 
 pytestmark = pytest.mark.heavy
 
-__all__ = ["postgresql"]
 
 SERVER = this_process("a-server", ProcessKind.SERVE)
 

@@ -14,7 +14,7 @@ import pytest
 from sample_user import add_user
 from sqlalchemy import func, insert, select, text
 from sqlalchemy.orm import Session
-from store.conftest import numbers, postgresql
+from store.conftest import numbers
 from store.databases import new_database
 from store.test_search import find
 
@@ -32,8 +32,6 @@ from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import FilesConfig
 from luxx.tools.compositions.rows import new_row
 from luxx.wire.composition import Composition, Member
-
-__all__ = ["postgresql"]
 
 
 def lists(name: str, description: str) -> Composition:

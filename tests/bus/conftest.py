@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, text
-from store.databases import new_database, postgresql_server
+from store.databases import new_database
 
 from bus.redis_server import RedisServer, redis_server
 from luxx.infra.bus.network import NetworkBus, choose_bus
@@ -15,12 +15,6 @@ from luxx.infra.store.engine import open_engine, resolve_url
 
 SECRET = "a secret that all servers of one database share, not those of another test"
 numbers = itertools.count()
-
-
-@pytest.fixture(scope="session")
-def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with postgresql_server(tmp_path_factory.mktemp("pg")) as url:
-        yield url
 
 
 @pytest.fixture(scope="session")

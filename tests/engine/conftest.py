@@ -1,20 +1,13 @@
 """Databases for the engine: SQLite, where a process is alone, and a PostgreSQL that many share."""
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from migrated_databases import prepare_at
-from store.databases import new_database, postgresql_server
+from store.databases import new_database
 
 numbers = itertools.count()
-
-
-@pytest.fixture(scope="session")
-def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with postgresql_server(tmp_path_factory.mktemp("pg")) as url:
-        yield url
 
 
 @pytest.fixture

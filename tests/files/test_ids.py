@@ -7,7 +7,7 @@ import pytest
 from migrated_databases import make_ready
 from sample_user import add_user
 from sqlalchemy import delete, func, select
-from store.conftest import database_url, postgresql
+from store.conftest import database_url
 
 from luxx.domain.accounts.models import User
 from luxx.domain.files import service as rows
@@ -17,7 +17,7 @@ from luxx.infra.clock import new_id
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.providers.models import ProviderRow
 
-__all__ = ["database_url", "postgresql"]
+__all__ = ["database_url"]
 assert ProviderRow.__tablename__ == "llm_providers"  # settings point at it
 LONG = "/".join(["ü" * 120] * 16)
 ODD = "a\udcff\n'b"

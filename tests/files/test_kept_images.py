@@ -10,7 +10,7 @@ from migrated_databases import make_ready
 from sample_user import add_user
 from sqlalchemy import delete, func, insert, select, text
 from sqlalchemy.orm import Session
-from store.conftest import database_url, postgresql
+from store.conftest import database_url
 
 from luxx.domain.accounts.models import User
 from luxx.domain.conversations import images as images_module
@@ -29,7 +29,7 @@ from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.providers.models import ProviderRow
 from luxx.wire.message import Attachment, PromptImage, UserContent, UserPrompt
 
-__all__ = ["database_url", "postgresql"]
+__all__ = ["database_url"]
 assert FileRow.__tablename__ == "files"
 assert ProviderRow.__tablename__ == "llm_providers"  # conversations point at it
 

@@ -15,7 +15,7 @@ from api.server_process import ServerProcess
 from sample_user import add_user
 from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
-from store.conftest import database_url, postgresql
+from store.conftest import database_url
 
 from luxx.infra.clock import id_at, new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
@@ -23,7 +23,7 @@ from luxx.infra.store.migrate import migrate
 from luxx.runs.log.retention import EVENTS_AT_ONCE, delete_old_logs
 from luxx.runs.models import RunEventRow, RunResultRow, RunRow, ToolCallRow
 
-__all__ = ["database_url", "postgresql"]
+__all__ = ["database_url"]
 
 SOON_SECONDS = 20.0
 LOGGED = b'{"run_id":"x","timestamp":"2026-01-01T00:00:00.000Z","type":"warning","message":"old","code":"x"}'

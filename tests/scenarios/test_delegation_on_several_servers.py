@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from store.databases import new_database, postgresql_server
+from store.databases import new_database
 
 from luxx.providers.scripted import Counts, Gate, Rule, Script, ScriptedProvider, Text, When
 from scenarios.client import AsyncApiClient
@@ -27,12 +27,11 @@ SOON_SECONDS = 25.0
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[LuxxServer]]:
+def servers(tmp_path_factory: pytest.TempPathFactory, postgresql: str) -> Iterator[list[LuxxServer]]:
     folder: Path = tmp_path_factory.mktemp("two")
     with ExitStack() as hold:
-        database = hold.enter_context(postgresql_server(folder))
         environment = {
-            "LUXX_DATABASE__URL": new_database(database, "two"),
+            "LUXX_DATABASE__URL": new_database(postgresql, "delegation"),
             "LUXX_APP__SECRET_KEY": "a secret that all servers of one database share, long enough",
             "LUXX_WORKSPACE__ROOT": str(folder / "workspaces"),
             "LUXX_RUNS__LEASE_SECONDS": "2",

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 from bus.redis_server import redis_server
-from store.databases import new_database, postgresql_server
+from store.databases import new_database
 
 from luxx.providers.scripted import Gate, Rule, Script, ScriptedProvider, Text, When
 from scenarios.client import AsyncApiClient, AsyncEventStream
@@ -39,12 +39,13 @@ class Cluster(NamedTuple):
 
 
 @pytest.fixture(scope="module", params=["postgresql", "redis"])
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, postgresql: str
+) -> Iterator[Cluster]:
     folder: Path = tmp_path_factory.mktemp(f"several-{request.param}")
     with ExitStack() as hold:
-        database = hold.enter_context(postgresql_server(folder))
         environment = {
-            "LUXX_DATABASE__URL": new_database(database, "several"),
+            "LUXX_DATABASE__URL": new_database(postgresql, f"several_{request.param}"),
             "LUXX_APP__SECRET_KEY": "a secret that all servers of one database share, long enough",
             "LUXX_WORKSPACE__ROOT": str(folder / "workspaces"),
             "LUXX_RUNS__LEASE_SECONDS": str(LEASE_SECONDS),

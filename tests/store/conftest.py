@@ -8,15 +8,9 @@ import pytest
 from migrated_databases import prepare_at
 
 from luxx.infra.store.engine import Store, open_engine, resolve_url
-from store.databases import metadata, new_database, postgresql_server
+from store.databases import metadata, new_database
 
 numbers = itertools.count()
-
-
-@pytest.fixture(scope="session")
-def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with postgresql_server(tmp_path_factory.mktemp("pg")) as url:
-        yield url
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -1,6 +1,7 @@
 """A PostgreSQL server for tests, and a table that only the tests use."""
 
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,8 +23,10 @@ notes = Table(
 
 
 @contextmanager
-def postgresql_server(folder: Path) -> Iterator[str]:
-    """The URL of a real PostgreSQL in this folder. Skips with the reason where none can be installed."""
+def postgresql_server() -> Iterator[str]:
+    """The URL of a real PostgreSQL. Skips with the reason where none can be installed."""
+    # Not in pytest's folder: the start of another pytest closes that for the user whom PostgreSQL runs as.
+    folder = Path(tempfile.mkdtemp(prefix="luxx-postgresql-"))
     # Without a login session PostgreSQL would warn about the folder of its sockets.
     os.environ.setdefault("XDG_RUNTIME_DIR", str(folder))
     try:
@@ -38,7 +41,7 @@ def postgresql_server(folder: Path) -> Iterator[str]:
     finally:
         server.cleanup()
         # Each database has a thousand files; no test waits until they are deleted.
-        os.posix_spawnp("rm", ["rm", "-rf", "--", str(folder / "pg")], os.environ)
+        os.posix_spawnp("rm", ["rm", "-rf", "--", str(folder)], os.environ)
 
 
 def _disable_fsync(server_url: str) -> None:

@@ -12,7 +12,7 @@ from typing import IO, Any
 import pytest
 from sample_user import add_user
 from sqlalchemy import func, insert, select
-from store.conftest import database_url, postgresql
+from store.conftest import database_url
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.conversations.access import DELETE_ROWS
@@ -35,7 +35,7 @@ from transfer.imports import sample
 
 assert ProviderRow.__tablename__ == "llm_providers"  # conversations point at it
 
-__all__ = ["database_url", "postgresql"]
+__all__ = ["database_url"]
 
 ANN = Caller(
     user_id=1, tenant_id=1, username="ann", permission_level=CommandPermission.READ_ONLY, sign_in_id="s"

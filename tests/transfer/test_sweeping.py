@@ -10,7 +10,6 @@ import msgspec
 import pytest
 from migrated_databases import prepare_at
 from sqlalchemy import select
-from store.conftest import postgresql
 from store.databases import new_database
 
 from luxx.app.container import Services
@@ -20,8 +19,6 @@ from luxx.domain.transfer.document import ReadyConversation, ReadyRow
 from luxx.domain.transfer.service import STALE_SECONDS, write_hidden
 from luxx.infra.clock import id_at, new_id, utc_now
 from luxx.infra.config.schema import AppConfig, Config, DatabaseConfig, LocalConfig, WorkspaceConfig
-
-__all__ = ["postgresql"]
 
 
 def rows() -> io.BytesIO:

@@ -1,9 +1,19 @@
-"""What the parsers of all dialects share: splitting a body into events, detecting its framing, bounds.
+"""What the adapters of all dialects share: framing, bounds, decoding of JSON that breaks a schema.
 
 No dialect and no network here.
 """
 
-from luxx.errors import MalformedStream
+import json
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, TypeVar, cast
+
+import msgspec
+from msgspec import inspect
+
+from luxx.errors import MalformedStream, ProviderError, StreamInterrupted
+from luxx.providers.failures import as_provider_error, read_error_body, truncate
+from luxx.wire.delta import FinishReason
 
 MAX_RETAINED_BYTES = 32 * 1024 * 1024
 MAX_BLANK_BYTES = 64 * 1024
@@ -17,6 +27,8 @@ SseEvent = tuple[bytes, bytes]
 _BOM = b"\xef\xbb\xbf"
 _LINE_FEED = 0x0A
 _JSON = b"{["
+
+_StructT = TypeVar("_StructT", bound=msgspec.Struct)
 
 
 class RetainedBytes:
@@ -192,3 +204,112 @@ class SseSplitter:
                 self._unparsed += line[:MAX_UNPARSED_BYTES] + b"\n"
         if data:
             events.append((name, b"\n".join(data)))
+
+
+def incomplete_error(
+    unparsed: bytes, *, has_begun: bool, error_starts: tuple[bytes, ...] = (b"{", b"error:")
+) -> ProviderError:
+    """The error for an event stream that ended before its completion did.
+
+    `unparsed` has the lines that are no events; one of `error_starts` marks them as the provider's error.
+    """
+    unparsed = unparsed.strip()
+    if unparsed.startswith(error_starts):
+        return as_provider_error(read_error_body(unparsed.removeprefix(b"error:")))
+    if has_begun:
+        return StreamInterrupted("The provider's stream ended in the middle of the response.")
+    if unparsed and not any(field.startswith(unparsed[:5]) for field in (b"data:", b"event:")):
+        preview = truncate(unparsed.decode("utf-8", "replace"))[:80]
+        return MalformedStream(f"The provider's response is not a completion: {preview!r}")
+    return StreamInterrupted("The provider's stream ended before the response began.")
+
+
+def decode_body(decode: Callable[[bytes], _StructT], body: bytes) -> _StructT:
+    """A body that is one JSON value. Raises MalformedStream, or StreamInterrupted if its end is missing."""
+    try:
+        return decode(body)
+    except MalformedStream as error:
+        if body.rstrip().endswith((b"}", b"]")):
+            raise
+        raise StreamInterrupted("The provider's response ended in the middle.") from error
+
+
+def finish_reason(reasons: Mapping[str, FinishReason], raw: str, *, has_calls: bool) -> FinishReason:
+    """The reason for a dialect's name; many servers report a normal end although the model called tools."""
+    reason = reasons.get(raw, FinishReason.UNKNOWN)
+    is_end = reason in (FinishReason.STOP, FinishReason.UNKNOWN)
+    return FinishReason.TOOL_CALLS if has_calls and is_end else reason
+
+
+def parse_objects(data: bytes) -> list[dict[str, Any]]:
+    """The objects in JSON that is one object, an array or null; invalid UTF-8 is replaced.
+
+    Raises MalformedStream if `data` is not JSON or contains no object.
+    """
+    preview = data[:80].decode("utf-8", "replace")
+    try:
+        value = json.loads(data.decode("utf-8", "replace"), strict=False)
+        # Some servers send lone surrogates, which cannot be encoded in UTF-8.
+        text = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass")
+        value = json.loads(text.decode("utf-16", "replace"))
+    except (ValueError, RecursionError) as error:
+        raise MalformedStream(f"The provider sent invalid JSON: {preview!r}") from error
+    objects = [cast("dict[str, Any]", value)] if isinstance(value, dict) else json_objects(value)
+    if not objects and value not in (None, []):
+        raise MalformedStream(f"The provider sent JSON that is not an object: {preview!r}")
+    return objects
+
+
+def decode_leniently(data: bytes, struct: type[_StructT]) -> list[_StructT]:
+    """The structs in JSON that breaks their schema, without what does not fit. Raises MalformedStream."""
+    return [_fit(each, _type_of(struct)) for each in parse_objects(data)]
+
+
+@cache
+def _type_of(struct: type[msgspec.Struct]) -> inspect.Type:
+    return inspect.type_info(struct)
+
+
+def _fit(value: Any, kind: inspect.Type) -> Any:
+    """`value` as a value of this type, or None if it does not fit; items that do not fit are left out."""
+    match kind:
+        case inspect.UnionType():
+            fitting = (_fit(value, each) for each in kind.types)
+            return next((each for each in fitting if each is not None), None)
+        case inspect.StructType() if isinstance(value, dict):
+            fields = cast("dict[str, Any]", value)
+            fitted = {each.name: _fit(fields.get(each.encode_name), each.type) for each in kind.fields}
+            return kind.cls(**{name: each for name, each in fitted.items() if each is not None})
+        case inspect.ListType() if isinstance(value, list):
+            items = (_fit(item, kind.item_type) for item in cast("list[Any]", value))
+            return [item for item in items if item is not None]
+        case inspect.StrType() if isinstance(value, str):
+            return value
+        case inspect.StrType() if isinstance(value, int | float) and not isinstance(value, bool):
+            return str(value)
+        case inspect.IntType() if isinstance(value, str) and value.isdecimal() and len(value) < 16:
+            return int(value)
+        case inspect.IntType() if isinstance(value, int | float) and abs(value) < 2**53:
+            return int(value)
+        case inspect.DictType() if isinstance(value, dict):
+            return cast("dict[str, Any]", value)
+        case inspect.AnyType():
+            return value
+        case _:
+            return None
+
+
+def json_objects(value: object) -> list[dict[str, Any]]:
+    """The objects in a JSON array; empty for any other value."""
+    if not isinstance(value, list):
+        return []
+    return [cast("dict[str, Any]", item) for item in cast("list[object]", value) if isinstance(item, dict)]
+
+
+def parse_arguments(arguments: str) -> dict[str, Any]:
+    """The object that a tool call's arguments are; empty if they are not a JSON object."""
+    try:
+        value = msgspec.json.decode(arguments)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return {}
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

@@ -12,9 +12,9 @@ from luxx.errors import MalformedStream
 from luxx.providers.adapter import StreamParser
 from luxx.providers.anthropic.adapter import AnthropicParser
 from luxx.providers.gemini.adapter import GeminiParser
-from luxx.providers.gemini.calls import MAX_OPEN_CALLS
+from luxx.providers.gemini.content import MAX_OPEN_CALLS
 from luxx.providers.openai_chat.adapter import OpenAIParser
-from luxx.providers.openai_chat.calls import MAX_BLANKS
+from luxx.providers.openai_chat.content import MAX_BLANKS
 from luxx.providers.parsing import MAX_BLANK_BYTES, MAX_RETAINED_BYTES, SseSplitter
 from luxx.wire.delta import ReplayDelta, TextDelta, ToolCallDelta
 

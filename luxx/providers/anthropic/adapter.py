@@ -1,15 +1,16 @@
 """The adapter and the stream parser of the Anthropic Messages dialect.
 
-`request.py` builds requests, `content.py` decodes events and assembles content blocks. No network.
+`request.py` builds requests, `content.py` decodes events and assembles content blocks.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, cast
 from urllib.parse import quote
 
 import msgspec
 
-from luxx.errors import MalformedStream, ProviderError, StreamInterrupted
+from luxx.errors import MalformedStream, ProviderError
 from luxx.infra.clock import new_id
 from luxx.providers.adapter import CompletionRequest, Target, UpstreamRequest
 from luxx.providers.anthropic.content import (
@@ -21,8 +22,17 @@ from luxx.providers.anthropic.content import (
 )
 from luxx.providers.anthropic.request import build_message_request, build_models_request
 from luxx.providers.anthropic.turns import CONTENT_KEY, MODEL_KEY
-from luxx.providers.failures import as_provider_error, read_error, read_error_body, truncate
-from luxx.providers.parsing import FramingDetector, RetainedBytes, SseSplitter
+from luxx.providers.failures import as_provider_error, read_error, read_error_body
+from luxx.providers.parsing import (
+    FramingDetector,
+    RetainedBytes,
+    SseEvent,
+    SseSplitter,
+    decode_body,
+    finish_reason,
+    incomplete_error,
+    json_objects,
+)
 from luxx.wire.delta import Delta, FinishDelta, FinishReason, ReplayDelta, Usage, UsageDelta
 
 _REASONS = {
@@ -64,8 +74,7 @@ class AnthropicAdapter:
         items = _page(body).get("data")
         if not isinstance(items, list):
             raise MalformedStream("The provider's list of models does not contain a list.")
-        models = [cast("dict[str, Any]", item) for item in cast("list[Any]", items) if isinstance(item, dict)]
-        return [str(model["id"]) for model in models if model.get("id")]
+        return [str(model["id"]) for model in json_objects(cast("object", items)) if model.get("id")]
 
     def next_models_request(self, target: Target, body: bytes) -> UpstreamRequest | None:
         """The GET request for the next page; None after the last one."""
@@ -110,10 +119,7 @@ class AnthropicParser:
             piece = self._framing.gather(piece)
         out: list[Delta] = []
         try:
-            for name, data in self._splitter.feed(piece):
-                self._read(name, data, out)
-                if self._failure is not None:
-                    break
+            self._read_events(self._splitter.feed(piece), out)
         except ProviderError as error:
             self._failure = error
         # Deltas before a failure are returned first; the next call raises it.
@@ -126,29 +132,33 @@ class AnthropicParser:
         if self._failure is None and self._framing.is_json:
             self._read_body(bytes(self._framing.body), out)
         elif self._failure is None:
-            self._read_rest(out)
+            with suppress(MalformedStream):  # The stream was cut within its last event.
+                self._read_events(self._splitter.finish(), out)
         if self._failure is not None:
             raise self._failure
         if not self._finish and not self._has_stopped:
-            raise self._incomplete_error()
+            raise incomplete_error(self._splitter.unparsed, has_begun=self._has_started)
         self._content.close(out)
-        replay = self._replay()
-        if replay:
+        reason = finish_reason(_REASONS, self._finish, has_calls=self._content.has_calls)
+        if replay := self._replay(reason):
             out.append(ReplayDelta(data=replay))
-        out.append(FinishDelta(reason=self._reason(), raw=self._finish))
+        out.append(FinishDelta(reason=reason, raw=self._finish))
         return out
 
-    def _read(self, name: bytes, data: bytes, out: list[Delta]) -> None:
-        if not data or name == b"ping" or data.startswith(b"[DONE]"):
-            return
-        if name == b"error":
-            self._fail(data)
-            return
-        event = decode_event(data)
-        if event.delta is None or event.delta.type not in ("text_delta", "thinking_delta"):
-            self._retained.event_bytes = len(data)
-            self._retained.retain_event()
-        self._read_event(event, data, out)
+    def _read_events(self, events: list[SseEvent], out: list[Delta]) -> None:
+        for name, data in events:
+            if not data or name == b"ping" or data.startswith(b"[DONE]"):
+                continue
+            if name == b"error":
+                self._fail(data)
+            else:
+                event = decode_event(data)
+                if event.delta is None or event.delta.type not in ("text_delta", "thinking_delta"):
+                    self._retained.event_bytes = len(data)
+                    self._retained.retain_event()
+                self._read_event(event, data, out)
+            if self._failure is not None:
+                return
 
     def _read_event(self, event: AnthropicEvent, data: bytes, out: list[Delta]) -> None:
         match event.type:
@@ -220,15 +230,9 @@ class AnthropicParser:
         )
         out.append(UsageDelta(usage=usage))
 
-    def _reason(self) -> FinishReason:
-        reason = _REASONS.get(self._finish, FinishReason.UNKNOWN)
-        if self._content.has_calls and reason in (FinishReason.STOP, FinishReason.UNKNOWN):
-            return FinishReason.TOOL_CALLS
-        return reason
-
-    def _replay(self) -> dict[str, Any]:
+    def _replay(self, reason: FinishReason) -> dict[str, Any]:
         replay: dict[str, Any] = {}
-        if not self._content.is_plain() or self._reason() is FinishReason.PAUSED:
+        if not self._content.is_plain() or reason is FinishReason.PAUSED:
             replay = {CONTENT_KEY: self._content.content(), MODEL_KEY: self._model}
         if self._explanation and not self._content.has_text:
             replay["refusal"] = self._explanation
@@ -242,34 +246,10 @@ class AnthropicParser:
         self._failure = as_provider_error(upstream_error)
 
     def _read_body(self, body: bytes, out: list[Delta]) -> None:
-        try:
-            event = decode_event(body)
-        except MalformedStream as error:
-            if body.rstrip().endswith((b"}", b"]")):
-                raise
-            raise StreamInterrupted("The provider's response ended in the middle.") from error
+        event = decode_body(decode_event, body)
         self._read_event(event, body, out)
         if self._failure is None and event.type != "message":
             raise MalformedStream("The provider's response contains no text, thinking or tool call.")
-
-    def _read_rest(self, out: list[Delta]) -> None:
-        for name, data in self._splitter.finish():
-            try:
-                self._read(name, data, out)
-            except MalformedStream:
-                # A truncated event: the stream was cut here, which `close` reports.
-                return
-
-    def _incomplete_error(self) -> ProviderError:
-        unparsed = self._splitter.unparsed.strip()
-        if unparsed.startswith((b"{", b"error:")):
-            return as_provider_error(read_error_body(unparsed.removeprefix(b"error:")))
-        if self._has_started:
-            return StreamInterrupted("The provider's stream ended in the middle of the response.")
-        if unparsed and not any(field.startswith(unparsed[:5]) for field in (b"data:", b"event:")):
-            preview = truncate(unparsed.decode("utf-8", "replace"))[:80]
-            return MalformedStream(f"The provider's response is not a message: {preview!r}")
-        return StreamInterrupted("The provider's stream ended before the response began.")
 
 
 def _page(body: bytes) -> dict[str, Any]:

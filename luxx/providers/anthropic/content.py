@@ -3,13 +3,13 @@
 Only the client's own tools (`tool_use`) become calls; server tools and their results stay in the content.
 """
 
-import json
 from collections.abc import Callable
 from typing import Any, cast
 
 import msgspec
 
 from luxx.errors import MalformedStream
+from luxx.providers.parsing import parse_arguments, parse_objects
 from luxx.wire.delta import Delta, TextDelta, ThinkingDelta, ToolCallDelta
 
 ContentBlock = dict[str, Any]
@@ -74,7 +74,12 @@ def decode_event(data: bytes) -> AnthropicEvent:
     try:
         return _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _decode_leniently(data)
+        objects = parse_objects(data)
+    try:
+        return msgspec.convert(objects[0] if objects else {}, AnthropicEvent, strict=False)
+    except (msgspec.ValidationError, RecursionError) as error:
+        preview = data[:80].decode("utf-8", "replace")
+        raise MalformedStream(f"The provider sent JSON that is not a message event: {preview!r}") from error
 
 
 def message_of(event: AnthropicEvent) -> EventMessage:
@@ -85,34 +90,6 @@ def message_of(event: AnthropicEvent) -> EventMessage:
         return msgspec.convert(event.message, EventMessage, strict=False)
     except (msgspec.ValidationError, RecursionError):
         return EventMessage()
-
-
-def _decode_leniently(data: bytes) -> AnthropicEvent:
-    preview = data[:80].decode("utf-8", "replace")
-    try:
-        value = json.loads(data.decode("utf-8", "replace"), strict=False)
-    except (ValueError, RecursionError) as error:
-        raise MalformedStream(f"The provider sent invalid JSON: {preview!r}") from error
-    if not isinstance(value, dict):
-        raise MalformedStream(f"The provider sent JSON that is not an object: {preview!r}")
-    try:
-        return msgspec.convert(_replace_surrogates(cast("object", value)), AnthropicEvent, strict=False)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise MalformedStream(f"The provider sent JSON that is not a message event: {preview!r}") from error
-
-
-def _replace_surrogates(value: object) -> object:
-    """Some servers send lone surrogates, which cannot be encoded in UTF-8."""
-    match value:
-        case str():
-            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        case list():
-            return [_replace_surrogates(item) for item in cast("list[object]", value)]
-        case dict():
-            items = cast("dict[object, object]", value).items()
-            return {_replace_surrogates(key): _replace_surrogates(item) for key, item in items}
-        case _:
-            return value
 
 
 _TAKES_INPUT = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
@@ -244,20 +221,10 @@ def _complete_block(block: OpenBlock) -> ContentBlock:
     if block.type in ("text", "thinking"):
         fields[block.type] = "".join(block.parts)
     elif block.type in _TAKES_INPUT:
-        fields["input"] = _object(block)
+        fields["input"] = parse_arguments("".join(block.parts)) if block.parts else fields.get("input") or {}
     if not fields.get("citations", True):
         del fields["citations"]
     return fields
-
-
-def _object(block: OpenBlock) -> Any:
-    if not block.parts:
-        return block.fields.get("input") or {}
-    try:
-        value = msgspec.json.decode("".join(block.parts))
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return {}
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _is_plain(block: OpenBlock) -> bool:

@@ -17,6 +17,7 @@ from luxx.providers.anthropic.turns import (
     system_text,
 )
 from luxx.providers.catalog import Catalog
+from luxx.providers.parsing import json_objects
 from luxx.wire.tool import ToolSpec
 
 MIN_BUDGET = 1024
@@ -91,7 +92,7 @@ def strict_schema(schema: dict[str, Any]) -> dict[str, Any]:
     }
     for name, as_name in (("anyOf", "anyOf"), ("oneOf", "anyOf"), ("allOf", "allOf")):
         if isinstance(schema.get(name), list):
-            strict[as_name] = [strict_schema(one) for one in _objects(schema[name])]
+            strict[as_name] = [strict_schema(one) for one in json_objects(schema[name])]
     if schema.get("type") == "object" or "properties" in schema:
         strict["type"] = "object"
         strict["properties"] = _strict_each(schema.get("properties"))
@@ -145,10 +146,6 @@ def _strict_each(value: object) -> dict[str, Any]:
         for name, one in fields.items()
         if isinstance(one, dict)
     }
-
-
-def _objects(value: list[Any]) -> list[dict[str, Any]]:
-    return [cast("dict[str, Any]", one) for one in value if isinstance(one, dict)]
 
 
 API_VERSION = "2023-06-01"

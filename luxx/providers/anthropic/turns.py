@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import Any, cast
 
-import msgspec
-
+from luxx.providers.parsing import json_objects, parse_arguments
 from luxx.wire.message import AssistantPrompt, PromptMessage, SystemPrompt, ToolPrompt, UserPrompt
 from luxx.wire.tool import ToolCall
 
@@ -169,9 +168,7 @@ def _stored_content(message: AssistantPrompt) -> list[BlockJson] | None:
     stored = message.replay.get(CONTENT_KEY)
     if not isinstance(stored, list):
         return None
-    items = cast("list[object]", stored)
-    objects = [cast("BlockJson", item) for item in items if isinstance(item, dict)]
-    blocks = [block for block in objects if _is_assistant_block(block)]
+    blocks = [block for block in json_objects(cast("object", stored)) if _is_assistant_block(block)]
     return blocks if message.text.startswith(_text_of(blocks)) else None
 
 
@@ -217,17 +214,8 @@ def _tool_use(call: ToolCall, ids: _CallIds) -> BlockJson:
         "type": "tool_use",
         "id": ids.assign(call.call_id),
         "name": name or "unnamed",
-        "input": _object(call.arguments),
+        "input": parse_arguments(call.arguments),
     }
-
-
-def _object(arguments: str) -> Any:
-    """The arguments as an object, or `{}`: this dialect accepts nothing else."""
-    try:
-        value = msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return {}
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _is_same_model(recorded: str, requested: str) -> bool:

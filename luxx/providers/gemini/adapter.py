@@ -1,10 +1,11 @@
 """The adapter and the stream parser of the Gemini `generateContent` dialect.
 
-`request.py` builds requests and records parts for replay, `chunk.py` decodes chunks, `calls.py` assembles
-function calls. No network.
+`request.py` builds requests and records parts for replay, `content.py` decodes chunks and assembles function
+calls.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, cast
 
 import msgspec
@@ -13,15 +14,28 @@ from luxx.errors import MalformedStream, ProviderError, ProviderFailed, StreamIn
 from luxx.infra.clock import new_id
 from luxx.providers.adapter import CompletionRequest, Target, UpstreamRequest
 from luxx.providers.failures import as_provider_error, read_error, read_error_body, truncate
-from luxx.providers.gemini.calls import FunctionCallReader
-from luxx.providers.gemini.chunk import ArraySplitter, Candidate, GeminiChunk, UsageCounts, decode_chunks
+from luxx.providers.gemini.content import (
+    ArraySplitter,
+    Candidate,
+    FunctionCallReader,
+    GeminiChunk,
+    UsageCounts,
+    decode_chunks,
+)
 from luxx.providers.gemini.request import (
     REPLAYED_PARTS,
     PartRecorder,
     build_completion_request,
     build_models_request,
 )
-from luxx.providers.parsing import FramingDetector, RetainedBytes, SseSplitter
+from luxx.providers.parsing import (
+    FramingDetector,
+    RetainedBytes,
+    SseEvent,
+    SseSplitter,
+    finish_reason,
+    incomplete_error,
+)
 from luxx.wire.delta import (
     Delta,
     FinishDelta,
@@ -137,10 +151,7 @@ class GeminiParser:
             raise self._failure
         out: list[Delta] = []
         try:
-            for name, data in self._frames(piece):
-                self._read_event(name, data, out)
-                if self._failure is not None:
-                    break
+            self._read_events(self._split(piece), out)
         except ProviderError as error:
             self._failure = error
         # Deltas before a failure are returned first; the next call raises it.
@@ -152,7 +163,8 @@ class GeminiParser:
     def close(self) -> list[Delta]:
         out: list[Delta] = []
         if self._failure is None and self._array is None:
-            self._read_rest(out)
+            with suppress(MalformedStream):  # The stream was cut within its last event.
+                self._read_events(self._splitter.finish(), out)
         if self._failure is None and not (self._finish or self._blocked):
             self._failure = self._incomplete_error()
         if self._failure is None and self._array is not None and self._array.is_within:
@@ -168,7 +180,7 @@ class GeminiParser:
         self._end(out)
         return out
 
-    def _frames(self, piece: bytes) -> list[tuple[bytes, bytes]]:
+    def _split(self, piece: bytes) -> list[SseEvent]:
         piece = self._framing.read(piece)
         if not self._framing.is_json:
             return self._splitter.feed(piece)
@@ -176,17 +188,18 @@ class GeminiParser:
             self._array = ArraySplitter()
         return [(b"", data) for data in self._array.feed(piece)]
 
-    def _read_event(self, name: bytes, data: bytes, out: list[Delta]) -> None:
-        if self._is_marked_done or not data:
-            return
-        if data.startswith(b"[DONE]"):
-            self._is_marked_done = True
-        elif name == b"error":
-            self._failure = as_provider_error(read_error_body(data))
-        else:
-            self._retained.event_bytes = len(data)
-            for chunk in self._chunks_of(data):
-                self._read_chunk(chunk, out)
+    def _read_events(self, events: list[SseEvent], out: list[Delta]) -> None:
+        for name, data in events:
+            if self._is_marked_done or self._failure is not None:
+                return
+            if data.startswith(b"[DONE]"):
+                self._is_marked_done = True
+            elif name == b"error" and data:
+                self._failure = as_provider_error(read_error_body(data))
+            elif data:
+                self._retained.event_bytes = len(data)
+                for chunk in self._chunks_of(data):
+                    self._read_chunk(chunk, out)
 
     def _chunks_of(self, data: bytes) -> list[GeminiChunk]:
         try:
@@ -292,10 +305,7 @@ class GeminiParser:
     def _reason(self) -> FinishReason:
         if not self._finish:
             return FinishReason.REFUSED
-        reason = _REASONS.get(self._finish, FinishReason.UNKNOWN)
-        if self._calls.has_calls and reason in (FinishReason.STOP, FinishReason.UNKNOWN):
-            return FinishReason.TOOL_CALLS
-        return reason
+        return finish_reason(_REASONS, self._finish, has_calls=self._calls.has_calls)
 
     def _refusal(self) -> str:
         reported = self._finish or self._blocked
@@ -307,26 +317,12 @@ class GeminiParser:
         message = truncate(self._finish_message if self._finish else self._blocked_message)
         return f"{explanation} {message}" if message else explanation
 
-    def _read_rest(self, out: list[Delta]) -> None:
-        for name, data in self._splitter.finish():
-            try:
-                self._read_event(name, data, out)
-            except MalformedStream:
-                # A truncated event: the stream was cut here, which `close` reports.
-                return
-
     def _incomplete_error(self) -> ProviderError:
-        unparsed = self._splitter.unparsed.strip()
-        if unparsed.startswith((b"{", b"[", b"error:")):
-            return as_provider_error(read_error_body(unparsed.removeprefix(b"error:")))
-        if self._has_chunks:
-            return StreamInterrupted("The provider's stream ended in the middle of the response.")
-        if self._array is not None and self._array.is_done:
+        if self._array is not None and self._array.is_done and not self._has_chunks:
             return MalformedStream("The provider's response contains no text, thinking or tool call.")
-        if unparsed and not b"data:".startswith(unparsed[:5]):
-            preview = truncate(unparsed.decode("utf-8", "replace"))[:80]
-            return MalformedStream(f"The provider's response is not a completion: {preview!r}")
-        return StreamInterrupted("The provider's stream ended before the response began.")
+        return incomplete_error(
+            self._splitter.unparsed, has_begun=self._has_chunks, error_starts=(b"{", b"[", b"error:")
+        )
 
 
 def _decode_list(body: bytes) -> dict[str, Any]:

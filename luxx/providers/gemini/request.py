@@ -12,6 +12,7 @@ from urllib.parse import quote
 import msgspec
 
 from luxx.providers.adapter import CompletionRequest, Target, UpstreamRequest
+from luxx.providers.parsing import json_objects, parse_arguments
 from luxx.wire.message import (
     AssistantPrompt,
     PromptImage,
@@ -124,10 +125,7 @@ def parts_of(prompt: AssistantPrompt, call_part: Callable[[ToolCall], GeminiPart
 
 
 def _notes(prompt: AssistantPrompt) -> list[dict[str, Any]]:
-    stored = prompt.replay.get(REPLAY_KEY)
-    if not isinstance(stored, list):
-        return []
-    return [cast("dict[str, Any]", note) for note in cast("list[object]", stored) if isinstance(note, dict)]
+    return json_objects(prompt.replay.get(REPLAY_KEY))
 
 
 def _length(note: dict[str, Any], kind: str) -> int:
@@ -267,7 +265,7 @@ def _call(call: ToolCall) -> GeminiPart:
         "functionCall": {
             "id": call.call_id,
             "name": _function_name(call.name),
-            "args": _object(call.arguments),
+            "args": parse_arguments(call.arguments),
         }
     }
 
@@ -283,14 +281,6 @@ def _function_name(name: str) -> str:
     """A name that the API accepts; a model may have called a tool by any name."""
     name = re.sub(r"[^A-Za-z0-9_.:-]", "_", name)[:64] or "unnamed"
     return name if name[0].isalpha() or name[0] == "_" else f"_{name[:63]}"
-
-
-def _object(arguments: str) -> dict[str, Any]:
-    try:
-        value = msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        return {}
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _sign_foreign_calls(contents: list[ContentJson]) -> None:

@@ -1,29 +1,40 @@
 """The adapter and the stream parser of the OpenAI chat completions dialect and of compatible servers.
 
-`request.py` builds requests, `chunk.py` decodes chunks, `calls.py` assembles tool calls and splits inline
-thinking. No network.
+`request.py` builds requests, `content.py` decodes chunks, assembles tool calls and splits inline thinking.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, cast
 
 import msgspec
 
-from luxx.errors import MalformedStream, ProviderError, ProviderFailed, StreamInterrupted
+from luxx.errors import MalformedStream, ProviderError, ProviderFailed
 from luxx.infra.clock import new_id
 from luxx.providers.adapter import CompletionRequest, Target, UpstreamRequest
 from luxx.providers.failures import as_provider_error, read_error, read_error_body, truncate
-from luxx.providers.openai_chat.calls import InlineState, InlineThinking, ReasoningDetails, ToolCallReader
-from luxx.providers.openai_chat.chunk import (
+from luxx.providers.openai_chat.content import (
     ChunkChoice,
     ChunkMessage,
     ChunkUsage,
     ContentPart,
+    InlineState,
+    InlineThinking,
     OpenAIChunk,
+    ReasoningDetails,
+    ToolCallReader,
     decode_chunk,
 )
 from luxx.providers.openai_chat.request import build_completion_request, build_models_request
-from luxx.providers.parsing import FramingDetector, RetainedBytes, SseSplitter
+from luxx.providers.parsing import (
+    FramingDetector,
+    RetainedBytes,
+    SseEvent,
+    SseSplitter,
+    decode_body,
+    finish_reason,
+    incomplete_error,
+)
 from luxx.wire.delta import (
     Delta,
     FinishDelta,
@@ -126,7 +137,7 @@ class OpenAIParser:
             if (data := self._splitter.single_event(piece)) is not None:
                 self._read_event(b"", data, out)
             else:
-                self._read_events(piece, out)
+                self._read_events(self._splitter.feed(piece), out)
         except ProviderError as error:
             self._failure = error
         # Deltas before a failure are returned first; the next call raises it.
@@ -137,20 +148,23 @@ class OpenAIParser:
     def close(self) -> list[Delta]:
         out: list[Delta] = []
         if self._failure is None and self._framing.is_json:
-            self._read_body(bytes(self._framing.body), out)
+            self._read_chunk(decode_body(decode_chunk, bytes(self._framing.body)), out)
+            if self._has_chunks and not self._finish:
+                self._has_closing_usage = True
         elif self._failure is None:
-            self._read_rest(out)
+            with suppress(MalformedStream):  # The stream was cut within its last event.
+                self._read_events(self._splitter.finish(), out)
         if self._failure is not None:
             raise self._failure
         if not self._has_ended and not self._finish and not self._has_closing_usage:
-            raise self._incomplete_error()
+            raise incomplete_error(self._splitter.unparsed, has_begun=self._has_chunks)
         self._end(out)
         if self._failure is not None:
             raise self._failure
         return out
 
-    def _read_events(self, piece: bytes, out: list[Delta]) -> None:
-        for name, data in self._splitter.feed(piece):
+    def _read_events(self, events: list[SseEvent], out: list[Delta]) -> None:
+        for name, data in events:
             self._read_event(name, data, out)
             if self._failure is not None:
                 break
@@ -239,13 +253,15 @@ class OpenAIParser:
             self._retained.retain_event()
             self._refusal.append(message.refusal)
 
-    def _read_parts(self, parts: list[ContentPart], out: list[Delta]) -> None:
+    def _read_parts(self, parts: list[ContentPart | str], out: list[Delta]) -> None:
         for part in parts:
-            if isinstance(part.thinking, str):
+            if isinstance(part, str):
+                self._inline.read(part, out)
+            elif isinstance(part.thinking, str):
                 self._emit_thinking(part.thinking, out)
             elif part.thinking:
                 for inner in part.thinking:
-                    self._emit_thinking(inner.text or "", out)
+                    self._emit_thinking(inner if isinstance(inner, str) else inner.text, out)
             elif part.text:
                 self._inline.read(part.text, out)
 
@@ -261,10 +277,8 @@ class OpenAIParser:
         prompt, completion = reported.prompt_tokens or 0, reported.completion_tokens or 0
         if not prompt and not completion:
             return
-        prompt_details, completion_details = (
-            reported.prompt_tokens_details,
-            reported.completion_tokens_details,
-        )
+        prompt_details = reported.prompt_tokens_details
+        completion_details = reported.completion_tokens_details
         cached = prompt_details.cached_tokens if prompt_details else None
         reasoning = completion_details.reasoning_tokens if completion_details else None
         usage = Usage(
@@ -295,15 +309,8 @@ class OpenAIParser:
         replay = self._replay()
         if replay:
             out.append(ReplayDelta(data=replay))
-        out.append(FinishDelta(reason=self._reason(), raw=self._finish))
-
-    def _reason(self) -> FinishReason:
-        reason = _REASONS.get(self._finish, FinishReason.UNKNOWN)
-        if self._refusal:
-            return FinishReason.REFUSED
-        if self._calls.has_calls and reason in (FinishReason.STOP, FinishReason.UNKNOWN):
-            return FinishReason.TOOL_CALLS
-        return reason
+        reason = finish_reason(_REASONS, self._finish, has_calls=self._calls.has_calls)
+        out.append(FinishDelta(reason=FinishReason.REFUSED if self._refusal else reason, raw=self._finish))
 
     def _replay(self) -> dict[str, Any]:
         replay: dict[str, Any] = {}
@@ -314,35 +321,6 @@ class OpenAIParser:
         if self._refusal:
             replay["refusal"] = "".join(self._refusal)
         return replay
-
-    def _read_body(self, body: bytes, out: list[Delta]) -> None:
-        try:
-            self._read_chunk(decode_chunk(body), out)
-        except MalformedStream as error:
-            if body.rstrip().endswith((b"}", b"]")):
-                raise
-            raise StreamInterrupted("The provider's response ended in the middle.") from error
-        if self._has_chunks and not self._finish:
-            self._has_closing_usage = True
-
-    def _read_rest(self, out: list[Delta]) -> None:
-        for name, data in self._splitter.finish():
-            try:
-                self._read_event(name, data, out)
-            except MalformedStream:
-                # A truncated event: the stream was cut here, which `close` reports.
-                return
-
-    def _incomplete_error(self) -> ProviderError:
-        unparsed = self._splitter.unparsed.strip()
-        if unparsed.startswith((b"{", b"error:")):
-            return as_provider_error(read_error_body(unparsed.removeprefix(b"error:")))
-        if self._has_chunks:
-            return StreamInterrupted("The provider's stream ended in the middle of the response.")
-        if unparsed and not b"data:".startswith(unparsed[:5]):
-            preview = truncate(unparsed.decode("utf-8", "replace"))[:80]
-            return MalformedStream(f"The provider's response is not a completion: {preview!r}")
-        return StreamInterrupted("The provider's stream ended before the response began.")
 
 
 def _model_name(item: object) -> str:

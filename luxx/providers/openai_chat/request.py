@@ -3,12 +3,13 @@
 import re
 from base64 import b64encode
 from hashlib import sha256
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
 from luxx.providers.adapter import CompletionRequest, Target, UpstreamRequest
+from luxx.providers.parsing import json_objects, parse_arguments
 from luxx.wire.message import AssistantPrompt, PromptMessage, SystemPrompt, ToolPrompt, UserPrompt
 from luxx.wire.tool import ToolCall, ToolSpec
 
@@ -147,10 +148,8 @@ def _assistant(prompt: AssistantPrompt, kind: str, request: CompletionRequest) -
 
 def _reasoning_details(prompt: AssistantPrompt) -> list[dict[str, Any]]:
     """The stored details. They may come from an imported file, so invalid items are dropped."""
-    stored = prompt.replay.get("reasoning_details")
-    items = cast("list[object]", stored) if isinstance(stored, list) else []
-    objects = [cast("dict[str, Any]", item) for item in items if isinstance(item, dict)]
-    return [item for item in objects if isinstance(item.get("type"), str)]
+    stored = json_objects(prompt.replay.get("reasoning_details"))
+    return [item for item in stored if isinstance(item.get("type"), str)]
 
 
 def _tool_call(call: ToolCall, kind: str) -> dict[str, Any]:
@@ -180,10 +179,7 @@ def _call_id(call_id: str, kind: str) -> str:
 
 def _object_text(arguments: str) -> str:
     """The arguments as the model wrote them, or `{}`: servers that parse them fail on other JSON."""
-    try:
-        return arguments if isinstance(msgspec.json.decode(arguments), dict) else "{}"
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return "{}"
+    return arguments if parse_arguments(arguments) else "{}"
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:

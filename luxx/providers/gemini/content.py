@@ -1,7 +1,8 @@
-"""Assembles function calls of the Gemini dialect: complete in one part, or streamed as values at JSON paths.
+"""The content of the Gemini dialect: chunks as Structs, bodies that are one JSON array, function calls.
 
-A streamed call starts with its name and `willContinue`, continues with `partialArgs`, and ends with a
-fragment without `willContinue`, often an empty one. Ids are often missing.
+A function call is complete in one part, or streamed as values at JSON paths: it starts with its name and
+`willContinue`, continues with `partialArgs`, and ends with a fragment without `willContinue`, often an empty
+one. Ids are often missing.
 """
 
 import re
@@ -11,8 +12,18 @@ from typing import Any, cast
 import msgspec
 
 from luxx.errors import MalformedStream
+from luxx.providers.parsing import MAX_EVENT_BYTES, decode_leniently
 from luxx.wire.delta import Delta, ToolCallDelta
 
+MAX_DEPTH = 64
+MAX_GAPS = 100
+"""How many array items may be skipped in total; models write them in order."""
+
+MAX_OPEN_CALLS = 128
+"""Each fragment is searched for among the open calls; models write calls one after the other."""
+
+_DELIMITERS = re.compile(rb'["{}\[\]]')
+_STRING_DELIMITERS = re.compile(rb'["\\]')
 _PATH_SEGMENT = re.compile(
     r"""\.(?P<name>[^.\[\]]+) | \[\s*(?P<index>\d{1,9})\s*\]
       | \[\s*'(?P<single>(?:[^'\\]|\\.)*)'\s*\] | \[\s*"(?P<double>(?:[^"\\]|\\.)*)"\s*\]""",
@@ -20,11 +31,119 @@ _PATH_SEGMENT = re.compile(
 )
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
-MAX_DEPTH = 64
-MAX_GAPS = 100
-"""How many array items may be skipped in total; models write them in order."""
-
 _VALUES = ("stringValue", "numberValue", "boolValue", "nullValue")
+
+
+class CandidateContent(msgspec.Struct):
+    """`parts` are not decoded further: some are sent back unchanged."""
+
+    parts: list[dict[str, Any]] | None = None
+
+
+class Candidate(msgspec.Struct, rename="camel"):
+    index: int | None = None
+    content: CandidateContent | None = None
+    finish_reason: str | None = None
+    finish_message: str | None = None
+
+
+class PromptFeedback(msgspec.Struct, rename="camel"):
+    block_reason: str | None = None
+    block_reason_message: str | None = None
+
+
+class UsageCounts(msgspec.Struct, rename="camel"):
+    prompt_token_count: int | None = None
+    tool_use_prompt_token_count: int | None = None
+    cached_content_token_count: int | None = None
+    candidates_token_count: int | None = None
+    thoughts_token_count: int | None = None
+    total_token_count: int | None = None
+
+
+class GeminiChunk(msgspec.Struct, rename="camel"):
+    candidates: list[Candidate] | None = None
+    prompt_feedback: PromptFeedback | None = None
+    usage_metadata: UsageCounts | None = None
+    error: Any = None
+
+
+_decode = msgspec.json.Decoder(GeminiChunk).decode
+
+
+def decode_chunks(data: bytes) -> list[GeminiChunk]:
+    """One chunk, or those of an array. Raises MalformedStream if it is not JSON or contains no object."""
+    try:
+        return [_decode(data)]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return decode_leniently(data, GeminiChunk)
+
+
+class ArraySplitter:
+    """Splits `[{…},{…}]`, or a single `{…}`, into the bytes of its objects, fed in pieces of any size.
+
+    `is_done`: the array or the single object has ended. `is_within`: an object has begun and not ended.
+    """
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._at = 0
+        self._depth = 0
+        self._in_array = False
+        self._in_string = False
+        self.is_done = False
+
+    @property
+    def is_within(self) -> bool:
+        return self._depth > 0
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """The objects completed by this piece. Raises MalformedStream for an object past the size bound."""
+        if self.is_done:
+            return []
+        self._buffer += piece
+        objects: list[bytes] = []
+        while not self.is_done and (delimiter := self._next_delimiter()):
+            self._read_delimiter(delimiter, objects)
+        if not self.is_within:
+            del self._buffer[: self._at]
+            self._at = 0
+        if len(self._buffer) > MAX_EVENT_BYTES:
+            raise MalformedStream(f"The provider sent an event of more than {MAX_EVENT_BYTES} bytes.")
+        return objects
+
+    def _next_delimiter(self) -> bytes:
+        """Returns the next delimiter and moves past it; empty if the pieces so far have none."""
+        match = (_STRING_DELIMITERS if self._in_string else _DELIMITERS).search(self._buffer, self._at)
+        if match is None:
+            self._at = len(self._buffer)
+            return b""
+        if match[0] == b"\\" and match.end() == len(self._buffer):
+            # The escaped character is in the next piece.
+            self._at = match.start()
+            return b""
+        self._at = match.end() + (match[0] == b"\\")
+        return match[0]
+
+    def _read_delimiter(self, delimiter: bytes, objects: list[bytes]) -> None:
+        if delimiter == b'"':
+            self._in_string = not self._in_string
+        elif delimiter in b"{[":
+            if self._depth == 0:
+                if delimiter == b"[" and not self._in_array:
+                    self._in_array = True
+                    return
+                del self._buffer[: self._at - 1]
+                self._at = 1
+            self._depth += 1
+        elif delimiter in b"}]":
+            if self._depth == 0:
+                self.is_done = True
+                return
+            self._depth -= 1
+            if self._depth == 0:
+                objects.append(bytes(self._buffer[: self._at]))
+                self.is_done = not self._in_array
 
 
 class PartialArguments:
@@ -140,10 +259,6 @@ def _get(container: Any, key: str | int) -> Any:
     if isinstance(key, int):
         return container[key] if key < len(container) else None
     return container.get(key)
-
-
-MAX_OPEN_CALLS = 128
-"""Each fragment is searched for among the open calls; models write calls one after the other."""
 
 
 class FunctionCallReader:

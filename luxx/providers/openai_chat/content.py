@@ -1,19 +1,112 @@
-"""Assembles tool calls of the OpenAI dialect from fragments; also reasoning details and inline thinking.
+"""The content of the OpenAI dialect: chunks as Structs, tool calls, reasoning details, inline thinking.
 
-Servers are known to send: no index, index 0 for every call, id and name on every fragment, empty ids and
-names, null arguments, complete calls in one chunk, one id for several calls.
+Of tool calls, servers are known to send: no index, index 0 for every call, id and name on every fragment,
+empty ids and names, null arguments, complete calls in one chunk, one id for several calls.
 """
 
+import json
 import re
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
-from luxx.providers.openai_chat.chunk import ChunkToolCall
+import msgspec
+
+from luxx.providers.parsing import decode_leniently
 from luxx.wire.delta import Delta, TextDelta, ThinkingDelta, ToolCallDelta
+
+MAX_BLANKS = 1_000
+"""Leading whitespace to hold back while waiting for `<think>`; past it, everything is text."""
 
 _DELIMITERS = re.compile(r'["{}\[\]]')
 _STRING_DELIMITERS = re.compile(r'"|\\.?', re.DOTALL)
+_JOINED = ("text", "summary")
+_OPEN = "<think>"
+_CLOSE = "</think>"
+
+
+class ChunkFunction(msgspec.Struct, gc=False):
+    """`arguments` is a fragment of JSON text; some servers send the complete object instead."""
+
+    name: str | None = None
+    arguments: str | dict[str, Any] | list[Any] | None = None
+
+
+class ChunkToolCall(msgspec.Struct, gc=False):
+    index: int | None = None
+    id: str | None = None
+    function: ChunkFunction | None = None
+
+
+class ContentPart(msgspec.Struct):
+    """An item of `content` if a server sends a list: text, or thinking with its own items."""
+
+    text: str | None = None
+    thinking: "str | list[ContentPart | str] | None" = None
+
+
+class ChunkMessage(msgspec.Struct):
+    content: str | list[ContentPart | str] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    reasoning_details: list[dict[str, Any]] | None = None
+    refusal: str | None = None
+    tool_calls: list[ChunkToolCall] | None = None
+
+
+class ChunkChoice(msgspec.Struct):
+    index: int | None = None
+    delta: ChunkMessage | None = None
+    message: ChunkMessage | None = None
+    finish_reason: str | None = None
+    error: Any = None
+
+
+class PromptDetails(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class CompletionDetails(msgspec.Struct):
+    reasoning_tokens: int | None = None
+
+
+class ChunkUsage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    total_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    cached_tokens: int | None = None
+    prompt_cache_hit_tokens: int | None = None
+    prompt_tokens_details: PromptDetails | None = None
+    completion_tokens_details: CompletionDetails | None = None
+
+
+class GroqExtra(msgspec.Struct):
+    usage: ChunkUsage | None = None
+    error: Any = None
+
+
+class OpenAIChunk(msgspec.Struct):
+    choices: list[ChunkChoice] | None = None
+    usage: ChunkUsage | None = None
+    x_groq: GroqExtra | None = None
+    error: Any = None
+    object: str | None = None
+    message: Any = None
+    code: Any = None
+    type: Any = None
+
+
+_decode = msgspec.json.Decoder(OpenAIChunk).decode
+
+
+def decode_chunk(data: bytes) -> OpenAIChunk:
+    """One chunk, or a complete response. Raises MalformedStream if it is not a JSON object."""
+    try:
+        return _decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        chunks = decode_leniently(data, OpenAIChunk)
+        return chunks[0] if chunks else OpenAIChunk()
 
 
 class ToolCallReader:
@@ -147,7 +240,10 @@ def _name_and_arguments(fragment: ChunkToolCall) -> tuple[str, str]:
     function = fragment.function
     if function is None:
         return "", ""
-    return function.name or "", function.arguments or ""
+    arguments = function.arguments or ""
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    return function.name or "", arguments
 
 
 def _starts_new_call(call: _OpenAICall, call_id: str, name: str, arguments: str) -> bool:
@@ -159,9 +255,6 @@ def _starts_new_call(call: _OpenAICall, call_id: str, name: str, arguments: str)
     if not call.name:
         return False
     return name != call.name or (bool(arguments) and call.is_complete())
-
-
-_JOINED = ("text", "summary")
 
 
 class ReasoningDetails:
@@ -204,13 +297,6 @@ class _Block:
 
     def to_json(self) -> dict[str, Any]:
         return self._fields | {key: "".join(parts) for key, parts in self._texts.items()}
-
-
-_OPEN = "<think>"
-_CLOSE = "</think>"
-
-MAX_BLANKS = 1_000
-"""Leading whitespace to hold back while waiting for a tag; past it, everything is text."""
 
 
 class InlineState(StrEnum):

@@ -27,7 +27,7 @@ LuxxError
     └── MalformedStream    the stream violates the provider's dialect
 """
 
-from typing import Any
+from typing import Any, Self
 
 
 class LuxxError(Exception):
@@ -61,7 +61,26 @@ class UpgradeFailed(LuxxError):
 
 
 class InvalidInput(LuxxError):
+    """`field`: the JSON path of the wrong field (`$.name`), or the name of the wrong parameter."""
+
     kind = "invalid_input"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: str | None = None,
+        field: str | None = None,
+        detail: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message, kind=kind, detail=detail)
+        if field is not None:
+            self.about(field)
+
+    def about(self, field: str) -> Self:
+        """The error itself, with the field that it is about, unless it already names one."""
+        self.detail.setdefault("fields", {field: self.message})
+        return self
 
 
 class TooLarge(InvalidInput):

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from litestar import Litestar
 from litestar.di import Provide
+from litestar.handlers import HTTPRouteHandler
 from litestar.types import ControllerRouterHandler
 
 from luxx.api.http.authentication import PeerReader, provide_caller, provide_peer, require_sign_in
@@ -68,6 +69,12 @@ CONTROLLERS: list[ControllerRouterHandler] = [
     UsageController,
     UserController,
 ]
+
+
+for handler in [each for controller in CONTROLLERS for each in vars(controller).values()]:
+    if isinstance(handler, HTTPRouteHandler) and "GET" in handler.http_methods:
+        # The same handler answers HEAD. uvicorn leaves out the body; long responses check the method.
+        handler.http_methods.add("HEAD")
 
 
 def create_app(services: Services) -> Litestar:

@@ -280,10 +280,13 @@ async def replace_allowed_hosts(store: Store, caller: Caller, hosts: Collection[
     """Replaces the hosts that operators allowed. Raises InvalidInput for a forbidden address."""
     caller.require_operator()
     wanted: set[str] = set()
-    for entry in hosts:
-        host, port = parse_host_port(entry)
-        if reach_of_name(host) is Reach.FORBIDDEN:
-            raise InvalidInput(f"'{entry}' is a metadata or link-local address and cannot be allowed")
+    for index, entry in enumerate(hosts):
+        try:
+            host, port = parse_host_port(entry)
+            if reach_of_name(host) is Reach.FORBIDDEN:
+                raise InvalidInput(f"'{entry}' is a metadata or link-local address and cannot be allowed")
+        except InvalidInput as error:
+            raise error.about(f"$.hosts[{index}]") from error
         wanted.add(join_host_port(host, port))
 
     def work(session: Session) -> None:

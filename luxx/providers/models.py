@@ -185,5 +185,6 @@ def validate_api_key(api_key: str) -> str:
     """The key without surrounding whitespace. Raises InvalidInput if it cannot be sent in an HTTP header."""
     api_key = api_key.strip()
     if not re.fullmatch(r"[\x21-\x7e]*", api_key):
-        raise InvalidInput("api_key must be plain ASCII without spaces or line breaks; copy it again")
+        problem = "api_key must be plain ASCII without spaces or line breaks; copy it again"
+        raise InvalidInput(problem, field="$.api_key")
     return api_key

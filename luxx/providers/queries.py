@@ -256,6 +256,7 @@ def _enabled_row_by_id(session: Session, caller: Caller, provider_id: int) -> Pr
         raise InvalidInput(
             f"provider '{row.name}' is disabled; enable it or choose another",
             kind="provider_disabled",
+            field="$.provider_id",
         )
     adapter_for(row.provider_type)
     return row

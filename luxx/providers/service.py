@@ -284,6 +284,7 @@ class ProviderService:
             raise InvalidInput(
                 f"provider '{row.name}' has no default model; name a model, or set its default_model",
                 kind="no_model",
+                field="$.model",
             )
         return ProviderChoice(
             provider_id=row.id,
@@ -327,13 +328,17 @@ class ProviderService:
         if provider_type == LOCAL:
             if base_url:
                 raise InvalidInput(
-                    "the embedded model takes no base_url; its address is assigned when it starts"
+                    "the embedded model takes no base_url; its address is assigned when it starts",
+                    field="$.base_url",
                 )
             return "", None
         base_url = base_url or default_base_url(provider_type)
         if not base_url:
-            raise InvalidInput(f"provider_type {provider_type} needs a base_url")
-        checked = await self._guard.check_base_url(caller, base_url)
+            raise InvalidInput(f"provider_type {provider_type} needs a base_url", field="$.base_url")
+        try:
+            checked = await self._guard.check_base_url(caller, base_url)
+        except InvalidInput as error:
+            raise error.about("$.base_url") from error
         return checked.url, checked.newly_allowed
 
     def _change_key(self, row: ProviderRow, changes: ProviderChanges, *, is_url_changed: bool) -> None:
@@ -382,6 +387,9 @@ def key_identity(provider_id: int) -> str:
 
 
 def _check_type(caller: Caller, provider_type: str) -> None:
-    adapter_for(provider_type)
+    try:
+        adapter_for(provider_type)
+    except InvalidInput as error:
+        raise error.about("$.provider_type") from error
     if provider_type == LOCAL and not caller.is_admin:
         raise NotAllowed("only an administrator may add the embedded model; it can be shared with you")

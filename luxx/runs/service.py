@@ -215,8 +215,7 @@ class RunService:
     ) -> RunWatch:
         """A watch of the caller's run, from the event after `after`."""
         run = await self._store.read(lambda session: run_view(self._logged(session, caller, run_id)))
-        if after > run.last_seq:
-            raise InvalidInput(f"this run's log ends at {run.last_seq}; there is no event {after}")
+        _check_position(run, after)
         return RunWatch(self._hub, self._store, run, after=after, accumulated=accumulated)
 
     async def get(self, caller: Caller, run_id: str, right: RunRight = RunRight.SEE) -> Run:
@@ -245,7 +244,9 @@ class RunService:
         """Up to `limit` logged events after `after`, oldest first, and whether there are more."""
 
         def read_events(session: Session) -> tuple[list[StoredEvent], bool]:
-            last_seq = self._logged(session, caller, run_id).last_seq
+            row = self._logged(session, caller, run_id)
+            last_seq = row.last_seq
+            _check_position(row, after)
             events = read_page(session, run_id, after, limit=limit)
             return events, bool(events) and events[-1].seq < last_seq
 
@@ -309,7 +310,7 @@ class RunService:
             raise InvalidInput(
                 f"the model {choice.model} accepts no images; choose another model or omit them",
                 kind="images_not_taken",
-                detail={"fields": {"$.attachments": "images"}},
+                field="$.attachments",
             )
         check_price(choice.card, self._limits, choice.model)
         thinking = _first_set(
@@ -320,7 +321,7 @@ class RunService:
                 f"{choice.model} is not known to support JSON schemas; omit response_format, "
                 "or choose another model",
                 kind="response_format_unsupported",
-                detail={"fields": {"$.response_format": "not for this model"}},
+                field="$.response_format",
             )
         return ChatRequest(
             parent_id="",
@@ -351,7 +352,7 @@ class RunService:
                 raise InvalidInput(
                     f"no tool named {', '.join(unknown)} at your permission level; GET /tools lists yours",
                     kind="tool_unknown",
-                    detail={"fields": {"$.tools": "unknown tool"}},
+                    field="$.tools",
                 )
             return [name for name in available if name in wanted_tools]
         return available
@@ -375,6 +376,11 @@ def _model(conversation: ConversationRow, options: AnswerOptions) -> str | None:
     """The conversation's model, unless the options name another provider."""
     is_elsewhere = options.provider_id not in (None, conversation.provider_id)
     return None if is_elsewhere else conversation.model
+
+
+def _check_position(run: Run | RunRow, after: int) -> None:
+    if after > run.last_seq:
+        raise InvalidInput(f"this run's log ends at {run.last_seq}; there is no event {after}")
 
 
 def _first_set(*values: T | None) -> T | None:

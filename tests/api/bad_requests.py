@@ -211,14 +211,26 @@ PROVIDERS = [
     wrong("a provider of somebody", "POST", "/providers", PROVIDER | {"user_id": 1}, "$.user_id"),
     wrong("no tokens", "POST", "/providers", PROVIDER | {"max_tokens": 0}, "$.max_tokens"),
     wrong("a key that is a number", "POST", "/providers", PROVIDER | {"api_key": 5}, "$.api_key"),
-    Case("a key with a line break", "POST", "/providers", PROVIDER | {"api_key": "a\nb"}),
-    Case("a key that is not ASCII", "POST", "/providers", PROVIDER | {"api_key": "schlüssel"}),
-    Case("a type that there is not", "POST", "/providers", PROVIDER | {"provider_type": "telepathy"}),
-    Case("an address that is none", "POST", "/providers", PROVIDER | {"base_url": "not a url"}),
-    Case("an address without a host", "POST", "/providers", PROVIDER | {"base_url": "http://"}),
-    Case("a file", "POST", "/providers", PROVIDER | {"base_url": "file:///etc/passwd"}),
-    Case("another protocol", "POST", "/providers", PROVIDER | {"base_url": "gopher://models.example/"}),
-    Case("a port too large", "POST", "/providers", PROVIDER | {"base_url": "http://models.example:70000/"}),
+    Case("a key with a line break", "POST", "/providers", PROVIDER | {"api_key": "a\nb"},
+         fields=("$.api_key",)),
+    Case("a key that is not ASCII", "POST", "/providers", PROVIDER | {"api_key": "schlüssel"},
+         fields=("$.api_key",)),
+    Case("a type that there is not", "POST", "/providers", PROVIDER | {"provider_type": "telepathy"},
+         fields=("$.provider_type",)),
+    Case("an address that is none", "POST", "/providers", PROVIDER | {"base_url": "not a url"},
+         fields=("$.base_url",)),
+    Case("an address without a host", "POST", "/providers", PROVIDER | {"base_url": "http://"},
+         fields=("$.base_url",)),
+    Case("a file", "POST", "/providers", PROVIDER | {"base_url": "file:///etc/passwd"},
+         fields=("$.base_url",)),
+    Case("another protocol", "POST", "/providers", PROVIDER | {"base_url": "gopher://models.example/"},
+         fields=("$.base_url",)),
+    Case("a port too large", "POST", "/providers", PROVIDER | {"base_url": "http://models.example:70000/"},
+         fields=("$.base_url",)),
+    Case("a host of dots", "POST", "/providers", PROVIDER | {"base_url": "http://a..b/"},
+         fields=("$.base_url",)),
+    Case("a type without an address", "POST", "/providers",
+         {"name": "p", "provider_type": "openai_compatible"}, fields=("$.base_url",)),
     Case("a loopback address", "POST", "/providers", PROVIDER | {"base_url": "http://127.0.0.1:1/v1"}, 403),
     Case("a private address", "POST", "/providers", PROVIDER | {"base_url": "http://10.0.0.1/v1"}, 403),
     Case("the metadata address", "POST", "/providers",
@@ -241,8 +253,12 @@ PROVIDERS = [
     wrong("hosts that are no list", "PUT", "/admin/allowed-hosts", {"hosts": "a:1"}, "$.hosts", who="admin"),
     wrong("a host that is a number", "PUT", "/admin/allowed-hosts", {"hosts": [1]}, "$.hosts[0]",
           who="admin"),
-    Case("a host without a port", "PUT", "/admin/allowed-hosts", {"hosts": ["localhost"]}, who="admin"),
-    Case("a host with a wrong port", "PUT", "/admin/allowed-hosts", {"hosts": ["a:99999"]}, who="admin"),
+    Case("a host without a port", "PUT", "/admin/allowed-hosts", {"hosts": ["a:1", "localhost"]}, who="admin",
+         fields=("$.hosts[1]",)),
+    Case("a host with a wrong port", "PUT", "/admin/allowed-hosts", {"hosts": ["a:99999"]}, who="admin",
+         fields=("$.hosts[0]",)),
+    Case("the metadata host", "PUT", "/admin/allowed-hosts", {"hosts": ["169.254.169.254:80"]}, who="admin",
+         fields=("$.hosts[0]",)),
     wrong("no hosts", "PUT", "/admin/allowed-hosts", {}, "$.hosts", who="admin"),
 ]  # fmt: skip
 
@@ -268,15 +284,31 @@ TOOLS_RUNS_SETTINGS = [
     Case("runs of an unknown status", "GET", "/runs?status=sleeping", fields=("status",)),
     Case("runs of an unknown kind", "GET", "/runs?kind=party", fields=("kind",)),
     *(
-        Case(f"Last-Event-ID {value!r}", "GET", "/runs/{run}/events", headers={"Last-Event-ID": value})
-        for value in ("x", "-1", "1.5", "9" * 30, "1, 2", "0x10", "²")
+        Case(f"Last-Event-ID {value!r}", "GET", "/runs/{run}/events", headers={"Last-Event-ID": value},
+             fields=("Last-Event-ID",))
+        for value in ("x", "-1", "1.5", "9" * 30, "1, 2", "0x10", "100000", "²")
         if value.isascii()
     ),
     *(
         Case(f"last_event_id {value!r}", "GET", f"/runs/{{run}}/events?last_event_id={value}",
              fields=("last_event_id",))
-        for value in ("x", "-1", "1.5", "9" * 30)
+        for value in ("x", "-1", "1.5", "9" * 30, "100000")
     ),
+    Case("events from beyond the log", "GET", "/runs/{run}/events?from_sequence=100000",
+         fields=("from_sequence",), headers={"Accept": "application/json"}),
+    *(
+        Case(f"{path} before {value!r}", "GET", f"{path}before={value}", fields=("before",), who="admin")
+        for path in ("/runs?", "/messages?conversation_id={conversation}&", "/admin/audit?")
+        for value in ("zzzz", "7", UNKNOWN_ID[:-1], UNKNOWN_ID.upper())
+    ),
+    Case("a parameter that there is not", "GET", "/runs?kid=chat", fields=("kid",)),
+    Case("two parameters that there are not", "GET", "/conversations/{conversation}?a=1&b=2",
+         fields=("a", "b")),
+    Case("a filter of another route", "POST", "/conversations?page=1", {}, fields=("page",)),
+    Case("cancelling with a body", "POST", "/runs/{run}/cancel", {"force": True}, fields=("$",)),
+    Case("reading with a body", "GET", "/runs", {"status": "failed"}, fields=("$",)),
+    Case("deleting with a body", "DELETE", "/conversations/{conversation}", [1], fields=("$",)),
+    Case("a folder outside", "GET", "/files?path=../x", fields=("path",)),
     Case("events from below zero", "GET", "/runs/{run}/events?from_sequence=-1", fields=("from_sequence",),
          headers={"Accept": "application/json"}),
     Case("no events at all", "GET", "/runs/{run}/events?limit=0", fields=("limit",),

@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from uvicorn.protocols.http.flow_control import FlowControl
 
 from luxx.api.http.errors import DATABASE_DOWN_ERRORS
-from luxx.api.http.files import ABORT_KEY
+from luxx.api.http.files import ABORT_KEY, is_head
 from luxx.api.http.security import DETACHED_STREAM, RAW_SEND
 from luxx.domain.accounts.authentication import Authenticator
 from luxx.domain.accounts.caller import Caller
@@ -216,10 +216,17 @@ class OpenStream(ASGIResponse):
         self._abort_timer: asyncio.TimerHandle | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Leaves the stream to `security.py`, or without that middleware streams at once."""
+        """Leaves the stream to `security.py`, or without that middleware streams at once.
+
+        HEAD follows no run and takes no place in the limit.
+        """
         del receive
         request_scope = cast("dict[str, Any]", scope)
-        if RAW_SEND in request_scope:
+        if is_head(scope):
+            self._streams.limit.release(self.caller.user_id)
+            await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        elif RAW_SEND in request_scope:
             request_scope[DETACHED_STREAM] = self.stream
         else:
             await self.stream(request_scope, send)

@@ -53,7 +53,7 @@ class _FileASGIResponse(ASGIResponse):
         try:
             status = 200 if self._is_whole else 206
             await send({"type": "http.response.start", "status": status, "headers": self._raw_headers})
-            offset = self._byte_range.start
+            offset = self._byte_range.stop if is_head(scope) else self._byte_range.start
             while offset < self._byte_range.stop:
                 count = min(READ_BYTES, self._byte_range.stop - offset)
                 data = await asyncio.to_thread(self._file.read_at, offset, count)
@@ -66,6 +66,11 @@ class _FileASGIResponse(ASGIResponse):
             pass  # The client went away.
         finally:
             await asyncio.shield(asyncio.to_thread(self._file.close))
+
+
+def is_head(scope: Scope) -> bool:
+    """Whether only the headers of the response are wanted."""
+    return cast("dict[str, Any]", scope)["method"] == "HEAD"
 
 
 def parse_range(header: str | None, size: int) -> range | None:
@@ -138,7 +143,10 @@ class TempFileASGIResponse(ASGIResponse):
         disconnect = asyncio.create_task(_wait_for_disconnect(receive))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self._raw_headers})
-            while not disconnect.done() and (data := await asyncio.to_thread(self._file.read, SEND_BYTES)):
+            while not (is_head(scope) or disconnect.done()):
+                data = await asyncio.to_thread(self._file.read, SEND_BYTES)
+                if not data:
+                    break
                 await self._send(send, data, more=True)
             await self._send(send, b"", more=False)
         except TimeoutError:

@@ -18,6 +18,9 @@ from luxx.domain.accounts.caller import Caller
 RESERVED = frozenset({"request", "socket", "state", "scope", "headers", "cookies", "query", "body", BODY})
 """The parameters of handlers for which Litestar passes a part of the request."""
 
+UUID = r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$(?!\n)"
+"""The form of the ids that are text."""
+
 IGNORES_QUERY = "ignores_query"
 """The `opt` of a handler that accepts unknown query parameters: browsers and monitoring may add some."""
 
@@ -64,6 +67,7 @@ def parameter_type(field: FieldDefinition) -> Any:
         return kind
     names = ("gt", "ge", "lt", "le", "min_length", "max_length", "pattern")
     bounds = {name: getattr(definition, name) for name in names}
+    bounds["description"] = definition.description if definition.pattern else None
     constraints = {name: bound for name, bound in bounds.items() if bound is not None}
     return Annotated[kind, Meta(**cast("Mapping[str, Any]", constraints))] if constraints else kind
 
@@ -112,7 +116,7 @@ PageNumber = Annotated[int, QueryParameter(ge=1, le=1_000_000, description="coun
 PageSize = Annotated[int, QueryParameter(ge=1, le=100, description="items per page")]
 LimitParameter = Annotated[int | None, QueryParameter(ge=1, le=100, description="with `before`: how many")]
 BeforeId = Annotated[
-    str | None, QueryParameter(min_length=1, max_length=64, description="only items before this id")
+    str | None, QueryParameter(pattern=UUID, description="the id of an item; only items before it")
 ]
 Seq = Annotated[int, QueryParameter(ge=0, le=2**31 - 1)]
 TextId = FromPath[str]

@@ -198,7 +198,7 @@ def _operations(app: Litestar) -> Iterator[ApiOperation]:
             continue
         for handler in route.route_handlers:
             for method in sorted(handler.http_methods):
-                if method != "OPTIONS" and handler.resolve_include_in_schema():
+                if method not in ("HEAD", "OPTIONS") and handler.resolve_include_in_schema():
                     yield _operation(route, handler, str(method))
 
 

@@ -86,7 +86,7 @@ def _in_utc(time: datetime | None, name: str) -> datetime | None:
         return None
     if time.tzinfo is None:
         problem = "a time needs a time zone, such as 2026-01-31T12:00:00Z"
-        raise InvalidInput(f"{name}: {problem}", detail={"fields": {name: problem}})
+        raise InvalidInput(f"{name}: {problem}", field=name)
     try:
         return time.astimezone(UTC)
     except OverflowError:

@@ -14,6 +14,7 @@ from luxx.domain.conversations.service import ConversationService
 from luxx.domain.files.names import content_disposition
 from luxx.domain.files.service import FileService, FileView
 from luxx.domain.files.upload import Uploads, UploadView
+from luxx.errors import InvalidInput
 
 BINARY_SCHEMA = {"type": "string", "format": "binary"}
 DOWNLOAD_POLICY = "default-src 'none'; sandbox; frame-ancestors 'none'"
@@ -89,7 +90,10 @@ class FileController(Controller):
         page_size: PageSize = 20,
     ) -> Success[Page[FileView]]:
         """The content of a folder of your workspace: folders, then files, by name."""
-        items, total = await files.list_page(caller, path, page=page, page_size=page_size)
+        try:
+            items, total = await files.list_page(caller, path, page=page, page_size=page_size)
+        except InvalidInput as error:
+            raise error.about("path") from error
         return success(Page(items=items, total=total, page=page, page_size=page_size))
 
     @get("/{file_id:str}", media_type="application/octet-stream", opt={OPENAPI_EXTRA: DOWNLOAD_EXTRA})

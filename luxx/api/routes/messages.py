@@ -183,9 +183,7 @@ def wants_json(request: Request[Any, Any, Any]) -> bool:
 def check_text(text: str) -> None:
     """Raises InvalidInput for a message without a visible character."""
     if not text.strip():
-        raise InvalidInput(
-            "the message is empty", detail={"fields": {"$.content": "at least one visible character"}}
-        )
+        raise InvalidInput("a message needs at least one visible character", field="$.content")
 
 
 async def _new_message(body: MessageBody) -> NewMessage:
@@ -355,6 +353,4 @@ def _children(value: object) -> list[object]:
 
 
 def _invalid_schema(problem: str) -> InvalidInput:
-    return InvalidInput(
-        f"response_format: {problem}", detail={"fields": {"$.response_format.schema": problem}}
-    )
+    return InvalidInput(f"response_format: {problem}", field="$.response_format.schema")

@@ -111,7 +111,7 @@ def _parse_object(text: str) -> dict[str, Any]:
         return msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
         problem = "must be a JSON object, as text"
-        raise InvalidInput(f"arguments: {problem}", detail={"fields": {"arguments": problem}}) from error
+        raise InvalidInput(f"arguments: {problem}", field="arguments") from error
 
 
 def _explanation(tool: str, verdict: PermissionVerdict) -> Explanation:

@@ -86,12 +86,20 @@ class RunController(Controller):
         """Stream a run from the event after `Last-Event-ID`; with `Accept: application/json` read its log."""
         header_seq = _last_event_id(request)
         if wants_json(request):
-            events, has_more = await runs.events(caller, run_id, after=max(0, from_sequence - 1), limit=limit)
+            try:
+                events, has_more = await runs.events(
+                    caller, run_id, after=max(0, from_sequence - 1), limit=limit
+                )
+            except InvalidInput as error:
+                raise error.about("from_sequence") from error
             return Response(success(EventPage(events=[with_seq(e) for e in events], has_more=has_more)))
         after = header_seq if last_event_id is None else last_event_id
-        return await streams.follow(
-            caller, lambda: runs.watch(caller, run_id, after=after, accumulated=accumulated)
-        )
+        try:
+            return await streams.follow(
+                caller, lambda: runs.watch(caller, run_id, after=after, accumulated=accumulated)
+            )
+        except InvalidInput as error:
+            raise error.about("Last-Event-ID" if last_event_id is None else "last_event_id") from error
 
     @post("/{run_id:str}/cancel", status_code=200)
     async def cancel(
@@ -105,7 +113,8 @@ class RunController(Controller):
 def _last_event_id(request: Request[Any, Any, Any]) -> int:
     header = request.headers.get("last-event-id", "0").strip(" \t") or "0"
     if not header.isascii() or not header.isdigit() or len(header) > 9:
-        raise InvalidInput("Last-Event-ID must be the number of an event of this run", kind="last_event_id")
+        problem = "Last-Event-ID must be the number of an event of this run"
+        raise InvalidInput(problem, kind="last_event_id", field="Last-Event-ID")
     return int(header)
 
 

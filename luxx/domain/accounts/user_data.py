@@ -85,7 +85,9 @@ class SettingsService:
             return await self._store.write(work)
         except IntegrityError as error:
             raise InvalidInput(
-                "this provider was deleted a moment ago; choose another", kind="provider_not_found"
+                "this provider was deleted a moment ago; choose another",
+                kind="provider_not_found",
+                field="$.default_provider_id",
             ) from error
 
 

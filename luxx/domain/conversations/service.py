@@ -234,9 +234,7 @@ def _change(session: Session, caller: Caller, row: ConversationRow, changes: Con
     if isinstance(changes.project_id, str):
         own_project(session, caller, changes.project_id)
     if isinstance(changes.title, str) and not changes.title.strip():
-        raise InvalidInput(
-            "a title needs at least one visible character", detail={"fields": {"$.title": "empty"}}
-        )
+        raise InvalidInput("a title needs at least one visible character", field="$.title")
     for name in changes.__struct_fields__:
         value = getattr(changes, name)
         if value is UNSET:

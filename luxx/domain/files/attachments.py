@@ -141,14 +141,19 @@ class AttachmentReader:
                 return await self._read_attachments(caller, given)
         except TimeoutError as error:
             raise InvalidInput(
-                "reading the attachments takes too long; send fewer at a time", kind="attachment_unreadable"
+                "reading the attachments takes too long; send fewer at a time",
+                kind="attachment_unreadable",
+                field="$.attachments",
             ) from error
 
     async def _read_attachments(self, caller: Caller, given: list[GivenAttachment]) -> MessageAttachments:
         attachments: list[Attachment] = []
         images: dict[str, PromptImage] = {}
         for index, each in enumerate(given):
-            result = await self._read_given(caller, each, f"$.attachments[{index}]")
+            try:
+                result = await self._read_given(caller, each, f"$.attachments[{index}]")
+            except InvalidInput as error:
+                raise error.about(f"$.attachments[{index}]") from error
             if isinstance(result, Attachment):
                 attachments.append(result)
                 continue

@@ -181,9 +181,7 @@ class UsageService:
     async def report(self, caller: Caller, query: UsageQuery) -> UsageReport:
         """Raises InvalidInput if `first` is after `last`, NotAllowed for a scope the caller may not read."""
         if query.first is not None and query.last is not None and query.first > query.last:
-            raise InvalidInput(
-                "'from' must not be later than 'to'", detail={"fields": {"from": "is later than 'to'"}}
-            )
+            raise InvalidInput("'from' must not be later than 'to'", field="from")
         _check_scope(caller, query.scope)
         return await self._store.read(lambda session: _report(session, caller, query))
 

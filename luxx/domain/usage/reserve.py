@@ -229,6 +229,7 @@ def check_price(card: ModelCard, limits: LimitsConfig, model: str) -> None:
             f"this server limits spending, and the price of {model} is unknown; choose another model, or ask "
             "an administrator to add its price to `models` in the configuration (0 if it is free)",
             kind="price_unknown",
+            field="$.model",
         )
 
 

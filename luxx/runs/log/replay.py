@@ -272,9 +272,7 @@ def write_cursor(position: ReplayPosition | None) -> str | None:
 
 
 def _invalid_cursor() -> InvalidInput:
-    return InvalidInput(
-        "this is not a cursor from an earlier response", detail={"fields": {"cursor": "not a cursor"}}
-    )
+    return InvalidInput("this is not a cursor from an earlier response", field="cursor")
 
 
 def _after(position: ReplayPosition | None, number: Any) -> list[ColumnElement[bool]]:

@@ -15,7 +15,7 @@ PEERS ?=
 PART ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-heavy test-long check format lock bench clean
+.PHONY: help run test test-heavy test-long test-path check format lock bench clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
@@ -32,6 +32,9 @@ test-heavy: $(DEV_STAMP) ## Run the tests that use several processes for ten sec
 
 test-long: $(DEV_STAMP) ## Run the tests that take minutes (PART=name: only matching tests)
 	$(PYTHON) -m pytest -m long --timeout=900 -rs $(if $(PART),-k "$(PART)") $(ARGS)
+
+test-path: $(DEV_STAMP) ## Check how many files one message runs through (ARGS="-v" lists them)
+	$(PYTHON) -m tests.message_path $(ARGS)
 
 check: $(DEV_STAMP) ## Check format, lint, types and layers; changes nothing
 	$(VENV)/bin/ruff format --check .

@@ -10,6 +10,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
@@ -182,6 +183,7 @@ class FrameListener(RingReader, Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
 class Channel:
     """The live stream of one run. `logged` is the seq of the newest logged frame, 0 before the first.
 
@@ -190,46 +192,24 @@ class Channel:
     `reset_count` counts the reset frames, which discard the text of a lost producer.
     """
 
-    __slots__ = (
-        "_base",
-        "_frames",
-        "_full",
-        "_listener_futures",
-        "_listeners",
-        "_reset_frames",
-        "_waiting",
-        "driver",
-        "has_producer",
-        "is_deleted",
-        "known_seq",
-        "logged",
-        "open_steps",
-        "readers",
-        "reset_count",
-        "run_id",
-        "subscriptions",
-        "watchers",
-    )
-
-    def __init__(self, run_id: str) -> None:
-        self.run_id = run_id
-        self.logged = 0
-        self.known_seq = 0
-        self.reset_count = 0
-        self.driver: object | None = None
-        self.has_producer = False
-        self.is_deleted = False
-        self.open_steps: dict[int, OpenStep] = {}
-        self.watchers = 0
-        self.subscriptions: Collection[FrameListener] = ()
-        self.readers: set[RingReader] = set()
-        self._frames: list[Frame] = []
-        self._base = 0
-        self._full = MIN_RING_FRAMES
-        self._reset_frames: list[bytes] = []
-        self._waiting: list[asyncio.Future[None]] = []
-        self._listeners: tuple[FrameListener, ...] = ()
-        self._listener_futures: list[asyncio.Future[None]] = []
+    run_id: str
+    logged: int = 0
+    known_seq: int = 0
+    reset_count: int = 0
+    driver: object | None = None
+    has_producer: bool = False
+    is_deleted: bool = False
+    open_steps: dict[int, OpenStep] = field(default_factory=dict[int, OpenStep])
+    watchers: int = 0
+    subscriptions: Collection[FrameListener] = ()
+    readers: set[RingReader] = field(default_factory=set[RingReader])
+    _frames: list[Frame] = field(default_factory=list[Frame])
+    _base: int = 0
+    _full: int = MIN_RING_FRAMES
+    _reset_frames: list[bytes] = field(default_factory=list[bytes])
+    _waiting: list[asyncio.Future[None]] = field(default_factory=list[asyncio.Future[None]])
+    _listeners: tuple[FrameListener, ...] = ()
+    _listener_futures: list[asyncio.Future[None]] = field(default_factory=list[asyncio.Future[None]])
 
     @property
     def is_driven(self) -> bool:

@@ -173,7 +173,8 @@ class RunRelay:
 
     def stopped_driving(self, channel: Channel) -> None:
         """This process no longer drives the run: it ended, waits, or continues elsewhere."""
-        self._publisher.stopped_driving(channel)
+        if not self._bus.is_alone:
+            self._publisher.stopped_driving(channel)
         if channel.watchers:
             self.watched(channel, is_started=False)
 

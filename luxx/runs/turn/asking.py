@@ -4,6 +4,7 @@ Logging questions is the last action of a drive; `runs/questions.py` handles the
 """
 
 import asyncio
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from hashlib import sha256
@@ -57,19 +58,16 @@ _encode = msgspec.json.Encoder().encode
 _cancelled = select(RunRow.is_cancelled).where(RunRow.id == bindparam("run_id"))
 
 
+@dataclass(frozen=True, slots=True)
 class QuestionAsker:
-    """For one drive."""
+    """Asks for one drive of a run."""
 
-    def __init__(self, context: RunContext) -> None:
-        self._spec = context.spec
-        self._log = context.log
-        self._decision_seconds = context.services.config.limits.question_timeout_seconds
-        """How long a decision waits by default; 0 means without limit."""
+    run: RunContext
 
     def has_answer(self, call: Step) -> bool:
         """Whether this call has a permission that fits it, or an answer to its question."""
-        records = self._log.state.questions
-        if permission_for(self._spec.run_id, call, records) is not None:
+        records = self.run.log.state.questions
+        if permission_for(self.run.spec.run_id, call, records) is not None:
             return True
         return any(
             one.answer is not None
@@ -80,10 +78,10 @@ class QuestionAsker:
 
     def with_answers(self, call: Step, context: ToolContext, member: str | UnsetType = UNSET) -> ToolContext:
         """The context for one call, with its answers and with the functions that ask a person."""
-        questions = self._log.state.questions
+        questions = self.run.log.state.questions
         records = [one for one in questions if one.question.call_id == call.id_ref]
         answered = iter([one for one in records if one.question.kind != QuestionKind.PERMISSION])
-        permission = permission_for(self._spec.run_id, call, questions, member)
+        permission = permission_for(self.run.spec.run_id, call, questions, member)
 
         async def ask(question: dict[str, Any]) -> dict[str, Any]:
             one = next(answered, None)
@@ -111,7 +109,7 @@ class QuestionAsker:
         def context_for_member(context: ToolContext, member: str, tool: str, arguments: str) -> ToolContext:
             return self.with_answers(replace(call, name=tool, arguments=arguments), context, member)
 
-        earlier_members = [one for one in self._log.state.members_ended if one.call_id == call.id_ref]
+        earlier_members = [one for one in self.run.log.state.members_ended if one.call_id == call.id_ref]
         finished_members = {member.key: member for one in earlier_members for member in one.members}
         return ChainContext(
             call_id=str(call.id_ref), context_for_member=context_for_member, finished_members=finished_members
@@ -119,7 +117,7 @@ class QuestionAsker:
 
     @property
     def _is_unattended(self) -> bool:
-        return self._spec.request.when_asked == WhenAsked.DENY
+        return self.run.spec.request.when_asked == WhenAsked.DENY
 
     async def ask_person(self, pending: list[tuple[Step, NeedsAnswer]]) -> None:
         """Logs the questions and sets the run to waiting, in one transaction; then no process drives it.
@@ -157,9 +155,11 @@ class QuestionAsker:
             if asked_events:
                 now = database_now(connection)
                 connection.execute(_insert_questions, [self._row(event, now) for event in asked_events])
-            cancelled_flags.append(connection.execute(_cancelled, {"run_id": self._spec.run_id}).scalar_one())
+            cancelled_flags.append(
+                connection.execute(_cancelled, {"run_id": self.run.spec.run_id}).scalar_one()
+            )
 
-        await self._log.append(
+        await self.run.log.append(
             entries, phase=RunPhase.WAITING, changes=WAITING_CHANGES, extra_write=write_questions
         )
         return cancelled_flags[-1]
@@ -169,9 +169,9 @@ class QuestionAsker:
         question = Question(**{name: getattr(event, name) for name in Question.__struct_fields__})
         return {
             "id": event.question_id,
-            "run_id": self._spec.run_id,
-            "user_id": self._spec.user_id,
-            "tenant_id": self._spec.tenant_id,
+            "run_id": self.run.spec.run_id,
+            "user_id": self.run.spec.user_id,
+            "tenant_id": self.run.spec.tenant_id,
             "call_id": event.call_id[:CALL_ID_LENGTH].replace("\0", "\ufffd"),
             "kind": event.kind.value,
             "status": QuestionStatus.OPEN.value,
@@ -192,7 +192,8 @@ class QuestionAsker:
             case QuestionKind.CLARIFICATION:
                 seconds = question.timeout_seconds or CLARIFICATION_SECONDS
             case QuestionKind.DECISION:
-                seconds = question.timeout_seconds or self._decision_seconds or None
+                default_seconds = self.run.services.config.limits.question_timeout_seconds
+                seconds = question.timeout_seconds or default_seconds or None
             case _:
                 assert_never(question.kind)
         # Without a recommended option there is no answer to take at the timeout.

@@ -8,6 +8,7 @@ finds the subagent by its call id.
 
 import asyncio
 import time
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.resources import files
 
@@ -75,22 +76,21 @@ class AppendRequest:
             self.done.set_exception(ToolFailed(message))
 
 
+@dataclass(slots=True, eq=False)
 class Delegator:
-    """Starts and stops the subagents of one drive."""
+    """Starts and stops the subagents of one drive. `requests_ready`: there are append requests."""
 
-    def __init__(self, context: RunContext, engine: RunEngine) -> None:
-        self._spec = context.spec
-        self._log = context.log
-        self._spending = context.spending
-        self._store = context.services.store
-        self._limits = context.services.config.limits
-        self._engine = engine
-        self._semaphore = asyncio.Semaphore(MAX_CONCURRENT_SUBAGENTS)
-        self._append_requests: list[AppendRequest] = []
-        self._ends: dict[str, SubagentEnd] = {}
-        self._delegated_calls: set[str] = set()
-        self.requests_ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done while there are append requests."""
+    run: RunContext
+    engine: RunEngine
+    requests_ready: asyncio.Future[None] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future(), init=False
+    )
+    _semaphore: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(MAX_CONCURRENT_SUBAGENTS), init=False
+    )
+    _append_requests: list[AppendRequest] = field(default_factory=list[AppendRequest], init=False)
+    _ends: dict[str, SubagentEnd] = field(default_factory=dict[str, SubagentEnd], init=False)
+    _delegated_calls: set[str] = field(default_factory=set[str], init=False)
 
     def with_delegate(self, call: Step, context: ToolContext) -> ToolContext:
         """The context for one call, with the function that delegates."""
@@ -102,11 +102,12 @@ class Delegator:
         append_requests, self._append_requests = self._append_requests, []
         for append_request in append_requests:
             if append_request.request is None:
-                await self._log.append([append_request.event])
+                await self.run.log.append([append_request.event])
             elif await self._has_reached_limit():
+                allowed = self.run.services.config.limits.subagents_per_run
                 append_request.refuse(
-                    f"this run has had {self._limits.subagents_per_run} subagents, as many as this server "
-                    "allows; do the task in this run"
+                    f"this run has had {allowed} subagents, as many as this server allows; "
+                    "do the task in this run"
                 )
             else:
                 await self._start_subagent(append_request, append_request.request)
@@ -131,7 +132,7 @@ class Delegator:
     def without_later_skills(self, call: Step, context: ToolContext) -> ToolContext:
         """The context without the limits of skills that were activated after the call's subagent started."""
         is_started = self._assigned(str(call.id_ref)) is not None
-        return replace(context, narrowed=initial_state(self._spec).narrowed) if is_started else context
+        return replace(context, narrowed=initial_state(self.run.spec).narrowed) if is_started else context
 
     async def end_subagent(self, executed: Executed) -> None:
         """Ends the subagent of a call that ended before it, because the call is no longer allowed."""
@@ -139,26 +140,26 @@ class Delegator:
         if assigned is None or assigned.status in ENDED or executed.call_id in self._ends:
             return
         run_id = assigned.subagent_run_id
-        await self._store.write_rows(lambda connection: mark_cancelled(connection, RunRow.id == run_id))
-        await self._engine.cancel(run_id)
-        await self._engine.wait(run_id, STOP_SECONDS)
-        end = await self._store.read_rows(lambda connection: read_end(connection, run_id))
+        await self.run.services.store.write_rows(
+            lambda connection: mark_cancelled(connection, RunRow.id == run_id)
+        )
+        await self.engine.cancel(run_id)
+        await self.engine.wait(run_id, STOP_SECONDS)
+        end = await self.run.services.store.read_rows(lambda connection: read_end(connection, run_id))
         if end is not None:
             status = end.status if RunStatus(end.status) in ENDED else RunStatus.CANCELLED.value
             self._ends[executed.call_id] = replace(end, status=status)
 
     async def stop(self) -> None:
         """Cancels the unfinished subagents when the run ends; waits up to STOP_SECONDS for their ends."""
-        if all(one.status in ENDED for one in self._log.state.subagents):
-            return
-        run_id = self._spec.run_id
-        subagent_ids = await self._store.write_rows(
+        run_id = self.run.spec.run_id
+        subagent_ids = await self.run.services.store.write_rows(
             lambda connection: mark_cancelled(connection, RunRow.parent_run_id == run_id)
         )
         for subagent_id in subagent_ids:
-            await self._engine.cancel(subagent_id)
+            await self.engine.cancel(subagent_id)
         if subagent_ids:
-            waits = [asyncio.create_task(self._engine.wait(one, STOP_SECONDS)) for one in subagent_ids]
+            waits = [asyncio.create_task(self.engine.wait(one, STOP_SECONDS)) for one in subagent_ids]
             await asyncio.wait(waits, timeout=STOP_SECONDS)
 
     async def _delegate(self, call: Step, context: ToolContext, assignment: Assignment) -> SubagentEnd:
@@ -186,13 +187,13 @@ class Delegator:
         return _require_answer(end)
 
     def _assigned(self, call_id: str) -> SubagentAssigned | None:
-        return next((one for one in self._log.state.subagents if one.call_id == call_id), None)
+        return next((one for one in self.run.log.state.subagents if one.call_id == call_id), None)
 
     def _request(self, call_id: str, context: ToolContext, assignment: Assignment) -> ChatRequest:
         """The request of the subagent's run. Raises ToolFailed for tools or a depth that are not allowed."""
-        run_request = self._spec.request
+        run_request = self.run.spec.request
         depth = 1 if run_request.delegated is None else run_request.delegated.depth + 1
-        max_depth = self._limits.delegation_depth
+        max_depth = self.run.services.config.limits.delegation_depth
         if depth > max_depth:
             raise ToolFailed(f"subagents may be nested at most {max_depth} deep; do this task in this run")
         may_delegate = depth < max_depth
@@ -215,7 +216,7 @@ class Delegator:
             task=assignment.task,
             depth=depth,
             root_run_id=self._root_run_id,
-            most_calls=self._spending.share_of_calls(self._log.state),
+            most_calls=self.run.spending.share_of_calls(self.run.log.state),
             tainted_by=context.tainted_by,
             # The list of tools only hides others from the model; `narrowed` refuses their calls.
             narrowed=(*context.narrowed, Narrowing(by="", entries=granted_tools)),
@@ -237,34 +238,34 @@ class Delegator:
         await append_request.done
 
     async def _has_reached_limit(self) -> bool:
-        if not self._limits.subagents_per_run:
+        services, root = self.run.services, self._root_run_id
+        limit = services.config.limits.subagents_per_run
+        if not limit:
             return False
-        root = self._root_run_id
-        count = await self._store.read_rows(lambda connection: count_descendants(connection, root))
-        return count >= self._limits.subagents_per_run
+        return await services.store.read_rows(lambda connection: count_descendants(connection, root)) >= limit
 
     @property
     def _root_run_id(self) -> str:
-        delegated = self._spec.request.delegated
-        return self._spec.run_id if delegated is None else delegated.root_run_id
+        delegated = self.run.spec.request.delegated
+        return self.run.spec.run_id if delegated is None else delegated.root_run_id
 
     async def _start_subagent(self, append_request: AppendRequest, request: ChatRequest) -> None:
-        spec = self._spec
+        spec = self.run.spec
         run = new_run(append_request.event.subagent_run_id, spec.conversation_id, parent_run_id=spec.run_id)
 
         def extra_write(connection: Connection) -> None:
-            create_run(connection, run, request, spec, self._engine.process)
+            create_run(connection, run, request, spec, self.engine.process)
 
-        await self._log.append([append_request.event], extra_write=extra_write)
-        await self._engine.begin(run)
+        await self.run.log.append([append_request.event], extra_write=extra_write)
+        await self.engine.begin(run)
 
     async def _wait_for_end(self, assigned: SubagentAssigned) -> SubagentEnd:
         """The end of the subagent, once it has ended. Logs each change to and from waiting for a person."""
         run_id, began = assigned.subagent_run_id, time.monotonic()
         is_reported = assigned.status == RunStatus.WAITING
         while True:
-            await self._engine.wait(run_id, None)
-            status = await self._store.read_rows(lambda connection: status_of(connection, run_id))
+            await self.engine.wait(run_id, None)
+            status = await self.run.services.store.read_rows(lambda connection: status_of(connection, run_id))
             if status is None or status in ENDED:
                 break
             if (status == RunStatus.WAITING) != is_reported:
@@ -273,8 +274,8 @@ class Delegator:
             # It waits for a person or a slot, or another process drives it.
             longest = MAX_WAITING_POLL_SECONDS if is_reported else MAX_POLL_SECONDS
             pause = min(max(MIN_POLL_SECONDS, (time.monotonic() - began) / 10), longest)
-            await self._engine.wait_for_start(run_id, pause)
-        end = await self._store.read_rows(lambda connection: read_end(connection, run_id))
+            await self.engine.wait_for_start(run_id, pause)
+        end = await self.run.services.store.read_rows(lambda connection: read_end(connection, run_id))
         if end is None:
             raise ToolFailed("the subagent's run was deleted before it ended")
         return end

@@ -53,7 +53,7 @@ from luxx.runs.turn.state import (
 )
 from luxx.wire.delta import Usage
 from luxx.wire.event import Warning
-from luxx.wire.run import RunKind, RunPhase
+from luxx.wire.run import ENDED, RunKind, RunPhase
 from luxx.wire.step import StepStatus
 
 RECOVERED = (
@@ -259,7 +259,8 @@ class Turn:
 
         `is_cut`: the completion did not end, so the entries do not include the totals with `usage`.
         """
-        await self.delegator.stop()
+        if any(one.status not in ENDED for one in self._log.state.subagents):
+            await self.delegator.stop()
         final_state = self._log.state_after(entries)
         if is_cut and usage is not None:
             final_state = replace(

@@ -5,7 +5,7 @@ from pathlib import Path
 from luxx.domain.accounts.tenants import ids_by_name, refuse_all_agents
 from luxx.domain.accounts.user_data import Workspaces
 from luxx.domain.audit import Refusals
-from luxx.domain.conversations.projects import own_project
+from luxx.domain.conversations.service import own_project
 from luxx.domain.files.tool_files import FigureService, quota_hooks
 from luxx.domain.mcp.approval import Definitions
 from luxx.domain.mcp.service import McpServers

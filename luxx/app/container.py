@@ -22,8 +22,7 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.tenants import TenantService, refuse_all_agents
 from luxx.domain.accounts.user_data import SettingsService
 from luxx.domain.conversations.branches import BranchService
-from luxx.domain.conversations.projects import ProjectService
-from luxx.domain.conversations.service import ConversationService
+from luxx.domain.conversations.service import ConversationService, ProjectService
 from luxx.domain.skills.registry import log_problems
 from luxx.infra.config.schema import Config
 from luxx.infra.data_permissions import set_traversable

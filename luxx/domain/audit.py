@@ -267,14 +267,10 @@ def list_entries(
 
 def _query(filters: AuditFilter) -> Select[AuditRow]:
     query: Select[AuditRow] = select(AuditRow)
-    if filters.tenant_id is not None:
-        query = query.where(AuditRow.tenant_id == filters.tenant_id)
-    if filters.action is not None:
-        query = query.where(AuditRow.action == filters.action.value)
-    if filters.user_id is not None:
-        query = query.where(AuditRow.user_id == filters.user_id)
-    if filters.outcome is not None:
-        query = query.where(AuditRow.outcome == filters.outcome.value)
+    for name in ("tenant_id", "action", "user_id", "outcome"):
+        value = getattr(filters, name)
+        if value is not None:
+            query = query.where(getattr(AuditRow, name) == value)
     if filters.since is not None:
         query = query.where(AuditRow.at >= filters.since)
     if filters.until is not None:
@@ -283,20 +279,13 @@ def _query(filters: AuditFilter) -> Select[AuditRow]:
 
 
 def _view(row: AuditRow) -> AuditView:
-    return AuditView(
-        id=row.id,
-        at=row.at,
-        tenant_id=row.tenant_id,
-        user_id=row.user_id,
-        username=row.username,
-        action=Action(row.action),
-        target_type=row.target_type,
-        target_id=row.target_id,
-        outcome=AuditOutcome(row.outcome),
-        detail=_detail.decode(row.detail),
-        address=row.address,
-        request_id=row.request_id,
-    )
+    fields = {name: getattr(row, name) for name in AuditView.__struct_fields__}
+    decoded = {
+        "action": Action(row.action),
+        "outcome": AuditOutcome(row.outcome),
+        "detail": _detail.decode(row.detail),
+    }
+    return AuditView(**fields | decoded)
 
 
 WINDOW_SECONDS = 60.0

@@ -133,7 +133,9 @@ class RunService:
     async def _admit(self, caller: Caller, submission: NewMessage | Regeneration) -> Run:
         # Files are read before the transaction, so that no lock is held while a PDF is parsed.
         attachments = submission.attachments if isinstance(submission, NewMessage) else []
-        gathered = await self._attachments.read_attachments(caller, attachments)
+        gathered = MessageAttachments()
+        if attachments:
+            gathered = await self._attachments.read_attachments(caller, attachments)
         if not self._engine.is_open:
             raise Unavailable(STOPPING, kind="stopping", retry_after=STOPPING_SECONDS)
 

@@ -88,12 +88,12 @@ def test_whoever_swaps_files_for_links_gets_nothing_read_removed_or_placed_outsi
             file.close()
 
     def place() -> None:
-        draft = workspace_files.draft()
+        draft = workspace_files.create_draft()
         try:
             draft.write(b"mine")
-            workspace_files.remove(workspace_files.place(draft, "d", "placed").path)
+            workspace_files.remove(workspace_files.save_draft(draft, "d", "placed").path)
         finally:
-            workspace_files.close(draft)
+            workspace_files.close_draft(draft)
 
     def look() -> None:
         for entry in workspace_files.list_folder("d", offset=0, limit=10)[0]:
@@ -114,15 +114,15 @@ def test_a_draft_is_seen_by_nobody_and_gone_when_let_go(
     """Without O_TMPFILE, as on a network file system, the draft has a name that no listing shows."""
     if not has_tmpfile:
         monkeypatch.delattr(os, "O_TMPFILE")
-    kept, dropped = workspace_files.draft(), workspace_files.draft()
+    kept, dropped = workspace_files.create_draft(), workspace_files.create_draft()
     kept.write(b"kept")
     dropped.write(b"dropped")
     assert len(os.listdir(root)) == (0 if has_tmpfile else 2)
     assert workspace_files.list_folder("", offset=0, limit=10) == ([], 0)
     (root / "name").write_bytes(b"was here")
-    assert workspace_files.place(kept, ".", "name").path == "name (2)"
-    workspace_files.close(kept)
-    workspace_files.close(dropped)
+    assert workspace_files.save_draft(kept, ".", "name").path == "name (2)"
+    workspace_files.close_draft(kept)
+    workspace_files.close_draft(dropped)
     assert sorted(os.listdir(root)) == ["name", "name (2)"]
     assert (root / "name").read_bytes() == b"was here"
     assert (root / "name (2)").read_bytes() == b"kept"
@@ -135,10 +135,10 @@ def test_a_thousand_files_of_one_name_are_enough(
     monkeypatch.setattr(storage, "MAX_NUMBER", 2)
     (root / "a").touch()
     (root / "a (2)").touch()
-    draft = workspace_files.draft()
+    draft = workspace_files.create_draft()
     with pytest.raises(Conflict):
-        workspace_files.place(draft, ".", "a")
-    workspace_files.close(draft)
+        workspace_files.save_draft(draft, ".", "a")
+    workspace_files.close_draft(draft)
     assert sorted(os.listdir(root)) == ["a", "a (2)"]
 
 

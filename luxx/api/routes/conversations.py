@@ -14,9 +14,8 @@ from luxx.api.http.envelope import Page, Success, success
 from luxx.api.http.files import TempFileResponse, receive_file
 from luxx.api.http.parameters import OPENAPI_EXTRA, InjectedCaller, PageNumber, PageSize, TextId
 from luxx.domain.conversations.lists import ConversationFilter, ConversationSort
-from luxx.domain.conversations.projects import ProjectChange, ProjectService, ProjectView
 from luxx.domain.conversations.search import Search, SearchHit, SearchService
-from luxx.domain.conversations.service import ConversationService
+from luxx.domain.conversations.service import ConversationService, ProjectChange, ProjectService, ProjectView
 from luxx.domain.conversations.views import ConversationChange, ConversationView
 from luxx.domain.transfer.document import ImportReport
 from luxx.domain.transfer.service import ExportFile, TransferService

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import jwt
 import msgspec
@@ -45,10 +45,30 @@ class AccountResources:
 
 ALGORITHM = "HS256"
 LONGEST_TOKEN = 4096
+_UNCHECKED_TIMES = ("verify_exp", "verify_iat", "verify_nbf")
+"""The readers of tokens compare the times with their own clock."""
+
 LEEWAY_SECONDS = 60
 """How far servers' clocks may differ; a token issued later than that after now is refused."""
 
-CLAIMS = ["exp", "iat", "jti", "sub", "sid", "typ"]
+C = TypeVar("C", bound=msgspec.Struct)
+_jwt = jwt.PyJWT()
+
+
+def signed_token(claims: msgspec.Struct, key: bytes) -> str:
+    """The claims as a JWT, signed with HS256."""
+    return _jwt.encode(msgspec.to_builtins(claims), key, algorithm=ALGORITHM)
+
+
+def claims_of(token: str, key: bytes, kind: type[C]) -> C:
+    """The claims of a JWT that was signed with this key. Raises ValueError; checks no times."""
+    if len(token) > LONGEST_TOKEN:
+        raise ValueError("token too long")
+    options: Any = {"require": kind.__struct_fields__} | dict.fromkeys(_UNCHECKED_TIMES, False)
+    try:
+        return msgspec.convert(_jwt.decode(token, key, algorithms=[ALGORITHM], options=options), kind)
+    except (jwt.InvalidTokenError, msgspec.ValidationError, ValueError) as error:
+        raise ValueError("not a valid token") from error
 
 
 class TokenType(StrEnum):
@@ -82,7 +102,6 @@ class TokenSigner:
         self._key = derive_key(secret, "tokens")
         self._lifetime = {TokenType.ACCESS: access, TokenType.REFRESH: refresh}
         self._clock = clock
-        self._jwt = jwt.PyJWT()
 
     def lifetime(self, typ: TokenType) -> timedelta:
         return self._lifetime[typ]
@@ -98,11 +117,14 @@ class TokenSigner:
             sid=sign_in_id,
             typ=typ,
         )
-        return self._jwt.encode(msgspec.to_builtins(claims), self._key, algorithm=ALGORITHM)
+        return signed_token(claims, self._key)
 
     def read(self, token: str, typ: TokenType) -> Claims:
         """The claims of a genuine, unexpired token of this type. Raises NotSignedIn otherwise."""
-        claims = self._verified(token)
+        try:
+            claims = claims_of(token, self._key, Claims)
+        except ValueError as error:
+            raise NotSignedIn("the token is not valid; sign in again", kind="token_invalid") from error
         if claims.typ is not typ:
             raise NotSignedIn(
                 f"this is not an {typ} token" if typ is TokenType.ACCESS else f"this is not a {typ} token",
@@ -117,21 +139,6 @@ class TokenSigner:
                 kind="token_invalid",
             )
         return claims
-
-    def _verified(self, token: str) -> Claims:
-        try:
-            if len(token) > LONGEST_TOKEN:
-                raise ValueError("token too long")
-            payload: dict[str, Any] = self._jwt.decode(
-                token,
-                self._key,
-                algorithms=[ALGORITHM],
-                # `read` checks the times against our own clock.
-                options={"require": CLAIMS, "verify_exp": False, "verify_iat": False, "verify_nbf": False},
-            )
-            return msgspec.convert(payload, Claims)
-        except (jwt.InvalidTokenError, msgspec.ValidationError, ValueError) as error:
-            raise NotSignedIn("the token is not valid; sign in again", kind="token_invalid") from error
 
 
 def jti_hash(jti: str) -> str:

@@ -6,15 +6,14 @@ password is set, and every server of the database accepts it. `api/routes/setup.
 
 import hashlib
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Literal
 
-import jwt
 import msgspec
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts import users
-from luxx.domain.accounts.authentication import ALGORITHM, LONGEST_TOKEN, AccountResources
+from luxx.domain.accounts.authentication import AccountResources, claims_of, signed_token
 from luxx.domain.accounts.caller import Peer
 from luxx.domain.accounts.models import User
 from luxx.domain.accounts.passwords import check_password
@@ -68,7 +67,6 @@ class PasswordSetup:
         self._store = resources.store
         self._clock = resources.clock
         self._key = derive_key(secret, "setup")
-        self._jwt = jwt.PyJWT()
 
     async def token(self) -> str | None:
         """A new token for the user who has the published default password; None if no user has it."""
@@ -90,7 +88,7 @@ class PasswordSetup:
             typ="setup",
             pwd=_fingerprint(default_user[1]),
         )
-        return self._jwt.encode(msgspec.to_builtins(claims), self._key, algorithm=ALGORITHM)
+        return signed_token(claims, self._key)
 
     async def state(self, peer: Peer, token: str) -> SetupState:
         """What the token allows. Raises NotAllowed with the reason if it is invalid, or TooMany."""
@@ -138,21 +136,8 @@ class PasswordSetup:
 
     def _read(self, token: str) -> SetupClaims:
         try:
-            if len(token) > LONGEST_TOKEN:
-                raise ValueError("token too long")
-            payload: dict[str, Any] = self._jwt.decode(
-                token,
-                self._key,
-                algorithms=[ALGORITHM],
-                # `exp` is checked below, against our own clock.
-                options={
-                    "require": list(SetupClaims.__struct_fields__),
-                    "verify_exp": False,
-                    "verify_iat": False,
-                },
-            )
-            claims = msgspec.convert(payload, SetupClaims)
-        except (jwt.InvalidTokenError, msgspec.ValidationError, ValueError) as error:
+            claims = claims_of(token, self._key, SetupClaims)
+        except ValueError as error:
             raise NotAllowed(
                 "this setup address is not valid; copy the whole address that the server printed",
                 kind="setup_token_invalid",

@@ -223,12 +223,4 @@ def _record(
 
 
 def _view(row: Tenant) -> TenantView:
-    return TenantView(
-        id=row.id,
-        name=row.name,
-        is_default=row.is_default,
-        default_agent_id=row.default_agent_id,
-        allow_registration=row.allow_registration,
-        allow_own_providers=row.allow_own_providers,
-        created_at=row.created_at,
-    )
+    return msgspec.convert(row, TenantView, from_attributes=True)

@@ -107,17 +107,7 @@ def _row(session: Session, caller: Caller) -> UserSettings:
 
 
 def _view(row: UserSettings) -> SettingsView:
-    return SettingsView(
-        id=row.id,
-        user_id=row.user_id,
-        default_provider_id=row.default_provider_id,
-        temperature=row.temperature,
-        max_tokens=row.max_tokens,
-        thinking_enabled=row.thinking_enabled,
-        system_prompt=row.system_prompt,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-    )
+    return msgspec.convert(row, SettingsView, from_attributes=True)
 
 
 logger = structlog.get_logger()

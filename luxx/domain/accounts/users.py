@@ -67,18 +67,7 @@ def role_of(level: int) -> str:
 
 
 def view_of(user: User) -> UserView:
-    return UserView(
-        id=user.id,
-        tenant_id=user.tenant_id,
-        username=user.username,
-        email=user.email,
-        role=user.role,
-        permission_level=CommandPermission(user.permission_level),
-        workspace_path=user.workspace_path,
-        is_active=user.is_active,
-        must_change_password=user.must_change_password,
-        created_at=user.created_at,
-    )
+    return msgspec.convert(user, UserView, from_attributes=True)
 
 
 def default_tenant_id(session: Session, now: datetime) -> int:

@@ -14,9 +14,10 @@ from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
-from sqlalchemy import URL, Connection, Engine, text
+from sqlalchemy import URL, Connection, Engine, select, text
 
 from luxx import __version__
+from luxx.domain.accounts.models import User
 from luxx.domain.accounts.user_data import Workspaces
 from luxx.domain.backup.archive import ArchiveMember, ArchiveWriter, Size, new_file, sync_folder
 from luxx.domain.backup.folders import pack
@@ -27,6 +28,7 @@ from luxx.infra.config.schema import Config
 from luxx.infra.secrets import SECRET_FILE, Vault
 from luxx.infra.store.engine import open_engine, reading, resolve_url
 from luxx.infra.store.upgrade import known_steps, unknown_step_error
+from luxx.providers.models import ProviderRow
 
 
 class WorkspacePart(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,15 +233,15 @@ def _write_tables(connection: Connection, archive: ArchiveWriter) -> _TableConte
             count = write_rows(connection, name, columns, out.write)
         parts.append(TablePart(name=name, columns=columns, rows=count, member=out.member(member)))
     names = [part.name for part in parts]
-    users = [int(id_) for id_ in connection.scalars(text("SELECT id FROM users ORDER BY id"))]
+    users = list(connection.scalars(select(User.id).order_by(User.id)))
     return _TableContents(step=step, tables=parts, sequences=sequences_of(connection, names), users=users)
 
 
 def _undecryptable_key_notes(connection: Connection, key: str) -> list[str]:
     """Notes on provider keys that this secret does not decrypt. Raises LuxxError if it decrypts none."""
-    sealed = connection.scalars(text("SELECT api_key FROM llm_providers WHERE api_key != ''")).all()
+    sealed = connection.scalars(select(ProviderRow.api_key).where(ProviderRow.api_key != "")).all()
     vault = Vault(key)
-    undecryptable = sum(vault.needs_resealing(str(each)) for each in sealed)
+    undecryptable = sum(vault.needs_resealing(each) for each in sealed)
     if not undecryptable:
         return []
     if undecryptable == len(sealed):

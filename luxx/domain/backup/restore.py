@@ -11,6 +11,7 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -147,25 +148,25 @@ def _folders(root: Path) -> list[Path]:
     return [each for each in root.iterdir() if WORKSPACE.fullmatch(each.name) and each.is_dir()]
 
 
+@dataclass
 class _Restorer:
-    def __init__(
-        self, data_paths: DataPaths, archive: ArchiveReader, manifest: Manifest, staged_db: StagedDatabase
-    ) -> None:
-        self._data_paths = data_paths
-        self._archive = archive
-        self._manifest = manifest
-        self._staged_db = staged_db
-        self._notes: list[str] = list(manifest.left_out)
+    data_paths: DataPaths
+    archive: ArchiveReader
+    manifest: Manifest
+    staged_db: StagedDatabase
+
+    def __post_init__(self) -> None:
+        self._notes = list(self.manifest.left_out)
 
     def run(self, name: str, secret: str) -> RestoreResult:
-        make_directory(self._data_paths.root)
-        remove_leftovers(self._data_paths.root)
-        folder = self._data_paths.root / f"{STAGING_PREFIX}{name}"
+        make_directory(self.data_paths.root)
+        remove_leftovers(self.data_paths.root)
+        folder = self.data_paths.root / f"{STAGING_PREFIX}{name}"
         try:
             files = self._unpack(folder)
-            self._make_database(self._staged_db.engine, secret)
+            self._make_database(self.staged_db.engine, secret)
             with ExitStack() as undo:
-                self._staged_db.replace_live(undo, lambda: self._move_into_place(folder, secret, undo))
+                self.staged_db.replace_live(undo, lambda: self._move_into_place(folder, secret, undo))
                 undo.pop_all()
         except Exception as error:
             if clear_staging(folder):
@@ -173,23 +174,23 @@ class _Restorer:
             error_text = error.message if isinstance(error, LuxxError) else " ".join(str(error).split())[:500]
             raise LuxxError(
                 f"{error_text}; and not all users' files could be moved back: move the content of "
-                f"{folder / REPLACED_FOLDER} to {self._data_paths.root}"
+                f"{folder / REPLACED_FOLDER} to {self.data_paths.root}"
             ) from error
         except BaseException:
             clear_staging(folder)
             raise
         shutil.rmtree(folder, ignore_errors=True)
-        return RestoreResult(manifest=self._manifest, files=files, notes=self._notes)
+        return RestoreResult(manifest=self.manifest, files=files, notes=self._notes)
 
     # Rows
 
     def _make_database(self, engine: Engine, secret: str) -> None:
-        upgrade_database(engine, to=self._manifest.step)
+        upgrade_database(engine, to=self.manifest.step)
         try:
             self._load(engine)
         except SQLAlchemyError as error:
             error_text = " ".join(str(getattr(error, "orig", None) or error).split())
-            raise self._archive.damaged(f"its rows are inconsistent: {error_text[:500]}") from error
+            raise self.archive.damaged(f"its rows are inconsistent: {error_text[:500]}") from error
         upgrade_database(engine)
         with engine.begin() as connection:
             self._rebuild_derived(connection, secret)
@@ -206,25 +207,25 @@ class _Restorer:
                 # A migration may have inserted rows that the backup contains too.
                 connection.execute(text(f'DELETE FROM "{name}"'))
             loader = RowLoader(connection)
-            for part in self._manifest.tables:
+            for part in self.manifest.tables:
                 if part.name not in table_names:
-                    raise self._archive.damaged(f"step {self._manifest.step} has no table {part.name}")
+                    raise self.archive.damaged(f"step {self.manifest.step} has no table {part.name}")
                 if part.name != SEARCH_TABLE:
-                    with self._archive.open(part.member) as file:
+                    with self.archive.open(part.member) as file:
                         loader.load(part, file)
-            set_sequences(connection, table_names, self._manifest.sequences)
+            set_sequences(connection, table_names, self.manifest.sequences)
             for statement in keys:
                 connection.execute(text(statement))
         if loader.replaced:
             self._notes.append(f"{loader.replaced} NUL characters, which PostgreSQL cannot store, became �")
 
     def _rebuild_derived(self, connection: Connection, secret: str) -> None:
-        for part in self._manifest.tables:
+        for part in self.manifest.tables:
             if part.name == SEARCH_TABLE:
                 self._index(connection, part)
         self._release_runs(connection)
         for user_id in connection.scalars(select(User.id)).all():
-            workspace_path = str(self._data_paths.workspaces.path_of(user_id))
+            workspace_path = str(self.data_paths.workspaces.path_of(user_id))
             connection.execute(update(User).where(User.id == user_id).values(workspace_path=workspace_path))
         self._reseal_keys(connection, secret)
 
@@ -233,8 +234,8 @@ class _Restorer:
         above every value that a process may still hold."""
         rows = connection.execute(text("SELECT id, fence FROM runs WHERE finished_at IS NULL")).all()
         fences = {str(row.id): int(row.fence) for row in rows}
-        if not self._data_paths.is_sqlite:
-            for run_id, fence in _current_fences(self._data_paths.engine, list(fences)):
+        if not self.data_paths.is_sqlite:
+            for run_id, fence in _current_fences(self.data_paths.engine, list(fences)):
                 fences[run_id] = max(fences[run_id], fence)
         change = text("UPDATE runs SET owner = NULL, fence = :fence WHERE id = :id")
         for run_id, fence in fences.items():
@@ -242,17 +243,17 @@ class _Restorer:
 
     def _index(self, connection: Connection, part: TablePart) -> None:
         connection.execute(text(f"DELETE FROM {SEARCH_TABLE}"))
-        with self._archive.open(part.member) as file:
+        with self.archive.open(part.member) as file:
             for batch in RowLoader(connection).batches(part, file):
                 try:
                     reindex_rows(connection, batch)
                 except OverflowError as error:
-                    raise self._archive.damaged(f"its rows of {SEARCH_TABLE} cannot be stored") from error
-        set_sequences(connection, [SEARCH_TABLE], self._manifest.sequences)
+                    raise self.archive.damaged(f"its rows of {SEARCH_TABLE} cannot be stored") from error
+        set_sequences(connection, [SEARCH_TABLE], self.manifest.sequences)
 
     def _reseal_keys(self, connection: Connection, secret: str) -> None:
         """Encrypts the provider keys again if the secret of this server differs from that of the backup."""
-        local_secret = self._data_paths.configured_secret
+        local_secret = self.data_paths.configured_secret
         if not local_secret or local_secret == secret:
             return
         vault = Vault(local_secret, previous=[secret])
@@ -284,10 +285,10 @@ class _Restorer:
 
     def _unpack(self, folder: Path) -> int:
         files = 0
-        for part in self._manifest.workspaces:
-            target = folder / self._data_paths.workspaces.path_of(part.user_id).name
+        for part in self.manifest.workspaces:
+            target = folder / self.data_paths.workspaces.path_of(part.user_id).name
             target.mkdir(mode=0o700, parents=True)
-            with self._archive.open(part.member) as file:
+            with self.archive.open(part.member) as file:
                 files += unpack(file, target)
         return files
 
@@ -298,18 +299,18 @@ class _Restorer:
         """
         replaced_folder = folder / REPLACED_FOLDER
         replaced_folder.mkdir(mode=0o700, parents=True)
-        for current_folder in _folders(self._data_paths.root):
+        for current_folder in _folders(self.data_paths.root):
             moved = current_folder.rename(replaced_folder / current_folder.name)
             undo.callback(_move_back, moved, current_folder)
-        for part in self._manifest.workspaces:
-            workspace_path = self._data_paths.workspaces.path_of(part.user_id)
+        for part in self.manifest.workspaces:
+            workspace_path = self.data_paths.workspaces.path_of(part.user_id)
             new = folder / workspace_path.name
             new.rename(workspace_path)
             undo.callback(_move_back, workspace_path, new)
         self._set_secret(secret, undo)
 
     def _set_secret(self, secret: str, undo: ExitStack) -> None:
-        data_paths = self._data_paths
+        data_paths = self.data_paths
         if data_paths.configured_secret or not data_paths.is_sqlite:
             return
         old = data_paths.secret_file.read_bytes() if data_paths.secret_file.exists() else None

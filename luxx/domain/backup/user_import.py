@@ -8,6 +8,7 @@ import contextlib
 import os
 import tempfile
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -136,75 +137,69 @@ def _check_sizes(data_paths: DataPaths, manifest: UserManifest, config: FilesCon
     check_disk_space(data_paths.root, manifest.files.size, "the import")
 
 
+@dataclass
 class _UserImporter:
-    def __init__(
-        self,
-        data_paths: DataPaths,
-        store: Store,
-        archive: ArchiveReader,
-        manifest: UserManifest,
-        person: UserProfile,
-        config: FilesConfig,
-    ) -> None:
-        self._data_paths = data_paths
-        self._store = store
-        self._archive = archive
-        self._manifest = manifest
-        self._profile = person
-        self._config = config
-        self._notes = list(manifest.left_out)
+    data_paths: DataPaths
+    store: Store
+    archive: ArchiveReader
+    manifest: UserManifest
+    profile: UserProfile
+    config: FilesConfig
+
+    def __post_init__(self) -> None:
+        self._notes = list(self.manifest.left_out)
         self._folders: set[Path] = set()
 
     def run(self, username: str | None, rows: IO[bytes]) -> UserImportResult:
-        name = username or self._profile.username
-        user_id, name = self._store.read_now(lambda session: _id_and_name(require_user(session, name)))
+        name = username or self.profile.username
+        user_id, name = self.store.read_now(lambda session: _id_and_name(require_user(session, name)))
         read, reader = self._read(rows)
-        quota = self._config.quota_mb
-        self._store.read_now(
+        quota = self.config.quota_mb
+        self.store.read_now(
             lambda session: check_message_quota(session, user_id, read.size, quota, what="this import")
         )
         rows.seek(0)
         import_id = new_id()
         with ExitStack() as undo:
             undo.callback(self._delete_imported, user_id, import_id)
-            write_hidden(self._store, user_id, import_id, rows)
+            write_hidden(self.store, user_id, import_id, rows)
             files = self._place_files(user_id, undo)
-            self._store.write_now(lambda session: self._finish(session, user_id, import_id, reader))
+            self.store.write_now(lambda session: self._finish(session, user_id, import_id, reader))
             undo.pop_all()
         return UserImportResult(
             username=name,
             report=read.report,
-            projects=len(self._profile.projects),
+            projects=len(self.profile.projects),
             files=files,
             notes=self._notes,
         )
 
     def _read(self, rows: IO[bytes]) -> tuple[ImportedRows, _UserReader]:
-        reader = _UserReader(rows, self._profile.projects)
-        member = self._manifest.conversations
+        reader = _UserReader(rows, self.profile.projects)
+        member = self.manifest.conversations
         with (
-            self._archive.open(member) as file,
-            tempfile.TemporaryFile(dir=self._data_paths.data_dir) as whole,
+            self.archive.open(member) as file,
+            tempfile.TemporaryFile(dir=self.data_paths.data_dir) as whole,
         ):
             while data := file.read(CHUNK):
                 whole.write(data)
             whole.seek(0)
             outcome = reader.read(whole, member.size)
         if isinstance(outcome, ImportRefused):
-            raise self._archive.damaged(outcome.reason)
+            raise self.archive.damaged(outcome.reason)
         return outcome, reader
 
     def _delete_imported(self, user_id: int, import_id: str) -> None:
         """Deletes the hidden conversations; if this fails too, the next start does it."""
         with contextlib.suppress(Exception):
-            hidden = self._store.read_now(lambda session: hidden_ids(session, user_id, import_id))
-            delete_hidden(self._store, lambda _session, _id: False, hidden)
+            hidden = self.store.read_now(lambda session: hidden_ids(session, user_id, import_id))
+            delete_hidden(self.store, lambda _session, _id: False, hidden)
 
     # Files
 
     def _place_files(self, user_id: int, undo: ExitStack) -> int:
-        workspaces = self._data_paths.workspaces
-        if self._manifest.file_count:
+        workspaces = self.data_paths.workspaces
+        if self.manifest.file_count:
             workspace_files = WorkspaceFiles(workspaces.prepare(user_id))
             self._check_quota(workspace_files)
         else:
@@ -213,7 +208,7 @@ class _UserImporter:
                 return 0
         files = renamed = 0
         self._folders = {Path(".")}
-        with self._archive.open(self._manifest.files) as file:
+        with self.archive.open(self.manifest.files) as file:
             for position, entry in enumerate(entries(file)):
                 if position >= MAX_ENTRIES:
                     raise TooLarge(f"{FILES} holds more than {MAX_ENTRIES:,} files", kind=TOO_MANY_FILES)
@@ -233,7 +228,7 @@ class _UserImporter:
         return files
 
     def _make_folder(self, workspace_files: WorkspaceFiles, path: Path, undo: ExitStack) -> None:
-        existing = workspace_files.look(str(path))
+        existing = workspace_files.find_entry(str(path))
         if existing is not None and not existing.is_folder:
             self._notes.append(
                 f"the folder {display_path(str(path))} was not created: a file with its name exists"
@@ -247,7 +242,7 @@ class _UserImporter:
         for folder in (*reversed(path.parents), path):
             if folder not in self._folders:
                 self._folders.add(folder)
-                if workspace_files.look(str(folder)) is None:
+                if workspace_files.find_entry(str(folder)) is None:
                     undo.callback(_remove, workspace_files, str(folder))
 
     def _used_bytes(self, workspace_files: WorkspaceFiles) -> int:
@@ -256,9 +251,9 @@ class _UserImporter:
 
     def _check_quota(self, workspace_files: WorkspaceFiles) -> None:
         used_bytes = self._used_bytes(workspace_files)
-        if used_bytes + self._manifest.files.size > self._config.quota_mb * MIB:
+        if used_bytes + self.manifest.files.size > self.config.quota_mb * MIB:
             raise TooLarge(
-                f"with these files the workspace would hold more than {self._config.quota_mb:g} MiB, the "
+                f"with these files the workspace would hold more than {self.config.quota_mb:g} MiB, the "
                 "limit of this server for each user (files.quota_mb)",
                 kind="quota_exceeded",
             )
@@ -271,7 +266,7 @@ class _UserImporter:
         if row_count != len(reader.ids):
             # A server that started meanwhile deleted them as leftovers of a crash.
             raise LuxxError("a server was started during the import; try again")
-        project_ids = [self._add_project(session, user_id, project) for project in self._profile.projects]
+        project_ids = [self._add_project(session, user_id, project) for project in self.profile.projects]
         session.flush()
         for conversation_id, project_index in reader.project_indexes.items():
             statement = update(ConversationRow).where(*is_own, ConversationRow.id == conversation_id)
@@ -296,7 +291,7 @@ class _UserImporter:
         lock_until_commit(session.connection(), Lock.USER_COMPOSITIONS, user_id)
         names = {each.name for each in read_own(session.connection(), user_id)}
         tenant_id = session.scalars(select(User.tenant_id).where(User.id == user_id)).one()
-        for composition in self._profile.compositions:
+        for composition in self.profile.compositions:
             if composition.name not in names and len(names) < MAX_COMPOSITIONS:
                 names.add(composition.name)
                 session.add(new_row(tenant_id, user_id, composition, utc_now()))
@@ -309,7 +304,7 @@ class _UserImporter:
         if row is None:
             return
         unchanged = 0
-        for name, value in msgspec.structs.asdict(self._profile.settings).items():
+        for name, value in msgspec.structs.asdict(self.profile.settings).items():
             if value is None or getattr(row, name) == value:
                 continue
             if getattr(row, name) is None:
@@ -327,7 +322,7 @@ def _id_and_name(user: Any) -> tuple[int, str]:
 
 def _place_file(workspace_files: WorkspaceFiles, entry: TarEntry, data: Readable) -> str:
     """Stores a file and returns its path; never overwrites another file."""
-    draft = workspace_files.draft()
+    draft = workspace_files.create_draft()
     try:
         while piece := data.read(CHUNK):
             draft.write(piece)
@@ -335,12 +330,15 @@ def _place_file(workspace_files: WorkspaceFiles, entry: TarEntry, data: Readable
             os.fchmod(fd, entry.mode)
             os.utime(fd, ns=(entry.modified_ns, entry.modified_ns))
         folder, name = str(entry.path.parent), entry.path.name
-        if len(os.fsencode(name)) > MAX_NUMBERED_BYTES and workspace_files.look(str(entry.path)) is not None:
+        if (
+            len(os.fsencode(name)) > MAX_NUMBERED_BYTES
+            and workspace_files.find_entry(str(entry.path)) is not None
+        ):
             # A number would make the name too long.
             name = os.fsencode(name)[:MAX_NUMBERED_BYTES].decode("utf-8", "ignore")
-        return workspace_files.place(draft, folder, name).path
+        return workspace_files.save_draft(draft, folder, name).path
     finally:
-        workspace_files.close(draft)
+        workspace_files.close_draft(draft)
 
 
 def _remove(workspace_files: WorkspaceFiles, path: str) -> None:

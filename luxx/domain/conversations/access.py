@@ -6,7 +6,7 @@ A conversation with an `import_id` is hidden: an import, a fork or a deletion is
 
 from collections.abc import Callable
 
-from sqlalchemy import BindParameter, and_, bindparam, delete, exists, null, select, update
+from sqlalchemy import BindParameter, Connection, and_, bindparam, delete, exists, null, select, update
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
@@ -141,41 +141,27 @@ def all_hidden_ids(session: Session, before: str | None) -> list[str]:
 def delete_hidden(store: Store, delete_runs: DeleteRuns, conversation_ids: list[str]) -> None:
     """Deletes hidden conversations in small transactions. Blocks: call it in a thread."""
     for conversation_id in conversation_ids:
-        for work in (_DeleteRunBatch(delete_runs, conversation_id), _DeleteMessageBatch(conversation_id)):
-            while store.write_now(work):
-                pass
-        store.write_now(_DeleteConversation(conversation_id))
+        _delete_in_batches(store, delete_runs, conversation_id)
 
 
-class _DeleteRunBatch:
-    def __init__(self, delete_runs: DeleteRuns, conversation_id: str) -> None:
-        self._delete_runs = delete_runs
-        self._id = conversation_id
+def _delete_in_batches(store: Store, delete_runs: DeleteRuns, conversation_id: str) -> None:
+    parameters = {"b_conversation": conversation_id}
 
-    def __call__(self, session: Session) -> bool:
-        hidden = session.scalar(select(_conversations.c.id).where(_is_hidden), {"b_conversation": self._id})
-        return hidden is not None and self._delete_runs(session, self._id)
+    def delete_some_runs(session: Session) -> bool:
+        hidden = session.scalar(select(_conversations.c.id).where(_is_hidden), parameters)
+        return hidden is not None and delete_runs(session, conversation_id)
 
-
-class _DeleteMessageBatch:
-    """Deletes newest first, so that children go before their parents."""
-
-    def __init__(self, conversation_id: str) -> None:
-        self._id = conversation_id
-
-    def __call__(self, session: Session) -> bool:
-        connection = session.connection()
-        ids = list(connection.scalars(_newest, {"b_conversation": self._id, "b_most": DELETE_ROWS}))
+    def delete_some_messages(connection: Connection) -> bool:
+        # Newest first, so that children go before their parents.
+        ids = list(connection.scalars(_newest, parameters | {"b_most": DELETE_ROWS}))
         if ids:
             # After a clock was set back, an answer may have a lower id than its question.
             connection.execute(_detach_children, {"ids": ids, "b_lowest": ids[-1]})
             connection.execute(_delete_messages, {"ids": ids})
         return len(ids) == DELETE_ROWS
 
-
-class _DeleteConversation:
-    def __init__(self, conversation_id: str) -> None:
-        self._id = conversation_id
-
-    def __call__(self, session: Session) -> None:
-        session.connection().execute(_delete_conversation, {"b_conversation": self._id})
+    while store.write_now(delete_some_runs):
+        pass
+    while store.write_rows_now(delete_some_messages):
+        pass
+    store.write_rows_now(lambda connection: connection.execute(_delete_conversation, parameters))

@@ -6,6 +6,8 @@ A long path is copied into a hidden conversation (`access.py`), which is reveale
 
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 from sqlalchemy import Connection, String, bindparam, insert, null, select, update
@@ -69,28 +71,26 @@ _hidden_copy = (
 )
 
 
+@dataclass(frozen=True, slots=True)
 class Fork:
     """One fork of one conversation. The runs stay with the original."""
 
-    def __init__(
-        self, store: Store, caller: Caller, conversation_id: str, quota_mb: float, delete_runs: DeleteRuns
-    ) -> None:
-        self._store = store
-        self._caller = caller
-        self._source_id = conversation_id
-        self._quota_mb = quota_mb
-        self._delete_runs = delete_runs
+    store: Store
+    caller: Caller
+    source_id: str
+    quota_mb: float
+    delete_runs: DeleteRuns
 
     def read_path(self, session: Session, message_id: str | None) -> PathParts:
         """The path to copy, with at least one part. Raises TooLarge if it exceeds the user's quota."""
-        source = own_conversation(session, self._caller, self._source_id)
+        source = own_conversation(session, self.caller, self.source_id)
         if message_id is not None:
             message_in(session, source, message_id)
         leaf_id = message_id or source.selected_leaf_id
         ids = [] if leaf_id is None else read_path_ids(session.connection(), leaf_id)
         sizes = message_sizes(session, ids)
         check_message_quota(
-            session, self._caller.user_id, sum(sizes.values()), self._quota_mb, what="this fork"
+            session, self.caller.user_id, sum(sizes.values()), self.quota_mb, what="this fork"
         )
         return list(_parts(ids, sizes)) or [[]]
 
@@ -103,21 +103,23 @@ class Fork:
 
     def copy(self, path: PathParts) -> ConversationView:
         """Copies a long path, hidden until its last message is copied. Blocks: call it in a thread."""
-        store = self._store
+        store = self.store
         copy_id = store.write_now(lambda session: self._create_copy(session, import_id=new_id()).id)
         try:
             leaf_id: str | None = None
             for part in path:
-                leaf_id = store.write_now(_CopyPartWork(self, copy_id, part, leaf_id))
+                leaf_id = store.write_now(
+                    partial(self._copy_next_part, copy_id=copy_id, part=part, parent_id=leaf_id)
+                )
             return store.write_now(lambda session: self._reveal(session, copy_id, leaf_id))
         except BaseException:
             # If this fails too (the store is closed, the disk is full), the next start deletes the copy.
             with suppress(Exception):
-                delete_hidden(store, self._delete_runs, [copy_id])
+                delete_hidden(store, self.delete_runs, [copy_id])
             raise
 
-    def copy_next_part(
-        self, session: Session, copy_id: str, part: list[str], parent_id: str | None
+    def _copy_next_part(
+        self, session: Session, *, copy_id: str, part: list[str], parent_id: str | None
     ) -> str | None:
         """Copies one more part of a long path; returns the id of its last message."""
         if session.scalar(_hidden_copy, {"b_id": copy_id}) is None:
@@ -125,7 +127,7 @@ class Fork:
         return self._copy_part(session.connection(), copy_id, part, parent_id)
 
     def _create_copy(self, session: Session, *, import_id: str | None) -> ConversationRow:
-        source = own_conversation(session, self._caller, self._source_id, is_locked=True)
+        source = own_conversation(session, self.caller, self.source_id, is_locked=True)
         copy = _copy_of(source)
         copy.import_id = import_id
         session.add(copy)
@@ -136,7 +138,7 @@ class Fork:
     def _reveal(self, session: Session, copy_id: str, leaf_id: str | None) -> ConversationView:
         copy = session.scalar(_hidden_copy, {"b_id": copy_id})
         try:
-            own_conversation(session, self._caller, self._source_id, is_locked=True)
+            own_conversation(session, self.caller, self.source_id, is_locked=True)
         except NotFound as error:
             raise _changed_error() from error
         if copy is None:
@@ -157,7 +159,7 @@ class Fork:
             [
                 {
                     "b_source": source,
-                    "b_origin": self._source_id,
+                    "b_origin": self.source_id,
                     "b_id": id_,
                     "b_parent": parent,
                     "b_conversation": copy_id,
@@ -172,15 +174,6 @@ class Fork:
         index_messages(connection, rows)
         _copy_images(connection, dict(zip(part, ids, strict=True)))
         return ids[-1]
-
-
-class _CopyPartWork:
-    def __init__(self, fork: Fork, copy_id: str, part: list[str], parent_id: str | None) -> None:
-        self._fork = fork
-        self._arguments = (copy_id, part, parent_id)
-
-    def __call__(self, session: Session) -> str | None:
-        return self._fork.copy_next_part(session, *self._arguments)
 
 
 def _parts(ids: Iterable[str], sizes: dict[str, int]) -> Iterable[list[str]]:

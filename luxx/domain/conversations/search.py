@@ -144,7 +144,7 @@ _not_hidden = """AND NOT EXISTS (
 )"""
 
 
-def _find(also: str) -> dict[str, TextClause]:
+def _find_statements(also: str) -> dict[str, TextClause]:
     """The statement of each database, with a condition on a hit, whose id replaces the braces."""
     lite, postgres = also.format("search_index.rowid"), also.format("search_texts.id")
     return {
@@ -159,8 +159,8 @@ def _find(also: str) -> dict[str, TextClause]:
     }
 
 
-_find_any = _find("")
-_find_visible = _find(_not_hidden)
+_find_any = _find_statements("")
+_find_visible = _find_statements(_not_hidden)
 """Checking each hit for visibility costs more than finding it: used only if the user has hidden
 conversations.
 """
@@ -184,7 +184,6 @@ _hit_rows = (
     .where(
         _texts.c.id.in_(bindparam("ids", expanding=True)),
         _texts.c.user_id == bindparam("user_id"),
-        _conversations.c.import_id.is_(None),
     )
 )
 
@@ -243,13 +242,10 @@ class SearchService:
 
     async def find(self, caller: Caller, search: Search, *, page: int, page_size: int) -> SearchResults:
         """A page of the caller's hits. Raises NotFound for a conversation that is not the caller's."""
-        return await self._store.read(
-            lambda session: find(session, caller, search, page=page, page_size=page_size)
-        )
+        return await self._store.read(lambda session: _find(session, caller, search, page, page_size))
 
 
-def find(session: Session, caller: Caller, search: Search, *, page: int, page_size: int) -> SearchResults:
-    """A page of the caller's hits. Raises NotFound for a conversation that is not the caller's."""
+def _find(session: Session, caller: Caller, search: Search, page: int, page_size: int) -> SearchResults:
     if search.conversation_id is not None:
         own_conversation(session, caller, search.conversation_id)
     terms = terms_of(search.query)
@@ -307,8 +303,7 @@ def _expression(dialect: str, terms: list[Term]) -> str:
 
 
 def _rows(connection: Connection, caller: Caller, ids: list[int]) -> list[Row[*tuple[Any, ...]]]:
-    rows = connection.execute(_hit_rows, {"ids": ids, "user_id": caller.user_id}) if ids else ()
-    by_id = {row.id: row for row in rows}
+    by_id = {row.id: row for row in connection.execute(_hit_rows, {"ids": ids, "user_id": caller.user_id})}
     return [by_id[id_] for id_ in ids if id_ in by_id]
 
 

@@ -1,14 +1,15 @@
-"""Creates, lists, changes and deletes a user's conversations and messages. `runs/` sends messages.
+"""Creates, lists, changes and deletes a user's conversations, messages and projects. `runs/` sends messages.
 
-Deleting first stops the active run; the caller passes `stop_run`.
+Deleting first stops the active run; the caller passes `stop_run`. Names of projects need not be unique.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 
 import msgspec
-from msgspec import UNSET
-from sqlalchemy import Select, delete, select
+from msgspec import UNSET, UnsetType
+from sqlalchemy import Select, delete, func, select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
@@ -30,8 +31,7 @@ from luxx.domain.conversations.lists import (
     messages_before,
     page_of_conversations,
 )
-from luxx.domain.conversations.models import ConversationRow, MessageRow
-from luxx.domain.conversations.projects import own_project
+from luxx.domain.conversations.models import ConversationRow, MessageRow, ProjectRow
 from luxx.domain.conversations.search import index_title
 from luxx.domain.conversations.views import (
     UNTITLED,
@@ -277,3 +277,96 @@ def _run_answering(session: Session, caller: Caller, message_id: str) -> str | N
     leaf = subtree_ids(row.id).subquery()
     is_below = session.scalar(select(leaf.c.id).where(leaf.c.id == conversation.selected_leaf_id))
     return conversation.run_id if is_below is not None else None
+
+
+class ProjectView(msgspec.Struct, frozen=True, kw_only=True):
+    """A project as the API shows it; its conversations have its id as their `project_id`."""
+
+    id: str
+    user_id: int
+    name: str
+    description: str
+    created_at: datetime
+    updated_at: datetime
+
+
+class ProjectChange(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields to set; UNSET leaves a field unchanged."""
+
+    name: str | UnsetType = UNSET
+    description: str | UnsetType = UNSET
+
+
+class ProjectService:
+    """One per process."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def create(self, caller: Caller, *, name: str, description: str) -> ProjectView:
+        now = utc_now()
+
+        def work(session: Session) -> ProjectView:
+            row = ProjectRow(
+                id=new_id(), user_id=caller.user_id, name=_visible_name(name), description=description,
+                created_at=now, updated_at=now,
+            )  # fmt: skip
+            session.add(row)
+            session.flush()
+            return _project_view(row)
+
+        return await self._store.write(work)
+
+    async def list_page(self, caller: Caller, *, page: int, page_size: int) -> tuple[list[ProjectView], int]:
+        """The caller's projects, newest first, and their number."""
+
+        def work(session: Session) -> tuple[list[ProjectView], int]:
+            is_own = ProjectRow.user_id == caller.user_id
+            total = session.scalar(select(func.count()).select_from(ProjectRow).where(is_own)) or 0
+            newest = select(ProjectRow).where(is_own).order_by(ProjectRow.id.desc())
+            rows = session.scalars(newest.limit(page_size).offset((page - 1) * page_size))
+            return [_project_view(row) for row in rows], total
+
+        return await self._store.read(work)
+
+    async def get(self, caller: Caller, project_id: str) -> ProjectView:
+        return await self._store.read(lambda session: _project_view(own_project(session, caller, project_id)))
+
+    async def update(self, caller: Caller, project_id: str, changes: ProjectChange) -> ProjectView:
+        """Sets the given fields."""
+
+        def work(session: Session) -> ProjectView:
+            row = own_project(session, caller, project_id)
+            if isinstance(changes.name, str):
+                row.name = _visible_name(changes.name)
+            if isinstance(changes.description, str):
+                row.description = changes.description
+            row.updated_at = utc_now()
+            session.flush()
+            return _project_view(row)
+
+        return await self._store.write(work)
+
+    async def delete(self, caller: Caller, project_id: str) -> None:
+        """Deletes the project; its conversations stay, without a project."""
+        await self._store.write(lambda session: session.delete(own_project(session, caller, project_id)))
+
+
+def own_project(session: Session, caller: Caller, project_id: str) -> ProjectRow:
+    """The caller's project of this id. Raises NotFound."""
+    row = session.get(ProjectRow, project_id)
+    if row is None or row.user_id != caller.user_id:
+        raise NotFound("no project with this id", kind="project_not_found")
+    return row
+
+
+def _visible_name(name: str) -> str:
+    if not name.strip():
+        raise InvalidInput(
+            "a project's name needs at least one visible character", detail={"fields": {"$.name": "empty"}}
+        )
+    return name.strip()
+
+
+def _project_view(row: ProjectRow) -> ProjectView:
+    return msgspec.convert(row, ProjectView, from_attributes=True)

@@ -123,28 +123,14 @@ class ConversationChange(msgspec.Struct, frozen=True, kw_only=True):
     selected_leaf_id: str | UnsetType = UNSET
 
 
+_COMPUTED_FIELDS = frozenset({"steps", "text", "content", "attachments", "citations", "usage"})
+_COPIED_FIELDS = [name for name in MessageView.__struct_fields__ if name not in _COMPUTED_FIELDS]
+
+
 def conversation_view(row: ConversationRow) -> ConversationView:
     """A conversation's row as a value."""
-    return ConversationView(
-        id=row.id,
-        user_id=row.user_id,
-        provider_id=row.provider_id,
-        project_id=row.project_id,
-        agent_id=row.agent_id,
-        title=row.title,
-        model=row.model,
-        system_prompt=row.system_prompt,
-        temperature=row.temperature,
-        max_tokens=row.max_tokens,
-        thinking_enabled=row.thinking_enabled,
-        pinned=row.pinned,
-        archived=row.archived,
-        tags=_tags.decode(row.tags),
-        selected_leaf_id=row.selected_leaf_id,
-        run_id=row.run_id,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-    )
+    fields = {name: getattr(row, name) for name in ConversationView.__struct_fields__}
+    return ConversationView(**fields | {"tags": _tags.decode(row.tags)})
 
 
 def message_view(row: MessageRow) -> MessageView:
@@ -159,24 +145,15 @@ def message_view(row: MessageRow) -> MessageView:
         steps = assistant_steps(row.content)
         text = steps_text(steps)
         citations = citations_in(row.content)
+    fields = {name: getattr(row, name) for name in _COPIED_FIELDS}
     return MessageView(
-        id=row.id,
-        conversation_id=row.conversation_id,
-        room_id=row.room_id,
-        parent_id=row.parent_id,
-        role=row.role,
+        **fields,
         steps=steps,
         text=text,
         content=text,
         attachments=attachments,
         citations=citations,
-        token_count=row.token_count,
         usage=_usage.decode(row.usage) if row.usage else None,
-        status=row.status,
-        sender_name=row.sender_name,
-        sender_color=row.sender_color,
-        round_number=row.round_number,
-        created_at=row.created_at,
     )
 
 

@@ -134,8 +134,6 @@ class AttachmentReader:
 
         Raises InvalidInput, TooLarge, NotFound for an unknown file id, or Unavailable.
         """
-        if not given:
-            return MessageAttachments()
         try:
             async with asyncio.timeout(READ_SECONDS):
                 return await self._read_attachments(caller, given)

@@ -171,7 +171,7 @@ class FileService:
 
         def work() -> OpenFile:
             workspace_files = self.workspace_files(caller)
-            entry = workspace_files.look(path)
+            entry = workspace_files.find_entry(path)
             if entry is not None and entry.is_folder:
                 raise InvalidInput("this is a folder; GET /files?path= lists it", kind="is_folder")
             return workspace_files.open_download(path)

@@ -191,7 +191,7 @@ class WorkspaceFiles(Workspace):
                 entries = [_entry(fd, prefix, each) for each in names[offset:]]
         return [entry for entry in entries if entry is not None], total
 
-    def look(self, path: str) -> FileEntry | None:
+    def find_entry(self, path: str) -> FileEntry | None:
         """The current entry at a path; None if there is no regular file or folder."""
         try:
             with user_errors(), self._parent(path) as (fd, prefix, last):
@@ -231,19 +231,19 @@ class WorkspaceFiles(Workspace):
         with self.open_directory(parent or ".") as fd:
             yield fd, f"{parent}/" if parent else "", last
 
-    def draft(self) -> UploadDraft:
+    def create_draft(self) -> UploadDraft:
         """Creates a file without a name on the workspace's disk."""
         with self.open_root() as root, user_errors(), translate_os_errors("the upload"):
             return _unnamed_draft(root) or _hidden_draft(root)
 
-    def close(self, draft: UploadDraft) -> None:
+    def close_draft(self, draft: UploadDraft) -> None:
         """Closes a draft; it is deleted unless it was given a name."""
         draft.close()
         if draft.hidden_name is not None:
             with suppress(OSError, LuxxError), self.open_root() as root:
                 os.unlink(draft.hidden_name, dir_fd=root)
 
-    def place(self, draft: UploadDraft, folder: str, name: str) -> FileEntry:
+    def save_draft(self, draft: UploadDraft, folder: str, name: str) -> FileEntry:
         """Gives a complete draft its name in a folder, which is created if missing.
 
         Never replaces a file: a used name gets a number. Raises Conflict past MAX_NUMBER.

@@ -250,7 +250,7 @@ def _read_figure(workspace_files: WorkspaceFiles, path: str) -> _Figure:
     finally:
         file.close()
     size = png_size(data)
-    entry = workspace_files.look(path)
+    entry = workspace_files.find_entry(path)
     if entry is None or entry.is_folder or entry.size != len(data):
         raise NotDisplayable("was changed in the meantime")
     return _Figure(entry, size, hashlib.sha256(data).hexdigest())

@@ -138,7 +138,7 @@ class Uploads:
             entries: list[FileEntry] = []
             try:
                 for file in form.files:
-                    entries.append(workspace_files.place(file.draft, form.folder, file.name))
+                    entries.append(workspace_files.save_draft(file.draft, form.folder, file.name))
             except BaseException:
                 _remove_placed(workspace_files, entries)
                 raise
@@ -203,7 +203,7 @@ class _Form:
     async def _begin(self, part: MultipartSegment) -> None:
         self._is_file = part.filename is not None
         if part.filename is not None:
-            draft = await asyncio.to_thread(self.workspace_files.draft)
+            draft = await asyncio.to_thread(self.workspace_files.create_draft)
             self.files.append(_UploadedFile(safe_name(part.filename), draft))
         elif part.name != PATH_FIELD:
             raise _invalid_upload(
@@ -233,7 +233,7 @@ class _Form:
     def close(self) -> None:
         """Closes all drafts; those that were not placed are deleted."""
         for file in self.files:
-            self.workspace_files.close(file.draft)
+            self.workspace_files.close_draft(file.draft)
 
 
 def _remove_placed(workspace_files: WorkspaceFiles, entries: list[FileEntry]) -> None:

@@ -5,7 +5,7 @@ A result holds no images and sounds: text names their type and size instead.
 
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
@@ -64,7 +64,7 @@ def _block_text(block: Any) -> str:
         case "text":
             return block.text
         case "image" | "audio":
-            return f"[{block.type}: {_kind(block.mime_type)}, {_bytes_in(block.data)}]"
+            return f"[{block.type}: {_short(block.mime_type) or 'unknown kind'}, {_bytes_in(block.data)}]"
         case "resource_link":
             return _line("resource", block.uri, block.title or block.name, block.mime_type)
         case "resource":
@@ -80,16 +80,8 @@ def _resource(resource: Any) -> str:
 
 
 def _line(*values: str | None) -> str:
-    return f"[{_joined(values)}]"
-
-
-def _joined(values: Iterable[str | None]) -> str:
     first, *others = [_short(one) for one in values if one]
-    return f"{first}: {', '.join(others)}" if others else first
-
-
-def _kind(mime: str) -> str:
-    return _short(mime) or "unknown kind"
+    return f"[{first}: {', '.join(others)}]" if others else f"[{first}]"
 
 
 def _bytes_in(base64: str) -> str:

@@ -11,11 +11,13 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import msgspec
 import structlog
+from msgspec.structs import asdict
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
@@ -60,12 +62,12 @@ def insert_imported(session: Session, user_id: int, import_id: str, batch: list[
     messages = [row for row in batch if isinstance(row, ReadyMessage)]
     connection = session.connection()
     if conversations:
-        rows = [_columns(row) | {"user_id": user_id, "import_id": import_id} for row in conversations]
+        rows = [asdict(row) | {"user_id": user_id, "import_id": import_id} for row in conversations]
         connection.execute(_insert_conversation, rows)
         for row in conversations:
             index_title(connection, user_id=user_id, conversation_id=row.id, title=row.title)
     if messages:
-        message_rows = [_columns(row) | {"user_id": user_id} for row in messages]
+        message_rows = [asdict(row) | {"user_id": user_id} for row in messages]
         connection.execute(_insert_message, message_rows)
         index_messages(connection, message_rows)
     for row in batch:
@@ -77,19 +79,7 @@ def insert_imported(session: Session, user_id: int, import_id: str, batch: list[
 def write_hidden(store: Store, user_id: int, import_id: str, rows: IO[bytes]) -> None:
     """Stores all rows under the import's id. Blocks: call it in a thread."""
     for batch in _batches(rows):
-        store.write_now(_InsertBatch(user_id, import_id, batch))
-
-
-class _InsertBatch:
-    def __init__(self, user_id: int, import_id: str, batch: list[ReadyRow]) -> None:
-        self._arguments = (user_id, import_id, batch)
-
-    def __call__(self, session: Session) -> None:
-        insert_imported(session, *self._arguments)
-
-
-def _columns(row: ReadyRow) -> dict[str, Any]:
-    return msgspec.structs.asdict(row)
+        store.write_now(partial(insert_imported, user_id=user_id, import_id=import_id, batch=batch))
 
 
 def _batches(rows: IO[bytes]) -> Iterator[list[ReadyRow]]:

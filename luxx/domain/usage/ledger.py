@@ -11,7 +11,18 @@ from datetime import datetime
 from typing import assert_never
 
 import msgspec
-from sqlalchemy import Connection, ForeignKey, Index, String, func, insert, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    ForeignKey,
+    Index,
+    Select,
+    String,
+    Table,
+    func,
+    insert,
+    select,
+)
 from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.infra.clock import utc_now
@@ -107,13 +118,20 @@ def record(connection: Connection, entry: UsageEntry) -> None:
 
 def spent_since(connection: Connection, user_id: int, since: datetime) -> SpentAmount:
     """The tokens and cost of a user's completions since `since`, inclusive."""
-    row = connection.execute(
-        select(
-            func.coalesce(func.sum(UsageRow.prompt_tokens + UsageRow.completion_tokens), 0),
-            func.coalesce(func.sum(UsageRow.cost), 0.0),
-        ).where(UsageRow.user_id == user_id, UsageRow.created_at >= since)
-    ).one()
-    return SpentAmount(tokens=int(row[0]), cost=float(row[1] or 0.0))
+    is_counted = (UsageRow.user_id == user_id, UsageRow.created_at >= since)
+    return sum_rows(connection, select(*sums_of(table_of(UsageRow))).where(*is_counted))
+
+
+def sums_of(rows: Table) -> tuple[ColumnElement[int], ColumnElement[float]]:
+    """The columns that sum the tokens and the cost of a table's rows."""
+    tokens = func.coalesce(func.sum(rows.c.prompt_tokens + rows.c.completion_tokens), 0)
+    return tokens.label("tokens"), func.coalesce(func.sum(rows.c.cost), 0.0).label("cost")
+
+
+def sum_rows(connection: Connection, sums: Select[int, float]) -> SpentAmount:
+    """The result of a query with the columns of `sums_of`."""
+    row = connection.execute(sums).one()
+    return SpentAmount(tokens=int(row.tokens), cost=float(row.cost))
 
 
 BYTES_PER_TOKEN = 4

@@ -14,21 +14,19 @@ from sqlalchemy import (
     Connection,
     Float,
     ForeignKey,
-    Integer,
+    Select,
     String,
+    Table,
     bindparam,
-    column,
     delete,
-    func,
     insert,
     select,
-    table,
     true,
 )
 from sqlalchemy import literal as value
 from sqlalchemy.orm import Mapped, mapped_column
 
-from luxx.domain.usage.ledger import SpentAmount, UsageRow, spent_since
+from luxx.domain.usage.ledger import SpentAmount, UsageRow, spent_since, sum_rows, sums_of
 from luxx.errors import InvalidInput, TooMany
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import LimitsConfig
@@ -64,32 +62,16 @@ PREFERRED_ANSWER_TOKENS = 4_096
 SECONDS_PER_DAY = 86_400
 
 _reserves, _ledger = table_of(ReserveRow), table_of(UsageRow)
-_runs = table(
-    "runs",
-    column("id", String),
-    column("tenant_id", Integer),
-    column("kind", String),
-    column("subject_id", String),
-    column("parent_run_id", String),
-)
 _insert = insert(_reserves)
 _delete_reserve = delete(_reserves).where(_reserves.c.run_id == bindparam("b_run"))
+
+
 _spent = (
-    select(
-        func.coalesce(func.sum(_ledger.c.prompt_tokens + _ledger.c.completion_tokens), 0).label("tokens"),
-        func.coalesce(func.sum(_ledger.c.cost), 0.0).label("cost"),
-    )
+    select(*sums_of(_ledger))
     .where(_ledger.c.user_id == bindparam("user_id"), _ledger.c.created_at >= bindparam("midnight"))
     .subquery()
 )
-_reserved = (
-    select(
-        func.coalesce(func.sum(_reserves.c.prompt_tokens + _reserves.c.completion_tokens), 0).label("tokens"),
-        func.coalesce(func.sum(_reserves.c.cost), 0.0).label("cost"),
-    )
-    .where(_reserves.c.user_id == bindparam("user_id"))
-    .subquery()
-)
+_reserved = select(*sums_of(_reserves)).where(_reserves.c.user_id == bindparam("user_id")).subquery()
 # One statement: between two, a reserve could become a ledger row and be counted in neither.
 _day = select(
     _spent.c.tokens,
@@ -97,19 +79,6 @@ _day = select(
     _reserved.c.tokens.label("reserved_tokens"),
     _reserved.c.cost.label("reserved_cost"),
 ).select_from(_spent.join(_reserved, true()))
-
-
-_root = select(_runs.c.id).where(_runs.c.id == bindparam("root")).cte("tree", recursive=True)
-_below = _runs.alias("below")
-_tree = _root.union_all(select(_below.c.id).join(_root, _below.c.parent_run_id == _root.c.id))
-_tree_spent = select(
-    func.coalesce(func.sum(_ledger.c.prompt_tokens + _ledger.c.completion_tokens), 0),
-    func.coalesce(func.sum(_ledger.c.cost), 0.0),
-).where(_ledger.c.run_id.in_(select(_tree.c.id)))
-_tree_reserved = select(
-    func.coalesce(func.sum(_reserves.c.prompt_tokens + _reserves.c.completion_tokens), 0),
-    func.coalesce(func.sum(_reserves.c.cost), 0.0),
-).where(_reserves.c.run_id.in_(select(_tree.c.id)))
 
 
 class SpendingLimit(StrEnum):
@@ -252,19 +221,20 @@ def release_reserve(connection: Connection, run_id: str) -> None:
     connection.execute(_delete_reserve, {"b_run": run_id})
 
 
-def charge_orphaned_reserve(connection: Connection, run_id: str) -> bool:
+def charge_orphaned_reserve(connection: Connection, run_id: str, runs: Table) -> bool:
     """Enters the reserve of a call whose process died in the ledger; False if there is no reserve.
 
-    The full reserve, because the billed amount is unknown and less could let spending exceed the limits.
+    The full reserve, because the billed amount is unknown and less could let spending exceed the limits. The
+    table `runs` has the tenant, kind and subject of the run.
     """
     columns = ["user_id", "provider_id", "model", "prompt_tokens", "completion_tokens", "cost", "run_id"]
     orphaned = select(
         *(_reserves.c[name] for name in columns),
-        *(_runs.c[name] for name in ("tenant_id", "kind", "subject_id")),
+        *(runs.c[name] for name in ("tenant_id", "kind", "subject_id")),
         *(value(0).label(name) for name in ("cached_tokens", "cache_write_tokens", "reasoning_tokens")),
         true().label("is_estimated"),
         value(utc_now(), _ledger.c.created_at.type).label("created_at"),
-    ).where(_reserves.c.run_id == run_id, _runs.c.id == _reserves.c.run_id)
+    ).where(_reserves.c.run_id == run_id, runs.c.id == _reserves.c.run_id)
     names = [column.name for column in orphaned.selected_columns]
     inserted = connection.execute(insert(_ledger).from_select(names, orphaned))
     if inserted.rowcount:
@@ -274,26 +244,19 @@ def charge_orphaned_reserve(connection: Connection, run_id: str) -> bool:
 
 def spent_by_run(connection: Connection, run_id: str) -> SpentAmount:
     """The sums of a run's rows in the ledger."""
-    row = connection.execute(
-        select(
-            func.coalesce(func.sum(_ledger.c.prompt_tokens + _ledger.c.completion_tokens), 0),
-            func.coalesce(func.sum(_ledger.c.cost), 0.0),
-        ).where(_ledger.c.run_id == run_id)
-    ).one()
-    return SpentAmount(tokens=int(row[0]), cost=float(row[1]))
+    return sum_rows(connection, select(*sums_of(_ledger)).where(_ledger.c.run_id == run_id))
 
 
-def spent_by_tree(connection: Connection, root_run_id: str) -> SpentAndReserved:
+def spent_by_tree(connection: Connection, run_ids: Select[str]) -> SpentAndReserved:
     """What a run and all its subagents have spent, and what is reserved for their current calls.
 
     Reads reserves first: one that becomes a ledger row in between is counted twice rather than not at all.
     """
-    reserved = connection.execute(_tree_reserved, {"root": root_run_id}).one()
-    spent = connection.execute(_tree_spent, {"root": root_run_id}).one()
-    return SpentAndReserved(
-        SpentAmount(tokens=int(spent[0]), cost=float(spent[1])),
-        SpentAmount(tokens=int(reserved[0]), cost=float(reserved[1])),
+    reserved, spent = (
+        sum_rows(connection, select(*sums_of(rows)).where(rows.c.run_id.in_(run_ids)))
+        for rows in (_reserves, _ledger)
     )
+    return SpentAndReserved(spent, reserved)
 
 
 def check_daily_limits(connection: Connection, user_id: int, limits: LimitsConfig, now: datetime) -> None:

@@ -194,7 +194,7 @@ def fail_run(connection: Connection, run_id: str, fence: int, *, error: str, kin
     close_questions(connection, run_id)
     mark_cancelled(connection, RunRow.parent_run_id == run_id)
     connection.execute(_conversations.update().where(_conversations.c.run_id == run_id).values(run_id=null()))
-    charge_orphaned_reserve(connection, run_id)
+    charge_orphaned_reserve(connection, run_id, _runs)
 
 
 def _last_events(

@@ -17,11 +17,13 @@ from sqlalchemy.orm import Session
 from luxx.domain.usage.ledger import UsageEntry, record
 from luxx.domain.usage.reserve import charge_orphaned_reserve
 from luxx.errors import LuxxError
+from luxx.infra.store.tables import table_of
 from luxx.providers.client import ModelClient
 from luxx.runs.context import RunContext, RunServices
 from luxx.runs.engine.cancel import CancelSignal, RunCancelled, WallTime
 from luxx.runs.engine.processes import RunEngine
 from luxx.runs.log.events import LogEntry, LostRun, RunLog
+from luxx.runs.models import RunRow
 from luxx.runs.question_rows import close_questions
 from luxx.runs.turn.asking import QuestionAsker
 from luxx.runs.turn.completion import add_cost, closed_entries, status_entry
@@ -276,7 +278,7 @@ class Turn:
                 close_questions(connection, self.run.spec.run_id)
             if usage is None and not is_cut and self._spending.has_limits:
                 # After an unexpected error a model call may be unfinished: charge its reservation.
-                charge_orphaned_reserve(connection, self.run.spec.run_id)
+                charge_orphaned_reserve(connection, self.run.spec.run_id, table_of(RunRow))
             self._spending.close(connection, usage)
 
         events = [*entries, *ending_events(self.run.spec, final_state, ending)]

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 from msgspec.structs import replace
-from sqlalchemy import Connection
+from sqlalchemy import Connection, bindparam, select
 
 from luxx.domain.usage.ledger import SpentAmount, UsageEntry, prompt_size, record
 from luxx.domain.usage.reserve import (
@@ -38,9 +38,11 @@ from luxx.errors import InvalidInput, LimitReached, LuxxError, TooMany
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.store.locks import Lock, lock_until_commit
+from luxx.infra.store.tables import table_of
 from luxx.providers.adapter import CompletionRequest, Target
 from luxx.providers.catalog import ModelCard
 from luxx.runs.engine.cancel import CancelSignal
+from luxx.runs.models import RunRow
 from luxx.runs.turn.state import ChatLog, ChatState, RunSpec, count_calls, open_calls
 from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.wire.delta import Usage
@@ -61,6 +63,11 @@ HIDDEN_PER_SECOND = 500
 """Assumed hidden thinking tokens per second; more than current models with hidden thinking produce."""
 
 NO_SPENDING = SpentAmount(tokens=0, cost=0.0)
+
+_runs = table_of(RunRow)
+_root = select(_runs.c.id).where(_runs.c.id == bindparam("root")).cte(recursive=True)
+_tree_ids = select(_root.union_all(select(_runs.c.id).join(_root, _runs.c.parent_run_id == _root.c.id)).c.id)
+"""A run and its subagents, at all depths."""
 
 
 class ReservedCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +108,7 @@ class Spending:
         spent_rows: list[SpentAmount] = []
 
         def extra_write(connection: Connection) -> None:
-            self.has_recorded_lost_call = charge_orphaned_reserve(connection, self._spec.run_id)
+            self.has_recorded_lost_call = charge_orphaned_reserve(connection, self._spec.run_id, _runs)
             spent_rows.append(spent_by_run(connection, self._spec.run_id))
 
         await self._log.append([], extra_write=extra_write)
@@ -215,7 +222,7 @@ class Spending:
             # A run and all its subagents share one limit and reserve concurrently.
             lock_until_commit(connection, Lock.USER_RESERVES, self._spec.user_id)
             root = self._spec.run_id if delegated is None else delegated.root_run_id
-            tree = spent_by_tree(connection, root)
+            tree = spent_by_tree(connection, _tree_ids.params(root=root))
             spent, reserved = tree.spent, tree.reserved
         tokens = LimitHeadroom(
             limit=SpendingLimit.TOKENS_PER_RUN,

@@ -13,17 +13,16 @@ from sqlalchemy import (
     Text,
     and_,
     bindparam,
-    column,
     delete,
     insert,
     or_,
     select,
-    table,
 )
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.audit import Action, AuditEntry, Detail, record
+from luxx.domain.conversations.models import ConversationRow
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store
@@ -79,7 +78,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
 _rules = table_of(RuleRow)
 _insert = insert(_rules)
-_conversations = table("conversations", column("id", String), column("project_id", String))
+_conversations = table_of(ConversationRow)
 _its_project = (
     select(_conversations.c.project_id)
     .where(_conversations.c.id == bindparam("conversation_id"))

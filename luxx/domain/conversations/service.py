@@ -362,9 +362,7 @@ def own_project(session: Session, caller: Caller, project_id: str) -> ProjectRow
 
 def _visible_name(name: str) -> str:
     if not name.strip():
-        raise InvalidInput(
-            "a project's name needs at least one visible character", detail={"fields": {"$.name": "empty"}}
-        )
+        raise InvalidInput("a project's name needs at least one visible character", field="$.name")
     return name.strip()
 
 

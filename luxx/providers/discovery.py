@@ -24,10 +24,10 @@ from luxx.infra.secrets import Vault
 from luxx.infra.store.engine import Store
 from luxx.providers.addresses import Endpoint, parse_base_url
 from luxx.providers.catalog import DEFAULT_MODELS
+from luxx.providers.keys import store_key
 from luxx.providers.local.model import LOCAL, LocalModel
 from luxx.providers.models import AllowedHostRow, ProviderRow, validate_api_key
 from luxx.providers.registry import ProviderType, adapter_for, default_base_url
-from luxx.providers.service import key_identity
 from luxx.wire.tool import CommandPermission
 
 PROBE_SECONDS = 0.7
@@ -283,8 +283,7 @@ def _insert(
     )
     session.add(row)
     session.flush()
-    if discovered.api_key:
-        row.api_key = vault.seal(discovered.api_key, identity=key_identity(row.id))
+    store_key(vault, row, discovered.api_key)
     _allow_private_host(session, discovered, user_id)
     session.flush()
     return row.id

@@ -18,13 +18,14 @@ from luxx.domain.accounts.tenants import check_may_connect_provider
 from luxx.domain.audit import Action
 from luxx.errors import InvalidInput, NotAllowed, Unavailable
 from luxx.infra.clock import utc_now
-from luxx.infra.secrets import Vault, mask
+from luxx.infra.secrets import Vault
 from luxx.infra.store.engine import Store
 from luxx.providers.adapter import Target
 from luxx.providers.addresses import AddressGuard, list_allowed_hosts, replace_allowed_hosts
 from luxx.providers.catalog import Catalog, ModelCard, embedded_card, model_view
 from luxx.providers.check import ProviderCheck, check_provider
 from luxx.providers.client import ModelClient
+from luxx.providers.keys import masked_key, read_key, store_key
 from luxx.providers.local.model import LOCAL, LocalAddress
 from luxx.providers.models import (
     AllowedHostView,
@@ -156,7 +157,7 @@ class ProviderService:
             wants_default = has_no_provider(session, caller) if new.is_default is UNSET else new.is_default
             session.add(row)
             session.flush()
-            self._seal(row, api_key)
+            store_key(self._vault, row, api_key)
             set_default(session, row, wants_default)
             allow_host(session, caller, allowed)
             record_provider_change(session, caller, Action.PROVIDER_CREATE, row)
@@ -227,22 +228,6 @@ class ProviderService:
         names = await self._client.list_models(await self._target(row))
         return UpstreamModels(models=names, cards=[model_view(name, self._card(row, name)) for name in names])
 
-    def choose(
-        self,
-        session: Session,
-        caller: Caller,
-        provider_id: int | None = None,
-        model: str | None = None,
-        *,
-        preferred_id: int | None = None,
-    ) -> ProviderChoice:
-        """The provider for a run: `provider_id` if given, else the first usable one of `preferred_id` (the
-        user's setting), the caller's default, the tenant's shared default, any other.
-
-        Raises NotFound or InvalidInput, whose message says what to do.
-        """
-        return self._choice(select_provider_row(session, caller, provider_id, preferred_id), model)
-
     async def resolve(
         self,
         caller: Caller,
@@ -251,7 +236,7 @@ class ProviderService:
         *,
         preferred_id: int | None = None,
     ) -> ResolvedProvider:
-        """Like `choose`, with the target and its key. Also raises Unavailable."""
+        """`select_provider` and `resolve_selection` in one call."""
         selection = await self._store.read(
             lambda session: self.select_provider(
                 session, caller, provider_id, model, preferred_id=preferred_id
@@ -268,12 +253,16 @@ class ProviderService:
         *,
         preferred_id: int | None = None,
     ) -> ProviderSelection:
-        """The first half of `resolve`, for a caller that already has a transaction."""
+        """The provider of `provider_id` if given, else the first usable one of `preferred_id` (the user's
+        setting), the caller's default, the tenant's shared default, any other.
+
+        Raises NotFound or InvalidInput, whose message says what to do.
+        """
         row = select_provider_row(session, caller, provider_id, preferred_id)
         return ProviderSelection(choice=self._choice(row, model), row=row)
 
     async def resolve_selection(self, selection: ProviderSelection) -> ResolvedProvider:
-        """The second half of `resolve`: starts the embedded model if it is selected. Raises Unavailable."""
+        """The choice with its target and key; starts the embedded model if needed. Raises Unavailable."""
         return ResolvedProvider(choice=selection.choice, target=await self._target(selection.row))
 
     def _choice(self, row: ProviderRow, model: str | None) -> ProviderChoice:
@@ -314,7 +303,7 @@ class ProviderService:
             address = await self._embedded().ensure_ready(LOCAL_START_SECONDS)
             base_url, api_key = address.base_url, address.api_key
         else:
-            base_url, api_key = row.base_url, self._open(row)
+            base_url, api_key = row.base_url, read_key(self._vault, row)
         return Target(provider_id=row.id, provider_type=row.provider_type, base_url=base_url, api_key=api_key)
 
     def _embedded(self) -> LocalEndpoint:
@@ -343,23 +332,11 @@ class ProviderService:
 
     def _change_key(self, row: ProviderRow, changes: ProviderChanges, *, is_url_changed: bool) -> None:
         new_key = changes.api_key
-        if new_key is UNSET or (new_key and new_key == self._masked(row)):
+        if new_key is UNSET or (new_key and new_key == masked_key(self._vault, row)):
             if is_url_changed:
                 row.api_key = ""
             return
-        self._seal(row, validate_api_key(new_key or ""))
-
-    def _seal(self, row: ProviderRow, api_key: str) -> None:
-        row.api_key = self._vault.seal(api_key, identity=key_identity(row.id)) if api_key else ""
-
-    def _open(self, row: ProviderRow) -> str:
-        return self._vault.open(row.api_key, identity=key_identity(row.id)) if row.api_key else ""
-
-    def _masked(self, row: ProviderRow) -> str:
-        try:
-            return mask(self._open(row)) if row.api_key else ""
-        except Unavailable:
-            return mask("")
+        store_key(self._vault, row, validate_api_key(new_key or ""))
 
     def _view(self, row: ProviderRow, caller: Caller) -> ProviderView:
         is_own = row.user_id == caller.user_id
@@ -369,7 +346,7 @@ class ProviderService:
             name=row.name,
             provider_type=row.provider_type,
             base_url=row.base_url,
-            api_key=self._masked(row) if is_own else "",
+            api_key=masked_key(self._vault, row) if is_own else "",
             default_model=row.default_model,
             max_tokens=row.max_tokens,
             is_default=row.is_default,
@@ -379,11 +356,6 @@ class ProviderService:
             created_at=row.created_at,
             updated_at=row.updated_at,
         )
-
-
-def key_identity(provider_id: int) -> str:
-    """The identity that a provider's encrypted key is bound to."""
-    return f"llm_providers:{provider_id}:api_key"
 
 
 def _check_type(caller: Caller, provider_type: str) -> None:

@@ -301,13 +301,13 @@ class RunService:
     ) -> ChatRequest:
         """The request with every default resolved: from the message, the conversation, then the user."""
         settings = read_settings(session, caller)
-        choice = self._providers.choose(
+        choice = self._providers.select_provider(
             session,
             caller,
             options.provider_id or conversation.provider_id,
             options.model or _model(conversation, options),
             preferred_id=settings.default_provider_id,
-        )
+        ).choice
         if gathered.images and not choice.card.may_take_images:
             raise InvalidInput(
                 f"the model {choice.model} accepts no images; choose another model or omit them",

@@ -9,9 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
 
-from luxx.providers.scripted.dialects import WireBytes, write_stream
-from luxx.providers.scripted.script import Text, parse_request
-from luxx.providers.scripted.speakers import dialect_writer_for
+from luxx.providers.scripted.dialects import dialect_writer_for
+from luxx.providers.scripted.http import parse_request
+from luxx.providers.scripted.script import Text, WireBytes, write_stream
 
 END = "That is all."
 PIECE = 1000
@@ -71,5 +71,5 @@ class RecordedUpstream:
 def _an_end(path: str, body: bytes) -> bytes:
     asked = parse_request("POST", path, body)
     assert asked is not None, f"{path} is of no dialect"
-    moves = write_stream(asked, [Text(text=END)], dialect_writer_for(asked, is_crlf=False))
+    moves = write_stream([Text(text=END)], dialect_writer_for(asked, is_crlf=False))
     return b"".join(move.data for move in moves if isinstance(move, WireBytes))

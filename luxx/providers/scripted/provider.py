@@ -6,21 +6,23 @@ call without a rule and on an unused rule. In a test, point a client at `server.
 `python -m luxx.providers.scripted --script FILE.yaml --port 8099`.
 """
 
-import argparse
 import asyncio
-import signal
-import sys
 import threading
 from collections.abc import Coroutine
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import msgspec
 
-from luxx.errors import InvalidInput
-from luxx.providers.scripted.dialects import WireBytes, write_stream
-from luxx.providers.scripted.http import ClientConnection, ClientDisconnected, Received, Reply, read_request
+from luxx.providers.scripted.dialects import dialect_writer_for, error_body, whole_body
+from luxx.providers.scripted.http import (
+    ClientConnection,
+    ClientDisconnected,
+    Received,
+    Reply,
+    parse_request,
+    read_request,
+)
 from luxx.providers.scripted.script import (
     Faults,
     Gate,
@@ -29,10 +31,9 @@ from luxx.providers.scripted.script import (
     RuleMatcher,
     Script,
     ScriptedRequest,
-    load_script,
-    parse_request,
+    WireBytes,
+    write_stream,
 )
-from luxx.providers.scripted.speakers import dialect_writer_for, error_body, whole_body
 
 STOP_SECONDS = 5.0
 _T = TypeVar("_T")
@@ -194,7 +195,7 @@ class ScriptedProvider:
         reply = Reply(received.connection, rule.faults)
         await reply.begin(200, {"content-type": kind, **rule.headers}, size=None)
         dialect_writer = dialect_writer_for(request, is_crlf=rule.crlf)
-        for action in write_stream(request, rule.reply, dialect_writer):
+        for action in write_stream(rule.reply, dialect_writer):
             match action:
                 case Gate():
                     self._gate_reached.setdefault(action.name, asyncio.Event()).set()
@@ -231,28 +232,3 @@ class ScriptedProvider:
             "object": "list",
             "data": [{"id": name, "object": "model", "type": "model"} for name in self._script.models],
         }
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Serves a script file until SIGINT or SIGTERM. Returns 1 if `check` failed, else 0."""
-    parser = argparse.ArgumentParser(prog="python -m luxx.providers.scripted")
-    parser.add_argument("--script", type=Path, required=True, help="a YAML file with `rules:`")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0, help="0 takes any free port")
-    options = parser.parse_args(arguments)
-    try:
-        script = load_script(options.script)
-        asyncio.run(_serve_until_signal(ScriptedProvider(script, host=options.host, port=options.port)))
-    except (ScriptBroken, InvalidInput, OSError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
-
-
-async def _serve_until_signal(provider: ScriptedProvider) -> None:
-    done = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, done.set)
-    async with provider:
-        print(f"Scripted provider on {provider.url}", flush=True)
-        await done.wait()

@@ -1,12 +1,12 @@
-"""The script of the scripted provider: rules, replies, faults, their YAML form; which rule a request matches.
+"""The script of the scripted provider: rules, replies and faults; matching requests to rules.
 
-`provider.py` serves it.
+`write_stream` turns a reply into the bytes and pauses of a stream. `provider.py` serves it.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol
 
 import msgspec
 import yaml
@@ -179,103 +179,73 @@ def _matches(when: When, request: ScriptedRequest) -> bool:
     return all(pattern is None or re.search(pattern, text) for pattern, text in wanted)
 
 
-def parse_request(method: str, path: str, body: bytes) -> ScriptedRequest | None:
-    """The request in a POST; its path selects the dialect. None for an unknown path or an invalid body."""
-    path, _, query = path.partition("?")
-    if method != "POST":
-        return None
-    try:
-        fields = msgspec.json.decode(body, type=dict[str, Any])
-    except msgspec.DecodeError:
-        return None
-    if path.endswith("/chat/completions"):
-        return _openai(fields)
-    if path.endswith("/messages"):
-        return _anthropic(fields)
-    name, _, verb = path.rpartition("/")[2].partition(":")
-    if verb in ("streamGenerateContent", "generateContent"):
-        is_stream = verb == "streamGenerateContent"
-        return _gemini(fields, name, is_stream=is_stream, is_sse="alt=sse" in query)
-    return None
+DialectEvent = Thinking | Text | Call | Counts | Finish | Fail
 
 
-def _openai(fields: dict[str, Any]) -> ScriptedRequest:
-    messages = _objects(fields.get("messages"))
-    roles = [str(message.get("role")) for message in messages]
-    return ScriptedRequest(
-        dialect="openai",
-        model=str(fields.get("model", "")),
-        system="\n".join(
-            _text(message.get("content"))
-            for message in messages
-            if message.get("role") in ("system", "developer")
-        ),
-        user=_last([_text(m.get("content")) for m in messages if m.get("role") == "user"]),
-        has_tool_result="tool" in roles[_after_last(roles, "user") :],
-        stream=bool(fields.get("stream")),
-    )
+class WireBytes(msgspec.Struct, frozen=True, kw_only=True):
+    """`is_delta`: the rule's `delay` applies before it."""
+
+    data: bytes
+    is_delta: bool = True
 
 
-def _anthropic(fields: dict[str, Any]) -> ScriptedRequest:
-    messages = _objects(fields.get("messages"))
-    user_texts: list[str] = []
-    has_result = False
-    for message in messages:
-        if message.get("role") != "user":
-            continue
-        content = message.get("content")
-        if any(part.get("type") == "tool_result" for part in _objects(content)):
-            has_result = True
-        if text := _text(content):
-            user_texts.append(text)
-            has_result = any(part.get("type") == "tool_result" for part in _objects(content))
-    return ScriptedRequest(
-        dialect="anthropic",
-        model=str(fields.get("model", "")),
-        system=_text(fields.get("system")),
-        user=_last(user_texts),
-        has_tool_result=has_result,
-        stream=bool(fields.get("stream")),
-    )
+StreamAction = WireBytes | Gate | Pause
 
 
-def _gemini(fields: dict[str, Any], model: str, *, is_stream: bool, is_sse: bool) -> ScriptedRequest:
-    user_texts: list[str] = []
-    has_result = False
-    for content in _objects(fields.get("contents")):
-        if content.get("role") == "model":
-            continue
-        parts = _objects(content.get("parts"))
-        if text := _text(parts):
-            user_texts.append(text)
-            has_result = False
-        has_result = has_result or any("functionResponse" in part for part in parts)
-    system = _objects([fields.get("systemInstruction") or fields.get("system_instruction")])
-    return ScriptedRequest(
-        dialect="gemini" if is_sse or not is_stream else "gemini_array",
-        model=model,
-        system=_text(system[0].get("parts")) if system else "",
-        user=_last(user_texts),
-        has_tool_result=has_result,
-        stream=is_stream,
-    )
+class DialectWriter(Protocol):
+    """Writes one stream of a dialect: `begin`, `event` for each scripted event in order, `end`."""
+
+    def begin(self) -> list[Any]: ...
+    def event(self, event: DialectEvent) -> list[Any]: ...
+    def end(self) -> list[Any]: ...
+    def frame(self, value: Any) -> bytes: ...
 
 
-def _text(content: object) -> str:
-    if isinstance(content, str):
-        return content
-    return "\n".join(str(part["text"]) for part in _objects(content) if "text" in part)
+def complete_reply(reply: list[ReplyEvent]) -> list[ReplyEvent]:
+    """Adds the finish event that a real server sends, unless the reply has Finish, Fail or Bytes."""
+    if any(isinstance(event, Finish | Fail | Bytes) for event in reply):
+        return reply
+    has_call = any(isinstance(event, Call) for event in reply)
+    at = next((n for n, event in enumerate(reply) if isinstance(event, Counts)), len(reply))
+    return [*reply[:at], Finish(reason="tool_calls" if has_call else "stop"), *reply[at:]]
 
 
-def _objects(value: object) -> list[dict[str, Any]]:
-    if not isinstance(value, list):
-        return []
-    return [cast("dict[str, Any]", item) for item in cast("list[object]", value) if isinstance(item, dict)]
+def write_stream(reply: list[ReplyEvent], dialect_writer: DialectWriter) -> Iterator[StreamAction]:
+    """The bytes of the stream in sending order, with the script's gates and pauses between them."""
+    events = complete_reply(reply)
+    is_raw = any(isinstance(event, Bytes) for event in events)
+    if not is_raw:
+        yield from _frames(dialect_writer, dialect_writer.begin(), is_delta=False)
+    for event in events:
+        match event:
+            case Gate() | Pause():
+                yield event
+            case Bytes():
+                yield WireBytes(data=event.data.encode())
+            case Text():
+                for piece in _pieces(event):
+                    yield from _frames(dialect_writer, dialect_writer.event(Text(text=piece)))
+            case Fail():
+                yield from _frames(dialect_writer, dialect_writer.event(event))
+                return
+            case _:
+                yield from _frames(dialect_writer, dialect_writer.event(event))
+    if not is_raw:
+        yield from _frames(dialect_writer, dialect_writer.end(), is_delta=False)
 
 
-def _last(texts: list[str]) -> str:
-    return texts[-1] if texts else ""
+def _frames(
+    dialect_writer: DialectWriter, values: list[Any], *, is_delta: bool = True
+) -> Iterator[WireBytes]:
+    for value in values:
+        yield WireBytes(data=dialect_writer.frame(value), is_delta=is_delta)
 
 
-def _after_last(roles: list[str], role: str) -> int:
-    return len(roles) - roles[::-1].index(role) if role in roles else 0
+def _pieces(event: Text) -> list[str]:
+    if event.pieces == 1 or not event.text:
+        return [event.text]
+    if event.pieces == 0:
+        tokens = event.text.split(" ")
+        return [word if n == 0 else " " + word for n, word in enumerate(tokens)]
+    size = -(-len(event.text) // event.pieces)
+    return [event.text[at : at + size] for at in range(0, len(event.text), size)]

@@ -13,8 +13,8 @@ from luxx.infra.config.schema import Config
 from luxx.infra.data_permissions import SecuredPaths, open_to_others
 from luxx.infra.secrets import MIN_SECRET_BYTES, SECRET_FILE, Vault, is_too_short
 from luxx.infra.store.engine import resolve_url, sqlite_file
+from luxx.providers.keys import secret_key_problem
 from luxx.providers.queries import has_no_daily_limit, open_registration_warning
-from luxx.providers.secret_check import secret_key_problem
 
 
 def examine_secret(config: Config, data_dir: Path) -> Finding:

@@ -24,8 +24,17 @@ import pytest
 from forked_luxx import run_luxx
 from live_server import LiveServer, live_server, plain_environ, scripted_models
 
-from luxx.app.cli.chat.questions import FrameOption, FrameQuestion, typed_answer
-from luxx.app.cli.chat.transcript import FrameRun, FrameStep, Piece, PieceKind, StreamFrame, Transcript
+from luxx.app.cli.chat.transcript import (
+    FrameOption,
+    FrameQuestion,
+    FrameRun,
+    FrameStep,
+    Piece,
+    PieceKind,
+    StreamFrame,
+    Transcript,
+    typed_answer,
+)
 from luxx.providers.scripted import Call, Gate, Rule, Script, Text, Thinking, When
 
 PATIENCE_SECONDS = 30.0

@@ -9,12 +9,12 @@ from live_server import ROOT, plain_environ
 
 EXPECTED = """
 import gc, json, sys
-import luxx.app.entry, luxx.app.server.startup
+import luxx.app.entry, luxx.app.startup
 try:
     luxx.app.entry.main(["--help"])
 except SystemExit:
     pass
-loaded = [name for name in luxx.app.server.startup.RICH_PACKAGES if name in sys.modules]
+loaded = [name for name in luxx.app.startup.RICH_PACKAGES if name in sys.modules]
 import rich.console
 serves = "luxx.app.application" in sys.modules
 print(json.dumps({"loaded": loaded, "serves": serves, "collects": gc.isenabled()}))
@@ -22,17 +22,17 @@ print(json.dumps({"loaded": loaded, "serves": serves, "collects": gc.isenabled()
 
 SERVED = """
 import asyncio, gc, json, sys
-import luxx.app.entry, luxx.app.server.startup
+import luxx.app.entry, luxx.app.startup
 from luxx.app.application import create_app, create_probes
 from luxx.infra.config.schema import Config, LocalConfig
 from luxx.app.container import Services
 
 async def work():
-    luxx.app.server.startup.disable_gc()
+    luxx.app.startup.disable_gc()
     house = Services(Config(local=LocalConfig(enabled=False)))
     create_app(house), create_probes(house)
     await house.open()
-    packages = luxx.app.server.startup.PYDANTIC_PACKAGES
+    packages = luxx.app.startup.PYDANTIC_PACKAGES
     plugins = [name for name in packages if f"litestar.plugins.{name}" in sys.modules]
     import pydantic
     print(json.dumps({"plugins": plugins, "collects": gc.isenabled()}))

@@ -47,7 +47,7 @@ ONLY_IN = {
     },
     "h11": {"luxx.infra.network.proxy", "luxx.infra.network.proxy_http"},
     "httpcore": {"luxx.infra.network.transport"},
-    "lxml": {"luxx.infra.documents.tree"},
+    "lxml": {"luxx.infra.documents.content"},
     "pypdf": {"luxx.infra.documents.pdf_text"},
     "charset_normalizer": {"luxx.infra.documents.charset"},
     "httpx_aiohttp": {"luxx.providers.transport"},

@@ -33,7 +33,7 @@ from luxx.api.routes.usage import UsageController
 from luxx.api.routes.users import SettingsController, TenantController, TenantsController, UserController
 from luxx.api.routes.websocket import SocketController
 from luxx.app.container import Services
-from luxx.app.server.startup import PYDANTIC_PACKAGES, hidden_modules
+from luxx.app.startup import PYDANTIC_PACKAGES, hidden_modules
 
 CONTROLLERS: list[ControllerRouterHandler] = [
     AllowedHostsController,

@@ -1,29 +1,31 @@
-"""All parts of one server process, constructed and connected. No other module does this.
+"""All parts of one server process, constructed and connected, and its periodic jobs.
 
-`core_services.py` and `build_tools.py` construct the parts that work before `open`. `application.py` makes
-the web application of a `Services`.
+`core_services.py` constructs the parts that work before `open`. `application.py` makes the web application
+of a `Services`.
 """
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import structlog
 from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
 
 from luxx import __version__
 from luxx.api.routes.service import ServiceState
 from luxx.app.core_services import CoreServices
-from luxx.app.server.maintenance import delete_old_run_logs, maintain_audit_log, sweep_transfers
-from luxx.app.server.startup import tune_gc
+from luxx.app.startup import tune_gc
 from luxx.domain.accounts.administration import Administration
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.tenants import TenantService, refuse_all_agents
 from luxx.domain.accounts.user_data import SettingsService
+from luxx.domain.audit import WINDOW_SECONDS, delete_old_entries
 from luxx.domain.conversations.branches import BranchService
 from luxx.domain.conversations.service import ConversationService, ProjectService
 from luxx.domain.skills.registry import log_problems
+from luxx.infra.clock import deletion_time
 from luxx.infra.config.schema import Config
 from luxx.infra.data_permissions import set_traversable
 from luxx.infra.observe import watch_event_loop
@@ -42,11 +44,18 @@ from luxx.runs.context import RunServices
 from luxx.runs.engine.cancel import RunStopper
 from luxx.runs.engine.driver import RunDriver
 from luxx.runs.engine.processes import ProcessKind, ProcessService, this_process
+from luxx.runs.log.retention import delete_old_logs
 from luxx.runs.questions import QuestionService
 from luxx.runs.service import RunService
 from luxx.runs.streams.watch import WAKE_SECONDS
 from luxx.runs.turn.loop import RunLoop
 from luxx.runs.turn.resources import ResourceFinder
+
+PRUNE_SECONDS = 3600.0
+"""The interval between deletions of old audit entries and run logs. The first one runs at the start."""
+
+SWEEP_SECONDS = 3600.0
+"""The interval between deletions of data that killed servers left of imports. PostgreSQL only."""
 
 logger = structlog.get_logger()
 
@@ -102,19 +111,30 @@ class Services(CoreServices):
             self.local.start()
 
     def _start_background(self) -> list[asyncio.Task[None]]:
-        days = self.config.runs.retention_days
         jobs = [
             self._keep_streams_alive(),
             watch_event_loop(self.metrics),
-            maintain_audit_log(self.store, self.refusals, days=days),
+            _repeat(self.refusals.flush_if_due, WINDOW_SECONDS / 2, "audit_prune_failed"),
+            _repeat(self._delete_old_audit_entries, PRUNE_SECONDS, "audit_prune_failed"),
+            _repeat(self._delete_old_run_logs, PRUNE_SECONDS, "run_log_cleanup_failed"),
             self.notices.keep_notifying(),
             self.sockets.keep_checking(),
             self.streams.keep_checking(),
-            delete_old_run_logs(self.store, days=days),
         ]
         if not self.store.is_sqlite:
-            jobs.append(sweep_transfers(self.transfer))
+            sweep = self.transfer.sweep
+            jobs.append(_repeat(sweep, SWEEP_SECONDS, "transfer_cleanup_failed", delay=SWEEP_SECONDS))
         return [asyncio.create_task(job) for job in jobs]
+
+    async def _delete_old_audit_entries(self) -> None:
+        if (now := await self.store.read(deletion_time)) is not None:
+            await delete_old_entries(self.store, now, days=self.config.runs.retention_days)
+
+    async def _delete_old_run_logs(self) -> None:
+        if (now := await self.store.read(deletion_time)) is not None:
+            deleted = await delete_old_logs(self.store, now, days=self.config.runs.retention_days)
+            if deleted:
+                logger.info("run_logs_deleted", runs=deleted)
 
     async def _warn_of_open_registration(self) -> None:
         auth, limits = self.config.auth, self.config.limits
@@ -271,3 +291,16 @@ class Services(CoreServices):
             is_metrics_public=self.config.observability.metrics_public,
             checks={"database": database, "engine": engine},
         )
+
+
+async def _repeat(
+    job: Callable[[], Awaitable[object]], seconds: float, failure_event: str, *, delay: float = 0.0
+) -> None:
+    """Runs the job after `delay` and then every `seconds`. Logs a failure of the database and continues."""
+    await asyncio.sleep(delay)
+    while True:
+        try:
+            await job()
+        except SQLAlchemyError as error:
+            logger.warning(failure_event, error=str(error))
+        await asyncio.sleep(seconds)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from luxx.api.http.event_streams import StreamLimit, Streams
 from luxx.api.http.websockets import Sockets
-from luxx.app.build_tools import ToolSet
 from luxx.domain.accounts.administration import Operator
 from luxx.domain.accounts.authentication import AccountResources, Authenticator, TicketService, TokenSigner
 from luxx.domain.accounts.caller import RateLimits
@@ -16,12 +15,19 @@ from luxx.domain.accounts.passwords import Passwords
 from luxx.domain.accounts.rights import AccountChanges, Offboarding
 from luxx.domain.accounts.service import AccountService
 from luxx.domain.accounts.setup import PasswordSetup
+from luxx.domain.accounts.tenants import ids_by_name, refuse_all_agents
 from luxx.domain.accounts.user_data import Workspaces
 from luxx.domain.audit import Refusals
 from luxx.domain.conversations.search import SearchService
+from luxx.domain.conversations.service import own_project
 from luxx.domain.files.attachments import AttachmentReader, PdfReader
 from luxx.domain.files.service import FileService
+from luxx.domain.files.tool_files import FigureService, quota_hooks
 from luxx.domain.files.upload import Uploads
+from luxx.domain.mcp.approval import Definitions
+from luxx.domain.mcp.service import McpServers
+from luxx.domain.skills.registry import read_skills
+from luxx.domain.skills.tools import skill_tools
 from luxx.domain.transfer.service import TransferService
 from luxx.domain.usage.report import UsageService
 from luxx.infra.bus.network import choose_bus
@@ -38,6 +44,17 @@ from luxx.runs.engine.cancel import RunStopper, cancel_runs_of
 from luxx.runs.log.replay import ReplayService
 from luxx.runs.streams.hub import Hub, RunRelay
 from luxx.runs.streams.notices import Notices
+from luxx.tools.builtin import builtin_tools, program_tools
+from luxx.tools.compositions.service import CompositionService
+from luxx.tools.core import ToolRegistry
+from luxx.tools.executor import ToolExecutor
+from luxx.tools.history import CallRecorder, EgressRecord
+from luxx.tools.loading import installed_entry_points, load_modules
+from luxx.tools.permissions.service import RuleService
+from luxx.tools.sandbox.service import Sandbox
+
+SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
+"""Suffixes of the files of a SQLite database. The sandbox hides all of them from programs."""
 
 
 class CoreServices:
@@ -60,6 +77,7 @@ class CoreServices:
         self.workspaces = Workspaces(config.workspace.root, auto_create=config.workspace.auto_create)
         self._make_accounts(secret)
         self._make_tools()
+        self._make_tool_services()
         self.files = FileService(self.store, self.workspaces)
         self.uploads = Uploads(self.store, self.files, config.files)
         self.attachments = AttachmentReader(self.files, PdfReader(self.sandbox.readers.run))
@@ -104,14 +122,49 @@ class CoreServices:
         )
 
     def _make_tools(self) -> None:
-        tools = ToolSet(self.config, self.data_dir, self.store, self.workspaces, self.metrics, self.refusals)
-        self.sandbox, self.registry, self.executor = tools.sandbox, tools.registry, tools.executor
-        self.mcp, self.mcp_definitions = tools.mcp, tools.mcp_definitions
-        self.skill_registry, self.compositions, self.rules = (
-            tools.skill_registry,
-            tools.compositions,
-            tools.rules,
+        config, store = self.config, self.store
+        database = sqlite_file(store.engine.url)
+        database_files = [] if database is None else [Path(f"{database}{one}") for one in SQLITE_SUFFIXES]
+        self.sandbox = Sandbox(config.tools, self.data_dir, Path(config.workspace.root), database_files)
+        self.sandbox.egress.on_ended = EgressRecord(store, self.refusals).record
+        figures = FigureService(store, self.workspaces, config.files)
+        self.registry = ToolRegistry(
+            [
+                *builtin_tools(config.tools, self.sandbox.readers.run),
+                *program_tools(self.sandbox, figures.register_figures),
+            ]
         )
+        for hook in quota_hooks(self.workspaces.path_of, config.files):
+            self.registry.hooks.add(hook)
+        load_modules(self.registry, config.tools.modules, installed_entry_points(), store)
+        self.skill_registry = read_skills(config.skills.directories, self.data_dir)
+        for tool in skill_tools(self.skill_registry) if self.skill_registry.skills else []:
+            self.registry.register(tool)
+        call_recorder = CallRecorder(self.registry, self.metrics, self.refusals)
+        self.executor = ToolExecutor(
+            self.registry,
+            config.tools,
+            on_call=call_recorder.record,
+            on_refused=call_recorder.record_refusal,
+            is_sandboxed=lambda: self.sandbox.backend_name != "none",
+        )
+
+    def _make_tool_services(self) -> None:
+        self.mcp_definitions = Definitions(self.store)
+        self.mcp = McpServers(
+            self.config, self.sandbox, self.registry, self._tenant_ids, self.mcp_definitions.withheld
+        )
+        self.compositions = CompositionService(self.store, self.executor)
+        self.rules = RuleService(
+            self.store,
+            self.executor,
+            check_project=own_project,
+            check_agent=refuse_all_agents,
+            read_own_tools=self.compositions.read_own_tools,
+        )
+
+    async def _tenant_ids(self) -> dict[str, int]:
+        return await self.store.read(ids_by_name)
 
     def _make_streams(self) -> None:
         self.hub = Hub()

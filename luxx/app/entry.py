@@ -3,7 +3,7 @@
 import ctypes
 import os
 
-from luxx.app.server.startup import RICH_PACKAGES, disable_gc, freeze_gc, hidden_modules
+from luxx.app.startup import RICH_PACKAGES, disable_gc, freeze_gc, hidden_modules
 
 M_ARENA_MAX = -8
 """An option of `mallopt(3)`. glibc gives concurrent threads separate arenas and does not shrink them: 0.9 MB

@@ -14,7 +14,7 @@ import jwt
 import pytest
 from api.server_process import ServerProcess
 
-from luxx.app.server.serve import setup_address
+from luxx.app.serve import setup_address
 from luxx.domain.accounts.setup import SetupClaims
 from luxx.infra.secrets import derive_key
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 from sqlalchemy import Connection, bindparam, insert
 
-from luxx.app.server.startup import tune_gc
+from luxx.app.startup import tune_gc
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.conversations.search import index_message
 from luxx.infra.clock import new_id, utc_now

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from luxx.app.cli.doctor.tools import examine_sandbox
+from luxx.app.cli.doctor.machine import examine_sandbox
 from luxx.app.container import Services
 from luxx.errors import ConfigError
 from luxx.infra.config.schema import Config, ToolsConfig, WorkspaceConfig

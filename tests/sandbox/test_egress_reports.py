@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from luxx.app.cli.doctor.tools import NETWORK, examine_sandbox
+from luxx.app.cli.doctor.machine import NETWORK, examine_sandbox
 from luxx.errors import ConfigError
 from luxx.infra.config.file import load_config
 from luxx.infra.config.schema import Config

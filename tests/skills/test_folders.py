@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from luxx.app.cli.doctor.tools import examine_skills
+from luxx.app.cli.doctor.machine import examine_skills
 from luxx.domain.skills.registry import MOST_FOLDERS, BrokenSkill, Skill, read_skill, read_skills
 from luxx.errors import InvalidInput
 from luxx.infra.config.schema import Config, SkillsConfig

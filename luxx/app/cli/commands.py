@@ -22,7 +22,7 @@ from luxx.app.cli.chat.client import add_chat_options, chat
 from luxx.app.cli.doctor.checks import examine
 from luxx.app.container import Services
 from luxx.app.core_services import CoreServices
-from luxx.app.server.serve import DRAIN_SECONDS, run_worker, serve
+from luxx.app.serve import DRAIN_SECONDS, run_worker, serve
 from luxx.domain.accounts.rights import UserChange
 from luxx.domain.accounts.users import UserView
 from luxx.errors import LuxxError, Unavailable

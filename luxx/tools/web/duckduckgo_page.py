@@ -7,7 +7,7 @@ import msgspec
 
 from luxx.infra.documents.bounds import limit, storable
 from luxx.infra.documents.charset import decode
-from luxx.infra.documents.tree import HtmlElement, parse_html
+from luxx.infra.documents.content import HtmlElement, parse_html
 from luxx.tools.web.search_pages import SEARCH_URL, ResultPage
 from luxx.wire.step import Source, source_of
 

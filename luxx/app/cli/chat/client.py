@@ -17,9 +17,15 @@ from typing import Any, NoReturn
 import httpx
 import msgspec
 
-from luxx.app.cli.chat.questions import FrameQuestion, ListedQuestion, Unanswered, read_answer
 from luxx.app.cli.chat.server_api import ChatApi, ObjectWithId, with_pauses
-from luxx.app.cli.chat.transcript import Screen, Transcript
+from luxx.app.cli.chat.transcript import (
+    FrameQuestion,
+    ListedQuestion,
+    Screen,
+    Transcript,
+    Unanswered,
+    read_answer,
+)
 from luxx.domain.accounts.passwords import DEFAULT_ADMIN, DEFAULT_PASSWORD
 from luxx.errors import InvalidInput, LuxxError, NotSignedIn, Unavailable
 from luxx.wire.event import DoneStatus

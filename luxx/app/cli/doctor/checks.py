@@ -18,14 +18,16 @@ from sqlalchemy import URL, Engine, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from luxx.app.cli.doctor.runtime import Finding, examine_work
-from luxx.app.cli.doctor.security import (
+from luxx.app.cli.doctor.machine import (
+    examine_mcp,
     examine_permissions,
     examine_registration,
+    examine_sandbox,
     examine_sealed,
     examine_secret,
+    examine_skills,
 )
-from luxx.app.cli.doctor.tools import examine_mcp, examine_sandbox, examine_skills
+from luxx.app.cli.doctor.runtime import Finding, examine_work
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import User
 from luxx.errors import LuxxError

@@ -20,7 +20,7 @@ from luxx.api.http.connection_limits import ConnectionBounds, raise_descriptor_l
 from luxx.api.http.protocol import bounded_protocol, check_deadlines, socket_options
 from luxx.app.application import create_app, create_probes
 from luxx.app.container import Services
-from luxx.app.server.startup import disable_gc, trim_memory
+from luxx.app.startup import disable_gc, trim_memory
 from luxx.errors import ConfigError
 from luxx.infra.config.schema import Config, ServerConfig
 from luxx.runs.engine.processes import ProcessKind

@@ -1,1 +1,0 @@
-"""The server and worker processes: start-up, serving, maintenance jobs."""

@@ -272,9 +272,7 @@ def processes_are_started_in_one_module(modules: list[Module]) -> Iterator[str]:
     """By `start_child`, which may be cancelled."""
     for module in modules:
         for node in ast.walk(module.tree):
-            is_start = isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
-                "create_subprocess_exec"
-            )
+            is_start = isinstance(node, ast.Call) and ast.unparse(node.func).endswith("subprocess_exec")
             if is_start and module.name != "luxx.infra.children":
                 yield f"{module.name}:{node.lineno} starts a process; call luxx.infra.children.start_child"
 

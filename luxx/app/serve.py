@@ -70,6 +70,7 @@ class ApiServer(_MaintainedServer):
         super().__init__(config)
         self._services = services
         self._drain_task: asyncio.Task[None] | None = None
+        self._signals = 0
 
     async def startup(self, sockets: Any = None) -> None:
         # Not in ASGI's lifespan: uvicorn would print a traceback where the start is refused.
@@ -87,12 +88,14 @@ class ApiServer(_MaintainedServer):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Starts the stop. The server keeps listening while runs drain, and reports that it is not ready."""
+        before = self.should_exit, self.force_exit
+        # uvicorn keeps the signal, to raise it again after the stop.
+        super().handle_exit(sig, frame)
         if not self.started:
-            super().handle_exit(sig, frame)
             return
-        self._captured_signals.append(sig)
-        is_first = len(self._captured_signals) == 1
-        self._loop.call_soon_threadsafe(self._stop if is_first else self._exit_now)
+        self.should_exit, self.force_exit = before
+        self._signals += 1
+        self._loop.call_soon_threadsafe(self._stop if self._signals == 1 else self._exit_now)
 
     def _stop(self) -> None:
         self._services.stop_admitting()

@@ -1,7 +1,7 @@
 """Starts child processes: they inherit only the passed descriptors, and a cancelled start kills its child."""
 
 import asyncio
-from asyncio.subprocess import Process
+from asyncio.subprocess import Process, SubprocessStreamProtocol
 from contextlib import suppress
 from typing import Any
 
@@ -9,6 +9,9 @@ from luxx.infra.descriptors import close_all_on_exec
 
 KILL_WAIT_SECONDS = 1.0
 """How long a cancelled start waits for its killed child to exit."""
+
+STREAM_BYTES = 64 * 1024
+"""The limit of a stream's buffer, as in `asyncio.create_subprocess_exec`."""
 
 
 async def start_child(*command: str, **options: Any) -> Process:
@@ -22,27 +25,34 @@ async def start_child(*command: str, **options: Any) -> Process:
     """
     starting = asyncio.create_task(_start(*command, **options))
     try:
-        return await asyncio.shield(starting)
+        return (await asyncio.shield(starting))[0]
     except asyncio.CancelledError:
         starting.add_done_callback(_kill_started)
         await asyncio.wait([starting])
         if starting.exception() is None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(KILL_WAIT_SECONDS):
-                    await starting.result().wait()
+                    await starting.result()[0].wait()
         raise
 
 
-async def _start(*command: str, **options: Any) -> Process:
+async def _start(*command: str, **options: Any) -> tuple[Process, asyncio.SubprocessTransport]:
+    """What `asyncio.create_subprocess_exec` does, which does not return the transport."""
+    loop = asyncio.get_running_loop()
     # Afterwards the event loop makes `pass_fds` inheritable until the child exists.
     close_all_on_exec()
-    return await asyncio.create_subprocess_exec(*command, **options)
+    transport, protocol = await loop.subprocess_exec(
+        lambda: SubprocessStreamProtocol(limit=STREAM_BYTES, loop=loop),
+        *command,
+        **{"stdin": None, "stdout": None, "stderr": None, **options},
+    )
+    return Process(transport, protocol, loop), transport
 
 
-def _kill_started(starting: "asyncio.Task[Process]") -> None:
+def _kill_started(starting: "asyncio.Task[tuple[Process, asyncio.SubprocessTransport]]") -> None:
     if not starting.cancelled() and starting.exception() is None:
-        child: Any = starting.result()
+        child, transport = starting.result()
         with suppress(ProcessLookupError):
             child.kill()
-        # Close its pipes too: other processes may keep them open. There is no public API for this.
-        child._transport.close()
+        # Close its pipes too: other processes may keep them open.
+        transport.close()

@@ -10,7 +10,6 @@ from litestar import Request
 from litestar.response.base import ASGIResponse, Response
 from litestar.types import Receive, Scope, Send
 from sqlalchemy.exc import SQLAlchemyError
-from uvicorn.protocols.http.flow_control import FlowControl
 
 from luxx.api.http.errors import DATABASE_DOWN_ERRORS
 from luxx.api.http.files import ABORT_KEY, is_head
@@ -159,12 +158,18 @@ PIPE_KEY = "luxx.pipe"
 """Scope key of the request's `ChunkedConnection`, which `protocol.py` sets."""
 
 
+class WriteFlow(Protocol):
+    """The server's flow control: `write_paused` while the client does not read."""
+
+    write_paused: bool
+
+
 class ChunkedConnection:
     """A client's connection as a `Pipe` (`runs/streams/watch.py`), one per request."""
 
     __slots__ = ("_disconnect", "_flow", "_transport")
 
-    def __init__(self, transport: asyncio.Transport, flow: FlowControl, disconnect: ClientDisconnect) -> None:
+    def __init__(self, transport: asyncio.Transport, flow: WriteFlow, disconnect: ClientDisconnect) -> None:
         self._transport = transport
         self._flow = flow
         self._disconnect = disconnect

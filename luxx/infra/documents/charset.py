@@ -91,10 +91,13 @@ def _codec(label: str) -> str:
         info = codecs.lookup(label.strip())
     except (LookupError, ValueError):
         return ""
-    # Python-specific codecs (rot13, zip, idna) are no encodings of pages.
-    is_text = getattr(info, "_is_text_encoding", False)
-    if not is_text or info.name in ("idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined"):
+    # Python-specific codecs are no encodings of pages.
+    if info.name in ("idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined"):
         return ""
+    try:
+        b"text".decode(info.name, "replace")
+    except (LookupError, ValueError):
+        return ""  # A codec between bytes and bytes, such as zip, or between texts, such as rot13.
     return _CODEC_ALIASES.get(info.name, info.name)
 
 

@@ -1,0 +1,162 @@
+"""The parts of dependencies that Luxx uses and that their documentation does not promise.
+
+Each test fails when a new version of the dependency changes such a part, before anything else does. Luxx uses
+them in `luxx/api/http/protocol.py` (uvicorn), `luxx/providers/transport.py` (httpx-aiohttp), `luxx/infra/
+children.py` (asyncio) and `luxx/infra/store/engine.py` (SQLAlchemy). It uses no other private part.
+"""
+
+import ast
+import asyncio
+import inspect
+from asyncio.subprocess import Process, SubprocessStreamProtocol
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import uvicorn
+from httpx_aiohttp.transport import AiohttpResponseStream
+from litestar import Litestar, get
+from litestar.params import QueryParameter
+from sqlalchemy import create_engine
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.server import ServerState
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTED = {"_exit", "_replace"}
+"""Of `os` and of named tuples."""
+
+
+def parameters(function: Callable[..., Any]) -> list[str]:
+    return list(inspect.signature(function).parameters)
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    """An application that does nothing."""
+
+
+async def test_uvicorn_has_the_http_protocol_that_ours_extends() -> None:
+    config = uvicorn.Config(cast("Any", app), log_config=None)
+    protocol = HttpToolsProtocol(config, ServerState(), {}, _loop=asyncio.get_running_loop())
+    assert {
+        "client", "connections", "cycle", "flow", "headers", "logger", "loop", "parser", "pipeline", "scope",
+        "transport",
+    } <= vars(protocol).keys()  # fmt: skip
+    assert len(protocol.pipeline) == 0
+    expected = {
+        "connection_made": ["transport"], "connection_lost": ["exc"], "data_received": ["data"],
+        "handle_websocket_upgrade": [], "on_body": ["body"], "on_header": ["name", "value"],
+        "on_headers_complete": [], "on_message_begin": [], "on_message_complete": [],
+        "send_400_response": ["msg"], "_start_asgi_task": ["cycle", "app"],
+    }  # fmt: skip
+    for name, names in expected.items():
+        assert parameters(getattr(HttpToolsProtocol, name)) == ["self", *names], name
+
+
+def test_uvicorn_has_the_state_of_a_request_that_our_protocol_changes() -> None:
+    source = inspect.getsource(RequestResponseCycle.__init__)
+    for name in ("disconnected", "keep_alive", "message_event", "response_complete", "response_started"):
+        assert f"self.{name} = " in source, name
+    assert "self.waiting_for_100_continue = expect_100_continue" in source
+    assert parameters(FlowControl.__init__) == ["self", "transport"]
+    assert {"read_paused", "write_paused"} <= vars(FlowControl(cast("Any", None))).keys()
+    assert parameters(FlowControl.resume_reading) == ["self"]
+
+
+async def test_uvicorn_has_the_socket_protocol_that_ours_extends() -> None:
+    config = uvicorn.Config(cast("Any", app), log_config=None, ws_per_message_deflate=False)
+    protocol = WebSocketsSansIOProtocol(config, ServerState(), {}, _loop=asyncio.get_running_loop())
+    assert {
+        "close_sent", "conn", "frames", "handshake_complete", "initial_response", "logger", "loop", "queue",
+        "read_paused", "transport", "writable",
+    } <= vars(protocol).keys()  # fmt: skip
+    assert protocol.conn.close_rcvd is None
+    expected = {
+        "connection_lost": ["exc"], "data_received": ["data"], "handle_cont": ["event"],
+        "handle_parser_exception": [], "pause_writing": [], "receive": [], "resume_writing": [],
+        "run_asgi": [], "send": ["message"],
+    }  # fmt: skip
+    for name, names in expected.items():
+        assert parameters(getattr(WebSocketsSansIOProtocol, name)) == ["self", *names], name
+
+
+async def test_uvicorn_asks_its_server_on_each_tick_and_at_each_signal() -> None:
+    server = uvicorn.Server(uvicorn.Config(cast("Any", app), log_config=None))
+    assert parameters(server.on_tick) == ["counter"]
+    assert parameters(server.handle_exit) == ["sig", "frame"]
+    assert (server.should_exit, server.force_exit, server.started) == (False, False, False)
+    assert server.server_state.connections == set()
+
+
+def test_the_body_of_httpx_aiohttp_keeps_the_response_of_aiohttp() -> None:
+    response = cast("Any", object())
+    assert cast("Any", AiohttpResponseStream(response))._aiohttp_response is response
+
+
+def test_asyncio_makes_a_process_of_a_transport_and_a_protocol() -> None:
+    assert parameters(Process.__init__) == ["self", "transport", "protocol", "loop"]
+    assert parameters(SubprocessStreamProtocol.__init__) == ["self", "limit", "loop"]
+
+
+def test_a_dialect_of_sqlalchemy_has_the_methods_that_the_store_replaces() -> None:
+    dialect = create_engine("sqlite://").dialect
+    assert parameters(dialect.do_begin) == ["dbapi_connection"]
+    for name in ("do_savepoint", "do_release_savepoint", "do_rollback_to_savepoint"):
+        assert parameters(getattr(dialect, name)) == ["connection", "name"]
+    assert dialect.use_insertmanyvalues_wo_returning in (True, False)
+
+
+def test_litestar_has_the_handler_and_the_signatures_that_luxx_reads() -> None:
+    @get("/", sync_to_thread=False)
+    def handler(number: Annotated[int, QueryParameter()] = 1) -> None: ...
+
+    made = Litestar([handler], openapi_config=None, logging_config=None)
+    assert callable(made.asgi_handler)
+    (route,) = made.routes
+    (found,) = (one for one in route.route_handlers if "GET" in one.http_methods)
+    field = found.parsed_fn_signature.parameters["number"]
+    assert (field.annotation, field.default, field.has_default) == (int, 1, True)
+
+
+def own_names(trees: list[ast.Module]) -> Iterator[str]:
+    """The functions and attributes that Luxx defines."""
+    for node in (node for tree in trees for node in ast.walk(tree)):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name
+            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Store()):
+                yield name
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                yield name
+            case _:
+                pass
+
+
+def used_names(tree: ast.Module) -> Iterator[str]:
+    """The names of attributes, and the parts of imported names."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(attr=name):
+                yield name
+            case ast.Call(
+                func=ast.Name(id="getattr" | "setattr"), args=[_, ast.Constant(value=str(name)), *_]
+            ):
+                yield name
+            case ast.ImportFrom(module=str(module), names=aliases):
+                yield from (*module.split("."), *(alias.name for alias in aliases))
+            case _:
+                pass
+
+
+def test_luxx_uses_no_other_private_part() -> None:
+    trees = {
+        str(file.relative_to(ROOT)): ast.parse(file.read_text()) for file in (ROOT / "luxx").rglob("*.py")
+    }
+    public = {*own_names(list(trees.values())), *DOCUMENTED}
+    found: dict[str, set[str]] = {}
+    for path, tree in trees.items():
+        private = {name for name in used_names(tree) if name.startswith("_") and not name.startswith("__")}
+        if private - public:
+            found[path] = private - public
+    assert found == {"luxx/providers/transport.py": {"_aiohttp_response"}}

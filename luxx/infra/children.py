@@ -39,12 +39,13 @@ async def start_child(*command: str, **options: Any) -> Process:
 async def _start(*command: str, **options: Any) -> tuple[Process, asyncio.SubprocessTransport]:
     """What `asyncio.create_subprocess_exec` does, which does not return the transport."""
     loop = asyncio.get_running_loop()
+    all_options: dict[str, Any] = {"stdin": None, "stdout": None, "stderr": None, **options}
     # Afterwards the event loop makes `pass_fds` inheritable until the child exists.
     close_all_on_exec()
     transport, protocol = await loop.subprocess_exec(
         lambda: SubprocessStreamProtocol(limit=STREAM_BYTES, loop=loop),
         *command,
-        **{"stdin": None, "stdout": None, "stderr": None, **options},
+        **all_options,
     )
     return Process(transport, protocol, loop), transport
 

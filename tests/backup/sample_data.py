@@ -1,4 +1,4 @@
-"""Servers' homes for tests: a folder and a database, with rows that are hard to keep."""
+"""Sample data of a server: a folder and a database with rows that are hard to back up."""
 
 import os
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def config_of(folder: Path, url: str = "", *, secret: str = "") -> Config:
 
 
 def data_paths_of(folder: Path, url: str = "", *, secret: str = "") -> DataPaths:
-    """A home that nobody has moved into; on PostgreSQL its secret is configured."""
+    """The data paths of a server that was never started; on PostgreSQL its secret is configured."""
     folder.mkdir(exist_ok=True)
     if url.startswith("sqlite"):
         url = ""
@@ -62,7 +62,7 @@ def store_of(data_paths: DataPaths) -> Iterator[Store]:
 
 
 def initialise(data_paths: DataPaths) -> None:
-    """Migrates and makes a secret, as a first start does."""
+    """Migrates and creates a secret, as a first start does."""
     engine = open_engine(data_paths.url)
     make_ready(engine)
     engine.dispose()
@@ -70,7 +70,7 @@ def initialise(data_paths: DataPaths) -> None:
 
 
 def fill(data_paths: DataPaths) -> None:
-    """Rows of every awkward kind, and files."""
+    """Adds rows of every awkward kind, and files."""
     with store_of(data_paths) as store:
         store.write_now(lambda session: _fill(session, data_paths))
     here = data_paths.workspaces.prepare(1)
@@ -90,11 +90,11 @@ def _fill(session: Any, data_paths: DataPaths) -> None:
     add_user(session)
     now = utc_now()
     session.execute(text("UPDATE users SET password_hash = 'hash of ann'"))
-    gone = {name: getattr(session.get(User, 1), name) for name in User.__table__.columns.keys()}  # noqa: SIM118
-    session.execute(insert(User).values(gone | {"id": 41, "username": "gone", "username_key": "gone"}))
+    values = {name: getattr(session.get(User, 1), name) for name in User.__table__.columns.keys()}  # noqa: SIM118
+    session.execute(insert(User).values(values | {"id": 41, "username": "gone", "username_key": "gone"}))
     session.execute(text("DELETE FROM users WHERE id = 41"))
     if not data_paths.is_sqlite:
-        # Ids that were given by hand are not counted there.
+        # The sequence does not know ids that were inserted explicitly.
         session.execute(text("SELECT setval(pg_get_serial_sequence('users', 'id'), 41)"))
     session.execute(insert(ProviderRow).values(
         id=3, user_id=1, tenant_id=1, name="p", provider_type="openai", created_at=now, updated_at=now,
@@ -143,7 +143,7 @@ def _fill(session: Any, data_paths: DataPaths) -> None:
 
 
 def rows_of(data_paths: DataPaths) -> dict[str, list[Any]]:
-    """All rows of all tables that stay what they are in a restore."""
+    """All rows of the tables that a restore keeps unchanged."""
     left = {"users": {"workspace_path"}, "runs": {"owner", "fence"}, "llm_providers": {"api_key"},
             "search_texts": {"words"}}  # fmt: skip
 
@@ -162,7 +162,7 @@ def rows_of(data_paths: DataPaths) -> dict[str, list[Any]]:
 
 
 def files_of(data_paths: DataPaths) -> dict[str, Any]:
-    """Every file and folder of the first user with what it holds, its right to run and its time."""
+    """Every file and folder of the first user with its content, its execute permission and its time."""
     root = data_paths.workspaces.path_of(1)
     rows_by_table: dict[str, Any] = {}
     for path in sorted(root.rglob("*")):

@@ -1,4 +1,4 @@
-"""A backup brought back is what was backed up, on the same kind of database and on the other one."""
+"""A restored backup equals what was backed up, on the same kind of database and on the other one."""
 
 import itertools
 import json
@@ -32,12 +32,12 @@ from luxx.providers.models import ProviderRow
 
 DATABASES = ("sqlite", "postgresql")
 LONG = 140_000_000
-"""Characters; twice as many in a backup, where each of these is escaped."""
+"""Characters; twice as many in a backup, where each of them is escaped."""
 
 
 @pytest.fixture
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    """Makes homes; `make("postgresql", "there")`."""
+    """Creates data paths: `make("postgresql", "there")`."""
     made: list[DataPaths] = []
 
     def one(kind: str, name: str, *, secret: str = "") -> DataPaths:
@@ -54,7 +54,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("source", "target"), list(itertools.product(DATABASES, DATABASES)))
-def test_everything_comes_back_on_either_database(
+def test_all_rows_and_files_are_restored_on_either_database(
     make: Any, tmp_path: Path, source: str, target: str
 ) -> None:
     here, there = make(source, "here"), make(target, "there")
@@ -73,10 +73,10 @@ def test_everything_comes_back_on_either_database(
         assert [hit.message_id is None for hit in find(store, "机器学习").hits] == [True]
         assert len(find(store, "findable").hits) == len(find(store, "学习").hits) - 1 == 1
         assert store.read_now(lambda session: session.scalar(text("SELECT owner FROM runs"))) is None
-        # Nobody gets the id that a user had who is gone: a workspace's path is made of it.
+        # The id of a deleted user is never used again: the path of a workspace contains it.
         assert store.write_now(new_user) == 42
-        kept = store.read_now(lambda session: session.get(User, 1))
-        assert kept.workspace_path == str(there.workspaces.path_of(1))
+        restored_user = store.read_now(lambda session: session.get(User, 1))
+        assert restored_user.workspace_path == str(there.workspaces.path_of(1))
 
 
 def new_user(session: Any) -> int:
@@ -110,9 +110,7 @@ def test_existing_data_is_refused_unless_it_may_be_replaced(make: Any, tmp_path:
 
 @pytest.mark.parametrize("kind", DATABASES)
 @pytest.mark.parametrize("step", known_steps())
-def test_a_backup_of_an_older_step_is_brought_to_this_version(
-    make: Any, tmp_path: Path, kind: str, step: str
-) -> None:
+def test_a_backup_of_an_older_version_is_migrated(make: Any, tmp_path: Path, kind: str, step: str) -> None:
     here, there = make("sqlite", "here", secret=SECRET), make(kind, "there", secret=SECRET)
     engine = open_engine(here.url)
     migrate(engine, to=step)
@@ -162,7 +160,7 @@ def test_a_backup_of_a_development_version_is_refused(make: Any, tmp_path: Path)
         restore(make("sqlite", "there"), old)
 
 
-def test_a_backup_says_of_itself_what_is_in_it(make: Any, tmp_path: Path) -> None:
+def test_the_manifest_of_a_backup_lists_its_contents(make: Any, tmp_path: Path) -> None:
     here = make("sqlite", "here")
     initialise(here)
     fill(here)
@@ -183,7 +181,7 @@ def test_a_backup_says_of_itself_what_is_in_it(make: Any, tmp_path: Path) -> Non
     assert last.file == str(tmp_path / "backup.zip")
 
 
-def test_an_archive_is_never_written_over(make: Any, tmp_path: Path) -> None:
+def test_an_existing_archive_is_never_overwritten(make: Any, tmp_path: Path) -> None:
     here = make("sqlite", "here")
     initialise(here)
     (tmp_path / "backup.zip").write_text("dear to somebody")
@@ -193,7 +191,7 @@ def test_an_archive_is_never_written_over(make: Any, tmp_path: Path) -> None:
     assert [name for name in os.listdir(tmp_path) if "partial" in name] == []
 
 
-def test_without_a_database_there_is_nothing_to_back_up_and_none_is_made(make: Any, tmp_path: Path) -> None:
+def test_a_backup_without_a_database_is_refused_and_creates_none(make: Any, tmp_path: Path) -> None:
     with pytest.raises(LuxxError, match="no database"):
         create_backup(make("sqlite", "here"), tmp_path / "backup.zip")
     assert list((tmp_path / "here").iterdir()) == []
@@ -210,8 +208,9 @@ def test_a_configured_secret_is_kept_and_keys_are_sealed_with_it(make: Any, tmp_
 
 
 @pytest.mark.parametrize("kind", DATABASES)
-def test_a_backup_that_opens_no_provider_key_is_not_made(make: Any, tmp_path: Path, kind: str) -> None:
-    """The secret of the servers is in their unit's environment, and cron has none, or has made another."""
+def test_a_backup_whose_secret_opens_no_provider_key_is_refused(make: Any, tmp_path: Path, kind: str) -> None:
+    """The secret of the servers is in their environment; the backup command has none or has created
+    another."""
     here = make(kind, "here", secret=SECRET)
     initialise(here)
     fill(here)
@@ -233,7 +232,7 @@ def test_a_backup_that_opens_no_provider_key_is_not_made(make: Any, tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", DATABASES)
-def test_a_restore_that_no_server_could_start_after_is_refused(make: Any, tmp_path: Path, kind: str) -> None:
+def test_a_restore_after_which_no_server_could_start_is_refused(make: Any, tmp_path: Path, kind: str) -> None:
     here, there = make("sqlite", "here"), make(kind, "there", secret=SECRET)
     initialise(here)
     fill(here)
@@ -254,8 +253,8 @@ def test_a_restore_that_no_server_could_start_after_is_refused(make: Any, tmp_pa
 
 
 @pytest.mark.heavy
-def test_a_row_of_any_length_comes_back(make: Any, tmp_path: Path) -> None:
-    """One that somebody could store must not take the backup from everybody."""
+def test_a_row_of_any_length_is_restored(make: Any, tmp_path: Path) -> None:
+    """A row that a user can store must not prevent backups of the server."""
     here, there = make("sqlite", "here"), make("sqlite", "there")
     initialise(here)
     fill(here)
@@ -273,7 +272,7 @@ def test_a_row_of_any_length_comes_back(make: Any, tmp_path: Path) -> None:
     assert claimed_count == 1
 
 
-def test_nul_characters_that_postgresql_cannot_hold_are_counted(make: Any, tmp_path: Path) -> None:
+def test_nul_characters_that_postgresql_cannot_store_are_counted(make: Any, tmp_path: Path) -> None:
     here, there = make("sqlite", "here"), make("postgresql", "there")
     initialise(here)
     fill(here)

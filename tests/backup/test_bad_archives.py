@@ -1,4 +1,6 @@
-"""Archives that are cut, damaged, too new or made to do harm: refused in a sentence, nothing changed."""
+"""Archives that are truncated, damaged, too new or malicious: refused with a sentence, and nothing
+changes.
+"""
 
 import io
 import json
@@ -25,7 +27,7 @@ Members = dict[str, bytes]
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A backup that is whole."""
+    """A valid backup."""
     folder = tmp_path_factory.mktemp("good")
     data_paths = data_paths_of(folder / "here")
     initialise(data_paths)
@@ -37,7 +39,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.fixture(scope="module")
 def there(tmp_path_factory: pytest.TempPathFactory) -> DataPaths:
-    """Nobody ever manages to move in."""
+    """Data paths into which no restore succeeds."""
     return data_paths_of(tmp_path_factory.mktemp("there"))
 
 
@@ -67,7 +69,7 @@ def packed(members: Members) -> bytes:
 
 
 def changed(good: bytes, name: str, content: bytes) -> bytes:
-    """The archive with another member, whose size and hash its manifest names."""
+    """The archive with another member, whose size and hash are in its manifest."""
     members = members_of(good) | {name: content}
     manifest = json.loads(members["manifest.json"])
     parts = [each["member"] for each in (*manifest["tables"], *manifest["workspaces"])]
@@ -91,7 +93,7 @@ def test_an_archive_that_was_cut_anywhere_is_refused(there: DataPaths, good: byt
 
 @given(st.floats(0, 1, exclude_max=True), st.integers(1, 255))
 @settings(max_examples=15, deadline=None)
-def test_a_byte_that_was_changed_anywhere_in_the_rows_or_files_is_seen(
+def test_a_changed_byte_in_rows_or_files_is_detected(
     there: DataPaths, good: bytes, fraction: float, mask: int
 ) -> None:
     damaged = bytearray(good)
@@ -102,7 +104,7 @@ def test_a_byte_that_was_changed_anywhere_in_the_rows_or_files_is_seen(
     refused(there, bytes(damaged), r"workspaces/1\.tar")
 
 
-def test_a_newer_format_and_a_newer_database_are_refused_with_what_to_install(
+def test_a_newer_format_or_database_is_refused_with_the_version_to_install(
     there: DataPaths, good: bytes
 ) -> None:
     assert "install a newer Luxx" in refused(
@@ -122,7 +124,7 @@ def test_other_files_are_refused(there: DataPaths, good: bytes) -> None:
 
 
 @pytest.mark.heavy
-def test_rows_that_are_not_what_the_manifest_says_are_refused(there: DataPaths, good: bytes) -> None:
+def test_rows_that_differ_from_the_manifest_are_refused(there: DataPaths, good: bytes) -> None:
     users = members_of(good)["tables/users.jsonl"]
     refused(
         there, packed(members_of(good) | {"tables/users.jsonl": users + b"\n"}), "does not match the manifest"
@@ -139,12 +141,12 @@ def test_rows_that_are_not_what_the_manifest_says_are_refused(there: DataPaths, 
         there, changed(good, "tables/runs.jsonl", runs.replace(b"0.30000000000000004", b"1" * 400)), "runs"
     )
     refused(there, with_manifest(good, sequences={"users": 10**30}), "manifest")
-    # Whole, and of nobody: what refers to a user that is not there is seen at the end.
+    # The archive is complete, but a row refers to a missing user, which is detected at the end.
     other = users.replace(b"[1,", b"[9,")
     refused(there, changed(good, "tables/users.jsonl", other), "FOREIGN KEY")
 
 
-def test_tables_and_columns_that_are_not_there_are_refused(there: DataPaths, good: bytes) -> None:
+def test_unknown_tables_and_columns_are_refused(there: DataPaths, good: bytes) -> None:
     tables = json.loads(members_of(good)["manifest.json"])["tables"]
     odd = [each | {"name": "oddities"} if each["name"] == "projects" else each for each in tables]
     refused(there, with_manifest(good, tables=odd), "oddities")
@@ -163,7 +165,7 @@ def test_an_archive_larger_than_the_free_disk_is_refused_before_unpacking(
     assert "are free" in refused(there, with_manifest(good, workspaces=manifest["workspaces"]))
 
 
-def test_an_archive_that_unpacks_to_more_than_it_says_is_read_no_further(
+def test_an_archive_that_unpacks_to_more_than_declared_is_not_read_further(
     there: DataPaths, good: bytes
 ) -> None:
     bomb = packed(members_of(good) | {"workspaces/1.tar": bytes(300_000_000)})
@@ -204,7 +206,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_files_that_would_land_elsewhere_or_are_no_files_are_refused(
+def test_members_outside_the_folder_or_of_another_type_are_refused(
     there: DataPaths, good: bytes, kind: str
 ) -> None:
     refused(there, changed(good, "workspaces/1.tar", HOSTILE[kind]()))
@@ -212,10 +214,10 @@ def test_files_that_would_land_elsewhere_or_are_no_files_are_refused(
     assert not Path("/tmp/escaped-by-a-test").exists()
 
 
-def test_what_goes_wrong_at_the_last_moment_is_undone(
+def test_a_failure_at_the_last_rename_is_undone(
     tmp_path: Path, good: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk refuses the last of the renames; `replace` has moved everything by then."""
+    """The disk refuses the last of the renames, when `replace` has moved everything else."""
     data_paths = data_paths_of(tmp_path / "home")
     initialise(data_paths)
     fill(data_paths)
@@ -244,8 +246,8 @@ def test_what_goes_wrong_at_the_last_moment_is_undone(
     assert after == before
 
 
-def test_a_file_that_is_written_while_it_is_read_is_complete_and_reported(tmp_path: Path) -> None:
-    """One that grows at every look, as a log does."""
+def test_a_file_that_grows_while_it_is_read_is_complete_and_reported(tmp_path: Path) -> None:
+    """A file that grows with every read, like a log."""
     folder = tmp_path / "from"
     folder.mkdir()
     log = folder / "log"

@@ -1,4 +1,4 @@
-"""Where nothing more can be written there is no backup: none that lacks something and says it was made."""
+"""On a full disk a backup fails; no incomplete backup is reported as made."""
 
 import os
 import resource
@@ -18,8 +18,8 @@ MIB = 2**20
 
 
 @contextmanager
-def no_file_larger_than(size: int) -> Iterator[None]:
-    """The system refuses to write past it, as it does on a full disk."""
+def limit_file_size(size: int) -> Iterator[None]:
+    """The system refuses writes past this size, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -29,13 +29,11 @@ def no_file_larger_than(size: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("full_path", ["archive", "spool"])
-def test_what_cannot_be_written_makes_a_backup_fail_and_leaves_no_file_out(
-    tmp_path: Path, full_path: str
-) -> None:
+def test_a_backup_that_cannot_be_written_fails_and_leaves_no_archive(tmp_path: Path, full_path: str) -> None:
     data_paths = data_paths_of(tmp_path / "here")
     initialise(data_paths)
     fill(data_paths)
-    # Of zeros nothing much is left in the archive, but they are copied whole on their way.
+    # Zeros take little space in the archive, but are written in full to the spool.
     large = bytes(12 * MIB) if full_path == "spool" else os.urandom(4 * MIB)
     (data_paths.workspaces.path_of(1) / "large").write_bytes(large)
     out = tmp_path / "out"
@@ -45,13 +43,13 @@ def test_what_cannot_be_written_makes_a_backup_fail_and_leaves_no_file_out(
         lambda: export_user(data_paths, "ann", out / "ann.zip"),
     ):
         most = (11 if full_path == "spool" else 5) * MIB
-        with no_file_larger_than(most), pytest.raises(LuxxError, match="could not be written"):
+        with limit_file_size(most), pytest.raises(LuxxError, match="could not be written"):
             write()
         assert list(out.iterdir()) == []
     data_paths.close()
 
 
-def test_a_spool_that_is_gone_is_no_file_that_was_deleted(tmp_path: Path) -> None:
+def test_a_missing_spool_is_not_treated_as_a_deleted_file(tmp_path: Path) -> None:
     folder = tmp_path / "from"
     folder.mkdir()
     (folder / "large").write_bytes(bytes(9 * MIB))
@@ -59,8 +57,8 @@ def test_a_spool_that_is_gone_is_no_file_that_was_deleted(tmp_path: Path) -> Non
         pack(folder, out, tmp_path / "nowhere")
 
 
-def test_a_file_of_the_far_future_comes_back(tmp_path: Path) -> None:
-    """Where the file system of this machine holds such times; else it is one of this century."""
+def test_a_file_with_a_time_in_the_far_future_is_restored(tmp_path: Path) -> None:
+    """If this file system stores such times; otherwise the time is one of this century."""
     memory = Path("/dev/shm")
     folder = (memory if memory.is_dir() else tmp_path) / f"luxx-{os.getpid()}"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""Real servers: backed up by the command line while people use them, and gone on with elsewhere."""
+"""Real servers: backed up by the command line under load, and continued from the restored data."""
 
 import subprocess
 import threading
@@ -44,7 +44,7 @@ def upstream() -> Iterator[ScriptedProvider]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def settings(request: pytest.FixtureRequest, upstream: ScriptedProvider) -> dict[str, str]:
-    """Of the server that is backed up."""
+    """Settings of the server that is backed up."""
     given = {"LUXX_PROVIDERS__ALLOW_PRIVATE": upstream.url.removeprefix("http://")}
     if request.param == "postgresql":
         url = new_database(request.getfixturevalue("postgresql"), f"served{next(numbers)}")
@@ -58,7 +58,7 @@ def luxx(folder: Path, *arguments: str, **settings: str) -> subprocess.Completed
 
 
 class Talker:
-    """Sends one message after another and remembers what was acknowledged."""
+    """Sends one message after another and records what was acknowledged."""
 
     def __init__(self, person: ApiClient) -> None:
         self.http = httpx.Client(base_url=person.server.url, timeout=60, headers=person.http.headers)
@@ -78,7 +78,7 @@ class Talker:
                     self.has_many.set()
 
 
-def test_what_was_acknowledged_before_a_backup_under_load_is_restored_and_goes_on(
+def test_everything_acknowledged_before_a_backup_under_load_is_restored_and_continues(
     tmp_path: Path, settings: dict[str, str], upstream: ScriptedProvider
 ) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
@@ -116,8 +116,8 @@ def test_what_was_acknowledged_before_a_backup_under_load_is_restored_and_goes_o
         assert content == b"my notes"
         body = {"conversation_id": waiting, "content": "and here?"}
         assert ann.good("POST", "/messages", json=body)["text"] == "Said and done."
-        found = ann.good("GET", "/search?q=back")["items"]
-        assert [each["conversation_id"] for each in found] == [waiting]
+        hits = ann.good("GET", "/search?q=back")["items"]
+        assert [each["conversation_id"] for each in hits] == [waiting]
 
 
 def test_the_data_of_a_running_server_is_not_replaced(tmp_path: Path) -> None:

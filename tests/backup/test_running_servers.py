@@ -1,4 +1,4 @@
-"""A restore under servers that are up is refused, and one that fails has taken nothing from anybody."""
+"""A restore is refused while servers run, and a failed restore changes nothing."""
 
 import os
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ SERVER = this_process("a-server", ProcessKind.SERVE)
 
 @pytest.fixture
 def data_paths(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DataPaths]:
-    """A home on PostgreSQL with a backup of it beside."""
+    """Data paths on PostgreSQL, with a backup of them."""
     url = new_database(request.getfixturevalue("postgresql"), f"living{next(numbers)}")
     made = data_paths_of(tmp_path / "home", url)
     initialise(made)
@@ -47,7 +47,7 @@ def unregister_process(data_paths: DataPaths) -> None:
 
 
 def all_of(data_paths: DataPaths) -> Any:
-    """Rows and files; each folder with its number and the time when it was last made, moved or named."""
+    """Rows and files; each folder with its inode and its last change."""
     inodes = {path.name: (path.stat().st_ino, path.stat().st_ctime_ns) for path in data_paths.root.iterdir()}
     with data_paths.engine.connect() as connection:
         schemas = connection.scalars(text("SELECT nspname FROM pg_namespace ORDER BY 1")).all()
@@ -62,14 +62,14 @@ def refused(data_paths: DataPaths, path: Path, match: str) -> None:
     assert all_of(data_paths) == before
 
 
-def test_servers_that_are_up_are_named_and_nothing_is_changed(data_paths: DataPaths, tmp_path: Path) -> None:
+def test_a_restore_names_running_servers_and_changes_nothing(data_paths: DataPaths, tmp_path: Path) -> None:
     register_process(data_paths)
     refused(data_paths, tmp_path / "backup.zip", f"in use by serve .*:{os.getpid()}; stop all")
     unregister_process(data_paths)
     assert restore(data_paths, tmp_path / "backup.zip", replace=True).files == 4
 
 
-def test_a_server_with_another_data_directory_is_noticed_by_its_sqlite_file(tmp_path: Path) -> None:
+def test_a_server_with_another_data_directory_is_detected_by_its_sqlite_file(tmp_path: Path) -> None:
     file = tmp_path / "shared" / "luxx.db"
     data_paths = DataPaths(config_of(tmp_path / "home", f"sqlite:///{file}"))
     file.parent.mkdir()
@@ -86,15 +86,13 @@ def test_a_server_with_another_data_directory_is_noticed_by_its_sqlite_file(tmp_
     assert restore(data_paths, tmp_path / "backup.zip", replace=True).files == 4
 
 
-def test_a_server_that_was_killed_is_none_once_its_lease_is_over(
-    data_paths: DataPaths, tmp_path: Path
-) -> None:
+def test_a_killed_server_does_not_count_after_its_lease(data_paths: DataPaths, tmp_path: Path) -> None:
     with data_paths.engine.begin() as connection:
         register(connection, SERVER, -1.0)
     assert restore(data_paths, tmp_path / "backup.zip", replace=True).files == 4
 
 
-def test_a_server_that_comes_up_during_a_restore_is_noticed_before_files_are_moved(
+def test_a_server_that_starts_during_a_restore_is_detected_before_files_are_moved(
     data_paths: DataPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path_of = data_paths.workspaces.path_of
@@ -116,7 +114,7 @@ def test_a_server_that_comes_up_during_a_restore_is_noticed_before_files_are_mov
     assert all_of(data_paths) == before
 
 
-def test_tables_in_use_are_waited_for_before_files_are_moved(
+def test_a_restore_waits_for_tables_in_use_before_files_are_moved(
     data_paths: DataPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging, "LOCK_TIMEOUT", "200ms")
@@ -133,7 +131,7 @@ def test_tables_in_use_are_waited_for_before_files_are_moved(
 def test_files_that_cannot_be_put_back_are_kept_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody makes the workspace anew while the disk refuses the last rename."""
+    """The workspace is created again while the disk refuses the last rename."""
     data_paths = data_paths_of(tmp_path / "home")
     initialise(data_paths)
     fill(data_paths)
@@ -155,18 +153,18 @@ def test_files_that_cannot_be_put_back_are_kept_and_named(
         restore(data_paths, tmp_path / "backup.zip", replace=True)
     monkeypatch.undo()
     assert files_of(data_paths)
-    (kept,) = data_paths.root.glob(".restore-*")
-    assert [path.name for path in kept.iterdir()] == ["replaced"]
+    (kept_folder,) = data_paths.root.glob(".restore-*")
+    assert [path.name for path in kept_folder.iterdir()] == ["replaced"]
     with pytest.raises(LuxxError, match="--replace"):
         restore(data_paths, tmp_path / "backup.zip")
-    assert (kept / "replaced" / ours.name / "dear").read_text() == "dear"
+    assert (kept_folder / "replaced" / ours.name / "dear").read_text() == "dear"
     assert (ours / "late").read_text() == "an upload"
     restore(data_paths, tmp_path / "backup.zip", replace=True)
-    assert not kept.exists()
+    assert not kept_folder.exists()
 
 
 def take(connection: Connection, owner: str) -> tuple[str, int]:
-    """A process takes up the one run that is going on."""
+    """A process takes over the run in progress."""
     run_id = connection.scalar(text("SELECT id FROM runs"))
     connection.execute(text("UPDATE runs SET owner = NULL"))
     ((taken, fence),) = [
@@ -175,10 +173,10 @@ def take(connection: Connection, owner: str) -> tuple[str, int]:
     return taken, fence
 
 
-def test_a_driver_that_was_left_over_cannot_append_to_a_run_that_was_restored(
+def test_a_driver_from_before_the_restore_cannot_append_to_a_restored_run(
     data_paths: DataPaths, tmp_path: Path
 ) -> None:
-    """Its process was frozen for longer than its lease; the run was taken up twice after the backup."""
+    """Its process was frozen for longer than its lease; the run was taken over twice after the backup."""
     with data_paths.engine.begin() as connection:
         left = {take(connection, owner)[1] for owner in ("one", "another")}
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""One user's whole data out of a server and into another: nothing of it lost, nothing of others in it."""
+"""The export of one user's data and its import into another server: complete, and without data of others."""
 
 import io
 import json
@@ -44,7 +44,7 @@ LISTS, BENS = lists("lists", "Lists."), lists("bens", "of ben alone")
 
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[DataPaths]:
-    """A server with ann, who has everything, and ben, whose things are his."""
+    """A server with ann, who has data of every kind, and ben with his own data."""
     data_paths = data_paths_of(tmp_path / "here")
     initialise(data_paths)
     fill(data_paths)
@@ -59,7 +59,7 @@ def here(tmp_path: Path) -> Iterator[DataPaths]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def there(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DataPaths]:
-    """Another server, with an ann of its own who has not done anything yet."""
+    """Another server, with a user ann who has no data."""
     url = ""
     if request.param == "postgresql":
         url = new_database(request.getfixturevalue("postgresql"), f"person{next(numbers)}")
@@ -88,15 +88,15 @@ def apply_settings(session: Session, **given: Any) -> None:
     session.execute(insert(UserSettings).values(user_id=2, created_at=now, updated_at=now))
 
 
-def bring(
+def import_archive(
     data_paths: DataPaths, path: Path, username: str | None = None, **config: float
 ) -> UserImportResult:
     with store_of(data_paths) as store:
         return import_user(data_paths, store, path, username, FilesConfig(**config))
 
 
-def told(path: Path) -> Any:
-    """What a user's file says, without the ids and times that every file has of its own."""
+def content_of(path: Path) -> Any:
+    """The content of a user's file, without the ids and times that differ in each file."""
     members = members_of(path.read_bytes())
     person = json.loads(members["person.json"])
     conversations = json.loads(members["conversations.json"])
@@ -116,9 +116,11 @@ def told(path: Path) -> Any:
     return person, [sorted(map(repr, document["conversation"].items())) for document in conversations]
 
 
-def test_all_of_a_user_comes_to_another_server(here: DataPaths, there: DataPaths, tmp_path: Path) -> None:
+def test_all_data_of_a_user_is_imported_into_another_server(
+    here: DataPaths, there: DataPaths, tmp_path: Path
+) -> None:
     made = export_user(here, "ANN", tmp_path / "ann.zip")
-    done = bring(there, tmp_path / "ann.zip")
+    done = import_archive(there, tmp_path / "ann.zip")
     assert (done.username, done.report.conversations, done.report.messages) == ("ann", 1, 3)
     assert (done.projects, done.files) == (1, 4)
     assert done.notes == [*made.left_out, "1 settings kept their present value"]
@@ -132,39 +134,39 @@ def test_all_of_a_user_comes_to_another_server(here: DataPaths, there: DataPaths
     with store_of(there) as store:
         assert len(find(store, "findable").hits) == 1
     export_user(there, "ann", tmp_path / "again.zip")
-    first, again = told(tmp_path / "ann.zip"), told(tmp_path / "again.zip")
+    first, again = content_of(tmp_path / "ann.zip"), content_of(tmp_path / "again.zip")
     assert first[1] == again[1]
     assert first[0]["projects"] == again[0]["projects"]
     assert first[0]["compositions"] == again[0]["compositions"]
     assert [each["name"] for each in again[0]["compositions"]] == ["lists"]
 
 
-def test_a_users_file_has_nothing_secret_and_nothing_of_others(here: DataPaths, tmp_path: Path) -> None:
+def test_an_export_contains_no_secrets_and_no_data_of_others(here: DataPaths, tmp_path: Path) -> None:
     export_user(here, "ann", tmp_path / "ann.zip")
     assert (tmp_path / "ann.zip").stat().st_mode & 0o777 == 0o600
     members = members_of((tmp_path / "ann.zip").read_bytes())
     whole = b"".join(members.values())
     for secret in (b"hash of ann", KEY.encode(), here.secret().encode(), b"of ben alone"):
         assert secret not in whole, secret
-    # As sealed keys begin; the workspace has bytes by chance, which may be these.
+    # Sealed keys begin like this; random bytes of the workspace may be equal by chance.
     assert b"v1." not in b"".join(
         file_content for name, file_content in members.items() if name != "files.tar"
     )
     assert len(members["usage.jsonl"].splitlines()) == 1200
 
 
-def test_a_second_import_comes_beside_the_first(here: DataPaths, there: DataPaths, tmp_path: Path) -> None:
+def test_a_second_import_is_added_to_the_first(here: DataPaths, there: DataPaths, tmp_path: Path) -> None:
     export_user(here, "ann", tmp_path / "ann.zip")
-    bring(there, tmp_path / "ann.zip")
+    import_archive(there, tmp_path / "ann.zip")
     before = files_of(there)
-    done = bring(there, tmp_path / "ann.zip")
+    done = import_archive(there, tmp_path / "ann.zip")
     assert "4 files got another name, because theirs was taken" in done.notes
     left_out = "the composition lists was left out: the name is taken, or there are too many"
     assert left_out in done.notes
     assert len(rows_of(there)["tool_compositions"]) == 1
     assert {name: file_content for name, file_content in files_of(there).items() if name in before} == before
     assert len([row for row in rows_of(there)["conversations"] if row[1] == 1]) == 2
-    other = bring(there, tmp_path / "ann.zip", "bEN")
+    other = import_archive(there, tmp_path / "ann.zip", "bEN")
     assert (other.username, other.files) == ("Ben", 4)
 
 
@@ -177,11 +179,13 @@ def refused(
 ) -> None:
     before = everything(data_paths)
     with pytest.raises(LuxxError, match=match):
-        bring(data_paths, path, username, **config)
+        import_archive(data_paths, path, username, **config)
     assert everything(data_paths) == before
 
 
-def test_what_cannot_come_in_whole_leaves_nothing(here: DataPaths, there: DataPaths, tmp_path: Path) -> None:
+def test_an_import_that_cannot_be_complete_leaves_nothing(
+    here: DataPaths, there: DataPaths, tmp_path: Path
+) -> None:
     path = tmp_path / "ann.zip"
     export_user(here, "ann", path)
     good = path.read_bytes()
@@ -199,17 +203,17 @@ def test_what_cannot_come_in_whole_leaves_nothing(here: DataPaths, there: DataPa
     ):
         path.write_bytes(with_member(good, member, content))
         if member == "files.tar" and content == HOSTILE["twice"]():
-            continue  # The second of a name gets a number.
+            continue  # The second one with the same name gets a number.
         refused(there, path, ".")
     manifest = json.loads(members_of(good)["manifest.json"]) | {"version": 2, "luxx": "9.1"}
     path.write_bytes(packed(members_of(good) | {"manifest.json": json.dumps(manifest).encode()}))
     refused(there, path, "newer Luxx")
-    for told, match in (
+    for changed_fields, match in (
         ({"file_count": 200_001}, "more than 200,000 files"),
         ({"files": manifest["files"] | {"size": 2**31}}, r"files\.tar unpacks to"),
         ({"conversations": manifest["conversations"] | {"size": 2**40}}, r"conversations\.json unpacks to"),
     ):
-        lying = json.loads(members_of(good)["manifest.json"]) | told
+        lying = json.loads(members_of(good)["manifest.json"]) | changed_fields
         path.write_bytes(packed(members_of(good) | {"manifest.json": json.dumps(lying).encode()}))
         refused(there, path, match)
     lying = json.loads(members_of(good)["manifest.json"])
@@ -219,7 +223,7 @@ def test_what_cannot_come_in_whole_leaves_nothing(here: DataPaths, there: DataPa
     assert not any(name.startswith("tmp") for name in os.listdir(there.data_dir))
 
 
-def test_more_entries_than_a_workspace_is_counted_to_leave_nothing(
+def test_an_import_with_too_many_files_leaves_nothing(
     here: DataPaths, there: DataPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "ann.zip"
@@ -233,12 +237,12 @@ def test_more_entries_than_a_workspace_is_counted_to_leave_nothing(
         monkeypatch.undo()
 
 
-def test_settings_that_can_be_made_can_be_moved(here: DataPaths, there: DataPaths, tmp_path: Path) -> None:
+def test_all_settings_can_be_exported_and_imported(here: DataPaths, there: DataPaths, tmp_path: Path) -> None:
     for data_paths, tokens in ((here, 2**31 - 1), (there, None)):
         with data_paths.engine.begin() as connection:
             connection.execute(text("UPDATE user_settings SET max_tokens = :tokens"), {"tokens": tokens})
     export_user(here, "ann", tmp_path / "ann.zip")
-    bring(there, tmp_path / "ann.zip")
+    import_archive(there, tmp_path / "ann.zip")
     with there.engine.connect() as connection:
         tokens = connection.scalar(text("SELECT max_tokens FROM user_settings WHERE user_id = 1"))
     assert tokens == 2**31 - 1
@@ -253,10 +257,10 @@ def with_member(good: bytes, name: str, content: bytes) -> bytes:
     return packed(members | {"manifest.json": json.dumps(manifest).encode()})
 
 
-def test_a_link_in_the_workspace_leads_no_file_out_of_it(
+def test_an_import_does_not_write_through_a_link_in_the_workspace(
     here: DataPaths, there: DataPaths, tmp_path: Path
 ) -> None:
-    """Somebody's own tools put it there; the operator imports into that workspace."""
+    """A tool of the user has created the link; the operator imports into that workspace."""
     export_user(here, "ann", tmp_path / "ann.zip")
     (tmp_path / "outside").mkdir()
     (there.workspaces.prepare(1) / "deep").symlink_to(tmp_path / "outside")
@@ -264,10 +268,10 @@ def test_a_link_in_the_workspace_leads_no_file_out_of_it(
     assert list((tmp_path / "outside").iterdir()) == []
 
 
-def test_a_server_that_starts_meanwhile_makes_the_import_fail_and_not_shrink(
+def test_an_import_during_the_start_of_a_server_fails_completely(
     here: DataPaths, there: DataPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A start deletes what it finds hidden, as a crash would have left it."""
+    """A start deletes hidden rows, because a crash leaves such rows."""
     export_user(here, "ann", tmp_path / "ann.zip")
 
     def start(user_id: int) -> Path:
@@ -283,7 +287,7 @@ def test_a_server_that_starts_meanwhile_makes_the_import_fail_and_not_shrink(
 def test_the_conversations_of_a_users_file_can_be_imported_by_the_user(
     here: DataPaths, tmp_path: Path
 ) -> None:
-    """POST /conversations/import takes the file as it is."""
+    """POST /conversations/import accepts the file."""
     export_user(here, "ann", tmp_path / "ann.zip")
     with zipfile.ZipFile(io.BytesIO((tmp_path / "ann.zip").read_bytes())) as archive:
         (document,) = json.loads(archive.read("conversations.json"))

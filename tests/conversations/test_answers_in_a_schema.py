@@ -1,4 +1,4 @@
-"""`response_format`: the schema reaches the model on every call of the run, or the request is refused."""
+"""`response_format`: every call of the run sends the schema to the model, or the request is refused."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BranchingClient
         yield made
 
 
-def test_the_answer_is_asked_for_in_the_schema(client: BranchingClient) -> None:
+def test_the_answer_is_requested_in_the_schema(client: BranchingClient) -> None:
     chat = client.chat(model=STRUCTURED)
     chat.send("where", response_format=FORMAT)
     assert client.sent()["response_format"]["json_schema"]["schema"] == SCHEMA
@@ -23,14 +23,14 @@ def test_the_answer_is_asked_for_in_the_schema(client: BranchingClient) -> None:
     assert "response_format" not in client.sent()
 
 
-def test_another_answer_may_be_asked_for_in_a_schema_and_named(client: BranchingClient) -> None:
+def test_a_regenerated_answer_may_have_a_named_schema(client: BranchingClient) -> None:
     chat = client.chat(model=STRUCTURED)
     first = chat.send("where")
     chat.again(first["id"], response_format=FORMAT | {"name": "place"})
     assert client.sent()["response_format"]["json_schema"]["schema"] == {"title": "place", **SCHEMA}
 
 
-def test_a_stream_takes_a_schema_too(client: BranchingClient) -> None:
+def test_a_streamed_message_accepts_a_schema(client: BranchingClient) -> None:
     chat = client.chat(model=STRUCTURED)
     body = {"conversation_id": chat.id, "content": "where", "response_format": FORMAT}
     with client.person.http.stream("POST", "/messages/stream", json=body) as response:
@@ -38,7 +38,7 @@ def test_a_stream_takes_a_schema_too(client: BranchingClient) -> None:
     assert client.sent()["response_format"]["json_schema"]["schema"] == SCHEMA
 
 
-def test_a_model_that_keeps_to_no_schema_is_not_asked_and_nothing_is_stored(client: BranchingClient) -> None:
+def test_a_model_without_schema_support_is_not_called_and_nothing_is_stored(client: BranchingClient) -> None:
     chat = client.chat()
     requests = len(client.upstream.requests)
     body = {"conversation_id": chat.id, "content": "where", "response_format": FORMAT}

@@ -1,7 +1,7 @@
-"""Any history of sending, editing, answering again, selecting, deleting and forking keeps one whole tree.
+"""Any sequence of send, edit, regenerate, select, delete and fork keeps one consistent tree.
 
-A model of the conversation, kept here, says what the tree must be after each step, and that what the
-provider was sent is the selected path and nothing else.
+A model of the conversation in this file predicts the tree after each operation, and that the prompt is the
+selected path and nothing else.
 """
 
 from collections.abc import Iterator
@@ -32,15 +32,15 @@ HISTORIES = settings(
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-"""Some 300 operations. A history that breaks is printed as it is, with what makes it happen again: making
-it shorter would take longer than a test may."""
+"""Some 300 operations. A failing history is printed with the data to repeat it; shrinking it would take
+longer than a test may."""
 
 picks = st.integers(0, 10**6)
 words = st.sampled_from(["hello", "why?", "and then", "你好", "fail on purpose"])
 
 
-class Said(msgspec.Struct):
-    """A message as it must be."""
+class ExpectedMessage(msgspec.Struct):
+    """The expected state of a message."""
 
     parent: str | None
     role: str
@@ -48,14 +48,14 @@ class Said(msgspec.Struct):
 
 
 class Histories(RuleBasedStateMachine):
-    """One conversation, and those forked from it, as operations come."""
+    """One conversation and its forks, under random operations."""
 
     client: BranchingClient
 
     @initialize()
     def send_without_waiting(self) -> None:
         self.chat: ConversationClient = self.client.chat()
-        self.said: dict[str, Said] = {}
+        self.said: dict[str, ExpectedMessage] = {}
         self.leaf: str | None = None
 
     @rule(text=words)
@@ -85,7 +85,7 @@ class Histories(RuleBasedStateMachine):
         requests = len(self.client.upstream.requests)
         new = self.chat.edit(id_, text)
         assert len(self.client.upstream.requests) == requests
-        self.said[new["id"]] = Said(self.said[id_].parent, "user", text)
+        self.said[new["id"]] = ExpectedMessage(self.said[id_].parent, "user", text)
         self.leaf = new["id"]
 
     @precondition(lambda self: self.said)
@@ -110,7 +110,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.said)
     @rule(pick=picks, is_entered=st.booleans())
     def fork(self, pick: int, is_entered: bool) -> None:
-        """The copy has the path and nothing else; the history goes on in it, or in the original."""
+        """The copy has the path and nothing else; the next operations use the copy or the original."""
         id_ = self._one(pick)
         copy = self.chat.fork(id_)
         path = self._path(id_)
@@ -120,13 +120,13 @@ class Histories(RuleBasedStateMachine):
         if is_entered:
             parents = [None, *ids]
             self.said = {
-                new: Said(parent, self.said[old].role, self.said[old].text)
+                new: ExpectedMessage(parent, self.said[old].role, self.said[old].text)
                 for new, parent, old in zip(ids, parents, path, strict=False)
             }
             self.chat, self.leaf = copy, ids[-1]
 
     @invariant()
-    def the_tree_is_whole(self) -> None:
+    def tree_is_consistent(self) -> None:
         if not hasattr(self, "chat"):
             return
         tree = self.chat.tree()
@@ -152,15 +152,15 @@ class Histories(RuleBasedStateMachine):
             detail = run_or_failure.json()["detail"]
             assert run_or_failure.status_code == 502, run_or_failure.text
             answer = next(each for each in self.chat.messages() if each["id"] == detail["message_id"])
-        self.said[answer["parent_id"]] = Said(parent, "user", text)
+        self.said[answer["parent_id"]] = ExpectedMessage(parent, "user", text)
         self._answered(answer["parent_id"], answer)
 
     def _answered(self, asked: str, answer: dict[str, Any]) -> None:
-        """The answer stands where it belongs, and the provider was sent what leads to the question."""
+        """The answer has the right parent, and the prompt was the path to the question."""
         assert answer["parent_id"] == asked
         is_failed = self.said[asked].text.startswith("fail")
         assert answer["status"] == ("failed" if is_failed else "complete")
-        self.said[answer["id"]] = Said(asked, "assistant", answer["text"])
+        self.said[answer["id"]] = ExpectedMessage(asked, "assistant", answer["text"])
         self.leaf = answer["id"]
         path = [self.said[each] for each in self._path(asked)]
         assert self.client.prompt() == [(each.role, each.text) for each in path if each.text]
@@ -189,8 +189,8 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BranchingClient
 
 
 def test_any_history_keeps_one_tree_and_sends_the_selected_path(client: BranchingClient) -> None:
-    class HistoriesHere(Histories):
+    class HistoriesOfClient(Histories):
         pass
 
-    HistoriesHere.client = client
-    run_state_machine_as_test(HistoriesHere, settings=HISTORIES)
+    HistoriesOfClient.client = client
+    run_state_machine_as_test(HistoriesOfClient, settings=HISTORIES)

@@ -1,4 +1,6 @@
-"""Branches over HTTP: other answers, other questions, the tree of them, and what the model is sent of it."""
+"""Branches over HTTP: regenerated answers, edited questions, the tree, and the prompt that follows
+from it.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,9 +46,7 @@ def test_an_answer_regenerated_is_a_sibling_and_the_selected_leaf(
     assert client.prompt() == [("user", "hello"), ("assistant", second["text"]), ("user", "go on")]
 
 
-def test_a_users_message_is_answered_again_wherever_it_stands(
-    client: BranchingClient, chat: ConversationClient
-) -> None:
+def test_any_user_message_can_be_answered_again(client: BranchingClient, chat: ConversationClient) -> None:
     first = chat.send("hello")
     chat.send("and then")
     again = chat.again(first["parent_id"])
@@ -55,7 +55,7 @@ def test_a_users_message_is_answered_again_wherever_it_stands(
     assert chat.texts() == ["hello", again["text"]]
 
 
-def test_regenerating_streams_as_sending_does(client: BranchingClient, chat: ConversationClient) -> None:
+def test_regenerating_streams_like_sending(client: BranchingClient, chat: ConversationClient) -> None:
     first = chat.send("hello")
     with client.person.http.stream("POST", f"/messages/{first['id']}/regenerate?accumulated=1") as response:
         assert response.status_code == 200
@@ -66,9 +66,7 @@ def test_regenerating_streams_as_sending_does(client: BranchingClient, chat: Con
     assert '"accumulated"' in said
 
 
-def test_another_answer_may_be_asked_for_in_another_way(
-    client: BranchingClient, chat: ConversationClient
-) -> None:
+def test_regenerating_may_use_other_settings(client: BranchingClient, chat: ConversationClient) -> None:
     first = chat.send("hello", tools=False)
     assert "tools" not in client.sent()
     chat.again(first["id"], tools=["file_read"], model="other", thinking_enabled=False)
@@ -78,7 +76,7 @@ def test_another_answer_may_be_asked_for_in_another_way(
     assert client.sent()["model"] == "scripted"
 
 
-def test_while_an_answer_is_written_the_tree_stands_still_and_says_whose_run_it_is(
+def test_the_tree_cannot_change_during_a_run_and_names_the_run(
     client: BranchingClient, chat: ConversationClient
 ) -> None:
     person = client.person
@@ -113,7 +111,7 @@ def test_a_run_that_regenerates_can_be_cancelled_and_its_text_is_kept(
     assert chat.show()["selected_leaf_id"] == run["message_id"]
 
 
-def test_what_failed_is_answered_again(client: BranchingClient, chat: ConversationClient) -> None:
+def test_a_failed_answer_can_be_regenerated(client: BranchingClient, chat: ConversationClient) -> None:
     body = {"conversation_id": chat.id, "content": "fail"}
     detail = client.person.bad("POST", "/messages", 502, json=body)["detail"]
     failed = chat.messages()[-1]
@@ -125,7 +123,7 @@ def test_what_failed_is_answered_again(client: BranchingClient, chat: Conversati
     assert client.prompt() == [("user", "fail")]
 
 
-def test_editing_makes_a_sibling_selects_it_and_asks_no_model(
+def test_editing_creates_and_selects_a_sibling_without_a_model_call(
     client: BranchingClient, chat: ConversationClient
 ) -> None:
     chat.send("hello")
@@ -153,7 +151,7 @@ def test_an_edited_message_keeps_its_files_unless_others_are_given(chat: Convers
     assert chat.edit(asked, "read it", attachments=[])["attachments"] == []
 
 
-def test_only_what_a_person_said_is_edited_and_only_into_something(
+def test_only_user_messages_are_edited_and_not_into_empty_ones(
     client: BranchingClient, chat: ConversationClient
 ) -> None:
     answer = chat.send("hello")
@@ -227,7 +225,7 @@ def test_deleting_a_branch_leaves_the_others_and_the_selection_where_it_is(
     assert chat.select(second["id"]) == second["id"]
 
 
-def test_deleting_a_first_message_selects_what_was_said_instead_of_it(
+def test_deleting_a_first_message_selects_its_sibling(
     client: BranchingClient, chat: ConversationClient
 ) -> None:
     first = chat.send("hello")
@@ -241,9 +239,7 @@ def test_deleting_a_first_message_selects_what_was_said_instead_of_it(
     assert chat.messages() == []
 
 
-def test_a_deleted_branch_takes_the_runs_along_that_wrote_it(
-    client: BranchingClient, chat: ConversationClient
-) -> None:
+def test_deleting_a_branch_deletes_its_runs(client: BranchingClient, chat: ConversationClient) -> None:
     first = chat.send("hello")
     chat.again(first["id"])
     runs = client.person.good("GET", f"/runs?subject_id={chat.id}")["items"]
@@ -252,7 +248,7 @@ def test_a_deleted_branch_takes_the_runs_along_that_wrote_it(
     assert client.person.good("GET", f"/runs?subject_id={chat.id}")["items"] == []
 
 
-def test_deleting_what_is_being_answered_again_stops_the_run(
+def test_deleting_a_message_that_is_being_answered_again_stops_the_run(
     client: BranchingClient, chat: ConversationClient
 ) -> None:
     asked = chat.send_without_waiting("wait")
@@ -266,7 +262,7 @@ def test_deleting_what_is_being_answered_again_stops_the_run(
     assert chat.messages() == []
 
 
-def test_a_fork_has_a_copy_of_the_path_and_a_life_of_its_own(client: BranchingClient) -> None:
+def test_a_fork_is_an_independent_copy_of_the_path(client: BranchingClient) -> None:
     person = client.person
     project = person.good("POST", "/projects", json={"name": "garden"})["id"]
     chat = client.chat(title="Plans", system_prompt="Be brief.", tags=["a"], project_id=project)
@@ -282,10 +278,10 @@ def test_a_fork_has_a_copy_of_the_path_and_a_life_of_its_own(client: BranchingCl
     path = [next(m for m in chat.messages() if m["id"] == id_) for id_ in (
         first["parent_id"], first["id"], second["parent_id"], second["id"])]  # fmt: skip
 
-    def kept(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def copied_fields(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [{key: value for key, value in each.items() if key not in changing} for each in messages]
 
-    assert kept(fork.messages()) == kept(path)
+    assert copied_fields(fork.messages()) == copied_fields(path)
     assert fork.messages()[0]["attachments"][0]["content"] == "Buy milk."
     assert not {each["id"] for each in fork.messages()} & {each["id"] for each in chat.messages()}
     before = chat.messages()
@@ -325,7 +321,7 @@ def test_a_fork_of_the_middle_ends_there(client: BranchingClient, chat: Conversa
         ("POST", f"/conversations/{NOBODYS}/fork", {}),
     ],
 )
-def test_what_is_not_there_is_not_found(client: BranchingClient, method: str, path: str, body: Any) -> None:
+def test_unknown_ids_are_404(client: BranchingClient, method: str, path: str, body: Any) -> None:
     client.person.bad(method, path, 404, json=body)
 
 

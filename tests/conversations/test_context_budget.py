@@ -1,4 +1,4 @@
-"""What a user's messages take up: text, what models want back, and images, nobody else's."""
+"""The size of a user's messages for the quota: text, replay notes and images, of this user only."""
 
 from pathlib import Path
 

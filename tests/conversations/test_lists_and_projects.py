@@ -1,4 +1,4 @@
-"""How conversations come to their names, are found again, and belong to projects."""
+"""Titles of conversations, their lists and filters, and projects."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -33,7 +33,7 @@ def test_a_title_is_the_first_line_cut_at_a_word(said: str, title: str) -> None:
     assert title_after("named", said) == "named"
 
 
-def test_a_conversation_is_named_by_its_first_message_and_by_no_later_one(client: BranchingClient) -> None:
+def test_a_conversation_gets_its_title_from_the_first_message_only(client: BranchingClient) -> None:
     chat = client.chat()
     assert chat.show()["title"] == UNTITLED
     first = chat.send("How do I\nplant a tree?")
@@ -46,13 +46,13 @@ def test_a_conversation_is_named_by_its_first_message_and_by_no_later_one(client
     assert chat.show()["title"] == "Garden"
 
 
-def test_a_name_that_was_given_stays(client: BranchingClient) -> None:
+def test_a_title_set_by_the_user_stays(client: BranchingClient) -> None:
     chat = client.chat(title="Mine")
     chat.send("hello")
     assert chat.show()["title"] == "Mine"
 
 
-def found(client: BranchingClient, **query: Any) -> list[str]:
+def matching_titles(client: BranchingClient, **query: Any) -> list[str]:
     """The titles of the matching conversations, in order, from all pages."""
     titles: list[str] = []
     page = 1
@@ -66,8 +66,8 @@ def found(client: BranchingClient, **query: Any) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def shelf(client: BranchingClient) -> str:
-    """Conversations of many kinds in a project, whose id it is."""
+def sample_project(client: BranchingClient) -> str:
+    """Creates conversations of many kinds in a project. Returns the project's id."""
     project: str = client.person.good("POST", "/projects", json={"name": "shelf"})["id"]
     for title, fields in (
         ("plain", {}),
@@ -103,25 +103,25 @@ def shelf(client: BranchingClient) -> str:
         ({"q": "\\"}, []),
     ],
 )
-def test_lists_keep_what_matches_all_that_is_asked(
-    client: BranchingClient, shelf: str, query: dict[str, Any], titles: list[str]
+def test_lists_contain_conversations_that_match_every_filter(
+    client: BranchingClient, sample_project: str, query: dict[str, Any], titles: list[str]
 ) -> None:
-    assert found(client, project_id=shelf, **query) == titles
+    assert matching_titles(client, project_id=sample_project, **query) == titles
 
 
-def test_an_empty_question_filters_nothing(client: BranchingClient, shelf: str) -> None:
-    assert len(found(client, project_id=shelf, q="")) == 7
-    assert found(client, project_id="no such project") == []
+def test_an_empty_query_filters_nothing(client: BranchingClient, sample_project: str) -> None:
+    assert len(matching_titles(client, project_id=sample_project, q="")) == 7
+    assert matching_titles(client, project_id="no such project") == []
 
 
-def test_lists_are_sorted_by_birth_or_by_activity(client: BranchingClient) -> None:
+def test_lists_are_sorted_by_creation_or_by_activity(client: BranchingClient) -> None:
     project = client.person.good("POST", "/projects", json={"name": "order"})["id"]
     chats = [client.chat(title=title, project_id=project) for title in ("one", "two", "three", "four")]
     chats[1].send("hello")
     client.person.good("PUT", f"/conversations/{chats[0].id}", json={"pinned": True})
-    assert found(client, project_id=project) == ["four", "three", "two", "one"]
-    assert found(client, project_id=project, sort="newest") == ["four", "three", "two", "one"]
-    assert found(client, project_id=project, sort="updated") == ["one", "two", "four", "three"]
+    assert matching_titles(client, project_id=project) == ["four", "three", "two", "one"]
+    assert matching_titles(client, project_id=project, sort="newest") == ["four", "three", "two", "one"]
+    assert matching_titles(client, project_id=project, sort="updated") == ["one", "two", "four", "three"]
 
 
 def test_a_project_is_made_listed_shown_changed_and_deleted(client: BranchingClient) -> None:

@@ -1,4 +1,4 @@
-"""Conversations of thousands of messages, one below the other: read, cut off and deleted in one piece."""
+"""Conversations of thousands of messages in one chain: read and deleted as a whole."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,7 +56,8 @@ def service(store: Store) -> ConversationService:
 
 
 def chain(store: Store, conversation_id: str) -> list[str]:
-    """The ids of LONG messages, each below the one before; the last is the selected leaf."""
+    """Creates LONG messages, each the child of the one before; the last is the selected leaf. Returns their
+    ids."""
     ids = [new_id() for _ in range(LONG)]
     rows = [
         {
@@ -99,7 +100,7 @@ async def test_deleting_a_conversation_deletes_thousands_of_messages(store: Stor
     assert count(store) == 0
 
 
-async def test_the_path_to_the_leaf_is_read_whole(store: Store) -> None:
+async def test_the_path_to_the_leaf_is_read_completely(store: Store) -> None:
     made = await service(store).create(ANN, ConversationChange())
     ids = chain(store, made.id)
     assert len(store.read_now(lambda session: read_path(session.connection(), ids[-1]))) == LONG

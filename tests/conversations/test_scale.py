@@ -1,4 +1,4 @@
-"""A hundred thousand messages: what a person looks at costs what it costs among a thousand."""
+"""With a hundred thousand messages a user's requests cost as much as with a thousand."""
 
 import asyncio
 import time
@@ -28,10 +28,11 @@ from luxx.wire.tool import CommandPermission
 assert ProviderRow.__tablename__ == "llm_providers"  # conversations point at it
 
 FEW, LONG, EACH = 1000, 1000, 50
-"""Messages in the small house, in the long conversation of both, and in the other conversations."""
+"""Messages in the small database, in the long conversation of both, and in each other conversation."""
 
 RARE_EVERY = 100
-"""Only the long conversation says something rare, so that a search for it finds as much in both houses."""
+"""Only the long conversation has a rare word, so that a search for it finds the same number in both
+databases."""
 
 LISTED, DOOMED = 30, 6
 TIMES_DEARER = 2.0
@@ -43,7 +44,8 @@ Look = Callable[[Any], Any]
 
 
 class MessageDatabase:
-    """A database with so many messages; half of those outside the long conversation are another's."""
+    """A database with this many messages; half of those outside the long conversation belong to another
+    user."""
 
     def __init__(self, folder: Path, messages: int) -> None:
         engine = open_engine(resolve_url("sqlite:///./t.db", folder))
@@ -66,7 +68,7 @@ class MessageDatabase:
         )
 
     def looks(self) -> dict[str, Look]:
-        """What a person asks for, each as work of a session that gives something."""
+        """The requests of a user, each as work of a session that returns something."""
         long, leaf = self.long, self.leaf
 
         def search(query: str, **more: Any) -> Look:
@@ -99,14 +101,14 @@ class MessageDatabase:
         }
 
     def cost(self, look: Look) -> float:
-        """CPU seconds of one look, of a few in a row."""
+        """CPU seconds of one request, measured over a few in a row."""
         begin = time.thread_time()
         for _ in range(CALLS):
             self.store.read_now(look)
         return (time.thread_time() - begin) / CALLS
 
     def cost_of_deleting(self) -> float:
-        """CPU seconds of deleting a conversation of EACH messages, all threads together."""
+        """CPU seconds of deleting a conversation of EACH messages, in all threads together."""
         conversations = ConversationService(
             self.store,
             check_provider=_nothing,
@@ -119,7 +121,7 @@ class MessageDatabase:
         return time.process_time() - begin
 
     def plans(self) -> dict[str, list[str]]:
-        """How SQLite goes about each statement of each look."""
+        """SQLite's query plan for each statement of each request."""
         asked: list[tuple[str, Any]] = []
 
         def listen(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_more: Any) -> None:
@@ -170,14 +172,14 @@ SIZES = [pytest.param(10_000, id="short"), pytest.param(100_000, id="whole")]
 
 @pytest.mark.long
 @pytest.mark.parametrize("large", SIZES, indirect=True)
-def test_looking_and_deleting_among_many_costs_at_most_twice_what_it_costs_among_few(
+def test_requests_among_many_messages_cost_at_most_twice_as_much_as_among_few(
     small: MessageDatabase, large: MessageDatabase
 ) -> None:
     looks = {name: (look, large.looks()[name]) for name, look in small.looks().items()}
     for name, (few, many) in looks.items():
         assert bool(small.store.read_now(few)) == bool(large.store.read_now(many)), name
     best: dict[str, tuple[float, float]] = {}
-    for _ in range(ROUNDS):  # In turn, so that a busy moment of the machine spoils both; the least is kept.
+    for _ in range(ROUNDS):  # Alternately, so that a busy moment affects both; the minimum counts.
         for name, (few, many) in looks.items():
             before = best.get(name, (1e9, 1e9))
             best[name] = min(before[0], small.cost(few)), min(before[1], large.cost(many))
@@ -189,7 +191,7 @@ def test_looking_and_deleting_among_many_costs_at_most_twice_what_it_costs_among
     assert {name: many / few for name, (few, many) in best.items() if many > few * TIMES_DEARER} == {}
 
 
-def test_no_look_reads_a_whole_table(small: MessageDatabase) -> None:
+def test_no_request_reads_a_whole_table(small: MessageDatabase) -> None:
     plans = small.plans()
     assert plans.keys() == small.looks().keys()
     for name, lines in plans.items():

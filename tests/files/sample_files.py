@@ -1,4 +1,4 @@
-"""What these tests send: forms, images, PDFs."""
+"""Sample uploads: forms, images, PDFs."""
 
 import io
 import zlib
@@ -13,7 +13,7 @@ BOUNDARY = "the-boundary"
 
 
 def png(size: int = 0) -> bytes:
-    """The smallest PNG, made longer by `size` bytes that mean nothing."""
+    """The smallest PNG, made longer by `size` bytes without meaning."""
     head = b"\x89PNG\r\n\x1a\n"
     ihdr = b"IHDR" + (1).to_bytes(4, "big") * 2 + b"\x08\x00\x00\x00\x00"
     data = b"IDAT" + zlib.compress(b"\x00\x00")
@@ -35,7 +35,7 @@ def pdf(*pages: str, password: str | None = None) -> bytes:
 
 
 def pdf_of(*contents: bytes, password: str | None = None) -> bytes:
-    """A PDF of pages that say these operations in Helvetica, compressed."""
+    """A PDF whose pages have these drawing operations in Helvetica, compressed."""
     writer = PdfWriter()
     name = NameObject
     font = DictionaryObject(
@@ -59,7 +59,7 @@ def pdf_of(*contents: bytes, password: str | None = None) -> bytes:
 
 
 def put(person: ApiClient, name: str, data: bytes, folder: str = "") -> Json:
-    """An uploaded file as the answer tells of it."""
+    """Uploads a file. Returns it as in the answer."""
     form = {"path": folder} if folder else None
     uploaded: Json = person.good("POST", "/files", files={"file": (name, data)}, data=form)
     return uploaded

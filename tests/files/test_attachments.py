@@ -1,4 +1,4 @@
-"""Attachments: texts, PDFs and images, given with the message or as files, as the message keeps them."""
+"""Attachments: texts, PDFs and images, sent with the message or as uploaded files, and stored with it."""
 
 import base64
 import json
@@ -35,7 +35,7 @@ def body_of(chat: str, *attachments: Json, **more: Any) -> Json:
 
 
 def send(person: ApiClient, chat: str, *attachments: Json, **more: Any) -> Json:
-    """The user's message as it is stored."""
+    """Sends a message. Returns the user's message as stored."""
     answer = person.good("POST", "/messages", json=body_of(chat, *attachments, **more))
     messages = person.good("GET", f"/messages?conversation_id={chat}")["items"]
     (asked,) = [message for message in messages if message["id"] == answer["parent_id"]]
@@ -53,17 +53,17 @@ def image(data: bytes, name: str = "cat.png", **more: Any) -> Json:
 
 
 def last_prompt(upstream: ScriptedProvider) -> str:
-    """What the model was last told by the user."""
+    """The last user message in the prompt."""
     content = json.loads(upstream.requests[-1].body)["messages"][-1]["content"]
     return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
 
 
-def test_a_text_keeps_the_shape_it_always_had(anna: ApiClient, chat: str, upstream: ScriptedProvider) -> None:
+def test_a_text_attachment_has_a_stable_shape(anna: ApiClient, chat: str, upstream: ScriptedProvider) -> None:
     asked = send(anna, chat, {"name": "note.md", "content": "Buy milk."})
     assert asked["attachments"] == [{"name": "note.md", "extension": "md", "content": "Buy milk."}]
     assert "Attached file note.md" in last_prompt(upstream)
-    found = anna.ask("GET", f"/messages/{asked['id']}/attachments/0")
-    assert (found.text, found.headers["content-type"]) == ("Buy milk.", "text/plain; charset=utf-8")
+    response = anna.ask("GET", f"/messages/{asked['id']}/attachments/0")
+    assert (response.text, response.headers["content-type"]) == ("Buy milk.", "text/plain; charset=utf-8")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_text_file_is_read_when_the_message_is_sent(
     assert "Käse" in last_prompt(upstream)
 
 
-def test_a_pdf_becomes_its_text(anna: ApiClient, chat: str, upstream: ScriptedProvider) -> None:
+def test_a_pdf_is_sent_as_its_text(anna: ApiClient, chat: str, upstream: ScriptedProvider) -> None:
     made = put(anna, "paper.bin", pdf("The first page.", "The second page."))
     (attachment,) = send(anna, chat, {"file_id": made["id"]})["attachments"]
     assert set(attachment) == TEXT_SHAPE
@@ -124,10 +124,10 @@ def test_a_file_that_cannot_be_attached_says_why_and_nothing_is_sent(
 
 
 @pytest.mark.parametrize("kind", IMAGES)
-def test_an_image_is_kept_with_its_message_and_not_shown_in_lists(
+def test_an_image_is_stored_with_its_message_and_not_returned_in_lists(
     anna: ApiClient, chat: str, kind: str
 ) -> None:
-    """What it is said to be does not matter, by its name or by the request."""
+    """The declared type does not matter, neither in the name nor in the request."""
     data = IMAGES[kind]
     file = put(anna, "picture.txt", data)
     asked = send(
@@ -141,9 +141,9 @@ def test_an_image_is_kept_with_its_message_and_not_shown_in_lists(
     assert third["extension"] == kind.removeprefix("image/")
     anna.good("DELETE", f"/files/{file['id']}")
     for index in range(3):
-        found = anna.ask("GET", f"/messages/{asked['id']}/attachments/{index}")
-        assert (found.content, found.headers["content-type"]) == (data, kind)
-        assert found.headers["content-disposition"].startswith("attachment")
+        response = anna.ask("GET", f"/messages/{asked['id']}/attachments/{index}")
+        assert (response.content, response.headers["content-type"]) == (data, kind)
+        assert response.headers["content-disposition"].startswith("attachment")
     assert base64.b64encode(data).decode() not in json.dumps(anna.state())
 
 
@@ -207,7 +207,7 @@ def test_images_are_bounded_by_number_and_together(anna: ApiClient, chat: str) -
     assert len(send(anna, chat, *[small] * 10)["attachments"]) == 10
 
 
-def test_a_model_that_takes_no_images_is_not_sent_any(
+def test_a_model_without_image_input_gets_no_images(
     anna: ApiClient, chat: str, upstream: ScriptedProvider
 ) -> None:
     failure = refuse(anna, 400, chat, image(png()), model="deepseek-chat")
@@ -220,7 +220,7 @@ def test_a_model_that_takes_no_images_is_not_sent_any(
     assert "Attached image cat.png (not shown to this model)." in sent_messages[0]["content"]
 
 
-def test_deleting_a_message_or_a_conversation_takes_the_images_along(anna: ApiClient, chat: str) -> None:
+def test_deleting_a_message_or_a_conversation_deletes_its_images(anna: ApiClient, chat: str) -> None:
     first = send(anna, chat, image(png()))
     anna.good("DELETE", f"/messages/{first['id']}")
     anna.bad("GET", f"/messages/{first['id']}/attachments/0", 404)

@@ -1,4 +1,4 @@
-"""Files over HTTP: put in, listed, sent, removed; by their owner and by nobody else."""
+"""Files over HTTP: uploaded, listed, downloaded and deleted, by their owner only."""
 
 import hashlib
 import json
@@ -29,16 +29,14 @@ def workspace(server: ServerProcess, person: ApiClient) -> Path:
 
 
 def write(server: ServerProcess, person: ApiClient, path: str, data: bytes) -> Path:
-    """A file that came by another way than an upload, as from a tool."""
+    """Creates a file without an upload, as a tool does."""
     target = workspace(server, person) / path
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(data)
     return target
 
 
-def test_an_uploaded_file_is_listed_sent_whole_and_gone_when_deleted(
-    anna: ApiClient, server: ServerProcess
-) -> None:
+def test_an_uploaded_file_is_listed_downloaded_and_deleted(anna: ApiClient, server: ServerProcess) -> None:
     data = os.urandom(300_000)
     made = put(anna, "report.bin", data)
     assert UUID7.fullmatch(made["id"])
@@ -74,7 +72,7 @@ def test_the_folder_may_come_after_the_files(anna: ApiClient) -> None:
     assert anna.good("POST", "/files", content=body, headers=FORM)["path"] == "late/a.txt"
 
 
-def test_a_taken_name_gets_a_number_and_what_was_there_stays(anna: ApiClient) -> None:
+def test_a_taken_name_gets_a_number_and_the_existing_file_stays(anna: ApiClient) -> None:
     names = [put(anna, "report.pdf", str(number).encode())["name"] for number in range(3)]
     assert names == ["report.pdf", "report (2).pdf", "report (3).pdf"]
     for entry, content in zip(sorted(listed(anna), key=lambda e: e["modified_at"]), b"012", strict=True):
@@ -82,7 +80,7 @@ def test_a_taken_name_gets_a_number_and_what_was_there_stays(anna: ApiClient) ->
 
 
 @pytest.mark.parametrize(
-    ("given", "kept"),
+    ("given", "stored"),
     [
         ("../../etc/passwd", "passwd"),
         ("/etc/passwd", "passwd"),
@@ -100,14 +98,14 @@ def test_a_taken_name_gets_a_number_and_what_was_there_stays(anna: ApiClient) ->
         (".luxx-0.tmp", "fileluxx-0.tmp"),
     ],
 )
-def test_names_are_made_safe(anna: ApiClient, given: str, kept: str) -> None:
+def test_names_are_made_safe(anna: ApiClient, given: str, stored: str) -> None:
     head = 'Content-Disposition: form-data; name="file"; filename="'
     quoted = given.replace('"', "%22").encode()
     body = b"--the-boundary\r\n" + head.encode() + quoted + b'"\r\n\r\nx\r\n--the-boundary--\r\n'
-    assert anna.good("POST", "/files", content=body, headers=FORM)["name"] == kept
+    assert anna.good("POST", "/files", content=body, headers=FORM)["name"] == stored
 
 
-def test_a_download_is_saved_and_never_shown(anna: ApiClient) -> None:
+def test_a_download_is_an_attachment_and_never_rendered(anna: ApiClient) -> None:
     made = put(anna, 'page "ö".html', b"<script>alert(1)</script>")
     sent = anna.ask("GET", f"/files/{made['id']}")
     assert sent.headers["content-type"] == "application/octet-stream"
@@ -160,7 +158,7 @@ def test_the_hash_of_an_upload_is_shown_only_while_the_file_is_unchanged(
     assert (entry["id"], entry["sha256"], entry["size"]) == (made["id"], None, 5)
 
 
-def test_a_file_that_vanished_is_not_there_and_its_id_opens_no_later_one(
+def test_a_vanished_file_is_404_and_its_id_opens_no_later_file(
     anna: ApiClient, server: ServerProcess
 ) -> None:
     made = put(anna, "notes.txt", b"first")
@@ -184,19 +182,17 @@ def test_folders_come_first_and_pages_have_no_gaps(anna: ApiClient, server: Serv
         (workspace(server, anna) / name).mkdir()
     os.mkfifo(workspace(server, anna) / "pipe")
     (workspace(server, anna) / "link").symlink_to("f0.txt")
-    seen: list[str] = []
+    names: list[str] = []
     for page in range(1, 4):
         got = anna.good("GET", f"/files?page={page}&page_size=4")
         assert got["total"] == 9
-        seen += [entry["name"] for entry in got["items"]]
-    assert seen == ["y", "z", *(f"f{number}.txt" for number in range(7))]
+        names += [entry["name"] for entry in got["items"]]
+    assert names == ["y", "z", *(f"f{number}.txt" for number in range(7))]
     (workspace(server, anna) / "pipe").unlink()
     (workspace(server, anna) / "link").unlink()
 
 
-def test_names_that_are_no_text_and_times_that_are_none_do_no_harm(
-    anna: ApiClient, server: ServerProcess
-) -> None:
+def test_names_that_are_not_utf8_and_invalid_times_are_listed(anna: ApiClient, server: ServerProcess) -> None:
     odd = os.fsencode(workspace(server, anna)) + b"/\xff\n.txt"
     with open(odd, "wb") as file:
         file.write(b"odd")
@@ -209,7 +205,7 @@ def test_names_that_are_no_text_and_times_that_are_none_do_no_harm(
     anna.good("DELETE", f"/files/{entry['id']}")
 
 
-def test_a_folder_is_removed_when_empty_and_is_no_file(anna: ApiClient) -> None:
+def test_an_empty_folder_is_deleted_and_has_no_file_routes(anna: ApiClient) -> None:
     made = put(anna, "a.txt", b"a", "box")
     (box,) = listed(anna)
     assert anna.bad("DELETE", f"/files/{box['id']}", 409)["detail"]["kind"] == "folder_not_empty"
@@ -220,7 +216,7 @@ def test_a_folder_is_removed_when_empty_and_is_no_file(anna: ApiClient) -> None:
 
 
 @pytest.mark.parametrize("path", ["..", "a/../..", "../other", "x" * 300, "a/" * 100])
-def test_a_path_that_leads_out_or_cannot_be_is_refused(anna: ApiClient, path: str) -> None:
+def test_a_path_outside_the_workspace_or_an_invalid_one_is_refused(anna: ApiClient, path: str) -> None:
     listed_wrong = anna.bad("GET", "/files", 400, params={"path": path})
     assert listed_wrong["detail"]["kind"] == "path_refused"
     uploaded = anna.bad("POST", "/files", 400, files={"file": ("a", b"a")}, data={"path": path})
@@ -234,7 +230,7 @@ def test_a_folder_that_is_not_there_is_404(anna: ApiClient, path: str) -> None:
     anna.bad("GET", "/files", 404, params={"path": path})
 
 
-def test_a_folder_that_is_a_link_out_opens_nothing_and_takes_nothing(
+def test_a_folder_that_is_a_link_outside_is_neither_read_nor_written(
     anna: ApiClient, server: ServerProcess
 ) -> None:
     outside = server.folder / "outside"
@@ -265,7 +261,7 @@ def test_a_file_that_became_something_else_is_not_sent(anna: ApiClient, server: 
     assert outside.read_text() == "secret"
 
 
-def test_what_is_anothers_is_404_by_id_and_by_every_path(anna: ApiClient, bob: ApiClient) -> None:
+def test_files_of_another_user_are_404_by_id_and_by_path(anna: ApiClient, bob: ApiClient) -> None:
     secret = "only anna may read this"
     made = put(anna, "mine.txt", secret.encode())
     for method in ("GET", "DELETE"):

@@ -1,4 +1,4 @@
-"""Ids of files, on SQLite and on PostgreSQL: one per path and user, whatever bytes a path is made of."""
+"""Ids of files, on SQLite and PostgreSQL: one per path and user, for paths of any bytes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,8 +38,8 @@ def entry(path: str) -> FileEntry:
 
 
 def ids(store: Store, *paths: str, user_id: int = 1) -> dict[str, str]:
-    found = store.read_now(lambda session: rows.find_rows(session.connection(), user_id, paths))
-    return {path: row.id for path, row in found.items()}
+    rows_found = store.read_now(lambda session: rows.find_rows(session.connection(), user_id, paths))
+    return {path: row.id for path, row in rows_found.items()}
 
 
 @pytest.mark.parametrize("path", ["a.txt", LONG, ODD], ids=["plain", "long", "odd"])
@@ -55,7 +55,7 @@ def test_a_path_gets_one_id_and_keeps_it(store: Store, path: str) -> None:
     assert store.read_now(lambda session: session.scalar(select(func.count()).select_from(FileRow))) == 2
 
 
-def test_an_id_is_its_users_alone(store: Store) -> None:
+def test_an_id_belongs_to_its_user_only(store: Store) -> None:
     store.write_now(lambda session: rows.add_missing_ids(session.connection(), 1, [entry("a")]))
     file_id = ids(store, "a")["a"]
     assert ids(store, "a", user_id=2) == {}
@@ -66,7 +66,7 @@ def test_an_id_is_its_users_alone(store: Store) -> None:
         assert path is None
 
 
-def test_an_upload_has_a_new_id_and_the_old_one_leads_nowhere(store: Store) -> None:
+def test_an_upload_gets_a_new_id_and_the_old_one_is_unknown(store: Store) -> None:
     store.write_now(lambda session: rows.add_missing_ids(session.connection(), 1, [entry("a")]))
     old = ids(store, "a")["a"]
     new = store.write_now(lambda session: rows.record_upload(session.connection(), 1, entry("a"), "0" * 64))
@@ -76,7 +76,7 @@ def test_an_upload_has_a_new_id_and_the_old_one_leads_nowhere(store: Store) -> N
     assert ids(store, "a") == {}
 
 
-def test_a_user_who_goes_takes_the_ids_along(store: Store) -> None:
+def test_ids_of_a_deleted_user_are_deleted(store: Store) -> None:
     store.write_now(lambda session: rows.add_missing_ids(session.connection(), 1, [entry("a")]))
     store.write_now(lambda session: session.execute(delete(User)))
     assert ids(store, "a") == {}

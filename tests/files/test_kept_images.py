@@ -1,4 +1,6 @@
-"""Images in the database: stored with their message, shown to the model within bounds, gone with it."""
+"""Images in the database: stored with their message, sent to the model within bounds, deleted with
+the message.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,7 +64,7 @@ def picture(data: bytes) -> tuple[Attachment, dict[str, PromptImage]]:
 
 
 def say(store: Store, parent_id: str | None, *pictures: bytes) -> tuple[str, UserContent]:
-    """A user's message with images."""
+    """Stores a user message with images."""
     made = [picture(data) for data in pictures]
     content = UserContent(text="look", attachments=[attachment for attachment, _ in made])
     images = {blob_id: image for _, each in made for blob_id, image in each.items()}
@@ -87,7 +89,7 @@ def add(store: Store, parent_id: str | None, content: UserContent, images: Any) 
 
 
 def shown(store: Store, leaf_id: str, *, with_images: bool = True) -> list[tuple[bytes, ...]]:
-    """The images of each prompt of a user."""
+    """The images of each user prompt."""
     past = store.read_now(lambda s: read_path(s.connection(), leaf_id, with_images=with_images))
     prompts = [each for each in prompt_messages("", past) if isinstance(each, UserPrompt)]
     return [tuple(image.data for image in prompt.images) for prompt in prompts]
@@ -122,7 +124,7 @@ def test_the_newest_images_are_shown_within_the_budget(store: Store, monkeypatch
     assert shown(store, leaf) == [(), (b"bbb",)]
 
 
-def test_what_is_not_shown_is_said_not_to_be(store: Store) -> None:
+def test_the_prompt_says_which_images_are_left_out(store: Store) -> None:
     leaf, _ = say(store, None, b"a")
     past = store.read_now(lambda s: read_path(s.connection(), leaf))
     (prompt,) = prompt_messages("", past)
@@ -134,7 +136,7 @@ def test_what_is_not_shown_is_said_not_to_be(store: Store) -> None:
     assert prompt.text == "look\n\nAttached image a.png."
 
 
-def test_a_message_that_names_the_image_of_another_is_shown_nothing(store: Store) -> None:
+def test_a_message_that_names_the_image_of_another_message_gets_none(store: Store) -> None:
     _, content = say(store, None, b"a")
     thief = add(store, None, content, {})
     assert shown(store, thief) == [()]

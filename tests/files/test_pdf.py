@@ -1,4 +1,4 @@
-"""Hostile PDFs: each ends in a sentence within its bounds, and no process is left behind."""
+"""Malicious PDFs: each gives a sentence within its bounds, and no process is left."""
 
 import asyncio
 import os
@@ -36,22 +36,22 @@ def read(tmp_path: Path, data: bytes, characters: int = 100_000, **bounds: int) 
 
 
 def children() -> list[str]:
-    """Processes that read a PDF for us."""
+    """Child processes that read a PDF."""
     listed = Path(f"/proc/self/task/{os.getpid()}/children").read_text("ascii").split()
-    found: list[str] = []
+    processes: list[str] = []
     for number in listed:
         try:
-            found.append(Path(f"/proc/{number}/cmdline").read_bytes().decode().replace("\0", " "))
+            processes.append(Path(f"/proc/{number}/cmdline").read_bytes().decode().replace("\0", " "))
         except FileNotFoundError:
             continue
-    return [line for line in found if "pdf_text" in line]
+    return [line for line in processes if "pdf_text" in line]
 
 
 def test_a_pdf_is_read_within_the_bounds(tmp_path: Path) -> None:
     assert read(tmp_path, pdf("one", "two")) == "one\n\ntwo"
 
 
-def test_one_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+def test_a_pdf_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     slow = pdf_of(b"1 0 0 1 5 5 Tm (a) Tj " * 1_000_000)
     started = time.monotonic()
     with pytest.raises(InvalidInput, match=r"a\.pdf takes too long"):
@@ -59,19 +59,19 @@ def test_one_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     assert time.monotonic() - started < WAIT_SECONDS
 
 
-def test_one_that_swells_is_ended(tmp_path: Path) -> None:
+def test_a_pdf_that_needs_too_much_memory_is_ended(tmp_path: Path) -> None:
     bomb = pdf_of(b"(" + b"A" * (60 * MIB) + b") Tj")
     assert len(bomb) < MIB
     with pytest.raises(InvalidInput, match=r"a\.pdf needs too much memory"):
         read(tmp_path, bomb, memory_bytes=180 * MIB)
 
 
-def test_one_with_more_text_than_a_message_takes_is_refused(tmp_path: Path) -> None:
+def test_a_pdf_with_more_text_than_a_message_may_have_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TooLarge, match="too much text"):
         read(tmp_path, pdf(*["a" * 50] * 20), characters=500)
 
 
-def test_one_with_thousands_of_pages_is_refused(tmp_path: Path) -> None:
+def test_a_pdf_with_thousands_of_pages_is_refused(tmp_path: Path) -> None:
     writer = PdfWriter()
     for _ in range(2001):
         writer.add_blank_page(10, 10)

@@ -1,4 +1,4 @@
-"""What is shown as an image is a whole PNG that unpacks to its own pixels and to nothing else."""
+"""Only a complete PNG that unpacks to exactly its own pixels is shown as an image."""
 
 import zlib
 

@@ -1,4 +1,4 @@
-"""The shelf below the routes: races with links, drafts where files need a name, counting."""
+"""The storage below the file routes: races with links, unnamed drafts, counting of used bytes."""
 
 import os
 import subprocess
@@ -43,8 +43,8 @@ def workspace_files(root: Path) -> WorkspaceFiles:
 
 
 @contextmanager
-def flipping(root: Path, outside: Path) -> Iterator[None]:
-    """`d` is now a folder and now a link out; `f` now a file and now a link to the secret."""
+def swapping_links(root: Path, outside: Path) -> Iterator[None]:
+    """`d` alternates between a folder and a link outside, `f` between a file and a link to the secret."""
     (root / "d.link").symlink_to(outside)
     (root / "f.link").symlink_to(outside / "f")
     command = [sys.executable, "-c", EXCHANGE, str(root)]
@@ -58,8 +58,8 @@ def flipping(root: Path, outside: Path) -> Iterator[None]:
             process.kill()
 
 
-def again_and_again(act: Callable[[], object]) -> int:
-    """How often it was done without being refused."""
+def repeat(act: Callable[[], object]) -> int:
+    """Repeats the action. Returns how often it succeeded."""
     done = 0
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
@@ -69,7 +69,7 @@ def again_and_again(act: Callable[[], object]) -> int:
     return done
 
 
-def test_whoever_swaps_files_for_links_gets_nothing_read_removed_or_placed_outside(
+def test_swapping_files_for_links_reads_deletes_or_writes_nothing_outside(
     root: Path, workspace_files: WorkspaceFiles, tmp_path: Path
 ) -> None:
     outside = tmp_path / "outside"
@@ -99,30 +99,30 @@ def test_whoever_swaps_files_for_links_gets_nothing_read_removed_or_placed_outsi
         for entry in workspace_files.list_folder("d", offset=0, limit=10)[0]:
             assert entry.path != "d/victim"
 
-    with flipping(root, outside):
-        counts = [again_and_again(act) for act in (lambda: read("f"), lambda: read("d/f"), place, look)]
-        again_and_again(lambda: workspace_files.remove("d/victim"))
+    with swapping_links(root, outside):
+        counts = [repeat(act) for act in (lambda: read("f"), lambda: read("d/f"), place, look)]
+        repeat(lambda: workspace_files.remove("d/victim"))
     assert all(counts), counts
     assert sorted(os.listdir(outside)) == ["f", "victim"]
     assert (outside / "f").read_bytes() == SECRET
 
 
 @pytest.mark.parametrize("has_tmpfile", [True, False])
-def test_a_draft_is_seen_by_nobody_and_gone_when_let_go(
+def test_a_draft_is_not_listed_and_vanishes_when_dropped(
     root: Path, workspace_files: WorkspaceFiles, monkeypatch: pytest.MonkeyPatch, has_tmpfile: bool
 ) -> None:
-    """Without O_TMPFILE, as on a network file system, the draft has a name that no listing shows."""
+    """Without O_TMPFILE, as on a network file system, the draft has a name that no list shows."""
     if not has_tmpfile:
         monkeypatch.delattr(os, "O_TMPFILE")
-    kept, dropped = workspace_files.create_draft(), workspace_files.create_draft()
-    kept.write(b"kept")
-    dropped.write(b"dropped")
+    kept_draft, dropped_draft = workspace_files.create_draft(), workspace_files.create_draft()
+    kept_draft.write(b"kept")
+    dropped_draft.write(b"dropped")
     assert len(os.listdir(root)) == (0 if has_tmpfile else 2)
     assert workspace_files.list_folder("", offset=0, limit=10) == ([], 0)
     (root / "name").write_bytes(b"was here")
-    assert workspace_files.save_draft(kept, ".", "name").path == "name (2)"
-    workspace_files.close_draft(kept)
-    workspace_files.close_draft(dropped)
+    assert workspace_files.save_draft(kept_draft, ".", "name").path == "name (2)"
+    workspace_files.close_draft(kept_draft)
+    workspace_files.close_draft(dropped_draft)
     assert sorted(os.listdir(root)) == ["name", "name (2)"]
     assert (root / "name").read_bytes() == b"was here"
     assert (root / "name (2)").read_bytes() == b"kept"
@@ -142,7 +142,9 @@ def test_a_thousand_files_of_one_name_are_enough(
     assert sorted(os.listdir(root)) == ["a", "a (2)"]
 
 
-def test_a_closed_handle_is_never_read_by_its_old_number(root: Path, workspace_files: WorkspaceFiles) -> None:
+def test_a_closed_handle_is_never_read_by_its_old_descriptor(
+    root: Path, workspace_files: WorkspaceFiles
+) -> None:
     (root / "a").write_bytes(b"own")
     file = workspace_files.open_download("a")
     file.close()
@@ -162,7 +164,7 @@ def used_bytes(root: Path) -> int:
         os.close(fd)
 
 
-def test_all_regular_files_count_and_links_lead_nowhere(root: Path, tmp_path: Path) -> None:
+def test_all_regular_files_are_counted_and_links_are_not_followed(root: Path, tmp_path: Path) -> None:
     (tmp_path / "outside").write_bytes(b"x" * 1000)
     (root / "a" / ".git" / "node_modules").mkdir(parents=True)
     (root / "a" / ".git" / "node_modules" / "f").write_bytes(b"x" * 10)
@@ -173,7 +175,9 @@ def test_all_regular_files_count_and_links_lead_nowhere(root: Path, tmp_path: Pa
     assert used_bytes(root) == 15
 
 
-def test_what_cannot_be_counted_is_not_taken_for_empty(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_counted_is_not_treated_as_empty(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (root / "a" / "b" / "c" / "d").mkdir(parents=True)
     monkeypatch.setattr(measuring, "MAX_DEPTH", 2)
     with pytest.raises(Conflict):

@@ -1,4 +1,4 @@
-"""Uploads that break off, lie, are no form, or do not fit: refused with a sentence, and nothing is left."""
+"""Uploads that are interrupted, malformed or too large: refused with a sentence, and nothing is left."""
 
 import os
 import socket
@@ -33,17 +33,17 @@ def on_disk(server: ServerProcess, person: ApiClient) -> list[str]:
 
 
 def open_drafts(server: ServerProcess, person: ApiClient) -> list[str]:
-    """Files of the workspace that the server has open, those without a name too."""
+    """Files of the workspace that the server has open, including unnamed ones."""
     workspace = str(server.folder / person.user["workspace_path"])
-    found: list[str] = []
+    paths: list[str] = []
     for link in Path(f"/proc/{server.process.pid}/fd").iterdir():
         try:
             target = os.readlink(link)
         except FileNotFoundError:
             continue
         if target.startswith(workspace):
-            found.append(target)
-    return found
+            paths.append(target)
+    return paths
 
 
 def wait_until_idle(person: ApiClient, server: ServerProcess) -> None:
@@ -60,7 +60,7 @@ def wait_for_a_draft(person: ApiClient, server: ServerProcess) -> None:
         time.sleep(0.01)
 
 
-def dial(server: ServerProcess) -> socket.socket:
+def open_connection(server: ServerProcess) -> socket.socket:
     host, port = server.url.removeprefix("http://").split(":")
     return socket.create_connection((host, int(port)), timeout=WAIT_SECONDS)
 
@@ -78,12 +78,12 @@ def chunk(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("has_length", [True, False])
-def test_an_upload_that_breaks_off_leaves_nothing(
+def test_an_interrupted_upload_leaves_nothing(
     anna: ApiClient, server: ServerProcess, has_length: bool
 ) -> None:
-    """The first of two files is whole, the second is cut."""
+    """The first of two files is complete, the second is truncated."""
     body = part("whole.txt", b"x" * 2 * MIB) + part("cut.txt", b"y" * 2 * MIB)[: MIB + 300_000]
-    with dial(server) as connection:
+    with open_connection(server) as connection:
         if has_length:
             connection.sendall(head(anna, f"Content-Length: {5 * MIB}") + body)
         else:
@@ -96,11 +96,11 @@ def test_an_upload_that_breaks_off_leaves_nothing(
     assert "request_failed" not in server.output
 
 
-def test_a_killed_server_leaves_nothing_of_what_was_coming_in(tmp_path: Path) -> None:
+def test_a_killed_server_leaves_nothing_of_an_upload_in_progress(tmp_path: Path) -> None:
     with (
         ServerProcess(tmp_path) as server,
         ApiClient(server, None).register("carol") as carol,
-        dial(server) as connection,
+        open_connection(server) as connection,
     ):
         connection.sendall(head(carol, f"Content-Length: {5 * MIB}") + part("cut.txt", b"y" * 2 * MIB)[:-5])
         wait_for_a_draft(carol, server)
@@ -108,7 +108,7 @@ def test_a_killed_server_leaves_nothing_of_what_was_coming_in(tmp_path: Path) ->
         assert on_disk(server, carol) == []
 
 
-def test_a_body_in_chunks_of_unknown_length_is_taken(anna: ApiClient) -> None:
+def test_a_chunked_body_is_accepted(anna: ApiClient) -> None:
     def pieces() -> Iterator[bytes]:
         body = part("a.bin", b"z" * 100_000) + END
         for start in range(0, len(body), 777):
@@ -127,7 +127,7 @@ def test_a_chunked_body_past_the_limit_is_cut_off_and_leaves_nothing(
         for _ in range(UPLOAD_MB * 20):
             yield b"z" * 100_000
 
-    # The server may answer and close while we are still sending.
+    # The server may answer and close while the client is still sending.
     with suppress(httpx.WriteError, httpx.ReadError):
         anna.bad("POST", "/files", 413, content=endless(), headers=FORM)
     wait_until_idle(anna, server)
@@ -135,7 +135,7 @@ def test_a_chunked_body_past_the_limit_is_cut_off_and_leaves_nothing(
 
 
 def test_two_gigabytes_are_refused_before_any_is_read(anna: ApiClient, server: ServerProcess) -> None:
-    with dial(server) as connection:
+    with open_connection(server) as connection:
         connection.sendall(head(anna, f"Content-Length: {2 * 1024 * MIB}"))
         answer = b""
         while piece := connection.recv(65_536):
@@ -144,10 +144,12 @@ def test_two_gigabytes_are_refused_before_any_is_read(anna: ApiClient, server: S
     assert b"too_large" in answer
 
 
-def test_what_cannot_fit_is_refused_before_it_is_read(anna: ApiClient, server: ServerProcess) -> None:
+def test_a_body_that_exceeds_the_quota_is_refused_before_it_is_read(
+    anna: ApiClient, server: ServerProcess
+) -> None:
     for name in ("one", "two"):
         put(anna, name, b"x" * (3 * MIB))
-    with dial(server) as connection:
+    with open_connection(server) as connection:
         connection.sendall(head(anna, f"Content-Length: {3 * MIB}"))
         answer = b""
         while b'"success"' not in answer:
@@ -157,7 +159,7 @@ def test_what_cannot_fit_is_refused_before_it_is_read(anna: ApiClient, server: S
     assert on_disk(server, anna) == ["one", "two"]
 
 
-def test_the_quota_counts_what_others_than_uploads_put_there(anna: ApiClient, server: ServerProcess) -> None:
+def test_the_quota_also_counts_files_that_were_not_uploaded(anna: ApiClient, server: ServerProcess) -> None:
     deep = server.folder / anna.user["workspace_path"] / "a" / ".git" / "b"
     deep.mkdir(parents=True)
     (deep / "big").write_bytes(b"x" * (QUOTA_MB * MIB - 1000))
@@ -198,7 +200,7 @@ def test_uploads_that_race_for_a_name_all_keep_their_bytes(anna: ApiClient) -> N
 
 
 def test_a_fourth_concurrent_upload_waits(anna: ApiClient, server: ServerProcess) -> None:
-    lines = [dial(server) for _ in range(3)]
+    lines = [open_connection(server) for _ in range(3)]
     try:
         for connection in lines:
             connection.sendall(head(anna, f"Content-Length: {MIB}") + part("slow", b"x" * 1000)[:-5])
@@ -248,19 +250,19 @@ WRONG: dict[str, tuple[bytes, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("why", WRONG)
-def test_a_body_that_is_no_whole_form_is_refused(anna: ApiClient, server: ServerProcess, why: str) -> None:
+def test_an_incomplete_form_is_refused(anna: ApiClient, server: ServerProcess, why: str) -> None:
     content, headers = WRONG[why]
     failure = anna.bad("POST", "/files", 400, content=content, headers=headers)
     assert failure["detail"]["kind"] in ("upload_invalid", "path_refused"), failure
     assert on_disk(server, anna) == []
 
 
-def test_one_file_that_cannot_be_placed_takes_the_others_back(anna: ApiClient, server: ServerProcess) -> None:
+def test_if_one_file_cannot_be_stored_the_others_are_deleted(anna: ApiClient, server: ServerProcess) -> None:
     (server.folder / anna.user["workspace_path"] / "taken").write_text("a file, no folder")
     files = [("file", ("one.txt", b"1")), ("file", ("two.txt", b"2"))]
     anna.bad("POST", "/files", 404, files=files, data={"path": "taken"})
     assert on_disk(server, anna) == ["taken"]
 
 
-def test_an_upload_of_nobody_is_not_read(nobody: ApiClient, server: ServerProcess) -> None:
+def test_an_upload_without_a_sign_in_is_not_read(nobody: ApiClient, server: ServerProcess) -> None:
     nobody.bad("POST", "/files", 401, files={"file": ("a", b"a" * 100_000)})

@@ -1,4 +1,4 @@
-"""A place to try MCP servers: a sandbox, an executor, and what a user of a tenant gets from them."""
+"""Runs MCP servers in a sandbox behind an executor, and shows what a user of a tenant gets from them."""
 
 import asyncio
 import atexit
@@ -40,19 +40,19 @@ OF_THE_SDK = frozenset(
 
 @cache
 def sdk_packages() -> Path:
-    """What a server made with the official SDK needs, as `luxx packages` puts it there."""
+    """The packages of the official SDK in the place where `luxx packages` installs them."""
     folder = Path(tempfile.mkdtemp(prefix="luxx-mcp-packages-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     folder.chmod(0o755)
     for name in sorted(OF_THE_SDK):
-        found = importlib.util.find_spec(name)
-        if found is None:
+        module_spec = importlib.util.find_spec(name)
+        if module_spec is None:
             continue
-        locations = list(found.submodule_search_locations or ())
+        locations = list(module_spec.submodule_search_locations or ())
         if locations:
             shutil.copytree(locations[0], folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-        elif found.origin is not None:
-            shutil.copy(found.origin, folder)
+        elif module_spec.origin is not None:
+            shutil.copy(module_spec.origin, folder)
     for one in Path(str(mcp_types.__file__)).parents[1].glob("*.dist-info"):
         if one.name.partition("-")[0] in OF_THE_SDK:
             shutil.copytree(one, folder / one.name)
@@ -60,7 +60,8 @@ def sdk_packages() -> Path:
 
 
 class McpHarness:
-    """`home` is reachable by whom jails run as, as an operator would see to it."""
+    """Starts the configured servers. Programs of the sandbox can read `root_dir`, as an operator has to
+    ensure."""
 
     def __init__(self, root_dir: Path, config: Config, sandbox: Sandbox) -> None:
         self.root_dir = root_dir
@@ -82,12 +83,12 @@ class McpHarness:
         return self.root_dir / "workspaces/mcp" / f"default_{name}"
 
     def tool(self, name: str, server: str = "notes") -> ToolDefinition:
-        found = self.registry.get(f"mcp__default_{server}__{name}")
-        assert found is not None, [one.name for one in self.registry.list_all()]
-        return found
+        definition = self.registry.get(f"mcp__default_{server}__{name}")
+        assert definition is not None, [one.name for one in self.registry.list_all()]
+        return definition
 
     async def until(self, state: ServerState, harness: int = 0) -> McpStatus:
-        """The server's status once it stands so."""
+        """The server's status when it has this state."""
         return await until(lambda: self.servers.statuses[harness], lambda status: status.state == state)
 
     async def call(
@@ -108,7 +109,7 @@ class McpHarness:
 async def try_servers(
     servers: list[dict[str, Any]], backend: str = "auto", **tools: Any
 ) -> AsyncIterator[McpHarness | None]:
-    """A bench with these servers configured; None where this machine does not offer the backend."""
+    """A harness with these servers; None if this machine does not offer the backend."""
     with tempfile.TemporaryDirectory(prefix="luxx-mcp-") as name:
         root_dir = Path(name)
         os.chmod(root_dir, 0o755)
@@ -136,21 +137,21 @@ async def try_servers(
 
 
 async def until(look: Any, is_it: Any) -> Any:
-    """What `look` gives, once `is_it` says so."""
+    """The result of `look` when `is_it` accepts it."""
     deadline = time.monotonic() + PATIENCE
-    while not is_it(found := look()):
-        assert time.monotonic() < deadline, found
+    while not is_it(result := look()):
+        assert time.monotonic() < deadline, result
         await asyncio.sleep(0.02)
-    return found
+    return result
 
 
 def script(name: str, text: str, **more: Any) -> dict[str, Any]:
-    """A configured server that is a script of a few lines, in Python without anything."""
+    """A configured server that is a short Python script without dependencies."""
     return {"name": name, "command": ["python3", "-I", "-S", "-u", "-c", text], **more}
 
 
 def sample_server(name: str, file: str, **more: Any) -> dict[str, Any]:
-    """A configured server that is a file of `brought`."""
+    """A configured server that is a file of `samples`."""
     return {
         "name": name,
         "command": ["python3", str(readable(file))],
@@ -161,7 +162,7 @@ def sample_server(name: str, file: str, **more: Any) -> dict[str, Any]:
 
 @cache
 def readable(file: str) -> Path:
-    """A copy that everybody may read, wherever these tests lie."""
+    """A copy that every user of the machine may read."""
     folder = Path(tempfile.mkdtemp(prefix="luxx-mcp-brought-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     folder.chmod(0o755)
@@ -172,13 +173,13 @@ def readable(file: str) -> Path:
 
 
 def processes_in(workspace: Path) -> list[int]:
-    """Those whose working directory it is, wherever they see it."""
+    """The processes whose working directory it is, also inside a sandbox."""
     wanted = workspace.stat()
-    found: list[int] = []
+    pids: list[int] = []
     for one in Path("/proc").iterdir():
         if one.name.isdigit():
             with suppress(OSError):
                 there = os.stat(one / "cwd")
                 if (there.st_dev, there.st_ino) == (wanted.st_dev, wanted.st_ino):
-                    found.append(int(one.name))
-    return found
+                    pids.append(int(one.name))
+    return pids

@@ -1,4 +1,4 @@
-"""MCP servers that do wrong, as scripts of a few lines that need nothing but Python."""
+"""Misbehaving MCP servers, as short scripts that need nothing but Python."""
 
 SPEAKS = """
 import json, os, sys, time
@@ -33,7 +33,7 @@ def serve(act, tools=TOOLS):
 
 
 def acts(body: str) -> str:
-    """A server that is fine until its tool is called."""
+    """A server that works until its tool is called."""
     inside = "\n".join(f"    {line}" for line in body.strip().splitlines())
     return f"{SPEAKS}\ndef act(message):\n{inside}\n\nserve(act)\n"
 

@@ -1,4 +1,4 @@
-"""`luxx doctor` starts each MCP server and tells what came of it, without what it is given."""
+"""`luxx doctor` starts each MCP server and reports the result, without the server's secrets."""
 
 from pathlib import Path
 
@@ -30,10 +30,10 @@ async def test_doctor_reports_each_server(tmp_path: Path) -> None:
     await services.open()
     await services.close()
     result = await examine(msgspec.convert({**plain, "mcp": {"servers": servers}}, Config), {})
-    found = {finding.part: finding for finding in result}
-    assert not found["mcp default/well"].is_bad
-    assert found["mcp default/well"].text == "starts and offers 1 tools"
-    assert found["mcp default/gone"].is_bad
-    assert "no licence" in found["mcp default/gone"].text
-    assert found["mcp nobody/nobodys"].text == "is not started: there is no tenant named 'nobody'"
-    assert SECRET not in str(found)
+    findings_by_part = {finding.part: finding for finding in result}
+    assert not findings_by_part["mcp default/well"].is_bad
+    assert findings_by_part["mcp default/well"].text == "starts and offers 1 tools"
+    assert findings_by_part["mcp default/gone"].is_bad
+    assert "no licence" in findings_by_part["mcp default/gone"].text
+    assert findings_by_part["mcp nobody/nobodys"].text == "is not started: there is no tenant named 'nobody'"
+    assert SECRET not in str(findings_by_part)

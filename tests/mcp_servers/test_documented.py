@@ -1,4 +1,4 @@
-"""The example of docs/mcp.md works as it stands there, and the table of keys is true."""
+"""The example in docs/mcp.md works as written, and its table of keys is complete."""
 
 import re
 import shutil
@@ -19,14 +19,14 @@ PAGE = (Path(__file__).parents[2] / "docs/mcp.md").read_text("utf-8")
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def block(kind: str) -> str:
-    (found,) = [body for name, body in FENCE.findall(PAGE) if name == kind]
-    return found
+def documented_block(kind: str) -> str:
+    (code_block,) = [body for name, body in FENCE.findall(PAGE) if name == kind]
+    return code_block
 
 
 @pytest.fixture
 def opt() -> Iterator[Path]:
-    """A directory that everybody may read, as /opt is."""
+    """A directory that every user may read, like /opt."""
     folder = Path(tempfile.mkdtemp(prefix="luxx-mcp-documented-"))
     folder.chmod(0o755)
     yield folder
@@ -34,8 +34,8 @@ def opt() -> Iterator[Path]:
 
 
 async def test_the_example_of_the_documentation_works(opt: Path) -> None:
-    (opt / "server.py").write_text(block("python"), "utf-8")
-    (opt / "config.yaml").write_text(block("yaml").replace("/opt/notes", str(opt)), "utf-8")
+    (opt / "server.py").write_text(documented_block("python"), "utf-8")
+    (opt / "config.yaml").write_text(documented_block("yaml").replace("/opt/notes", str(opt)), "utf-8")
     config = load_config(opt / "config.yaml", {"NOTES_AUTHOR": "carol"}, {})
 
     async with try_servers([msgspec.to_builtins(one) for one in config.mcp.servers]) as harness:
@@ -97,6 +97,6 @@ def test_a_wrong_server_stops_the_start_with_its_line(tmp_path: Path, what: str)
     assert "sk-secret" not in refused.value.message
 
 
-def test_what_a_server_is_given_stays_out_of_the_repr() -> None:
+def test_the_environment_of_a_server_is_not_in_its_repr() -> None:
     server = McpServerConfig(name="notes", command=["x", "--key=sk-secret"], env=["KEY=sk-secret"])
     assert "sk-secret" not in repr(server)

@@ -1,4 +1,6 @@
-"""A server that dies, hangs, floods or lies costs its own calls a sentence and nothing else."""
+"""A server that dies, hangs, floods or lies makes its own calls fail with a sentence and affects
+nothing else.
+"""
 
 import asyncio
 import time
@@ -29,7 +31,9 @@ WHEN_CALLED: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("what", WHEN_CALLED)
-async def test_a_server_that_goes_wrong_in_a_call_costs_that_call_a_sentence(backend: str, what: str) -> None:
+async def test_a_server_that_misbehaves_in_a_call_fails_that_call_with_a_sentence(
+    backend: str, what: str
+) -> None:
     text, more, sentence = WHEN_CALLED[what]
 
     async with try_servers([script("bad", text, **more), script("good", hostile.WELL)], backend) as harness:
@@ -85,7 +89,7 @@ async def test_secrets_of_a_server_are_not_shown_with_its_errors(server: str) ->
         assert "sk-" not in str(done)
 
 
-async def test_a_server_that_never_gets_ready_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_never_becomes_ready_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("luxx.domain.mcp.service.MOST_TRIES", 1)
 
     async with try_servers([script("bad", hostile.DIES)]) as harness:
@@ -109,7 +113,7 @@ async def test_a_server_that_has_filled_its_directory_is_not_started_again() -> 
         assert "holds 2 MiB by now; delete some of it" in str((await harness.call("act", "bad")).result.error)
 
 
-async def test_a_server_that_is_ended_for_what_it_takes_starts_after_pauses_however_long_it_lived(
+async def test_a_server_ended_for_its_resources_restarts_after_growing_pauses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("luxx.domain.mcp.server.RESET_AFTER_SECONDS", 0)
@@ -124,7 +128,7 @@ async def test_a_server_that_is_ended_for_what_it_takes_starts_after_pauses_howe
         assert "it can be started again in" in str((await harness.call("act", "bad")).result.error)
 
 
-async def test_a_list_that_changes_with_each_look_is_read_more_and_more_seldom(
+async def test_a_list_that_changes_with_each_read_is_read_less_and_less_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("luxx.domain.mcp.server.FIRST_PAUSE", 0.2)
@@ -161,7 +165,7 @@ async def test_a_server_that_died_is_started_again_at_the_next_call_and_then_wit
         assert said.endswith("exit code 3")
 
 
-async def test_a_server_that_answers_nothing_any_more_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_stops_answering_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("luxx.domain.mcp.connection._PING_SECONDS", 0.5)
 
     async with try_servers([script("bad", hostile.STOPS_READING, call_seconds=0.5)]) as harness:
@@ -173,7 +177,7 @@ async def test_a_server_that_answers_nothing_any_more_is_ended(monkeypatch: pyte
         assert status.reason == "was ended: it did not answer any more"
 
 
-async def test_a_server_that_is_only_slow_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_server_is_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("luxx.domain.mcp.connection._PING_SECONDS", 0.5)
 
     async with try_servers([script("slow", hostile.ANSWERS_NO_CALL, call_seconds=0.5)]) as harness:
@@ -185,7 +189,7 @@ async def test_a_server_that_is_only_slow_lives_on(monkeypatch: pytest.MonkeyPat
         assert harness.servers.statuses[0].state == ServerState.RUNNING
 
 
-async def test_lines_that_are_no_messages_are_let_pass() -> None:
+async def test_lines_that_are_no_messages_are_ignored() -> None:
     async with try_servers([script("chatty", hostile.PRINTS_GARBAGE)]) as harness:
         if harness is None:
             return
@@ -193,7 +197,7 @@ async def test_lines_that_are_no_messages_are_let_pass() -> None:
         assert (await harness.call("act", "chatty")).result.data == "well"
 
 
-async def test_of_a_thousand_tools_the_first_are_taken_under_names_of_their_own() -> None:
+async def test_of_a_thousand_tools_the_first_are_offered_under_unique_names() -> None:
     async with try_servers([script("many", hostile.A_THOUSAND_TOOLS)]) as harness:
         if harness is None:
             return
@@ -213,7 +217,7 @@ async def test_a_list_without_an_end_is_read_up_to_a_page() -> None:
         assert status.tools == 1
 
 
-async def test_a_list_without_a_measure_is_not_read() -> None:
+async def test_an_oversized_list_is_not_read() -> None:
     async with try_servers([script("many", hostile.A_HUNDRED_THOUSAND_TOOLS)]) as harness:
         if harness is None:
             return
@@ -228,7 +232,7 @@ async def test_no_page_is_asked_for_after_a_long_one() -> None:
         assert (await harness.until(ServerState.RUNNING)).left_out == []
 
 
-async def test_news_of_changes_cost_nothing_however_long_they_are() -> None:
+async def test_long_change_notifications_cost_nothing() -> None:
     async with try_servers([script("restless", hostile.CHANGES_ARE_DENSE)]) as harness:
         if harness is None:
             return
@@ -239,7 +243,7 @@ async def test_news_of_changes_cost_nothing_however_long_they_are() -> None:
         assert await lag < 0.2
 
 
-async def test_answers_that_come_too_late_are_let_go() -> None:
+async def test_late_answers_are_dropped() -> None:
     async with try_servers([script("late", hostile.ANSWERS_TOO_LATE, call_seconds=0.5)]) as harness:
         if harness is None:
             return
@@ -251,7 +255,7 @@ async def test_answers_that_come_too_late_are_let_go() -> None:
 
 
 async def worst_lag() -> float:
-    """How long the loop was busy with one thing at most, until it is cancelled."""
+    """The longest time that the event loop was blocked, until it is cancelled."""
     worst = 0.0
     with suppress(asyncio.CancelledError):
         while True:
@@ -261,7 +265,7 @@ async def worst_lag() -> float:
     return worst
 
 
-async def test_a_list_that_changes_and_changes_is_looked_at_now_and_then() -> None:
+async def test_a_constantly_changing_list_is_read_at_intervals() -> None:
     async with try_servers([script("restless", hostile.TELLS_OF_CHANGES)]) as harness:
         if harness is None:
             return
@@ -270,7 +274,7 @@ async def test_a_list_that_changes_and_changes_is_looked_at_now_and_then() -> No
             assert (await harness.call("act", "restless")).result.data == "well"
 
 
-async def test_patterns_of_a_server_freeze_nothing() -> None:
+async def test_patterns_of_a_server_do_not_block_the_event_loop() -> None:
     async with try_servers([script("evil", hostile.EVIL_PATTERN)]) as harness:
         if harness is None:
             return
@@ -291,12 +295,12 @@ async def test_a_server_that_sends_requests_is_refused() -> None:
         assert (await harness.call("act", "curious")).result.data == '"Sampling not supported"'
 
 
-async def test_all_that_a_server_started_ends_with_luxx(backend: str) -> None:
+async def test_all_processes_of_a_server_end_with_luxx(backend: str) -> None:
     async with try_servers([script("parent", hostile.LEAVES_A_CHILD)], backend) as harness:
         if harness is None:
             return
         await harness.until(ServerState.RUNNING)
         assert (await harness.call("act", "parent")).result.data == "well"
-        await until(lambda: processes_in(harness.workspace("parent")), lambda found: len(found) >= 2)
+        await until(lambda: processes_in(harness.workspace("parent")), lambda pids: len(pids) >= 2)
         await harness.servers.close()
         assert processes_in(harness.workspace("parent")) == []

@@ -1,4 +1,4 @@
-"""What is let in of what an MCP server prints, before anything is made of it."""
+"""The filter of what an MCP server prints, before it is parsed."""
 
 import time
 
@@ -28,7 +28,7 @@ def dense(size: int) -> bytes:
     return b"[" + b"[]," * (size // 3) + b"[]]"
 
 
-def test_of_a_change_nothing_is_kept_but_that_there_is_one() -> None:
+def test_of_a_change_notification_only_its_occurrence_is_stored() -> None:
     assert inbox().take(CHANGED % dense(60_000)) == [McpMessage(text=b"", is_change=True)]
 
 
@@ -40,7 +40,7 @@ def test_a_large_request_is_received_without_its_parameters(params: bytes) -> No
     assert msgspec.json.decode(message.text) == bare
 
 
-def test_more_than_a_mebibyte_in_a_second_that_nobody_asked_for_ends_the_server() -> None:
+def test_more_than_a_mebibyte_a_second_of_unrequested_data_ends_the_server() -> None:
     with pytest.raises(ProtocolAbuse, match="more than 1 MiB that answer no request"):
         inbox().take(CHANGED % dense(60_000) * 20)
 
@@ -53,7 +53,7 @@ def test_a_value_of_the_wrong_type_costs_nothing(what: str) -> None:
     assert time.process_time() - began < 0.1
 
 
-def test_an_answer_is_let_in_once_and_not_when_nobody_waits_any_more() -> None:
+def test_an_answer_is_accepted_once_and_only_while_its_call_waits() -> None:
     box = inbox()
     box.expect_answer(1, "tools/call")
     box.expect_answer(2, "tools/call")
@@ -64,7 +64,7 @@ def test_an_answer_is_let_in_once_and_not_when_nobody_waits_any_more() -> None:
         box.take((answers[0] + b"\n") * (MOST_UNASKED + 1))
 
 
-def test_a_late_answer_does_not_count_as_one_that_nobody_asked_for() -> None:
+def test_a_late_answer_does_not_count_as_unrequested() -> None:
     box = inbox()
     for number in range(MOST_LATE + 1):
         box.expect_answer(number, "tools/call")
@@ -84,7 +84,7 @@ def test_bytes_of_lists_are_counted() -> None:
     assert box.listed_bytes == len(line)
 
 
-def test_parts_are_counted_outside_of_texts() -> None:
+def test_values_are_counted_outside_of_strings() -> None:
     assert parts(msgspec.json.encode({"text": 'a,b[{"c\\",' * 20_000})) == 1
     assert parts(msgspec.json.encode([{"a": "\\", "b": "x,"}] * 1_000)) == 1 + 1_000 * 2 + 999
     assert parts(dense(300_000)) > MOST_PARTS

@@ -1,4 +1,4 @@
-"""Names and schemas of MCP tools: in what models take, never two of a kind, and nothing that freezes."""
+"""Names and schemas of MCP tools: valid for models, unique, and without patterns that take long."""
 
 import math
 import re
@@ -18,9 +18,7 @@ SERVERS = st.from_regex(r"\A[a-z0-9][a-z0-9-]{0,19}\Z")
 
 
 @given(tenant=st.text(min_size=1, max_size=200), server=SERVERS, tools=st.sets(st.text(), max_size=20))
-def test_every_tool_gets_a_name_of_its_own_that_models_take(
-    tenant: str, server: str, tools: set[str]
-) -> None:
+def test_every_tool_gets_a_unique_valid_name(tenant: str, server: str, tools: set[str]) -> None:
     prefix = server_prefix(tenant, server)
     names = [tool_name(prefix, tool) for tool in sorted(tools)]
     assert len(set(names)) == len(names)
@@ -30,23 +28,23 @@ def test_every_tool_gets_a_name_of_its_own_that_models_take(
 
 
 @given(first=st.tuples(st.text(min_size=1), SERVERS), second=st.tuples(st.text(min_size=1), SERVERS))
-def test_no_servers_names_begin_like_anothers(first: tuple[str, str], second: tuple[str, str]) -> None:
+def test_no_prefix_of_a_server_is_that_of_another(first: tuple[str, str], second: tuple[str, str]) -> None:
     one, other = server_prefix(*first), server_prefix(*second)
     assert (one == other) == (first == second)
     assert first == second or not one.startswith(other)
 
 
-def test_plain_names_stay_as_they_are() -> None:
+def test_valid_names_are_unchanged() -> None:
     assert tool_name(server_prefix("default", "mail"), "send_mail") == "mcp__default_mail__send_mail"
 
 
-def test_names_that_have_to_change_are_the_same_each_time() -> None:
+def test_changed_names_are_stable() -> None:
     prefix = server_prefix("Ünïon & Sons, a rather long name", "mail")
     assert prefix == server_prefix("Ünïon & Sons, a rather long name", "mail")
     assert tool_name(prefix, "send.mail") != tool_name(prefix, "send/mail")
 
 
-def test_a_schema_is_taken_over_word_by_word() -> None:
+def test_a_valid_schema_is_copied_keyword_by_keyword() -> None:
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "type": "object",
@@ -59,35 +57,35 @@ def test_a_schema_is_taken_over_word_by_word() -> None:
         "additionalProperties": False,
         "x-mine": 1,
     }
-    found = sanitized_schema(schema)
-    assert set(found) == {"type", "properties", "required", "additionalProperties"}
-    assert set(found["properties"]) == {"path", "pattern", "deep"}
-    assert set(found["properties"]["deep"]["properties"]) == {"$ref"}
-    assert len(found["properties"]["path"]["description"]) == 1000
-    check = ArgumentCheck("t", found)
+    sanitized = sanitized_schema(schema)
+    assert set(sanitized) == {"type", "properties", "required", "additionalProperties"}
+    assert set(sanitized["properties"]) == {"path", "pattern", "deep"}
+    assert set(sanitized["properties"]["deep"]["properties"]) == {"$ref"}
+    assert len(sanitized["properties"]["path"]["description"]) == 1000
+    check = ArgumentCheck("t", sanitized)
     assert check.problems({"path": "abc", "pattern": 1, "deep": {"$ref": None}}) == {}
     assert set(check.problems({"path": "A", "pattern": 0})) == {"arguments.path", "arguments.pattern"}
 
 
-def test_references_are_put_in_and_circles_allow_anything() -> None:
+def test_references_are_inlined_and_circular_ones_allow_anything() -> None:
     tree = {"type": "object", "properties": {"name": {"type": "string"}, "child": {"$ref": "#/$defs/tree"}}}
-    found = sanitized_schema(
+    sanitized = sanitized_schema(
         {"properties": {"root": {"$ref": "#/$defs/tree", "description": "d"}}, "$defs": {"tree": tree}}
     )
-    assert "$ref" not in str(found)
-    check = ArgumentCheck("t", found)
+    assert "$ref" not in str(sanitized)
+    check = ArgumentCheck("t", sanitized)
     assert check.problems({"root": {"child": {"child": {"name": 1}}}}) == {}
     assert set(check.problems({"root": {"name": 1}})) == {"arguments.root.name"}
 
 
-def test_a_reference_beside_other_words_holds_with_them() -> None:
-    found = sanitized_schema(
+def test_a_reference_beside_other_keywords_is_combined_with_them() -> None:
+    sanitized = sanitized_schema(
         {
             "properties": {"n": {"$ref": "#/$defs/small", "minimum": 3}, "never": {"$ref": "#/$defs/none"}},
             "$defs": {"small": {"maximum": 5}, "none": False},
         }
     )
-    check = ArgumentCheck("t", found)
+    check = ArgumentCheck("t", sanitized)
     assert [bool(check.problems({"n": n})) for n in (2, 4, 6)] == [True, False, True]
     assert check.problems({"never": 1})
 
@@ -98,10 +96,10 @@ def doubling() -> dict[str, Any]:
 
 
 def nested(depth: int) -> dict[str, Any]:
-    found: dict[str, Any] = {"type": "string"}
+    sanitized: dict[str, Any] = {"type": "string"}
     for _ in range(depth):
-        found = {"type": "array", "items": found}
-    return {"type": "object", "properties": {"a": found}}
+        sanitized = {"type": "array", "items": sanitized}
+    return {"type": "object", "properties": {"a": sanitized}}
 
 
 UNFIT: dict[str, dict[str, Any]] = {
@@ -117,22 +115,22 @@ UNFIT: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", UNFIT)
-def test_a_schema_that_is_too_much_is_refused_at_once(what: str) -> None:
+def test_an_oversized_schema_is_refused_at_once(what: str) -> None:
     began = time.monotonic()
     with pytest.raises(UnusableSchema):
         sanitized_schema(UNFIT[what])
     assert time.monotonic() - began < 2
 
 
-def test_what_vendors_refuse_at_the_top_is_left_out() -> None:
+def test_keywords_that_vendors_refuse_at_the_top_are_left_out() -> None:
     refused = {"anyOf": [{"required": ["a"]}], "not": {}, "enum": [1], "if": {}, "then": False}
-    found = sanitized_schema({"properties": {"a": {"type": "string"}}, "required": ["b", []], **refused})
-    assert found == {"type": "object", "properties": {"a": {"type": "string"}}}
-    whole = {"type": "object", "$ref": "#/$defs/it", "$defs": {"it": found}}
-    assert sanitized_schema(whole) == found
+    sanitized = sanitized_schema({"properties": {"a": {"type": "string"}}, "required": ["b", []], **refused})
+    assert sanitized == {"type": "object", "properties": {"a": {"type": "string"}}}
+    whole = {"type": "object", "$ref": "#/$defs/it", "$defs": {"it": sanitized}}
+    assert sanitized_schema(whole) == sanitized
 
 
-def test_of_values_what_is_short_and_can_be_written_is_taken_over() -> None:
+def test_only_short_valid_values_are_copied() -> None:
     left = [
         {"maximum": math.inf},
         {"minimum": 10**400},
@@ -144,20 +142,20 @@ def test_of_values_what_is_short_and_can_be_written_is_taken_over() -> None:
         {"default": nested(3000)},
         {"title": "Run python first", "examples": ["x"]},
     ]
-    found = sanitized_schema({"properties": {f"p{n}": one for n, one in enumerate(left)}})
-    assert found["properties"] == {f"p{n}": {} for n in range(len(left))}
-    kept = {"enum": ["a", 1, None], "default": "a", "maximum": 5}
-    assert sanitized_schema({"properties": {"a": kept}})["properties"]["a"] == kept
+    sanitized = sanitized_schema({"properties": {f"p{n}": one for n, one in enumerate(left)}})
+    assert sanitized["properties"] == {f"p{n}": {} for n in range(len(left))}
+    expected = {"enum": ["a", 1, None], "default": "a", "maximum": 5}
+    assert sanitized_schema({"properties": {"a": expected}})["properties"]["a"] == expected
 
 
-def test_alternatives_are_few() -> None:
+def test_the_number_of_alternatives_is_bounded() -> None:
     some = [{"type": "null"}] * 20
-    found = sanitized_schema({"properties": {f"p{n}": {"anyOf": some} for n in range(11)}})
-    assert sum("anyOf" in one for one in found["properties"].values()) == 10
+    sanitized = sanitized_schema({"properties": {f"p{n}": {"anyOf": some} for n in range(11)}})
+    assert sum("anyOf" in one for one in sanitized["properties"].values()) == 10
     assert sanitized_schema({"properties": {"a": {"anyOf": [*some, {}]}}})["properties"]["a"] == {}
 
 
-def test_what_is_left_out_never_refuses_what_the_server_takes() -> None:
+def test_a_sanitized_schema_never_refuses_arguments_that_the_server_accepts() -> None:
     evil = [{"pattern": "(?=a)a"}, {"pattern": "(?=b)b"}]
     words = [{"oneOf": evil}, {"not": {"allOf": evil}}, {"if": evil[0], "then": {"const": "a"}}]
     check = ArgumentCheck(
@@ -180,9 +178,9 @@ def test_what_is_left_out_never_refuses_what_the_server_takes() -> None:
         ),
     )
 )
-def test_whatever_a_server_calls_a_schema_does_no_harm(anything: Any) -> None:
+def test_any_value_in_place_of_a_schema_is_handled(anything: Any) -> None:
     try:
-        found = sanitized_schema({"properties": {"a": anything}})
+        sanitized = sanitized_schema({"properties": {"a": anything}})
     except UnusableSchema:
         return
-    assert found["type"] == "object"
+    assert sanitized["type"] == "object"

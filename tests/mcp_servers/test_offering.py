@@ -1,4 +1,4 @@
-"""What of a server's list is offered to models: bounded together, and without what it was given."""
+"""The part of a server's list that models get: bounded in total, and without the server's secrets."""
 
 from pathlib import Path
 from typing import Any
@@ -32,32 +32,32 @@ def listed(name: str, description: str = "Does it.", **properties: Any) -> Liste
 
 def test_all_tools_of_a_server_together_are_bounded() -> None:
     large = {f"p{n}": {"description": "x" * 900} for n in range(30)}
-    found = offered(*(listed(f"large-{n}", **large) for n in range(10)), listed("small"))
-    assert [tool.name.rpartition("__")[2] for tool in found.tools.list_all()] == [
+    offer = offered(*(listed(f"large-{n}", **large) for n in range(10)), listed("small"))
+    assert [tool.name.rpartition("__")[2] for tool in offer.tools.list_all()] == [
         *(f"large-{n}" for n in range(4)),
         "small",
     ]
-    assert found.left_out[0] == "large-4: all tools together take more than 128 KiB"
+    assert offer.left_out[0] == "large-4: all tools together take more than 128 KiB"
 
 
 def test_reasons_are_bounded() -> None:
-    found = offered(*(listed(f"t{n}", **{"a b": {}}) for n in range(200)))
-    assert len(found.left_out) == MOST_REASONS + 1
-    assert found.left_out[-1] == f"{200 - MOST_REASONS} more"
+    offer = offered(*(listed(f"t{n}", **{"a b": {}}) for n in range(200)))
+    assert len(offer.left_out) == MOST_REASONS + 1
+    assert offer.left_out[-1] == f"{200 - MOST_REASONS} more"
 
 
-def test_secrets_of_a_server_are_nowhere_in_the_description_of_its_tools() -> None:
+def test_secrets_of_a_server_are_not_in_the_descriptions_of_its_tools() -> None:
     padding = "x" * (2_000 - len(SECRET) // 2)
-    found = offered(
+    offer = offered(
         listed("told", description=padding + SECRET),
         listed(f"{'n' * 90}{SECRET}", **{"a b": {}}),
         listed("value", a={"enum": [SECRET]}),
         listed("argument", **{f"{'a' * 60} {SECRET}": {}}),
     )
-    (tool,) = found.tools.list_all()
+    (tool,) = offer.tools.list_all()
     assert tool.description == padding + "…"
-    assert "sk-a" not in str(found.left_out)
-    assert "value: it contains a value of the server's env" in found.left_out
+    assert "sk-a" not in str(offer.left_out)
+    assert "value: it contains a value of the server's env" in offer.left_out
 
 
 def test_secrets_are_taken_out_of_data_wherever_they_are() -> None:
@@ -67,7 +67,7 @@ def test_secrets_are_taken_out_of_data_wherever_they_are() -> None:
     assert secrets.hidden_in({SECRET: [{"a": f"401 for {SECRET}"}]}) == {"…": [{"a": "401 for …"}]}
 
 
-def test_a_server_whose_directory_has_grown_over_its_lives_is_not_started(tmp_path: Path) -> None:
+def test_a_server_whose_directory_is_full_after_restarts_is_not_started(tmp_path: Path) -> None:
     own = McpDirectory(tmp_path / "own", 1, is_own=True)
     own.make()
     (tmp_path / "own/file").write_bytes(b"x" * (2 * MIB))
@@ -82,7 +82,7 @@ def test_a_server_whose_directory_has_grown_over_its_lives_is_not_started(tmp_pa
         theirs.make()
 
 
-def test_what_is_wanted_again_and_again_is_done_more_and_more_seldom() -> None:
+def test_repeated_requests_are_served_less_and_less_often() -> None:
     now = 0.0
     pace = Backoff(lambda: now, 1.0, 300.0, 60.0)
     waits: list[float] = []

@@ -1,4 +1,4 @@
-"""A server made with the official SDK: its tools in its tenant's hands, through the one executor."""
+"""A server made with the official SDK: its tools for users of its tenant, through the executor."""
 
 import asyncio
 import subprocess
@@ -43,8 +43,8 @@ async def test_a_server_sees_its_own_directory_and_its_variables_and_nothing_of_
         await harness.until(ServerState.RUNNING)
         assert (await harness.call("variable", name="NOTES_TOKEN")).result.data == "top secret 'x'"
         assert (await harness.call("variable", name="LUXX_SECRET")).result.data == ""
-        kept = await harness.call("write_note", name="milk", text="two bottles")
-        assert kept.result.data == "kept milk beside ['milk']"
+        note_result = await harness.call("write_note", name="milk", text="two bottles")
+        assert note_result.result.data == "kept milk beside ['milk']"
         assert (harness.workspace() / "milk").read_text("utf-8") == "two bottles"
         world = (await harness.call("world")).result.data
         assert world["uid"] != 0
@@ -82,7 +82,7 @@ async def test_hints_of_a_server_decide_the_risk_and_all_its_content_is_untruste
         assert (await harness.call("add", a=1, b=2)).is_untrusted
 
 
-async def test_a_server_is_there_for_its_tenant_and_level_alone() -> None:
+async def test_a_server_is_available_to_its_tenant_and_level_only() -> None:
     async with try_servers([NOTES]) as harness:
         if harness is None:
             return
@@ -93,8 +93,8 @@ async def test_a_server_is_there_for_its_tenant_and_level_alone() -> None:
         assert "mcp__" not in str(foreign.result.error).partition(";")[2]
         assert (await harness.call("add", level=2, a=1, b=2)).status == CallStatus.DENIED
         for tenant_id, count in ((1, 11), (2, 0), (None, 0)):
-            found = harness.registry.available_to(CommandPermission.ADMIN, tenant_id=tenant_id)
-            assert len(found) == count
+            tools = harness.registry.available_to(CommandPermission.ADMIN, tenant_id=tenant_id)
+            assert len(tools) == count
 
 
 async def test_calls_of_one_server_run_at_the_same_time() -> None:
@@ -124,7 +124,7 @@ async def test_a_cancelled_call_is_cancelled_at_the_server_within_a_second(backe
         assert (await harness.call("add", a=1, b=2)).result.data == 3
 
 
-async def test_a_tool_that_comes_later_is_taken_in() -> None:
+async def test_a_tool_added_later_is_offered() -> None:
     async with try_servers([NOTES]) as harness:
         if harness is None:
             return
@@ -135,7 +135,7 @@ async def test_a_tool_that_comes_later_is_taken_in() -> None:
         assert (await harness.call("grown")).result.data == "here"
 
 
-async def test_long_answers_are_cut_and_kept_whole() -> None:
+async def test_long_results_are_cut_and_stored_completely() -> None:
     async with try_servers([NOTES]) as harness:
         if harness is None:
             return
@@ -159,7 +159,7 @@ async def test_without_a_sandbox_no_server_is_started(monkeypatch: pytest.Monkey
         assert harness.registry.list_all() == []
 
 
-async def test_a_server_of_no_tenant_or_of_no_program_says_so() -> None:
+async def test_a_server_without_a_tenant_or_program_reports_it() -> None:
 
     no_program = {"name": "nothing", "command": ["no-such-program"]}
     async with try_servers([script("well", hostile.WELL, tenant="nobody"), no_program]) as harness:

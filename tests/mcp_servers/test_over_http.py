@@ -1,4 +1,4 @@
-"""MCP tools as clients of a real server meet them: listed, run by hand, in a chat, not there for others."""
+"""MCP tools over HTTP: listed, called directly, used in a chat, and hidden from other tenants."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ SERVERS = [
 ]
 STOP_SECONDS = 1.0
 LATE = f"import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)\n{hostile.WELL}"
-"""Ready only when it is told to go on."""
+"""A server that becomes ready when the file `go` exists."""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LuxxServer]:
 
 
 async def ready(ann: AsyncApiClient) -> None:
-    """Returns once the server that works runs."""
+    """Returns when the working server runs."""
     async with asyncio.timeout(PATIENCE):
         while (await ann.get("/health"))["mcp_servers"]["running"] < 1:  # noqa: ASYNC110 - asked over HTTP
             await asyncio.sleep(0.05)
@@ -46,7 +46,7 @@ async def execute(ann: AsyncApiClient, tool: str, **arguments: Any) -> Json:
     return await ann.post(f"/tools/mcp__default_notes__{tool}/execute", {"arguments": arguments})
 
 
-async def test_tools_are_listed_explained_and_run_by_hand(server: LuxxServer) -> None:
+async def test_tools_are_listed_explained_and_called_directly(server: LuxxServer) -> None:
     async with AsyncApiClient(server.url) as ann:
         await ready(ann)
         listed = await ann.get("/tools", category="mcp", page_size=100)
@@ -82,18 +82,18 @@ async def test_users_of_another_tenant_see_nothing_of_a_server(server: LuxxServe
         async with AsyncApiClient(server.url, signed_in["access_token"]) as nina:
             assert (await nina.get("/tools", category="mcp"))["items"] == []
             name = "mcp__default_notes__add"
-            doors = [
+            responses = [
                 await nina.ask("GET", f"/tools/{name}"),
                 await nina.ask("POST", f"/tools/{name}/execute", {"arguments": {"a": 1, "b": 2}}),
                 await nina.ask("GET", "/permissions/explain", tool=name),
             ]
             none = await nina.ask("GET", "/tools/mcp__default_notes__none")
-            for door in doors:
-                assert door.status_code == 404
-                assert door.json()["code"] == none.json()["code"]
+            for response in responses:
+                assert response.status_code == 404
+                assert response.json()["code"] == none.json()["code"]
 
 
-async def test_a_model_uses_tools_that_read_and_asks_for_the_others_once_it_has_read(
+async def test_a_model_uses_reading_tools_and_then_has_to_ask_for_others(
     server: LuxxServer,
 ) -> None:
     reads = Call(name="mcp__default_notes__add", arguments={"a": 20, "b": 22}, id="call-add")
@@ -127,7 +127,7 @@ async def test_a_tool_that_writes_asks_first(server: LuxxServer) -> None:
 
 
 @pytest.mark.heavy
-async def test_an_ask_survives_a_restart_and_finds_its_server_again(tmp_path: Path) -> None:
+async def test_a_question_survives_a_restart_and_its_call_reaches_the_server(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     data_dir.mkdir()
     settings = {"LUXX_MCP__SERVERS": json.dumps([script("late", LATE)])}
@@ -159,7 +159,7 @@ async def test_an_ask_survives_a_restart_and_finds_its_server_again(tmp_path: Pa
             assert result["data"] == "well"
 
 
-async def test_a_rule_keeps_a_server_from_models(server: LuxxServer) -> None:
+async def test_a_rule_hides_a_server_from_models(server: LuxxServer) -> None:
     denied = Call(name="mcp__default_notes__add", arguments={"a": 1, "b": 2}, id="call-add")
     async with AsyncApiClient(server.url) as ann, ScriptedProvider(asks(denied)) as model:
         await ready(ann)

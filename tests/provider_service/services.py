@@ -1,4 +1,6 @@
-"""A house of two tenants on a temporary database, the real model client, and a fake upstream."""
+"""The provider service for two tenants on a temporary database, the real model client, and a fake
+upstream.
+"""
 
 import asyncio
 import json
@@ -65,7 +67,7 @@ def new(name: str = "mine", **more: Any) -> NewProvider:
 
 
 class FakeLocal:
-    """An embedded model that is up, or says why it is not."""
+    """An embedded model that runs, or raises its problem."""
 
     model_name = "smollm2-135m-instruct"
 
@@ -79,7 +81,7 @@ class FakeLocal:
 
 
 class ProviderServices:
-    """What a test needs, on one database. Use `open` inside the event loop."""
+    """The services of one database. Use `open` inside the event loop."""
 
     def __init__(self, store: Store, vault: Vault) -> None:
         self.store = store
@@ -138,14 +140,14 @@ REFUSED = b'{"error": {"message": "bad key %s"}}'
 
 
 class Upstream:
-    """An OpenAI-compatible server that knows one key and two models; `lists` and `chats` switch it."""
+    """An OpenAI-compatible server with one key and two models; `lists` and `chats` enable its routes."""
 
     def __init__(self) -> None:
         self.key = KEY
         self.lists = True
         self.is_open_list = False
         self.page = False
-        self.seen: list[tuple[str, str]] = []
+        self.requests_seen: list[tuple[str, str]] = []
         self.port = 0
 
     @property
@@ -169,7 +171,7 @@ class Upstream:
         lower = {name.lower(): value for name, value in headers.items()}
         body = await reader.readexactly(int(lower.get("content-length", "0")))
         authorization = lower.get("authorization", "")
-        self.seen.append((f"{method} {path}", authorization))
+        self.requests_seen.append((f"{method} {path}", authorization))
         status, kind, content = self._content(path, authorization, body)
         writer.write(
             f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {len(content)}\r\n"

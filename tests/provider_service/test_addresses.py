@@ -1,4 +1,4 @@
-"""The address rule: the spellings of hosts that have fooled servers before."""
+"""The address rule: spellings of hosts that have been used to get around such rules."""
 
 import pytest
 from spellings import LOOPBACK_OR_PRIVATE, METADATA
@@ -87,7 +87,7 @@ def test_url_that_two_parsers_may_read_differently_is_refused(url: str) -> None:
         ("http://[::ffff:8.8.8.8]/v1", "http://8.8.8.8/v1"),
     ],
 )
-def test_url_is_kept_in_one_spelling(text: str, url: str) -> None:
+def test_url_is_stored_in_one_spelling(text: str, url: str) -> None:
     assert parse_base_url(text).url == url
 
 
@@ -96,7 +96,7 @@ def test_public_address_is_public(address: str) -> None:
     assert reach_of_address(address) is Reach.PUBLIC
 
 
-async def test_allowing_is_for_that_exact_host_and_port(services: ProviderServices) -> None:
+async def test_an_allowed_entry_covers_exactly_its_host_and_port(services: ProviderServices) -> None:
     guard = services.guard("127.0.0.1:11434", "LOCALHOST:1234", "[0::1]:5")
     for good in ("http://127.1:11434", "http://localhost.:1234", "http://[::1]:5/v1"):
         assert (await guard.check_base_url(ANN, good)).newly_allowed is None
@@ -105,7 +105,7 @@ async def test_allowing_is_for_that_exact_host_and_port(services: ProviderServic
             await guard.check_base_url(ANN, bad)
 
 
-async def test_saving_by_an_operator_allows_the_address_for_others_and_leaves_a_row(
+async def test_saving_by_an_operator_allows_the_address_for_others_and_is_listed(
     services: ProviderServices,
 ) -> None:
     async with services.open() as service:
@@ -129,7 +129,7 @@ async def test_name_that_turns_private_after_it_was_saved_is_refused_at_connect(
         await guard.check_connect("models.example", 443)
 
 
-async def test_literal_check_refuses_what_no_resolver_sees_and_resolves_nothing(
+async def test_literal_check_refuses_private_literals_and_resolves_nothing(
     services: ProviderServices,
 ) -> None:
     async def never(_host: str, _port: int) -> list[str]:
@@ -153,7 +153,7 @@ async def test_resolver_hands_out_only_checked_addresses(services: ProviderServi
     assert caught.value.reason.kind == "private_address"
 
 
-async def test_name_that_nobody_knows_may_be_saved_but_not_connected(services: ProviderServices) -> None:
+async def test_unresolvable_name_may_be_saved_but_not_connected(services: ProviderServices) -> None:
     guard = AddressGuard(services.store, resolve=resolve_host)
     assert (await guard.check_base_url(ANN, "https://nobody.invalid/v1")).url == "https://nobody.invalid/v1"
     with pytest.raises(Unreachable, match="cannot be found"):

@@ -1,4 +1,4 @@
-"""What is known of models by name."""
+"""The model catalog: capabilities and prices by the name of a model."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def used(prompt: int, completion: int, **more: int) -> Usage:
         ("somebody/else", "*"),
     ],
 )
-def test_model_is_found_by_its_most_special_pattern(model: str, pattern: str) -> None:
+def test_model_is_found_by_its_most_specific_pattern(model: str, pattern: str) -> None:
     assert Catalog().find(model).pattern == pattern
 
 
@@ -44,7 +44,7 @@ def test_tiny_model_gets_no_tools(model: str) -> None:
     assert not Catalog().find(model).tools
 
 
-def test_unknown_model_gets_tools_and_no_invented_price() -> None:
+def test_unknown_model_gets_tools_and_no_price() -> None:
     assert UNKNOWN.tools
     assert Catalog().find("nobody-knows-me").cost(used(1_000, 1_000)) is None
 
@@ -66,7 +66,7 @@ def test_cost_is_tokens_times_price() -> None:
             0.1 * 3.00 + 0.6 * 0.30 + 0.3 * 3.75,
         ),
         ("o3-pro", used(1_000_000, 0, cached_tokens=1_000_000), 20.00),
-        # More from the cache than there was: no server may make an answer earn money.
+        # More cached tokens than prompt tokens: a server cannot make the cost negative.
         ("gpt-4o", used(1_000_000, 0, cached_tokens=9_000_000, cache_write_tokens=9_000_000), 1.25),
     ],
 )
@@ -94,7 +94,7 @@ def test_own_cards_come_before_the_built_in_ones() -> None:
     assert Catalog((mine, *BUILT_IN)).find("gpt-4o") == mine
 
 
-def test_no_card_is_hidden_by_an_earlier_one() -> None:
+def test_no_card_is_shadowed_by_an_earlier_one() -> None:
     catalog = Catalog()
     for card in BUILT_IN:
         if "[" in card.pattern or card.pattern.startswith("*"):

@@ -1,4 +1,4 @@
-"""What the first start finds, and that it finds it once."""
+"""What the first start discovers; later starts discover nothing."""
 
 import asyncio
 import json
@@ -87,12 +87,12 @@ def test_llm_section_with_a_loopback_address_needs_no_key_and_is_not_found_twice
     assert names(discover({}, Config(llm=llm), [OLLAMA])) == ["openai_compatible"]
 
 
-def test_nothing_found_shows_its_key() -> None:
+def test_no_discovered_provider_shows_its_key() -> None:
     discovered = discover({"OPENAI_API_KEY": KEY}, Config(), [])
     assert KEY not in repr(discovered)
 
 
-async def test_first_start_connects_what_was_found_and_the_second_changes_nothing(
+async def test_first_start_connects_discovered_providers_and_the_second_changes_nothing(
     services: ProviderServices, capfd: Any
 ) -> None:
     environ = {
@@ -147,7 +147,7 @@ async def test_embedded_model_found_at_the_first_start_answers_for_the_tenant(
         assert (view.name, view.provider_type, view.base_url) == ("local", "local", "")
 
 
-async def test_probe_takes_a_model_server_and_nothing_else() -> None:
+async def test_probe_accepts_only_a_model_server() -> None:
     left = asyncio.Event()
 
     async def page(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""Whom the first start connects models for: an operator, and nobody else whoever is the oldest user."""
+"""The first start connects models for an operator, not for the oldest user."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from luxx.providers.models import ProviderRow
 SECRET = "a secret of the tests, long enough"
 
 
-async def test_the_operators_keys_become_providers_of_an_operator_only(tmp_path: Path) -> None:
+async def test_keys_of_the_environment_become_providers_of_an_operator_only(tmp_path: Path) -> None:
     engine = open_engine(resolve_url("sqlite:///./t.db", tmp_path))
     make_ready(engine)
     store, config = Store(engine), msgspec.structs.replace(Config(), local=LocalConfig(enabled=False))

@@ -1,4 +1,4 @@
-"""Testing a provider: what really answers, and what is wrong if it does not."""
+"""The test of a provider: whether it really answers, and what is wrong if it does not."""
 
 import asyncio
 import contextlib
@@ -60,7 +60,7 @@ async def test_address_is_checked_again_whenever_it_is_called(services: Provider
             assert (check.ok, check.kind) == (False, "private_address")
             with pytest.raises(ProviderRefused, match="private"):
                 await service.models(caller_, one.id)
-        assert all(KEY not in authorization for _, authorization in upstream.seen[2:])
+        assert all(KEY not in authorization for _, authorization in upstream.requests_seen[2:])
         await service.set_allowed_hosts(ADMIN, [f"models.example:{upstream.port}"])
         assert (await service.test(ANN, named.id)).ok
 
@@ -77,8 +77,8 @@ async def test_models_are_the_upstreams_and_its_refusal_does_not_repeat_the_key(
         assert KEY not in str(caught.value) + repr(caught.value.__cause__)
 
 
-class Trickling:
-    """A server that counts tokens for ever and says nothing; models it does not list."""
+class CountOnlyServer:
+    """A server that reports token counts for ever and sends no text; it lists no models."""
 
     def __init__(self) -> None:
         self.talks: list[asyncio.Task[Any]] = []
@@ -101,7 +101,7 @@ class Trickling:
 
 
 async def test_a_server_that_only_counts_tokens_times_out(services: ProviderServices) -> None:
-    upstream = Trickling()
+    upstream = CountOnlyServer()
     server = await asyncio.start_server(upstream.answer, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     config = ProvidersConfig(idle_timeout_seconds=5)

@@ -1,4 +1,4 @@
-"""Providers as people manage them, and what a run gets."""
+"""Providers as users manage them, and the provider that a run gets."""
 
 import asyncio
 from typing import Any
@@ -77,7 +77,7 @@ async def test_sealed_key_moved_to_another_row_does_not_open(services: ProviderS
         assert (await service.get(ANN, second.id)).api_key == "****"
 
 
-async def test_anothers_provider_is_as_good_as_missing(services: ProviderServices) -> None:
+async def test_provider_of_another_user_looks_like_a_missing_one(services: ProviderServices) -> None:
     async with services.open() as service:
         mine = await service.create(ANN, new())
         for stranger in (BOB, ADMIN, EVE, OTHER_ADMIN):
@@ -110,8 +110,8 @@ async def test_shared_provider_is_used_by_its_tenant_and_changed_by_its_owner_al
 ) -> None:
     async with services.open() as service:
         shared = await service.create(ADMIN, new("ours", is_shared=True))
-        seen = await service.get(BOB, shared.id)
-        assert (seen.name, seen.api_key, seen.is_own) == ("ours", "", False)
+        shown = await service.get(BOB, shared.id)
+        assert (shown.name, shown.api_key, shown.is_own) == ("ours", "", False)
         assert (await service.resolve(BOB)).target.api_key == KEY
         for forbidden in (
             service.update(BOB, shared.id, ProviderChanges(base_url=ELSEWHERE)),
@@ -135,14 +135,14 @@ async def test_only_an_administrator_shares(services: ProviderServices) -> None:
             await service.update(ANN, mine.id, ProviderChanges(is_shared=True))
 
 
-async def test_who_is_no_administrator_any_more_changes_nothing_that_is_shared(
+async def test_former_administrator_cannot_change_shared_providers(
     services: ProviderServices,
 ) -> None:
     async with services.open() as service:
         shared = await service.create(ADMIN, new(is_shared=True))
         private = await service.create(ADMIN, new("private"))
         services.store.write_now(lambda session: session.execute(DEMOTE))
-        # Both the caller of a new request, and one whose request began before the demotion.
+        # The caller of a new request, and one whose request began before the demotion.
         for demoted in (caller(1, 1, CommandPermission.EXECUTE), ADMIN):
             for changes in CHANGES_OF_A_SHARED_ONE:
                 with pytest.raises(NotAllowed):
@@ -223,7 +223,7 @@ async def test_key_that_no_header_can_carry_is_refused_without_being_repeated(
         assert key not in caught.value.message
 
 
-async def test_unknown_type_and_missing_url_are_refused_with_what_to_write(
+async def test_unknown_type_and_missing_url_are_refused_with_valid_values(
     services: ProviderServices,
 ) -> None:
     async with services.open() as service:
@@ -278,22 +278,22 @@ async def test_provider_without_a_model_says_so(services: ProviderServices) -> N
         assert (await service.resolve(ANN, mine.id, "two")).choice.model == "two"
 
 
-async def test_embedded_model_is_found_where_it_listens_now_and_gets_no_tools(
+async def test_embedded_model_is_resolved_at_its_current_address_and_gets_no_tools(
     services: ProviderServices,
 ) -> None:
     local = FakeLocal()
     async with services.open(local=local) as service:
         await service.create(ADMIN, NewProvider(name="local", provider_type="local", is_shared=True))
-        found = await service.resolve(ANN)
-        assert (found.target.base_url, found.target.api_key) == (
+        resolved = await service.resolve(ANN)
+        assert (resolved.target.base_url, resolved.target.api_key) == (
             "http://127.0.0.1:40001/v1",
             "of-this-start",
         )
-        assert (found.choice.model, found.choice.card.tools) == ("smollm2-135m-instruct", False)
+        assert (resolved.choice.model, resolved.choice.card.tools) == ("smollm2-135m-instruct", False)
         local.problem = "its file is gone"
         with pytest.raises(Unavailable, match="gone"):
             await service.resolve(ANN)
-        check = await service.test(ANN, found.choice.provider_id)
+        check = await service.test(ANN, resolved.choice.provider_id)
         assert (check.ok, check.error) == (False, "its file is gone")
     async with services.open() as service:
         with pytest.raises(Unavailable, match="disabled"):

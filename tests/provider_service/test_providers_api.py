@@ -1,4 +1,4 @@
-"""The routes, driven over HTTP with the caller named by a header."""
+"""The provider routes over HTTP; a header names the caller."""
 
 from typing import Any
 
@@ -107,8 +107,8 @@ async def test_provider_is_made_read_changed_listed_and_deleted(services: Provid
                     method, path + more, headers=by(stranger), json={} if method == "PUT" else None
                 )
                 assert answer.status_code == 404
-        gone = await http.delete(path, headers=by(ANN))
-        assert (gone.status_code, gone.json()["success"]) == (200, True)
+        deleted = await http.delete(path, headers=by(ANN))
+        assert (deleted.status_code, deleted.json()["success"]) == (200, True)
         assert (await http.get(path, headers=by(ANN))).status_code == 404
 
 

@@ -1,4 +1,4 @@
-"""An MCP server as anybody writes one with the official SDK."""
+"""An ordinary MCP server made with the official SDK."""
 
 import asyncio
 import base64

@@ -31,6 +31,8 @@ class RunState(EventBase, frozen=True, kw_only=True, tag="run"):
 
 
 class ProcessStep(EventBase, frozen=True, kw_only=True, tag="process_step"):
+    """A step began, grew or was closed. `msg_id`: its message in a room; `step_id`: its task step."""
+
     step: Step
     msg_id: str | UnsetType = UNSET
     step_id: str | UnsetType = UNSET
@@ -44,12 +46,16 @@ class CostUpdate(EventBase, frozen=True, kw_only=True, tag="cost_update"):
 
 
 class Retrying(EventBase, frozen=True, kw_only=True, tag="retrying"):
+    """A model call failed and is made again after `delay_ms`. `reason` is a sentence."""
+
     attempt: int
     delay_ms: int
     reason: str
 
 
 class Warning(EventBase, frozen=True, kw_only=True, tag="warning"):
+    """Something that the user should know; the run continues."""
+
     message: str
 
 

@@ -2,7 +2,7 @@
 
 import re
 import socket
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
@@ -10,6 +10,9 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from api.client import ApiClient
 from api.schema import Document
 from api.server_process import ServerProcess
+from luxx.api.openapi.types import DESCRIPTIONS
+from luxx.wire import event
+from luxx.wire.event import Event, EventBase, RunState
 
 METRICS = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*(\{[^}]*\})? [0-9.eE+-]+(\s\d+)?|# (HELP|TYPE) .*|# EOF|")
 
@@ -23,7 +26,8 @@ def test_every_operation_says_what_it_answers_and_how_it_fails(document: Documen
     for operation in document.operations:
         said = operation.about["responses"]
         assert any(status.startswith("2") for status in said), operation
-        assert operation.about.get("summary") or operation.about.get("description"), operation
+        assert operation.about.get("summary"), operation
+        assert operation.about.get("description"), operation
         if not operation.is_public:
             assert "401" in said, operation
         if operation.names("path"):
@@ -35,6 +39,55 @@ def test_every_operation_says_what_it_answers_and_how_it_fails(document: Documen
                 schema = document.resolve(about)["content"]["application/json"]["schema"]
                 failure = document.resolve(schema)
                 assert {"success", "error", "code"} <= set(failure["required"]), f"{operation} {status}"
+
+
+def test_every_parameter_and_every_field_has_a_description(document: Document) -> None:
+    lacking: list[str] = []
+    for operation in document.operations:
+        lacking += [f"{operation} {each['name']}" for each in operation.parameters if not each["description"]]
+    used: set[str] = set()
+
+    def walk(value: Any, at: str) -> None:
+        if isinstance(value, list):
+            for item in value:
+                walk(item, at)
+        elif isinstance(value, dict):
+            for name, field in value.get("properties", {}).items():
+                used.add(name)
+                if not field.get("description"):
+                    lacking.append(f"{at}.{name}")
+            for name, item in value.items():
+                walk(item, f"{at}/{name}")
+
+    walk(document.content["paths"], "")
+    walk(document.content["components"], "")
+    assert not lacking
+    parameters = {each["name"] for operation in document.operations for each in operation.parameters}
+    assert DESCRIPTIONS["parameters"].keys() <= parameters
+    schemas = document.content["components"]["schemas"]
+    for schema, fields in DESCRIPTIONS.items():
+        if schema == "any":
+            assert fields.keys() <= used, fields.keys() - used
+        elif schema != "parameters":
+            assert fields.keys() <= schemas[schema]["properties"].keys(), schema
+
+
+def test_every_event_is_in_the_document_and_in_the_table_of_events(document: Document) -> None:
+    kinds = [kind for kind in vars(event).values() if isinstance(kind, type) and issubclass(kind, EventBase)]
+    events = {str(kind.__struct_config__.tag): kind for kind in kinds if kind is not EventBase}
+    assert set(events.values()) == {RunState, *get_args(Event)}
+    streams = [each for each in document.operations if "| event | what |" in each.about["description"]]
+    assert {str(each) for each in streams} == {
+        "POST /messages/stream",
+        "POST /messages/{message_id}/regenerate",
+        "GET /runs/{run_id}/events",
+    }
+    for tag, kind in events.items():
+        assert document.content["components"]["schemas"][kind.__name__]["properties"]["type"]["enum"] == [tag]
+        for operation in streams:
+            row = re.search(rf"^\| `{tag}` \| (.*) \| .*\|$", operation.about["description"], re.MULTILINE)
+            assert row, f"{operation}: {tag}"
+            assert row[1].strip(), f"{tag} has no docstring"
 
 
 def test_operation_ids_and_bodies_are_good_for_generated_clients(document: Document) -> None:

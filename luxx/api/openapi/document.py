@@ -24,6 +24,7 @@ from luxx.api.http.parameters import (
     with_openapi_extra,
 )
 from luxx.api.openapi.types import (
+    DESCRIPTIONS,
     DOWNLOAD_ROUTES,
     JsonObject,
     TypeSchemas,
@@ -263,8 +264,8 @@ def _parameter(field: FieldDefinition, location: str, types: TypeSchemas) -> Jso
         name = parameter.name or parameter.query or parameter.header or name
         location = "header" if isinstance(parameter, HeaderParameter) else location
         described["in"] = location
-        if parameter.description:
-            described["description"] = parameter.description
+        described["description"] = parameter.description
+    described["description"] = described.get("description") or DESCRIPTIONS["parameters"].get(name, "")
     schema = types.of(parameter_type(field))
     if location == "query" and not field.is_required and field.default is not None:
         schema = {**schema, "default": field.default}

@@ -2,6 +2,8 @@
 
 import inspect
 import re
+import tomllib
+from pathlib import Path
 from typing import Annotated, Any, TypeAlias, cast, get_args, get_origin
 
 import msgspec
@@ -23,6 +25,12 @@ TIME_FIELD = re.compile(r"_at$|^timestamp$")
 """Names of fields with a time. msgspec sets no format for times that may be naive."""
 
 
+DESCRIPTIONS: dict[str, dict[str, str]] = tomllib.loads(
+    Path(__file__).with_name("descriptions.toml").read_text("utf-8")
+)
+"""The descriptions of fields by schema and name; `any` for all schemas, `parameters` for parameters."""
+
+
 class TypeSchemas:
     """The schemas of all types in the operations, with short names."""
 
@@ -32,7 +40,9 @@ class TypeSchemas:
         self._names = _short_names(list(components))
         self._references = [self._cleaned(reference) for reference in references]
         self.components: JsonObject = {
-            self._names[name]: _require_sent_fields(self._cleaned(schema))
+            self._names[name]: _describe_fields(
+                self._names[name], _require_sent_fields(self._cleaned(schema))
+            )
             for name, schema in sorted(components.items())
         }
 
@@ -79,6 +89,15 @@ def _require_sent_fields(schema: JsonObject) -> JsonObject:
     marked = schema.get("required", [])
     required = [name for name, definition in fields.items() if name in marked or "default" in definition]
     return {**schema, "properties": sent, "required": required}
+
+
+def _describe_fields(name: str, schema: JsonObject) -> JsonObject:
+    """Adds the descriptions of fields that have none."""
+    described = DESCRIPTIONS["any"] | DESCRIPTIONS.get(name, {})
+    for field, definition in schema.get("properties", {}).items():
+        if field in described:
+            definition.setdefault("description", described[field])
+    return schema
 
 
 def _with_time_format(name: str, schema: JsonObject) -> JsonObject:

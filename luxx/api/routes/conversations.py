@@ -271,7 +271,11 @@ IMPORT_EXTRA: dict[str, Any] = {
             "application/json": {"schema": {"anyOf": [{"type": "object"}, {"type": "array", "items": {}}]}},
             "application/zip": {"schema": BINARY_SCHEMA},
             "multipart/form-data": {
-                "schema": {"type": "object", "properties": {"file": BINARY_SCHEMA}, "required": ["file"]}
+                "schema": {
+                    "type": "object",
+                    "properties": {"file": {**BINARY_SCHEMA, "description": "the export"}},
+                    "required": ["file"],
+                }
             },
         },
     }

@@ -1,12 +1,11 @@
 """`/providers` and `/admin/allowed-hosts`: connect models, and allow private addresses for them."""
 
-from typing import Annotated
-
 from litestar import Controller, delete, get, post, put
 from litestar.di import NamedDependency
-from litestar.params import FromPath, JSONBody, QueryParameter
+from litestar.params import FromPath, JSONBody
 
 from luxx.api.http.envelope import Page, Success, success
+from luxx.api.http.parameters import PageNumber, PageSize
 from luxx.domain.accounts.caller import Caller
 from luxx.providers.check import ProviderCheck
 from luxx.providers.models import (
@@ -29,8 +28,8 @@ class ProvidersController(Controller):
         self,
         providers: NamedDependency[ProviderService],
         caller: NamedDependency[Caller],
-        page: Annotated[int, QueryParameter(ge=1, le=1_000_000)] = 1,
-        page_size: Annotated[int, QueryParameter(ge=1, le=100)] = 20,
+        page: PageNumber = 1,
+        page_size: PageSize = 20,
     ) -> Success[Page[ProviderView]]:
         """Your providers and those shared in the tenant, newest first."""
         items, total = await providers.list_page(caller, page=page, page_size=page_size)

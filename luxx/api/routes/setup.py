@@ -42,8 +42,13 @@ class SetupBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 _BODY_SCHEMA = {
     "type": "object",
     "properties": {
-        "token": {"type": "string", "maxLength": TOKEN_BYTES},
-        "password": {"type": "string", "minLength": MIN_PASSWORD_LENGTH, "maxLength": LONGEST_PASSWORD},
+        "token": {"type": "string", "maxLength": TOKEN_BYTES, "description": "from the printed URL"},
+        "password": {
+            "type": "string",
+            "minLength": MIN_PASSWORD_LENGTH,
+            "maxLength": LONGEST_PASSWORD,
+            "description": "the new password",
+        },
         "password_again": {"type": "string", "description": "if given, the same password"},
     },
     "required": ["token", "password"],

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 import structlog
@@ -279,13 +280,10 @@ def _query(filters: AuditFilter) -> Select[AuditRow]:
 
 
 def _view(row: AuditRow) -> AuditView:
-    fields = {name: getattr(row, name) for name in AuditView.__struct_fields__}
-    decoded = {
-        "action": Action(row.action),
-        "outcome": AuditOutcome(row.outcome),
-        "detail": _detail.decode(row.detail),
-    }
-    return AuditView(**fields | decoded)
+    fields: dict[str, Any] = {name: getattr(row, name) for name in AuditView.__struct_fields__}
+    fields["action"], fields["outcome"] = Action(row.action), AuditOutcome(row.outcome)
+    fields["detail"] = _detail.decode(row.detail)
+    return AuditView(**fields)
 
 
 WINDOW_SECONDS = 60.0

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from branching_client import BranchingClient, branching_client
 
-from luxx.domain.conversations.views import TITLE_LENGTH, UNTITLED, title_after
+from luxx.domain.conversations.access import TITLE_LENGTH, UNTITLED, title_after
 
 
 @pytest.fixture(scope="module")

@@ -344,7 +344,7 @@ def _drop_foreign_keys(connection: Connection) -> list[str]:
 
 
 def _current_fences(engine: Engine, run_ids: list[str]) -> Iterator[tuple[str, int]]:
-    """The fences of those runs that exist in the database to be replaced."""
+    """The fences of those runs that exist in the database to be replaced, which may have an older schema."""
     query = text("SELECT id, fence FROM runs WHERE id IN :ids").bindparams(bindparam("ids", expanding=True))
     with engine.connect() as connection:
         if not inspect(connection).has_table("runs"):

@@ -1,5 +1,5 @@
-"""Access to a caller's conversations and messages by id, always limited to the owner, with locks; hidden
-conversations.
+"""Access to a caller's conversations and messages by id, always limited to the owner, with locks; titles of
+new conversations; hidden conversations.
 
 A conversation with an `import_id` is hidden: an import, a fork or a deletion is in progress.
 """
@@ -84,6 +84,24 @@ def run_active_error(run_id: str) -> Conflict:
 
 def _message_not_found() -> NotFound:
     return NotFound("no message with this id", kind="message_not_found")
+
+
+UNTITLED = "New conversation"
+TITLE_LENGTH = 60
+"""Characters of a title that a list of conversations shows uncut."""
+
+
+def title_after(current_title: str, text: str) -> str:
+    """The title after `text` was sent: the current one, or for an untitled conversation its first line."""
+    if current_title != UNTITLED:
+        return current_title
+    line = next((words for line in text.splitlines() if (words := " ".join(line.split()))), UNTITLED)
+    if len(line) <= TITLE_LENGTH:
+        return line
+    cut = line[:TITLE_LENGTH]
+    # Leaves out a word that is cut, unless it is half of the title: not every script has blanks.
+    end = cut.rfind(" ")
+    return f"{cut[:end] if end >= TITLE_LENGTH // 2 else cut[:-1]}…"
 
 
 DELETE_ROWS = 500

@@ -34,6 +34,9 @@ from luxx.domain.conversations.views import (
     Citation,
     ConversationView,
     MessageView,
+    SkippedCall,
+    SkippedResult,
+    SkippedThinking,
     citations_in,
     user_content,
 )
@@ -121,18 +124,6 @@ class _TextStep(msgspec.Struct, tag="text", tag_field="type"):
     status: str = StepStatus.DONE
 
 
-class _SkippedThinking(msgspec.Struct, tag="thinking", tag_field="type"):
-    pass
-
-
-class _ToolCall(msgspec.Struct, tag="tool_call", tag_field="type"):
-    pass
-
-
-class _ToolResult(msgspec.Struct, tag="tool_result", tag_field="type"):
-    pass
-
-
 class _Steps(msgspec.Struct):
     steps: msgspec.Raw
 
@@ -140,7 +131,7 @@ class _Steps(msgspec.Struct):
 class _StoredText(msgspec.Struct):
     """The text steps of an assistant's message; the decoder skips the others."""
 
-    steps: list[_TextStep | _SkippedThinking | _ToolCall | _ToolResult]
+    steps: list[_TextStep | SkippedThinking | SkippedCall | SkippedResult]
 
 
 _steps = msgspec.json.Decoder(_Steps)

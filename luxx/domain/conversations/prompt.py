@@ -158,9 +158,13 @@ def _text_or_empty(value: Any) -> str:
 def _attached(file: Attachment, shown: Container[str]) -> str:
     if isinstance(file.blob_id, str):
         return f"Attached image {file.name}{'' if file.blob_id in shown else ' (not shown to this model)'}."
-    longest = max(map(len, _BACKTICKS.findall(file.content)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"Attached file {file.name}:\n{fence}{file.extension}\n{file.content}\n{fence}"
+    return f"Attached file {file.name}:\n{fenced(file.content, file.extension)}"
+
+
+def fenced(text: str, language: str) -> str:
+    """The text as a Markdown code block, whose fence is longer than any backticks in it."""
+    fence = "`" * max(3, 1 + max(map(len, _BACKTICKS.findall(text)), default=0))
+    return f"{fence}{language}\n{text}\n{fence}"
 
 
 _replay = msgspec.json.Decoder(list[dict[str, Any]])

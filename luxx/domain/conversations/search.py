@@ -242,10 +242,13 @@ class SearchService:
 
     async def find(self, caller: Caller, search: Search, *, page: int, page_size: int) -> SearchResults:
         """A page of the caller's hits. Raises NotFound for a conversation that is not the caller's."""
-        return await self._store.read(lambda session: _find(session, caller, search, page, page_size))
+        return await self._store.read(
+            lambda session: find(session, caller, search, page=page, page_size=page_size)
+        )
 
 
-def _find(session: Session, caller: Caller, search: Search, page: int, page_size: int) -> SearchResults:
+def find(session: Session, caller: Caller, search: Search, *, page: int, page_size: int) -> SearchResults:
+    """A page of the caller's hits, in the session's transaction. Raises NotFound."""
     if search.conversation_id is not None:
         own_conversation(session, caller, search.conversation_id)
     terms = terms_of(search.query)

@@ -5,6 +5,7 @@ Deleting first stops the active run; the caller passes `stop_run`. Names of proj
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
@@ -15,6 +16,7 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.conversations.access import (
     DELETE_ROWS,
+    UNTITLED,
     DeleteRuns,
     check_idle,
     delete_hidden,
@@ -34,7 +36,6 @@ from luxx.domain.conversations.lists import (
 from luxx.domain.conversations.models import ConversationRow, MessageRow, ProjectRow
 from luxx.domain.conversations.search import index_title
 from luxx.domain.conversations.views import (
-    UNTITLED,
     ConversationChange,
     ConversationView,
     conversation_view,
@@ -51,23 +52,15 @@ StopRun = Callable[[Caller, str], Awaitable[None]]
 """Cancels a run of the caller and returns when it has ended."""
 
 
+@dataclass(frozen=True, slots=True)
 class ConversationService:
     """One per process."""
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        check_provider: CheckConversationProvider,
-        stop_run: StopRun,
-        delete_runs: DeleteRuns,
-        delete_runs_of: Callable[[Session, Select[str]], None],
-    ) -> None:
-        self._store = store
-        self._check_provider = check_provider
-        self._stop_run = stop_run
-        self._delete_runs = delete_runs
-        self._delete_runs_of = delete_runs_of
+    store: Store
+    check_provider: CheckConversationProvider
+    stop_run: StopRun
+    delete_runs: DeleteRuns
+    delete_runs_of: Callable[[Session, Select[str]], None]
 
     async def create(self, caller: Caller, new: ConversationChange) -> ConversationView:
         """Creates an empty conversation. Raises NotFound for a provider or project that is not the
@@ -86,7 +79,7 @@ class ConversationService:
             _index_title(session, row, new)
             return conversation_view(row)
 
-        return await self._store.write(work)
+        return await self.store.write(work)
 
     async def list_page(
         self,
@@ -97,12 +90,12 @@ class ConversationService:
         page_size: int,
     ) -> tuple[list[ConversationView], int]:
         """The caller's matching conversations, by default newest first, and the number of matches."""
-        return await self._store.read(
+        return await self.store.read(
             lambda session: page_of_conversations(session, caller, filters, page=page, page_size=page_size)
         )
 
     async def get(self, caller: Caller, conversation_id: str) -> ConversationView:
-        return await self._store.read(
+        return await self.store.read(
             lambda session: conversation_view(own_conversation(session, caller, conversation_id))
         )
 
@@ -123,7 +116,7 @@ class ConversationService:
             _index_title(session, row, changes)
             return conversation_view(row)
 
-        return await self._store.write(work)
+        return await self.store.write(work)
 
     async def delete(self, caller: Caller, conversation_id: str) -> None:
         """Stops the active run, then deletes the conversation with its messages and runs.
@@ -132,11 +125,11 @@ class ConversationService:
         """
         conversation = await self.get(caller, conversation_id)
         if conversation.run_id is not None:
-            await self._stop_run(caller, conversation.run_id)
+            await self.stop_run(caller, conversation.run_id)
 
         def work(session: Session) -> bool:
             row = own_conversation(session, caller, conversation_id, is_locked=True)
-            has_more_runs = self._delete_runs(session, row.id)
+            has_more_runs = self.delete_runs(session, row.id)
             if has_more_runs or _is_long(session, row.id):
                 row.import_id = new_id()
                 return True
@@ -144,17 +137,17 @@ class ConversationService:
             session.delete(row)
             return False
 
-        if await self._store.write(work):
+        if await self.store.write(work):
             # Continues if the client disconnects; if the server stops, the next start finishes the deletion.
             await asyncio.shield(
-                asyncio.to_thread(delete_hidden, self._store, self._delete_runs, [conversation_id])
+                asyncio.to_thread(delete_hidden, self.store, self.delete_runs, [conversation_id])
             )
 
     async def list_messages(
         self, caller: Caller, conversation_id: str, *, page: int, page_size: int
     ) -> Messages:
         """A page of a conversation's messages, newest first. Raises TooLarge if they exceed MAX_PAGE_MIB."""
-        return await self._store.read(
+        return await self.store.read(
             lambda session: message_page(
                 session.connection(), caller, conversation_id, page=page, page_size=page_size
             )
@@ -164,7 +157,7 @@ class ConversationService:
         self, caller: Caller, conversation_id: str, *, limit: int, before: str | None
     ) -> Messages:
         """The newest messages, or those before a message's id; fewer than `limit` if they are large."""
-        return await self._store.read(
+        return await self.store.read(
             lambda session: messages_before(
                 session.connection(), caller, conversation_id, limit=limit, before=before
             )
@@ -184,7 +177,7 @@ class ConversationService:
                     return attached
             raise NotFound("this message has no attachment with this number", kind="attachment_not_found")
 
-        return await self._store.read(work)
+        return await self.store.read(work)
 
     async def delete_message(self, caller: Caller, message_id: str) -> None:
         """Deletes a message and all messages below it; the selected leaf becomes its parent.
@@ -192,9 +185,9 @@ class ConversationService:
         If a first message is deleted that has siblings, their newest leaf is selected. An active run that
         answers a deleted message is stopped first.
         """
-        run_id = await self._store.read(lambda session: _run_answering(session, caller, message_id))
+        run_id = await self.store.read(lambda session: _run_answering(session, caller, message_id))
         if run_id is not None:
-            await self._stop_run(caller, run_id)
+            await self.stop_run(caller, run_id)
 
         def work(session: Session) -> None:
             row = own_message(session, caller, message_id)
@@ -206,11 +199,11 @@ class ConversationService:
                 )
             self._delete_following(session, row)
 
-        await self._store.write(work)
+        await self.store.write(work)
 
     def _delete_following(self, session: Session, row: MessageRow) -> None:
         deleted_ids = subtree_ids(row.id)
-        self._delete_runs_of(session, deleted_ids)
+        self.delete_runs_of(session, deleted_ids)
         in_conversation = ConversationRow.id == row.conversation_id
         affected = select(ConversationRow).where(
             in_conversation, ConversationRow.selected_leaf_id.in_(deleted_ids)
@@ -227,7 +220,7 @@ class ConversationService:
 
     async def _check(self, caller: Caller, changes: ConversationChange) -> None:
         if isinstance(changes.provider_id, int):
-            await self._check_provider(caller, changes.provider_id)
+            await self.check_provider(caller, changes.provider_id)
 
 
 def _change(session: Session, caller: Caller, row: ConversationRow, changes: ConversationChange) -> None:

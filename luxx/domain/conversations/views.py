@@ -5,6 +5,7 @@ A tool reports its sources as a list `sources` in its data, of `{url, title?, do
 """
 
 from datetime import datetime
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -129,8 +130,9 @@ _COPIED_FIELDS = [name for name in MessageView.__struct_fields__ if name not in 
 
 def conversation_view(row: ConversationRow) -> ConversationView:
     """A conversation's row as a value."""
-    fields = {name: getattr(row, name) for name in ConversationView.__struct_fields__}
-    return ConversationView(**fields | {"tags": _tags.decode(row.tags)})
+    fields: dict[str, Any] = {name: getattr(row, name) for name in ConversationView.__struct_fields__}
+    fields["tags"] = _tags.decode(row.tags)
+    return ConversationView(**fields)
 
 
 def message_view(row: MessageRow) -> MessageView:
@@ -157,24 +159,6 @@ def message_view(row: MessageRow) -> MessageView:
     )
 
 
-UNTITLED = "New conversation"
-TITLE_LENGTH = 60
-"""Characters of a title that a list of conversations shows uncut."""
-
-
-def title_after(current_title: str, text: str) -> str:
-    """The title after `text` was sent: the current one, or for an untitled conversation its first line."""
-    if current_title != UNTITLED:
-        return current_title
-    line = next((words for line in text.splitlines() if (words := " ".join(line.split()))), UNTITLED)
-    if len(line) <= TITLE_LENGTH:
-        return line
-    cut = line[:TITLE_LENGTH]
-    # Leaves out a word that is cut, unless it is half of the title: not every script has blanks.
-    end = cut.rfind(" ")
-    return f"{cut[:end] if end >= TITLE_LENGTH // 2 else cut[:-1]}…"
-
-
 _MARK = '"sources":[{'
 _ESCAPED_MARK = '\\"sources\\":[{'
 
@@ -191,20 +175,24 @@ class _ResultStep(msgspec.Struct, tag="tool_result", tag_field="type"):
     content: str = ""
 
 
-class _IgnoredText(msgspec.Struct, tag="text", tag_field="type"):
+class _SkippedText(msgspec.Struct, tag="text", tag_field="type"):
     pass
 
 
-class _IgnoredThinking(msgspec.Struct, tag="thinking", tag_field="type"):
+class SkippedThinking(msgspec.Struct, tag="thinking", tag_field="type"):
     pass
 
 
-class _IgnoredCall(msgspec.Struct, tag="tool_call", tag_field="type"):
+class SkippedCall(msgspec.Struct, tag="tool_call", tag_field="type"):
+    pass
+
+
+class SkippedResult(msgspec.Struct, tag="tool_result", tag_field="type"):
     pass
 
 
 class _StoredAnswer(msgspec.Struct):
-    steps: list[_ResultStep | _IgnoredText | _IgnoredThinking | _IgnoredCall]
+    steps: list[_ResultStep | _SkippedText | SkippedThinking | SkippedCall]
 
 
 _result = msgspec.json.Decoder(_Result)

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from luxx.domain.conversations.prompt import fenced
 from luxx.domain.transfer.document import result_text
 from luxx.domain.transfer.draft import (
     PROMPT_LENGTH,
@@ -111,9 +112,8 @@ def _assistant(message: JsonObject, content: JsonObject, losses: Losses) -> Chat
         )
     if kind == "code" and text:
         language = content.get("language")
-        return ChatGptMessage(
-            kind=ChatGptKind.TEXT, text=_fenced(text, language if isinstance(language, str) else "")
-        )
+        name = NAME.sub("", language)[:20] if isinstance(language, str) else ""
+        return ChatGptMessage(kind=ChatGptKind.TEXT, text=fenced(text, name))
     return ChatGptMessage(kind=ChatGptKind.TEXT, text=text)
 
 
@@ -194,12 +194,6 @@ def _without_marks(text: str, losses: Losses) -> str:
     text, count = REFERENCE_MARKS.subn("", text)
     losses.add("references to search results", count)
     return text
-
-
-def _fenced(text: str, language: str) -> str:
-    longest = max(map(len, re.findall("`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}{NAME.sub('', language)[:20]}\n{text}\n{fence}"
 
 
 UNFINISHED = frozenset({"in_progress", "finished_partial_completion"})

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.conversations.images import image_ids, read_images
 from luxx.domain.conversations.models import ConversationRow, MessageRow
-from luxx.domain.conversations.prompt import read_path_ids
+from luxx.domain.conversations.prompt import fenced, read_path_ids
 from luxx.domain.conversations.service import own_conversation
 from luxx.domain.conversations.views import (
     ConversationView,
@@ -41,7 +41,6 @@ from luxx.wire.delta import Usage
 from luxx.wire.message import Attachment, UserContent
 from luxx.wire.step import Step, StepStatus, StepType
 
-BACKTICKS = re.compile("`+")
 MARKUP = re.compile(r"([\\`*_\[\]<>#|~&])")
 
 
@@ -85,10 +84,9 @@ def quoted(text: str) -> list[str]:
 
 def collapsible(summary: str, text: str, kind: str = "") -> list[str]:
     """Text behind a summary that expands it."""
-    fence = "`" * max(3, 1 + max(map(len, BACKTICKS.findall(text)), default=0))
     title = html.escape(" ".join(summary.split()))
-    opening = ["<details>", f"<summary>{title}</summary>", "", f"{fence}{kind}"]
-    return [*opening, *_lines(text), fence, "", "</details>"]
+    block = fenced("\n".join(_lines(text)), kind)
+    return ["<details>", f"<summary>{title}</summary>", "", block, "", "</details>"]
 
 
 def inline(text: str) -> str:

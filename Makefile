@@ -9,6 +9,8 @@ DEV_STAMP := $(VENV)/.installed-to-develop
 
 # ARGS passes options on: make run ARGS="--port 9000", make test ARGS="-k tools".
 ARGS ?=
+# Some environments set it. Without stored bytecode each test worker compiles all tests, for half a minute.
+unexport PYTHONDONTWRITEBYTECODE
 # Parallel test workers. Three suit two cores, because tests spend much time waiting for other processes.
 WORKERS ?= 3
 PEERS ?=

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from litestar import Litestar
 from litestar.di import Provide
+from migrated_databases import make_ready
 
 import luxx.providers.models  # noqa: F401  (settings point to its table)
 from luxx.api.http.authentication import PeerReader, provide_caller, provide_peer, require_sign_in
@@ -33,7 +34,6 @@ from luxx.infra.bus.core import Bus
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import AuthConfig, LimitsConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
-from luxx.infra.store.tables import Base
 from luxx.providers.queries import transfer_shared_providers
 from luxx.runs.engine.cancel import cancel_runs_of
 from luxx.wire.tool import CommandPermission
@@ -68,7 +68,7 @@ class AccountServer:
     ) -> None:
         self.clock = Clock()
         self.store = Store(open_engine(resolve_url("sqlite:///./luxx.db", folder)))
-        Base.metadata.create_all(self.store.engine)
+        make_ready(self.store.engine)
         self.passwords = Passwords(cost=4)
         self.tokens = TokenSigner(
             SECRET,

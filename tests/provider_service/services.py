@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from migrated_databases import make_ready
+
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import Tenant, User
 from luxx.errors import Unavailable
@@ -16,7 +18,6 @@ from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import ProvidersConfig
 from luxx.infra.secrets import Vault
 from luxx.infra.store.engine import Store, open_engine, resolve_url
-from luxx.infra.store.tables import Base
 from luxx.providers.addresses import AddressGuard
 from luxx.providers.client import ModelClient
 from luxx.providers.local.model import LocalAddress
@@ -109,7 +110,7 @@ class ProviderServices:
 
 def make_services(folder: Path) -> ProviderServices:
     engine = open_engine(resolve_url("sqlite:///./t.db", folder))
-    Base.metadata.create_all(engine)
+    make_ready(engine)
     store = Store(engine)
     now = utc_now()
 

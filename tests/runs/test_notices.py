@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from bus.in_memory_bus import InMemoryBus, InMemoryNetwork
+from migrated_databases import make_ready
 from sample_user import add_user
 from sqlalchemy import insert, update
 
@@ -21,7 +22,6 @@ from luxx.domain.conversations.models import ConversationRow
 from luxx.infra.bus.core import Bus
 from luxx.infra.clock import id_at, new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
-from luxx.infra.store.tables import Base
 from luxx.runs.models import RunRow
 from luxx.runs.streams import notices as module
 from luxx.runs.streams.notices import Notices
@@ -70,7 +70,7 @@ class Listener:
 @pytest.fixture
 def store(tmp_path: Path) -> Any:
     made = Store(open_engine(resolve_url("sqlite:///./luxx.db", tmp_path)))
-    Base.metadata.create_all(made.engine)
+    make_ready(made.engine)
     now = utc_now()
 
     def work(session: Any) -> None:

@@ -17,13 +17,13 @@ import pytest
 from bus.in_memory_bus import InMemoryNetwork
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from migrated_databases import make_ready
 from sample_user import add_user
 from sqlalchemy import delete, insert, update
 
 from luxx.infra.bus.core import Bus
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
-from luxx.infra.store.migrate import migrate
 from luxx.runs.engine.cancel import CancelSignal
 from luxx.runs.log.events import RunLog, read_log
 from luxx.runs.models import RunRow
@@ -51,7 +51,7 @@ QUICK = settings(
 def store() -> Iterator[Store]:
     with tempfile.TemporaryDirectory() as folder:
         engine = open_engine(resolve_url("sqlite:///./t.db", Path(folder)))
-        migrate(engine)
+        make_ready(engine)
         made = Store(engine)
         made.write_now(add_user)
         yield made

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from migrated_databases import make_ready
 from sample_user import add_user
 from sqlalchemy import insert
 
@@ -15,7 +16,6 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.conversations.models import ConversationRow
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
-from luxx.infra.store.tables import Base
 from luxx.runs.log.replay import ReplayService
 from luxx.runs.models import RunEventRow, RunRow
 from luxx.wire.run import RunStatus
@@ -30,7 +30,7 @@ ANN = Caller(user_id=1, tenant_id=1, username="ann", permission_level=CommandPer
 @pytest.fixture
 def store(tmp_path: Path) -> Any:
     made = Store(open_engine(resolve_url("sqlite:///./luxx.db", tmp_path)))
-    Base.metadata.create_all(made.engine)
+    make_ready(made.engine)
     now = utc_now()
 
     def work(session: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from api.client import ApiClient
 from api.server_process import ServerProcess
+from migrated_databases import make_ready
 from sample_user import add_user
 from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
@@ -19,7 +20,6 @@ from store.conftest import database_url
 
 from luxx.infra.clock import id_at, new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
-from luxx.infra.store.migrate import migrate
 from luxx.runs.log.retention import EVENTS_AT_ONCE, delete_old_logs
 from luxx.runs.models import RunEventRow, RunResultRow, RunRow, ToolCallRow
 
@@ -32,7 +32,7 @@ LOGGED = b'{"run_id":"x","timestamp":"2026-01-01T00:00:00.000Z","type":"warning"
 @pytest.fixture
 def store(database_url: str, tmp_path: Path) -> Iterator[Store]:
     engine = open_engine(resolve_url(database_url, tmp_path))
-    migrate(engine)
+    make_ready(engine)
     made = Store(engine)
     made.write_now(add_user)
     yield made

@@ -12,12 +12,12 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from migrated_databases import make_ready
 from sample_user import add_user
 from sqlalchemy import insert
 
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
-from luxx.infra.store.migrate import migrate
 from luxx.runs.engine.cancel import CancelSignal
 from luxx.runs.log.events import PAGE_BYTES, RunLog
 from luxx.runs.models import RunRow
@@ -213,7 +213,7 @@ class Driver:
 def store() -> Iterator[Store]:
     with tempfile.TemporaryDirectory() as folder:
         engine = open_engine(resolve_url("sqlite:///./t.db", Path(folder)))
-        migrate(engine)
+        make_ready(engine)
         made = Store(engine)
         made.write_now(add_user)
         yield made

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from migrated_databases import make_ready
 from sample_user import add_user
 from sqlalchemy.orm import Session
 
@@ -16,7 +17,6 @@ from luxx.errors import Conflict, NotFound
 from luxx.infra.config.schema import ToolsConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.locks import Lock, lock_until_commit
-from luxx.infra.store.migrate import migrate
 from luxx.tools.builtin import builtin_tools
 from luxx.tools.compositions.rows import MAX_COMPOSITIONS
 from luxx.tools.compositions.service import CompositionService
@@ -33,7 +33,7 @@ BEN = Caller(user_id=2, tenant_id=1, username="ben", permission_level=CommandPer
 @pytest.fixture
 def open_store(database_url: str, tmp_path: Path) -> Iterator[Store]:
     engine = open_engine(resolve_url(database_url, tmp_path))
-    migrate(engine)
+    make_ready(engine)
     made = Store(engine)
     made.write_now(add_user)
     yield made

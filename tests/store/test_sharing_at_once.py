@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from migrated_databases import make_ready
 from provider_service.services import ProviderServices, caller, new
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
@@ -18,7 +19,6 @@ from luxx.errors import NotAllowed, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.secrets import Vault
 from luxx.infra.store.engine import Store, open_engine, resolve_url
-from luxx.infra.store.tables import Base
 from luxx.providers.models import ProviderChanges, ProviderRow
 from luxx.providers.queries import transfer_shared_providers
 from luxx.runs.engine.cancel import cancel_runs_of
@@ -63,7 +63,7 @@ async def test_no_order_of_requests_leaves_a_shared_provider_with_a_demoted_owne
     database_url: str, tmp_path: Path
 ) -> None:
     engine = open_engine(resolve_url(database_url, tmp_path))
-    Base.metadata.create_all(engine)
+    make_ready(engine)
     store = Store(engine)
     store.write_now(fill)
     services = ProviderServices(store, Vault("a secret that is long enough for tests"))

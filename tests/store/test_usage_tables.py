@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from migrated_databases import make_ready
 from sample_user import add_user
 from sqlalchemy import Engine, delete, insert, text
 from sqlalchemy.orm import Session
@@ -21,7 +22,6 @@ from luxx.domain.usage.report import GroupBy, UsageQuery, UsageReport, UsageScop
 from luxx.infra.clock import timestamp, utc_now
 from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
-from luxx.infra.store.migrate import migrate
 from luxx.runs.log.replay import ReplayService
 from luxx.runs.models import RunEventRow, RunRow
 from luxx.wire.delta import Usage
@@ -89,7 +89,7 @@ def events() -> list[dict[str, Any]]:
 
 
 def test_the_usage_of_a_deleted_user_stays(engine: Engine) -> None:
-    migrate(engine)
+    make_ready(engine)
     with Session(engine) as session:
         add_user(session)
         record(session.connection(), entry())
@@ -122,7 +122,7 @@ def test_the_usage_of_a_deleted_user_stays(engine: Engine) -> None:
 
 
 def test_every_grouping_has_consistent_pages_and_sums(engine: Engine) -> None:
-    migrate(engine)
+    make_ready(engine)
     with Session(engine) as session:
         add_user(session)
         for number in range(6):
@@ -140,7 +140,7 @@ def test_every_grouping_has_consistent_pages_and_sums(engine: Engine) -> None:
 
 
 async def test_events_are_replayed_in_order(engine: Engine) -> None:
-    migrate(engine)
+    make_ready(engine)
     with Session(engine) as session:
         add_user(session)
         now = utc_now()

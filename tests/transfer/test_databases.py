@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
+from migrated_databases import make_ready
 from sample_user import add_user
 from sqlalchemy import func, insert, select
 from store.conftest import database_url
@@ -26,7 +27,6 @@ from luxx.errors import Conflict, InvalidInput
 from luxx.infra.clock import id_at, new_id, utc_now
 from luxx.infra.config.schema import FilesConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
-from luxx.infra.store.migrate import migrate
 from luxx.providers.models import ProviderRow
 from luxx.runs.admission import RUNS_AT_ONCE, delete_runs, delete_runs_of
 from luxx.runs.models import RunRow
@@ -45,7 +45,7 @@ ANN = Caller(
 @pytest.fixture
 def store_and_service(database_url: str, tmp_path: Path) -> Iterator[tuple[Store, TransferService]]:
     engine = open_engine(resolve_url(database_url, tmp_path))
-    migrate(engine)
+    make_ready(engine)
     store = Store(engine)
     store.write_now(add_user)
     yield store, TransferService(store, tmp_path, FilesConfig(), delete_runs=delete_runs)

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 import uvicorn
 from api.client import ApiClient
+from migrated_databases import make_ready
 from sample_user import add_user
 
 from luxx.api.http.files import SEND_BYTES, TempFileASGIResponse
@@ -24,7 +25,6 @@ from luxx.domain.transfer.service import MOST_EXPORTS, TransferService
 from luxx.errors import NotFound, TooMany
 from luxx.infra.config.schema import FilesConfig
 from luxx.infra.store.engine import READERS, Store, open_engine, resolve_url
-from luxx.infra.store.migrate import migrate
 from luxx.runs.admission import delete_runs
 from luxx.wire.tool import CommandPermission
 from transfer.imports import import_data
@@ -90,7 +90,7 @@ def caller(user_id: int) -> Caller:
 async def test_few_exports_are_written_at_a_time(tmp_path: Path) -> None:
     """An export counts as long as it uses a thread, also if its client has left."""
     engine = open_engine(resolve_url("sqlite:///./t.db", tmp_path))
-    migrate(engine)
+    make_ready(engine)
     store = Store(engine)
     store.write_now(add_user)
     transfer = TransferService(store, tmp_path, FilesConfig(), delete_runs=delete_runs)

@@ -25,7 +25,14 @@ from luxx.infra.store.tables import Base
 from luxx.providers.registry import ProviderType
 from luxx.providers.scripted import Call, Rule, Script, Text, Thinking, When
 from luxx.tools.builtin import builtin_tools, program_tools
-from luxx.tools.core import CommandPermission, ToolCall, ToolContext, ToolRegistry
+from luxx.tools.core import (
+    CallPermissions,
+    CommandPermission,
+    ToolCall,
+    ToolCaller,
+    ToolContext,
+    ToolRegistry,
+)
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.loading import load_modules
 from luxx.tools.sandbox.plan import ProgramLimits, limits_for
@@ -154,11 +161,8 @@ async def test_the_tools_of_the_documentation_work(tmp_path: Path, monkeypatch: 
     known = ["count_words", "leave_note", "latest_conversations"]
     assert load_modules(registry, ["my_documented_tools"], store=store) == known
     context = ToolContext(
-        user_id=1,
-        username="carol",
-        user_permission_level=CommandPermission.WRITE,
-        workspace=tmp_path,
-        tenant_id=1,
+        caller=ToolCaller(user_id=1, username="carol", permission_level=CommandPermission.WRITE, tenant_id=1),
+        permissions=CallPermissions(workspace=tmp_path),
     )
 
     async def run(name: str, arguments: str) -> object:

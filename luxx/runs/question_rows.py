@@ -29,11 +29,12 @@ from luxx.runs.engine.processes import wake
 from luxx.runs.models import QuestionRow, RunEventRow, RunRow
 from luxx.runs.turn.asking import bind_answer, may_be_rule
 from luxx.runs.turn.resources import rules_for
-from luxx.tools.core import ToolContext
+from luxx.tools.core import CallPermissions, ToolContext
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.permissions.judge import DecidedBy
 from luxx.tools.permissions.service import Owner, append_rule, read_list, record_change
 from luxx.tools.permissions.subjects import subject_of
+from luxx.tools.service_tools import tool_caller
 from luxx.wire.event import QuestionAnswered, Tainted
 from luxx.wire.question import (
     AnsweredBy,
@@ -270,14 +271,10 @@ def open_permissions(session: Session, user_id: int, workspace: Path) -> list[Op
             id=row.id,
             question=question_of(row),
             context=ToolContext(
-                user_id=user_id,
-                username=caller.username,
-                user_permission_level=caller.permission_level,
-                run_id=row.run_id,
-                tenant_id=caller.tenant_id,
-                rules=rules[subject_id],
-                tainted_by=taints.get(row.run_id),
-                workspace=workspace,
+                caller=tool_caller(caller, run_id=row.run_id),
+                permissions=CallPermissions(
+                    rules=rules[subject_id], tainted_by=taints.get(row.run_id), workspace=workspace
+                ),
             ),
         )
         for row, subject_id in rows
@@ -290,7 +287,7 @@ def find_covered(executor: ToolExecutor, permissions: Sequence[OpenPermission]) 
     allowed_ids: list[str] = []
     for one in permissions:
         question, context = one.question, one.context
-        key = (question.tool, question.arguments, context.rules, context.tainted_by)
+        key = (question.tool, question.arguments, context.permissions.rules, context.permissions.tainted_by)
         if key not in verdicts:
             verdicts[key] = _is_allowed(executor, question, context)
         allowed_ids += [one.id] if verdicts[key] else []

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from luxx.errors import ConfigError, ToolFailed
 from luxx.tools.hooks import Hooks
@@ -30,23 +31,10 @@ from luxx.wire.tool import (
 )
 
 __all__ = [
-    "Approved",
-    "ChainContext",
-    "OwnTools",
-    "ApprovalReason",
-    "CommandPermission",
-    "StoredOutput",
-    "NeedsAnswer",
-    "Rejected",
-    "Risk",
-    "ToolCall",
-    "ToolContext",
-    "ToolDefinition",
-    "ToolRegistry",
-    "ToolResult",
-    "ToolSource",
-    "ToolSpec",
-]
+    "ApprovalReason", "Approved", "CallActions", "CallPermissions", "ChainContext", "CommandPermission",
+    "NeedsAnswer", "OwnTools", "Rejected", "Risk", "StoredOutput", "ToolCall", "ToolCaller", "ToolContext",
+    "ToolDefinition", "ToolRegistry", "ToolResult", "ToolSource", "ToolSpec",
+]  # fmt: skip
 
 
 class NeedsAnswer(BaseException):
@@ -89,32 +77,13 @@ class Approved(msgspec.Struct, frozen=True, kw_only=True):
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
-async def ask_unavailable(question: dict[str, Any]) -> dict[str, Any]:
-    """Default for `ToolContext.ask`: the call has no user who could answer."""
-    raise ToolFailed("questions are not available: this call does not belong to a run")
+def _unavailable(what: str) -> Callable[..., Awaitable[Any]]:
+    """A default in `CallActions`: a function that fails, because the call belongs to no run."""
 
+    async def fail(*arguments: Any) -> Any:
+        raise ToolFailed(f"{what} not available: this call does not belong to a run")
 
-def discard_event(event: dict[str, Any]) -> None:
-    """Default for `ToolContext.emit`: the call has no event log."""
-
-
-def never_cancelled() -> bool:
-    """Default for `ToolContext.cancelled`: nothing can cancel the call."""
-    return False
-
-
-def always_may_commit() -> bool:
-    """Default for `ToolContext.may_commit`: the caller waits for the call without a limit."""
-    return True
-
-
-def ignore_activation(skill: SkillHead) -> None:
-    """Default for `ToolContext.activate`: the call belongs to no run."""
-
-
-async def delegation_unavailable(assignment: Assignment) -> SubagentEnd:
-    """Default for `ToolContext.delegate`: the call belongs to no run."""
-    raise ToolFailed("delegation is not available: this call does not belong to a run")
+    return fail
 
 
 def cache_always(result: ToolResult) -> bool:
@@ -127,24 +96,19 @@ def cache_never(result: ToolResult) -> bool:
     return False
 
 
-async def no_stored_output(ref: str, offset: int, limit: int) -> "StoredOutput":
-    """Default for `ToolContext.read_result`: the call belongs to no run."""
-    raise ToolFailed("stored outputs are not available: this call does not belong to a run")
-
-
 async def no_pending_tools(names: Iterable[str]) -> None:
     """Default for `ToolRegistry.wait_for_tools`: all tools are registered at start-up."""
 
 
 async def reject_redirect(url: str, target: str, next_arguments: dict[str, Any]) -> None:
-    """Default for `ToolContext.check_redirect`: no executor made the call, so no rules are checked."""
+    """Default for `CallPermissions.check_redirect`: no executor made the call, so no rules are checked."""
     raise ToolFailed(f"{url} redirects to {target}, and no redirect is followed here")
 
 
 async def approve_as_caller(
-    tool: "ToolDefinition", arguments: dict[str, Any], reason: ApprovalReason
+    tool: "ToolDefinition", arguments: dict[str, Any], why: ApprovalReason
 ) -> Approved:
-    """Default for `ToolContext.approve`: a user makes the call directly, which is the approval."""
+    """Default for `CallPermissions.approve`: a user makes the call directly, which is the approval."""
     return Approved(arguments=arguments)
 
 
@@ -155,26 +119,6 @@ class StoredOutput(msgspec.Struct, frozen=True, kw_only=True):
     total: int
 
 
-def unchanged_context(context: "ToolContext", member: str, tool: str, arguments: str) -> "ToolContext":
-    """Default for `ChainContext.context_for_member`: the same context, without an earlier approval."""
-    return msgspec.structs.replace(context, earlier_approval=None)
-
-
-class ChainContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call of a composition needs in order to call its members.
-
-    `context_for_member(context, member, tool, arguments)` returns the context for the call of one member; it
-    holds the user's approval of exactly that call. `finished_members` are the members that ended before this
-    call had to wait for an answer, by key. `is_member`: this call is a member call, so a program reads its
-    result and the executor does not cut it for a model.
-    """
-
-    call_id: str = ""
-    context_for_member: Callable[["ToolContext", str, str, str], "ToolContext"] = unchanged_context
-    finished_members: Mapping[str, MemberEnded] = {}
-    is_member: bool = False
-
-
 class OwnTools(Protocol):
     """The tools of one user in addition to the server's tools, such as their compositions."""
 
@@ -183,67 +127,118 @@ class OwnTools(Protocol):
     def list_all(self) -> "list[ToolDefinition]": ...
 
 
-class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The user for whom a tool runs, and the functions through which it reaches its run.
+class ToolCaller(msgspec.Struct, frozen=True, kw_only=True):
+    """Who calls a tool: the user, the run if the call belongs to one, and the user's own tools.
 
-    - `ask`: asks the run's user. The tool runs again from its beginning to get the answer, so an
-      asynchronous tool asks before it does anything else.
+    `is_composition`: a composition makes the call, so a program reads the result and not a model.
+    """
+
+    user_id: int
+    username: str
+    permission_level: CommandPermission
+    tenant_id: int | None = None
+    run_id: str | None = None
+    own_tools: OwnTools | None = None
+    is_composition: bool = False
+
+
+class CallPermissions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call is allowed to do, and the functions that ask for more.
+
+    - `rules`: the permission rules in addition to the server's, in order.
+    - `tainted_by`: the tool that brought untrusted content into the run.
+    - `narrowed`: the restrictions of active skills.
+    - `offered`: names of the tools that the model was offered. None: a user or a composition makes the call.
     - `approve`: called by the executor with the reason. Returns the approved call, or raises Rejected, or
       ToolFailed where nobody can approve.
     - `earlier_approval`: the user's earlier answer for exactly this call. It overrides a rule that allows.
-    - `rules`: the permission rules in addition to the server's, in order. `tainted_by`: the tool that brought
-      untrusted content into the run.
-    - `read_result(ref, offset, limit)`: characters of the stored output of an earlier call of the run.
-      Raises ToolFailed.
-    - `emit`: reports progress to the run.
-    - `cancelled`: whether to stop; also true after the timeout. A long synchronous tool checks it regularly.
-    - `may_commit`: a synchronous tool that can roll back calls it before an irreversible action. After True
-      the caller waits past the timeout.
-    - `own_tools`: the user's tools in addition to the registry's. `metadata`: new for each call; the tool
-      writes into it what does not belong into its result.
-    - `narrowed`: the restrictions of active skills. `activate`: makes a skill active in the run once the call
-      has succeeded.
-    - `delegate`: runs a subagent and returns its end. Raises ToolFailed where there is no answer.
-    - `offered`: names of the tools that the model was offered. None: a user or a composition makes the call.
     - `check_redirect(url, target, next_arguments)`: awaited before a redirect from `url` to `target` is
       followed; `next_arguments` are those of a call that names the target. Raises ToolFailed with the reason
       where such a call would be denied or would need an approval.
     """
 
-    user_id: int
-    username: str
-    user_permission_level: CommandPermission
     workspace: Path | None = None
-    run_id: str | None = None
-    ask: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]] = ask_unavailable
+    rules: tuple[PlacedRule, ...] = ()
+    tainted_by: str | None = None
+    narrowed: tuple[Narrowing, ...] = ()
+    offered: frozenset[str] | None = None
     approve: "Callable[[ToolDefinition, dict[str, Any], ApprovalReason], Awaitable[Approved]]" = (
         approve_as_caller
     )
-    read_result: Callable[[str, int, int], Awaitable[StoredOutput]] = no_stored_output
-    emit: Callable[[dict[str, Any]], None] = discard_event
-    cancelled: Callable[[], bool] = never_cancelled
-    may_commit: Callable[[], bool] = always_may_commit
-    tenant_id: int | None = None
-    rules: tuple[PlacedRule, ...] = ()
-    tainted_by: str | None = None
     earlier_approval: Callable[[dict[str, Any]], Approved] | None = None
-    own_tools: OwnTools | None = None
-    chain_context: ChainContext = ChainContext()
-    metadata: CallMetadata = msgspec.field(default_factory=CallMetadata)
-    narrowed: tuple[Narrowing, ...] = ()
-    activate: Callable[[SkillHead], None] = ignore_activation
-    delegate: Callable[[Assignment], Awaitable[SubagentEnd]] = delegation_unavailable
-    offered: frozenset[str] | None = None
     check_redirect: Callable[[str, str, dict[str, Any]], Awaitable[None]] = reject_redirect
 
     def is_offered(self, name: str) -> bool:
         """Whether the caller was offered a tool of this name."""
         return self.offered is None or name in self.offered
 
+
+def without_approval(context: "ToolContext", member: str, tool: str, arguments: str) -> "ToolContext":
+    """Default for `ChainContext.context_for_member`: the approval of a composition covers no member."""
+    return context.with_permissions(earlier_approval=None)
+
+
+class ChainContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What a composition needs in order to call its members.
+
+    `context_for_member(context, member, tool, arguments)` returns the context for the call of one member; it
+    holds the user's approval of exactly that call. `finished_members` are the members that ended before this
+    call had to wait for an answer, by key.
+    """
+
+    context_for_member: Callable[["ToolContext", str, str, str], "ToolContext"] = without_approval
+    finished_members: Mapping[str, MemberEnded] = {}
+
+
+class CallActions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tool can do in its run. Without a run, `ask`, `delegate` and `read_result` raise ToolFailed.
+
+    - `ask`: asks the run's user. The tool runs again from its beginning to get the answer, so an
+      asynchronous tool asks before it does anything else.
+    - `emit`: reports progress to the run.
+    - `read_result(ref, offset, limit)`: characters of the stored output of an earlier call of the run.
+    - `delegate`: runs a subagent and returns its end. Raises ToolFailed where there is no answer.
+    - `activate`: makes a skill active in the run once the call has succeeded.
+    - `cancelled`: whether to stop; also true after the timeout. A long synchronous tool checks it regularly.
+    - `may_commit`: a synchronous tool that can roll back calls it before an irreversible action. After True
+      the caller waits past the timeout.
+    - `chain`: for compositions only.
+    """
+
+    ask: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]] = _unavailable("questions are")
+    emit: Callable[[dict[str, Any]], None] = lambda event: None
+    read_result: Callable[[str, int, int], Awaitable[StoredOutput]] = _unavailable("stored outputs are")
+    delegate: Callable[[Assignment], Awaitable[SubagentEnd]] = _unavailable("delegation is")
+    activate: Callable[[SkillHead], None] = lambda skill: None
+    cancelled: Callable[[], bool] = lambda: False
+    may_commit: Callable[[], bool] = lambda: True
+    chain: ChainContext = ChainContext()
+
+
+class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
+    """The context of one call: who calls, what is allowed, and what the tool can do in its run.
+
+    `metadata` is new for each call; the tool writes into it what does not belong into its result.
+    """
+
+    caller: ToolCaller
+    permissions: CallPermissions = CallPermissions()
+    actions: CallActions = CallActions()
+    metadata: CallMetadata = msgspec.field(default_factory=CallMetadata)
+
+    def with_permissions(self, **changes: Any) -> "ToolContext":
+        """The context with other values in fields of `permissions`."""
+        return replace(self, permissions=replace(self.permissions, **changes))
+
+    def with_actions(self, **changes: Any) -> "ToolContext":
+        """The context with other values in fields of `actions`."""
+        return replace(self, actions=replace(self.actions, **changes))
+
     def find(self, registry: "ToolRegistry", name: str) -> "tuple[ToolDefinition, ArgumentCheck] | None":
         """The server's tool of this name, or else the user's own, with its argument check."""
-        entry = registry.lookup_for(name, self.tenant_id)
-        return entry or (None if self.own_tools is None else self.own_tools.lookup(name))
+        entry = registry.lookup_for(name, self.caller.tenant_id)
+        own_tools = self.caller.own_tools
+        return entry or (None if own_tools is None else own_tools.lookup(name))
 
 
 class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
@@ -353,14 +348,7 @@ class ToolRegistry:
         self, level: CommandPermission, names: Iterable[str] | None = None, *, tenant_id: int | None = None
     ) -> list[ToolDefinition]:
         """A tenant's tools at or below `level`, limited to `names` if given. Ignores unknown names."""
-        allowed_names = None if names is None else set(names)
-        return [
-            tool
-            for tool in self.list_all()
-            if tool.required_permission <= level
-            and tool.is_for(tenant_id)
-            and (allowed_names is None or tool.name in allowed_names)
-        ]
+        return _usable((tool for tool in self.list_all() if tool.is_for(tenant_id)), level, names)
 
     async def wait_for(self, names: Iterable[str]) -> None:
         """Wait for those of these tools that are registered after start-up."""
@@ -388,9 +376,15 @@ def available_own_tools(
     own: OwnTools, level: CommandPermission, names: Iterable[str] | None = None
 ) -> list[ToolDefinition]:
     """A user's own tools, selected like `ToolRegistry.available_to`."""
+    return _usable(own.list_all(), level, names)
+
+
+def _usable(
+    tools: Iterable[ToolDefinition], level: CommandPermission, names: Iterable[str] | None
+) -> list[ToolDefinition]:
     allowed_names = None if names is None else set(names)
     return [
         tool
-        for tool in own.list_all()
+        for tool in tools
         if tool.required_permission <= level and (allowed_names is None or tool.name in allowed_names)
     ]

@@ -132,7 +132,10 @@ class ToolExecutor:
         finally:
             duration_ms = round((self._clock() - start) * 1000)
             if has_ended:
-                self._record(record_of(call, context, started_at, self._now(), duration_ms, ended.status))
+                record = record_of(call, context, started_at, self._now(), duration_ms, ended.status)
+                self._history.add(record)
+                if self._on_call is not None:
+                    self._on_call(record)
         return Executed(
             call_id=call.call_id,
             name=call.name,
@@ -147,11 +150,6 @@ class ToolExecutor:
             images=tuple(context.metadata.images),
             calls=context.metadata.calls,
         )
-
-    def _record(self, record: CallRecord) -> None:
-        self._history.add(record)
-        if self._on_call is not None:
-            self._on_call(record)
 
     async def asks_first(self, call: ToolCall, context: ToolContext) -> bool:
         """Whether this call asks a user before it does anything."""
@@ -247,19 +245,19 @@ class ToolExecutor:
             cut_output_async,
             read_on_hint=self._read_on_hint(call, context),
             keeps_lines=tool.keeps_lines,
-            is_for_program=context.chain_context.is_member,
+            is_for_program=context.caller.is_composition,
         )
         key = None
         if self._config.enable_cache and tool.is_cacheable:
-            key = cache_key(tool.name, arguments, context.user_id)
+            key = cache_key(tool.name, arguments, context.caller.user_id)
             if (cached := self._cache.get(key)) is not None:
                 return CallStatus.CACHED, await cut(cached)
         hooked = HookedCall(
             tool=tool.name,
             arguments=arguments,
-            user_id=context.user_id,
-            username=context.username,
-            run_id=context.run_id,
+            user_id=context.caller.user_id,
+            username=context.caller.username,
+            run_id=context.caller.run_id,
         )
         run = partial(self._run, tool, arguments, context)
         result = await self.registry.hooks.run_with_hooks(hooked, run)
@@ -288,12 +286,12 @@ class ToolExecutor:
         """The approved call, with the model's arguments or with those that a user edited."""
         verdict = await self._require_not_denied(tool, arguments, context)
         try:
-            if context.earlier_approval is not None:
-                approved = context.earlier_approval(arguments)
+            if context.permissions.earlier_approval is not None:
+                approved = context.permissions.earlier_approval(arguments)
             elif verdict.action == RuleAction.ALLOW:
                 return Approved(arguments=arguments)
             else:
-                approved = await context.approve(tool, arguments, verdict)
+                approved = await context.permissions.approve(tool, arguments, verdict)
         except Rejected as error:
             raise _Stopped(CallStatus.REJECTED, error.message) from error
         except ToolFailed as error:
@@ -323,7 +321,7 @@ class ToolExecutor:
             if tool.is_async:
                 return await _run_async(tool, arguments, context, timeout)
             work = partial(_perform, tool, arguments, context)
-            return await self._workers.run(context.user_id, work, timeout)
+            return await self._workers.run(context.caller.user_id, work, timeout)
         except Overrun as overrun:
             raise _Stopped(CallStatus.TIMEOUT, f"{tool.name} {overrun}") from None
         except ToolFailed as error:
@@ -331,8 +329,9 @@ class ToolExecutor:
 
     def _read_on_hint(self, call: ToolCall, context: ToolContext) -> str:
         # Outputs of member calls are not stored; only the output of the composition is.
-        reader = None if context.chain_context.is_member else self.registry.get(READ_RESULT_TOOL)
-        if context.run_id is not None and reader is not None and self.judge.is_offered(reader, context.rules):
+        is_stored = context.caller.run_id is not None and not context.caller.is_composition
+        reader = self.registry.get(READ_RESULT_TOOL) if is_stored else None
+        if reader is not None and self.judge.is_offered(reader, context.permissions.rules):
             ref = msgspec.json.encode(call.call_id[:MAX_REF]).decode()
             message = f'Read on with {READ_RESULT_TOOL} {{"ref": {ref}, "offset": …, "limit": …}}.'
             if truncate_to_bytes(message, MAX_READ_ON_BYTES) == message:
@@ -343,8 +342,8 @@ class ToolExecutor:
 def _perform(
     tool: ToolDefinition, arguments: dict[str, Any], context: ToolContext, cancel_token: CancelToken
 ) -> ToolResult:
-    worker_context = msgspec.structs.replace(
-        context, cancelled=lambda: cancel_token() or context.cancelled(), may_commit=cancel_token.may_commit
+    worker_context = context.with_actions(
+        cancelled=lambda: cancel_token() or context.actions.cancelled(), may_commit=cancel_token.may_commit
     )
     try:
         return result_of(tool.handler(arguments, worker_context))

@@ -14,7 +14,15 @@ from typing import Any
 import msgspec
 
 from luxx.errors import ConfigError, ToolFailed
-from luxx.tools.core import CommandPermission, Risk, ToolContext, ToolDefinition, ToolResult, cache_always
+from luxx.tools.core import (
+    CommandPermission,
+    Risk,
+    ToolCaller,
+    ToolContext,
+    ToolDefinition,
+    ToolResult,
+    cache_always,
+)
 from luxx.tools.hooks import result_of, result_of_error
 from luxx.tools.schema import ArgumentCheck, object_schema
 
@@ -110,7 +118,7 @@ class ToolFunction:
     def __call__(self, arguments: dict[str, Any] | None = None, context: ToolContext | None = None) -> Any:
         call_arguments = arguments or {}
         call_context = context or ToolContext(
-            user_id=0, username="", user_permission_level=CommandPermission.READ_ONLY
+            caller=ToolCaller(user_id=0, username="", permission_level=CommandPermission.READ_ONLY)
         )
         problems = self._check.problems(call_arguments)
         if self.definition.is_async:

@@ -86,8 +86,8 @@ def record_of(
     return CallRecord(
         call_id=call.call_id,
         name=call.name[:64],
-        user_id=context.user_id,
-        run_id=context.run_id,
+        user_id=context.caller.user_id,
+        run_id=context.caller.run_id,
         started_at=started_at,
         ended_at=ended_at,
         duration_ms=duration_ms,
@@ -179,11 +179,12 @@ class CallRecorder:
 
     async def record_refusal(self, context: ToolContext, tool: str, verdict: PermissionVerdict) -> None:
         """Record a refused call of a run or a composition. A refused API request has its own entry."""
-        if context.run_id is None and not context.chain_context.is_member:
+        caller = context.caller
+        if caller.run_id is None and not caller.is_composition:
             return
-        actor = Actor(user_id=context.user_id, tenant_id=context.tenant_id, username=context.username)
-        target = None if context.run_id is None else ("run", context.run_id)
-        detail = Detail(name=tool[:64], permission_level=int(context.user_permission_level))
+        actor = Actor(user_id=caller.user_id, tenant_id=caller.tenant_id, username=caller.username)
+        target = None if caller.run_id is None else ("run", caller.run_id)
+        detail = Detail(name=tool[:64], permission_level=int(caller.permission_level))
         await self._refusals.record_refusal(
             Action.TOOL_CALL, actor, verdict.decided_by.value, detail=detail, target=target
         )

@@ -17,7 +17,15 @@ from sqlalchemy.orm import Session, SessionTransaction
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import ConfigError, LuxxError, ToolFailed
 from luxx.infra.store.engine import Store
-from luxx.tools.core import CommandPermission, Risk, ToolContext, ToolDefinition, ToolResult
+from luxx.tools.core import (
+    CommandPermission,
+    OwnTools,
+    Risk,
+    ToolCaller,
+    ToolContext,
+    ToolDefinition,
+    ToolResult,
+)
 from luxx.tools.factory import Signature, tool
 from luxx.tools.hooks import result_of
 
@@ -132,7 +140,7 @@ class ServiceTool:
         except LuxxError as error:
             raise ToolFailed(error.message) from error
         except Exception as error:
-            logger.exception("service_tool_failed", tool=name, user_id=context.user_id)
+            logger.exception("service_tool_failed", tool=name, user_id=context.caller.user_id)
             raise ToolFailed(
                 f"{name} failed with an internal error; the server log has the details"
                 + ("; nothing was changed" if self._writes else "")
@@ -140,18 +148,18 @@ class ServiceTool:
 
     def _perform(self, session: Session, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         """Raises ToolFailed, which rolls the transaction back, also if the function returned a failure."""
-        if context.cancelled():
+        if context.actions.cancelled():
             raise ToolFailed(CALL_ABANDONED)
         injected: dict[type, Any] = {Session: session, ToolContext: context}
         if Caller in self._signature.injected.values():
-            injected[Caller] = _caller(context)
+            injected[Caller] = service_caller(context.caller)
         with scoped_session(session, reads=not self._writes):
             # Converted while the session is open, because rows may still load related rows.
             result = result_of(self._function(**self._signature.bind(arguments, injected)))
             if not result.success:
                 raise ToolFailed(result.error or "no reason was given")
             session.flush()
-        if context.cancelled() or (self._writes and not context.may_commit()):
+        if context.actions.cancelled() or (self._writes and not context.actions.may_commit()):
             raise ToolFailed(CALL_ABANDONED)
         return result
 
@@ -160,7 +168,7 @@ class ServiceTool:
 def _database_slot(store: Store, context: ToolContext) -> Generator[None]:
     """Hold one of the database slots for service tools. Raises ToolFailed if the call is cancelled."""
     while not store.external_sessions.acquire(timeout=POLL_SECONDS):
-        if context.cancelled():
+        if context.actions.cancelled():
             raise ToolFailed(CALL_ABANDONED)
     try:
         yield
@@ -220,14 +228,28 @@ def _unbound(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
     raise ToolFailed("this tool has no database")
 
 
-def _caller(context: ToolContext) -> Caller:
-    """The user of the call. Raises ToolFailed if the call has no tenant."""
-    if context.tenant_id is None:
+def tool_caller(
+    caller: Caller, *, run_id: str | None = None, own_tools: OwnTools | None = None
+) -> ToolCaller:
+    """The caller of a service as the caller of a tool."""
+    return ToolCaller(
+        user_id=caller.user_id,
+        username=caller.username,
+        permission_level=caller.permission_level,
+        tenant_id=caller.tenant_id,
+        run_id=run_id,
+        own_tools=own_tools,
+    )
+
+
+def service_caller(caller: ToolCaller) -> Caller:
+    """The caller of a tool as the caller of a service. Raises ToolFailed if the call has no tenant."""
+    if caller.tenant_id is None:
         raise ToolFailed("this call has no tenant, and the tool needs one")
     return Caller(
-        user_id=context.user_id,
-        tenant_id=context.tenant_id,
-        username=context.username,
-        permission_level=context.user_permission_level,
+        user_id=caller.user_id,
+        tenant_id=caller.tenant_id,
+        username=caller.username,
+        permission_level=caller.permission_level,
         sign_in_id="",
     )

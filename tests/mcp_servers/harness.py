@@ -20,7 +20,7 @@ from luxx.domain.mcp.approval import Withheld
 from luxx.domain.mcp.server import ServerState
 from luxx.domain.mcp.service import McpServers, McpStatus
 from luxx.infra.config.schema import Config
-from luxx.tools.core import CommandPermission, ToolCall, ToolContext, ToolDefinition, ToolRegistry
+from luxx.tools.core import CommandPermission, ToolCall, ToolCaller, ToolContext, ToolDefinition, ToolRegistry
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import Executed
 from luxx.tools.sandbox.service import Sandbox
@@ -95,10 +95,12 @@ class McpHarness:
         self, tool: str, server: str = "notes", tenant_id: int = 1, level: int = 3, **arguments: Any
     ) -> Executed:
         context = ToolContext(
-            user_id=1,
-            username="ann",
-            user_permission_level=CommandPermission(level),
-            tenant_id=tenant_id,
+            caller=ToolCaller(
+                user_id=1,
+                username="ann",
+                permission_level=CommandPermission(level),
+                tenant_id=tenant_id,
+            )
         )
         text = msgspec.json.encode(arguments).decode()
         call = ToolCall(call_id="1", name=f"mcp__default_{server}__{tool}", arguments=text)

@@ -11,7 +11,14 @@ import msgspec
 
 from luxx.infra.config.schema import ToolsConfig
 from luxx.tools.builtin import program_tools
-from luxx.tools.core import CommandPermission, ToolCall, ToolContext, ToolRegistry
+from luxx.tools.core import (
+    CallPermissions,
+    CommandPermission,
+    ToolCall,
+    ToolCaller,
+    ToolContext,
+    ToolRegistry,
+)
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import Executed
 from luxx.tools.sandbox.service import Sandbox
@@ -32,10 +39,12 @@ class SandboxClient:
 
     async def call(self, tool: str, user_id: int = 1, level: int = 3, **arguments: Any) -> Executed:
         context = ToolContext(
-            user_id=user_id,
-            username=f"user{user_id}",
-            user_permission_level=CommandPermission(level),
-            workspace=self.workspace(user_id),
+            caller=ToolCaller(
+                user_id=user_id,
+                username=f"user{user_id}",
+                permission_level=CommandPermission(level),
+            ),
+            permissions=CallPermissions(workspace=self.workspace(user_id)),
         )
         text = msgspec.json.encode(arguments).decode()
         return await self.executor.execute(ToolCall(call_id="1", name=tool, arguments=text), context)

@@ -20,7 +20,14 @@ from luxx.infra.store.locks import Lock, lock_until_commit
 from luxx.tools.builtin import builtin_tools
 from luxx.tools.compositions.rows import MAX_COMPOSITIONS
 from luxx.tools.compositions.service import CompositionService
-from luxx.tools.core import CommandPermission, ToolCall, ToolContext, ToolRegistry
+from luxx.tools.core import (
+    CallPermissions,
+    CommandPermission,
+    ToolCall,
+    ToolCaller,
+    ToolContext,
+    ToolRegistry,
+)
 from luxx.tools.executor import ToolExecutor
 from luxx.wire.composition import Composition, CompositionKind, Member
 
@@ -76,19 +83,16 @@ async def test_every_call_is_counted(open_store: Store, executor: ToolExecutor, 
 
     made = await service.create(ANN, lists("lists"))
     context = ToolContext(
-        user_id=1,
-        username="ann",
-        user_permission_level=CommandPermission.READ_ONLY,
-        workspace=tmp_path,
-        own_tools=await service.own_tools(ANN),
+        caller=ToolCaller(
+            user_id=1,
+            username="ann",
+            permission_level=CommandPermission.READ_ONLY,
+            own_tools=await service.own_tools(ANN),
+        ),
+        permissions=CallPermissions(workspace=tmp_path),
     )
     call = ToolCall(call_id="c", name="lists", arguments="{}")
-    nowhere = ToolContext(
-        user_id=1,
-        username="ann",
-        user_permission_level=CommandPermission.READ_ONLY,
-        own_tools=await service.own_tools(ANN),
-    )
+    nowhere = ToolContext(caller=context.caller)
     done = await asyncio.gather(*(executor.execute(call, each) for each in [context, nowhere] * 20))
     assert [one.result.success for one in done] == [True, False] * 20
     counted = await service.get(ANN, made.id)

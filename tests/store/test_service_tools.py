@@ -20,7 +20,15 @@ from luxx.domain.accounts.caller import Caller
 from luxx.errors import ConfigError, NotFound
 from luxx.infra.config.schema import ToolsConfig
 from luxx.infra.store.engine import MAX_EXTERNAL_SESSIONS, Store
-from luxx.tools.core import CommandPermission, ToolCall, ToolContext, ToolRegistry, ToolResult
+from luxx.tools.core import (
+    CallActions,
+    CommandPermission,
+    ToolCall,
+    ToolCaller,
+    ToolContext,
+    ToolRegistry,
+    ToolResult,
+)
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import CallStatus, Executed
 from luxx.tools.loading import load_modules
@@ -57,11 +65,13 @@ def add_note(session: Session, what: str) -> int:
 
 def context(level: int = 4, **more: Any) -> ToolContext:
     return ToolContext(
-        user_id=7,
-        username="ann",
-        tenant_id=more.pop("tenant_id", 3),
-        user_permission_level=CommandPermission(level),
-        **more,
+        caller=ToolCaller(
+            user_id=more.pop("user_id", 7),
+            username="ann",
+            tenant_id=more.pop("tenant_id", 3),
+            permission_level=CommandPermission(level),
+        ),
+        actions=CallActions(**more),
     )
 
 
@@ -282,9 +292,7 @@ async def test_slow_service_functions_leave_connections_for_the_server(some: Sto
     executor = ToolExecutor(ToolRegistry([definition]), ToolsConfig())
     call = ToolCall(call_id="c", name="slow", arguments="{}")
 
-    contexts = [
-        msgspec.structs.replace(context(), user_id=user_id) for user_id in range(1, MAX_EXTERNAL_SESSIONS + 2)
-    ]
+    contexts = [context(user_id=user_id) for user_id in range(1, MAX_EXTERNAL_SESSIONS + 2)]
     done = list(await asyncio.gather(*(executor.execute(call, each) for each in contexts)))
     executor.close()
     assert [each.result.data for each in done] == [False] * (MAX_EXTERNAL_SESSIONS + 1)

@@ -9,7 +9,15 @@ import pytest
 
 from luxx.infra.config.schema import ToolsConfig
 from luxx.tools.builtin import builtin_tools
-from luxx.tools.core import CommandPermission, ToolCall, ToolContext, ToolRegistry
+from luxx.tools.core import (
+    CallActions,
+    CallPermissions,
+    CommandPermission,
+    ToolCall,
+    ToolCaller,
+    ToolContext,
+    ToolRegistry,
+)
 from luxx.tools.executor import ToolExecutor
 
 CallMaker = Callable[..., ToolCall]
@@ -26,13 +34,21 @@ def workspace(tmp_path: Path) -> Path:
 @pytest.fixture
 def context_of(workspace: Path) -> ContextMaker:
     def make(level: int = 4, user_id: int = 1, **more: Any) -> ToolContext:
-        return ToolContext(
-            user_id=user_id,
-            username=f"user{user_id}",
-            user_permission_level=CommandPermission(level),
-            workspace=more.pop("workspace", workspace),
-            **more,
+        def given(part: type[msgspec.Struct]) -> dict[str, Any]:
+            return {name: more.pop(name) for name in part.__struct_fields__ if name in more}
+
+        caller = {
+            "user_id": user_id,
+            "username": f"user{user_id}",
+            "permission_level": CommandPermission(level),
+        }
+        context = ToolContext(
+            caller=ToolCaller(**caller | given(ToolCaller)),
+            permissions=CallPermissions(**{"workspace": workspace} | given(CallPermissions)),
+            actions=CallActions(**given(CallActions)),
         )
+        assert not more, f"no part of a context has the fields {sorted(more)}"
+        return context
 
     return make
 

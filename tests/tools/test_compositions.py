@@ -114,7 +114,7 @@ class CompositionHarness:
         @tool(name="asks")
         async def asks(arguments: Json, context: ToolContext) -> Any:
             """Asks."""
-            return await context.ask({"kind": "clarification", "prompt": "Who?"})
+            return await context.actions.ask({"kind": "clarification", "prompt": "Who?"})
 
         made = (say, fail, risky, strangers, outside, wait, long, asks)
         return [each.definition for each in made]
@@ -142,7 +142,9 @@ class CompositionHarness:
 
     async def execute(self, one: Json, context: ToolContext, arguments: Json | None = None) -> Executed:
         own = self.own(one)
-        call_context = msgspec.structs.replace(context, own_tools=own)
+        call_context = msgspec.structs.replace(
+            context, caller=msgspec.structs.replace(context.caller, own_tools=own)
+        )
         call = ToolCall(
             call_id="call",
             name=own.list_all()[0].name,
@@ -201,9 +203,9 @@ def test_the_result_of_a_member_is_passed_to_the_next(harness: CompositionHarnes
     records = [(record.name, record.call_id, record.status) for record in harness.executor.get_history()]
     assert records == [
         ("chain", "call", CallStatus.DONE),
-        ("say", ".third", CallStatus.DONE),
-        ("say", ".second", CallStatus.DONE),
-        ("say", ".first", CallStatus.DONE),
+        ("say", "call.third", CallStatus.DONE),
+        ("say", "call.second", CallStatus.DONE),
+        ("say", "call.first", CallStatus.DONE),
     ]
 
 
@@ -398,13 +400,11 @@ def test_a_chain_continues_after_a_question_and_repeats_no_member(
 
     def context_for_member(context: ToolContext, place: str, name: str, arguments: str) -> ToolContext:
         asked.append((name, arguments))
-        return msgspec.structs.replace(context, earlier_approval=None)
+        return context.with_permissions(earlier_approval=None)
 
     one = {"members": [member("a", "fail", fallbacks=[{"tool": "say", "arguments": {"what": 1}}]),
                        member("b", "risky", {"what": taken("previous", "data.said")})]}  # fmt: skip
-    context = context_of(
-        approve=approve, chain_context=ChainContext(call_id="c", context_for_member=context_for_member)
-    )
+    context = context_of(approve=approve, chain=ChainContext(context_for_member=context_for_member))
     with pytest.raises(NeedsAnswer) as raised:
         ran(harness, context, one)
     assert raised.value.question.tool == "risky"
@@ -415,8 +415,8 @@ def test_a_chain_continues_after_a_question_and_repeats_no_member(
     ]
     assert asked[-1] == ("risky", '{"what":1}')
     assert harness.counted == []
-    chain_context = ChainContext(call_id="c", finished_members={each.key: each for each in ended})
-    done = ran(harness, context_of(chain_context=chain_context), one)
+    chain = ChainContext(finished_members={each.key: each for each in ended})
+    done = ran(harness, context_of(chain=chain), one)
     assert done.result.data["output"] == "risked 1"
     assert harness.called == [("fail", None), ("say", 1), ("risky", 1)]
 
@@ -426,7 +426,7 @@ def test_every_call_that_may_ask_has_its_own_path(harness: CompositionHarness, c
 
     def context_for_member(context: ToolContext, place: str, name: str, arguments: str) -> ToolContext:
         orders.append(place)
-        return msgspec.structs.replace(context, earlier_approval=None)
+        return context.with_permissions(earlier_approval=None)
 
     async def approve(definition: ToolDefinition, arguments: Json, why: Any) -> Approved:
         if len(orders) < 4:
@@ -441,7 +441,7 @@ def test_every_call_that_may_ask_has_its_own_path(harness: CompositionHarness, c
             harness,
             context_of(
                 approve=approve,
-                chain_context=ChainContext(call_id="c", context_for_member=context_for_member),
+                chain=ChainContext(context_for_member=context_for_member),
             ),
             one,
         )

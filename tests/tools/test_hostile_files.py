@@ -295,15 +295,15 @@ def test_a_lone_surrogate_is_no_path(
 @pytest.mark.parametrize("name", ["file_write", "file_edit", "file_multi_edit"])
 def test_a_lone_surrogate_is_no_text(name: str, builtin_executor: ToolExecutor, context_of: Any) -> None:
     context = context_of()
-    (context.workspace / "a.txt").write_text("one")
+    (context.permissions.workspace / "a.txt").write_text("one")
     definition = builtin_executor.registry.get(name)
     assert definition is not None
     edit = {"old_string": "one", "new_string": "\ud800"}
     arguments = {"path": "a.txt", "content": "\udc00", **edit, "edits": [edit]}
     with pytest.raises(Exception, match="lone surrogate") as caught:
         definition.handler(arguments, context)
-    require_sentence(str(caught.value), context.workspace)
-    assert (context.workspace / "a.txt").read_text() == "one"
+    require_sentence(str(caught.value), context.permissions.workspace)
+    assert (context.permissions.workspace / "a.txt").read_text() == "one"
 
 
 @pytest.mark.parametrize("pattern", ["../*", "a/../../*", "/etc/*", "a\0*", "x" * 201, ""])
@@ -367,14 +367,15 @@ MEASURE = """
 import json, re, sys, time
 from pathlib import Path
 from luxx.tools.builtin import builtin_tools
-from luxx.tools.core import CommandPermission, ToolContext
+from luxx.tools.core import CallPermissions, CommandPermission, ToolCaller, ToolContext
 from luxx.tools.hooks import result_of, result_of_error
 
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) // 1024
 
 context = ToolContext(
-    user_id=1, username="ann", user_permission_level=CommandPermission.ADMIN, workspace=Path(sys.argv[1])
+    caller=ToolCaller(user_id=1, username="ann", permission_level=CommandPermission.ADMIN),
+    permissions=CallPermissions(workspace=Path(sys.argv[1])),
 )
 tools = {tool.name: tool.handler for tool in builtin_tools()}
 answers = []

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from luxx.infra.config.schema import ToolRule, ToolsConfig
-from luxx.tools.core import CommandPermission, Risk, ToolContext, ToolDefinition
+from luxx.tools.core import CallPermissions, CommandPermission, Risk, ToolCaller, ToolContext, ToolDefinition
 from luxx.tools.permissions.judge import DecidedBy, Judge, PermissionVerdict
 from luxx.wire.tool import PlacedRule, RuleAction, RuleScope
 
@@ -48,12 +48,12 @@ def judged(
 ) -> PermissionVerdict:
     lists = rules if isinstance(rules, dict) else {RuleScope.USER: rules}
     context = ToolContext(
-        user_id=1,
-        username="ann",
-        user_permission_level=CommandPermission.ADMIN,
-        rules=rules_of(lists),
-        tainted_by=more.pop("tainted_by", None),
-        workspace=more.pop("workspace", None),
+        caller=ToolCaller(user_id=1, username="ann", permission_level=CommandPermission.ADMIN),
+        permissions=CallPermissions(
+            rules=rules_of(lists),
+            tainted_by=more.pop("tainted_by", None),
+            workspace=more.pop("workspace", None),
+        ),
     )
     is_sandboxed = more.pop("is_sandboxed", True)
     own = [

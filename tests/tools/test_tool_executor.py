@@ -93,10 +93,8 @@ def executor_of(
 async def test_every_tool_runs_at_its_level_and_is_refused_below_it(
     name: str, level: CommandPermission, builtin_executor: ToolExecutor, context_of: Any, call: Any
 ) -> None:
-    context = msgspec.structs.replace(
-        context_of(level), ask=answer_left, read_result=read_stored_output, delegate=delegated
-    )
-    (context.workspace / "a.txt").write_text("a")
+    context = context_of(level, ask=answer_left, read_result=read_stored_output, delegate=delegated)
+    (context.permissions.workspace / "a.txt").write_text("a")
     needed = builtin_executor.registry.get(name).required_permission  # type: ignore[union-attr]
     done = await builtin_executor.execute(call(name, ARGUMENTS[name]), context)
     if needed <= level:
@@ -107,8 +105,8 @@ async def test_every_tool_runs_at_its_level_and_is_refused_below_it(
             f"{name} needs permission level {int(needed)} ({needed.name}); "
             f"yours is {int(level)} ({level.name})"
         )
-        assert not (context.workspace / "b.txt").exists()
-        assert (context.workspace / "a.txt").read_text() == "a"
+        assert not (context.permissions.workspace / "b.txt").exists()
+        assert (context.permissions.workspace / "a.txt").read_text() == "a"
 
 
 async def test_a_denied_call_does_not_reveal_the_schema_of_the_tool(context_of: Any, call: Any) -> None:
@@ -284,7 +282,7 @@ async def test_a_synchronous_tool_that_times_out_fails_and_leaves_threads_for_ot
 
     def hang(arguments: dict[str, Any], context: ToolContext) -> None:
         release.wait(WAIT)
-        results.put(context.cancelled())
+        results.put(context.actions.cancelled())
 
     quick = define("quick", lambda arguments, context: "ok")
     executor = executor_of(define("hang", hang, timeout=0.05), quick, max_workers=2)
@@ -391,7 +389,7 @@ async def test_cancelling_a_call_passes_stops_the_tool_and_is_recorded(
 
     def poll(arguments: dict[str, Any], context: ToolContext) -> None:
         loop.call_soon_threadsafe(started.set)
-        while not context.cancelled():
+        while not context.actions.cancelled():
             threading.Event().wait(0.001)
         stopped.set()
 
@@ -612,7 +610,7 @@ async def test_a_tool_asks_before_it_runs_from_the_configured_risk_on(
     executor = executor_of(
         define("act", lambda arguments, context: ran.append("act"), risk=risk), ask_from=ask_from
     )
-    context = msgspec.structs.replace(context_of(), approve=ask_the_person)
+    context = context_of(approve=ask_the_person)
     asks = list(Risk).index(risk) >= list(Risk).index(ask_from)
     assert (await executor.asks_first(call("act", {}), context)) is asks
     if asks:
@@ -636,7 +634,7 @@ def test_arguments_changed_by_the_user_are_checked_like_those_of_the_model(
         async def approve(tool: ToolDefinition, arguments: dict[str, Any], why: ApprovalReason) -> Approved:
             return Approved(arguments=given, is_edited=True)
 
-        context = msgspec.structs.replace(context_of(), approve=approve)
+        context = context_of(approve=approve)
         return asyncio.run(executor_of(act).execute(call("act", {"n": 1}), context))
 
     assert done_with({"n": 2}).result.data == 2
@@ -645,6 +643,6 @@ def test_arguments_changed_by_the_user_are_checked_like_those_of_the_model(
 
 async def test_a_tool_that_only_asks_needs_no_approval(context_of: Any, call: Any) -> None:
     executor = executor_of(*builtin_tools(), ask_from="low")
-    context = msgspec.structs.replace(context_of(), approve=ask_the_person, ask=answer_left)
+    context = context_of(approve=ask_the_person, ask=answer_left)
     done = await executor.execute(call("ask_decision", ARGUMENTS["ask_decision"]), context)
     assert done.result.data == {"answer": "left"}

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from luxx.errors import ConfigError, ToolFailed
-from luxx.tools.core import CommandPermission, ToolContext, ToolResult
+from luxx.tools.core import CommandPermission, ToolCaller, ToolContext, ToolResult
 from luxx.tools.factory import tool
 
 
@@ -79,9 +79,11 @@ async def test_an_async_function_with_a_context_gets_it() -> None:
     @tool(name="t", description="d", parameters={})
     async def t(arguments: dict[str, Any], context: ToolContext) -> str:
         await asyncio.sleep(0)
-        return context.username
+        return context.caller.username
 
-    context = ToolContext(user_id=1, username="ann", user_permission_level=CommandPermission.READ_ONLY)
+    context = ToolContext(
+        caller=ToolCaller(user_id=1, username="ann", permission_level=CommandPermission.READ_ONLY)
+    )
     assert t.definition.is_async
     assert (await t({}, context)).data == "ann"
 
@@ -124,10 +126,12 @@ async def test_an_annotated_async_function_gets_the_context_and_does_not_show_it
     @tool()
     async def who(context: ToolContext, greeting: str = "hi") -> str:
         """Who asks."""
-        return f"{greeting} {context.username}"
+        return f"{greeting} {context.caller.username}"
 
     assert list(who.definition.parameters["properties"]) == ["greeting"]
-    context = ToolContext(user_id=1, username="ann", user_permission_level=CommandPermission.READ_ONLY)
+    context = ToolContext(
+        caller=ToolCaller(user_id=1, username="ann", permission_level=CommandPermission.READ_ONLY)
+    )
     assert (await who({}, context)).data == "hi ann"
 
 

@@ -14,7 +14,7 @@ from luxx.infra.documents.reader import PageProcess, PdfProcess
 from luxx.infra.network.fetch import FetchBounds, Fetcher
 from luxx.infra.network.hosts import Resolve, WebGuard
 from luxx.tools.builtin.web import web_tools
-from luxx.tools.core import CommandPermission, ToolCall, ToolContext, ToolRegistry
+from luxx.tools.core import CommandPermission, ToolCall, ToolCaller, ToolContext, ToolRegistry
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.web.access import WebAccess
 from luxx.tools.web.reading import WebReader
@@ -67,7 +67,7 @@ class WebTools:
 
     async def call(self, name: str, user_id: int = 1, **arguments: Any) -> ToolResult:
         context = ToolContext(
-            user_id=user_id, username="ann", user_permission_level=CommandPermission.READ_ONLY
+            caller=ToolCaller(user_id=user_id, username="ann", permission_level=CommandPermission.READ_ONLY)
         )
         text = json.dumps(arguments)
         executed = await self.executor.execute(ToolCall(call_id="c", name=name, arguments=text), context)

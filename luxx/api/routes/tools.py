@@ -23,7 +23,7 @@ from luxx.errors import InvalidInput, NotAllowed, NotFound
 from luxx.infra.clock import new_id
 from luxx.tools.compositions.service import CompositionService, CompositionView
 from luxx.tools.core import (
-    ChainContext,
+    CallPermissions,
     CommandPermission,
     OwnTools,
     Risk,
@@ -34,6 +34,7 @@ from luxx.tools.core import (
 )
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import CallStatus, Executed
+from luxx.tools.service_tools import tool_caller
 from luxx.wire.composition import Composition
 from luxx.wire.tool import PlacedRule
 
@@ -131,14 +132,10 @@ class ToolController(Controller):
         """`data` is the tool's result, also if the tool failed. 400 for invalid arguments."""
         call = ToolCall(call_id=new_id(), name=name, arguments=msgspec.json.encode(data.arguments).decode())
         context = ToolContext(
-            user_id=caller.user_id,
-            username=caller.username,
-            user_permission_level=caller.permission_level,
-            workspace=await workspace_of(caller),
-            tenant_id=caller.tenant_id,
-            rules=await rules_of(caller),
-            own_tools=None if tool_executor.registry.get(name) else await own_tools_of(caller),
-            chain_context=ChainContext(call_id=call.call_id),
+            caller=tool_caller(
+                caller, own_tools=None if tool_executor.registry.get(name) else await own_tools_of(caller)
+            ),
+            permissions=CallPermissions(workspace=await workspace_of(caller), rules=await rules_of(caller)),
         )
         done = await tool_executor.execute(call, context)
         _check_was_run(done)

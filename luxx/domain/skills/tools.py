@@ -43,7 +43,7 @@ def _activate_tool(skill_registry: SkillRegistry) -> ToolDefinition:
         skill = skill_registry.skills.get(arguments["name"])
         if skill is None:
             raise ToolFailed(_unknown(skill_registry, arguments["name"]))
-        context.activate(
+        context.actions.activate(
             SkillHead(name=skill.name, description=skill.description, allowed_tools=skill.allowed_tools)
         )
         allowed = None if skill.allowed_tools is None else list(skill.allowed_tools)

@@ -97,9 +97,10 @@ class QuestionAsker:
             raise NeedsAnswer(replace(_permission(tool, call, why), member=member))
 
         earlier_approval = None if permission is None else partial(approved_call, permission)
-        chain_context = self._chain_context(call)
         return replace(
-            context, ask=ask, approve=approve, earlier_approval=earlier_approval, chain_context=chain_context
+            context,
+            permissions=replace(context.permissions, approve=approve, earlier_approval=earlier_approval),
+            actions=replace(context.actions, ask=ask, chain=self._chain_context(call)),
         )
 
     def _chain_context(self, call: Step) -> ChainContext:
@@ -110,9 +111,7 @@ class QuestionAsker:
 
         earlier_members = [one for one in self.run.log.state.members_ended if one.call_id == call.id_ref]
         finished_members = {member.key: member for one in earlier_members for member in one.members}
-        return ChainContext(
-            call_id=str(call.id_ref), context_for_member=context_for_member, finished_members=finished_members
-        )
+        return ChainContext(context_for_member=context_for_member, finished_members=finished_members)
 
     @property
     def _is_unattended(self) -> bool:

@@ -94,7 +94,7 @@ class Delegator:
 
     def with_delegate(self, call: Step, context: ToolContext) -> ToolContext:
         """The context for one call, with the function that delegates."""
-        return replace(context, delegate=partial(self._delegate, call, context))
+        return context.with_actions(delegate=partial(self._delegate, call, context))
 
     async def write_requested(self) -> None:
         """Writes the append requests and starts the new subagents. Raises LostRun."""
@@ -132,7 +132,9 @@ class Delegator:
     def without_later_skills(self, call: Step, context: ToolContext) -> ToolContext:
         """The context without the limits of skills that were activated after the call's subagent started."""
         is_started = self._assigned(str(call.id_ref)) is not None
-        return replace(context, narrowed=initial_state(self.run.spec).narrowed) if is_started else context
+        if not is_started:
+            return context
+        return context.with_permissions(narrowed=initial_state(self.run.spec).narrowed)
 
     async def end_subagent(self, executed: Executed) -> None:
         """Ends the subagent of a call that ended before it, because the call is no longer allowed."""
@@ -217,9 +219,9 @@ class Delegator:
             depth=depth,
             root_run_id=self._root_run_id,
             most_calls=self.run.spending.share_of_calls(self.run.log.state),
-            tainted_by=context.tainted_by,
+            tainted_by=context.permissions.tainted_by,
             # The list of tools only hides others from the model; `narrowed` refuses their calls.
-            narrowed=(*context.narrowed, Narrowing(by="", entries=granted_tools)),
+            narrowed=(*context.permissions.narrowed, Narrowing(by="", entries=granted_tools)),
         )
         return replace(
             run_request,

@@ -297,9 +297,8 @@ class Iteration:
 
     async def _execute(self, call: Step, context: ToolContext) -> Executed:
         call_context = self._delegator.without_later_skills(call, self._asker.with_answers(call, context))
-        call_context = msgspec.structs.replace(
-            self._delegator.with_delegate(call, call_context),
-            activate=partial(self._activated_skills.__setitem__, str(call.id_ref)),
+        call_context = self._delegator.with_delegate(call, call_context).with_actions(
+            activate=partial(self._activated_skills.__setitem__, str(call.id_ref))
         )
         executed = await self._executor.execute(call_of(call), call_context)
         await self._delegator.end_subagent(executed)
@@ -312,11 +311,10 @@ class Iteration:
         """The context with the restrictions of the log: taint, skills, whether tools were offered."""
         state = self._log.state
         is_offered_any = not state.notes or state.notes[-1].has_tools
-        return msgspec.structs.replace(
-            context,
+        return context.with_permissions(
             tainted_by=tainted_by(state, self._spec),
             narrowed=state.narrowed,
-            offered=context.offered if is_offered_any else frozenset[str](),
+            offered=context.permissions.offered if is_offered_any else frozenset[str](),
         )
 
     async def _start_late_calls(self, context: ToolContext) -> None:

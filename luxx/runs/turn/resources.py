@@ -9,10 +9,8 @@ tainted too.
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 import msgspec
-from msgspec.structs import replace
 from sqlalchemy import Connection, bindparam, select
 from sqlalchemy.orm import Session
 
@@ -34,11 +32,20 @@ from luxx.runs.models import RunRow
 from luxx.runs.turn.state import ChatRequest, ChatState, RunSpec
 from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.tools.compositions.service import ReadOwnTools
-from luxx.tools.core import OwnTools, StoredOutput, ToolContext, ToolRegistry, available_own_tools
+from luxx.tools.core import (
+    CallActions,
+    CallPermissions,
+    OwnTools,
+    StoredOutput,
+    ToolContext,
+    ToolRegistry,
+    available_own_tools,
+)
 from luxx.tools.executor import READ_RESULT_TOOL, ToolExecutor
 from luxx.tools.history import Executed
 from luxx.tools.permissions.narrowing import ACTIVATE_TOOL, allows_name
 from luxx.tools.permissions.service import read_effective_rules
+from luxx.tools.service_tools import tool_caller
 from luxx.wire.delta import Usage
 from luxx.wire.event import SkillActivated, Tainted
 from luxx.wire.message import UserContent
@@ -219,14 +226,14 @@ class ResourceFinder:
         if inputs.own_tools is not None:
             tools += available_own_tools(inputs.own_tools, level, spec.request.tools)
 
-        def make_context(
-            caller: Caller, rules: tuple[PlacedRule, ...], own_tools: OwnTools | None
-        ) -> ToolContext:
-            return replace(
-                _context(caller, rules, spec, signal, workspace),
-                read_result=partial(self._read_result, caller, spec.run_id),
-                own_tools=own_tools,
-                offered=frozenset(offered_names),
+        def make_context(caller: Caller, rules: tuple[PlacedRule, ...], own: OwnTools | None) -> ToolContext:
+            return ToolContext(
+                caller=tool_caller(caller, run_id=spec.run_id, own_tools=own),
+                permissions=CallPermissions(workspace=workspace, rules=rules, offered=offered_names),
+                actions=CallActions(
+                    read_result=partial(self._read_result, caller, spec.run_id),
+                    cancelled=lambda: signal.is_fired,
+                ),
             )
 
         def read_context(connection: Connection) -> ToolContext | LuxxError:
@@ -264,30 +271,11 @@ class ResourceFinder:
         return StoredOutput(output=result.output, total=result.total)
 
 
-def _offered_names(request: ChatRequest, delegation_depth: int) -> list[str]:
+def _offered_names(request: ChatRequest, delegation_depth: int) -> frozenset[str]:
     """The requested tools and, if there are any, the tool that reads the rest of a shortened result."""
     depth = 0 if request.delegated is None else request.delegated.depth
     names = [name for name in request.tools if depth < delegation_depth or name != DELEGATE_TOOL]
-    return [*names, READ_RESULT_TOOL] if names else []
-
-
-def _context(
-    caller: Caller,
-    rules: tuple[PlacedRule, ...],
-    spec: RunSpec,
-    signal: CancelSignal,
-    workspace: Path,
-) -> ToolContext:
-    return ToolContext(
-        tenant_id=caller.tenant_id,
-        rules=rules,
-        user_id=caller.user_id,
-        username=caller.username,
-        user_permission_level=caller.permission_level,
-        workspace=workspace,
-        run_id=spec.run_id,
-        cancelled=lambda: signal.is_fired,
-    )
+    return frozenset((*names, READ_RESULT_TOOL) if names else ())
 
 
 def tainted_by(state: ChatState, spec: RunSpec) -> str | None:

@@ -189,9 +189,9 @@ PATH = {"type": "string", "minLength": 1, "description": "Path relative to the w
 
 def workspace_of(context: ToolContext) -> Workspace:
     """The workspace of the user for whom the tool runs."""
-    if context.workspace is None:
+    if context.permissions.workspace is None:
         raise ToolFailed("this call has no workspace, so it has no files")
-    return Workspace(context.workspace)
+    return Workspace(context.permissions.workspace)
 
 
 @tool(
@@ -213,7 +213,7 @@ def file_read(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]
     path = workspace.relative(arguments["path"])
     offset, limit = int(arguments.get("offset", 0)), int(arguments.get("limit", DEFAULT_LINES))
     with workspace.open_file(path) as fd:
-        page = read_page(fd, path, offset=offset, limit=limit, is_cancelled=context.cancelled)
+        page = read_page(fd, path, offset=offset, limit=limit, is_cancelled=context.actions.cancelled)
     end = offset + len(page.lines)
     answer: dict[str, Any] = {
         "path": path,
@@ -294,7 +294,7 @@ def file_list(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]
             if walk_entry.kind == "file":
                 entry["size"] = walk_entry.size
             size += len(msgspec.json.encode(entry)) + 1
-            if len(entries) >= MAX_ENTRIES or size > MAX_LIST_BYTES or context.cancelled():
+            if len(entries) >= MAX_ENTRIES or size > MAX_LIST_BYTES or context.actions.cancelled():
                 notes.append("there are more entries; list a subdirectory, or use file_glob")
                 break
             entries.append(entry)

@@ -89,7 +89,7 @@ def file_multi_edit(arguments: dict[str, Any], context: ToolContext) -> dict[str
 def _apply_numbered(
     edited: EditedText, edit: dict[str, Any], path: str, number: int, count: int, context: ToolContext
 ) -> Applied:
-    if context.cancelled():
+    if context.actions.cancelled():
         raise ToolFailed("the edits were cancelled; nothing was changed")
     try:
         return _apply(edited, edit, path)
@@ -122,7 +122,7 @@ def _edit(
         return changed
 
     def precondition() -> None:
-        if context.cancelled():
+        if context.actions.cancelled():
             raise ToolFailed("the edit was cancelled; nothing was changed")
 
     workspace.change(path, change, precondition=precondition)

@@ -172,7 +172,7 @@ def file_grep(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]
     workspace = workspace_of(context)
     path = workspace.relative(arguments.get("path", "."))
     glob = arguments.get("file_pattern")
-    search = _Search(arguments, context.cancelled)
+    search = _Search(arguments, context.actions.cancelled)
     kind = workspace.kind(path)
     if kind == "other":
         raise ToolFailed(f"{path} is neither a file nor a directory")
@@ -270,7 +270,7 @@ class _Glob:
     def search(self, fd: int, context: ToolContext, *, recursive: bool) -> None:
         walk_entries = walk(fd, recursive=recursive, on_truncated=self._on_truncated)
         for count, walk_entry in enumerate(walk_entries):
-            if count >= _MAX_VISITED or context.cancelled():
+            if count >= _MAX_VISITED or context.actions.cancelled():
                 self._end(f"the search ended after {count:,} files and directories; narrow the path")
                 break
             if walk_entry.kind != "file" or not self._pattern.fullmatch(printable_path(walk_entry.path)):

@@ -49,9 +49,9 @@ def risk_of(sandbox: Sandbox, sandboxed_risk: Risk) -> Risk:
 
 
 def workspace_path(context: ToolContext) -> Path:
-    if context.workspace is None:
+    if context.permissions.workspace is None:
         raise ToolFailed("this call has no workspace, so it cannot run a program")
-    return context.workspace
+    return context.permissions.workspace
 
 
 def network_description(sandbox: Sandbox) -> str:
@@ -93,12 +93,12 @@ def new_program_call(
 ) -> ProgramCall:
     """The call with a new egress session, if the sandbox has a network."""
     caller = EgressCaller(
-        user_id=context.user_id,
-        username=context.username,
-        tenant_id=context.tenant_id,
+        user_id=context.caller.user_id,
+        username=context.caller.username,
+        tenant_id=context.caller.tenant_id,
         call_id=context.metadata.call_id,
         tool=tool,
-        run_id=context.run_id,
+        run_id=context.caller.run_id,
     )
     egress = sandbox.egress
     return ProgramCall(
@@ -152,7 +152,7 @@ async def _images(program_call: ProgramCall, workspace: Path, figures: list[str]
     """Add the figures to the images of the step; return them, and why others cannot be shown."""
     if not figures:
         return {}
-    saved = await program_call.save_figures(program_call.context.user_id, workspace, figures)
+    saved = await program_call.save_figures(program_call.context.caller.user_id, workspace, figures)
     program_call.context.metadata.images.extend(saved.images)
     return {"images": saved.images, **({"not_shown": saved.problems} if saved.problems else {})}
 
@@ -251,7 +251,7 @@ def python_tool(sandbox: Sandbox, save_figures: SaveFigures = save_no_figures) -
     )
     async def python_execute(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         workspace, code = workspace_path(context), arguments["code"]
-        level_limits = sandbox.limits_for(EXECUTE, context.user_permission_level)
+        level_limits = sandbox.limits_for(EXECUTE, context.caller.permission_level)
         limits = _call_limits(level_limits, arguments)
         program_call = new_program_call(sandbox, EXECUTE, context, limits, save_figures)
         return await run_program_call(
@@ -316,7 +316,7 @@ def shell_tool(sandbox: Sandbox, save_figures: SaveFigures = save_no_figures) ->
     )
     async def shell_execute(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         workspace = workspace_path(context)
-        level_limits = sandbox.limits_for(NAME, context.user_permission_level)
+        level_limits = sandbox.limits_for(NAME, context.caller.permission_level)
         limits = _call_limits(level_limits, arguments)
         argv = (*shell, "-c", arguments["command"])
         program_call = new_program_call(sandbox, NAME, context, limits, save_figures)

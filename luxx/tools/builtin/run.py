@@ -64,7 +64,7 @@ _ASK_TEXT = {"type": "string", "minLength": 1, "maxLength": 10_000}
     category="questions",
 )
 async def ask_clarification(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
-    return await context.ask(
+    return await context.actions.ask(
         {
             "kind": "clarification",
             "prompt": arguments["question"],
@@ -93,7 +93,7 @@ async def ask_clarification(arguments: dict[str, Any], context: ToolContext) -> 
     category="questions",
 )
 async def ask_decision(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
-    return await context.ask(
+    return await context.actions.ask(
         {
             "kind": "decision",
             "prompt": arguments["context"],
@@ -152,7 +152,7 @@ _DELEGATE_TEXT = {"type": "string", "minLength": 1, "maxLength": _MAX_TEXT}
 )
 async def delegate(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
     tools: list[str] | None = arguments.get("tools")
-    end = await context.delegate(
+    end = await context.actions.delegate(
         Assignment(
             task=arguments["task"],
             system_prompt=arguments.get("system_prompt"),
@@ -197,7 +197,7 @@ _MAX_OFFSET = 2_000_000_000
 async def result_read(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
     ref: str = arguments["ref"]
     offset, limit = int(arguments.get("offset", 0)), int(arguments.get("limit", DEFAULT_CHARACTERS))
-    page = await context.read_result(ref, offset, limit)
+    page = await context.actions.read_result(ref, offset, limit)
     if offset and offset >= page.total:
         raise ToolFailed(f"this output has {page.total:,} characters; there is none at offset {offset:,}")
     content = truncate_to_bytes(page.output, _MAX_CONTENT_BYTES)

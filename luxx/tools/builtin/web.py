@@ -86,7 +86,7 @@ def _web_search(web: WebAccess) -> ToolDefinition:
         if not query:
             raise ToolFailed("the query is empty; write what to search for")
         max_results = arguments.get("max_results", DEFAULT_RESULTS)
-        return await web.search.search(query, max_results, web.clients.for_user(context.user_id))
+        return await web.search.search(query, max_results, web.clients.for_user(context.caller.user_id))
 
     return web_search.definition
 
@@ -108,9 +108,9 @@ def _web_fetch(web: WebAccess) -> ToolDefinition:
     )
     async def web_fetch(arguments: dict[str, Any], context: ToolContext) -> WebPage:
         async def check(url: str, target: str) -> None:
-            await context.check_redirect(url, target, arguments | {"url": target})
+            await context.permissions.check_redirect(url, target, arguments | {"url": target})
 
-        client = web.clients.for_user(context.user_id)
+        client = web.clients.for_user(context.caller.user_id)
         return await web.reader.read(arguments["url"], _form(arguments), client, check)
 
     return web_fetch.definition
@@ -134,10 +134,10 @@ def _batch_fetch(web: WebAccess) -> ToolDefinition:
     )
     async def batch_fetch(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         urls: list[str] = list(dict.fromkeys(arguments["urls"]))
-        client = web.clients.for_user(context.user_id)
+        client = web.clients.for_user(context.caller.user_id)
 
         async def check(url: str, target: str) -> None:
-            await context.check_redirect(url, target, arguments | {"urls": [target]})
+            await context.permissions.check_redirect(url, target, arguments | {"urls": [target]})
 
         async def one(url: str) -> BatchEntry:
             try:

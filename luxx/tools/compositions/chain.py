@@ -17,8 +17,6 @@ from luxx.tools.history import CallStatus, Executed
 from luxx.wire.composition import Composition, CompositionKind, Fallback, Member, MemberEnded, MemberStatus
 from luxx.wire.tool import ToolCall, ToolResult
 
-_MEMBER = ChainContext(is_member=True)
-
 
 class MemberSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The entry for one member call in the result of a composition."""
@@ -52,7 +50,7 @@ class Chain:
         self._sources: dict[str, Any] = {INPUT: arguments}
         self._calls: list[MemberEnded] = []
         self._outputs: dict[str, Any] = {}
-        self._tainted_by = context.tainted_by
+        self._tainted_by = context.permissions.tainted_by
 
     async def run(self) -> ToolResult:
         """Run the members within the composition's timeout."""
@@ -61,7 +59,7 @@ class Chain:
             async with asyncio.timeout(seconds):
                 error = await self._run()
         except NeedsAnswer as signal:
-            finished_members = self._context.chain_context.finished_members
+            finished_members = self._context.actions.chain.finished_members
             new = tuple(call for call in self._calls if call.key not in finished_members)
             raise NeedsAnswer(signal.question, new) from None
         except TimeoutError:
@@ -116,7 +114,7 @@ class Chain:
     async def _call(self, position: str, member_id: str, call: Member | Fallback) -> MemberEnded:
         """`position`: identifies the member or its fallback, unique within the composition."""
         self._context.metadata.calls += 1
-        entry = self._executor.registry.lookup_for(call.tool, self._context.tenant_id)
+        entry = self._executor.registry.lookup_for(call.tool, self._context.caller.tenant_id)
         try:
             if entry is not None and (reason := member_refusal(entry[0])) is not None:
                 raise ToolFailed(reason)
@@ -129,7 +127,7 @@ class Chain:
             )
         else:
             key = _key(position, call.tool, arguments)
-            earlier = self._context.chain_context.finished_members.get(key)
+            earlier = self._context.actions.chain.finished_members.get(key)
             ended = earlier or await self._execute(key, position, member_id, call.tool, arguments)
         self._calls.append(ended)
         self._context.metadata.images.extend(ended.images)
@@ -141,18 +139,15 @@ class Chain:
     async def _execute(
         self, key: str, position: str, member_id: str, tool: str, arguments: str
     ) -> MemberEnded:
-        chain_context = self._context.chain_context
-        member_context = chain_context.context_for_member(self._context, position, tool, arguments)
-        # An offered composition includes its members, so these need not be offered by name.
-        context = replace(
-            member_context,
-            ask=cannot_ask,
-            own_tools=None,
-            chain_context=_MEMBER,
-            tainted_by=self._tainted_by,
-            offered=None,
+        chain = self._context.actions.chain
+        member_context = chain.context_for_member(self._context, position, tool, arguments)
+        context = ToolContext(
+            caller=replace(member_context.caller, own_tools=None, is_composition=True),
+            # An offered composition includes its members, so these need not be offered by name.
+            permissions=replace(member_context.permissions, tainted_by=self._tainted_by, offered=None),
+            actions=replace(member_context.actions, ask=cannot_ask, chain=ChainContext()),
         )
-        call_id = f"{chain_context.call_id}.{member_id}"
+        call_id = f"{self._context.metadata.call_id}.{member_id}"
         executed = await self._executor.execute(
             ToolCall(call_id=call_id, name=tool, arguments=arguments), context
         )

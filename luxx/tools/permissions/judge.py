@@ -104,10 +104,11 @@ class Judge:
         refused = self.refusal(tool, context)
         if refused is not None:
             return refused
-        rules = self._rules_for(tool, context.rules)
-        subject = subject_of(tool, arguments, context.workspace)
-        if context.workspace is not None and _needs_link_resolution(tool, rules, context):
-            subject = resolve_links(subject, context.workspace)
+        rules = self._rules_for(tool, context.permissions.rules)
+        workspace = context.permissions.workspace
+        subject = subject_of(tool, arguments, workspace)
+        if workspace is not None and _needs_link_resolution(tool, rules, context):
+            subject = resolve_links(subject, workspace)
         refused = _refusal_of_skills(tool, context, subject)
         if refused is not None:
             return refused
@@ -130,26 +131,24 @@ class Judge:
         self, tool: ToolDefinition, arguments: dict[str, Any], context: ToolContext
     ) -> PermissionVerdict:
         """Like `verdict`; a verdict that may take long is computed in a thread."""
+        permissions = context.permissions
+        reads_links = permissions.workspace is not None and _needs_link_resolution(
+            tool, self._rules_for(tool, permissions.rules), context
+        )
         size = sum(len(str(value)) for value in arguments.values())
-        if context.workspace is not None and _needs_link_resolution(
-            tool, self._rules_for(tool, context.rules), context
-        ):
+        rule_count = len(permissions.rules) + len(self._server_rules)
+        if reads_links or size > _MAX_INLINE_CHARACTERS or rule_count > _MAX_INLINE_RULES:
             return await asyncio.to_thread(self.verdict, tool, arguments, context)
-        if (
-            size <= _MAX_INLINE_CHARACTERS
-            and len(context.rules) + len(self._server_rules) <= _MAX_INLINE_RULES
-        ):
-            return self.verdict(tool, arguments, context)
-        return await asyncio.to_thread(self.verdict, tool, arguments, context)
+        return self.verdict(tool, arguments, context)
 
     def refusal(self, tool: ToolDefinition, context: ToolContext) -> PermissionVerdict | None:
         """The refusal that holds for all arguments, without rules; None if there is none."""
-        if not context.is_offered(tool.name):
+        if not context.permissions.is_offered(tool.name):
             because = f"{tool.name} was not offered in this run"
             return PermissionVerdict(
                 action=RuleAction.DENY, decided_by=DecidedBy.OFFER, rule=None, because=because
             )
-        refused = self.refusal_of_level(tool, context.user_permission_level)
+        refused = self.refusal_of_level(tool, context.caller.permission_level)
         return refused if refused is not None else _refusal_of_skills(tool, context)
 
     def refusal_of_level(self, tool: ToolDefinition, level: CommandPermission) -> PermissionVerdict | None:
@@ -172,25 +171,25 @@ class Judge:
     def unknown_message(self, name: str, registry: ToolRegistry, context: ToolContext) -> str:
         """The message for a tool that does not exist or was not offered; it does not tell which. It names
         only tools that this call could have used."""
-        if context.chain_context.is_member:
+        if context.caller.is_composition:
             return f"there is no tool named {name[:64]!r}"
         names = self._usable_names(registry, context)
         near = difflib.get_close_matches(name[:64], names, n=3)
-        where = "" if context.offered is None else " among those offered here"
+        where = "" if context.permissions.offered is None else " among those offered here"
         hint = (
             f"; did you mean {' or '.join(near)}?" if near else f"; there are: {', '.join(names) or 'none'}"
         )
         return f"there is no tool named {name[:64]!r}{where}{hint}"
 
     def _usable_names(self, registry: ToolRegistry, context: ToolContext) -> list[str]:
-        level = context.user_permission_level
-        tools = registry.available_to(level, context.offered, tenant_id=context.tenant_id)
-        if context.own_tools is not None:
-            tools += available_own_tools(context.own_tools, level, context.offered)
+        level = context.caller.permission_level
+        tools = registry.available_to(level, context.permissions.offered, tenant_id=context.caller.tenant_id)
+        if context.caller.own_tools is not None:
+            tools += available_own_tools(context.caller.own_tools, level, context.permissions.offered)
         return [
             tool.name
             for tool in tools
-            if self.refusal(tool, context) is None and self.is_offered(tool, context.rules)
+            if self.refusal(tool, context) is None and self.is_offered(tool, context.permissions.rules)
         ]
 
     def _rules_for(self, tool: ToolDefinition, rules: tuple[PlacedRule, ...]) -> list[PlacedRule]:
@@ -237,8 +236,8 @@ class Judge:
         if tool.is_chain:
             because = "it only calls other tools, and each of these calls is judged separately"
             return _default_verdict(RuleAction.ALLOW, DecidedBy.MEMBERS, because)
-        if context.tainted_by is not None and _is_risky_when_tainted(tool):
-            because = f"{context.tainted_by} has brought untrusted content into this run"
+        if context.permissions.tainted_by is not None and _is_risky_when_tainted(tool):
+            because = f"{context.permissions.tainted_by} has brought untrusted content into this run"
             return _default_verdict(RuleAction.ASK, DecidedBy.TAINT, because)
         if tool.starts_programs and not self._is_sandboxed():
             because = "it starts programs, and no sandbox is in force"
@@ -253,14 +252,16 @@ def _needs_link_resolution(tool: ToolDefinition, rules: list[PlacedRule], contex
     if subject_name(tool) != "path" or tool.name.startswith(MCP_PREFIX):
         return False
     return any(rule.pattern != "*" for rule in rules) or any(
-        "(" in entry for narrowing in context.narrowed for entry in narrowing.entries
+        "(" in entry for narrowing in context.permissions.narrowed for entry in narrowing.entries
     )
 
 
 def _refusal_of_skills(
     tool: ToolDefinition, context: ToolContext, subject: Subject | None = None
 ) -> PermissionVerdict | None:
-    blocking = blocking_narrowing(context.narrowed, tool, subject, is_member=context.chain_context.is_member)
+    blocking = blocking_narrowing(
+        context.permissions.narrowed, tool, subject, is_member=context.caller.is_composition
+    )
     if blocking is None:
         return None
     because = block_reason(blocking, tool)

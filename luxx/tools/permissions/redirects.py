@@ -6,8 +6,6 @@
 from collections.abc import Awaitable, Callable
 from typing import Any, assert_never
 
-import msgspec
-
 from luxx.errors import InvalidInput, ToolFailed
 from luxx.infra.network.hosts import DEFAULT_PORTS
 from luxx.infra.network.urls import WebUrl, parse_url
@@ -53,7 +51,7 @@ def with_redirect_check(
             case _:
                 assert_never(verdict.action)
 
-    return msgspec.structs.replace(context, check_redirect=check_redirect)
+    return context.with_permissions(check_redirect=check_redirect)
 
 
 def _is_approved(
@@ -64,11 +62,11 @@ def _is_approved(
     target: str,
 ) -> bool:
     """Whether a user makes the call directly, or approved it for the target's host and no rule says ask."""
-    if context.approve is approve_as_caller:
+    if context.permissions.approve is approve_as_caller:
         return True
-    if context.earlier_approval is None or verdict.decided_by not in _DEFAULT_DECISIONS:
+    if context.permissions.earlier_approval is None or verdict.decided_by not in _DEFAULT_DECISIONS:
         return False
-    parts = subject_of(tool, arguments, context.workspace).parts
+    parts = subject_of(tool, arguments, context.permissions.workspace).parts
     return any(_is_same_host(part.text, target) for part in parts)
 
 

@@ -29,11 +29,12 @@ from luxx.infra.store.engine import Store
 from luxx.infra.store.locks import Lock, lock_until_commit
 from luxx.infra.store.tables import Base, UtcDateTime, table_of
 from luxx.tools.compositions.service import ReadOwnTools
-from luxx.tools.core import CommandPermission, ToolContext, ToolDefinition
+from luxx.tools.core import CallPermissions, CommandPermission, ToolContext, ToolDefinition
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.pattern import check_wildcards
 from luxx.tools.permissions.judge import PermissionVerdict
 from luxx.tools.permissions.rules import EXACT_PREFIX, sort_rules
+from luxx.tools.service_tools import tool_caller
 from luxx.wire.tool import PlacedRule, Rule, RuleAction, RuleScope
 
 MAX_RULES = 200
@@ -294,12 +295,10 @@ class RuleService:
 
         tool, rules = await self._store.read(work)
         context = ToolContext(
-            user_id=caller.user_id,
-            username=caller.username,
-            user_permission_level=caller.permission_level,
-            tenant_id=caller.tenant_id,
-            rules=rules,
-            tainted_by=ASSUMED_TAINT if hypothetical_call.is_tainted else None,
+            caller=tool_caller(caller),
+            permissions=CallPermissions(
+                rules=rules, tainted_by=ASSUMED_TAINT if hypothetical_call.is_tainted else None
+            ),
         )
         return await self._executor.judge.verdict_async(tool, hypothetical_call.arguments, context)
 

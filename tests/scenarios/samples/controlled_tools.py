@@ -61,5 +61,5 @@ async def visit_outside(arguments: dict[str, Any]) -> str:
 
 @tool("visit_named", "Asks a person for a name, then visits the test.", PARAMETERS, REQUIRED)
 async def visit_named(arguments: dict[str, Any], context: ToolContext) -> str:
-    said = await context.ask({"kind": "clarification", "prompt": "Whom shall I name?"})
+    said = await context.actions.ask({"kind": "clarification", "prompt": "Whom shall I name?"})
     return await _visit({**arguments, "key": said["answer"]}, "visit_named")

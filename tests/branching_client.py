@@ -1,4 +1,4 @@
-"""A conversation as somebody has it who branches it, over HTTP; its model never says the same twice."""
+"""A client that branches a conversation over HTTP; its model gives a different answer to every call."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from luxx.providers.scripted import Counts, Finish, Gate, Rule, Script, Scripted
 ANSWERS = 4000
 JSON = {"accept": "application/json"}
 STRUCTURED = "gpt-4.1-mini"
-"""A model that the catalogue says keeps to a schema."""
+"""A model that supports a schema, according to the catalogue."""
 
 Json = dict[str, Any]
 
@@ -39,14 +39,14 @@ def script() -> Script:
 
 
 class BranchingClient:
-    """One person at one server, and what the model there was sent."""
+    """One user at one server, and the requests that the model there got."""
 
     def __init__(self, person: ApiClient, upstream: ScriptedProvider) -> None:
         self.person = person
         self.upstream = upstream
 
     def chat(self, **fields: Any) -> "ConversationClient":
-        """A new conversation."""
+        """Creates a conversation."""
         return ConversationClient(self, self.person.good("POST", "/conversations", json=fields)["id"])
 
     def sent(self) -> Json:
@@ -55,7 +55,7 @@ class BranchingClient:
         return body
 
     def prompt(self) -> list[tuple[str, str]]:
-        """Who said what, in the last request that the model got."""
+        """The roles and texts of the last request that the model got."""
         return [(message["role"], message["content"]) for message in self.sent()["messages"]]
 
 
@@ -63,7 +63,8 @@ class BranchingClient:
 def branching_client(
     folder: Path, *, is_checked: bool = True, **environment: str
 ) -> Iterator[BranchingClient]:
-    """A server in this folder and a person there; `is_checked`: answers are held against the document."""
+    """A server in this folder and a client; with `is_checked` answers are checked against the OpenAPI
+    document."""
     with scripted_models(script()) as upstream, ServerProcess(folder, **environment) as server:
         with ApiClient(server, None) as nobody:
             document = Document(nobody.good_document()) if is_checked else None
@@ -76,7 +77,7 @@ def branching_client(
 
 
 class ConversationClient:
-    """A conversation, and all that can be done in it."""
+    """A conversation and its operations."""
 
     def __init__(self, client: BranchingClient, id_: str) -> None:
         self.id = id_
@@ -84,17 +85,17 @@ class ConversationClient:
         self._person = client.person
 
     def send(self, content: str, **more: Any) -> Json:
-        """The answer."""
+        """Sends a message. Returns the answer."""
         body = {"conversation_id": self.id, "content": content, **more}
         return self._data("POST", "/messages", json=body)
 
     def send_without_waiting(self, content: str) -> Json:
-        """The run of a message whose answer is not waited for."""
+        """Sends a message without waiting for its answer. Returns the run."""
         body = {"conversation_id": self.id, "content": content}
         return self._data("POST", "/messages/stream", json=body, headers=JSON)
 
     def again(self, message_id: str, **more: Any) -> Json:
-        """Another answer, once it is whole."""
+        """Regenerates an answer and waits for its end."""
         body = {"json": more} if more else {}
         path = f"/messages/{message_id}/regenerate"
         response = self._person.ask("POST", path, headers=JSON, **body)
@@ -105,11 +106,11 @@ class ConversationClient:
         return next(message for message in self.messages() if message["id"] == run["message_id"])
 
     def edit(self, message_id: str, content: str, **more: Any) -> Json:
-        """The sibling that was made."""
+        """Edits a message. Returns the new sibling."""
         return self._data("PUT", f"/messages/{message_id}", json={"content": content, **more})
 
     def select(self, message_id: str) -> str:
-        """The leaf that is selected now."""
+        """Selects a message. Returns the leaf that is then selected."""
         changed = self._data("PUT", f"/conversations/{self.id}", json={"selected_leaf_id": message_id})
         return str(changed["selected_leaf_id"])
 
@@ -138,7 +139,7 @@ class ConversationClient:
         return messages_found[::-1]
 
     def texts(self) -> list[str]:
-        """What the selected path says, from its beginning."""
+        """The texts of the selected path, from its beginning."""
         texts_by_id = {message["id"]: message["text"] for message in self.messages()}
         return [texts_by_id[id_] for id_ in self.tree()["selected_path"]]
 

@@ -1,4 +1,4 @@
-"""Rows that other rows need: somebody to own them."""
+"""A user row, which other rows need as their owner."""
 
 from typing import Any
 

@@ -23,10 +23,11 @@ _usage = _encode(Usage(prompt_tokens=120, completion_tokens=80)).decode()
 
 
 class TextGenerator:
-    """Says something new every time, the same for the same seed; words are as uneven as in a language."""
+    """Generates texts that never repeat, the same for the same seed; words are distributed as in a
+    language."""
 
     def __init__(self, seed: int = 7, *, rare_every: int = 0) -> None:
-        """One message of so many says something rare; 0: none does."""
+        """With `rare_every`, one message of that many has a rare word."""
         self._rare_every = rare_every
         self._random = random.Random(seed)
         letters = "abcdefghijklmnoprstuvw"
@@ -38,7 +39,7 @@ class TextGenerator:
         return " ".join(self._random.choices(self._words, self._weights, k=count))
 
     def content(self) -> tuple[str, str]:
-        """A role and its stored JSON, in turn; every fifth answer used a tool."""
+        """A role and its stored JSON; roles alternate, and every fifth answer used a tool."""
         self._count += 1
         is_rare = self._rare_every and self._count % self._rare_every == 1
         phrase = f"common {'rare 机器学习 ' if is_rare else ''}{self.words(35)}"
@@ -59,7 +60,8 @@ class TextGenerator:
 def seed(
     connection: Connection, text_generator: TextGenerator, lengths: Iterable[int], *, user_id: int = 1
 ) -> list[str]:
-    """A conversation for each length, its messages one below the other; the ids of the conversations."""
+    """Adds a conversation of each length, whose messages form one chain. Returns the ids of the
+    conversations."""
     ids: list[str] = []
     pending: list[dict[str, Any]] = []
     for length in lengths:

@@ -1,4 +1,4 @@
-"""Spellings of hosts that have fooled servers before: loopback or private ones, and those of metadata."""
+"""Spellings of loopback, private and metadata hosts that have been used to get around address checks."""
 
 LOOPBACK_OR_PRIVATE = [
     "127.0.0.1",

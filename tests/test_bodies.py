@@ -1,4 +1,4 @@
-"""JSON bodies that are wrong: what is named of them, and that naming it costs little, whoever sends them."""
+"""Invalid JSON bodies: which errors are reported, and that reporting them costs little."""
 
 import asyncio
 import sys
@@ -42,12 +42,12 @@ def refused(body: bytes) -> InvalidInput:
         (b'{"name": "a", "tags": ["b", ":c"], "count": 1, "count": 2, "name": "d"}', ["$.count", "$.name"]),
     ],
 )
-def test_a_member_that_is_there_twice_is_refused_by_its_path(body: bytes, paths: list[str]) -> None:
+def test_a_duplicate_member_is_refused_by_its_path(body: bytes, paths: list[str]) -> None:
     assert refused(body).detail["fields"] == dict.fromkeys(paths, REPEATED_MESSAGE)
 
 
 @pytest.mark.parametrize("name", ["x", ":x", 'x"y', '\\"', "ä", "\\", ""])
-def test_a_nested_member_that_is_there_twice_is_found_whatever_its_name(name: str) -> None:
+def test_a_nested_duplicate_member_is_found_whatever_its_name(name: str) -> None:
     member = msgspec.json.encode({name: 1})[1:-1]
     for between in (b"", b'"n": "\\"x\\": 1",', b'"n": [":", "a", {"x": 1}], '):
         twice = b'{"a": [{%s, %s%s}]}' % (member, between, member)
@@ -61,7 +61,7 @@ def test_texts_that_look_like_members_are_no_members() -> None:
 
 
 def calls_of(work: Callable[[], object]) -> int:
-    """How many Python functions this calls, or goes on with."""
+    """How many Python functions this calls or resumes."""
     count = 0
 
     def look(_frame: FrameType, event: str, _argument: Any) -> None:
@@ -109,21 +109,21 @@ def test_of_many_mistakes_the_first_are_named_and_it_is_said_that_there_are_more
     assert str(refused(unknown(MAX_REPORTED_FIELDS + 1))).endswith("and more")
 
 
-def test_a_name_that_the_sender_made_up_is_not_repeated_at_length() -> None:
+def test_an_unknown_name_is_not_repeated_in_full() -> None:
     for length in (10_000, 1_000_000):
         error = refused(b'{"' + b"x" * length + b'": 1}')
         assert len(str(error)) + len(str(error.detail)) < 2_000
 
 
 @pytest.mark.parametrize("blanks", [0, 100_000])
-def test_a_whole_number_is_one_however_it_is_written(blanks: int) -> None:
+def test_an_integer_is_accepted_in_every_notation(blanks: int) -> None:
     assert read_body(b" " * blanks + b'{"count": 5.0, "ratio": 1.0}', Wanted) == Wanted(count=5, ratio=1.0)
     assert set(refused(b" " * blanks + b'{"count": 5.5}').detail["fields"]) == {"$.count"}
     assert "range" in str(refused(b" " * blanks + b'{"count": 5.0, "ratio": 1e999}'))
 
 
-def test_every_route_that_is_open_to_all_takes_short_bodies_only() -> None:
-    found = {
+def test_every_public_route_accepts_short_bodies_only() -> None:
+    public_paths = {
         f"{controller.path}{path}".removesuffix("/")
         for controller in (AuthController, SetupController)
         for handler in vars(controller).values()
@@ -131,16 +131,16 @@ def test_every_route_that_is_open_to_all_takes_short_bodies_only() -> None:
         and (handler.opt.get(PUBLIC) or PUBLIC in vars(controller).get("opt", {}))
         for path in handler.paths
     }
-    assert found == set(PUBLIC_POST_PATHS)
+    assert public_paths == set(PUBLIC_POST_PATHS)
 
 
 @pytest.mark.parametrize("path", [*PUBLIC_POST_PATHS, "//auth//login/"])
-def test_what_anybody_may_send_is_refused_past_64_kib(path: str) -> None:
+def test_a_public_body_past_64_kib_is_refused(path: str) -> None:
     assert [status_of(path, size) for size in (PUBLIC_BODY_BYTES, PUBLIC_BODY_BYTES + 1)] == [200, 413]
 
 
 def status_of(path: str, size: int) -> int:
-    """The status that an application which takes all gets to answer, behind the protection."""
+    """The status that the protection gives an application which accepts everything."""
     sent: list[dict[str, Any]] = []
 
     async def fine(scope: Any, receive: Any, send: Any) -> None:

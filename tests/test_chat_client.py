@@ -1,4 +1,6 @@
-"""`luxx chat`: what it makes of frames, and against a real server, also over a line that breaks."""
+"""`luxx chat`: how it renders frames, and its behaviour against a real server, also if the
+connection breaks.
+"""
 
 import asyncio
 import fcntl
@@ -40,7 +42,7 @@ from luxx.providers.scripted import Call, Gate, Rule, Script, Text, Thinking, Wh
 PATIENCE_SECONDS = 30.0
 LONG = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
 
-# --- frames to pieces -------------------------------------------------------------------------------
+# --- frames to output -------------------------------------------------------------------------------
 
 
 def delta(index: int, text: str, kind: str = "text") -> StreamFrame:
@@ -58,14 +60,14 @@ def begun() -> StreamFrame:
     return StreamFrame(type="run", run=FrameRun(id="r"))
 
 
-def heard_text(transcript: Transcript, frames: list[StreamFrame]) -> str:
+def shown_text(transcript: Transcript, frames: list[StreamFrame]) -> str:
     pieces = [piece for frame in frames for piece in transcript.receive(frame)]
     return "".join(piece.text for piece in pieces if piece.kind is PieceKind.TEXT)
 
 
 def test_deltas_are_shown_as_they_come_and_the_closing_step_adds_nothing() -> None:
     frames = [begun(), delta(0, "Hel"), delta(0, "lo"), whole(0, "Hello", seq=1)]
-    assert heard_text(Transcript(), frames) == "Hello"
+    assert shown_text(Transcript(), frames) == "Hello"
 
 
 def test_a_snapshot_after_attaching_again_shows_only_what_was_missed() -> None:
@@ -77,17 +79,17 @@ def test_a_snapshot_after_attaching_again_shows_only_what_was_missed() -> None:
         delta(0, "rld"),
         whole(0, "Hello world", seq=1),
     ]
-    assert heard_text(Transcript(), frames) == "Hello world"
+    assert shown_text(Transcript(), frames) == "Hello world"
 
 
-def test_a_step_that_closed_while_the_line_was_broken_shows_its_rest() -> None:
-    assert heard_text(Transcript(), [begun(), delta(0, "Hel"), begun(), whole(0, "Hello", seq=1)]) == "Hello"
+def test_a_step_that_closed_during_a_broken_connection_shows_its_rest() -> None:
+    assert shown_text(Transcript(), [begun(), delta(0, "Hel"), begun(), whole(0, "Hello", seq=1)]) == "Hello"
 
 
-def test_events_up_to_the_last_id_are_not_taken_twice() -> None:
+def test_events_up_to_the_last_id_are_not_processed_twice() -> None:
     transcript = Transcript()
     assert (
-        heard_text(transcript, [begun(), whole(0, "Hello", seq=4), begun(), whole(0, "Hello", seq=4)])
+        shown_text(transcript, [begun(), whole(0, "Hello", seq=4), begun(), whole(0, "Hello", seq=4)])
         == "Hello"
     )
     assert transcript.last_seq == 4
@@ -102,12 +104,12 @@ def test_a_step_made_again_alike_is_not_repeated_on_the_screen() -> None:
         delta(0, "lo world"),
         whole(0, "Hello world", seq=2),
     ]
-    assert heard_text(Transcript(), frames) == "Hello world"
+    assert shown_text(Transcript(), frames) == "Hello world"
 
 
 def test_a_step_made_again_differently_is_announced_and_shown_whole() -> None:
     transcript = Transcript()
-    heard_text(transcript, [begun(), delta(0, "Hello"), begun()])
+    shown_text(transcript, [begun(), delta(0, "Hello"), begun()])
     assert transcript.receive(delta(0, "Good day")) == [
         Piece(PieceKind.NOTE, "[the server restarted this step]"),
         Piece(PieceKind.TEXT, "Good day"),
@@ -219,8 +221,8 @@ def test_no_server_is_one_sentence(server: LiveServer) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("cut", [1, 700, 1900])
-def test_nothing_is_lost_or_repeated_over_a_line_that_breaks(server: LiveServer, cut: int) -> None:
-    with breaking_line(server.url, cut) as (url, streams):
+def test_nothing_is_lost_or_repeated_over_a_connection_that_breaks(server: LiveServer, cut: int) -> None:
+    with breaking_proxy(server.url, cut) as (url, streams):
         done = run_chat(url, "count", "again")
     assert (done.returncode, done.stdout) == (0, LONG + "\n")
     assert done.stderr.count("Counting.") == 1
@@ -251,7 +253,7 @@ def test_ctrl_c_stops_an_answer_and_returns_to_the_prompt_and_ctrl_d_ends(server
     assert "\x1b[2mCounting.\x1b[0m" in terminal.shown
 
 
-def test_what_a_model_says_cannot_steer_the_terminal(server: LiveServer) -> None:
+def test_the_text_of_a_model_cannot_control_the_terminal(server: LiveServer) -> None:
     terminal = Terminal(["luxx", "chat", "--url", server.url, "steer"])
     terminal.expect("a[2Jbc")
     assert terminal.end() == 0
@@ -282,13 +284,13 @@ def test_a_question_of_a_subagent_is_shown_and_answered_as_well(server: LiveServ
 def test_ctrl_c_at_a_question_stops_the_run(server: LiveServer) -> None:
     terminal = Terminal(["luxx", "chat", "--url", server.url, "ask me"])
     terminal.expect("answer> ")
-    terminal.rests()
+    terminal.wait_for_input()
     terminal.say("\x03")
     terminal.expect("stopped")
     assert terminal.end() == 130
 
 
-def test_a_question_that_nobody_is_there_to_answer_is_left_open_with_where_to_answer(
+def test_a_question_without_a_terminal_stays_open_with_a_hint(
     server: LiveServer,
 ) -> None:
     alone = run_chat(server.url, "ask me")
@@ -325,12 +327,12 @@ def test_what_is_typed_becomes_an_answer(multiple: bool, line: str, answer: Any)
     assert typed_answer(question, line) == answer
 
 
-def test_nothing_typed_is_no_answer_where_nothing_is_recommended() -> None:
+def test_an_empty_input_is_no_answer_without_a_recommended_option() -> None:
     assert typed_answer(FrameQuestion(question_id="q", prompt="Which?"), " ") is None
 
 
 class Terminal:
-    """A program on a pseudo-terminal; `shown` is all it wrote."""
+    """A program on a pseudo-terminal; `shown` is everything it has written."""
 
     def __init__(self, command: list[str]) -> None:
         self._master, slave = pty.openpty()
@@ -350,8 +352,9 @@ class Terminal:
     def say(self, text: str) -> None:
         os.write(self._master, text.encode())
 
-    def rests(self) -> None:
-        """Returns once the program waits: between its prompt and its reading Python misses a signal."""
+    def wait_for_input(self) -> None:
+        """Returns when the program waits for input: between its prompt and its read Python misses a
+        signal."""
         process = psutil.Process(self.process.pid)
         deadline = time.monotonic() + PATIENCE_SECONDS
         while process.status() != psutil.STATUS_SLEEPING:
@@ -359,12 +362,12 @@ class Terminal:
             time.sleep(0.01)
 
     def expect(self, text: str) -> None:
-        """Returns once `text` was shown after what was expected before."""
+        """Returns when `text` was shown after what was expected before."""
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while (found := self.shown.find(text, self._at)) < 0:
+        while (position := self.shown.find(text, self._at)) < 0:
             if time.monotonic() > deadline or not self._read(deadline):
                 raise AssertionError(f"{text!r} was not shown: {self.shown[self._at :]!r}")
-        self._at = found + len(text)
+        self._at = position + len(text)
 
     def end(self) -> int:
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -389,12 +392,12 @@ def _take_terminal(slave: int) -> None:
     fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
 
 
-# --- a line that breaks -----------------------------------------------------------------------------
+# --- a connection that breaks -----------------------------------------------------------------------
 
 
 @contextmanager
-def breaking_line(url: str, cut: int) -> Iterator[tuple[str, list[str]]]:
-    """A way to the server on which every stream is cut after so many bytes more than the one before."""
+def breaking_proxy(url: str, cut: int) -> Iterator[tuple[str, list[str]]]:
+    """A proxy to the server that cuts every stream, each after more bytes than the one before."""
     streams: list[str] = []
     host, _, port = url.removeprefix("http://").partition(":")
 
@@ -420,7 +423,7 @@ def breaking_line(url: str, cut: int) -> Iterator[tuple[str, list[str]]]:
 
     async def taken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         carrying.add(task := asyncio.create_task(carry(reader, writer)))
-        # Whoever asked may have gone, or the line ends.
+        # The client may have left, or the connection ends.
         await asyncio.gather(task, return_exceptions=True)
         carrying.discard(task)
         writer.close()
@@ -430,7 +433,7 @@ def breaking_line(url: str, cut: int) -> Iterator[tuple[str, list[str]]]:
         for task in carrying:
             task.cancel()
         await asyncio.gather(*carrying, return_exceptions=True)
-        # What was closed is closed at the loop's next turns.
+        # The loop closes the rest on its next turns.
         await asyncio.sleep(0.05)
 
     loop = asyncio.new_event_loop()
@@ -450,14 +453,14 @@ def breaking_line(url: str, cut: int) -> Iterator[tuple[str, list[str]]]:
         loop.close()
 
 
-# --- against a server made of paper -----------------------------------------------------------------
+# --- against a fake server --------------------------------------------------------------------------
 
 Answers = Callable[[str, str, str], tuple[int, Any]]
 
 
 @contextmanager
-def paper_server(answers: Answers) -> Iterator[tuple[str, list[str]]]:
-    """`answers(request line, bearer, body)` gives status and JSON; a text is sent as an event stream."""
+def fake_server(answers: Answers) -> Iterator[tuple[str, list[str]]]:
+    """`answers(request line, bearer, body)` gives status and JSON; a string is sent as an event stream."""
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -509,13 +512,13 @@ def test_an_expired_token_is_refreshed_and_the_request_asked_again() -> None:
             case _:
                 return 200, 'data: {"type":"run","run":{"id":"r"}}\n\nid: 1\ndata: {"type":"done"}\n\n'
 
-    with paper_server(answers) as (url, asked):
+    with fake_server(answers) as (url, asked):
         assert run_chat(url, "hello").returncode == 0
     assert asked.count("POST /auth/refresh") == 1
     assert asked.count("POST /messages/stream") == 1
 
 
-def test_a_message_that_was_not_taken_is_never_sent_twice() -> None:
+def test_a_refused_message_is_never_sent_twice() -> None:
     def answers(request: str, bearer: str, body: str) -> tuple[int, Any]:
         match request.partition("?")[0]:
             case "POST /auth/login":
@@ -527,7 +530,7 @@ def test_a_message_that_was_not_taken_is_never_sent_twice() -> None:
             case _:
                 return 200, ""
 
-    with paper_server(answers) as (url, asked):
+    with fake_server(answers) as (url, asked):
         done = run_chat(url, "hello")
     assert done.returncode == 1
     assert done.stderr.endswith(
@@ -536,8 +539,8 @@ def test_a_message_that_was_not_taken_is_never_sent_twice() -> None:
     assert asked.count("POST /messages/stream") == 1
 
 
-def test_an_address_that_is_not_luxx_is_said_so() -> None:
-    with paper_server(lambda request, bearer, body: (404, "<h1>Not here</h1>")) as (url, _):
+def test_an_address_of_another_server_is_reported() -> None:
+    with fake_server(lambda request, bearer, body: (404, "<h1>Not here</h1>")) as (url, _):
         done = run_chat(url, "--username", "me", "hello", LUXX_PASSWORD="secret-word")
     assert done.stderr == f"luxx: {url} answered 404 and is not a Luxx server; is the address right?\n"
 

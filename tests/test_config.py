@@ -1,4 +1,4 @@
-"""The configuration: precedence, substitution, refusals that name their place, and the shipped file."""
+"""The configuration: precedence, substitution, errors with file and line, and the shipped file."""
 
 import contextlib
 from collections.abc import Iterator
@@ -143,7 +143,7 @@ def test_no_file_at_all_gives_the_defaults(tmp_path: Path) -> None:
         assert load_config(None, {}, {}) == Config()
 
 
-def test_config_yaml_of_the_working_directory_is_read_unasked(tmp_path: Path) -> None:
+def test_config_yaml_of_the_working_directory_is_read_by_default(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("app: {port: 9001}")
     with contextlib.chdir(tmp_path):
         assert load_config(None, {}, {}).app.port == 9001
@@ -185,14 +185,20 @@ def test_command_line_beats_environment_beats_file_beats_default(
         st.sampled_from(["secret_key", "debug", "port"]), st.sampled_from(["file", "environment"]), min_size=1
     )
 )
-def test_layers_merge_key_by_key(tmp_path_factory: pytest.TempPathFactory, homes: dict[str, str]) -> None:
+def test_layers_merge_key_by_key(
+    tmp_path_factory: pytest.TempPathFactory, source_of_key: dict[str, str]
+) -> None:
     values = {"secret_key": "0123", "debug": "true", "port": "9"}
     typed = {"secret_key": "0123", "debug": True, "port": 9}
-    in_file = "".join(f"  {key}: {values[key]}\n" for key, home in homes.items() if home == "file")
-    environ = {f"LUXX_APP__{k.upper()}": values[k] for k, home in homes.items() if home == "environment"}
+    in_file = "".join(
+        f"  {key}: {values[key]}\n" for key, source in source_of_key.items() if source == "file"
+    )
+    environ = {
+        f"LUXX_APP__{k.upper()}": values[k] for k, source in source_of_key.items() if source == "environment"
+    }
     config = load_config(write(tmp_path_factory.getbasetemp(), f"app:\n{in_file}"), environ, {})
     defaults = msgspec.to_builtins(Config().app)
-    assert msgspec.to_builtins(config.app) == {**defaults, **{key: typed[key] for key in homes}}
+    assert msgspec.to_builtins(config.app) == {**defaults, **{key: typed[key] for key in source_of_key}}
 
 
 def test_every_key_can_be_set_in_the_environment(tmp_path: Path) -> None:
@@ -289,7 +295,7 @@ def test_a_database_type_left_out_follows_the_url(tmp_path: Path) -> None:
         ("a$${B}c$", {}, "a${B}c$"),
     ],
 )
-def test_variables_are_put_in(tmp_path: Path, text: str, environ: dict[str, str], expected: str) -> None:
+def test_variables_are_substituted(tmp_path: Path, text: str, environ: dict[str, str], expected: str) -> None:
     assert load_config(write(tmp_path, f"llm:\n  api_url: {text}\n"), environ, {}).llm.api_url == expected
 
 
@@ -365,7 +371,7 @@ def test_an_empty_default_leaves_the_key_at_its_default(tmp_path: Path) -> None:
         ("database:\n  type: sqlite\n  url: postgresql://h/d", 2, "database.type", "make them agree"),
     ],
 )
-def test_what_cannot_be_right_is_refused_with_file_line_and_key(
+def test_an_invalid_value_is_refused_with_file_line_and_key(
     tmp_path: Path, text: str, line: int, key: str, says: str
 ) -> None:
     error = refusal(tmp_path, text)
@@ -396,7 +402,7 @@ def test_a_wrong_variable_in_the_environment_is_refused_by_name(
     assert says in str(error)
 
 
-def test_variables_that_are_no_keys_are_let_alone(tmp_path: Path) -> None:
+def test_variables_that_are_no_keys_are_ignored(tmp_path: Path) -> None:
     environ = {"LUXX_ADMIN_PASSWORD": "x", "LUXX_WIRE_FIXTURES": "y", "LUXX_FORBID_SKIPS": "1", "PATH": "z"}
     assert load_config(write(tmp_path, ""), environ, {}) == Config()
 

@@ -43,7 +43,7 @@ def test_the_tested_versions_are_installed() -> None:
         try:
             installed = version(name)
         except PackageNotFoundError:
-            continue  # Of an extra that is not installed here.
+            continue  # It belongs to an extra that is not installed here.
         if installed != pinned_version(requirement):
             differing.append(f"{name} {installed}, not {pinned_version(requirement)}")
     assert differing == [], "run make clean, or make lock where new versions are wanted"

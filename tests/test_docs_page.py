@@ -28,7 +28,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Litestar]:
 @pytest.fixture(scope="module")
 def document(app: Litestar) -> dict[str, Any]:
     made = build_document(app, title="Luxx", version="1")
-    # What is served is JSON: nothing in it may be anything else.
+    # Encoded and decoded, because clients get JSON.
     return msgspec.json.decode(msgspec.json.encode(made))
 
 
@@ -68,12 +68,12 @@ def test_litestar_serves_no_pages_of_its_own(app: Litestar) -> None:
     assert [route.path for route in app.routes if route.path.startswith(("/openapi/", "/schema"))] == []
 
 
-def test_every_reference_leads_somewhere_and_every_shape_is_a_schema(document: dict[str, Any]) -> None:
+def test_every_reference_resolves_and_every_component_is_a_schema(document: dict[str, Any]) -> None:
     for reference in references(document):
-        found: Any = document
+        target: Any = document
         for key in reference.removeprefix("#/").split("/"):
-            found = found[key]
-        assert found
+            target = target[key]
+        assert target
     for schema in document["components"]["schemas"].values():
         jsonschema.Draft202012Validator.check_schema(schema)
 
@@ -160,7 +160,7 @@ def test_every_tag_is_described(document: dict[str, Any]) -> None:
     assert [tag["name"] for tag in document["tags"] if not TAGS.get(tag["name"])] == []
 
 
-def test_the_page_names_every_operation_and_shape_and_holds_no_script(document: dict[str, Any]) -> None:
+def test_the_page_names_every_operation_and_schema_and_has_no_script(document: dict[str, Any]) -> None:
     page = render(document)
     for _, _, operation in operations(document):
         assert f'<details id="{operation["operationId"]}">' in page
@@ -174,11 +174,11 @@ def test_the_page_names_every_operation_and_shape_and_holds_no_script(document: 
     assert "default-src 'none'" in PAGE_POLICY
 
 
-def test_what_a_description_says_is_text_and_no_markup(document: dict[str, Any]) -> None:
+def test_descriptions_are_escaped(document: dict[str, Any]) -> None:
     spoiled = {**document, "info": {"title": "<img src=x onerror=alert(1)>", "version": "1"}}
     assert "<img" not in render(spoiled)
 
 
-def test_what_takes_a_body_says_so(document: dict[str, Any]) -> None:
+def test_operations_with_a_body_show_it(document: dict[str, Any]) -> None:
     with_body = {path for method, path, operation in operations(document) if "requestBody" in operation}
     assert {"/auth/login", "/conversations", "/messages", "/messages/stream", "/providers"} <= with_body

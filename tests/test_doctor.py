@@ -1,4 +1,4 @@
-"""`luxx doctor`: sees what is bad, says how to mend it, changes nothing and tells no secret."""
+"""`luxx doctor`: reports problems with their fixes, changes nothing and shows no secret."""
 
 import asyncio
 import os
@@ -37,14 +37,14 @@ def private_files() -> Iterator[None]:
     os.umask(before)
 
 
-def config_in(home: Path, **sections: object) -> Config:
+def config_in(folder: Path, **sections: object) -> Config:
     given = {
         "app": AppConfig(port=0),
-        "workspace": WorkspaceConfig(root=str(home / "workspaces")),
+        "workspace": WorkspaceConfig(root=str(folder / "workspaces")),
         "local": LocalConfig(enabled=False),
         **sections,
     }
-    return Config(data_dir=str(home / "data"), **given)  # type: ignore[arg-type]
+    return Config(data_dir=str(folder / "data"), **given)  # type: ignore[arg-type]
 
 
 def checks(config: Config, environ: dict[str, str] | None = None) -> dict[str, Finding]:
@@ -57,9 +57,9 @@ async def start_once(config: Config) -> None:
     await services.close()
 
 
-def with_model(home: Path, url: str, **sections: object) -> Config:
+def with_model(folder: Path, url: str, **sections: object) -> Config:
     llm = LlmConfig(provider="openai_compatible", api_url=f"{url}/v1", api_key=KEY, model="scripted")
-    return config_in(home, llm=llm, **sections)
+    return config_in(folder, llm=llm, **sections)
 
 
 def unused_script() -> ScriptedProvider:
@@ -67,16 +67,16 @@ def unused_script() -> ScriptedProvider:
 
 
 def test_an_empty_data_directory_is_fine_and_stays_untouched(tmp_path: Path) -> None:
-    found = checks(config_in(tmp_path), {"DEEPSEEK_API_KEY": KEY})
-    assert [str(one) for one in found.values() if one.is_bad] == []
-    assert "deepseek" in found["providers"].text
+    report = checks(config_in(tmp_path), {"DEEPSEEK_API_KEY": KEY})
+    assert [str(one) for one in report.values() if one.is_bad] == []
+    assert "deepseek" in report["providers"].text
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_any_model_it_says_so(tmp_path: Path) -> None:
-    found = checks(config_in(tmp_path))["providers"]
-    assert found.is_bad
-    assert "DEEPSEEK_API_KEY" in found.fix
+def test_a_missing_model_is_reported(tmp_path: Path) -> None:
+    report = checks(config_in(tmp_path))["providers"]
+    assert report.is_bad
+    assert "DEEPSEEK_API_KEY" in report.fix
 
 
 async def test_a_started_server_with_an_answering_provider_is_fine(tmp_path: Path) -> None:
@@ -101,10 +101,10 @@ async def test_a_provider_that_does_not_answer_is_bad_and_its_key_is_not_shown(t
     await start_once(config)
     await provider.stop()
     result = await examine(config, {})
-    found = {finding.part: finding for finding in result}["provider openai_compatible"]
-    assert found.is_bad
-    assert found.fix
-    assert KEY not in str(found)
+    report = {finding.part: finding for finding in result}["provider openai_compatible"]
+    assert report.is_bad
+    assert report.fix
+    assert KEY not in str(report)
 
 
 def test_a_lost_secret_is_named_as_the_reason(tmp_path: Path) -> None:
@@ -119,9 +119,9 @@ def test_a_secret_that_others_can_read_is_bad(tmp_path: Path) -> None:
     config = config_in(tmp_path)
     asyncio.run(start_once(config))
     (tmp_path / "data" / "secret_key").chmod(0o644)
-    found = checks(config)["secret"]
-    assert found.is_bad
-    assert found.fix.startswith("chmod 600 ")
+    report = checks(config)["secret"]
+    assert report.is_bad
+    assert report.fix.startswith("chmod 600 ")
 
 
 def test_data_that_others_can_read_is_bad(tmp_path: Path) -> None:
@@ -130,20 +130,20 @@ def test_data_that_others_can_read_is_bad(tmp_path: Path) -> None:
     assert not checks(config)["permissions"].is_bad
     database = tmp_path / "data" / "luxx.db"
     database.chmod(0o644)
-    found = checks(config)["permissions"]
-    assert found.is_bad
-    assert found.fix.startswith("chmod go-rw")
-    assert str(database) in found.fix
+    report = checks(config)["permissions"]
+    assert report.is_bad
+    assert report.fix.startswith("chmod go-rw")
+    assert str(database) in report.fix
 
 
 @pytest.mark.parametrize("secret", ["short", ""])
 def test_a_missing_or_short_secret_is_bad_where_one_is_needed(tmp_path: Path, secret: str) -> None:
     database = DatabaseConfig(type="postgresql", url="postgresql://luxx:pass-word@127.0.0.1:9/luxx")
     config = config_in(tmp_path, app=AppConfig(secret_key=secret), database=database)
-    found = checks(config)
-    assert found["secret"].is_bad
-    assert found["database"].is_bad
-    assert "pass-word" not in "\n".join(map(str, found.values()))
+    report = checks(config)
+    assert report["secret"].is_bad
+    assert report["database"].is_bad
+    assert "pass-word" not in "\n".join(map(str, report.values()))
 
 
 def test_the_default_password_is_bad_only_where_others_can_reach_the_server(tmp_path: Path) -> None:
@@ -159,9 +159,9 @@ def test_a_running_server_is_reported_and_not_bad(tmp_path: Path) -> None:
     assert "no server" in checks(config_in(tmp_path))["server"].text
     lock.take()
     try:
-        found = checks(config_in(tmp_path))["server"]
-        assert not found.is_bad
-        assert "is running" in found.text
+        report = checks(config_in(tmp_path))["server"]
+        assert not report.is_bad
+        assert "is running" in report.text
     finally:
         lock.release()
     assert "no server" in checks(config_in(tmp_path))["server"].text
@@ -186,12 +186,12 @@ def test_a_database_of_a_newer_version_is_bad_and_of_an_older_one_is_not(tmp_pat
 
 def test_a_file_instead_of_a_directory_is_bad(tmp_path: Path) -> None:
     (tmp_path / "workspaces").write_text("")
-    found = checks(config_in(tmp_path))["workspaces"]
-    assert found.is_bad
-    assert found.fix
+    report = checks(config_in(tmp_path))["workspaces"]
+    assert report.is_bad
+    assert report.fix
 
 
-def test_missing_workspaces_are_bad_where_they_are_not_made(tmp_path: Path) -> None:
+def test_missing_workspaces_are_bad_if_they_are_not_created(tmp_path: Path) -> None:
     config = config_in(tmp_path, workspace=WorkspaceConfig(root=str(tmp_path / "w"), auto_create=False))
     assert checks(config)["workspaces"].fix == f"mkdir -p {tmp_path / 'w'}"
 
@@ -204,20 +204,20 @@ def test_a_finding_is_one_line() -> None:
     assert str(Finding(part="disk", text="fine")) == "ok   disk         fine"
 
 
-def test_a_started_server_has_nothing_stuck_and_no_backup(tmp_path: Path) -> None:
+def test_a_started_server_has_no_stuck_runs_and_no_backup(tmp_path: Path) -> None:
     config = config_in(tmp_path)
     asyncio.run(start_once(config))
-    found = checks(config)
-    assert [found[part].is_bad for part in ("runs", "queue", "questions", "wal", "backup")] == [False] * 5
-    assert found["backup"].fix == "luxx backup FILE"
-    home = DataPaths(config)
-    create_backup(home, tmp_path / "backup.zip")
-    home.close()
+    report = checks(config)
+    assert [report[part].is_bad for part in ("runs", "queue", "questions", "wal", "backup")] == [False] * 5
+    assert report["backup"].fix == "luxx backup FILE"
+    data_paths = DataPaths(config)
+    create_backup(data_paths, tmp_path / "backup.zip")
+    data_paths.close()
     assert "0 days old" in checks(config)["backup"].text
 
 
 @pytest.mark.heavy
-def test_runs_that_nobody_drives_go_on_at_the_next_start_or_are_stuck(tmp_path: Path) -> None:
+def test_runs_without_a_driver_continue_at_the_next_start_or_are_stuck(tmp_path: Path) -> None:
     config = config_in(tmp_path, runs=RunsConfig(lease_seconds=1))
     asyncio.run(start_once(config))
     services = Services(config, {})
@@ -226,10 +226,10 @@ def test_runs_that_nobody_drives_go_on_at_the_next_start_or_are_stuck(tmp_path: 
             add_lost_runs(connection)
     finally:
         services.release()
-    found = checks(config)
-    assert "no process drives them" in found["runs"].text
-    assert "luxx serve" in found["runs"].fix
-    assert found["queue"].text.startswith("1 runs wait for a slot, the oldest for ")
+    report = checks(config)
+    assert "no process drives them" in report["runs"].text
+    assert "luxx serve" in report["runs"].fix
+    assert report["queue"].text.startswith("1 runs wait for a slot, the oldest for ")
     lock = DataDirLock(tmp_path / "data")
     lock.take()
     try:

@@ -1,7 +1,7 @@
-"""The documentation is true: commands run, links lead somewhere, and nothing there is goes unmentioned.
+"""The documentation is true: its commands run, its links work, and it mentions every setting and tool.
 
-The blocks marked `sh` of a page are run as one script against a real server whose model is scripted; blocks
-marked `python` are run too. `console` marks what is only shown: its commands must exist.
+The `sh` blocks of a page run as one script against a real server whose model is scripted; `python` blocks run
+too. `console` blocks are only shown: their commands must exist.
 """
 
 import ast
@@ -71,7 +71,7 @@ def text_of(page: str) -> str:
 
 
 def blocks(page: Path, kind: str) -> list[str]:
-    return [body for found, body in FENCE.findall(page.read_text("utf-8")) if found == kind]
+    return [body for language, body in FENCE.findall(page.read_text("utf-8")) if language == kind]
 
 
 WITH_COMMANDS = [page for page in PAGES if blocks(page, "sh")]
@@ -86,7 +86,7 @@ def test_every_command_of_the_page_runs(page: Path, tmp_path: Path) -> None:
     with scripted_models(MODEL) as model, live_server(tmp_path, model.url) as server:
         script = "\n".join(["set -euo pipefail", *blocks(page, "sh")])
         for shown, real in {
-            # First: the port of a server may contain these digits.
+            # First, because the port of a server may contain these digits.
             "8099": str(free_port()),
             "http://127.0.0.1:8000": server.url,
             "https://api.openai.com/v1": f"{model.url}/v1",
@@ -189,7 +189,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.stem)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_resolve(page: Path) -> None:
     for link in LINK.findall(FENCE.sub("", page.read_text("utf-8"))):
         if link.startswith(("http://", "https://")):
             continue
@@ -199,7 +199,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(target), link
 
 
-def test_every_page_is_reached_from_the_readme() -> None:
+def test_every_page_is_linked_from_the_readme() -> None:
     linked = {(ROOT / link.partition("#")[0]).resolve() for link in LINK.findall(text_of("README.md"))}
     assert {page for page in PAGES if page.name != "README.md"} <= linked
 
@@ -269,7 +269,7 @@ def test_every_kind_of_failure_is_documented() -> None:
 
 
 def kinds_of_failure() -> set[str]:
-    """Kinds as classes of the error tree carry them and as places that raise name them."""
+    """The kinds in the classes of the error tree, and those named where an error is raised."""
     kinds: set[str] = set()
     for file in (ROOT / "luxx").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):

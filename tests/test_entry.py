@@ -1,4 +1,4 @@
-"""What a command loads as it begins."""
+"""Which modules a command loads at its start."""
 
 import json
 import subprocess
@@ -29,14 +29,14 @@ from luxx.app.container import Services
 
 async def work():
     luxx.app.startup.disable_gc()
-    house = Services(Config(local=LocalConfig(enabled=False)))
-    create_app(house), create_probes(house)
-    await house.open()
+    services = Services(Config(local=LocalConfig(enabled=False)))
+    create_app(services), create_probes(services)
+    await services.open()
     packages = luxx.app.startup.PYDANTIC_PACKAGES
     plugins = [name for name in packages if f"litestar.plugins.{name}" in sys.modules]
     import pydantic
     print(json.dumps({"plugins": plugins, "collects": gc.isenabled()}))
-    await house.close()
+    await services.close()
 
 asyncio.run(work())
 """
@@ -54,13 +54,13 @@ def run_program(program: str, folder: Path) -> object:
     return json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
 
 
-def test_a_server_is_loaded_without_what_only_draws_and_others_may_still_draw(
+def test_a_server_does_not_load_modules_for_terminal_output(
     tmp_path: Path,
 ) -> None:
     assert run_program(EXPECTED, tmp_path) == {"loaded": [], "serves": True, "collects": True}
 
 
-def test_a_server_goes_without_plugins_for_what_it_does_not_use(tmp_path: Path) -> None:
+def test_a_server_does_not_load_unused_plugins(tmp_path: Path) -> None:
     assert run_program(SERVED, tmp_path) == {"plugins": [], "collects": True}
 
 

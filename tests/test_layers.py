@@ -26,7 +26,7 @@ LAYERS: list[tuple[str, frozenset[str]]] = [
 """From top to bottom; an import goes down or stays in its layer."""
 
 GROUPS = frozenset({"domain", "infra", "features"})
-"""Folders that only group packages; the packages in them must form no circle either."""
+"""Folders that only group packages; those packages must form no circle either."""
 
 TOP_ENTRIES = 12
 FOLDER_FILES = 25
@@ -54,7 +54,7 @@ ONLY_IN = {
     "openai": set[str](),
     "anthropic": set[str](),
 }
-"""Packages and the modules (with what is below them) that may import them."""
+"""Packages, and the modules (with those below them) that may import them."""
 
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b")
 HALF_END = re.compile(r"(?<!\[\^\\x00\]\*)\$$|\\Z$")
@@ -105,7 +105,7 @@ def read_modules() -> list[Module]:
 
 
 def imports(module: Module) -> Iterator[tuple[str, int]]:
-    """Every dotted name that the module imports, wherever the statement stands, with its line."""
+    """Every dotted name that the module imports, at any place, with its line."""
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -116,7 +116,7 @@ def imports(module: Module) -> Iterator[tuple[str, int]]:
 
 
 def own_imports(module: Module, known: set[str]) -> Iterator[tuple[str, int]]:
-    """The modules of luxx among the imports: the module a name comes from, not the name."""
+    """The modules of luxx among the imports: the module that a name comes from, not the name."""
     for name, line in imports(module):
         target = name if name in known else name.rpartition(".")[0]
         if target in known and target != module.name:
@@ -188,7 +188,7 @@ def imports_stand_at_the_top(modules: list[Module]) -> Iterator[str]:
                 yield f"{module.name}:{node.lineno} imports inside a function"
             if isinstance(node, ast.ImportFrom) and node.level:
                 yield f"{module.name}:{node.lineno} imports relatively"
-            if isinstance(node, ast.Call) and names_a_module(node):
+            if isinstance(node, ast.Call) and is_import_call(node):
                 yield f"{module.name}:{node.lineno} imports by a call"
 
 
@@ -202,8 +202,8 @@ def walk_with_scope(root: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
         waiting.extend((child, is_inside) for child in ast.iter_child_nodes(node))
 
 
-def names_a_module(call: ast.Call) -> bool:
-    """An import of a module of luxx written as a call, which the rules above would not see."""
+def is_import_call(call: ast.Call) -> bool:
+    """An import of a module of luxx by a function call, which the rules above do not detect."""
     is_import = ast.unparse(call.func) in ("__import__", "importlib.import_module", "import_module")
     name = call.args[0] if call.args else None
     return is_import and isinstance(name, ast.Constant) and str(name.value).partition(".")[0] == "luxx"
@@ -251,7 +251,7 @@ def modules_have_a_docstring(modules: list[Module]) -> Iterator[str]:
         if not docstring:
             yield f"{module.name} has no docstring that says what is in it"
         elif len(docstring.splitlines()) > DOCSTRING_LINES and module.name != "luxx.errors":
-            # The tree of errors is drawn in its module's docstring.
+            # This docstring is exempt because it draws the tree of errors.
             yield f"{module.name}: its docstring is longer than {DOCSTRING_LINES} lines"
 
 
@@ -269,7 +269,7 @@ def no_unfinished_marks(modules: list[Module]) -> Iterator[str]:
 
 
 def processes_are_started_in_one_module(modules: list[Module]) -> Iterator[str]:
-    """By `start_child`, which may be cancelled."""
+    """With `start_child`, which may be cancelled."""
     for module in modules:
         for node in ast.walk(module.tree):
             is_start = isinstance(node, ast.Call) and ast.unparse(node.func).endswith("subprocess_exec")
@@ -278,7 +278,7 @@ def processes_are_started_in_one_module(modules: list[Module]) -> Iterator[str]:
 
 
 def patterns_end_at_the_end(modules: list[Module]) -> Iterator[str]:
-    """Those for input, which our OpenAPI document repeats; what is handed to `re` is the code's own."""
+    """Patterns for input, which the OpenAPI document repeats; patterns passed to `re` are internal."""
     for module in modules:
         own = {id(part) for call in calls_of_re(module.tree) for part in ast.walk(call)}
         for node in ast.walk(module.tree):
@@ -391,7 +391,7 @@ BAD: list[tuple[Rule, dict[str, str]]] = [
 
 
 @pytest.mark.parametrize(("rule", "files"), BAD, ids=lambda value: getattr(value, "__name__", ""))
-def test_the_rule_fires_on_a_bad_sample(rule: Rule, files: dict[str, str]) -> None:
+def test_the_rule_rejects_a_bad_sample(rule: Rule, files: dict[str, str]) -> None:
     sample = [parse(name, DOCSTRING + text, is_package=name == "luxx") for name, text in files.items()]
     if rule is modules_have_a_docstring:
         unsigned = parse(A, "x = 1\n")

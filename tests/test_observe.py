@@ -1,4 +1,4 @@
-"""Logs carry an event and fields and never a secret; metrics belong to the process that counts them."""
+"""Logs have an event and fields and never a secret; metrics belong to the process that counts them."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ class Lines(io.StringIO):
 
 @pytest.fixture
 def stream() -> Iterator[Lines]:
-    """A stream for logs; puts the process's logging back as it was."""
+    """A stream for logs; restores the logging of the process afterwards."""
     loggers = [logging.getLogger(name) for name in (None, *LIBRARIES, *QUIET_LIBRARIES)]
     before = [(logger, logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
     yield Lines()
@@ -70,14 +70,14 @@ def test_the_level_holds_for_own_logs_and_for_libraries(stream: Lines) -> None:
 
 
 @pytest.mark.parametrize("name", ["uvicorn.error", "uvicorn", "litestar"])
-def test_libraries_log_through_the_same_lines(stream: Lines, name: str) -> None:
+def test_libraries_log_in_the_same_format(stream: Lines, name: str) -> None:
     configure_logging("INFO", stream=stream)
     logging.getLogger(name).info("listening on %s", "http://127.0.0.1:1")
     [event] = stream.events()
     assert (event["event"], event["logger"]) == ("listening on http://127.0.0.1:1", name)
 
 
-def test_chatty_libraries_speak_only_at_debug(stream: Lines) -> None:
+def test_verbose_libraries_log_only_at_debug(stream: Lines) -> None:
     configure_logging("INFO", stream=stream)
     logging.getLogger("alembic").info("quiet")
     assert stream.events() == []
@@ -95,7 +95,7 @@ def test_configuring_again_replaces_the_stream(stream: Lines) -> None:
     assert len(stream.events()) == 1
 
 
-def test_people_get_readable_lines(stream: Lines) -> None:
+def test_the_console_format_is_readable(stream: Lines) -> None:
     configure_logging("INFO", stream=stream, is_console=True)
     structlog.get_logger().info("run_finished", run_id="r1")
     assert "run_finished" in stream.getvalue()
@@ -141,7 +141,7 @@ def test_secrets_are_cut_out_of_text_and_the_rest_stays(text: str, expected: str
     assert redact(text) == expected
 
 
-def test_counts_of_tokens_are_no_secrets() -> None:
+def test_token_counts_are_not_redacted() -> None:
     fields = {"token_count": 3, "max_tokens": 4, "tokens": {"prompt_tokens": 5}, "has_password": True}
     assert redact_fields(fields) == fields
 
@@ -173,7 +173,7 @@ def test_metrics_of_two_servers_do_not_mix() -> None:
     assert b'luxx_http_request_seconds_count{method="GET",route="/health"} 2.0' in first.render()
 
 
-def test_every_metric_the_operators_page_names_is_there() -> None:
+def test_every_documented_metric_exists() -> None:
     metrics = Metrics()
     metrics.runs_started_total.labels("chat").inc()
     metrics.runs_finished_total.labels("chat", "completed").inc()

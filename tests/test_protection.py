@@ -1,4 +1,4 @@
-"""What every request passes first, by raw ASGI calls and through Litestar; and the service's own routes."""
+"""The protection middleware, by raw ASGI calls and through Litestar; and the routes of the service itself."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ def config(host: str = "127.0.0.1", **server: Any) -> Config:
 
 
 async def echo(scope: Any, receive: Any, send: Any) -> None:
-    """Reads the whole body and answers its size."""
+    """Reads the whole body and answers with its size."""
     size = 0
     while True:
         message = await receive()
@@ -158,7 +158,7 @@ def test_the_bound_name_and_the_address_of_the_connection_are_answered() -> None
     assert status(call(config("0.0.0.0"), headers=with_host("192.0.2.7:8000"))) == 200
 
 
-def test_a_name_is_not_believed_because_the_server_side_repeats_it() -> None:
+def test_a_host_is_not_trusted_because_the_server_name_repeats_it() -> None:
     sent = call(config("0.0.0.0"), headers=with_host("evil.example"), server=("evil.example", 80))
     assert status(sent) == 403
 
@@ -254,14 +254,14 @@ def test_a_foreign_socket_is_refused_before_the_handshake(headers: list[tuple[by
     assert failure(sent).success is False
 
 
-def test_what_is_no_request_passes_through() -> None:
-    seen: list[str] = []
+def test_a_scope_that_is_no_request_passes_through() -> None:
+    types: list[str] = []
 
     async def lifespan(scope: Any, receive: Any, send: Any) -> None:
-        seen.append(scope["type"])
+        types.append(scope["type"])
 
     call(config(), app=lifespan, kind="lifespan")
-    assert seen == ["lifespan"]
+    assert types == ["lifespan"]
 
 
 # --- bodies -----------------------------------------------------------------------------------------
@@ -301,11 +301,11 @@ def test_a_body_is_refused_past_its_limit_whether_announced_or_chunked(path: str
 
 
 @pytest.mark.parametrize("length", [b"-1", b"1e3", b"", b"9" * 400, b"0x10", "٣".encode()])
-def test_a_senseless_length_is_refused(length: bytes) -> None:
+def test_an_invalid_length_is_refused(length: bytes) -> None:
     assert status(call(config(), "POST", headers=with_host("localhost", (b"content-length", length)))) == 413
 
 
-def test_a_chunked_body_is_cut_while_it_arrives_and_never_gathered() -> None:
+def test_a_chunked_body_is_refused_while_it_arrives_and_never_collected() -> None:
     taken = 0
 
     def endless() -> Iterable[bytes]:
@@ -362,7 +362,7 @@ def test_every_answer_carries_the_security_headers_and_an_id_also_a_refusal() ->
     assert len(ids) == 2
 
 
-def test_a_page_may_bring_a_policy_of_its_own() -> None:
+def test_a_page_may_set_its_own_content_security_policy() -> None:
     async def page(scope: Any, receive: Any, send: Any) -> None:
         own = [(b"content-security-policy", b"default-src 'none'")]
         await send({"type": "http.response.start", "status": 200, "headers": own})
@@ -371,7 +371,7 @@ def test_a_page_may_bring_a_policy_of_its_own() -> None:
     assert [value for name, value in headers if name == b"content-security-policy"] == [b"default-src 'none'"]
 
 
-def test_an_exception_of_the_application_is_counted_and_goes_on() -> None:
+def test_an_exception_of_the_application_is_counted_and_raised() -> None:
     async def broken(scope: Any, receive: Any, send: Any) -> None:
         raise RuntimeError("broken")
 
@@ -405,7 +405,7 @@ async def test_protection_costs_little() -> None:
         return best
 
     plain, guarded = await seconds(bare), await seconds(protection(config(), Metrics())(bare))  # type: ignore
-    # About 12 µs on the machine this was written on; the bound leaves room for a slow and busy one.
+    # About 12 µs on the machine this was written on; the bound allows for a slow and busy one.
     assert guarded - plain < 100e-6
 
 
@@ -432,7 +432,7 @@ def stream() -> Stream:
 
 
 def answer_error(_request: Any, error: LuxxError) -> Response[Failure]:
-    """Stands for the application's own table of errors."""
+    """Replaces the application's own error handler."""
     code = {Unavailable: 503, NotAllowed: 403}[type(error)]  # type: ignore
     return Response(Failure(error=error.message, code=code, detail=error.detail), status_code=code)
 
@@ -596,7 +596,7 @@ def test_metrics_are_for_this_machine_unless_made_public() -> None:
         assert client.get("/metrics").status_code == 200
 
 
-def test_what_goes_on_afterwards_knows_the_request_and_nothing_of_the_framework() -> None:
+def test_a_detached_stream_has_the_request_and_nothing_of_the_framework() -> None:
     known: set[str] = set()
 
     async def go_on(scope: Any, send: Any) -> None:

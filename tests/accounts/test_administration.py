@@ -80,15 +80,15 @@ async def test_the_last_active_administrator_stays(account_server, body):
     first, second = await account_server.join("one", level=4), await account_server.join("two", level=4)
     token = first["access_token"]
     method = "PUT" if body else "DELETE"
-    gone = await account_server.ask(method, f"/auth/users/{second['user']['id']}", body, token=token)
-    assert gone.status_code == 200
+    response = await account_server.ask(method, f"/auth/users/{second['user']['id']}", body, token=token)
+    assert response.status_code == 200
     last = await account_server.ask(method, f"/auth/users/{first['user']['id']}", body, token=token)
     assert (last.status_code, last.json()["detail"]["kind"]) == (409, "last_admin")
     me = (await account_server.ask("GET", "/auth/me", token=token)).json()["data"]
     assert (me["permission_level"], me["role"], me["is_active"]) == (4, "admin", True)
 
 
-async def test_who_lost_the_level_while_a_password_was_hashed_makes_and_takes_no_account(account_server):
+async def test_a_demotion_during_the_hashing_of_a_password_stops_the_request(account_server):
     victim, lost = await account_server.join("victim"), await account_server.join("lost", level=4)
     began = Caller(
         user_id=lost["user"]["id"],
@@ -157,14 +157,14 @@ async def test_an_empty_change_changes_nothing(account_server):
 
 
 @pytest.mark.parametrize("user_id", ["0", "-1", "999", str(2**31), str(2**70), "x", "1.5", "%00"])
-async def test_a_user_that_is_not_there_is_404(account_server, user_id):
+async def test_an_unknown_user_is_404(account_server, user_id):
     admin = await account_server.join("boss", level=4)
     answer = await account_server.ask("PUT", f"/auth/users/{user_id}", {}, token=admin["access_token"])
     assert answer.status_code == 404
 
 
-async def found(account_server, name):
-    """A second tenant with an ADMIN of its own, and a member; both signed in."""
+async def create_tenant(account_server, name):
+    """A second tenant with an administrator and a member, both signed in."""
     with account_server.store.engine.begin() as connection:
         connection.exec_driver_sql(
             f"INSERT INTO tenants (name, is_default, created_at) VALUES ('{name}', 0, '2026-01-01 00:00:00')"
@@ -178,7 +178,7 @@ async def test_an_administrator_of_another_tenant_neither_sees_nor_changes_other
     account_server,
 ):
     operator, near = await account_server.join("boss", level=4), await account_server.join("near")
-    chief, far = await found(account_server, "elsewhere")
+    chief, far = await create_tenant(account_server, "elsewhere")
     token = chief["access_token"]
     page = (await account_server.ask("GET", "/auth/users", token=token)).json()["data"]
     assert [each["username"] for each in page["items"]] == ["elsewhere-far", "elsewhere-boss"]
@@ -209,31 +209,33 @@ async def test_an_administrator_of_another_tenant_neither_sees_nor_changes_other
 
 async def test_another_tenant_is_named_by_operators_only(account_server):
     operator = await account_server.join("boss", level=4)
-    chief, far = await found(account_server, "elsewhere")
-    home, away = operator["user"]["tenant_id"], chief["user"]["tenant_id"]
+    chief, far = await create_tenant(account_server, "elsewhere")
+    own_tenant, other_tenant = operator["user"]["tenant_id"], chief["user"]["tenant_id"]
     new = {"username": "newcomer", "password": "correct horse"}
     for method, path, body in (
-        ("GET", f"/auth/users?tenant_id={home}", None),
-        ("POST", "/auth/users", new | {"tenant_id": home}),
-        ("PUT", f"/auth/users/{far['user']['id']}", {"tenant_id": home}),
+        ("GET", f"/auth/users?tenant_id={own_tenant}", None),
+        ("POST", "/auth/users", new | {"tenant_id": own_tenant}),
+        ("PUT", f"/auth/users/{far['user']['id']}", {"tenant_id": own_tenant}),
     ):
         refused = await account_server.ask(method, path, body, token=chief["access_token"])
         assert (refused.status_code, refused.json()["detail"]["kind"]) == (404, "tenant_not_found")
     made = await account_server.ask("POST", "/auth/users", new, token=chief["access_token"])
-    assert (made.status_code, made.json()["data"]["tenant_id"]) == (201, away)
-    other = new | {"username": "other", "tenant_id": away}
+    assert (made.status_code, made.json()["data"]["tenant_id"]) == (201, other_tenant)
+    other = new | {"username": "other", "tenant_id": other_tenant}
     made = await account_server.ask("POST", "/auth/users", other, token=operator["access_token"])
-    assert (made.status_code, made.json()["data"]["tenant_id"]) == (201, away)
+    assert (made.status_code, made.json()["data"]["tenant_id"]) == (201, other_tenant)
     missing = new | {"username": "third", "tenant_id": 999}
     refused = await account_server.ask("POST", "/auth/users", missing, token=operator["access_token"])
     assert refused.status_code == 404
-    only = await account_server.ask("GET", f"/auth/users?tenant_id={home}", token=operator["access_token"])
+    only = await account_server.ask(
+        "GET", f"/auth/users?tenant_id={own_tenant}", token=operator["access_token"]
+    )
     assert [each["username"] for each in only.json()["data"]["items"]] == ["boss"]
 
 
-async def test_a_moved_user_is_signed_out_stopped_and_of_the_other_tenant(account_server):
+async def test_a_moved_user_is_signed_out_and_stopped_and_belongs_to_the_other_tenant(account_server):
     operator, user = await account_server.join("boss", level=4), await account_server.join("ada")
-    chief, _ = await found(account_server, "elsewhere")
+    chief, _ = await create_tenant(account_server, "elsewhere")
     account_changes = []
     account_server.authenticator.subscribe(account_changes.append)
     away = chief["user"]["tenant_id"]
@@ -251,7 +253,7 @@ async def test_a_moved_user_is_signed_out_stopped_and_of_the_other_tenant(accoun
 
 async def test_an_operator_is_an_administrator_of_the_default_tenant_alone(account_server):
     await account_server.join("boss", level=4)
-    chief, _ = await found(account_server, "elsewhere")
+    chief, _ = await create_tenant(account_server, "elsewhere")
     last = await account_server.ask(
         "DELETE", f"/auth/users/{chief['user']['id']}", token=chief["access_token"]
     )
@@ -287,7 +289,7 @@ async def test_an_address_is_set_cleared_and_no_two_have_the_same(account_server
     assert (await account_server.ask("PUT", path, {"email": "none"}, token=token)).status_code == 400
 
 
-async def test_a_reset_password_opens_nothing_but_choosing_another(account_server):
+async def test_a_reset_password_allows_only_to_choose_another(account_server):
     admin, user = await account_server.join("boss", level=4), await account_server.join("ada")
     account_changes = []
     account_server.authenticator.subscribe(account_changes.append)
@@ -309,7 +311,7 @@ async def test_a_reset_password_opens_nothing_but_choosing_another(account_serve
     assert (await account_server.ask("GET", "/settings", token=token)).status_code == 200
 
 
-async def test_ones_own_password_is_not_reset_but_changed(account_server):
+async def test_the_own_password_is_changed_and_not_reset(account_server):
     admin = await account_server.join("boss", level=4)
     path = f"/auth/users/{admin['user']['id']}/password"
     answer = await account_server.ask("POST", path, {"new_password": "battery"}, token=admin["access_token"])
@@ -376,8 +378,8 @@ async def test_a_default_provider_must_be_usable_by_the_user(account_server):
         connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
     answer = await account_server.ask("PUT", "/settings", {"default_provider_id": 8}, token=token)
     assert answer.status_code == 404
-    gone = await account_server.ask("PUT", "/settings", {"default_provider_id": 7}, token=token)
-    assert gone.status_code == 400, "usable when checked, deleted when saved"
+    response = await account_server.ask("PUT", "/settings", {"default_provider_id": 7}, token=token)
+    assert response.status_code == 400, "usable when checked, deleted when saved"
     cleared = await account_server.ask("PUT", "/settings", {"default_provider_id": None}, token=token)
     assert cleared.status_code == 200
 
@@ -413,7 +415,7 @@ async def test_bad_settings_are_refused_with_400(account_server, body):
     assert (await account_server.ask("PUT", "/settings", body, token=token)).status_code == 400
 
 
-async def test_settings_are_the_own_ones_only(account_server):
+async def test_settings_are_those_of_the_caller_only(account_server):
     ada, eve = await account_server.join("ada"), await account_server.join("eve")
     await account_server.ask("PUT", "/settings", {"system_prompt": "mine"}, token=ada["access_token"])
     theirs = (await account_server.ask("GET", "/settings", token=eve["access_token"])).json()["data"]

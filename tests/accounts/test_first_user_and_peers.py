@@ -1,4 +1,4 @@
-"""The first user, the default password, who counts as this machine, and limits."""
+"""The first user, the default password, which peers count as local, and rate limits."""
 
 import asyncio
 
@@ -46,7 +46,7 @@ async def test_the_default_as_the_configured_first_password_is_still_the_default
     assert answer.status_code == 403
 
 
-async def test_a_first_password_that_nobody_may_have_stops_the_start(account_server):
+async def test_an_invalid_first_password_stops_the_start(account_server):
     with pytest.raises(ConfigError, match="LUXX_ADMIN_PASSWORD"):
         await account_server.operator.ensure_first_user("short")
 
@@ -68,7 +68,7 @@ OUTSIDE = [
 
 
 @pytest.mark.parametrize(("address", "headers"), OUTSIDE)
-async def test_the_default_password_opens_nothing_from_elsewhere(account_server, address, headers):
+async def test_the_default_password_is_refused_from_other_machines(account_server, address, headers):
     await account_server.operator.ensure_first_user()
     tokens = await account_server.enter("admin", "admin123")
     refresh = {"refresh_token": tokens["refresh_token"]}
@@ -144,7 +144,7 @@ def test_a_trusted_proxy_that_is_no_address_stops_the_start():
         PeerReader(["nginx"])
 
 
-async def test_guessing_is_stopped_before_the_password_is_looked_at(build_server, monkeypatch):
+async def test_guessing_is_limited_before_the_password_is_checked(build_server, monkeypatch):
     account_server = build_server(limits={"logins_per_minute": 3})
     await account_server.operator.ensure_first_user("chosen by the owner")
     checked = []
@@ -165,7 +165,7 @@ async def test_guessing_is_stopped_before_the_password_is_looked_at(build_server
     assert owner.status_code == 200, "one who fails on purpose does not keep the owner out"
 
 
-async def test_one_name_guessed_from_many_addresses_is_stopped_too(build_server):
+async def test_guessing_one_name_from_many_addresses_is_limited_too(build_server):
     account_server = build_server(limits={"logins_per_minute": 2})
     body = {"username": "Victim", "password": "wrong horse"}
     codes = [
@@ -245,7 +245,7 @@ async def test_a_full_queue_of_passwords_refuses_the_next():
     passwords.close()
 
 
-async def test_a_caller_who_leaves_frees_a_slot_in_the_queue():
+async def test_a_disconnected_caller_frees_a_slot_in_the_queue():
     passwords = Passwords(cost=10, threads=1, queue=2)
     first = asyncio.ensure_future(passwords.is_correct("a", None))
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""All that is open is looked after together, and only who lost something is refused."""
+"""Open connections are checked together, and only those that lost their sign-in or rights are closed."""
 
 import asyncio
 from datetime import timedelta
@@ -13,7 +13,7 @@ ALL = 40
 
 
 class OpenStream:
-    """Something open."""
+    """An open stream or socket."""
 
     def __init__(self, caller: Caller) -> None:
         self.caller = caller
@@ -23,29 +23,29 @@ class OpenStream:
         self.refused.set()
 
 
-async def entered(account_server, name: str) -> Caller:
+async def sign_in(account_server, name: str) -> Caller:
     return await account_server.authenticator.authenticate((await account_server.enter(name))["access_token"])
 
 
-async def test_many_are_asked_after_at_once_and_those_whose_sign_in_ended_are_refused(
+async def test_many_connections_are_checked_in_one_query_and_ended_sign_ins_are_refused(
     account_server, monkeypatch
 ):
     monkeypatch.setattr(kept_open, "RECHECK_SECONDS", 0.05)
 
     await account_server.join("ada")
-    lines = [OpenStream(await entered(account_server, "ada")) for _ in range(3)]
+    lines = [OpenStream(await sign_in(account_server, "ada")) for _ in range(3)]
     lines += [OpenStream(lines[0].caller) for _ in range(ALL)]
-    kept: LiveConnections[OpenStream] = LiveConnections(account_server.authenticator)
+    connections: LiveConnections[OpenStream] = LiveConnections(account_server.authenticator)
     for stream in lines:
-        kept.add(stream)
+        connections.add(stream)
     asked: list[str] = []
-    checking = asyncio.create_task(kept.keep_checking())
+    checking = asyncio.create_task(connections.keep_checking())
     async with asyncio.timeout(10):
         await asyncio.sleep(0.2)
         event.listen(
             account_server.store.engine, "before_cursor_execute", lambda *given: asked.append(given[2])
         )
-        # By time, so that nobody here is told of it.
+        # It expires by time, so that no code path reports it.
         account_server.clock.ahead = timedelta(days=31)
         for stream in lines:
             await stream.refused.wait()
@@ -53,14 +53,14 @@ async def test_many_are_asked_after_at_once_and_those_whose_sign_in_ended_are_re
     assert sum(statement.startswith("SELECT") for statement in asked) < 4
 
 
-async def test_only_what_the_ended_sign_in_opened_is_refused_and_what_was_closed_is_forgotten(account_server):
+async def test_only_connections_of_an_ended_sign_in_are_refused_and_closed_ones_forgotten(account_server):
     await account_server.join("ada")
-    here, there, closed = [OpenStream(await entered(account_server, "ada")) for _ in range(3)]
-    kept: LiveConnections[OpenStream] = LiveConnections(account_server.authenticator)
+    here, there, closed = [OpenStream(await sign_in(account_server, "ada")) for _ in range(3)]
+    connections: LiveConnections[OpenStream] = LiveConnections(account_server.authenticator)
     for stream in (here, there, closed):
-        kept.add(stream)
-    kept.remove(closed)
-    assert (len(kept), kept.of(here.caller.user_id), kept.of(0)) == (2, 2, 0)
+        connections.add(stream)
+    connections.remove(closed)
+    assert (len(connections), connections.of(here.caller.user_id), connections.of(0)) == (2, 2, 0)
     await account_server.accounts.sign_out(here.caller)
     await account_server.accounts.sign_out(closed.caller)
     assert [stream.refused.is_set() for stream in (here, there, closed)] == [True, False, False]

@@ -22,7 +22,7 @@ ADMIN = {"username": "admin", "password": "admin123"}
 NEW = "a-password-of-the-owner"
 ADDRESS = re.compile(r"Set the administrator's password: (http://\S+/setup\?token=\S+)")
 BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
-# The secret of the houses in `conftest.py`.
+# The secret of the servers in `conftest.py`.
 SECRET = "a secret of the tests, long enough"
 
 
@@ -38,12 +38,12 @@ def client(server: ServerProcess) -> httpx.Client:
 
 
 def printed(server: ServerProcess) -> str:
-    """The one-time address."""
+    """The one-time address in the server's output."""
     return server.await_line(ADDRESS)[1]
 
 
 def answer_to(server: ServerProcess, head: str, body: str) -> str:
-    """The whole answer to these bytes."""
+    """The whole answer to this request."""
     where = urlsplit(server.url)
     with socket.create_connection((str(where.hostname), int(where.port or 0)), 30) as connection:
         connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
@@ -57,7 +57,7 @@ def answer_to(server: ServerProcess, head: str, body: str) -> str:
 
 
 def log_in_as_forwarded(server: ServerProcess, version: str, *lines: str) -> str:
-    """The answer to a log-in with the default password whose head has these lines."""
+    """The answer to a log-in with the default password and these additional header lines."""
     port = urlsplit(server.url).port
     host = next((line for line in lines if line.startswith("Host:")), f"Host: 127.0.0.1:{port}")
     more = [line for line in lines if not line.startswith("Host:")]
@@ -89,7 +89,7 @@ SIGNS = [
 
 
 @pytest.mark.heavy
-def test_the_default_password_is_refused_wherever_a_proxy_shows(tmp_path: Path) -> None:
+def test_the_default_password_is_refused_if_a_proxy_is_detected(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, LUXX_ADMIN_PASSWORD="", LUXX_SERVER__ALLOWED_HOSTS="*") as server:
         let_in = [
             (version, lines)
@@ -113,7 +113,7 @@ def test_the_default_password_is_refused_wherever_a_proxy_shows(tmp_path: Path) 
                 assert answer.startswith("HTTP/1.1 200"), (host, more, answer)
 
 
-def test_once_a_password_is_set_a_proxy_that_shows_matters_no_more(server: ServerProcess) -> None:
+def test_after_a_password_is_set_a_detected_proxy_does_not_matter(server: ServerProcess) -> None:
     with client(server) as http:
         token = http.post("/auth/login", json=ADMIN).json()["data"]["access_token"]
         forwarded = {"authorization": f"Bearer {token}", "via": "1.1 proxy"}
@@ -181,7 +181,7 @@ def test_the_printed_address_sets_the_password_once_for_any_peer(
         assert ADDRESS.search(later.output) is None
 
 
-def test_a_program_sets_the_password_by_json(server: ServerProcess) -> None:
+def test_a_client_sets_the_password_by_json(server: ServerProcess) -> None:
     (token,) = parse_qs(urlsplit(printed(server)).query)["token"]
     with client(server) as http:
         state = http.get("/setup", params={"token": token}).json()
@@ -200,7 +200,7 @@ def test_a_configured_first_password_prints_no_address(tmp_path: Path) -> None:
         assert "/setup" not in server.output
 
 
-async def test_a_token_is_good_for_a_day_and_only_with_all_it_must_say(account_server) -> None:
+async def test_a_token_is_valid_for_a_day_and_only_with_all_claims(account_server) -> None:
     assert await account_server.password_setup.token() is None
     await account_server.operator.ensure_first_user()
     token = await account_server.password_setup.token()
@@ -239,7 +239,7 @@ async def test_a_token_is_good_for_a_day_and_only_with_all_it_must_say(account_s
     assert await kind(token) == "setup_token_expired"
 
 
-async def test_of_two_who_use_an_address_at_once_one_sets_the_password(account_server) -> None:
+async def test_of_two_concurrent_uses_of_an_address_one_sets_the_password(account_server) -> None:
     await account_server.operator.ensure_first_user()
     one, other = [await account_server.password_setup.token() for _ in range(2)]
     answers = await asyncio.gather(

@@ -1,4 +1,4 @@
-"""Registering, signing in and out, passwords, and what outsiders can tell."""
+"""Registration, sign-in and sign-out, passwords, and what clients without a sign-in can find out."""
 
 import asyncio
 
@@ -55,7 +55,7 @@ async def test_an_email_belongs_to_one_user_in_any_case(account_server):
     assert (answer.status_code, answer.json()["detail"]["kind"]) == (409, "email_taken")
 
 
-async def test_of_ten_who_register_a_name_at_once_one_gets_it(account_server):
+async def test_of_ten_concurrent_registrations_of_a_name_one_succeeds(account_server):
     names = ["Neo" if i % 2 else "neo" for i in range(10)]
     answers = await asyncio.gather(
         *(
@@ -167,7 +167,7 @@ async def test_an_unknown_name_and_a_wrong_password_get_the_same_answer_and_the_
     assert checked == [b"$2b$04$", b"$2b$04$"]
 
 
-async def test_a_disabled_user_learns_so_only_after_the_right_password(account_server):
+async def test_a_disabled_user_gets_that_error_only_with_the_right_password(account_server):
     admin = await account_server.join("boss", level=4)
     user = await account_server.join("ada")
     path = f"/auth/users/{user['user']['id']}"
@@ -178,7 +178,7 @@ async def test_a_disabled_user_learns_so_only_after_the_right_password(account_s
     assert (right.status_code, right.json()["detail"]["kind"]) == (403, "account_disabled")
 
 
-async def test_signing_out_kills_both_tokens_and_no_other_sign_in(account_server):
+async def test_signing_out_revokes_both_tokens_and_no_other_sign_in(account_server):
     first, second = await account_server.join("ada"), await account_server.enter("ada")
     account_changes: list[AccountChange] = []
     end = account_server.authenticator.subscribe(account_changes.append)
@@ -231,7 +231,9 @@ async def test_a_password_change_names_the_field_that_is_wrong(account_server, c
     assert list(answer.json()["detail"]["fields"]) == [field]
 
 
-async def test_a_password_changed_while_the_old_one_is_checked_signs_nobody_in(account_server, monkeypatch):
+async def test_a_password_changed_while_the_old_one_is_checked_refuses_the_sign_in(
+    account_server, monkeypatch
+):
     await account_server.join("ada")
     right = account_server.passwords.is_correct
 

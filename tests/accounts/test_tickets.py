@@ -1,4 +1,4 @@
-"""Tickets: short lives, single use, nothing in the database that would open a socket."""
+"""Socket tickets: short-lived, single-use, and stored only as hashes."""
 
 from datetime import timedelta
 from typing import Any
@@ -24,7 +24,7 @@ async def rows(account_server: Any) -> list[TicketRow]:
     return await account_server.store.read(lambda session: list(session.scalars(select(TicketRow))))
 
 
-async def test_a_ticket_brings_in_who_asked_for_it_and_is_gone(account_server):
+async def test_a_ticket_identifies_its_user_once(account_server):
     tickets, caller = await signed_in(account_server)
     issued = await tickets.issue(caller)
     assert issued.expires_in == 30
@@ -34,7 +34,7 @@ async def test_a_ticket_brings_in_who_asked_for_it_and_is_gone(account_server):
         await tickets.redeem(issued.ticket, PEER)
 
 
-async def test_a_ticket_is_good_for_30_seconds_and_forgotten_after_them(account_server):
+async def test_a_ticket_is_valid_for_30_seconds_and_then_deleted(account_server):
     tickets, caller = await signed_in(account_server)
     early, late = await tickets.issue(caller), await tickets.issue(caller)
     account_server.clock.ahead = TICKET_LIFETIME - timedelta(seconds=1)
@@ -47,7 +47,7 @@ async def test_a_ticket_is_good_for_30_seconds_and_forgotten_after_them(account_
     assert len(await rows(account_server)) == 1, "the old one is forgotten"
 
 
-async def test_the_database_holds_nothing_that_opens_a_socket(account_server):
+async def test_the_database_contains_no_usable_ticket(account_server):
     tickets, caller = await signed_in(account_server)
     issued = await tickets.issue(caller)
     (row,) = await rows(account_server)
@@ -58,7 +58,7 @@ async def test_the_database_holds_nothing_that_opens_a_socket(account_server):
     await tickets.redeem(issued.ticket, PEER)
 
 
-async def test_a_ticket_goes_with_its_sign_in(account_server):
+async def test_a_ticket_ends_with_its_sign_in(account_server):
     tickets, caller = await signed_in(account_server)
     revoked, forgotten = await tickets.issue(caller), await tickets.issue(caller)
     await account_server.accounts.sign_out(caller)

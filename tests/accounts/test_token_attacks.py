@@ -1,4 +1,4 @@
-"""Forged, stale and reused tokens; refresh rotation; the guard."""
+"""Forged, expired and reused tokens; refresh rotation; the guard."""
 
 import asyncio
 import base64
@@ -123,7 +123,7 @@ ROUTES = [
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-async def test_an_anonymous_client_with_a_wrong_body_learns_only_to_sign_in(account_server, method, path):
+async def test_an_anonymous_client_with_a_wrong_body_gets_401(account_server, method, path):
     answer = await account_server.ask(method, path, b"{nonsense" if method != "GET" else None)
     assert answer.status_code == 401
     assert answer.json()["detail"]["kind"] == "not_signed_in"
@@ -145,7 +145,7 @@ async def test_an_access_token_expires_and_a_refresh_token_brings_a_new_one(acco
     ] == "token_expired"
 
 
-async def test_access_and_refresh_tokens_do_not_stand_in_for_each_other(account_server):
+async def test_access_and_refresh_tokens_are_not_interchangeable(account_server):
     user = await account_server.join("ada")
     as_access = await account_server.ask("GET", "/auth/me", token=user["refresh_token"])
     as_refresh = await account_server.ask("POST", "/auth/refresh", {"refresh_token": user["access_token"]})
@@ -186,7 +186,7 @@ async def test_a_bad_refresh_body_is_refused_with_400(account_server, body):
 
 
 @pytest.mark.parametrize("token", ["", "x", "a.b.c", "é"])
-async def test_a_refresh_token_that_is_none_is_refused_with_401(account_server, token):
+async def test_an_invalid_refresh_token_is_refused_with_401(account_server, token):
     assert (await account_server.ask("POST", "/auth/refresh", {"refresh_token": token})).status_code == 401
 
 
@@ -210,7 +210,7 @@ async def test_the_database_holds_no_refresh_token(account_server):
     assert jti not in str(rows)
 
 
-async def test_expired_sign_ins_are_forgotten_at_the_next_one(account_server):
+async def test_expired_sign_ins_are_deleted_at_the_next_one(account_server):
     await account_server.join("ada")
     account_server.clock.ahead = timedelta(days=31)
     await account_server.enter("ada")

@@ -1,4 +1,4 @@
-"""The server's secret, sealed secrets, and users' directories."""
+"""The server's secret, values that are sealed with it, and users' directories."""
 
 import hashlib
 import multiprocessing
@@ -14,7 +14,7 @@ from luxx.infra.secrets import Vault, find_secret, mask
 SECRET = "a secret of the tests, long enough"
 
 
-def test_a_configured_secret_is_taken_and_nothing_is_written(tmp_path):
+def test_a_configured_secret_is_used_and_nothing_is_written(tmp_path):
     assert (
         find_secret("a secret of thirty-two letters!!", tmp_path, is_shared=False)
         == "a secret of thirty-two letters!!"
@@ -49,12 +49,12 @@ def test_processes_that_start_at_once_get_the_same_secret(tmp_path):
     processes = [context.Process(target=_find, args=(tmp_path, gate, answers)) for _ in range(4)]
     for process in processes:
         process.start()
-    found = {answers.get(timeout=30) for _ in processes}
+    secrets = {answers.get(timeout=30) for _ in processes}
     for process in processes:
         process.join(10)
     answers.close()
     answers.join_thread()
-    assert len(found) == 1
+    assert len(secrets) == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"\xff\xfe\xff\xfe" * 8])
@@ -78,7 +78,7 @@ def test_a_data_directory_that_cannot_be_written_stops_the_start(tmp_path):
 
 
 @pytest.mark.parametrize("plain", ["", "sk-1234567890", "ключ 🔑", "x" * 100_000])
-def test_what_is_sealed_opens_and_does_not_show(plain):
+def test_a_sealed_value_opens_and_is_not_readable(plain):
     vault = Vault(SECRET)
     sealed = vault.seal(plain, identity="llm_providers:7")
     assert vault.open(sealed, identity="llm_providers:7") == plain

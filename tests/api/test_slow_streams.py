@@ -46,7 +46,7 @@ class SlowClient:
     """One client and its stream; the client reads only when the test lets it."""
 
     def __init__(self, services: Services, *, from_the_log: bool = False) -> None:
-        self._house = services
+        self._services = services
         self._from_the_log = from_the_log
         self.run = Run(
             id=new_id(),
@@ -61,12 +61,12 @@ class SlowClient:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         async def watch() -> RunWatch:
-            made = RunWatch(self._house.hub, self._house.store, self.run)
+            made = RunWatch(self._services.hub, self._services.store, self.run)
             if not self._from_the_log:
                 made.attach_before_start()
             return made
 
-        followed = await self._house.streams.follow(CALLER, watch)
+        followed = await self._services.streams.follow(CALLER, watch)
         self.began.set()
         await followed.to_asgi_response(None, Request(scope))(scope, receive, send)
         self.ended.set()

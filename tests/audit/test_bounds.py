@@ -1,4 +1,4 @@
-"""That the audit log cannot fill the disk: refusals are bounded, and what is old or too much goes."""
+"""The audit log cannot fill the disk: refusals are bounded, and old or surplus entries are deleted."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -48,9 +48,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def entries(store: Store) -> list[AuditView]:
-    """All, oldest first."""
-    found, _total = store.read_now(lambda s: list_entries(s, AuditFilter(), offset=0, limit=10_000))
-    return found[::-1]
+    """All entries, oldest first."""
+    newest_first, _total = store.read_now(lambda s: list_entries(s, AuditFilter(), offset=0, limit=10_000))
+    return newest_first[::-1]
 
 
 def someone(user_id: int) -> Actor:
@@ -71,13 +71,13 @@ async def test_refusals_over_the_bound_are_counted_in_one_entry_when_the_minute_
     clock.now += bounds.WINDOW_SECONDS
     await refusals.flush_if_due()
     await refusals.flush_if_due()
-    (told,) = entries(store)[bounds.MAX_PER_ACTOR + 1 :]
-    assert (told.user_id, told.detail.count, told.target_id) == (1, 5, None)
+    (summary,) = entries(store)[bounds.MAX_PER_ACTOR + 1 :]
+    assert (summary.user_id, summary.detail.count, summary.target_id) == (1, 5, None)
     await refusals.record_refusal(Action.REQUEST, someone(1), "not_allowed")
     assert len(entries(store)) == bounds.MAX_PER_ACTOR + 3
 
 
-async def test_no_number_of_actors_writes_more_in_a_minute_than_all_together_may(store: Store) -> None:
+async def test_the_total_of_refusals_in_a_minute_is_bounded_for_any_number_of_actors(store: Store) -> None:
     clock = Clock()
     refusals = Refusals(store, clock=clock)
     actors = bounds.MAX_PER_WINDOW + bounds.MAX_ACTOR_SUMMARIES + 50
@@ -87,13 +87,13 @@ async def test_no_number_of_actors_writes_more_in_a_minute_than_all_together_may
         await refusals.record_refusal(Action.SIGN_IN, actor, "sign_in_failed")
     assert len(entries(store)) == bounds.MAX_PER_WINDOW
     await refusals.flush()
-    told = entries(store)[bounds.MAX_PER_WINDOW :]
-    assert len(told) == bounds.MAX_ACTOR_SUMMARIES + 1
-    assert sum(entry.detail.count or 0 for entry in told) == actors - bounds.MAX_PER_WINDOW
-    assert (told[-1].address, told[-1].detail.kind) == (None, "many_actors")
+    summaries = entries(store)[bounds.MAX_PER_WINDOW :]
+    assert len(summaries) == bounds.MAX_ACTOR_SUMMARIES + 1
+    assert sum(entry.detail.count or 0 for entry in summaries) == actors - bounds.MAX_PER_WINDOW
+    assert (summaries[-1].address, summaries[-1].detail.kind) == (None, "many_actors")
 
 
-async def test_a_refusal_that_cannot_be_recorded_is_no_failure(store: Store) -> None:
+async def test_a_refusal_that_cannot_be_recorded_does_not_fail_the_request(store: Store) -> None:
     store.write_now(lambda session: AuditRow.__table__.drop(session.connection()))
     await Refusals(store).record_refusal(Action.REQUEST, someone(1), "not_allowed")
 
@@ -108,7 +108,7 @@ def fill(store: Store, count: int, *, days: int = 0, outcome: AuditOutcome = Aud
     store.write_now(work)
 
 
-async def test_what_is_older_than_the_retention_goes_and_the_rest_stays(store: Store) -> None:
+async def test_entries_older_than_the_retention_are_deleted_and_no_others(store: Store) -> None:
     fill(store, DELETE_BATCH_SIZE + 10, days=91)
     fill(store, 3, days=89)
     assert (await delete_old_entries(store, utc_now(), days=90)) == DELETE_BATCH_SIZE + 10
@@ -116,13 +116,13 @@ async def test_what_is_older_than_the_retention_goes_and_the_rest_stays(store: S
     assert (await delete_old_entries(store, utc_now(), days=90)) == 0
 
 
-async def test_the_oldest_past_the_most_go_and_refusals_push_out_nothing_that_was_done(store: Store) -> None:
+async def test_the_oldest_surplus_entries_are_deleted_and_refusals_displace_no_actions(store: Store) -> None:
     fill(store, 5)
     fill(store, 20, outcome=AuditOutcome.REFUSED)
-    kept = [entry.id for entry in entries(store)]
+    remaining_ids = [entry.id for entry in entries(store)]
     max_entries = {AuditOutcome.DONE: 5, AuditOutcome.REFUSED: 7}
     assert (await delete_old_entries(store, utc_now(), days=90, max_entries=max_entries)) == 13
-    assert [entry.id for entry in entries(store)] == [*kept[:5], *kept[-7:]]
+    assert [entry.id for entry in entries(store)] == [*remaining_ids[:5], *remaining_ids[-7:]]
 
 
 @pytest.mark.parametrize("length", [0, 1, 500])

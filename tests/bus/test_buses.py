@@ -1,4 +1,4 @@
-"""What the bus promises, tried on real servers: order, length, joining, coming back."""
+"""The promises of a bus, tested on real servers: order, length, joined messages, reconnection."""
 
 import asyncio
 import random
@@ -19,7 +19,7 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 
 
 class Listener:
-    """Collects what a bus hears of a topic; `heard(n)` waits for so many messages."""
+    """Collects the messages of a topic; `received(n)` waits for that many."""
 
     def __init__(self, bus: NetworkBus, topic: str) -> None:
         self.messages: list[tuple[str, bytes]] = []
@@ -48,8 +48,8 @@ async def opened(*buses: NetworkBus) -> AsyncIterator[None]:
         assert not any(bus.is_up for bus in buses)
 
 
-async def down_and_up(*buses: NetworkBus, cut: Any) -> None:
-    """Cuts the buses' connections; returns when all are back."""
+async def cut_and_reconnect(*buses: NetworkBus, cut: Any) -> None:
+    """Cuts the connections of the buses. Returns when all are back."""
     back = [asyncio.Event() for _ in buses]
     for bus, event in zip(buses, back, strict=True):
         bus.on_reconnect(event.set)
@@ -83,7 +83,7 @@ async def test_messages_of_any_length_and_any_bytes_arrive_whole(backend: BusBac
         assert [payload for _, payload in await listener.received(len(said))] == said
 
 
-async def test_topics_are_kept_apart(backend: BusBackend) -> None:
+async def test_topics_are_separate(backend: BusBackend) -> None:
     one, two = backend.bus("one"), backend.bus("two")
     a, b = Listener(two, "a"), Listener(two, "b")
     async with opened(one, two):
@@ -95,7 +95,7 @@ async def test_topics_are_kept_apart(backend: BusBackend) -> None:
     assert b.messages == [("one", b"1")]
 
 
-async def test_what_is_made_later_joins_all_that_came_meanwhile(backend: BusBackend) -> None:
+async def test_a_deferred_payload_combines_all_events_so_far(backend: BusBackend) -> None:
     one, two = backend.bus("one"), backend.bus("two")
     listener = Listener(two, "t")
     waiting: list[bytes] = []
@@ -120,19 +120,19 @@ async def test_what_is_made_later_joins_all_that_came_meanwhile(backend: BusBack
     assert len(made) < 50
 
 
-async def test_a_bus_whose_connections_were_cut_comes_back_and_says_so(backend: BusBackend) -> None:
+async def test_a_bus_reconnects_after_a_cut_and_reports_it(backend: BusBackend) -> None:
     one, two = backend.bus("one"), backend.bus("two")
     listener = Listener(two, "t")
     async with opened(one, two):
         for round_ in range(2):
-            await down_and_up(one, two, cut=backend.cut_all)
+            await cut_and_reconnect(one, two, cut=backend.cut_all)
             assert one.is_up
             one.publish("t", b"%d" % round_, to="two")
             await listener.received(round_ + 1)
     assert listener.messages == [("one", b"0"), ("one", b"1")]
 
 
-async def test_a_taker_that_fails_costs_the_others_nothing(backend: BusBackend) -> None:
+async def test_a_failing_handler_does_not_affect_others(backend: BusBackend) -> None:
     one, two = backend.bus("one"), backend.bus("two")
 
     def fail(sender: str, payload: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Which bus there is, what `luxx doctor` says of it, and which settings are refused."""
+"""Which bus a process uses, what `luxx doctor` reports of it, and which settings are refused."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ def chosen(url: str, hub_url: str, folder: Path) -> object:
         engine.dispose()
 
 
-def test_a_process_with_sqlite_is_alone_whatever_is_configured(tmp_path: Path) -> None:
+def test_a_process_with_sqlite_uses_the_local_bus_whatever_is_configured(tmp_path: Path) -> None:
     for hub_url in ("", "redis://127.0.0.1:1/0"):
         bus = chosen("sqlite:///./t.db", hub_url, tmp_path)
         assert type(bus) is Bus
@@ -62,7 +62,7 @@ def test_a_wrong_url_is_refused_with_its_key(hub_url: str, tmp_path: Path) -> No
         chosen("postgresql://luxx:pw@127.0.0.1:9/luxx", hub_url, tmp_path)
 
 
-def test_nobody_reads_the_password_of_a_bus_in_a_log() -> None:
+def test_the_password_of_a_bus_is_not_logged() -> None:
     assert "pass-word" not in repr(Config(hub=HubConfig(url="redis://:pass-word@127.0.0.1:1/0")))
 
 
@@ -78,7 +78,7 @@ def check_bus(folder: Path, database_url: str, hub_url: str) -> Finding:
     return next(one for one in asyncio.run(examine(config, {})) if one.part == "bus")
 
 
-def test_doctor_tries_what_joins_servers(postgresql: str, redis: RedisServer, tmp_path: Path) -> None:
+def test_doctor_tests_the_bus(postgresql: str, redis: RedisServer, tmp_path: Path) -> None:
     url = new_database(postgresql, "doctor")
     engine = open_engine(resolve_url(url, tmp_path))
     migrate(engine)
@@ -90,10 +90,8 @@ def test_doctor_tries_what_joins_servers(postgresql: str, redis: RedisServer, tm
     assert "pass-word" not in str(away)
 
 
-async def test_a_bus_whose_server_is_away_at_the_start_is_tried_again(
-    redis: RedisServer, tmp_path: Path
-) -> None:
-    """The process starts all the same, and hears of it when the bus is there."""
+async def test_a_bus_whose_server_is_away_at_the_start_is_retried(redis: RedisServer, tmp_path: Path) -> None:
+    """The process starts without the bus and connects to it later."""
 
     engine = open_engine(resolve_url("postgresql://luxx:pw@127.0.0.1:9/luxx", tmp_path))
     bus = choose_bus("one", engine, redis.url, SECRET, Metrics())

@@ -1,4 +1,4 @@
-"""The commands of the page about several machines work: its `bash` blocks are run as one script."""
+"""The commands of the documentation page about several machines work: its `bash` blocks run as one script."""
 
 import re
 import socket

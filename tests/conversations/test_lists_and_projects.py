@@ -147,7 +147,7 @@ def test_a_project_is_made_listed_shown_changed_and_deleted(client: BranchingCli
 
 def test_the_conversations_of_a_project_are_listed_in_pages_and_outlive_it(client: BranchingClient) -> None:
     person = client.person
-    project = person.good("POST", "/projects", json={"name": "house"})["id"]
+    project = person.good("POST", "/projects", json={"name": "garden"})["id"]
     chats = [client.chat(project_id=project).id for _ in range(3)]
     late = client.chat().id
     person.good("PUT", f"/conversations/{late}", json={"project_id": project})

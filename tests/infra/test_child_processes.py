@@ -1,4 +1,4 @@
-"""A child process: which descriptors it gets, and a start that is cancelled, at whatever moment."""
+"""Child processes: which descriptors they inherit, and a start that is cancelled at any moment."""
 
 import asyncio
 import json
@@ -17,20 +17,20 @@ import uvloop
 from luxx.infra.children import start_child
 
 LEAVES_ANOTHER = ("/bin/sh", "-c", "sleep 2 & exec sleep 30")
-"""What it leaves keeps its pipes open."""
+"""The background process keeps the pipes open."""
 
 TURNS = 12
-"""Of the loop, more than a start takes."""
+"""Turns of the event loop, more than a start takes."""
 
 Start = Callable[..., Coroutine[Any, Any, Process]]
 
 
 async def seconds_to_cancel(start: Start, turns: int, busy: float = 0.05) -> float | None:
-    """None where it was there before it could be cancelled; then it is killed."""
+    """None if the process started before it could be cancelled; then it is killed."""
     starting = asyncio.create_task(start(*LEAVES_ANOTHER, stdin=PIPE, stdout=PIPE, stderr=PIPE))
     for _ in range(turns):
         await asyncio.sleep(0)
-    # The loop is busy elsewhere, while the child goes on.
+    # The loop is blocked while the child starts.
     be_busy(busy)
     if starting.done():
         starting.result().kill()
@@ -57,7 +57,7 @@ def living() -> list[int]:
     return [one.pid for one in children if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
 
 
-async def test_who_is_cancelled_is_not_kept_and_leaves_no_child() -> None:
+async def test_a_cancelled_start_ends_at_once_and_leaves_no_child() -> None:
     before = living()
     assert (await longest(start_child)) < 1
     until = time.monotonic() + 5
@@ -66,14 +66,14 @@ async def test_who_is_cancelled_is_not_kept_and_leaves_no_child() -> None:
     assert set(living()) <= set(before)
 
 
-async def test_asyncios_own_start_keeps_who_is_cancelled() -> None:
-    """What `start_child` is for; where this fails one day, it is no longer needed."""
+async def test_asyncios_own_start_delays_a_cancelled_caller() -> None:
+    """The reason for `start_child`; when this test fails, `start_child` is no longer needed."""
     taken = await seconds_to_cancel(asyncio.create_subprocess_exec, 3, busy=0.3)
     assert taken is not None
     assert taken > 1
 
 
-async def test_a_program_that_is_not_there_is_an_error() -> None:
+async def test_a_missing_program_is_an_error() -> None:
     with pytest.raises(FileNotFoundError):
         await start_child("/nowhere/at-all")
 
@@ -100,20 +100,20 @@ def test_a_child_gets_exactly_the_descriptors_that_are_passed(loop: str, tmp_pat
         return {int(fd): path for fd, path in json.loads(said).items()}
 
     async def work() -> None:
-        held = os.open(tmp_path, os.O_RDONLY)
-        os.set_inheritable(held, True)
+        inherited_fd = os.open(tmp_path, os.O_RDONLY)
+        os.set_inheritable(inherited_fd, True)
         try:
-            found = await descriptors()
-            assert set(found.values()) == {found[0], found[1], found[2]}
-            # As a library does that opens it without O_CLOEXEC once the server runs.
-            os.set_inheritable(held, True)
+            fds = await descriptors()
+            assert set(fds.values()) == {fds[0], fds[1], fds[2]}
+            # A library may open a file without O_CLOEXEC while the server runs.
+            os.set_inheritable(inherited_fd, True)
             passed = os.open(tmp_path, os.O_RDONLY)
-            found = await descriptors(passed)
+            fds = await descriptors(passed)
             os.close(passed)
-            assert set(found.values()) == {found[0], found[1], found[2], str(tmp_path)}
-            assert [fd for fd, path in found.items() if path == str(tmp_path)] == [passed]
+            assert set(fds.values()) == {fds[0], fds[1], fds[2], str(tmp_path)}
+            assert [fd for fd, path in fds.items() if path == str(tmp_path)] == [passed]
         finally:
-            os.close(held)
+            os.close(inherited_fd)
 
     with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
         runner.run(work())

@@ -1,4 +1,4 @@
-"""What a server stores cannot be read by other Unix users, while the server and its programs still can."""
+"""Other Unix users cannot read what a server stores, while the server and its programs can."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ PASSWORD = "a-new-password-1"
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A directory that other users can reach; those of pytest are closed themselves."""
+    """A directory that other users can reach, unlike those of pytest."""
     made = Path(tempfile.mkdtemp(prefix="luxx-test-", dir="/tmp"))
     made.chmod(0o755)
     try:
@@ -32,13 +32,13 @@ def folder() -> Iterator[Path]:
 
 
 def stored(folder: Path) -> list[Path]:
-    """Everything in the data directory, in the workspaces, and backups beside them."""
+    """Everything in the data directory, in the workspaces, and the backups."""
     roots = [folder / "data", folder / "workspaces", *folder.glob("*.backup")]
     return [path for root in roots for path in (root, *root.rglob("*"))]
 
 
 def readable_by_others(folder: Path) -> set[str]:
-    """Relative paths; as root another user really tries, else the modes are judged."""
+    """Relative paths. As root, another user really tries to read them; otherwise the modes decide."""
     paths = stored(folder)
     if os.geteuid() != 0:
         return {str(path.relative_to(folder)) for path in paths if _is_open(folder, path)}
@@ -63,7 +63,7 @@ def _is_open(folder: Path, path: Path) -> bool:
 
 
 def use(server: LiveServer) -> None:
-    """An honest user stores a message, a file, and what a program writes."""
+    """Stores a message, a file, and the output of a program."""
     with httpx.Client(base_url=server.url, timeout=60) as client:
 
         def done(answer: httpx.Response) -> dict[str, object]:
@@ -96,7 +96,7 @@ def luxx(server: LiveServer, *arguments: str) -> None:
 
 
 def open_up(folder: Path) -> None:
-    """Modes as an older version left them."""
+    """Sets the modes that an older version used."""
     for path in stored(folder):
         if path.name not in ("secret_key", "first.backup"):
             path.chmod(0o755 if path.is_dir() else 0o644)

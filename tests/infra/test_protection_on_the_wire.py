@@ -1,4 +1,4 @@
-"""The protection below a real uvicorn and a real socket, where bodies arrive as they please."""
+"""The protection middleware behind a real uvicorn and a real socket, with chunked and announced bodies."""
 
 import asyncio
 import socket
@@ -27,8 +27,8 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
 
 
 async def serve_and(talk: Talk) -> bytes:
-    """What `talk` reads from a server that is up as long as it talks."""
-    # The socket listens before the server does: a client waits in its backlog, nobody polls.
+    """What `talk` reads from a server that runs meanwhile."""
+    # The socket listens before the server starts: a client waits in its backlog, and nothing polls.
     listener = socket.create_server(("127.0.0.1", 0))
     guarded: Any = protection(SETTINGS, Metrics())(echo)
     server = uvicorn.Server(uvicorn.Config(guarded, log_config=None, lifespan="off", access_log=False))
@@ -52,7 +52,7 @@ async def test_a_chunked_body_is_refused_in_its_middle_and_the_connection_closed
         writer.write(head("POST /messages HTTP/1.1", "Host: localhost", "Transfer-Encoding: chunked"))
         for _ in range(3):
             writer.write(b"200\r\n" + b"x" * 512 + b"\r\n")
-        # The body never ends; the answer comes nevertheless, and then the end of the connection.
+        # The body never ends; the answer comes all the same, and then the connection ends.
         return await reader.read()
 
     answer = await serve_and(talk)

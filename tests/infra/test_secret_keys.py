@@ -1,4 +1,4 @@
-"""The secret key of a real server: long enough, the one of its database, and changed safely."""
+"""The secret key of a real server: its length, a wrong key, and a safe change."""
 
 import subprocess
 from pathlib import Path
@@ -36,7 +36,7 @@ def sign_in(server: LiveServer) -> str:
 
 
 def ask(server: LiveServer) -> str:
-    """An answer of the model, for which the provider's key has to be opened."""
+    """An answer of the model, which needs the provider's sealed key."""
     with httpx.Client(base_url=server.url, timeout=60) as client:
         client.headers["Authorization"] = f"Bearer {sign_in(server)}"
         conversation = client.post("/conversations", json={}).json()["data"]["id"]
@@ -54,7 +54,7 @@ def test_a_secret_key_under_32_bytes_stops_the_start_and_says_what_to_do(tmp_pat
 
 
 @pytest.mark.heavy
-def test_a_wrong_secret_key_is_found_and_a_changed_one_opens_what_the_last_one_sealed(
+def test_a_wrong_secret_key_is_detected_and_a_new_one_opens_values_of_the_previous_one(
     tmp_path: Path,
 ) -> None:
     with scripted_models(SCRIPT) as model:
@@ -83,7 +83,7 @@ def test_a_wrong_secret_key_is_found_and_a_changed_one_opens_what_the_last_one_s
 
 
 @pytest.mark.heavy
-def test_a_server_goes_on_after_its_secret_key_was_lost(tmp_path: Path) -> None:
+def test_a_server_can_continue_after_its_secret_key_was_lost(tmp_path: Path) -> None:
     with scripted_models(SCRIPT) as model:
         with live_server(tmp_path, model.url, LUXX_APP__SECRET_KEY=FIRST, **KEYED) as server:
             assert ask(server) == "answered"

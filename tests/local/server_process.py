@@ -1,7 +1,7 @@
-"""A process that runs the embedded model as the server does, to be killed by a test.
+"""A process that runs the embedded model like the server, to be killed by a test.
 
-Arguments: data directory, model file. Says the child's process id, once the model is
-loaded or (`early`) before, then waits.
+Arguments: data directory, model file. Prints the child's process id when the model is loaded, or before
+that with `early`; then waits.
 """
 
 import asyncio

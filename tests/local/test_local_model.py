@@ -1,4 +1,4 @@
-"""The embedded model, really run: it answers, says why it cannot, comes back, never outlives its server."""
+"""The embedded model, run for real: it answers, reports problems, is restarted, and ends with its server."""
 
 import asyncio
 import json
@@ -35,13 +35,13 @@ async def running(model: Path | str | None, data_dir: Path, **config: Any) -> As
 
 
 def file_in(model_data: Path) -> Path:
-    found = find_model(None, model_data)
-    assert found is not None
-    return found
+    model_file = find_model(None, model_data)
+    assert model_file is not None
+    return model_file
 
 
 def is_gone(pid: int, seconds: float) -> bool:
-    """Whether it ends in time; a zombie has ended, whoever is to collect it."""
+    """Whether it ends in time; a zombie counts as ended."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:
@@ -99,7 +99,7 @@ async def test_other_programs_on_the_machine_cannot_use_it(model_data: Path, tmp
         assert listening == ["127.0.0.1"]
 
 
-async def test_childs_environment_holds_no_secret_of_ours(
+async def test_childs_environment_contains_no_secret_of_the_server(
     model_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-not-for-children")
@@ -177,7 +177,7 @@ async def test_broken_file_is_reported_with_the_reason(
         assert "broken.gguf" in status.reason
 
 
-async def test_what_is_missing_is_said_at_once(model_data: Path, tmp_path: Path) -> None:
+async def test_a_missing_part_is_reported_at_once(model_data: Path, tmp_path: Path) -> None:
     for config, model, reason in (
         ({"enabled": False}, None, "disabled"),
         ({}, None, "luxx model pull"),

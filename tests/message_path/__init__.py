@@ -1,1 +1,1 @@
-"""How many files and functions of Luxx one message runs through: `python -m tests.message_path`."""
+"""Counts the files and functions of Luxx that one message runs through: `python -m tests.message_path`."""

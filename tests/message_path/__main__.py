@@ -1,7 +1,7 @@
 """Counts the files and functions of `luxx/` that run for one message, from the request to its `done` event.
 
-A real server in a process of its own answers with the scripted provider; every call of a function in any of
-its threads is recorded while a message is under way. `-v` lists the files.
+A real server in its own process answers with the scripted provider. Every function call in any of its threads
+is recorded during a message. `-v` lists the files.
 """
 
 import argparse
@@ -83,11 +83,11 @@ def _send_messages(server: subprocess.Popen[str], output: Path) -> dict[str, set
     with httpx.Client(base_url=url, timeout=WAIT_SECONDS) as client:
         signed_in = client.post("/auth/login", json={"username": "admin", "password": PASSWORD})
         client.headers["Authorization"] = f"Bearer {_data(signed_in)['access_token']}"
-        found = {}
+        functions = {}
         for name, text, tools in (("no tools", "hello", False), ("one tool call", "use a tool", True)):
             conversation = _data(client.post("/conversations", json={}))["id"]
             body = {"conversation_id": conversation, "content": text, "tools": tools}
-            # The first message loads what is loaded once.
+            # The first message loads modules that are loaded once.
             for _ in range(2):
                 output.unlink(missing_ok=True)
                 server.send_signal(signal.SIGUSR1)
@@ -95,8 +95,8 @@ def _send_messages(server: subprocess.Popen[str], output: Path) -> dict[str, set
                 server.send_signal(signal.SIGUSR1)
                 _wait_for(output)
             calls = msgspec.json.decode(output.read_bytes(), type=list[tuple[str, str]])
-            found[name] = set(calls)
-    return found
+            functions[name] = set(calls)
+    return functions
 
 
 def _stream(client: httpx.Client, body: dict[str, Any]) -> None:

@@ -1,4 +1,6 @@
-"""`luxx serve` that records the functions of `luxx/` it calls: SIGUSR1 begins, the next one writes them."""
+"""`luxx serve` that records the functions of `luxx/` it calls: SIGUSR1 starts recording, a second
+one writes it.
+"""
 
 import os
 import signal

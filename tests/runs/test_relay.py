@@ -289,7 +289,7 @@ async def test_a_run_without_remote_subscribers_publishes_nothing_on_the_bus(sto
             await asyncio.sleep(0)
         await drive.end()
         await read_to_the_end(store, run, here)
-    assert network.said == []
+    assert network.published == []
 
 
 async def test_after_the_last_unsubscribe_nothing_is_published(store: Store) -> None:
@@ -303,12 +303,12 @@ async def test_after_the_last_unsubscribe_nothing_is_published(store: Store) -> 
         await asyncio.gather(client.reading, return_exceptions=True)
         for _ in range(100):
             await asyncio.sleep(0)
-        assert network.said[-1][1] == "unwatch"
-        before = len(network.said)
+        assert network.published[-1][1] == "unwatch"
+        before = len(network.published)
         for _ in range(50):
             drive.say("x")
             await asyncio.sleep(0)
-        assert len(network.said) == before
+        assert len(network.published) == before
         await drive.end()
 
 

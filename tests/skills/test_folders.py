@@ -1,4 +1,4 @@
-"""Folders with a SKILL.md: what is read, and what is wrong with those that cannot be used."""
+"""Folders with a SKILL.md: how they are read, and what is reported of those that cannot be used."""
 
 import os
 import re
@@ -27,7 +27,7 @@ def front(*lines: str, body: str = "Do it.") -> str:
     return "\n".join(["---", *lines, "---", body, ""])
 
 
-def test_the_documented_skill_is_one(tmp_path: Path) -> None:
+def test_the_documented_skill_is_valid(tmp_path: Path) -> None:
     page = (ROOT / "docs/skills.md").read_text("utf-8")
     (shown,) = re.findall(r"^```markdown\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     skill = written(tmp_path, shown, "release-notes")
@@ -97,20 +97,20 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("problem", BROKEN)
-def test_a_broken_skill_says_what_is_wrong(tmp_path: Path, problem: str) -> None:
-    found = written(tmp_path, BROKEN[problem])
-    assert isinstance(found, BrokenSkill)
+def test_a_broken_skill_reports_its_problem(tmp_path: Path, problem: str) -> None:
+    broken_skill = written(tmp_path, BROKEN[problem])
+    assert isinstance(broken_skill, BrokenSkill)
     if problem != "larger":
-        assert problem in found.problem
-    assert len(found.problem) <= 500
-    assert str(tmp_path) not in found.problem
+        assert problem in broken_skill.problem
+    assert len(broken_skill.problem) <= 500
+    assert str(tmp_path) not in broken_skill.problem
 
 
-def test_a_front_matter_that_no_parser_reads_in_time_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_front_matter_that_is_slow_to_parse_is_refused_at_once(tmp_path: Path) -> None:
     began = time.process_time()
     for opening in ("[", "{", "- ", "? "):
-        found = written(tmp_path, front(GOOD, f"x: {opening * (8000 // len(opening))}"))
-        assert isinstance(found, BrokenSkill)
+        broken_skill = written(tmp_path, front(GOOD, f"x: {opening * (8000 // len(opening))}"))
+        assert isinstance(broken_skill, BrokenSkill)
     assert time.process_time() - began < 1
 
 
@@ -122,7 +122,7 @@ def test_a_link_into_a_closed_directory_hides_no_other_skill(
     is_dir = Path.is_dir
 
     def refuses(path: Path) -> bool:
-        # As Python does of such a link, unless it is root that asks.
+        # Python raises this for such a link, except for root.
         if path.name == "closed":
             raise PermissionError(13, "Permission denied")
         return is_dir(path)
@@ -135,7 +135,7 @@ def test_a_link_into_a_closed_directory_hides_no_other_skill(
     ]
 
 
-def test_of_very_many_folders_the_first_are_read(tmp_path: Path) -> None:
+def test_the_number_of_folders_that_are_read_is_bounded(tmp_path: Path) -> None:
     for number in range(MOST_FOLDERS + 5):
         (tmp_path / f"s{number:04}").mkdir()
     written(tmp_path, front(GOOD))
@@ -144,13 +144,13 @@ def test_of_very_many_folders_the_first_are_read(tmp_path: Path) -> None:
     assert "has more than" in skill_registry.broken[0].problem
 
 
-def test_bytes_that_are_no_text_and_no_file_at_all_are_said(tmp_path: Path) -> None:
+def test_invalid_utf8_and_a_missing_file_are_reported(tmp_path: Path) -> None:
     (tmp_path / "a-skill").mkdir()
     assert isinstance(read_skill(tmp_path, "a-skill"), BrokenSkill)
     (tmp_path / "a-skill" / "SKILL.md").write_bytes(b"---\nname: \xff\n---\n")
-    found = read_skill(tmp_path, "a-skill")
-    assert isinstance(found, BrokenSkill)
-    assert "UTF-8" in found.problem
+    broken_skill = read_skill(tmp_path, "a-skill")
+    assert isinstance(broken_skill, BrokenSkill)
+    assert "UTF-8" in broken_skill.problem
 
 
 def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
@@ -176,6 +176,6 @@ def test_of_two_skills_with_one_name_the_first_counts_and_the_doctor_reports_it(
 
 
 @pytest.mark.parametrize("text", ["a) b", "(x)", "a(b)c", "sh;ell", "a" * 65])
-def test_what_is_no_entry_is_refused(text: str) -> None:
+def test_an_invalid_name_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput):
         all(map(check_entry, entries_in(text)))

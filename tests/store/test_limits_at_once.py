@@ -61,13 +61,13 @@ async def open_services(
 ) -> AsyncIterator[tuple[list[Services], Caller]]:
     """Several services on one database, and their one user with a provider."""
     async with AsyncExitStack() as stack:
-        houses: list[Services] = []
+        all_services: list[Services] = []
         for config in configs:
             services = Services(config, {"LUXX_ADMIN_PASSWORD": "a-password-of-a-test"})
             stack.push_async_callback(services.close)
             await services.open()
-            houses.append(services)
-        user = await houses[0].store.read(lambda session: session.scalar(select(User.id)))
+            all_services.append(services)
+        user = await all_services[0].store.read(lambda session: session.scalar(select(User.id)))
         assert user is not None
         caller = Caller(
             user_id=user, tenant_id=1, username="admin", permission_level=CommandPermission.ADMIN,
@@ -77,8 +77,8 @@ async def open_services(
             name="scripted", provider_type="openai_compatible", base_url=f"{upstream.url}/v1",
             default_model="any",
         )  # fmt: skip
-        await houses[0].providers.create(caller, provider)
-        yield houses, caller
+        await all_services[0].providers.create(caller, provider)
+        yield all_services, caller
 
 
 async def ended(services: Services, caller: Caller, text: str) -> Run:
@@ -131,10 +131,13 @@ async def test_concurrent_runs_never_exceed_the_daily_limit(
     async with ScriptedProvider(Script(rules=[rule])) as upstream:
         names = ["one", "two"] if "postgresql" in ready_url else ["one"]
         configs = [config_of(tmp_path, ready_url, name, upstream, limits) for name in names]
-        async with open_services(configs, upstream) as (houses, caller):
-            started = [ended(houses[number % len(houses)], caller, f"say {number}") for number in range(RUNS)]
+        async with open_services(configs, upstream) as (all_services, caller):
+            started = [
+                ended(all_services[number % len(all_services)], caller, f"say {number}")
+                for number in range(RUNS)
+            ]
             runs = list(await asyncio.gather(*started, return_exceptions=True))
-            await check(houses[0], upstream, runs)
+            await check(all_services[0], upstream, runs)
 
 
 async def test_without_limits_nothing_is_reserved(ready_url: str, tmp_path: Path) -> None:

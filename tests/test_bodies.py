@@ -20,16 +20,16 @@ from luxx.infra.json_keys import has_duplicate_key
 from luxx.infra.observe import Metrics
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ExpectedBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: Annotated[str, msgspec.Meta(max_length=10)] = ""
     count: int = 0
     ratio: float = 0.5
     tags: list[str] = []
 
 
-def refused(body: bytes) -> InvalidInput:
+def decode_error(body: bytes) -> InvalidInput:
     with pytest.raises(InvalidInput) as raised:
-        read_body(body, Wanted)
+        read_body(body, ExpectedBody)
     return raised.value
 
 
@@ -43,7 +43,7 @@ def refused(body: bytes) -> InvalidInput:
     ],
 )
 def test_a_duplicate_member_is_refused_by_its_path(body: bytes, paths: list[str]) -> None:
-    assert refused(body).detail["fields"] == dict.fromkeys(paths, REPEATED_MESSAGE)
+    assert decode_error(body).detail["fields"] == dict.fromkeys(paths, REPEATED_MESSAGE)
 
 
 @pytest.mark.parametrize("name", ["x", ":x", 'x"y', '\\"', "ä", "\\", ""])
@@ -57,7 +57,7 @@ def test_a_nested_duplicate_member_is_found_whatever_its_name(name: str) -> None
 
 def test_texts_that_look_like_members_are_no_members() -> None:
     said = {"name": '"a":', "tags": ['"a": 1, "a": 2', ":", ": x"]}
-    assert read_body(msgspec.json.encode(said), Wanted).tags == said["tags"]
+    assert read_body(msgspec.json.encode(said), ExpectedBody).tags == said["tags"]
 
 
 def calls_of(work: Callable[[], object]) -> int:
@@ -76,12 +76,12 @@ def calls_of(work: Callable[[], object]) -> int:
     return count
 
 
-def unknown(count: int) -> bytes:
+def body_with_unknown_members(count: int) -> bytes:
     return b"{" + b",".join(b'"%x":1' % index for index in range(count)) + b"}"
 
 
 WRONG = {
-    "names that nobody knows": unknown,
+    "names that nobody knows": body_with_unknown_members,
     "zeros": lambda count: b'{"tags":[' + b",".join([b"0"] * count) + b"]}",
     "NULs": lambda count: b'{"tags":[' + b",".join([b'"\\u0000"'] * count) + b"]}",
 }
@@ -91,35 +91,37 @@ WRONG = {
 @pytest.mark.parametrize("count", [1_000, 200_000])
 def test_a_body_full_of_mistakes_is_refused_in_a_few_words_and_steps(kind: str, count: int) -> None:
     body = WRONG[kind](count)
-    error = refused(body)
+    error = decode_error(body)
     assert 1 <= len(error.detail["fields"]) <= MAX_REPORTED_FIELDS
     assert len(str(error)) + len(str(error.detail)) < 10_000
-    assert calls_of(lambda: refused(body)) < 1_000
+    assert calls_of(lambda: decode_error(body)) < 1_000
 
 
 def test_a_short_body_has_all_its_mistakes_named_and_a_long_one_the_first() -> None:
     wrong = b'{"count": "1", "name": 2, "other": 3, "tags": ["a", 4], "ratio": 1}'
-    assert set(refused(wrong).detail["fields"]) == {"$.count", "$.name", "$.other", "$.tags[1]"}
-    assert set(refused(b" " * 100_000 + wrong).detail["fields"]) == {"$.count"}
-    assert refused(b" " * 100_000 + b'{"name": "\\u0000"}').detail["fields"] == {"$": NUL_MESSAGE}
+    assert set(decode_error(wrong).detail["fields"]) == {"$.count", "$.name", "$.other", "$.tags[1]"}
+    assert set(decode_error(b" " * 100_000 + wrong).detail["fields"]) == {"$.count"}
+    assert decode_error(b" " * 100_000 + b'{"name": "\\u0000"}').detail["fields"] == {"$": NUL_MESSAGE}
 
 
 def test_of_many_mistakes_the_first_are_named_and_it_is_said_that_there_are_more() -> None:
-    assert not str(refused(unknown(MAX_REPORTED_FIELDS))).endswith("and more")
-    assert str(refused(unknown(MAX_REPORTED_FIELDS + 1))).endswith("and more")
+    assert not str(decode_error(body_with_unknown_members(MAX_REPORTED_FIELDS))).endswith("and more")
+    assert str(decode_error(body_with_unknown_members(MAX_REPORTED_FIELDS + 1))).endswith("and more")
 
 
 def test_an_unknown_name_is_not_repeated_in_full() -> None:
     for length in (10_000, 1_000_000):
-        error = refused(b'{"' + b"x" * length + b'": 1}')
+        error = decode_error(b'{"' + b"x" * length + b'": 1}')
         assert len(str(error)) + len(str(error.detail)) < 2_000
 
 
 @pytest.mark.parametrize("blanks", [0, 100_000])
 def test_an_integer_is_accepted_in_every_notation(blanks: int) -> None:
-    assert read_body(b" " * blanks + b'{"count": 5.0, "ratio": 1.0}', Wanted) == Wanted(count=5, ratio=1.0)
-    assert set(refused(b" " * blanks + b'{"count": 5.5}').detail["fields"]) == {"$.count"}
-    assert "range" in str(refused(b" " * blanks + b'{"count": 5.0, "ratio": 1e999}'))
+    assert read_body(b" " * blanks + b'{"count": 5.0, "ratio": 1.0}', ExpectedBody) == ExpectedBody(
+        count=5, ratio=1.0
+    )
+    assert set(decode_error(b" " * blanks + b'{"count": 5.5}').detail["fields"]) == {"$.count"}
+    assert "range" in str(decode_error(b" " * blanks + b'{"count": 5.0, "ratio": 1e999}'))
 
 
 def test_every_public_route_accepts_short_bodies_only() -> None:

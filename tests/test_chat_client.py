@@ -50,13 +50,13 @@ def delta(index: int, text: str, kind: str = "text") -> StreamFrame:
     return StreamFrame(type="process_step", step=step)
 
 
-def whole(index: int, text: str, kind: str = "text", seq: int = 0) -> StreamFrame:
+def closed_step(index: int, text: str, kind: str = "text", seq: int = 0) -> StreamFrame:
     status = "done" if seq else "running"
     step = FrameStep(index=index, type=kind, status=status, content=text)
     return StreamFrame(type="process_step", seq=seq, step=step)
 
 
-def begun() -> StreamFrame:
+def run_started() -> StreamFrame:
     return StreamFrame(type="run", run=FrameRun(id="r"))
 
 
@@ -66,30 +66,38 @@ def shown_text(transcript: Transcript, frames: list[StreamFrame]) -> str:
 
 
 def test_deltas_are_shown_as_they_come_and_the_closing_step_adds_nothing() -> None:
-    frames = [begun(), delta(0, "Hel"), delta(0, "lo"), whole(0, "Hello", seq=1)]
+    frames = [run_started(), delta(0, "Hel"), delta(0, "lo"), closed_step(0, "Hello", seq=1)]
     assert shown_text(Transcript(), frames) == "Hello"
 
 
 def test_a_snapshot_after_attaching_again_shows_only_what_was_missed() -> None:
     frames = [
-        begun(),
+        run_started(),
         delta(0, "Hel"),
-        begun(),
-        whole(0, "Hello wo"),
+        run_started(),
+        closed_step(0, "Hello wo"),
         delta(0, "rld"),
-        whole(0, "Hello world", seq=1),
+        closed_step(0, "Hello world", seq=1),
     ]
     assert shown_text(Transcript(), frames) == "Hello world"
 
 
 def test_a_step_that_closed_during_a_broken_connection_shows_its_rest() -> None:
-    assert shown_text(Transcript(), [begun(), delta(0, "Hel"), begun(), whole(0, "Hello", seq=1)]) == "Hello"
+    assert (
+        shown_text(
+            Transcript(), [run_started(), delta(0, "Hel"), run_started(), closed_step(0, "Hello", seq=1)]
+        )
+        == "Hello"
+    )
 
 
 def test_events_up_to_the_last_id_are_not_processed_twice() -> None:
     transcript = Transcript()
     assert (
-        shown_text(transcript, [begun(), whole(0, "Hello", seq=4), begun(), whole(0, "Hello", seq=4)])
+        shown_text(
+            transcript,
+            [run_started(), closed_step(0, "Hello", seq=4), run_started(), closed_step(0, "Hello", seq=4)],
+        )
         == "Hello"
     )
     assert transcript.last_seq == 4
@@ -97,19 +105,19 @@ def test_events_up_to_the_last_id_are_not_processed_twice() -> None:
 
 def test_a_step_made_again_alike_is_not_repeated_on_the_screen() -> None:
     frames = [
-        begun(),
+        run_started(),
         delta(0, "Hello wo"),
-        begun(),
+        run_started(),
         delta(0, "Hel"),
         delta(0, "lo world"),
-        whole(0, "Hello world", seq=2),
+        closed_step(0, "Hello world", seq=2),
     ]
     assert shown_text(Transcript(), frames) == "Hello world"
 
 
 def test_a_step_made_again_differently_is_announced_and_shown_whole() -> None:
     transcript = Transcript()
-    shown_text(transcript, [begun(), delta(0, "Hello"), begun()])
+    shown_text(transcript, [run_started(), delta(0, "Hello"), run_started()])
     assert transcript.receive(delta(0, "Good day")) == [
         Piece(PieceKind.NOTE, "[the server restarted this step]"),
         Piece(PieceKind.TEXT, "Good day"),

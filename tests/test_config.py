@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 SHIPPED = ROOT / "config.yaml"
 
 
-def write(folder: Path, text: str) -> Path:
+def write_config(folder: Path, text: str) -> Path:
     file = folder / "luxx.yaml"
     file.write_text(text, "utf-8")
     return file
@@ -27,7 +27,7 @@ def write(folder: Path, text: str) -> Path:
 
 def refusal(folder: Path, text: str, environ: dict[str, str] | None = None, **overrides: Any) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
-        load_config(write(folder, text), environ or {}, overrides)
+        load_config(write_config(folder, text), environ or {}, overrides)
     return caught.value
 
 
@@ -155,8 +155,8 @@ def test_a_named_file_that_is_missing_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_empty_file_and_empty_sections_give_the_defaults(tmp_path: Path) -> None:
-    assert load_config(write(tmp_path, ""), {}, {}) == Config()
-    assert load_config(write(tmp_path, "# nothing\nllm:\napp: {}\n"), {}, {}) == Config()
+    assert load_config(write_config(tmp_path, ""), {}, {}) == Config()
+    assert load_config(write_config(tmp_path, "# nothing\nllm:\napp: {}\n"), {}, {}) == Config()
 
 
 @given(
@@ -173,7 +173,9 @@ def test_command_line_beats_environment_beats_file_beats_default(
     text = "" if in_file is None else f"app:\n  port: {in_file}\n"
     environ = {} if in_environment is None else {"LUXX_APP__PORT": str(in_environment)}
     config = load_config(
-        write(tmp_path_factory.getbasetemp(), text), environ, {"app.port": on_command_line, "app.host": None}
+        write_config(tmp_path_factory.getbasetemp(), text),
+        environ,
+        {"app.port": on_command_line, "app.host": None},
     )
     given_values = [v for v in (on_command_line, in_environment, in_file) if v is not None]
     assert config.app.port == (given_values[0] if given_values else 8000)
@@ -196,7 +198,7 @@ def test_layers_merge_key_by_key(
     environ = {
         f"LUXX_APP__{k.upper()}": values[k] for k, source in source_of_key.items() if source == "environment"
     }
-    config = load_config(write(tmp_path_factory.getbasetemp(), f"app:\n{in_file}"), environ, {})
+    config = load_config(write_config(tmp_path_factory.getbasetemp(), f"app:\n{in_file}"), environ, {})
     defaults = msgspec.to_builtins(Config().app)
     assert msgspec.to_builtins(config.app) == {**defaults, **{key: typed[key] for key in source_of_key}}
 
@@ -218,7 +220,7 @@ def test_every_key_can_be_set_in_the_environment(tmp_path: Path) -> None:
     environ["LUXX_SERVER__ALLOWED_HOSTS"] = "[a.example.org, 'localhost:8000']"
     environ["LUXX_SKILLS__DIRECTORIES"] = "[skills]"
     environ["LUXX_LOGGING__LEVEL"] = document["logging"]["level"] = "DEBUG"
-    config = msgspec.to_builtins(load_config(write(tmp_path, ""), environ, {}))
+    config = msgspec.to_builtins(load_config(write_config(tmp_path, ""), environ, {}))
     assert config == {**document, "models": models, "data_dir": "./data"}
 
 
@@ -226,7 +228,7 @@ CARD = "{pattern: my-*, context_window: 9000, max_output: 900"
 
 
 def test_cards_of_models_are_read_from_the_file_or_the_environment(tmp_path: Path) -> None:
-    file = write(tmp_path, f"models:\n  - {CARD}, input_price: 1, output_price: 2.5, tools: false}}\n")
+    file = write_config(tmp_path, f"models:\n  - {CARD}, input_price: 1, output_price: 2.5, tools: false}}\n")
     (card,) = load_config(file, {}, {}).models
     assert (card.pattern, card.context_window, card.max_output, card.tools) == ("my-*", 9000, 900, False)
     assert (card.input_price, card.output_price, card.cached_input_price) == (1.0, 2.5, None)
@@ -250,7 +252,7 @@ def test_cards_of_models_are_read_from_the_file_or_the_environment(tmp_path: Pat
     ],
 )
 def test_a_wrong_card_stops_the_start_with_its_line(tmp_path: Path, card: str, line: int, said: str) -> None:
-    file = write(tmp_path, f"models:\n  - {card}\n")
+    file = write_config(tmp_path, f"models:\n  - {card}\n")
     with pytest.raises(ConfigError) as refused:
         load_config(file, {}, {})
     assert refused.value.message.startswith(f"{file}:{line}: models[0]")
@@ -259,22 +261,22 @@ def test_a_wrong_card_stops_the_start_with_its_line(tmp_path: Path, card: str, l
 
 def test_a_list_in_the_environment_may_be_separated_by_commas(tmp_path: Path) -> None:
     environ = {"LUXX_SERVER__ALLOWED_HOSTS": "a.example.org, localhost:8000"}
-    config = load_config(write(tmp_path, ""), environ, {})
+    config = load_config(write_config(tmp_path, ""), environ, {})
     assert config.server.allowed_hosts == ["a.example.org", "localhost:8000"]
 
 
 def test_an_empty_variable_in_the_environment_is_not_set(tmp_path: Path) -> None:
-    config = load_config(write(tmp_path, "app: {port: 9}"), {"LUXX_APP__PORT": ""}, {})
+    config = load_config(write_config(tmp_path, "app: {port: 9}"), {"LUXX_APP__PORT": ""}, {})
     assert config.app.port == 9
 
 
 def test_data_dir_comes_from_the_command_line(tmp_path: Path) -> None:
-    config = load_config(write(tmp_path, ""), {}, {"data_dir": tmp_path})
+    config = load_config(write_config(tmp_path, ""), {}, {"data_dir": tmp_path})
     assert config.data_dir == str(tmp_path)
 
 
 def test_a_database_type_left_out_follows_the_url(tmp_path: Path) -> None:
-    config = load_config(write(tmp_path, "database: {url: 'postgresql+psycopg://db/x'}"), {}, {})
+    config = load_config(write_config(tmp_path, "database: {url: 'postgresql+psycopg://db/x'}"), {}, {})
     assert config.database.type == "postgresql"
 
 
@@ -296,17 +298,19 @@ def test_a_database_type_left_out_follows_the_url(tmp_path: Path) -> None:
     ],
 )
 def test_variables_are_substituted(tmp_path: Path, text: str, environ: dict[str, str], expected: str) -> None:
-    assert load_config(write(tmp_path, f"llm:\n  api_url: {text}\n"), environ, {}).llm.api_url == expected
+    assert (
+        load_config(write_config(tmp_path, f"llm:\n  api_url: {text}\n"), environ, {}).llm.api_url == expected
+    )
 
 
 def test_a_variable_takes_the_type_of_its_key(tmp_path: Path) -> None:
     text = "app: {port: '${P}', debug: '${D}'}\nserver: {allowed_hosts: ['${H:}', b]}"
-    config = load_config(write(tmp_path, text), {"P": "9", "D": "true"}, {})
+    config = load_config(write_config(tmp_path, text), {"P": "9", "D": "true"}, {})
     assert (config.app.port, config.app.debug, config.server.allowed_hosts) == (9, True, ["b"])
 
 
 def test_an_empty_default_leaves_the_key_at_its_default(tmp_path: Path) -> None:
-    config = load_config(write(tmp_path, "app:\n  port: ${P:}\n  host: ${H:}\n"), {}, {})
+    config = load_config(write_config(tmp_path, "app:\n  port: ${P:}\n  host: ${H:}\n"), {}, {})
     assert config == Config()
 
 
@@ -404,7 +408,7 @@ def test_a_wrong_variable_in_the_environment_is_refused_by_name(
 
 def test_variables_that_are_no_keys_are_ignored(tmp_path: Path) -> None:
     environ = {"LUXX_ADMIN_PASSWORD": "x", "LUXX_WIRE_FIXTURES": "y", "LUXX_FORBID_SKIPS": "1", "PATH": "z"}
-    assert load_config(write(tmp_path, ""), environ, {}) == Config()
+    assert load_config(write_config(tmp_path, ""), environ, {}) == Config()
 
 
 def test_a_wrong_flag_is_refused_by_its_name(tmp_path: Path) -> None:

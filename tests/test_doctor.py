@@ -47,7 +47,7 @@ def config_in(folder: Path, **sections: object) -> Config:
     return Config(data_dir=str(folder / "data"), **given)  # type: ignore[arg-type]
 
 
-def checks(config: Config, environ: dict[str, str] | None = None) -> dict[str, Finding]:
+def run_checks(config: Config, environ: dict[str, str] | None = None) -> dict[str, Finding]:
     return {finding.part: finding for finding in asyncio.run(examine(config, environ or {}))}
 
 
@@ -67,14 +67,14 @@ def unused_script() -> ScriptedProvider:
 
 
 def test_an_empty_data_directory_is_fine_and_stays_untouched(tmp_path: Path) -> None:
-    report = checks(config_in(tmp_path), {"DEEPSEEK_API_KEY": KEY})
+    report = run_checks(config_in(tmp_path), {"DEEPSEEK_API_KEY": KEY})
     assert [str(one) for one in report.values() if one.is_bad] == []
     assert "deepseek" in report["providers"].text
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_model_is_reported(tmp_path: Path) -> None:
-    report = checks(config_in(tmp_path))["providers"]
+    report = run_checks(config_in(tmp_path))["providers"]
     assert report.is_bad
     assert "DEEPSEEK_API_KEY" in report.fix
 
@@ -111,7 +111,7 @@ def test_a_lost_secret_is_named_as_the_reason(tmp_path: Path) -> None:
     config = with_model(tmp_path, "http://127.0.0.1:9")
     asyncio.run(start_once(config))
     (tmp_path / "data" / "secret_key").unlink()
-    assert "secret key is missing" in checks(config)["provider openai_compatible"].text
+    assert "secret key is missing" in run_checks(config)["provider openai_compatible"].text
     assert not (tmp_path / "data" / "secret_key").exists()
 
 
@@ -119,7 +119,7 @@ def test_a_secret_that_others_can_read_is_bad(tmp_path: Path) -> None:
     config = config_in(tmp_path)
     asyncio.run(start_once(config))
     (tmp_path / "data" / "secret_key").chmod(0o644)
-    report = checks(config)["secret"]
+    report = run_checks(config)["secret"]
     assert report.is_bad
     assert report.fix.startswith("chmod 600 ")
 
@@ -127,10 +127,10 @@ def test_a_secret_that_others_can_read_is_bad(tmp_path: Path) -> None:
 def test_data_that_others_can_read_is_bad(tmp_path: Path) -> None:
     config = config_in(tmp_path)
     asyncio.run(start_once(config))
-    assert not checks(config)["permissions"].is_bad
+    assert not run_checks(config)["permissions"].is_bad
     database = tmp_path / "data" / "luxx.db"
     database.chmod(0o644)
-    report = checks(config)["permissions"]
+    report = run_checks(config)["permissions"]
     assert report.is_bad
     assert report.fix.startswith("chmod go-rw")
     assert str(database) in report.fix
@@ -140,7 +140,7 @@ def test_data_that_others_can_read_is_bad(tmp_path: Path) -> None:
 def test_a_missing_or_short_secret_is_bad_where_one_is_needed(tmp_path: Path, secret: str) -> None:
     database = DatabaseConfig(type="postgresql", url="postgresql://luxx:pass-word@127.0.0.1:9/luxx")
     config = config_in(tmp_path, app=AppConfig(secret_key=secret), database=database)
-    report = checks(config)
+    report = run_checks(config)
     assert report["secret"].is_bad
     assert report["database"].is_bad
     assert "pass-word" not in "\n".join(map(str, report.values()))
@@ -149,22 +149,22 @@ def test_a_missing_or_short_secret_is_bad_where_one_is_needed(tmp_path: Path, se
 def test_the_default_password_is_bad_only_where_others_can_reach_the_server(tmp_path: Path) -> None:
     here = config_in(tmp_path)
     asyncio.run(start_once(here))
-    assert not checks(here)["password"].is_bad
-    assert checks(here)["password"].fix == "luxx user passwd admin"
-    assert checks(config_in(tmp_path, app=AppConfig(host="0.0.0.0")))["password"].is_bad
+    assert not run_checks(here)["password"].is_bad
+    assert run_checks(here)["password"].fix == "luxx user passwd admin"
+    assert run_checks(config_in(tmp_path, app=AppConfig(host="0.0.0.0")))["password"].is_bad
 
 
 def test_a_running_server_is_reported_and_not_bad(tmp_path: Path) -> None:
     lock = DataDirLock(tmp_path / "data")
-    assert "no server" in checks(config_in(tmp_path))["server"].text
+    assert "no server" in run_checks(config_in(tmp_path))["server"].text
     lock.take()
     try:
-        report = checks(config_in(tmp_path))["server"]
+        report = run_checks(config_in(tmp_path))["server"]
         assert not report.is_bad
         assert "is running" in report.text
     finally:
         lock.release()
-    assert "no server" in checks(config_in(tmp_path))["server"].text
+    assert "no server" in run_checks(config_in(tmp_path))["server"].text
 
 
 def test_a_database_of_a_newer_version_is_bad_and_of_an_older_one_is_not(tmp_path: Path) -> None:
@@ -174,10 +174,10 @@ def test_a_database_of_a_newer_version_is_bad_and_of_an_older_one_is_not(tmp_pat
     try:
         with services.engine.begin() as connection:
             connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
-        assert checks(config)["database"].is_bad
+        assert run_checks(config)["database"].is_bad
         with services.engine.begin() as connection:
             connection.exec_driver_sql("DELETE FROM alembic_version")
-        older = checks(config)["database"]
+        older = run_checks(config)["database"]
         assert not older.is_bad
         assert "luxx migrate" in older.fix
     finally:
@@ -186,14 +186,14 @@ def test_a_database_of_a_newer_version_is_bad_and_of_an_older_one_is_not(tmp_pat
 
 def test_a_file_instead_of_a_directory_is_bad(tmp_path: Path) -> None:
     (tmp_path / "workspaces").write_text("")
-    report = checks(config_in(tmp_path))["workspaces"]
+    report = run_checks(config_in(tmp_path))["workspaces"]
     assert report.is_bad
     assert report.fix
 
 
 def test_missing_workspaces_are_bad_if_they_are_not_created(tmp_path: Path) -> None:
     config = config_in(tmp_path, workspace=WorkspaceConfig(root=str(tmp_path / "w"), auto_create=False))
-    assert checks(config)["workspaces"].fix == f"mkdir -p {tmp_path / 'w'}"
+    assert run_checks(config)["workspaces"].fix == f"mkdir -p {tmp_path / 'w'}"
 
 
 def test_a_finding_is_one_line() -> None:
@@ -207,13 +207,13 @@ def test_a_finding_is_one_line() -> None:
 def test_a_started_server_has_no_stuck_runs_and_no_backup(tmp_path: Path) -> None:
     config = config_in(tmp_path)
     asyncio.run(start_once(config))
-    report = checks(config)
+    report = run_checks(config)
     assert [report[part].is_bad for part in ("runs", "queue", "questions", "wal", "backup")] == [False] * 5
     assert report["backup"].fix == "luxx backup FILE"
     data_paths = DataPaths(config)
     create_backup(data_paths, tmp_path / "backup.zip")
     data_paths.close()
-    assert "0 days old" in checks(config)["backup"].text
+    assert "0 days old" in run_checks(config)["backup"].text
 
 
 @pytest.mark.heavy
@@ -226,14 +226,14 @@ def test_runs_without_a_driver_continue_at_the_next_start_or_are_stuck(tmp_path:
             add_lost_runs(connection)
     finally:
         services.release()
-    report = checks(config)
+    report = run_checks(config)
     assert "no process drives them" in report["runs"].text
     assert "luxx serve" in report["runs"].fix
     assert report["queue"].text.startswith("1 runs wait for a slot, the oldest for ")
     lock = DataDirLock(tmp_path / "data")
     lock.take()
     try:
-        stuck = checks(config)["runs"]
+        stuck = run_checks(config)["runs"]
     finally:
         lock.release()
     assert stuck.is_bad

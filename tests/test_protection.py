@@ -437,7 +437,7 @@ def answer_error(_request: Any, error: LuxxError) -> Response[Failure]:
     return Response(Failure(error=error.message, code=code, detail=error.detail), status_code=code)
 
 
-async def fine() -> None:
+async def empty_handler() -> None:
     return
 
 
@@ -457,7 +457,7 @@ def client_for(
         sandbox="bubblewrap",
         metrics=counted,
         is_metrics_public=is_metrics_public,
-        checks={"database": fine, "engine": fine} if checks is None else checks,
+        checks={"database": empty_handler, "engine": empty_handler} if checks is None else checks,
     )
     app = Litestar(
         [read_run, read_body, stream, ProbeController, ServiceInfoController],
@@ -565,7 +565,7 @@ def test_not_ready_names_the_part_that_fails_but_not_its_secrets() -> None:
     async def broken() -> None:
         raise OSError("postgresql://luxx:secret@db is away")
 
-    with client_for(checks={"database": broken, "engine": fine}) as client:
+    with client_for(checks={"database": broken, "engine": empty_handler}) as client:
         answer = client.get("/ready")
     assert answer.status_code == 503
     assert answer.json()["detail"]["checks"] == {"database": "failed", "engine": "ok"}

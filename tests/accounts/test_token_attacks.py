@@ -22,29 +22,29 @@ def _claims(token, **changes):
     return {name: value for name, value in claims.items() if value is not ...}
 
 
-def _signed(token, key=KEY, algorithm="HS256", headers=None, **changes):
+def _sign(token, key=KEY, algorithm="HS256", headers=None, **changes):
     return jwt.encode(_claims(token, **changes), key, algorithm=algorithm, headers=headers)
 
 
-def _part(value):
+def _decode_part(value):
     return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
 
 
-def _swapped(token):
+def _swap_parts(token):
     head, body, signature = token.split(".")
-    return f"{head}.{_part(_claims(token, sub='1'))}.{signature}" + body[:0]
+    return f"{head}.{_decode_part(_claims(token, sub='1'))}.{signature}" + body[:0]
 
 
 FORGERIES = {
-    "no algorithm": lambda t: f"{_part({'alg': 'none', 'typ': 'JWT'})}.{t.split('.')[1]}.",
-    "no algorithm, odd case": lambda t: f"{_part({'alg': 'NoNe'})}.{t.split('.')[1]}.",
-    "no algorithm, signature kept": lambda t: f"{_part({'alg': 'none'})}.{'.'.join(t.split('.')[1:])}",
-    "other algorithm": lambda t: _signed(t, key=KEY * 2, algorithm="HS512"),
-    "same key, other algorithm": lambda t: _signed(t, key=KEY * 2, algorithm="HS384"),
-    "other key": lambda t: _signed(t, key=b"k" * 32),
-    "the secret itself as key": lambda t: _signed(t, key=SECRET.encode()),
-    "key of another purpose": lambda t: _signed(t, key=derive_key(SECRET, "vault")),
-    "other payload": _swapped,
+    "no algorithm": lambda t: f"{_decode_part({'alg': 'none', 'typ': 'JWT'})}.{t.split('.')[1]}.",
+    "no algorithm, odd case": lambda t: f"{_decode_part({'alg': 'NoNe'})}.{t.split('.')[1]}.",
+    "no algorithm, signature kept": lambda t: f"{_decode_part({'alg': 'none'})}.{'.'.join(t.split('.')[1:])}",
+    "other algorithm": lambda t: _sign(t, key=KEY * 2, algorithm="HS512"),
+    "same key, other algorithm": lambda t: _sign(t, key=KEY * 2, algorithm="HS384"),
+    "other key": lambda t: _sign(t, key=b"k" * 32),
+    "the secret itself as key": lambda t: _sign(t, key=SECRET.encode()),
+    "key of another purpose": lambda t: _sign(t, key=derive_key(SECRET, "vault")),
+    "other payload": _swap_parts,
     "signature cut": lambda t: t[:-4],
     "no signature": lambda t: t.rsplit(".", 1)[0] + ".",
     "two parts": lambda t: t.rsplit(".", 1)[0],
@@ -52,26 +52,26 @@ FORGERIES = {
     "no text": lambda t: ".",
     "words": lambda t: "let me in",
     "very long": lambda t: t + "A" * 100_000,
-    "critical header": lambda t: _signed(t, headers={"crit": ["luxx"], "luxx": 1}),
-    "no exp": lambda t: _signed(t, exp=...),
-    "no iat": lambda t: _signed(t, iat=...),
-    "no jti": lambda t: _signed(t, jti=...),
-    "no sub": lambda t: _signed(t, sub=...),
-    "no sid": lambda t: _signed(t, sid=...),
-    "no typ": lambda t: _signed(t, typ=...),
-    "null exp": lambda t: _signed(t, exp=None),
-    "text exp": lambda t: _signed(t, exp="9999999999"),
-    "endless exp": lambda t: _signed(t, exp=float("inf")),
-    "expired": lambda t: _signed(t, exp=int(time.time()) - 1),
-    "made tomorrow": lambda t: _signed(t, iat=int(time.time()) + 86_400, exp=int(time.time()) + 90_000),
-    "made in two minutes": lambda t: _signed(t, iat=int(time.time()) + 120),
-    "unknown typ": lambda t: _signed(t, typ="root"),
-    "refresh typ": lambda t: _signed(t, typ="refresh"),
-    "list sid": lambda t: _signed(t, sid=["a"]),
-    "unknown sid": lambda t: _signed(t, sid="0198c5f0-0000-7000-8000-000000000000"),
-    "sql sid": lambda t: _signed(t, sid="' OR 1=1 --"),
-    "other user": lambda t: _signed(t, sub="999"),
-    "number sub": lambda t: _signed(t, sub=1),
+    "critical header": lambda t: _sign(t, headers={"crit": ["luxx"], "luxx": 1}),
+    "no exp": lambda t: _sign(t, exp=...),
+    "no iat": lambda t: _sign(t, iat=...),
+    "no jti": lambda t: _sign(t, jti=...),
+    "no sub": lambda t: _sign(t, sub=...),
+    "no sid": lambda t: _sign(t, sid=...),
+    "no typ": lambda t: _sign(t, typ=...),
+    "null exp": lambda t: _sign(t, exp=None),
+    "text exp": lambda t: _sign(t, exp="9999999999"),
+    "endless exp": lambda t: _sign(t, exp=float("inf")),
+    "expired": lambda t: _sign(t, exp=int(time.time()) - 1),
+    "made tomorrow": lambda t: _sign(t, iat=int(time.time()) + 86_400, exp=int(time.time()) + 90_000),
+    "made in two minutes": lambda t: _sign(t, iat=int(time.time()) + 120),
+    "unknown typ": lambda t: _sign(t, typ="root"),
+    "refresh typ": lambda t: _sign(t, typ="refresh"),
+    "list sid": lambda t: _sign(t, sid=["a"]),
+    "unknown sid": lambda t: _sign(t, sid="0198c5f0-0000-7000-8000-000000000000"),
+    "sql sid": lambda t: _sign(t, sid="' OR 1=1 --"),
+    "other user": lambda t: _sign(t, sub="999"),
+    "number sub": lambda t: _sign(t, sub=1),
 }
 
 
@@ -87,7 +87,7 @@ async def test_a_forged_access_token_is_refused(account_server, forge):
 
 async def test_a_token_of_a_server_whose_clock_is_a_little_ahead_is_taken(account_server):
     user = await account_server.join("ada")
-    token = _signed(user["access_token"], iat=int(time.time()) + 30)
+    token = _sign(user["access_token"], iat=int(time.time()) + 30)
     assert (await account_server.ask("GET", "/auth/me", token=token)).status_code == 200
 
 

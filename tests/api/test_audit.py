@@ -238,7 +238,9 @@ def test_a_log_is_for_administrators_and_of_their_tenant(
         chief.bad("GET", "/admin/audit?tenant_id=1", 404)
         assert {each["id"] for each in entries_found} <= {each["id"] for each in entries(admin)}
         admin.good("PUT", f"/auth/users/{member.user['id']}", json={"tenant_id": 1})
-        assert entries(chief)[0]["detail"]["fields"] == ["tenant_id"], "that a member left is told both"
+        assert entries(chief)[0]["detail"]["fields"] == ["tenant_id"], (
+            "both tenants have the entry of the move"
+        )
 
 
 def test_nothing_in_the_log_can_be_changed(admin: ApiClient, document: Document) -> None:

@@ -48,7 +48,7 @@ def visible_state(anna: ApiClient, admin: ApiClient, known: dict[str, str]) -> V
     return VisibleState(anna, admin)
 
 
-def filled(text: str, known: dict[str, str]) -> str:
+def fill_placeholders(text: str, known: dict[str, str]) -> str:
     for name, value in known.items():
         text = text.replace(name, value)
     return text
@@ -57,11 +57,11 @@ def filled(text: str, known: dict[str, str]) -> str:
 def send(person: ApiClient, case: Case, known: dict[str, str]) -> httpx.Response:
     content = case.raw
     if content is None and case.body is not None:
-        content = filled(json.dumps(case.body), known).encode()
+        content = fill_placeholders(json.dumps(case.body), known).encode()
     headers = dict(case.headers)
     if content is not None:
         headers.setdefault("content-type", "application/json")
-    path = filled(case.path, known)
+    path = fill_placeholders(case.path, known)
     if path.count("?") == 2:
         head, _, tail = path.rpartition("?")
         path = f"{head}&{tail}"

@@ -23,7 +23,7 @@ BODIES: dict[str, Any] = {
 """Valid bodies of routes whose query is tested."""
 
 
-def filled(path: str) -> str:
+def fill_placeholders(path: str) -> str:
     return re.sub(r"\{(provider_id|user_id|tenant_id|index)\}", "1", path).replace("{", "").replace("}", "")
 
 
@@ -97,7 +97,7 @@ def operations_with_bodies(document: Document) -> list[tuple[Operation, dict[str
 
 
 def refused_fields(person: ApiClient, operation: Operation, body: Any) -> dict[str, str]:
-    failure = person.bad(operation.method, filled(operation.template), 400, json=body)
+    failure = person.bad(operation.method, fill_placeholders(operation.template), 400, json=body)
     fields: dict[str, str] = failure["detail"]["fields"]
     for path, sentence in fields.items():
         assert not JARGON.search(sentence), f"{operation} {path}: {sentence}"
@@ -107,7 +107,7 @@ def refused_fields(person: ApiClient, operation: Operation, body: Any) -> dict[s
 
 
 def test_every_field_of_every_body_says_what_it_allows(admin: ApiClient, document: Document) -> None:
-    seen = 0
+    checked = 0
     for operation, schema in operations_with_bodies(document):
         for path, object_schema in objects(schema, document):
             wrong = {
@@ -122,8 +122,8 @@ def test_every_field_of_every_body_says_what_it_allows(admin: ApiClient, documen
                     assert sentence, f"{operation} {path}.{name}: {value!r:.50} in {fields}"
                     missing = [word for word in words if word not in sentence]
                     assert not missing, f"{operation} {path}.{name}: {sentence!r} lacks {missing}"
-                    seen += 1
-    assert seen > 300
+                    checked += 1
+    assert checked > 300
 
 
 def test_every_missing_and_every_unknown_field_is_named(admin: ApiClient, document: Document) -> None:
@@ -139,13 +139,13 @@ def test_every_missing_and_every_unknown_field_is_named(admin: ApiClient, docume
 
 
 def test_every_query_parameter_says_what_it_allows(admin: ApiClient, document: Document) -> None:
-    seen = 0
+    checked = 0
     for operation in document.operations:
         for parameter in operation.parameters:
             if parameter["in"] != "query" or operation.template == "/setup":
                 continue
             schema = options(parameter["schema"], document)[0]
-            path, name = filled(operation.template), parameter["name"]
+            path, name = fill_placeholders(operation.template), parameter["name"]
             wrong: list[tuple[str, list[str]]] = []
             if schema.get("type") in ("integer", "boolean") or "format" in schema:
                 wrong.append(("nonsense", []))
@@ -169,11 +169,11 @@ def test_every_query_parameter_says_what_it_allows(admin: ApiClient, document: D
                 sentence = failure["detail"]["fields"][name]
                 assert not JARGON.search(sentence), f"{operation} {name}: {sentence}"
                 assert not [word for word in words if word not in sentence], f"{operation} {name}: {sentence}"
-                seen += 1
+                checked += 1
             if parameter["required"]:
                 failure = admin.bad(operation.method, path, 400, params=others, **body)
                 assert "required" in failure["detail"]["fields"][name]
-    assert seen > 80
+    assert checked > 80
 
 
 @pytest.mark.parametrize(

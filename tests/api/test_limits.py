@@ -40,7 +40,7 @@ DAY = {"limit", "spent", "reserved", "left"}
 numbers = itertools.count()
 
 
-def look(number: int) -> Call:
+def list_files_call(number: int) -> Call:
     return Call(name="file_list", arguments={}, id=f"call-{number}")
 
 
@@ -51,22 +51,27 @@ def upstream() -> Iterator[ScriptedProvider]:
         Rule(
             name="dear",
             when=When(user="dear", has_tool_result=False),
-            reply=[Text(text="I look. "), look(0), Counts(prompt=5_500, completion=20)],
+            reply=[Text(text="I look. "), list_files_call(0), Counts(prompt=5_500, completion=20)],
         ),
         Rule(
             name="many",
             when=When(user="many", has_tool_result=False),
-            reply=[look(1), look(2), look(3), Counts(prompt=100, completion=20)],
+            reply=[
+                list_files_call(1),
+                list_files_call(2),
+                list_files_call(3),
+                Counts(prompt=100, completion=20),
+            ],
         ),
         Rule(
             name="one by one",
             when=When(user="one by one", call=1),
-            reply=[look(4), Counts(prompt=100, completion=20)],
+            reply=[list_files_call(4), Counts(prompt=100, completion=20)],
         ),
         Rule(
             name="and one more",
             when=When(user="one by one"),
-            reply=[look(5), Counts(prompt=100, completion=20)],
+            reply=[list_files_call(5), Counts(prompt=100, completion=20)],
             times=1,
         ),
         Rule(name="spends", when=When(user="spend"), reply=[Text(text="Gone."), Counts(prompt=2_700)]),

@@ -12,7 +12,7 @@ def counts(person: ApiClient) -> dict[str, float]:
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 
 
-def grown(before: dict[str, float], after: dict[str, float], pattern: str) -> float:
+def growth(before: dict[str, float], after: dict[str, float], pattern: str) -> float:
     matching = [name for name in after if re.fullmatch(pattern, name)]
     assert matching, f"no metric like {pattern}"
     return sum(after[name] - before.get(name, 0.0) for name in matching)
@@ -24,13 +24,13 @@ def test_an_answer_is_counted_as_a_run_a_model_call_tokens_and_writes(anna: ApiC
     anna.good("POST", "/messages", json={"conversation_id": conversation, "content": "Hello?"})
     after = counts(anna)
 
-    assert grown(before, after, r'luxx_runs_started_total\{kind="chat"\}') == 1
-    assert grown(before, after, r'luxx_runs_finished_total\{kind="chat",status="completed"\}') == 1
-    assert grown(before, after, r'luxx_upstream_requests_total\{outcome="ok"\}') == 1
-    assert grown(before, after, r'luxx_tokens_total\{kind="prompt"\}') == 3
-    assert grown(before, after, r'luxx_tokens_total\{kind="completion"\}') == 2
-    assert grown(before, after, "luxx_deltas_total") >= 1
-    assert grown(before, after, "luxx_db_write_seconds_count") >= 3
+    assert growth(before, after, r'luxx_runs_started_total\{kind="chat"\}') == 1
+    assert growth(before, after, r'luxx_runs_finished_total\{kind="chat",status="completed"\}') == 1
+    assert growth(before, after, r'luxx_upstream_requests_total\{outcome="ok"\}') == 1
+    assert growth(before, after, r'luxx_tokens_total\{kind="prompt"\}') == 3
+    assert growth(before, after, r'luxx_tokens_total\{kind="completion"\}') == 2
+    assert growth(before, after, "luxx_deltas_total") >= 1
+    assert growth(before, after, "luxx_db_write_seconds_count") >= 3
     assert after["luxx_runs_active"] == 0
 
 
@@ -40,8 +40,8 @@ def test_a_failed_model_call_is_counted_by_its_kind(anna: ApiClient) -> None:
     anna.bad("POST", "/messages", 502, json={"conversation_id": conversation, "content": "refuse this"})
     after = counts(anna)
 
-    assert grown(before, after, r'luxx_upstream_requests_total\{outcome="provider_refused"\}') == 1
-    assert grown(before, after, r'luxx_runs_finished_total\{kind="chat",status="failed"\}') == 1
+    assert growth(before, after, r'luxx_upstream_requests_total\{outcome="provider_refused"\}') == 1
+    assert growth(before, after, r'luxx_runs_finished_total\{kind="chat",status="failed"\}') == 1
 
 
 def test_a_tool_call_is_counted_by_its_tool_at_every_entry_point(anna: ApiClient) -> None:
@@ -49,5 +49,5 @@ def test_a_tool_call_is_counted_by_its_tool_at_every_entry_point(anna: ApiClient
     anna.good("POST", "/tools/file_list/execute", json={"arguments": {}})
     after = counts(anna)
 
-    assert grown(before, after, r'luxx_tool_calls_total\{success="true",tool="file_list"\}') == 1
-    assert grown(before, after, r'luxx_tool_seconds_count\{tool="file_list"\}') == 1
+    assert growth(before, after, r'luxx_tool_calls_total\{success="true",tool="file_list"\}') == 1
+    assert growth(before, after, r'luxx_tool_seconds_count\{tool="file_list"\}') == 1

@@ -26,11 +26,11 @@ def nobody_has_rules(admin: ApiClient, anna: ApiClient, bob: ApiClient) -> Itera
     admin.good("PUT", f"{RULES}?scope=tenant", json=[])
 
 
-def plain(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def without_ids(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: rule[name] for name in ("tool", "pattern", "action")} for rule in rules]
 
 
-def explained(person: ApiClient, tool: str, arguments: dict[str, Any] | None = None, **query: Any) -> Any:
+def explain(person: ApiClient, tool: str, arguments: dict[str, Any] | None = None, **query: Any) -> Any:
     params = {"tool": tool, "arguments": json.dumps(arguments or {}), **query}
     return person.good("GET", "/permissions/explain", params=params)
 
@@ -38,13 +38,13 @@ def explained(person: ApiClient, tool: str, arguments: dict[str, Any] | None = N
 def test_a_list_of_rules_is_what_was_put_in_that_order(anna: ApiClient) -> None:
     assert anna.good("GET", RULES) == []
     made = anna.good("PUT", RULES, json=[READS, {"tool": "file_*", "action": "ask"}])
-    assert plain(made) == [READS, {"tool": "file_*", "pattern": "*", "action": "ask"}]
+    assert without_ids(made) == [READS, {"tool": "file_*", "pattern": "*", "action": "ask"}]
     assert [(rule["scope"], rule["scope_id"], rule["place"]) for rule in made] == [
         ("user", None, 0),
         ("user", None, 1),
     ]
-    turned = anna.good("PUT", RULES, json=plain(made[::-1]))
-    assert plain(turned) == plain(made[::-1])
+    turned = anna.good("PUT", RULES, json=without_ids(made[::-1]))
+    assert without_ids(turned) == without_ids(made[::-1])
     assert anna.good("GET", f"{RULES}?scope=user") == turned
     assert anna.good("PUT", RULES, json=[]) == []
 
@@ -54,13 +54,13 @@ def test_rules_are_their_owners_alone(anna: ApiClient, bob: ApiClient, admin: Ap
     anna.good("PUT", RULES, json=[READS])
     anna.good("PUT", f"{RULES}?scope=project&id={project}", json=[WRITES])
     assert bob.good("GET", RULES) == []
-    assert explained(bob, "file_read", {"path": "docs/a"})["rule"] is None
+    assert explain(bob, "file_read", {"path": "docs/a"})["rule"] is None
     for other in (bob, admin):
         for wrong in (project, NO_UUID):
             path = f"{RULES}?scope=project&id={wrong}"
             assert other.bad("GET", path, 404)["detail"]["kind"] == "project_not_found"
             assert other.bad("PUT", path, 404, json=[])["detail"]["kind"] == "project_not_found"
-    assert plain(anna.good("GET", f"{RULES}?scope=project&id={project}")) == [WRITES]
+    assert without_ids(anna.good("GET", f"{RULES}?scope=project&id={project}")) == [WRITES]
     anna.good("DELETE", f"/projects/{project}")
     anna.bad("GET", f"{RULES}?scope=project&id={project}", 404)
 
@@ -71,7 +71,7 @@ def test_a_tenants_rules_are_set_by_its_admins_seen_by_its_users_and_bind_them_a
     path = f"{RULES}?scope=tenant"
     anna.bad("PUT", path, 403, json=[])
     admin.good("PUT", path, json=[{"tool": "file_read", "action": "deny"}])
-    assert plain(anna.good("GET", path)) == [{"tool": "file_read", "pattern": "*", "action": "deny"}]
+    assert without_ids(anna.good("GET", path)) == [{"tool": "file_read", "pattern": "*", "action": "deny"}]
     anna.good("PUT", RULES, json=[{"tool": "*", "action": "allow"}])
     refused = anna.bad("POST", "/tools/file_read/execute", 403, json={"arguments": {"path": "a"}})
     assert "the tenant's rule 1 says: deny file_read(*)" in refused["error"]
@@ -84,7 +84,7 @@ def test_a_tenants_rules_are_set_by_its_admins_seen_by_its_users_and_bind_them_a
         )
         eve.sign_in("eve", PASSWORD + "2")
         assert eve.good("GET", path) == []
-        assert explained(eve, "file_read", {"path": "a"})["action"] == "allow"
+        assert explain(eve, "file_read", {"path": "a"})["action"] == "allow"
         eve.good("PUT", path, json=[{"tool": "*", "action": "deny"}])
     assert len(anna.good("GET", path)) == 1
 
@@ -133,7 +133,7 @@ def test_an_invalid_rule_is_refused_with_its_path_and_nothing_changes(
     anna.good("PUT", RULES, json=[READS])
     refused = anna.bad("PUT", RULES, 400, json=[rule])
     assert list(refused["detail"]["fields"]) == [field]
-    assert plain(anna.good("GET", RULES)) == [READS]
+    assert without_ids(anna.good("GET", RULES)) == [READS]
 
 
 def test_a_user_may_have_200_rules(anna: ApiClient) -> None:
@@ -171,15 +171,15 @@ def test_no_explanation_takes_long_enough_to_delay_others(anna: ApiClient) -> No
         ("file_read", {"path": ["/a"] * 600}),
         ("batch_fetch", {"urls": [f"x{number}" for number in range(600)]}),
     ):
-        explanation = explained(anna, tool, arguments, project_id=project)
+        explanation = explain(anna, tool, arguments, project_id=project)
         assert len(explanation["parts"]) <= MAX_PARTS
     assert time.monotonic() - began < 3
 
 
 def test_every_outgoing_call_asks_in_a_tainted_run(anna: ApiClient) -> None:
     for tool in ("web_search", "web_fetch", "batch_fetch"):
-        assert explained(anna, tool)["action"] == "allow"
-        assert explained(anna, tool, tainted="true")["decided_by"] == "taint"
+        assert explain(anna, tool)["action"] == "allow"
+        assert explain(anna, tool, tainted="true")["decided_by"] == "taint"
 
 
 def test_the_explanation_names_the_rule_or_what_decides_without_one(
@@ -188,7 +188,7 @@ def test_the_explanation_names_the_rule_or_what_decides_without_one(
     project = anna.good("POST", "/projects", json={"name": "p"})["id"]
     anna.good("PUT", RULES, json=[{"tool": "file_*", "action": "ask"}, READS])
     anna.good("PUT", f"{RULES}?scope=project&id={project}", json=[{"tool": "file_read", "action": "deny"}])
-    explanation = explained(anna, "file_read", {"path": "docs/a.md"})
+    explanation = explain(anna, "file_read", {"path": "docs/a.md"})
     assert (explanation["action"], explanation["decided_by"], explanation["usual"]) == (
         "allow",
         "rule",
@@ -197,19 +197,19 @@ def test_the_explanation_names_the_rule_or_what_decides_without_one(
     assert explanation["rule"] == {**READS, "scope": "user", "scope_id": None, "place": 1}
     assert explanation["because"] == "the user's rule 2 says: allow file_read(docs/*)"
     assert [part["text"] for part in explanation["parts"]] == ["docs/a.md"]
-    explanation = explained(anna, "file_read", {"path": "docs/a.md"}, project_id=project)
+    explanation = explain(anna, "file_read", {"path": "docs/a.md"}, project_id=project)
     assert (explanation["action"], explanation["rule"]["scope"], explanation["rule"]["scope_id"]) == (
         "deny",
         "project",
         project,
     )
-    explanation = explained(anna, "file_write", {"path": "a"})
+    explanation = explain(anna, "file_write", {"path": "a"})
     assert (explanation["action"], explanation["decided_by"], explanation["rule"]) == ("deny", "level", None)
-    explanation = explained(anna, "process_data")
+    explanation = explain(anna, "process_data")
     assert (explanation["action"], explanation["decided_by"]) == ("allow", "risk")
-    assert explained(anna, "ask_decision")["decided_by"] == "question"
-    assert explained(admin, "python_eval")["action"] == "allow"
-    explanation = explained(admin, "python_eval", tainted="true")
+    assert explain(anna, "ask_decision")["decided_by"] == "question"
+    assert explain(admin, "python_eval")["action"] == "allow"
+    explanation = explain(admin, "python_eval", tainted="true")
     assert (explanation["action"], explanation["decided_by"]) == ("ask", "taint")
 
 

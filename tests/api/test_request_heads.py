@@ -16,11 +16,11 @@ MIB = 1024 * 1024
 
 def answer_of(server: ServerProcess, *parts: bytes) -> tuple[int, dict[str, Any]]:
     """Status and envelope of the answer; the whole request is sent before it is read."""
-    status, _, body = answer(server, *parts)
+    status, _, body = read_answer(server, *parts)
     return status, json.loads(body)
 
 
-def answer(server: ServerProcess, *parts: bytes) -> tuple[int, bytes, bytes]:
+def read_answer(server: ServerProcess, *parts: bytes) -> tuple[int, bytes, bytes]:
     address = urlsplit(server.url)
     with closing(socket.create_connection((address.hostname, address.port), timeout=SECONDS)) as connection:
         for part in parts:
@@ -82,5 +82,7 @@ def send_all(connection: socket.socket, parts: list[bytes]) -> None:
 
 def test_a_head_within_the_bounds_is_answered(server: ServerProcess) -> None:
     headers = [b"x-n%d: %b" % (number, b"x" * 300) for number in range(190)]
-    status, _, body = answer(server, request(b"/health?q=" + b"x" * 16_000, *headers, b"connection: close"))
+    status, _, body = read_answer(
+        server, request(b"/health?q=" + b"x" * 16_000, *headers, b"connection: close")
+    )
     assert (status, json.loads(body)["success"]) == (200, True)

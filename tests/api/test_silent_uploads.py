@@ -61,13 +61,13 @@ def answer(connection: socket.socket) -> bytes:
     return received
 
 
-def check(refused: bytes) -> None:
+def check_timeout_error(refused: bytes) -> None:
     assert refused.startswith(b"HTTP/1.1 408")
     assert b"it was discarded" in refused
     assert b'"request_timeout"' in refused
 
 
-def check_free(cat: ApiClient) -> None:
+def check_nothing_is_left(cat: ApiClient) -> None:
     """Checks that the failed upload left nothing and that the next upload does not wait."""
     end = time.monotonic() + WAIT_SECONDS
     # The client gets its answer first; the server deletes the file after that.
@@ -79,9 +79,9 @@ def check_free(cat: ApiClient) -> None:
 
 def test_a_silent_upload_times_out(connection: socket.socket, cat: ApiClient) -> None:
     began = time.monotonic()
-    check(answer(connection))
+    check_timeout_error(answer(connection))
     assert SILENT * 0.9 <= time.monotonic() - began < WAIT_SECONDS
-    check_free(cat)
+    check_nothing_is_left(cat)
 
 
 def test_a_slow_upload_without_end_times_out(connection: socket.socket, cat: ApiClient) -> None:
@@ -96,12 +96,12 @@ def test_a_slow_upload_without_end_times_out(connection: socket.socket, cat: Api
     dripping = threading.Thread(target=drip)
     dripping.start()
     try:
-        check(answer(connection))
+        check_timeout_error(answer(connection))
     finally:
         done.set()
         dripping.join(WAIT_SECONDS)
     assert SILENT * 0.9 <= time.monotonic() - began < WAIT_SECONDS
-    check_free(cat)
+    check_nothing_is_left(cat)
 
 
 def test_a_slow_upload_within_the_bounds_is_taken(cat: ApiClient) -> None:

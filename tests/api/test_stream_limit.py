@@ -45,7 +45,7 @@ def all_open(person: ApiClient, run_id: str) -> Iterator[None]:
         assert len(streams) == MOST
 
 
-def refused(person: ApiClient, run_id: str) -> None:
+def check_stream_is_refused(person: ApiClient, run_id: str) -> None:
     answer = person.ask("GET", f"/runs/{run_id}/events")
     assert answer.status_code == 429
     assert answer.json()["detail"]["kind"] == "too_many_streams"
@@ -67,7 +67,7 @@ def test_streams_of_one_user_are_bounded_and_those_of_others_are_not(
     anna: ApiClient, bob: ApiClient, run_id: str
 ) -> None:
     with all_open(anna, run_id):
-        refused(anna, run_id)
+        check_stream_is_refused(anna, run_id)
         conversation = bob.good("POST", "/conversations", json={})
         with stream_message(bob, conversation["id"], "hello") as stream:
             assert stream.read_to_end()[-1]["type"] == "done"
@@ -108,7 +108,7 @@ def test_sockets_count_among_the_streams(anna: ApiClient, run_id: str) -> None:
     with ExitStack() as stack:
         for _ in range(MOST):
             stack.enter_context(open_socket(anna)).drain()
-        refused(anna, run_id)
+        check_stream_is_refused(anna, run_id)
         with open_with_ticket(anna.server.url, new_ticket(anna)) as client:
             assert client.wait_closed()[0] == 1013
     opens_within_bounds(anna, run_id)

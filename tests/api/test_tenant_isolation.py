@@ -253,8 +253,8 @@ def test_a_shared_provider_may_be_used_by_all_and_its_key_seen_by_none(
     assert private not in listed
     assert listed[shared]["is_own"] is False
     assert listed[shared]["is_shared"] is True
-    for seen in (listed[shared], bob.good("GET", f"/providers/{shared}")):
-        assert KEY[-4:] not in seen["api_key"]
+    for shown in (listed[shared], bob.good("GET", f"/providers/{shared}")):
+        assert KEY[-4:] not in shown["api_key"]
     conversation = bob.good("POST", "/conversations", json={"provider_id": shared, "model": "scripted"})
     answer = bob.good("POST", "/messages", json={"conversation_id": conversation["id"], "content": "hi"})
     assert answer["text"] == "Hello there."

@@ -81,7 +81,7 @@ def report(person: ApiClient, **query: Any) -> dict[str, Any]:
     return report_body
 
 
-def is_same_report(person: ApiClient, chat: str, sums: dict[str, Any]) -> None:
+def check_same_report(person: ApiClient, chat: str, sums: dict[str, Any]) -> None:
     """Checks that the run and the message report the same sums as the ledger."""
     run = person.good("GET", f"/runs?subject_id={chat}")["items"][0]
     message = person.good("GET", f"/messages?conversation_id={chat}")["items"][0]
@@ -186,7 +186,7 @@ def test_a_cancelled_completion_is_in_the_ledger_with_what_was_sent_and_what_cam
     assert 1000 <= sums["prompt_tokens"] <= 1010
     assert sums["completion_tokens"] == 5
     assert sums["cost"] == pytest.approx((sums["prompt_tokens"] * 2.50 + 5 * 10.00) / 1e6)
-    is_same_report(carol, chat, sums)
+    check_same_report(carol, chat, sums)
     assert stream.received[-1]["token_count"] == 5
 
 
@@ -199,7 +199,7 @@ def test_usage_of_an_uncounted_completion_is_estimated_and_a_refused_one_is_not_
     assert sums["cost"] > 0
     run = carol.good("GET", f"/runs?subject_id={chat}")["items"][0]
     assert run["cost"] == pytest.approx(sums["cost"])
-    is_same_report(carol, chat, sums)
+    check_same_report(carol, chat, sums)
     body = {"conversation_id": chat, "content": "refuse"}
     assert carol.ask("POST", "/messages", json=body).status_code == 502
     assert report(carol)["sums"] == sums

@@ -43,7 +43,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> DataPaths:
     return data_paths_of(tmp_path_factory.mktemp("there"))
 
 
-def refused(there: DataPaths, content: bytes, match: str = ".") -> str:
+def check_restore_is_refused(there: DataPaths, content: bytes, match: str = ".") -> str:
     path = there.data_dir.parent / "backup.zip"
     path.write_bytes(content)
     with pytest.raises(LuxxError, match=match) as caught:
@@ -60,7 +60,7 @@ def members_of(content: bytes) -> Members:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def packed(members: Members) -> bytes:
+def pack_archive(members: Members) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():
@@ -76,19 +76,19 @@ def changed(good: bytes, name: str, content: bytes) -> bytes:
     for each in (*parts, manifest["secret"]):
         if each["name"] == name:
             each |= {"size": len(content), "sha256": sha256(content).hexdigest()}
-    return packed(members | {"manifest.json": json.dumps(manifest).encode()})
+    return pack_archive(members | {"manifest.json": json.dumps(manifest).encode()})
 
 
 def with_manifest(good: bytes, **manifest_values: Any) -> bytes:
     members = members_of(good)
     manifest = json.loads(members["manifest.json"]) | manifest_values
-    return packed(members | {"manifest.json": json.dumps(manifest).encode()})
+    return pack_archive(members | {"manifest.json": json.dumps(manifest).encode()})
 
 
 @given(st.floats(0, 1, exclude_max=True))
 @settings(max_examples=15, deadline=None)
 def test_an_archive_that_was_cut_anywhere_is_refused(there: DataPaths, good: bytes, fraction: float) -> None:
-    refused(there, good[: int(fraction * len(good))])
+    check_restore_is_refused(there, good[: int(fraction * len(good))])
 
 
 @given(st.floats(0, 1, exclude_max=True), st.integers(1, 255))
@@ -101,60 +101,72 @@ def test_a_changed_byte_in_rows_or_files_is_detected(
         info = archive.getinfo("workspaces/1.tar")
     at = info.header_offset + 100 + int(fraction * (info.compress_size - 100))
     damaged[at] ^= mask
-    refused(there, bytes(damaged), r"workspaces/1\.tar")
+    check_restore_is_refused(there, bytes(damaged), r"workspaces/1\.tar")
 
 
 def test_a_newer_format_or_database_is_refused_with_the_version_to_install(
     there: DataPaths, good: bytes
 ) -> None:
-    assert "install a newer Luxx" in refused(
+    assert "install a newer Luxx" in check_restore_is_refused(
         there, with_manifest(good, version=2, luxx="9.1", more={}), r"9\.1"
     )
-    assert "newer" in refused(there, with_manifest(good, step="9999", luxx="9.1"), r"9999.*9\.1")
+    assert "newer" in check_restore_is_refused(
+        there, with_manifest(good, step="9999", luxx="9.1"), r"9999.*9\.1"
+    )
 
 
 def test_other_files_are_refused(there: DataPaths, good: bytes) -> None:
-    refused(there, b"", "not a complete ZIP")
-    refused(there, b"PK\x03\x04 nothing", "not a complete ZIP")
-    refused(there, packed({"a": b"b"}), "not a Luxx archive")
-    refused(there, with_manifest(good, format="luxx.user"), "luxx.backup")
-    refused(there, packed(members_of(good) | {"more": b"x"}), "not those that its manifest names")
-    refused(there, packed({"manifest.json": b"[" * 100_000}), "manifest")
-    refused(there, packed({"manifest.json": b'{"format":"luxx.backup","version":1}'}), "manifest")
+    check_restore_is_refused(there, b"", "not a complete ZIP")
+    check_restore_is_refused(there, b"PK\x03\x04 nothing", "not a complete ZIP")
+    check_restore_is_refused(there, pack_archive({"a": b"b"}), "not a Luxx archive")
+    check_restore_is_refused(there, with_manifest(good, format="luxx.user"), "luxx.backup")
+    check_restore_is_refused(
+        there, pack_archive(members_of(good) | {"more": b"x"}), "not those that its manifest names"
+    )
+    check_restore_is_refused(there, pack_archive({"manifest.json": b"[" * 100_000}), "manifest")
+    check_restore_is_refused(
+        there, pack_archive({"manifest.json": b'{"format":"luxx.backup","version":1}'}), "manifest"
+    )
 
 
 @pytest.mark.heavy
 def test_rows_that_differ_from_the_manifest_are_refused(there: DataPaths, good: bytes) -> None:
     users = members_of(good)["tables/users.jsonl"]
-    refused(
-        there, packed(members_of(good) | {"tables/users.jsonl": users + b"\n"}), "does not match the manifest"
+    check_restore_is_refused(
+        there,
+        pack_archive(members_of(good) | {"tables/users.jsonl": users + b"\n"}),
+        "does not match the manifest",
     )
-    refused(there, changed(good, "tables/users.jsonl", users + users), "users")
-    refused(there, changed(good, "tables/users.jsonl", b"[1]\n"), "users that cannot be read")
-    refused(there, changed(good, "tables/users.jsonl", b'{"a":1}\n'), "users that cannot be read")
-    refused(there, changed(good, "tables/users.jsonl", b""), "0 rows of users")
-    refused(
+    check_restore_is_refused(there, changed(good, "tables/users.jsonl", users + users), "users")
+    check_restore_is_refused(
+        there, changed(good, "tables/users.jsonl", b"[1]\n"), "users that cannot be read"
+    )
+    check_restore_is_refused(
+        there, changed(good, "tables/users.jsonl", b'{"a":1}\n'), "users that cannot be read"
+    )
+    check_restore_is_refused(there, changed(good, "tables/users.jsonl", b""), "0 rows of users")
+    check_restore_is_refused(
         there, changed(good, "tables/users.jsonl", users.replace(b"[1,", b"[1%s," % (b"0" * 30))), "users"
     )
     runs = members_of(good)["tables/runs.jsonl"]
-    refused(
+    check_restore_is_refused(
         there, changed(good, "tables/runs.jsonl", runs.replace(b"0.30000000000000004", b"1" * 400)), "runs"
     )
-    refused(there, with_manifest(good, sequences={"users": 10**30}), "manifest")
+    check_restore_is_refused(there, with_manifest(good, sequences={"users": 10**30}), "manifest")
     # The archive is complete, but a row refers to a missing user, which is detected at the end.
     other = users.replace(b"[1,", b"[9,")
-    refused(there, changed(good, "tables/users.jsonl", other), "FOREIGN KEY")
+    check_restore_is_refused(there, changed(good, "tables/users.jsonl", other), "FOREIGN KEY")
 
 
 def test_unknown_tables_and_columns_are_refused(there: DataPaths, good: bytes) -> None:
     tables = json.loads(members_of(good)["manifest.json"])["tables"]
     odd = [each | {"name": "oddities"} if each["name"] == "projects" else each for each in tables]
-    refused(there, with_manifest(good, tables=odd), "oddities")
+    check_restore_is_refused(there, with_manifest(good, tables=odd), "oddities")
     wild = [each | {"name": 'x"; DROP TABLE users; --'} for each in tables]
-    refused(there, with_manifest(good, tables=wild), "manifest")
+    check_restore_is_refused(there, with_manifest(good, tables=wild), "manifest")
     for each in tables:
         each["columns"] = [{"name": "oddity", "kind": "text"}, *each["columns"][1:]]
-    refused(there, with_manifest(good, tables=tables), "oddity")
+    check_restore_is_refused(there, with_manifest(good, tables=tables), "oddity")
 
 
 def test_an_archive_larger_than_the_free_disk_is_refused_before_unpacking(
@@ -162,15 +174,17 @@ def test_an_archive_larger_than_the_free_disk_is_refused_before_unpacking(
 ) -> None:
     manifest = json.loads(members_of(good)["manifest.json"])
     manifest["workspaces"][0]["member"]["size"] = 2**60
-    assert "are free" in refused(there, with_manifest(good, workspaces=manifest["workspaces"]))
+    assert "are free" in check_restore_is_refused(
+        there, with_manifest(good, workspaces=manifest["workspaces"])
+    )
 
 
 def test_an_archive_that_unpacks_to_more_than_declared_is_not_read_further(
     there: DataPaths, good: bytes
 ) -> None:
-    bomb = packed(members_of(good) | {"workspaces/1.tar": bytes(300_000_000)})
+    bomb = pack_archive(members_of(good) | {"workspaces/1.tar": bytes(300_000_000)})
     assert len(bomb) < 10_000_000
-    refused(there, bomb, r"workspaces/1\.tar does not match")
+    check_restore_is_refused(there, bomb, r"workspaces/1\.tar does not match")
 
 
 def tar_of(*entries: tuple[str, dict[str, Any]], content: bytes = b"x") -> bytes:
@@ -209,7 +223,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 def test_members_outside_the_folder_or_of_another_type_are_refused(
     there: DataPaths, good: bytes, kind: str
 ) -> None:
-    refused(there, changed(good, "workspaces/1.tar", HOSTILE[kind]()))
+    check_restore_is_refused(there, changed(good, "workspaces/1.tar", HOSTILE[kind]()))
     assert not (there.data_dir.parent / "escaped").exists()
     assert not Path("/tmp/escaped-by-a-test").exists()
 

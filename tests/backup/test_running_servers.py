@@ -54,7 +54,7 @@ def all_of(data_paths: DataPaths) -> Any:
     return {**rows_of(data_paths), "processes": []}, files_of(data_paths), inodes, schemas
 
 
-def refused(data_paths: DataPaths, path: Path, match: str) -> None:
+def check_restore_is_refused(data_paths: DataPaths, path: Path, match: str) -> None:
     before = all_of(data_paths)
     for replace in (False, True):
         with pytest.raises(LuxxError, match=match):
@@ -64,7 +64,9 @@ def refused(data_paths: DataPaths, path: Path, match: str) -> None:
 
 def test_a_restore_names_running_servers_and_changes_nothing(data_paths: DataPaths, tmp_path: Path) -> None:
     register_process(data_paths)
-    refused(data_paths, tmp_path / "backup.zip", f"in use by serve .*:{os.getpid()}; stop all")
+    check_restore_is_refused(
+        data_paths, tmp_path / "backup.zip", f"in use by serve .*:{os.getpid()}; stop all"
+    )
     unregister_process(data_paths)
     assert restore(data_paths, tmp_path / "backup.zip", replace=True).files == 4
 

@@ -19,7 +19,7 @@ from store.databases import new_database
 from store.test_search import find
 
 from backup.sample_data import KEY, data_paths_of, files_of, fill, initialise, rows_of, store_of
-from backup.test_bad_archives import HOSTILE, members_of, packed, tar_of
+from backup.test_bad_archives import HOSTILE, members_of, pack_archive, tar_of
 from luxx.domain.accounts.models import User, UserSettings
 from luxx.domain.backup import user_import as person_import
 from luxx.domain.backup.backup import DataPaths
@@ -170,17 +170,17 @@ def test_a_second_import_is_added_to_the_first(here: DataPaths, there: DataPaths
     assert (other.username, other.files) == ("Ben", 4)
 
 
-def everything(data_paths: DataPaths) -> Any:
+def all_data(data_paths: DataPaths) -> Any:
     return rows_of(data_paths), files_of(data_paths)
 
 
-def refused(
+def check_import_is_refused(
     data_paths: DataPaths, path: Path, match: str, username: str | None = None, **config: float
 ) -> None:
-    before = everything(data_paths)
+    before = all_data(data_paths)
     with pytest.raises(LuxxError, match=match):
         import_archive(data_paths, path, username, **config)
-    assert everything(data_paths) == before
+    assert all_data(data_paths) == before
 
 
 def test_an_import_that_cannot_be_complete_leaves_nothing(
@@ -189,12 +189,14 @@ def test_an_import_that_cannot_be_complete_leaves_nothing(
     path = tmp_path / "ann.zip"
     export_user(here, "ann", path)
     good = path.read_bytes()
-    refused(there, path, "no user 'nobody'", "nobody")
-    refused(there, path, r"files\.quota_mb", quota_mb=0.000001)
-    refused(there, path, r"files\.quota_mb", quota_mb=1)
-    refused(there, path, r"conversations\.json unpacks to", quota_mb=0.000001, max_upload_mb=0.000001)
+    check_import_is_refused(there, path, "no user 'nobody'", "nobody")
+    check_import_is_refused(there, path, r"files\.quota_mb", quota_mb=0.000001)
+    check_import_is_refused(there, path, r"files\.quota_mb", quota_mb=1)
+    check_import_is_refused(
+        there, path, r"conversations\.json unpacks to", quota_mb=0.000001, max_upload_mb=0.000001
+    )
     path.write_bytes(good[:-1000])
-    refused(there, path, "not a complete ZIP")
+    check_import_is_refused(there, path, "not a complete ZIP")
     for member, content in (
         ("conversations.json", b'[{"format":"luxx.conversation","version":1'),
         ("conversations.json", b"nothing"),
@@ -204,22 +206,22 @@ def test_an_import_that_cannot_be_complete_leaves_nothing(
         path.write_bytes(with_member(good, member, content))
         if member == "files.tar" and content == HOSTILE["twice"]():
             continue  # The second one with the same name gets a number.
-        refused(there, path, ".")
+        check_import_is_refused(there, path, ".")
     manifest = json.loads(members_of(good)["manifest.json"]) | {"version": 2, "luxx": "9.1"}
-    path.write_bytes(packed(members_of(good) | {"manifest.json": json.dumps(manifest).encode()}))
-    refused(there, path, "newer Luxx")
+    path.write_bytes(pack_archive(members_of(good) | {"manifest.json": json.dumps(manifest).encode()}))
+    check_import_is_refused(there, path, "newer Luxx")
     for changed_fields, match in (
         ({"file_count": 200_001}, "more than 200,000 files"),
         ({"files": manifest["files"] | {"size": 2**31}}, r"files\.tar unpacks to"),
         ({"conversations": manifest["conversations"] | {"size": 2**40}}, r"conversations\.json unpacks to"),
     ):
         lying = json.loads(members_of(good)["manifest.json"]) | changed_fields
-        path.write_bytes(packed(members_of(good) | {"manifest.json": json.dumps(lying).encode()}))
-        refused(there, path, match)
+        path.write_bytes(pack_archive(members_of(good) | {"manifest.json": json.dumps(lying).encode()}))
+        check_import_is_refused(there, path, match)
     lying = json.loads(members_of(good)["manifest.json"])
     lying["conversations"]["size"] = 2**40
-    path.write_bytes(packed(members_of(good) | {"manifest.json": json.dumps(lying).encode()}))
-    refused(there, path, "are free", quota_mb=2**30)
+    path.write_bytes(pack_archive(members_of(good) | {"manifest.json": json.dumps(lying).encode()}))
+    check_import_is_refused(there, path, "are free", quota_mb=2**30)
     assert not any(name.startswith("tmp") for name in os.listdir(there.data_dir))
 
 
@@ -233,7 +235,7 @@ def test_an_import_with_too_many_files_leaves_nothing(
         monkeypatch.setattr(module, "MAX_ENTRIES", 5)
         folders = tar_of(*((f"folder{place}", {"type": tarfile.DIRTYPE}) for place in range(6)))
         path.write_bytes(with_member(good, "files.tar", folders))
-        refused(there, path, match)
+        check_import_is_refused(there, path, match)
         monkeypatch.undo()
 
 
@@ -254,7 +256,7 @@ def with_member(good: bytes, name: str, content: bytes) -> bytes:
     for each in (manifest["person"], manifest["conversations"], manifest["files"]):
         if each["name"] == name:
             each |= {"size": len(content), "sha256": sha256(content).hexdigest()}
-    return packed(members | {"manifest.json": json.dumps(manifest).encode()})
+    return pack_archive(members | {"manifest.json": json.dumps(manifest).encode()})
 
 
 def test_an_import_does_not_write_through_a_link_in_the_workspace(
@@ -264,7 +266,7 @@ def test_an_import_does_not_write_through_a_link_in_the_workspace(
     export_user(here, "ann", tmp_path / "ann.zip")
     (tmp_path / "outside").mkdir()
     (there.workspaces.prepare(1) / "deep").symlink_to(tmp_path / "outside")
-    refused(there, tmp_path / "ann.zip", ".")
+    check_import_is_refused(there, tmp_path / "ann.zip", ".")
     assert list((tmp_path / "outside").iterdir()) == []
 
 
@@ -281,7 +283,7 @@ def test_an_import_during_the_start_of_a_server_fails_completely(
 
     monkeypatch.setattr(there.workspaces, "prepare", start)
     there.workspaces.path_of(1).mkdir(parents=True, exist_ok=True)
-    refused(there, tmp_path / "ann.zip", "server was started")
+    check_import_is_refused(there, tmp_path / "ann.zip", "server was started")
 
 
 def test_the_conversations_of_a_users_file_can_be_imported_by_the_user(

@@ -38,7 +38,7 @@ class Listener:
 
 
 @asynccontextmanager
-async def opened(*buses: NetworkBus) -> AsyncIterator[None]:
+async def open_buses(*buses: NetworkBus) -> AsyncIterator[None]:
     await asyncio.gather(*(bus.open() for bus in buses))
     assert all(bus.is_up for bus in buses)
     try:
@@ -60,7 +60,7 @@ async def cut_and_reconnect(*buses: NetworkBus, cut: Any) -> None:
 async def test_messages_to_one_process_arrive_in_order_and_nowhere_else(backend: BusBackend) -> None:
     one, two, three = (backend.bus(name) for name in ("one", "two", "three"))
     listeners = {bus.process: Listener(bus, "t") for bus in (one, two, three)}
-    async with opened(one, two, three):
+    async with open_buses(one, two, three):
         for number in range(500):
             one.publish("t", b"%d" % number, to="two")
         one.publish("t", b"to all")
@@ -77,7 +77,7 @@ async def test_messages_of_any_length_and_any_bytes_arrive_whole(backend: BusBac
     one, two = backend.bus("one"), backend.bus("two")
     listener = Listener(two, "t")
     said = [random.Random(size).randbytes(size) for size in (0, 1, 5_000, 8_000, 100_000, 3_000_000)]
-    async with opened(one, two):
+    async with open_buses(one, two):
         for payload in said:
             one.publish("t", payload, to="two")
         assert [payload for _, payload in await listener.received(len(said))] == said
@@ -86,7 +86,7 @@ async def test_messages_of_any_length_and_any_bytes_arrive_whole(backend: BusBac
 async def test_topics_are_separate(backend: BusBackend) -> None:
     one, two = backend.bus("one"), backend.bus("two")
     a, b = Listener(two, "a"), Listener(two, "b")
-    async with opened(one, two):
+    async with open_buses(one, two):
         one.publish("b", b"1")
         one.publish("c", b"2")
         one.publish("a", b"3")
@@ -107,7 +107,7 @@ async def test_a_deferred_payload_combines_all_events_so_far(backend: BusBackend
         waiting.clear()
         return joined
 
-    async with opened(one, two):
+    async with open_buses(one, two):
         for number in range(200):
             if not waiting:
                 one.publish_later("t", make, to="two")
@@ -123,7 +123,7 @@ async def test_a_deferred_payload_combines_all_events_so_far(backend: BusBackend
 async def test_a_bus_reconnects_after_a_cut_and_reports_it(backend: BusBackend) -> None:
     one, two = backend.bus("one"), backend.bus("two")
     listener = Listener(two, "t")
-    async with opened(one, two):
+    async with open_buses(one, two):
         for round_ in range(2):
             await cut_and_reconnect(one, two, cut=backend.cut_all)
             assert one.is_up
@@ -140,7 +140,7 @@ async def test_a_failing_handler_does_not_affect_others(backend: BusBackend) -> 
 
     two.subscribe("t", fail)
     listener = Listener(two, "t")
-    async with opened(one, two):
+    async with open_buses(one, two):
         one.publish("t", b"1")
         assert await listener.received(1) == [("one", b"1")]
 
@@ -148,8 +148,8 @@ async def test_a_failing_handler_does_not_affect_others(backend: BusBackend) -> 
 async def test_a_closing_bus_sends_what_was_published_before(backend: BusBackend) -> None:
     one, two = backend.bus("one"), backend.bus("two")
     listener = Listener(two, "t")
-    async with opened(two):
-        async with opened(one):
+    async with open_buses(two):
+        async with open_buses(one):
             for number in range(1000):
                 one.publish("t", b"%d" % number, to="two")
         assert len(await listener.received(1000)) == 1000

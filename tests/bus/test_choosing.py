@@ -29,7 +29,7 @@ from luxx.infra.store.migrate import migrate
 SECRET = "a secret that all servers of one database share, long enough"
 
 
-def chosen(url: str, hub_url: str, folder: Path) -> object:
+def choose_bus_for(url: str, hub_url: str, folder: Path) -> object:
     engine = open_engine(resolve_url(url, folder))
     try:
         return choose_bus("one", engine, hub_url, SECRET, Metrics())
@@ -39,7 +39,7 @@ def chosen(url: str, hub_url: str, folder: Path) -> object:
 
 def test_a_process_with_sqlite_uses_the_local_bus_whatever_is_configured(tmp_path: Path) -> None:
     for hub_url in ("", "redis://127.0.0.1:1/0"):
-        bus = chosen("sqlite:///./t.db", hub_url, tmp_path)
+        bus = choose_bus_for("sqlite:///./t.db", hub_url, tmp_path)
         assert type(bus) is Bus
         assert bus.is_alone
 
@@ -59,7 +59,7 @@ def test_a_process_with_sqlite_loads_no_driver_of_a_bus() -> None:
 @pytest.mark.parametrize("hub_url", ["http://127.0.0.1", "redis://127.0.0.1:six/0", "nonsense"])
 def test_a_wrong_url_is_refused_with_its_key(hub_url: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"hub\.url"):
-        chosen("postgresql://luxx:pw@127.0.0.1:9/luxx", hub_url, tmp_path)
+        choose_bus_for("postgresql://luxx:pw@127.0.0.1:9/luxx", hub_url, tmp_path)
 
 
 def test_the_password_of_a_bus_is_not_logged() -> None:

@@ -82,7 +82,7 @@ def script(port: int, count: int = MESSAGES_AT_MOST) -> Script:
 
 
 class Users:
-    """Users who send messages until told to stop, each in a conversation of their own."""
+    """Users who send messages until `end` is called, each in a conversation of their own."""
 
     def __init__(
         self, ann: RoundRobinClient, cluster: Cluster, model: ScriptedProvider, chance: random.Random

@@ -30,36 +30,36 @@ def numbered_parser() -> AnthropicParser:
     return AnthropicParser(lambda: f"made-{next(numbers)}")
 
 
-def start(**usage: Any) -> bytes:
+def message_start(**usage: Any) -> bytes:
     return event({"type": "message_start", "message": {"model": "m", "content": [], "usage": usage}})
 
 
-def begin(index: int, **block: Any) -> bytes:
+def start_block(index: int, **block: Any) -> bytes:
     return event({"type": "content_block_start", "index": index, "content_block": block})
 
 
-def grow(index: int, kind: str, **fields: Any) -> bytes:
+def block_delta(index: int, kind: str, **fields: Any) -> bytes:
     return event({"type": "content_block_delta", "index": index, "delta": {"type": kind, **fields}})
 
 
-def shut(index: int) -> bytes:
+def stop_block(index: int) -> bytes:
     return event({"type": "content_block_stop", "index": index})
 
 
-def end(reason: str | None = "end_turn", usage: Json | None = None, **more: Any) -> bytes:
+def message_end(reason: str | None = "end_turn", usage: Json | None = None, **more: Any) -> bytes:
     delta = {"stop_reason": reason, **more}
     return event({"type": "message_delta", "delta": delta, "usage": usage or {"output_tokens": 2}}) + STOP
 
 
 def text(index: int, *parts: str) -> bytes:
-    grown = b"".join(grow(index, "text_delta", text=part) for part in parts)
-    return begin(index, type="text", text="") + grown + shut(index)
+    grown = b"".join(block_delta(index, "text_delta", text=part) for part in parts)
+    return start_block(index, type="text", text="") + grown + stop_block(index)
 
 
 def call(index: int, name: str, *parts: str, call_id: str = "toolu_1", **block: Any) -> bytes:
-    grown = b"".join(grow(index, "input_json_delta", partial_json=part) for part in parts)
+    grown = b"".join(block_delta(index, "input_json_delta", partial_json=part) for part in parts)
     fields = {"type": "tool_use", "id": call_id, "name": name, "input": {}, **block}
-    return begin(index, **fields) + grown + shut(index)
+    return start_block(index, **fields) + grown + stop_block(index)
 
 
 def read(stream: bytes, size: int = 4096) -> Reading:
@@ -67,14 +67,14 @@ def read(stream: bytes, size: int = 4096) -> Reading:
 
 
 def calls_of(stream: bytes) -> list[tuple[str, str, str]]:
-    reading = read(start() + stream + end("tool_use"))
+    reading = read(message_start() + stream + message_end("tool_use"))
     assert reading.error is None
     return [(one["id"], one["name"], one["arguments"]) for one in reading.calls]
 
 
 @SIZES
 def test_plain_answer_is_read_in_pieces_of_any_size_and_needs_no_note(size: int) -> None:
-    stream = start(input_tokens=3) + PING + text(0, "Grüße, ", "世界 🌍") + end()
+    stream = message_start(input_tokens=3) + PING + text(0, "Grüße, ", "世界 🌍") + message_end()
 
     reading = read(stream, size)
 
@@ -89,9 +89,13 @@ def test_plain_answer_is_read_in_pieces_of_any_size_and_needs_no_note(size: int)
 
 @SIZES
 def test_thinking_is_shown_and_its_signature_kept(size: int) -> None:
-    stream = start() + begin(0, type="thinking", thinking="", signature="")
-    stream += grow(0, "thinking_delta", thinking="be") + grow(0, "thinking_delta", thinking="cause")
-    stream += grow(0, "signature_delta", signature="sig==") + shut(0) + text(1, "So.") + end()
+    stream = message_start() + start_block(0, type="thinking", thinking="", signature="")
+    stream += block_delta(0, "thinking_delta", thinking="be") + block_delta(
+        0, "thinking_delta", thinking="cause"
+    )
+    stream += (
+        block_delta(0, "signature_delta", signature="sig==") + stop_block(0) + text(1, "So.") + message_end()
+    )
 
     reading = read(stream, size)
 
@@ -105,7 +109,9 @@ def test_thinking_is_shown_and_its_signature_kept(size: int) -> None:
 def test_redacted_thinking_is_kept_and_not_shown() -> None:
     redacted = {"type": "redacted_thinking", "data": "secret=="}
 
-    reading = read(start() + begin(0, **redacted) + shut(0) + text(1, "So.") + end())
+    reading = read(
+        message_start() + start_block(0, **redacted) + stop_block(0) + text(1, "So.") + message_end()
+    )
 
     assert (reading.thinking, reading.text) == ("", "So.")
     assert reading.replay["anthropic_content"][0] == redacted
@@ -118,9 +124,13 @@ def test_server_tools_between_text_are_no_calls_and_keep_their_order() -> None:
         "tool_use_id": "srvtoolu_1",
         "content": [{"encrypted": "x"}],
     }
-    stream = start() + text(0, "I look. ")
-    stream += begin(1, **search) + grow(1, "input_json_delta", partial_json='{"query":"a"}') + shut(1)
-    stream += begin(2, **search_result) + shut(2) + text(3, "Found.") + end()
+    stream = message_start() + text(0, "I look. ")
+    stream += (
+        start_block(1, **search)
+        + block_delta(1, "input_json_delta", partial_json='{"query":"a"}')
+        + stop_block(1)
+    )
+    stream += start_block(2, **search_result) + stop_block(2) + text(3, "Found.") + message_end()
 
     reading = read(stream)
 
@@ -134,7 +144,7 @@ def test_server_tools_between_text_are_no_calls_and_keep_their_order() -> None:
 
 
 def test_pause_is_reported_and_the_content_kept_even_if_it_is_plain() -> None:
-    reading = read(start() + text(0, "So far") + end("pause_turn"))
+    reading = read(message_start() + text(0, "So far") + message_end("pause_turn"))
 
     assert reading.finish is not None
     assert reading.finish.reason is FinishReason.PAUSED
@@ -142,11 +152,15 @@ def test_pause_is_reported_and_the_content_kept_even_if_it_is_plain() -> None:
 
 
 def test_citations_and_compaction_are_kept() -> None:
-    stream = start() + begin(0, type="compaction", content=None)
-    stream += grow(0, "compaction_delta", content="Earlier: a.", encrypted_content="x==") + shut(0)
-    stream += begin(1, type="text", text="", citations=[])
-    stream += grow(1, "citations_delta", citation={"cited_text": "c"}) + grow(1, "text_delta", text="T")
-    stream += shut(1) + end()
+    stream = message_start() + start_block(0, type="compaction", content=None)
+    stream += block_delta(0, "compaction_delta", content="Earlier: a.", encrypted_content="x==") + stop_block(
+        0
+    )
+    stream += start_block(1, type="text", text="", citations=[])
+    stream += block_delta(1, "citations_delta", citation={"cited_text": "c"}) + block_delta(
+        1, "text_delta", text="T"
+    )
+    stream += stop_block(1) + message_end()
 
     assert read(stream).replay["anthropic_content"] == [
         {"type": "compaction", "content": "Earlier: a.", "encrypted_content": "x=="},
@@ -159,7 +173,7 @@ def test_citations_and_compaction_are_kept() -> None:
     [
         (call(0, "now"), "{}"),
         (call(0, "now", "", ""), "{}"),
-        (begin(0, type="tool_use", id="toolu_1", name="now"), "{}"),
+        (start_block(0, type="tool_use", id="toolu_1", name="now"), "{}"),
         (call(0, "now", input={"x": 1}), '{"x":1}'),
         (call(0, "now", '{"x"', ": 2}", input={"x": 1}), '{"x": 2}'),
         (call(0, "now", "{broken"), "{broken"),
@@ -170,11 +184,11 @@ def test_arguments_are_read_from_every_field_and_may_be_missing(stream: bytes, a
 
 
 def test_parallel_calls_are_each_a_call_and_interleaved_fragments_find_theirs() -> None:
-    stream = begin(0, type="tool_use", id="a", name="add", input={})
-    stream += begin(1, type="tool_use", id="b", name="mul", input={})
-    stream += grow(1, "input_json_delta", partial_json='{"y"')
-    stream += grow(0, "input_json_delta", partial_json='{"x":1}')
-    stream += grow(1, "input_json_delta", partial_json=":2}") + shut(0) + shut(1)
+    stream = start_block(0, type="tool_use", id="a", name="add", input={})
+    stream += start_block(1, type="tool_use", id="b", name="mul", input={})
+    stream += block_delta(1, "input_json_delta", partial_json='{"y"')
+    stream += block_delta(0, "input_json_delta", partial_json='{"x":1}')
+    stream += block_delta(1, "input_json_delta", partial_json=":2}") + stop_block(0) + stop_block(1)
 
     assert calls_of(stream) == [("a", "add", '{"x":1}'), ("b", "mul", '{"y":2}')]
 
@@ -186,14 +200,20 @@ def test_calls_without_an_id_or_with_one_id_are_distinguished() -> None:
 
 
 def test_calls_give_the_finish_reason_tool_calls_whatever_the_server_reports() -> None:
-    reading = read(start() + call(0, "add") + end("end_turn"))
+    reading = read(message_start() + call(0, "add") + message_end("end_turn"))
 
     assert reading.finish is not None
     assert reading.finish.reason is FinishReason.TOOL_CALLS
 
 
 def test_second_message_start_changes_neither_usage_nor_text() -> None:
-    stream = start(input_tokens=5) + text(0, "one") + start(input_tokens=99) + text(0, "two") + end()
+    stream = (
+        message_start(input_tokens=5)
+        + text(0, "one")
+        + message_start(input_tokens=99)
+        + text(0, "two")
+        + message_end()
+    )
 
     reading = read(stream)
 
@@ -202,7 +222,7 @@ def test_second_message_start_changes_neither_usage_nor_text() -> None:
 
 
 def test_closed_input_is_not_extended_by_a_second_message() -> None:
-    stream = call(0, "add", '{"x":1}', call_id="a") + start() + call(0, "add", '{"x":2}', call_id="b")
+    stream = call(0, "add", '{"x":1}', call_id="a") + message_start() + call(0, "add", '{"x":2}', call_id="b")
 
     assert calls_of(stream) == [("a", "add", '{"x":1}'), ("b", "add", "{}")]
 
@@ -211,7 +231,7 @@ def test_delta_without_an_index_belongs_to_the_newest_block() -> None:
     stream = event({"type": "content_block_start", "content_block": {"type": "text", "text": ""}})
     stream += event({"type": "content_block_delta", "delta": {"type": "text_delta", "text": "hi"}})
 
-    assert read(start() + stream + end()).text == "hi"
+    assert read(message_start() + stream + message_end()).text == "hi"
 
 
 @pytest.mark.parametrize(
@@ -229,7 +249,7 @@ def test_delta_without_an_index_belongs_to_the_newest_block() -> None:
     ],
 )
 def test_later_usage_replaces_earlier_usage(first: Json, last: Json, expected: tuple[int, int, int]) -> None:
-    reading = read(start(**first) + text(0, "x") + end(usage=last))
+    reading = read(message_start(**first) + text(0, "x") + message_end(usage=last))
 
     assert reading.usage is not None
     assert (reading.usage["prompt"], reading.usage["completion"], reading.cached) == expected
@@ -239,7 +259,13 @@ def test_later_usage_replaces_earlier_usage(first: Json, last: Json, expected: t
 def test_overload_inside_the_stream_is_retryable_and_keeps_what_came_before(size: int) -> None:
     failure = event({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}})
 
-    reading = read(start() + begin(0, type="text", text="") + grow(0, "text_delta", text="a") + failure, size)
+    reading = read(
+        message_start()
+        + start_block(0, type="text", text="")
+        + block_delta(0, "text_delta", text="a")
+        + failure,
+        size,
+    )
 
     assert reading.text == "a"
     assert type(reading.error) is ProviderFailed
@@ -286,7 +312,7 @@ def test_text_before_an_error_in_the_same_piece_is_given_first() -> None:
     parser = AnthropicAdapter().parser()
     failure = event({"type": "error", "error": {"type": "api_error", "message": "broke"}})
 
-    assert parser.feed(start() + text(0, "so far") + failure) == [TextDelta(text="so far")]
+    assert parser.feed(message_start() + text(0, "so far") + failure) == [TextDelta(text="so far")]
     with pytest.raises(ProviderFailed, match="broke"):
         parser.feed(PING)
 
@@ -303,7 +329,7 @@ def test_text_before_an_error_in_the_same_piece_is_given_first() -> None:
     ],
 )
 def test_every_stop_reason_is_reported(reason: str, expected: FinishReason) -> None:
-    finish = read(start() + text(0, "x") + end(reason)).finish
+    finish = read(message_start() + text(0, "x") + message_end(reason)).finish
 
     assert finish is not None
     assert (finish.reason, finish.raw) == (expected, reason)
@@ -312,12 +338,14 @@ def test_every_stop_reason_is_reported(reason: str, expected: FinishReason) -> N
 def test_refusal_without_text_is_explained() -> None:
     details = {"type": "refusal", "category": None, "explanation": "I must not."}
 
-    assert read(start() + end("refusal", stop_details=details)).replay == {"refusal": "I must not."}
+    assert read(message_start() + message_end("refusal", stop_details=details)).replay == {
+        "refusal": "I must not."
+    }
 
 
 @SIZES
 def test_crlf_comments_and_no_final_blank_line(size: int) -> None:
-    stream = b": hello\r\n\r\n" + (start() + text(0, "yes") + end()).replace(b"\n", b"\r\n")
+    stream = b": hello\r\n\r\n" + (message_start() + text(0, "yes") + message_end()).replace(b"\n", b"\r\n")
 
     reading = read(stream.removesuffix(b"\r\n"), size)
 
@@ -344,7 +372,14 @@ def test_plain_json_answer_to_a_streaming_request_is_read(size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "stream", [b"", b": hello\n\n", start() + text(0, "half"), (start() + text(0, "x"))[:-20], b"event: mess"]
+    "stream",
+    [
+        b"",
+        b": hello\n\n",
+        message_start() + text(0, "half"),
+        (message_start() + text(0, "x"))[:-20],
+        b"event: mess",
+    ],
 )
 def test_stream_that_ends_in_the_middle_is_dropped(stream: bytes) -> None:
     assert isinstance(read(stream).error, StreamInterrupted)
@@ -357,9 +392,9 @@ def test_an_invalid_message_is_garbled(stream: bytes) -> None:
     assert isinstance(read(stream).error, MalformedStream)
 
 
-@pytest.mark.parametrize("ending", [STOP, end().removesuffix(STOP)])
+@pytest.mark.parametrize("ending", [STOP, message_end().removesuffix(STOP)])
 def test_message_stop_or_a_stop_reason_alone_completes_an_answer(ending: bytes) -> None:
-    assert read(start() + text(0, "x") + ending).error is None
+    assert read(message_start() + text(0, "x") + ending).error is None
 
 
 def test_half_a_surrogate_pair_and_bad_utf_8_do_not_break_the_stream() -> None:
@@ -368,12 +403,21 @@ def test_half_a_surrogate_pair_and_bad_utf_8_do_not_break_the_stream() -> None:
     )
     stream += stream.replace(b"a\\ud83d", b"b\xff")
 
-    assert read(start() + begin(0, type="text", text="") + stream + end()).text == "a\ufffdb\ufffd"
+    assert (
+        read(message_start() + start_block(0, type="text", text="") + stream + message_end()).text
+        == "a\ufffdb\ufffd"
+    )
 
 
 def test_unknown_events_blocks_and_deltas_are_ignored() -> None:
-    stream = start() + event({"type": "of_a_later_version", "x": 1})
-    stream += begin(0, type="new_block", x=1) + grow(0, "new_delta", y=2) + shut(0) + text(1, "hi") + end()
+    stream = message_start() + event({"type": "of_a_later_version", "x": 1})
+    stream += (
+        start_block(0, type="new_block", x=1)
+        + block_delta(0, "new_delta", y=2)
+        + stop_block(0)
+        + text(1, "hi")
+        + message_end()
+    )
 
     reading = read(stream)
 

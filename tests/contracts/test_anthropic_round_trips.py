@@ -45,7 +45,7 @@ def prompts(reading: Reading) -> list[PromptMessage]:
     return [answer, *(ToolPrompt(call_id=call.call_id, name=call.name, content="{}") for call in calls)]
 
 
-def wholes(answer: list[AnswerBlock]) -> list[Json]:
+def complete_blocks(answer: list[AnswerBlock]) -> list[Json]:
     return [part.whole for part in answer]
 
 
@@ -62,7 +62,7 @@ def test_answer_is_sent_back_unchanged_in_its_turn_and_in_later_ones(answer: lis
     for then in ([], [UserPrompt(text="And?")]):
         turns = sent([asked, *prompts(reading), *then, *([] if then or reading.calls else [asked])])
         back = [block for turn in turns if turn["role"] == "assistant" for block in turn["content"]]
-        expected = wholes(answer)
+        expected = complete_blocks(answer)
         if all(is_thought(block) for block in expected):
             expected = []
         if not reading.replay:
@@ -83,7 +83,7 @@ def test_another_models_thinking_is_left_out_once_its_turn_is_over(answer: list[
 
     back = [block for turn in turns if turn["role"] == "assistant" for block in turn["content"]]
     assert not any(is_thought(block) for block in back)
-    assert text_of(back) == text_of(wholes(answer))
+    assert text_of(back) == text_of(complete_blocks(answer))
 
 
 @RELAXED
@@ -99,12 +99,12 @@ def test_paused_answer_and_its_continuation_are_one_turn(
     paused = sent([UserPrompt(text="Search."), *state.messages()])
 
     if not all(is_thought(part.whole) for part in first):
-        assert paused[-1] == {"role": "assistant", "content": wholes(first)}
+        assert paused[-1] == {"role": "assistant", "content": complete_blocks(first)}
     state.complete(stream_of(second), size)
     state.answer_calls()
     turns = sent([UserPrompt(text="Search."), *state.messages(), UserPrompt(text="And?")])
     back = [block for turn in turns if turn["role"] == "assistant" for block in turn["content"]]
-    expected = wholes(first) + wholes(second)
+    expected = complete_blocks(first) + complete_blocks(second)
     if all(is_thought(block) for block in expected):
         expected = []
     if state.notes[-1]:

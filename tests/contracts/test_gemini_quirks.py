@@ -37,23 +37,23 @@ def text(said: str, **beside: Any) -> dict[str, Any]:
     return {"text": said, **beside}
 
 
-def called(**fields: Any) -> dict[str, Any]:
+def function_call(**fields: Any) -> dict[str, Any]:
     return {"functionCall": fields}
 
 
-def at(path: str, *, more: bool = False, **value: Any) -> dict[str, Any]:
+def path_value(path: str, *, more: bool = False, **value: Any) -> dict[str, Any]:
     return {"jsonPath": path, **value, **({"willContinue": True} if more else {})}
 
 
-def grown(*items: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    return called(partialArgs=list(items), willContinue=True, **fields)
+def streamed_call(*items: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return function_call(partialArgs=list(items), willContinue=True, **fields)
 
 
 def events(*chunks: Any) -> bytes:
     return b"".join(b"data: " + json.dumps(one).encode() + b"\r\n\r\n" for one in chunks)
 
 
-def framed(framing: str, *chunks: Any) -> bytes:
+def frame_chunks(framing: str, *chunks: Any) -> bytes:
     if framing == "events":
         return events(*chunks)
     return b"[" + b",\r\n".join(json.dumps(one, indent=2).encode() for one in chunks) + b"\n]\n"
@@ -72,7 +72,7 @@ def calls_of(*chunks: Any) -> list[tuple[str, str, Any]]:
 @SIZES
 @FRAMINGS
 def test_plain_answer_is_read_in_either_framing_and_pieces_of_any_size(framing: str, size: int) -> None:
-    stream = framed(
+    stream = frame_chunks(
         framing,
         chunk(text("I ponder [", thought=True)),
         chunk(text('Grüße, "')),
@@ -103,7 +103,9 @@ def test_unframed_utf_8_and_escapes_in_an_array_are_read() -> None:
 @SIZES
 @FRAMINGS
 def test_stop_together_with_a_call_finishes_as_tool_calls(framing: str, size: int) -> None:
-    stream = framed(framing, chunk(called(name="add", args={"x": 1, "y": [2.5, None]}), finish="STOP"))
+    stream = frame_chunks(
+        framing, chunk(function_call(name="add", args={"x": 1, "y": [2.5, None]}), finish="STOP")
+    )
 
     reading = read(stream, size)
 
@@ -116,12 +118,12 @@ def test_stop_together_with_a_call_finishes_as_tool_calls(framing: str, size: in
 
 def test_parallel_calls_get_ids_of_their_own() -> None:
     parts = [
-        called(name="add", args={"x": 1}),
-        called(name="add", args={"x": 1}),
-        called(name="now"),
-        called(name="now", id="", args=None),
-        called(name="mul", id="a", args={}),
-        called(name="mul", id="a", args={}),
+        function_call(name="add", args={"x": 1}),
+        function_call(name="add", args={"x": 1}),
+        function_call(name="now"),
+        function_call(name="now", id="", args=None),
+        function_call(name="mul", id="a", args={}),
+        function_call(name="mul", id="a", args={}),
     ]
 
     assert calls_of(chunk(*parts[:2]), chunk(*parts[2:])) == [
@@ -137,16 +139,29 @@ def test_parallel_calls_get_ids_of_their_own() -> None:
 @SIZES
 @FRAMINGS
 def test_streamed_arguments_are_put_together_from_their_paths(framing: str, size: int) -> None:
-    stream = framed(
+    stream = frame_chunks(
         framing,
-        chunk({**called(name="cook", willContinue=True), "thoughtSignature": "c2ln"}),
-        chunk(grown(at("$.recipe.steps[0]", stringValue="Boil", more=True))),
-        chunk(grown(at("$.recipe.steps[0]", stringValue=" it.", more=True))),
-        chunk(grown(at("$.recipe.steps[0]", stringValue=""))),
-        chunk(grown(at("$.recipe.steps[1]", stringValue="Eat."), at("$.serves", numberValue=4.0))),
-        chunk(grown(at("$.recipe.parts[1].name", stringValue="salt"), at("$.hot", boolValue=False))),
-        chunk(grown(at("$.recipe.parts[0].grams", numberValue=2.5), at("$.with", nullValue="NULL_VALUE"))),
-        chunk(called(), finish="STOP"),
+        chunk({**function_call(name="cook", willContinue=True), "thoughtSignature": "c2ln"}),
+        chunk(streamed_call(path_value("$.recipe.steps[0]", stringValue="Boil", more=True))),
+        chunk(streamed_call(path_value("$.recipe.steps[0]", stringValue=" it.", more=True))),
+        chunk(streamed_call(path_value("$.recipe.steps[0]", stringValue=""))),
+        chunk(
+            streamed_call(
+                path_value("$.recipe.steps[1]", stringValue="Eat."), path_value("$.serves", numberValue=4.0)
+            )
+        ),
+        chunk(
+            streamed_call(
+                path_value("$.recipe.parts[1].name", stringValue="salt"), path_value("$.hot", boolValue=False)
+            )
+        ),
+        chunk(
+            streamed_call(
+                path_value("$.recipe.parts[0].grams", numberValue=2.5),
+                path_value("$.with", nullValue="NULL_VALUE"),
+            )
+        ),
+        chunk(function_call(), finish="STOP"),
     )
 
     (call,) = read(stream, size).calls
@@ -174,7 +189,9 @@ def test_streamed_arguments_are_put_together_from_their_paths(framing: str, size
 )
 def test_paths_of_every_spelling_are_followed(path: str, value: Any) -> None:
     ((_, _, arguments),) = calls_of(
-        chunk(called(name="f", willContinue=True)), chunk(grown(at(path, stringValue="v"))), chunk(called())
+        chunk(function_call(name="f", willContinue=True)),
+        chunk(streamed_call(path_value(path, stringValue="v"))),
+        chunk(function_call()),
     )
 
     assert arguments == ("v" if value == "scalar" else value)
@@ -184,7 +201,9 @@ def test_paths_of_every_spelling_are_followed(path: str, value: Any) -> None:
 def test_path_that_cannot_be_followed_breaks_the_arguments_and_nothing_else(path: Any) -> None:
     item = {"jsonPath": path, "stringValue": "v"}
 
-    reading = read(events(chunk(called(name="f", partialArgs=[item])), chunk(text("on"), finish="STOP")))
+    reading = read(
+        events(chunk(function_call(name="f", partialArgs=[item])), chunk(text("on"), finish="STOP"))
+    )
 
     assert (reading.text, reading.error) == ("on", None)
     with pytest.raises(ValueError, match=r"Expecting|delimiter|Unterminated"):
@@ -193,14 +212,14 @@ def test_path_that_cannot_be_followed_breaks_the_arguments_and_nothing_else(path
 
 def test_streamed_calls_follow_one_another_and_may_name_themselves_again() -> None:
     assert calls_of(
-        chunk(called(name="f", willContinue=True)),
-        chunk(grown(at("$.x", stringValue="1"), name="f")),
-        chunk(called(name="f", willContinue=True)),
-        chunk(grown(at("$.x", stringValue="2"))),
-        chunk(called()),
-        chunk(called()),
-        chunk(called(name="g", partialArgs=[at("$.y", numberValue=3)])),
-        chunk(called(name="g", args={"y": 4})),
+        chunk(function_call(name="f", willContinue=True)),
+        chunk(streamed_call(path_value("$.x", stringValue="1"), name="f")),
+        chunk(function_call(name="f", willContinue=True)),
+        chunk(streamed_call(path_value("$.x", stringValue="2"))),
+        chunk(function_call()),
+        chunk(function_call()),
+        chunk(function_call(name="g", partialArgs=[path_value("$.y", numberValue=3)])),
+        chunk(function_call(name="g", args={"y": 4})),
     ) == [
         ("call_made0", "f", {"x": "1"}),
         ("call_made1", "f", {"x": "2"}),
@@ -211,26 +230,26 @@ def test_streamed_calls_follow_one_another_and_may_name_themselves_again() -> No
 
 def test_streamed_calls_with_ids_may_interleave() -> None:
     assert calls_of(
-        chunk(called(name="f", id="a", willContinue=True)),
-        chunk(called(name="f", id="b", willContinue=True)),
-        chunk(grown(at("$.x", stringValue="1"), id="a")),
-        chunk(grown(at("$.x", stringValue="2"), id="b")),
-        chunk(called(id="a")),
-        chunk(called(id="b")),
+        chunk(function_call(name="f", id="a", willContinue=True)),
+        chunk(function_call(name="f", id="b", willContinue=True)),
+        chunk(streamed_call(path_value("$.x", stringValue="1"), id="a")),
+        chunk(streamed_call(path_value("$.x", stringValue="2"), id="b")),
+        chunk(function_call(id="a")),
+        chunk(function_call(id="b")),
     ) == [("a", "f", {"x": "1"}), ("b", "f", {"x": "2"})]
 
 
 def test_streamed_call_may_bring_its_arguments_whole_at_the_end() -> None:
-    assert calls_of(chunk(called(name="f", willContinue=True)), chunk(called(args={"x": 1}))) == [
-        ("call_made0", "f", {"x": 1})
-    ]
+    assert calls_of(
+        chunk(function_call(name="f", willContinue=True)), chunk(function_call(args={"x": 1}))
+    ) == [("call_made0", "f", {"x": 1})]
 
 
 @pytest.mark.parametrize("finish", ["MAX_TOKENS", "SAFETY"])
 def test_half_a_streamed_call_is_no_valid_call(finish: str) -> None:
     stream = events(
-        chunk(called(name="rm", willContinue=True)),
-        chunk(grown(at("$.path", stringValue="/tmp", more=True))),
+        chunk(function_call(name="rm", willContinue=True)),
+        chunk(streamed_call(path_value("$.path", stringValue="/tmp", more=True))),
         chunk(text(""), finish=finish),
     )
 
@@ -240,7 +259,7 @@ def test_half_a_streamed_call_is_no_valid_call(finish: str) -> None:
 
 
 def test_call_without_a_name_is_still_given() -> None:
-    assert calls_of(chunk(called(args={"x": 1}))) == [("call_made0", "", {"x": 1})]
+    assert calls_of(chunk(function_call(args={"x": 1}))) == [("call_made0", "", {"x": 1})]
 
 
 def test_usage_is_the_last_ones_with_thoughts_and_tools_counted_in() -> None:
@@ -323,7 +342,7 @@ def test_finish_reason_with_every_chunk_ends_nothing_early() -> None:
 @FRAMINGS
 def test_blocked_prompt_is_refused_in_clear_words(framing: str, size: int) -> None:
     feedback = {"blockReason": "PROHIBITED_CONTENT", "blockReasonMessage": "Not here."}
-    stream = framed(
+    stream = frame_chunks(
         framing, {"promptFeedback": feedback, "usageMetadata": {"promptTokenCount": 3, "totalTokenCount": 3}}
     )
 
@@ -369,7 +388,7 @@ def test_answer_cut_by_a_filter_keeps_its_own_words() -> None:
 def test_error_after_status_200_keeps_what_came_before(
     framing: str, size: int, error: dict[str, Any], kind: type[ProviderError]
 ) -> None:
-    reading = read(framed(framing, chunk(text("so far")), {"error": error}), size)
+    reading = read(frame_chunks(framing, chunk(text("so far")), {"error": error}), size)
 
     assert reading.text == "so far"
     assert type(reading.error) is kind
@@ -401,8 +420,8 @@ def test_error_of_every_shape_is_reported_with_its_message(stream: bytes) -> Non
         b": hello\n\n",
         events(chunk(text("half"))),
         events(chunk(text("half")))[:-30],
-        framed("array", chunk(text("half")))[:-5],
-        framed("array", chunk(text("half"), finish="STOP"), chunk(text("more")))[:-20],
+        frame_chunks("array", chunk(text("half")))[:-5],
+        frame_chunks("array", chunk(text("half"), finish="STOP"), chunk(text("more")))[:-20],
         b"[",
         b'{"candidates": [{"con',
     ],
@@ -426,7 +445,7 @@ def test_endless_object_is_garbled() -> None:
 
 def test_array_marks_its_end_and_events_with_done_too() -> None:
     array, marked = numbered_parser(), numbered_parser()
-    array.feed(framed("array", chunk(text("a"), finish="STOP")))
+    array.feed(frame_chunks("array", chunk(text("a"), finish="STOP")))
     marked.feed(events(chunk(text("a"), finish="STOP")) + b"data: [DONE]\n\n")
 
     assert array.is_done
@@ -484,7 +503,7 @@ def test_signatures_and_unknown_parts_are_noted_in_order() -> None:
             chunk(text("is")),
             chunk(text(" 2", thoughtSignature="Yg==")),
             chunk(text(".")),
-            chunk(called(name="f", id="c", args={}) | {"thoughtSignature": "Yw=="}),
+            chunk(function_call(name="f", id="c", args={}) | {"thoughtSignature": "Yw=="}),
             chunk({"thoughtSignature": "ZA=="}, finish="STOP"),
         )
     )

@@ -52,7 +52,7 @@ def gated_run(add_user: ApiClient, upstream: ScriptedProvider, calls: int = 1) -
     return run
 
 
-def ended(add_user: ApiClient, run_id: str, seconds: float = SOON_SECONDS) -> dict[str, Any]:
+def wait_for_end(add_user: ApiClient, run_id: str, seconds: float = SOON_SECONDS) -> dict[str, Any]:
     def look() -> dict[str, Any] | None:
         run: dict[str, Any] = add_user.good("GET", f"/runs/{run_id}")
         return run if run["status"] in ("completed", "failed", "cancelled") else None
@@ -99,7 +99,7 @@ def test_after_kill_9_of_a_server_a_worker_continues_the_run_and_another_server_
         until(lambda: len(upstream.requests) == 2, LEASE_SECONDS + 2)
         upstream.release("gate")
         elsewhere = switch_server(second, ann)
-        assert ended(elsewhere, run["id"])["status"] == "completed"
+        assert wait_for_end(elsewhere, run["id"])["status"] == "completed"
         assert answer_of(elsewhere, run) == "I am here."
         with user_at(second).sign_in() as admin:
             known = admin.good("GET", "/admin/processes")["items"]
@@ -122,12 +122,15 @@ def test_a_frozen_server_that_wakes_writes_nothing_to_runs_that_it_lost(
         until(lambda: upstream.requests[0].closed_at is not None)
         upstream.release("gate")
         elsewhere = switch_server(second, ann)
-        assert ended(elsewhere, run["id"])["status"] == "completed"
+        assert wait_for_end(elsewhere, run["id"])["status"] == "completed"
         assert answer_of(elsewhere, run) == "I am here."
         log = elsewhere.good("GET", f"/runs/{run['id']}/events", headers={"accept": "application/json"})
         assert [event["seq"] for event in log["events"]] == list(range(1, len(log["events"]) + 1))
         # The server counts as alive again and continues to serve.
-        assert ended(switch_server(first, ann), gated_run(ann, upstream, 3)["id"])["status"] == "completed"
+        assert (
+            wait_for_end(switch_server(first, ann), gated_run(ann, upstream, 3)["id"])["status"]
+            == "completed"
+        )
         assert len(upstream.requests) == 3
 
 
@@ -159,7 +162,7 @@ def test_sigterm_ends_streams_with_a_retry_refuses_sends_and_hands_over_what_doe
         until(lambda: len(upstream.requests) == 2, LEASE_SECONDS)
         upstream.release("gate")
         assert (
-            answer_of(switch_server(second, ann), ended(switch_server(second, ann), run["id"]))
+            answer_of(switch_server(second, ann), wait_for_end(switch_server(second, ann), run["id"]))
             == "I am here."
         )
 
@@ -202,7 +205,7 @@ def test_a_second_signal_ends_a_process_at_once(shared_url: str, tmp_path: Path,
         assert time.monotonic() - begun_at < 5
         with LuxxProcess(tmp_path / "next", "serve", settings, "--port", "0") as following:
             upstream.release("gate")
-            assert ended(switch_server(following, ann), run["id"])["status"] == "completed"
+            assert wait_for_end(switch_server(following, ann), run["id"])["status"] == "completed"
 
 
 def test_a_worker_stopped_hands_its_runs_over_and_ends(shared_url: str, tmp_path: Path) -> None:
@@ -221,7 +224,7 @@ def test_a_worker_stopped_hands_its_runs_over_and_ends(shared_url: str, tmp_path
         assert not worker.has_logged("Traceback")
         until(lambda: len(upstream.requests) == 3, LEASE_SECONDS)
         upstream.release("gate")
-        assert ended(switch_server(second, ann), run["id"])["status"] == "completed"
+        assert wait_for_end(switch_server(second, ann), run["id"])["status"] == "completed"
 
 
 def test_a_worker_on_sqlite_is_refused_with_a_sentence(tmp_path: Path) -> None:

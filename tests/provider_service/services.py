@@ -56,7 +56,7 @@ EVE = caller(5, 2)
 EVERYBODY = (ADMIN, ANN, BOB, OTHER_ADMIN, EVE)
 
 
-def new(name: str = "mine", **more: Any) -> NewProvider:
+def new_provider(name: str = "mine", **more: Any) -> NewProvider:
     fields: dict[str, Any] = {
         "name": name,
         "provider_type": "openai_compatible",

@@ -7,7 +7,7 @@ from luxx.providers.catalog import BUILT_IN, UNKNOWN, Catalog, ModelCard, config
 from luxx.wire.delta import Usage
 
 
-def used(prompt: int, completion: int, **more: int) -> Usage:
+def usage(prompt: int, completion: int, **more: int) -> Usage:
     return Usage(prompt_tokens=prompt, completion_tokens=completion, **more)
 
 
@@ -46,28 +46,28 @@ def test_tiny_model_gets_no_tools(model: str) -> None:
 
 def test_unknown_model_gets_tools_and_no_price() -> None:
     assert UNKNOWN.tools
-    assert Catalog().find("nobody-knows-me").cost(used(1_000, 1_000)) is None
+    assert Catalog().find("nobody-knows-me").cost(usage(1_000, 1_000)) is None
 
 
 def test_cost_is_tokens_times_price() -> None:
-    assert Catalog().find("gpt-4o").cost(used(1_000_000, 100_000)) == pytest.approx(3.5)
+    assert Catalog().find("gpt-4o").cost(usage(1_000_000, 100_000)) == pytest.approx(3.5)
 
 
 @pytest.mark.parametrize(
     ("model", "used_tokens", "cost"),
     [
-        ("gpt-4o", used(1_000_000, 0, cached_tokens=400_000), 0.6 * 2.50 + 0.4 * 1.25),
-        ("gpt-5-nano", used(1_000_000, 0, cached_tokens=1_000_000), 0.005),
-        ("deepseek-chat", used(1_000_000, 0, cached_tokens=500_000), 0.5 * 0.28 + 0.5 * 0.028),
-        ("gemini-2.5-pro", used(1_000_000, 0, cached_tokens=1_000_000), 0.125),
+        ("gpt-4o", usage(1_000_000, 0, cached_tokens=400_000), 0.6 * 2.50 + 0.4 * 1.25),
+        ("gpt-5-nano", usage(1_000_000, 0, cached_tokens=1_000_000), 0.005),
+        ("deepseek-chat", usage(1_000_000, 0, cached_tokens=500_000), 0.5 * 0.28 + 0.5 * 0.028),
+        ("gemini-2.5-pro", usage(1_000_000, 0, cached_tokens=1_000_000), 0.125),
         (
             "claude-sonnet-4-5",
-            used(1_000_000, 0, cached_tokens=600_000, cache_write_tokens=300_000),
+            usage(1_000_000, 0, cached_tokens=600_000, cache_write_tokens=300_000),
             0.1 * 3.00 + 0.6 * 0.30 + 0.3 * 3.75,
         ),
-        ("o3-pro", used(1_000_000, 0, cached_tokens=1_000_000), 20.00),
+        ("o3-pro", usage(1_000_000, 0, cached_tokens=1_000_000), 20.00),
         # More cached tokens than prompt tokens: a server cannot make the cost negative.
-        ("gpt-4o", used(1_000_000, 0, cached_tokens=9_000_000, cache_write_tokens=9_000_000), 1.25),
+        ("gpt-4o", usage(1_000_000, 0, cached_tokens=9_000_000, cache_write_tokens=9_000_000), 1.25),
     ],
 )
 def test_tokens_of_the_cache_have_their_own_price(model: str, used_tokens: Usage, cost: float) -> None:
@@ -84,7 +84,7 @@ def test_the_cards_of_the_configuration_come_first_and_their_case_does_not_matte
     routed = ModelConfig(pattern="openrouter/*/gpt-4.1", context_window=9_001, max_output=10)
     catalog = configured_catalog([mine, routed])
     assert catalog.find("openai/gpt-4o-2024").context_window == 9_000
-    assert catalog.find("gpt-4o").cost(used(1_000_000, 0, cached_tokens=1_000_000)) == 1.0
+    assert catalog.find("gpt-4o").cost(usage(1_000_000, 0, cached_tokens=1_000_000)) == 1.0
     assert catalog.find("OpenRouter/openai/GPT-4.1").context_window == 9_001
     assert catalog.find("openai/gpt-4.1").context_window == 1_047_576
 

@@ -14,12 +14,12 @@ from luxx.providers.check import check_provider
 from luxx.providers.client import ModelClient
 from luxx.providers.models import ProviderChanges
 from luxx.providers.transport import Transport
-from provider_service.services import ADMIN, ANN, KEY, ProviderServices, Upstream, new
+from provider_service.services import ADMIN, ANN, KEY, ProviderServices, Upstream, new_provider
 
 
 async def test_a_provider_check_reports_key_url_model_and_reachability(services: ProviderServices) -> None:
     async with Upstream().serve() as upstream, services.open() as service:
-        mine = await service.create(ADMIN, new(base_url=upstream.base_url))
+        mine = await service.create(ADMIN, new_provider(base_url=upstream.base_url))
 
         async def verdict(**changes: Any) -> tuple[bool, Any]:
             await service.update(ADMIN, mine.id, ProviderChanges(**changes))
@@ -50,8 +50,8 @@ async def test_a_provider_check_reports_key_url_model_and_reachability(services:
 
 async def test_address_is_checked_again_whenever_it_is_called(services: ProviderServices) -> None:
     async with Upstream().serve() as upstream, services.open() as service:
-        mine = await service.create(ADMIN, new(base_url=upstream.base_url))
-        named = await service.create(ANN, new(base_url=f"http://models.example:{upstream.port}/v1"))
+        mine = await service.create(ADMIN, new_provider(base_url=upstream.base_url))
+        named = await service.create(ANN, new_provider(base_url=f"http://models.example:{upstream.port}/v1"))
         assert (await service.test(ADMIN, mine.id)).ok
         await service.set_allowed_hosts(ADMIN, [])
         services.names["models.example"] = ["127.0.0.1"]
@@ -69,7 +69,7 @@ async def test_models_are_the_upstreams_and_its_refusal_does_not_repeat_the_key(
     services: ProviderServices,
 ) -> None:
     async with Upstream().serve() as upstream, services.open() as service:
-        mine = await service.create(ADMIN, new(base_url=upstream.base_url))
+        mine = await service.create(ADMIN, new_provider(base_url=upstream.base_url))
         assert (await service.models(ADMIN, mine.id)).models == ["one", "two"]
         upstream.key = "changed"
         with pytest.raises(ProviderError) as caught:

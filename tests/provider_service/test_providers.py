@@ -24,7 +24,7 @@ from provider_service.services import (
     FakeLocal,
     ProviderServices,
     caller,
-    new,
+    new_provider,
 )
 
 ELSEWHERE = "https://other.example/v1"
@@ -45,7 +45,7 @@ async def test_key_is_sealed_at_rest_and_masked_wherever_it_shows(
     services: ProviderServices, capfd: Any
 ) -> None:
     async with services.open() as service:
-        created = await service.create(ANN, new())
+        created = await service.create(ANN, new_provider())
         listed, _ = await service.list_page(ANN, page=1, page_size=20)
         updated = await service.update(ANN, created.id, ProviderChanges(name="renamed"))
         resolved = await service.resolve(ANN, created.id)
@@ -54,7 +54,7 @@ async def test_key_is_sealed_at_rest_and_masked_wherever_it_shows(
             assert KEY not in text
             assert f"****{KEY[-4:]}" in text
         assert resolved.target.api_key == KEY
-        assert KEY not in repr(resolved) + repr(new()) + repr(ProviderChanges(api_key=KEY))
+        assert KEY not in repr(resolved) + repr(new_provider()) + repr(ProviderChanges(api_key=KEY))
     row = await services.store.read(lambda session: session.scalars(select(ProviderRow)).one())
     assert KEY not in row.api_key
     assert KEY[-4:] not in row.api_key
@@ -64,8 +64,8 @@ async def test_key_is_sealed_at_rest_and_masked_wherever_it_shows(
 
 async def test_sealed_key_moved_to_another_row_does_not_open(services: ProviderServices) -> None:
     async with services.open() as service:
-        first = await service.create(ANN, new("first"))
-        second = await service.create(ANN, new("second", api_key=""))
+        first = await service.create(ANN, new_provider("first"))
+        second = await service.create(ANN, new_provider("second", api_key=""))
 
         def move(session: Any) -> None:
             rows = {row.id: row for row in session.scalars(select(ProviderRow))}
@@ -79,7 +79,7 @@ async def test_sealed_key_moved_to_another_row_does_not_open(services: ProviderS
 
 async def test_provider_of_another_user_looks_like_a_missing_one(services: ProviderServices) -> None:
     async with services.open() as service:
-        mine = await service.create(ANN, new())
+        mine = await service.create(ANN, new_provider())
         for stranger in (BOB, ADMIN, EVE, OTHER_ADMIN):
             for attempt in (
                 service.get(stranger, mine.id),
@@ -109,7 +109,7 @@ async def test_shared_provider_is_used_by_its_tenant_and_changed_by_its_owner_al
     services: ProviderServices,
 ) -> None:
     async with services.open() as service:
-        shared = await service.create(ADMIN, new("ours", is_shared=True))
+        shared = await service.create(ADMIN, new_provider("ours", is_shared=True))
         shown = await service.get(BOB, shared.id)
         assert (shown.name, shown.api_key, shown.is_own) == ("ours", "", False)
         assert (await service.resolve(BOB)).target.api_key == KEY
@@ -129,8 +129,8 @@ async def test_shared_provider_is_used_by_its_tenant_and_changed_by_its_owner_al
 async def test_only_an_administrator_shares(services: ProviderServices) -> None:
     async with services.open() as service:
         with pytest.raises(NotAllowed):
-            await service.create(ANN, new(is_shared=True))
-        mine = await service.create(ANN, new())
+            await service.create(ANN, new_provider(is_shared=True))
+        mine = await service.create(ANN, new_provider())
         with pytest.raises(NotAllowed):
             await service.update(ANN, mine.id, ProviderChanges(is_shared=True))
 
@@ -139,8 +139,8 @@ async def test_former_administrator_cannot_change_shared_providers(
     services: ProviderServices,
 ) -> None:
     async with services.open() as service:
-        shared = await service.create(ADMIN, new(is_shared=True))
-        private = await service.create(ADMIN, new("private"))
+        shared = await service.create(ADMIN, new_provider(is_shared=True))
+        private = await service.create(ADMIN, new_provider("private"))
         services.store.write_now(lambda session: session.execute(DEMOTE))
         # The caller of a new request, and one whose request began before the demotion.
         for demoted in (caller(1, 1, CommandPermission.EXECUTE), ADMIN):
@@ -150,11 +150,11 @@ async def test_former_administrator_cannot_change_shared_providers(
             with pytest.raises(NotAllowed):
                 await service.delete(demoted, shared.id)
             with pytest.raises(NotAllowed):
-                await service.create(demoted, new(is_shared=True))
+                await service.create(demoted, new_provider(is_shared=True))
             with pytest.raises(NotAllowed):
                 await service.update(demoted, private.id, ProviderChanges(is_shared=True))
         with pytest.raises(NotAllowed):
-            await service.create(ADMIN, new(base_url="http://127.0.0.1:9/v1"))
+            await service.create(ADMIN, new_provider(base_url="http://127.0.0.1:9/v1"))
         with pytest.raises(NotAllowed):
             await service.set_allowed_hosts(ADMIN, ["127.0.0.1:9"])
         assert (await service.get(BOB, shared.id)).base_url == shared.base_url
@@ -163,12 +163,14 @@ async def test_former_administrator_cannot_change_shared_providers(
 
 async def test_user_has_at_most_one_default(services: ProviderServices) -> None:
     async with services.open() as service:
-        others = await service.create(BOB, new("bobs"))
-        first = await service.create(ANN, new("first"))
-        second = await service.create(ANN, new("second"))
+        others = await service.create(BOB, new_provider("bobs"))
+        first = await service.create(ANN, new_provider("first"))
+        second = await service.create(ANN, new_provider("second"))
         assert (first.is_default, second.is_default) == (True, False)
         await service.update(ANN, second.id, ProviderChanges(is_default=True))
-        made = await asyncio.gather(*[service.create(ANN, new(f"p{n}", is_default=True)) for n in range(8)])
+        made = await asyncio.gather(
+            *[service.create(ANN, new_provider(f"p{n}", is_default=True)) for n in range(8)]
+        )
         await asyncio.gather(*[service.update(ANN, one.id, ProviderChanges(is_default=True)) for one in made])
         views, total = await service.list_page(ANN, page=1, page_size=100)
         assert total == 10
@@ -178,7 +180,7 @@ async def test_user_has_at_most_one_default(services: ProviderServices) -> None:
 
 async def test_new_base_url_drops_the_key_unless_a_new_one_comes_with_it(services: ProviderServices) -> None:
     async with services.open() as service:
-        mine = await service.create(ANN, new())
+        mine = await service.create(ANN, new_provider())
         same = await service.update(ANN, mine.id, ProviderChanges(base_url="HTTPS://Models.Example:443/v1/"))
         assert await key_of(service, same) == KEY
         moved = await service.update(ANN, mine.id, ProviderChanges(base_url=ELSEWHERE))
@@ -197,14 +199,14 @@ async def test_new_type_without_a_url_gets_that_types_default_url_and_drops_the_
     services: ProviderServices,
 ) -> None:
     async with services.open() as service:
-        mine = await service.create(ANN, new())
+        mine = await service.create(ANN, new_provider())
         moved = await service.update(ANN, mine.id, ProviderChanges(provider_type="deepseek"))
         assert (moved.base_url, moved.api_key) == ("https://api.deepseek.com/v1", "")
 
 
 async def test_mask_sent_back_leaves_the_key_and_an_empty_key_removes_it(services: ProviderServices) -> None:
     async with services.open() as service:
-        mine = await service.create(ANN, new())
+        mine = await service.create(ANN, new_provider())
         same = await service.update(ANN, mine.id, ProviderChanges(api_key=mine.api_key, max_tokens=5))
         assert (await key_of(service, same), same.max_tokens) == (KEY, 5)
         for empty in ("", None):
@@ -219,7 +221,7 @@ async def test_key_that_no_header_can_carry_is_refused_without_being_repeated(
 ) -> None:
     async with services.open() as service:
         with pytest.raises(InvalidInput) as caught:
-            await service.create(ANN, new(api_key=key))
+            await service.create(ANN, new_provider(api_key=key))
         assert key not in caught.value.message
 
 
@@ -228,13 +230,13 @@ async def test_unknown_type_and_missing_url_are_refused_with_valid_values(
 ) -> None:
     async with services.open() as service:
         with pytest.raises(InvalidInput, match="deepseek"):
-            await service.create(ANN, new(provider_type="nonsense"))
+            await service.create(ANN, new_provider(provider_type="nonsense"))
         with pytest.raises(InvalidInput, match="needs a base_url"):
-            await service.create(ANN, new(base_url=""))
+            await service.create(ANN, new_provider(base_url=""))
         with pytest.raises(InvalidInput, match="embedded"):
-            await service.create(ADMIN, new(provider_type="local"))
+            await service.create(ADMIN, new_provider(provider_type="local"))
         with pytest.raises(NotAllowed):
-            await service.create(ANN, new(provider_type="local", base_url=""))
+            await service.create(ANN, new_provider(provider_type="local", base_url=""))
 
 
 async def test_run_gets_the_named_then_the_preferred_then_the_own_then_the_shared_provider(
@@ -243,13 +245,13 @@ async def test_run_gets_the_named_then_the_preferred_then_the_own_then_the_share
     async with services.open() as service:
         with pytest.raises(InvalidInput, match="connect a model"):
             await service.resolve(ANN)
-        plain = await service.create(ADMIN, new("shared", is_shared=True, is_default=False))
+        plain = await service.create(ADMIN, new_provider("shared", is_shared=True, is_default=False))
         assert (await service.resolve(ANN)).choice.provider_id == plain.id
-        shared = await service.create(ADMIN, new("shared default", is_shared=True, is_default=True))
+        shared = await service.create(ADMIN, new_provider("shared default", is_shared=True, is_default=True))
         assert (await service.resolve(ANN)).choice.provider_id == shared.id
-        other = await service.create(ANN, new("own", is_default=False))
+        other = await service.create(ANN, new_provider("own", is_default=False))
         assert (await service.resolve(ANN)).choice.provider_id == shared.id
-        own = await service.create(ANN, new("own default", is_default=True, max_tokens=77))
+        own = await service.create(ANN, new_provider("own default", is_default=True, max_tokens=77))
         assert (await service.resolve(ANN)).choice.provider_id == own.id
         assert (await service.resolve(ANN, preferred_id=other.id)).choice.provider_id == other.id
         assert (await service.resolve(ANN, preferred_id=12345)).choice.provider_id == own.id
@@ -272,7 +274,7 @@ async def test_run_gets_the_named_then_the_preferred_then_the_own_then_the_share
 
 async def test_provider_without_a_model_says_so(services: ProviderServices) -> None:
     async with services.open() as service:
-        mine = await service.create(ANN, new(default_model=""))
+        mine = await service.create(ANN, new_provider(default_model=""))
         with pytest.raises(InvalidInput, match="name a model"):
             await service.resolve(ANN)
         assert (await service.resolve(ANN, mine.id, "two")).choice.model == "two"
@@ -303,8 +305,8 @@ async def test_embedded_model_is_resolved_at_its_current_address_and_gets_no_too
 async def test_list_is_paged_newest_first(services: ProviderServices) -> None:
     async with services.open() as service:
         for number in range(5):
-            await service.create(ANN, new(f"p{number}"))
-        await service.create(ADMIN, new("shared", is_shared=True))
+            await service.create(ANN, new_provider(f"p{number}"))
+        await service.create(ADMIN, new_provider("shared", is_shared=True))
         views, total = await service.list_page(ANN, page=1, page_size=4)
         assert ([view.name for view in views], total) == (["shared", "p4", "p3", "p2"], 6)
         rest, _ = await service.list_page(ANN, page=2, page_size=4)

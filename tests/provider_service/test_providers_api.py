@@ -64,7 +64,7 @@ def client(service: ProviderService) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://luxx")
 
 
-def by(one: Caller) -> dict[str, str]:
+def caller_header(one: Caller) -> dict[str, str]:
     return {"x-user": str(one.user_id)}
 
 
@@ -73,27 +73,27 @@ async def test_a_line_break_that_was_pasted_with_a_key_or_a_model_is_cut_off(
 ) -> None:
     async with services.open() as service, client(service) as http:
         pasted = BODY | {"api_key": KEY + "\r\n", "default_model": "one\n"}
-        made = await http.post("/providers", json=pasted, headers=by(ANN))
+        made = await http.post("/providers", json=pasted, headers=caller_header(ANN))
         assert (made.status_code, made.json()["data"]["default_model"]) == (201, "one")
         assert (await service.resolve(ANN)).target.api_key == KEY
         for broken in ({"api_key": "a\nb"}, {"default_model": "a\nb"}, {"name": "mine\n"}):
-            answer = await http.post("/providers", json=BODY | broken, headers=by(ANN))
+            answer = await http.post("/providers", json=BODY | broken, headers=caller_header(ANN))
             assert answer.status_code == 400, broken
 
 
 async def test_provider_is_made_read_changed_listed_and_deleted(services: ProviderServices) -> None:
     async with services.open() as service, client(service) as http:
-        made = await http.post("/providers", json=BODY, headers=by(ANN))
+        made = await http.post("/providers", json=BODY, headers=caller_header(ANN))
         assert made.status_code == 201
         body = made.json()
         assert (body["success"], set(body["data"])) == (True, FIELDS)
         assert body["data"]["created_at"].endswith("Z")
         assert KEY not in made.text
         path = f"/providers/{body['data']['id']}"
-        assert (await http.get(path, headers=by(ANN))).json()["data"] == body["data"]
-        changed = await http.put(path, json={"name": "new", "max_tokens": 9}, headers=by(ANN))
+        assert (await http.get(path, headers=caller_header(ANN))).json()["data"] == body["data"]
+        changed = await http.put(path, json={"name": "new", "max_tokens": 9}, headers=caller_header(ANN))
         assert (changed.json()["data"]["name"], changed.json()["data"]["max_tokens"]) == ("new", 9)
-        listed = (await http.get("/providers?page_size=1", headers=by(ANN))).json()["data"]
+        listed = (await http.get("/providers?page_size=1", headers=caller_header(ANN))).json()["data"]
         assert (listed["total"], listed["page"], listed["page_size"]) == (1, 1, 1)
         for stranger in (BOB, EVE, ADMIN):
             for method, more in (
@@ -104,12 +104,12 @@ async def test_provider_is_made_read_changed_listed_and_deleted(services: Provid
                 ("GET", "/models"),
             ):
                 answer = await http.request(
-                    method, path + more, headers=by(stranger), json={} if method == "PUT" else None
+                    method, path + more, headers=caller_header(stranger), json={} if method == "PUT" else None
                 )
                 assert answer.status_code == 404
-        deleted = await http.delete(path, headers=by(ANN))
+        deleted = await http.delete(path, headers=caller_header(ANN))
         assert (deleted.status_code, deleted.json()["success"]) == (200, True)
-        assert (await http.get(path, headers=by(ANN))).status_code == 404
+        assert (await http.get(path, headers=caller_header(ANN))).status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -135,30 +135,36 @@ async def test_wrong_body_is_refused_before_anything_is_saved(
     services: ProviderServices, change: dict[str, Any]
 ) -> None:
     async with services.open() as service, client(service) as http:
-        assert (await http.post("/providers", json=BODY | change, headers=by(ANN))).status_code == 400
-        made = (await http.post("/providers", json=BODY, headers=by(ANN))).json()["data"]
+        assert (
+            await http.post("/providers", json=BODY | change, headers=caller_header(ANN))
+        ).status_code == 400
+        made = (await http.post("/providers", json=BODY, headers=caller_header(ANN))).json()["data"]
         path = f"/providers/{made['id']}"
-        assert (await http.put(path, json=change, headers=by(ANN))).status_code == 400
-        assert (await http.get(path, headers=by(ANN))).json()["data"] == made
+        assert (await http.put(path, json=change, headers=caller_header(ANN))).status_code == 400
+        assert (await http.get(path, headers=caller_header(ANN))).json()["data"] == made
 
 
 @pytest.mark.parametrize("query", ["page=0", "page_size=0", "page_size=101", "page=x", f"page={10**30}"])
 async def test_wrong_page_is_400(services: ProviderServices, query: str) -> None:
     async with services.open() as service, client(service) as http:
-        assert (await http.get(f"/providers?{query}", headers=by(ANN))).status_code == 400
+        assert (await http.get(f"/providers?{query}", headers=caller_header(ANN))).status_code == 400
 
 
 async def test_private_address_is_403_and_says_what_to_do(services: ProviderServices) -> None:
     async with services.open() as service, client(service) as http:
         body = BODY | {"base_url": "http://127.0.0.1:9999/v1"}
-        refused = await http.post("/providers", json=body, headers=by(ANN))
+        refused = await http.post("/providers", json=body, headers=caller_header(ANN))
         assert refused.status_code == 403
         assert "administrator" in refused.json()["error"]
-        saved = await http.put("/admin/allowed-hosts", json={"hosts": ["127.0.0.1:9999"]}, headers=by(ADMIN))
+        saved = await http.put(
+            "/admin/allowed-hosts", json={"hosts": ["127.0.0.1:9999"]}, headers=caller_header(ADMIN)
+        )
         assert [one["host"] for one in saved.json()["data"]["hosts"]] == ["127.0.0.1:9999"]
-        assert (await http.post("/providers", json=body, headers=by(ANN))).status_code == 201
+        assert (await http.post("/providers", json=body, headers=caller_header(ANN))).status_code == 201
         for stranger in (ANN, EVE):
-            assert (await http.get("/admin/allowed-hosts", headers=by(stranger))).status_code == 403
+            assert (
+                await http.get("/admin/allowed-hosts", headers=caller_header(stranger))
+            ).status_code == 403
 
 
 async def test_description_of_the_routes_names_every_field(services: ProviderServices) -> None:

@@ -42,7 +42,7 @@ def request(*more: PromptMessage, **fields: Any) -> CompletionRequest:
     return CompletionRequest(model="m", messages=[*ASK, *more], tools=[ADD], **fields)
 
 
-async def completed(rule: Rule) -> Completion:
+async def complete(rule: Rule) -> Completion:
     async with ScriptedProvider(Script(rules=[rule])) as server, calling() as caller:
         return await caller.client.complete(request(), target_of(server.url, "anthropic"))
 
@@ -51,7 +51,7 @@ async def completed(rule: Rule) -> Completion:
 async def test_all_kinds_of_deltas_arrive(faults: Faults) -> None:
     rule = Rule(when=When(system="adder", user="hello", model="m"), reply=REPLY, faults=faults)
 
-    got = await completed(rule)
+    got = await complete(rule)
 
     assert (got.thinking, got.text) == ("I think.", "Let me add.")
     assert got.tool_calls == [
@@ -67,7 +67,7 @@ async def test_all_kinds_of_deltas_arrive(faults: Faults) -> None:
     [("stop", FinishReason.STOP), ("length", FinishReason.LENGTH), ("pause_turn", FinishReason.PAUSED)],
 )
 async def test_the_stop_reason_arrives(reason: str, finish: FinishReason) -> None:
-    assert (await completed(Rule(reply=[Text(text="x"), Finish(reason=reason)]))).finish is finish
+    assert (await complete(Rule(reply=[Text(text="x"), Finish(reason=reason)]))).finish is finish
 
 
 async def test_next_request_carries_the_signature_and_the_results() -> None:
@@ -94,7 +94,7 @@ async def test_next_request_carries_the_signature_and_the_results() -> None:
     assert [block["tool_use_id"] for block in messages[2]["content"]] == ["toolu_a", "toolu_b"]
 
 
-async def asked(*rules: Rule, **settings: Any) -> CallResult:
+async def call_scripted(*rules: Rule, **settings: Any) -> CallResult:
     async with ScriptedProvider(Script(rules=list(rules))) as server, calling(**settings) as caller:
         return await caller.call(target_of(server.url, "anthropic"), request())
 
@@ -103,7 +103,9 @@ OVERLOADED = Fail(message="Overloaded", kind="overloaded_error")
 
 
 async def test_overload_before_the_first_delta_is_retried() -> None:
-    got = await asked(Rule(reply=[OVERLOADED], times=1), Rule(reply=[Text(text="Now then.")]), retries=2)
+    got = await call_scripted(
+        Rule(reply=[OVERLOADED], times=1), Rule(reply=[Text(text="Now then.")]), retries=2
+    )
 
     assert (got.text, got.error) == ("Now then.", None)
     assert [retry.attempt for retry in got.retries] == [2]
@@ -111,7 +113,7 @@ async def test_overload_before_the_first_delta_is_retried() -> None:
 
 
 async def test_overload_after_the_first_delta_is_an_error_that_keeps_the_text() -> None:
-    got = await asked(Rule(reply=[Text(text="Well, "), OVERLOADED]), retries=2)
+    got = await call_scripted(Rule(reply=[Text(text="Well, "), OVERLOADED]), retries=2)
 
     assert got.text == "Well, "
     assert isinstance(got.error, ProviderFailed)
@@ -119,7 +121,7 @@ async def test_overload_after_the_first_delta_is_an_error_that_keeps_the_text() 
 
 
 async def test_overload_as_a_status_is_retried() -> None:
-    got = await asked(Rule(status=529, times=1), Rule(reply=[Text(text="Now.")]), retries=2)
+    got = await call_scripted(Rule(status=529, times=1), Rule(reply=[Text(text="Now.")]), retries=2)
 
     assert (got.text, len(got.retries)) == ("Now.", 1)
 
@@ -127,7 +129,7 @@ async def test_overload_as_a_status_is_retried() -> None:
 async def test_answer_whose_body_stays_open_is_complete() -> None:
     rule = Rule(reply=[Text(text="All said.")], faults=Faults(keep_open=True))
 
-    got = await asked(rule, idle_timeout_seconds=60)
+    got = await call_scripted(rule, idle_timeout_seconds=60)
 
     assert (got.text, got.error) == ("All said.", None)
 
@@ -142,7 +144,7 @@ async def test_second_message_of_one_stream_is_read_though_the_first_has_ended()
         ]
         return "".join(f"data: {json.dumps(value)}\n\n" for value in events)
 
-    got = await asked(Rule(reply=[Bytes(data=said("One, ")), Bytes(data=said("two."))]))
+    got = await call_scripted(Rule(reply=[Bytes(data=said("One, ")), Bytes(data=said("two."))]))
 
     assert (got.text, got.error) == ("One, two.", None)
 

@@ -27,7 +27,7 @@ SIGNED = {"type": "thinking", "thinking": "I add.", "signature": "sig"}
 ASKED: list[PromptMessage] = [SystemPrompt(text="Be brief."), UserPrompt(text="1+1?")]
 
 
-def called(*call_ids: str, arguments: str = '{"x": 1}', **fields: Any) -> AssistantPrompt:
+def answer_with_calls(*call_ids: str, arguments: str = '{"x": 1}', **fields: Any) -> AssistantPrompt:
     calls = [ToolCall(call_id=call_id, name="add", arguments=arguments) for call_id in call_ids]
     return AssistantPrompt(tool_calls=calls, **fields)
 
@@ -40,7 +40,7 @@ def target(base_url: str = "http://host") -> Target:
     return Target(provider_id=1, provider_type="anthropic", base_url=base_url, api_key="sk-secret")
 
 
-def sent(*messages: PromptMessage, model: str = "claude-sonnet-4-5", **fields: Any) -> Json:
+def build_request(*messages: PromptMessage, model: str = "claude-sonnet-4-5", **fields: Any) -> Json:
     request = CompletionRequest(model=model, messages=list(messages or ASKED), **fields)
     return json.loads(AnthropicAdapter().build_request(request, target(), stream=True).body)
 
@@ -75,8 +75,12 @@ def test_key_version_and_system_text_are_where_the_dialect_has_them() -> None:
 
 
 def test_results_of_parallel_calls_and_the_next_message_are_one_user_turn() -> None:
-    body = sent(
-        *ASKED, called("a", "b"), result("a"), result("b", success=False), UserPrompt(text="And now?")
+    body = build_request(
+        *ASKED,
+        answer_with_calls("a", "b"),
+        result("a"),
+        result("b", success=False),
+        UserPrompt(text="And now?"),
     )
 
     assert roles(body) == ["user", "assistant", "user"]
@@ -88,7 +92,7 @@ def test_results_of_parallel_calls_and_the_next_message_are_one_user_turn() -> N
 
 
 def test_two_users_messages_in_a_row_are_one_turn_and_empty_text_is_dropped() -> None:
-    body = sent(UserPrompt(text="One."), AssistantPrompt(text=" \n"), UserPrompt(text="Two."))
+    body = build_request(UserPrompt(text="One."), AssistantPrompt(text=" \n"), UserPrompt(text="Two."))
 
     assert [block["text"] for block in body["messages"][0]["content"]] == ["One.", "Two."]
     assert roles(body) == ["user"]
@@ -97,7 +101,7 @@ def test_two_users_messages_in_a_row_are_one_turn_and_empty_text_is_dropped() ->
 def test_images_come_before_the_text() -> None:
     image = PromptImage(media_type="image/png", data=b"png")
 
-    content = sent(UserPrompt(text="What is this?", images=(image,)))["messages"][0]["content"]
+    content = build_request(UserPrompt(text="What is this?", images=(image,)))["messages"][0]["content"]
 
     source = {"type": "base64", "media_type": "image/png", "data": b64encode(b"png").decode()}
     assert content == [{"type": "image", "source": source}, {"type": "text", "text": "What is this?"}]
@@ -105,14 +109,19 @@ def test_images_come_before_the_text() -> None:
 
 @pytest.mark.parametrize("arguments", ["", "{broken", "[1]", "null", '"x"'])
 def test_arguments_that_are_no_object_are_sent_as_an_empty_one(arguments: str) -> None:
-    body = sent(*ASKED, called("a", arguments=arguments), result("a"))
+    body = build_request(*ASKED, answer_with_calls("a", arguments=arguments), result("a"))
 
     assert body["messages"][1]["content"][0]["input"] == {}
 
 
 def test_ids_are_made_valid_and_unique_and_results_follow_them() -> None:
-    body = sent(
-        *ASKED, called("call_0"), result("call_0"), called("call_0", "fn:1"), result("call_0"), result("fn:1")
+    body = build_request(
+        *ASKED,
+        answer_with_calls("call_0"),
+        result("call_0"),
+        answer_with_calls("call_0", "fn:1"),
+        result("call_0"),
+        result("fn:1"),
     )
 
     first, second = (body["messages"][at]["content"] for at in (1, 3))
@@ -124,17 +133,17 @@ def test_ids_are_made_valid_and_unique_and_results_follow_them() -> None:
 
 
 def test_calls_in_the_history_are_named_even_if_no_tool_is_offered() -> None:
-    body = sent(*ASKED, called("a"), result("a"))
+    body = build_request(*ASKED, answer_with_calls("a"), result("a"))
 
     assert [tool["name"] for tool in body["tools"]] == ["add"]
     assert body["tool_choice"] == {"type": "none"}
-    assert "tool_choice" not in sent(*ASKED, called("a"), result("a"), tools=[ADD])
+    assert "tool_choice" not in build_request(*ASKED, answer_with_calls("a"), result("a"), tools=[ADD])
 
 
 def test_answer_is_limited_by_the_models_maximum_unless_requested() -> None:
-    assert sent(model="claude-opus-4-1")["max_tokens"] == 32_000
-    assert sent(model="some-model")["max_tokens"] > 0
-    assert sent(max_tokens=77)["max_tokens"] == 77
+    assert build_request(model="claude-opus-4-1")["max_tokens"] == 32_000
+    assert build_request(model="some-model")["max_tokens"] > 0
+    assert build_request(max_tokens=77)["max_tokens"] == 77
 
 
 @pytest.mark.parametrize(
@@ -156,7 +165,7 @@ def test_answer_is_limited_by_the_models_maximum_unless_requested() -> None:
 def test_thinking_is_enabled_in_the_form_of_each_model(
     model: str, max_tokens: int, expected: Json | None
 ) -> None:
-    body = sent(model=model, max_tokens=max_tokens, thinking_enabled=True, temperature=0.5)
+    body = build_request(model=model, max_tokens=max_tokens, thinking_enabled=True, temperature=0.5)
 
     assert body.get("thinking") == expected
     assert expected is None or "temperature" not in body
@@ -172,7 +181,7 @@ def test_thinking_is_enabled_in_the_form_of_each_model(
     ],
 )
 def test_thinking_is_switched_off_where_a_model_thinks_by_default(model: str, expected: str | None) -> None:
-    assert sent(model=model).get("thinking", {}).get("type") == expected
+    assert build_request(model=model).get("thinking", {}).get("type") == expected
 
 
 @pytest.mark.parametrize(
@@ -187,16 +196,16 @@ def test_thinking_is_switched_off_where_a_model_thinks_by_default(model: str, ex
 def test_temperature_is_sent_to_models_that_accept_it(
     model: str, temperature: float, expected: float | None
 ) -> None:
-    assert sent(model=model, temperature=temperature).get("temperature") == expected
+    assert build_request(model=model, temperature=temperature).get("temperature") == expected
 
 
 def test_turn_that_called_tools_without_thinking_continues_without_it() -> None:
     notes = {"anthropic_content": [SIGNED, {"type": "tool_use", "id": "a", "name": "add", "input": {"x": 1}}]}
-    going_on = [*ASKED, called("a"), result("a")]
+    going_on = [*ASKED, answer_with_calls("a"), result("a")]
 
-    assert "thinking" not in sent(*going_on, thinking_enabled=True)
-    assert "thinking" in sent(*going_on, UserPrompt(text="Next."), thinking_enabled=True)
-    signed = sent(*ASKED, called("a", replay=notes), result("a"), thinking_enabled=True)
+    assert "thinking" not in build_request(*going_on, thinking_enabled=True)
+    assert "thinking" in build_request(*going_on, UserPrompt(text="Next."), thinking_enabled=True)
+    signed = build_request(*ASKED, answer_with_calls("a", replay=notes), result("a"), thinking_enabled=True)
     assert "thinking" in signed
     assert signed["messages"][1]["content"][0] == SIGNED
 
@@ -204,8 +213,8 @@ def test_turn_that_called_tools_without_thinking_continues_without_it() -> None:
 def test_thinking_without_a_signature_and_answers_of_thinking_alone_are_left_out() -> None:
     unsigned = {"anthropic_content": [{**SIGNED, "signature": ""}, {"type": "text", "text": "2"}]}
     thought = {"anthropic_content": [SIGNED]}
-    body = sent(*ASKED, AssistantPrompt(text="2", replay=unsigned), UserPrompt(text="And?"))
-    silent = sent(*ASKED, AssistantPrompt(replay=thought), UserPrompt(text="And?"))
+    body = build_request(*ASKED, AssistantPrompt(text="2", replay=unsigned), UserPrompt(text="And?"))
+    silent = build_request(*ASKED, AssistantPrompt(replay=thought), UserPrompt(text="And?"))
 
     assert body["messages"][1]["content"] == [{"type": "text", "text": "2"}]
     assert roles(silent) == ["user"]
@@ -214,7 +223,7 @@ def test_thinking_without_a_signature_and_answers_of_thinking_alone_are_left_out
 def test_stored_blocks_that_no_longer_match_the_text_are_not_sent() -> None:
     notes = {"anthropic_content": [SIGNED, {"type": "text", "text": "old words"}]}
 
-    body = sent(*ASKED, AssistantPrompt(text="new words", replay=notes), UserPrompt(text="And?"))
+    body = build_request(*ASKED, AssistantPrompt(text="new words", replay=notes), UserPrompt(text="And?"))
 
     assert body["messages"][1]["content"] == [{"type": "text", "text": "new words"}]
 
@@ -235,7 +244,7 @@ def test_stored_blocks_that_no_longer_match_the_text_are_not_sent() -> None:
 def test_invalid_stored_blocks_are_not_sent(block: Json) -> None:
     answer = AssistantPrompt(text="Two.", replay={"anthropic_content": [SIGNED, block]})
 
-    turns = sent(UserPrompt(text="1+1?"), answer)["messages"]
+    turns = build_request(UserPrompt(text="1+1?"), answer)["messages"]
 
     assert turns[1]["content"] == [SIGNED, {"type": "text", "text": "Two."}]
 
@@ -245,7 +254,7 @@ def test_turn_of_which_thinking_alone_can_be_sent_is_left_out() -> None:
     notes = {"anthropic_content": [SIGNED, search], "anthropic_model": "claude-sonnet-4-5"}
     asked = UserPrompt(text="1+1?")
 
-    assert roles(sent(asked, AssistantPrompt(replay=notes), asked)) == ["user"]
+    assert roles(build_request(asked, AssistantPrompt(replay=notes), asked)) == ["user"]
 
 
 def test_servers_call_that_was_never_answered_is_left_out_unless_the_turn_goes_on() -> None:
@@ -254,16 +263,16 @@ def test_servers_call_that_was_never_answered_is_left_out_unless_the_turn_goes_o
         "paused": True, "anthropic_content": [{"type": "text", "text": "I look."}, search],
     })  # fmt: skip
 
-    assert sent(*ASKED, paused)["messages"][-1]["content"][-1] == search
-    over = sent(*ASKED, paused, UserPrompt(text="Never mind."))
+    assert build_request(*ASKED, paused)["messages"][-1]["content"][-1] == search
+    over = build_request(*ASKED, paused, UserPrompt(text="Never mind."))
     assert over["messages"][1]["content"] == [{"type": "text", "text": "I look."}]
 
 
 def test_structured_answer_is_requested_in_the_form_of_each_model() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}, "required": ["n"]}
 
-    asked = sent(response_schema=schema)["output_config"]["format"]
-    request_body = sent(model="claude-3-5-haiku-latest", response_schema=schema)
+    asked = build_request(response_schema=schema)["output_config"]["format"]
+    request_body = build_request(model="claude-3-5-haiku-latest", response_schema=schema)
 
     assert asked["type"] == "json_schema"
     assert asked["schema"] == {

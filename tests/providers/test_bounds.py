@@ -52,7 +52,7 @@ def of_anthropic(delta: dict[str, Any]) -> bytes:
     return event({"type": "content_block_delta", "index": 0, "delta": delta})
 
 
-def begun(block: dict[str, Any]) -> bytes:
+def block_start(block: dict[str, Any]) -> bytes:
     return event({"type": "content_block_start", "index": 0, "content_block": block})
 
 
@@ -70,7 +70,7 @@ def test_blanks_before_an_answer_are_dropped_and_refused_past_the_bound(dialect:
 def test_blanks_before_an_answer_do_not_change_it(dialect: str) -> None:
     said = {
         "openai": of_openai({"content": "hi"}),
-        "anthropic": begun({"type": "text", "text": "hi"}),
+        "anthropic": block_start({"type": "text", "text": "hi"}),
         "gemini": of_gemini({"text": "hi"}),
     }[dialect]
     parser = parser_of(dialect)
@@ -85,10 +85,10 @@ HOARDS: dict[str, tuple[str, bytes, bytes]] = {
     "words of a refusal": ("openai", b"", of_openai({"refusal": LONG})),
     "the input of a server's tool": (
         "anthropic",
-        begun({"type": "server_tool_use"}),
+        block_start({"type": "server_tool_use"}),
         of_anthropic({"type": "input_json_delta", "partial_json": LONG}),
     ),
-    "blocks that are not shown": ("anthropic", b"", begun({"type": "other", "data": LONG})),
+    "blocks that are not shown": ("anthropic", b"", block_start({"type": "other", "data": LONG})),
     "an open call": (
         "gemini",
         b"",
@@ -210,6 +210,6 @@ def test_complete_arguments_are_recognized_without_joining_them_each_time() -> N
 def test_a_citation_is_added_without_copying_the_others() -> None:
     parser = parser_of("anthropic")
     cited = of_anthropic({"type": "citations_delta", "citation": {"a": 1}})
-    parser.feed(begun({"type": "text", "text": "", "citations": [1] * 200_000}))
+    parser.feed(block_start({"type": "text", "text": "", "citations": [1] * 200_000}))
     parser.feed(cited)
     assert peak_allocation(lambda: parser.feed(cited)) < 100_000

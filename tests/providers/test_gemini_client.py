@@ -51,7 +51,7 @@ async def ask(*rules: Rule, request: CompletionRequest = HELLO, **settings: Any)
         return called
 
 
-async def completed(*rules: Rule) -> Completion:
+async def complete(*rules: Rule) -> Completion:
     async with ScriptedProvider(Script(rules=list(rules))) as server, calling() as caller:
         return await caller.client.complete(HELLO, gemini_at(server.url))
 
@@ -72,7 +72,7 @@ async def test_stream_gives_all_kinds_of_deltas(split: int, is_crlf: bool) -> No
         faults=Faults(split=split),
     )
 
-    completion = await completed(rule)
+    completion = await complete(rule)
 
     assert (completion.thinking, completion.text) == ("I add.", "The sum is 2.")
     assert [(call.name, call.arguments) for call in completion.tool_calls] == [
@@ -87,7 +87,7 @@ async def test_stream_gives_all_kinds_of_deltas(split: int, is_crlf: bool) -> No
 async def test_length_finish_is_reported() -> None:
     rule = Rule(reply=[Text(text="cut"), Finish(reason="length")])
 
-    assert (await completed(rule)).finish is FinishReason.LENGTH
+    assert (await complete(rule)).finish is FinishReason.LENGTH
 
 
 async def test_signature_of_a_call_comes_back_with_its_result() -> None:
@@ -166,7 +166,7 @@ async def test_socket_closed_in_the_middle_is_a_drop_and_after_the_end_none() ->
     assert (left_open.text, left_open.error) == ("whole", None)
 
 
-def limited(*details: dict[str, Any]) -> str:
+def rate_limit_body(*details: dict[str, Any]) -> str:
     message = "You exceeded your current quota, please check your plan and billing details."
     error = {"code": 429, "message": message, "status": "RESOURCE_EXHAUSTED", "details": list(details)}
     return json.dumps({"error": error})
@@ -180,7 +180,7 @@ PER_DAY = {
 
 
 async def test_rate_limit_is_retried_after_the_time_in_its_body() -> None:
-    rules = (Rule(status=429, body=limited(DELAY), times=1), Rule(reply=[Text(text="at last")]))
+    rules = (Rule(status=429, body=rate_limit_body(DELAY), times=1), Rule(reply=[Text(text="at last")]))
 
     called = await ask(*rules, retries=1)
 
@@ -188,7 +188,7 @@ async def test_rate_limit_is_retried_after_the_time_in_its_body() -> None:
     assert 7.5 <= called.waits[0] < 9
 
 
-@pytest.mark.parametrize("body", [limited(DELAY, PER_DAY), limited()])
+@pytest.mark.parametrize("body", [rate_limit_body(DELAY, PER_DAY), rate_limit_body()])
 async def test_daily_or_spending_limit_is_not_retried(body: str) -> None:
     called = await ask(Rule(status=429, body=body), retries=3)
 
@@ -247,7 +247,7 @@ def paged_models(pages: list[dict[str, Any]]) -> Iterator[tuple[str, list[str]]]
             thread.join()
 
 
-async def _listed(url: str) -> list[str]:
+async def _list_models(url: str) -> list[str]:
     async with calling() as caller:
         return await caller.client.list_models(gemini_at(url))
 
@@ -259,14 +259,14 @@ async def test_models_are_listed_page_by_page() -> None:
         {"models": [{"name": "models/c"}]},
     ]
     with paged_models(pages) as (url, asked):
-        assert (await _listed(url)) == ["a", "b", "c"]
+        assert (await _list_models(url)) == ["a", "b", "c"]
 
     assert [path.partition("pageToken=")[2] for path in asked] == ["", "two", "three"]
 
 
 async def test_list_of_models_without_an_end_is_cut() -> None:
     with paged_models([{"models": [{"name": "models/a"}], "nextPageToken": "again"}]) as (url, asked):
-        assert len(await _listed(url)) == len(asked) == 20
+        assert len(await _list_models(url)) == len(asked) == 20
 
 
 @pytest.mark.parametrize(

@@ -35,13 +35,13 @@ def target(base_url: str = "http://host/v1beta") -> Target:
     return Target(provider_id=1, provider_type="gemini", base_url=base_url, api_key="AIza-secret")
 
 
-def sent(messages: list[PromptMessage] = TURN, **fields: Any) -> dict[str, Any]:
+def build_request(messages: list[PromptMessage] = TURN, **fields: Any) -> dict[str, Any]:
     request = CompletionRequest(**{"model": "gemini-2.5-flash", "messages": messages, **fields})
     return json.loads(GeminiAdapter().build_request(request, target(), stream=True).body)
 
 
 def config(**fields: Any) -> dict[str, Any]:
-    return sent(**fields).get("generationConfig", {})
+    return build_request(**fields).get("generationConfig", {})
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_messages_and_tools_are_sent() -> None:
         ToolSpec(name="now", description="Tells the time.", parameters={"type": "object", "properties": {}}),
     ]
 
-    body = sent(tools=specs)
+    body = build_request(tools=specs)
 
     assert body["systemInstruction"] == {"parts": [{"text": "Be brief."}]}
     call = {"id": "call_1", "name": "add", "args": {"x": 1}}
@@ -134,7 +134,7 @@ def test_neighbouring_messages_of_one_role_are_one_turn() -> None:
         UserPrompt(text="Hm?"),
     ]
 
-    roles = [(content["role"], len(content["parts"])) for content in sent(messages)["contents"]]
+    roles = [(content["role"], len(content["parts"])) for content in build_request(messages)["contents"]]
 
     assert roles == [("user", 1), ("model", 1), ("user", 3)]
 
@@ -142,7 +142,7 @@ def test_neighbouring_messages_of_one_role_are_one_turn() -> None:
 def test_failed_result_is_sent_as_an_error() -> None:
     failed = ToolPrompt(call_id="call_1", name="add", content="no", success=False)
 
-    part = sent([*TURN[:-1], failed])["contents"][-1]["parts"][0]
+    part = build_request([*TURN[:-1], failed])["contents"][-1]["parts"][0]
 
     assert part["functionResponse"]["response"] == {"error": "no"}
 
@@ -151,7 +151,7 @@ def test_failed_result_is_sent_as_an_error() -> None:
 def test_arguments_that_are_no_object_go_back_as_an_empty_one(arguments: str) -> None:
     call = ToolCall(call_id="call_1", name="add", arguments=arguments)
 
-    part = sent([ASKED, AssistantPrompt(tool_calls=[call]), RESULT])["contents"][1]["parts"][0]
+    part = build_request([ASKED, AssistantPrompt(tool_calls=[call]), RESULT])["contents"][1]["parts"][0]
 
     assert part["functionCall"]["args"] == {}
 
@@ -161,7 +161,7 @@ def test_name_that_a_model_made_up_goes_back_as_one_the_api_takes(name: str, sen
     call = ToolCall(call_id="c", name=name, arguments="{}")
     result = ToolPrompt(call_id="c", name=name, content="no such tool", success=False)
 
-    contents = sent([ASKED, AssistantPrompt(tool_calls=[call]), result])["contents"]
+    contents = build_request([ASKED, AssistantPrompt(tool_calls=[call]), result])["contents"]
 
     assert contents[1]["parts"][0]["functionCall"]["name"] == sent_as
     assert contents[2]["parts"][0]["functionResponse"]["name"] == sent_as
@@ -173,7 +173,7 @@ def test_images_come_before_the_text_and_unreadable_ones_are_named() -> None:
         PromptImage(media_type="image/gif", data=b"GIF89a"),
     )
 
-    png, gif, text = sent([UserPrompt(text="What is it?", images=images)])["contents"][0]["parts"]
+    png, gif, text = build_request([UserPrompt(text="What is it?", images=images)])["contents"][0]["parts"]
 
     assert b64decode(png["inlineData"]["data"]) == b"\x89PNG"
     assert png["inlineData"]["mimeType"] == "image/png"
@@ -225,7 +225,7 @@ def test_schema_of_the_answer_is_sent_where_the_model_takes_it() -> None:
 def signatures(messages: list[PromptMessage], model: str) -> list[Any]:
     return [
         part.get("thoughtSignature")
-        for content in sent(messages, model=model)["contents"]
+        for content in build_request(messages, model=model)["contents"]
         for part in content["parts"]
         if "functionCall" in part
     ]
@@ -257,7 +257,7 @@ def test_calls_of_another_model_are_marked_for_a_third_generation_in_the_turn_th
 def test_notes_that_no_longer_match_the_message_are_ignored(notes: list[Any]) -> None:
     answer = AssistantPrompt(text="I add.", tool_calls=[CALL], replay={"gemini": notes})
 
-    parts = sent([ASKED, answer, RESULT])["contents"][1]["parts"]
+    parts = build_request([ASKED, answer, RESULT])["contents"][1]["parts"]
 
     assert [part["text"] for part in parts if "text" in part] == ["I add."]
     assert [part["thoughtSignature"] for part in parts if "functionCall" in part] == ["c2ln"]
@@ -269,7 +269,7 @@ def test_notes_that_no_longer_match_the_message_are_ignored(notes: list[Any]) ->
 def test_notes_of_other_dialects_are_not_read(replay: dict[str, Any]) -> None:
     answer = AssistantPrompt(text="I add.", replay=replay)
 
-    assert sent([ASKED, answer, ASKED])["contents"][1]["parts"] == [{"text": "I add."}]
+    assert build_request([ASKED, answer, ASKED])["contents"][1]["parts"] == [{"text": "I add."}]
 
 
 def test_models_that_answer_prompts_are_listed_by_their_names() -> None:

@@ -30,13 +30,13 @@ from luxx.wire.delta import FinishReason, Usage
 ANSWER = Rule(reply=[Text(text="at last")])
 
 
-def failing(status: int, times: int = 1, **headers: str) -> Rule:
+def failing_rule(status: int, times: int = 1, **headers: str) -> Rule:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return Rule(status=status, times=times, headers=named)
 
 
 async def test_failed_attempts_are_retried_and_reported() -> None:
-    called = await ask_scripted(failing(500, times=2), ANSWER, retries=3)
+    called = await ask_scripted(failing_rule(500, times=2), ANSWER, retries=3)
 
     assert called.error is None
     assert called.text == "at last"
@@ -46,15 +46,15 @@ async def test_failed_attempts_are_retried_and_reported() -> None:
 
 
 async def test_waits_grow_and_are_jittered() -> None:
-    low = (await ask_scripted(failing(500, times=4), retries=3, rand=lambda: 0.0)).waits
-    high = (await ask_scripted(failing(500, times=4), retries=3, rand=lambda: 1.0)).waits
+    low = (await ask_scripted(failing_rule(500, times=4), retries=3, rand=lambda: 0.0)).waits
+    high = (await ask_scripted(failing_rule(500, times=4), retries=3, rand=lambda: 1.0)).waits
 
     assert low == [0.25, 0.5, 1.0]
     assert high == [0.5, 1.0, 2.0]
 
 
 async def test_retry_after_is_waited_for_up_to_a_minute() -> None:
-    rules = (failing(429, retry_after="7"), failing(429, retry_after="9000"), ANSWER)
+    rules = (failing_rule(429, retry_after="7"), failing_rule(429, retry_after="9000"), ANSWER)
 
     called = await ask_scripted(*rules, retries=3)
 
@@ -64,21 +64,21 @@ async def test_retry_after_is_waited_for_up_to_a_minute() -> None:
 
 
 async def test_the_sum_of_the_waits_is_bounded() -> None:
-    called = await ask_scripted(failing(429, times=9, retry_after="100"), retries=10)
+    called = await ask_scripted(failing_rule(429, times=9, retry_after="100"), retries=10)
 
     assert isinstance(called.error, RateLimited)
     assert sum(called.waits) <= 180
 
 
 async def test_the_last_attempt_raises_its_error() -> None:
-    called = await ask_scripted(failing(503, times=3), retries=2)
+    called = await ask_scripted(failing_rule(503, times=3), retries=2)
 
     assert isinstance(called.error, ProviderFailed)
     assert len(called.retries) == 2
 
 
 async def test_refused_request_is_not_retried() -> None:
-    called = await ask_scripted(failing(401), retries=3)
+    called = await ask_scripted(failing_rule(401), retries=3)
 
     assert isinstance(called.error, ProviderRefused)
     assert called.retries == []
@@ -134,10 +134,10 @@ async def test_key_is_not_in_the_reason_of_a_retry() -> None:
 
 @pytest.mark.parametrize("split", [0, 1, 7])
 async def test_stream_gives_all_kinds_of_deltas(split: int) -> None:
-    assert (await _completed(split)) == Completion(
+    assert (await _complete(split)) == Completion(
         text="The sum is 2.",
         thinking="I add.",
-        tool_calls=(await _completed(0)).tool_calls,
+        tool_calls=(await _complete(0)).tool_calls,
         usage=Usage(
             prompt_tokens=9, completion_tokens=5, total_tokens=14, reasoning_tokens=2, cached_tokens=3
         ),
@@ -145,7 +145,7 @@ async def test_stream_gives_all_kinds_of_deltas(split: int) -> None:
     )
 
 
-async def _completed(split: int) -> Completion:
+async def _complete(split: int) -> Completion:
     reply = [
         Thinking(text="I add."),
         Text(text="The sum is 2."),
@@ -164,7 +164,7 @@ async def _completed(split: int) -> Completion:
 
 
 async def test_test_call_is_not_retried() -> None:
-    async with ScriptedProvider(Script(rules=[failing(500)])) as server, calling(retries=3) as caller:
+    async with ScriptedProvider(Script(rules=[failing_rule(500)])) as server, calling(retries=3) as caller:
         with pytest.raises(ProviderFailed):
             await caller.client.complete(ASK, target_of(server.url))
         assert len(server.requests) == 1

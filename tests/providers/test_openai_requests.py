@@ -32,7 +32,7 @@ def target(kind: str = "openai_compatible", base_url: str = "http://host/v1") ->
     return Target(provider_id=1, provider_type=kind, base_url=base_url, api_key="sk-secret")
 
 
-def sent(kind: str = "openai_compatible", *, stream: bool = True, **fields: Any) -> dict[str, Any]:
+def build_request(kind: str = "openai_compatible", *, stream: bool = True, **fields: Any) -> dict[str, Any]:
     fields = {"model": "m", "messages": TURN, **fields}
     request = OpenAIAdapter().build_request(CompletionRequest(**fields), target(kind), stream=stream)
     return json.loads(request.body)
@@ -57,7 +57,7 @@ def test_images_are_sent_as_parts_before_the_text() -> None:
     image = PromptImage(media_type="image/png", data=b"png")
 
     shown, alone, plain = (
-        sent(messages=[UserPrompt(text=text, images=images)])["messages"][0]["content"]
+        build_request(messages=[UserPrompt(text=text, images=images)])["messages"][0]["content"]
         for text, images in (("What is this?", (image,)), ("", (image,)), ("Hello", ()))
     )
 
@@ -84,15 +84,15 @@ def test_messages_tools_and_key_are_sent() -> None:
 
 
 def test_request_without_stream_asks_for_no_stream_options() -> None:
-    body = sent(stream=False)
+    body = build_request(stream=False)
 
     assert body["stream"] is False
     assert "stream_options" not in body
 
 
 def test_deepseek_gets_its_reasoning_back_with_tool_turns() -> None:
-    assert sent("deepseek")["messages"][2]["reasoning_content"] == "I add."
-    assert "reasoning_content" not in sent("openai")["messages"][2]
+    assert build_request("deepseek")["messages"][2]["reasoning_content"] == "I add."
+    assert "reasoning_content" not in build_request("openai")["messages"][2]
 
 
 def test_reasoning_goes_back_to_any_server_that_streamed_it_in_that_field() -> None:
@@ -100,30 +100,33 @@ def test_reasoning_goes_back_to_any_server_that_streamed_it_in_that_field() -> N
         thinking="I add.", tool_calls=[CALL], replay={"reasoning_field": "reasoning_content"}
     )
 
-    assert sent(messages=[assistant])["messages"][0]["reasoning_content"] == "I add."
+    assert build_request(messages=[assistant])["messages"][0]["reasoning_content"] == "I add."
 
 
 def test_reasoning_is_not_replayed_with_plain_text_turns() -> None:
     assistant = AssistantPrompt(text="2", thinking="I add.")
 
-    assert sent("deepseek", messages=[assistant])["messages"][0] == {"role": "assistant", "content": "2"}
+    assert build_request("deepseek", messages=[assistant])["messages"][0] == {
+        "role": "assistant",
+        "content": "2",
+    }
 
 
 def test_reasoning_details_go_back_to_openrouter_unchanged() -> None:
     details = [{"type": "reasoning.encrypted", "data": "x==", "index": 0}]
     assistant = AssistantPrompt(text="2", replay={"reasoning_details": details})
 
-    assert sent("openrouter", messages=[assistant])["messages"][0]["reasoning_details"] == details
+    assert build_request("openrouter", messages=[assistant])["messages"][0]["reasoning_details"] == details
 
 
 @pytest.mark.parametrize("details", ["text", {"type": "reasoning.text"}, [1, None, {}, {"type": 2}]])
 def test_unknown_notes_are_not_sent(details: Any) -> None:
     notes = {"reasoning_details": details, "refusal": {"words": "No."}, "reasoning_field": "content"}
 
-    assert sent("openrouter", messages=[AssistantPrompt(text="2", replay=notes)])["messages"] == [
+    assert build_request("openrouter", messages=[AssistantPrompt(text="2", replay=notes)])["messages"] == [
         {"role": "assistant", "content": "2"}
     ]
-    assert sent("openrouter", messages=[AssistantPrompt(replay=notes)])["messages"] == []
+    assert build_request("openrouter", messages=[AssistantPrompt(replay=notes)])["messages"] == []
 
 
 @pytest.mark.parametrize("provider_type", ["openai", "mistral", "groq"])
@@ -131,7 +134,7 @@ def test_reasoning_is_not_sent_to_providers_that_refuse_it(provider_type: str) -
     notes = {"reasoning_field": "reasoning_content"}
     assistant = AssistantPrompt(thinking="I add.", tool_calls=[CALL], replay=notes)
 
-    assert sent(provider_type, messages=[assistant])["messages"][0].keys() == {
+    assert build_request(provider_type, messages=[assistant])["messages"][0].keys() == {
         "role", "content", "tool_calls",
     }  # fmt: skip
 
@@ -140,13 +143,13 @@ def test_reasoning_is_not_sent_to_providers_that_refuse_it(provider_type: str) -
 def test_arguments_that_are_no_object_are_sent_as_an_empty_one(arguments: str) -> None:
     call = ToolCall(call_id="a", name="add", arguments=arguments)
 
-    message = sent(messages=[AssistantPrompt(tool_calls=[call])])["messages"][0]
+    message = build_request(messages=[AssistantPrompt(tool_calls=[call])])["messages"][0]
 
     assert message["tool_calls"][0]["function"]["arguments"] == "{}"
 
 
 def test_mistral_gets_ids_in_its_form_and_results_still_match() -> None:
-    body = sent("mistral")
+    body = build_request("mistral")
     call_id = body["messages"][2]["tool_calls"][0]["id"]
 
     assert len(call_id) == 9
@@ -155,7 +158,7 @@ def test_mistral_gets_ids_in_its_form_and_results_still_match() -> None:
 
 
 def test_assistant_message_with_nothing_in_it_is_left_out() -> None:
-    assert sent(messages=[AssistantPrompt(), UserPrompt(text="hi")])["messages"] == [
+    assert build_request(messages=[AssistantPrompt(), UserPrompt(text="hi")])["messages"] == [
         {"role": "user", "content": "hi"}
     ]
 
@@ -163,8 +166,8 @@ def test_assistant_message_with_nothing_in_it_is_left_out() -> None:
 def test_response_schema_becomes_the_providers_format() -> None:
     schema = {"type": "object"}
 
-    assert sent(response_schema=schema)["response_format"]["json_schema"]["schema"] == schema
-    assert sent("deepseek", response_schema=schema)["response_format"] == {"type": "json_object"}
+    assert build_request(response_schema=schema)["response_format"]["json_schema"]["schema"] == schema
+    assert build_request("deepseek", response_schema=schema)["response_format"] == {"type": "json_object"}
 
 
 @pytest.mark.parametrize(
@@ -183,11 +186,11 @@ def test_response_schema_becomes_the_providers_format() -> None:
 def test_thinking_is_switched_with_the_providers_own_field(
     kind: str, model: str, wanted: bool, field: str, value: Any
 ) -> None:
-    assert sent(kind, model=model, thinking_enabled=wanted).get(field) == value
+    assert build_request(kind, model=model, thinking_enabled=wanted).get(field) == value
 
 
 def test_openai_reasoning_models_get_no_temperature() -> None:
-    body = sent("openai", model="o3-mini", temperature=0.2, max_tokens=5)
+    body = build_request("openai", model="o3-mini", temperature=0.2, max_tokens=5)
 
     assert "temperature" not in body
     assert body["max_completion_tokens"] == 5

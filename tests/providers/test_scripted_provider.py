@@ -48,7 +48,7 @@ def post(server: ScriptedProvider, path: str, body: dict[str, Any]) -> httpx.Res
     return httpx.post(server.url + path, json=body, timeout=10, trust_env=False)
 
 
-def said(response: httpx.Response) -> str:
+def text_of(response: httpx.Response) -> str:
     chunks = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: {")]
     deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
     return "".join(delta.get("content") or "" for delta in deltas)
@@ -67,12 +67,12 @@ def test_rules_match_by_system_user_tool_result_and_turn() -> None:
     ]
     with ScriptedProvider(Script(rules=rules)) as server:
         path = "/v1/chat/completions"
-        assert said(post(server, path, openai_body(system="You are the planner"))) == "plan"
+        assert text_of(post(server, path, openai_body(system="You are the planner"))) == "plan"
         with_result = openai_body()
         with_result["messages"] += [{"role": "tool", "tool_call_id": "a", "content": "2"}]
-        assert said(post(server, path, with_result)) == "seen"
-        assert said(post(server, path, openai_body("again"))) == "first"
-        assert said(post(server, path, openai_body("again"))) == "second"
+        assert text_of(post(server, path, with_result)) == "seen"
+        assert text_of(post(server, path, openai_body("again"))) == "first"
+        assert text_of(post(server, path, openai_body("again"))) == "second"
 
 
 def test_unscripted_call_is_an_error_on_the_wire_and_in_the_check() -> None:
@@ -202,7 +202,7 @@ def test_crlf_and_split_do_not_change_the_text() -> None:
         response = post(server, "/chat/completions", openai_body())
 
     assert b"\r\n\r\n" in response.content
-    assert said(response) == "Hello there"
+    assert text_of(response) == "Hello there"
 
 
 async def test_gate_holds_the_answer_until_released() -> None:
@@ -241,7 +241,7 @@ def test_script_file_is_read_and_served_until_a_signal(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         _, complaint = process.communicate(timeout=10)
 
-    assert said(answer) == "from a file"
+    assert text_of(answer) == "from a file"
     assert (process.returncode, complaint) == (0, "")
 
 

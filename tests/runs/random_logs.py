@@ -51,7 +51,7 @@ class Log:
         self.state = ChatState()
 
     def append(self, entries: Sequence[LogEntry]) -> None:
-        batch = [numbered(self.state.seq + at, entry) for at, entry in enumerate(entries, 1)]
+        batch = [logged_event(self.state.seq + at, entry) for at, entry in enumerate(entries, 1)]
         self.batches.append(batch)
         self.state = fold(batch, self.state)
 
@@ -60,7 +60,7 @@ class Log:
         return [event for batch in self.batches for event in batch]
 
 
-def numbered(seq: int, entry: LogEntry) -> LoggedEvent:
+def logged_event(seq: int, entry: LogEntry) -> LoggedEvent:
     if isinstance(entry, tuple):
         return LoggedEvent(seq=seq, event=entry[0], note=entry[1])
     return LoggedEvent(seq=seq, event=entry)
@@ -75,7 +75,9 @@ def logs(draw: st.DrawFn) -> Log:
             case NextAction.NOTHING:
                 return log
             case NextAction.REPAIR:
-                log.append([marked(step, StepStatus.INTERRUPTED) for step in unfinished_steps(log.state)])
+                log.append(
+                    [with_status(step, StepStatus.INTERRUPTED) for step in unfinished_steps(log.state)]
+                )
             case NextAction.CALL_MODEL:
                 call_model(draw, log)
             case NextAction.RUN_TOOLS:
@@ -111,9 +113,9 @@ def call_model(draw: st.DrawFn, log: Log) -> None:
     note = CompletionNote(finish="stop", usage=usage, replay=draw(replays()))
     end = (CostUpdate(usage=log.state.usage + usage), note)
     entries: list[LogEntry] = [*(ProcessStep(step=step) for step in steps[early:]), end]
-    after = fold([numbered(0, entry) for entry in entries], log.state)
+    after = fold([logged_event(0, entry) for entry in entries], log.state)
     if open_calls(after) and draw(st.booleans()):
-        entries += [marked(call, StepStatus.RUNNING) for call in open_calls(after)]
+        entries += [with_status(call, StepStatus.RUNNING) for call in open_calls(after)]
     log.append(entries)
 
 
@@ -135,7 +137,7 @@ def run_tools(draw: st.DrawFn, log: Log) -> None:
     """Logs results of some open calls, in any order."""
     calls = open_calls(log.state)
     if any(call.status == StepStatus.PENDING for call in calls):
-        log.append([marked(call, StepStatus.RUNNING) for call in calls])
+        log.append([with_status(call, StepStatus.RUNNING) for call in calls])
         if draw(st.integers(0, 4)) == 0:
             return  # The process died here.
     if draw(st.integers(0, 3)) == 0:
@@ -156,7 +158,7 @@ def run_tools(draw: st.DrawFn, log: Log) -> None:
             success=is_good,
             status=StepStatus.DONE if is_good else StepStatus.ERROR,
         )
-        entries += [marked(call, status), ProcessStep(step=result)]
+        entries += [with_status(call, status), ProcessStep(step=result)]
     log.append(entries)
 
 
@@ -165,7 +167,7 @@ def ask(draw: st.DrawFn, log: Log) -> None:
     entries: list[LogEntry] = []
     for call in open_calls(log.state)[: draw(st.integers(1, 3))]:
         entries += [
-            marked(call, StepStatus.PENDING),
+            with_status(call, StepStatus.PENDING),
             make_question(f"q{len(log.state.questions)}-{call.index}", call),
         ]
     log.append(entries)
@@ -194,7 +196,7 @@ def make_answer(question: QuestionAsked) -> QuestionAnswered:
     return QuestionAnswered(question_id=question.question_id, answer="this", answered_by=AnsweredBy.PERSON)
 
 
-def marked(step: Step, status: StepStatus) -> ProcessStep:
+def with_status(step: Step, status: StepStatus) -> ProcessStep:
     return ProcessStep(step=replace(step, status=status, duration_ms=UNSET))
 
 

@@ -88,7 +88,7 @@ async def start_run(services: Services, caller: Caller) -> Run:
     return await services.runs.send(caller, NewMessage(conversation_id=chat.id, text="hello", tools=False))
 
 
-async def ended(services: Services, caller: Caller, run_id: str) -> Run:
+async def wait_for_end(services: Services, caller: Caller, run_id: str) -> Run:
     async with asyncio.timeout(30):
         while (run := await services.runs.get(caller, run_id)).status not in ENDED:
             await services.run_driver.wait(run_id, 1)
@@ -116,7 +116,7 @@ async def test_a_run_past_its_time_limit_closes_the_upstream_and_keeps_its_text(
         ScriptedProvider(WAITS) as upstream,
         open_services(tmp_path, upstream, limits) as (services, caller),
     ):
-        run = await ended(services, caller, (await start_run(services, caller)).id)
+        run = await wait_for_end(services, caller, (await start_run(services, caller)).id)
         assert (run.status, run.stop_reason) == ("completed", "time")
         assert "0.7 seconds" in str(run.error)
         await upstream.requests[0].wait_closed(5)
@@ -154,7 +154,7 @@ async def test_the_time_limit_includes_earlier_drives(tmp_path: Path) -> None:
         database.commit()
         database.close()
         async with open_services(tmp_path, upstream, limits) as (services, caller):
-            assert (await ended(services, caller, run.id)).stop_reason == "time"
+            assert (await wait_for_end(services, caller, run.id)).stop_reason == "time"
         upstream.release("g")
 
 
@@ -168,7 +168,7 @@ async def test_the_reservation_of_a_lost_call_counts_as_usage(tmp_path: Path) ->
             assert (reservation.run_id, reservation.completion_tokens) == (run.id, UNKNOWN_ANSWER)
         upstream.release("g")
         async with open_services(tmp_path, upstream, limits) as (services, caller):
-            ended_run = await ended(services, caller, run.id)
+            ended_run = await wait_for_end(services, caller, run.id)
             lost, *made = await services.store.read(
                 lambda session: session.scalars(select(UsageRow).order_by(UsageRow.id)).all()
             )
@@ -194,7 +194,7 @@ async def test_a_server_without_limits_releases_what_one_with_limits_reserved(tm
             await upstream.reached("g")
         upstream.release("g")
         async with open_services(tmp_path, upstream, LimitsConfig()) as (services, caller):
-            await ended(services, caller, run.id)
+            await wait_for_end(services, caller, run.id)
             lost, _made = await services.store.read(
                 lambda session: session.scalars(select(UsageRow).order_by(UsageRow.id)).all()
             )
@@ -221,7 +221,7 @@ async def test_a_call_waits_for_the_reservation_of_another_run(tmp_path: Path) -
         assert (await services.runs.get(caller, second.id)).status == "running"
         assert len(upstream.requests) == 1
         upstream.release("g")
-        runs = [await ended(services, caller, run.id) for run in (first, second)]
+        runs = [await wait_for_end(services, caller, run.id) for run in (first, second)]
         assert [run.stop_reason for run in runs] == ["finished", "finished"]
 
 
@@ -233,7 +233,7 @@ BREAKS_ONCE = Script(
 )
 
 
-async def lines_of(services: Services) -> list[UsageRow]:
+async def ledger_rows(services: Services) -> list[UsageRow]:
     return list(
         await services.store.read(
             lambda session: session.scalars(select(UsageRow).order_by(UsageRow.id)).all()
@@ -246,9 +246,9 @@ async def test_a_failed_attempt_counts_if_tokens_are_limited(tmp_path: Path) -> 
         ScriptedProvider(BREAKS_ONCE) as upstream,
         open_services(tmp_path, upstream, LimitsConfig(tokens_per_day=100_000)) as (services, caller),
     ):
-        ended_run = await ended(services, caller, (await start_run(services, caller)).id)
+        ended_run = await wait_for_end(services, caller, (await start_run(services, caller)).id)
         assert ended_run.stop_reason == "finished"
-        lost, made = await lines_of(services)
+        lost, made = await ledger_rows(services)
         assert lost.is_estimated
         assert lost.prompt_tokens > 0
         assert 0 < lost.completion_tokens < UNKNOWN_ANSWER
@@ -264,10 +264,10 @@ async def test_a_failed_attempt_is_not_retried_without_headroom_for_it(tmp_path:
         ScriptedProvider(Script(rules=rules)) as upstream,
         open_services(tmp_path, upstream, LimitsConfig(tokens_per_run=2_000)) as (services, caller),
     ):
-        ended_run = await ended(services, caller, (await start_run(services, caller)).id)
+        ended_run = await wait_for_end(services, caller, (await start_run(services, caller)).id)
         assert ended_run.stop_reason == "tokens"
         assert len(upstream.requests) == 1
-        assert len(await lines_of(services)) == 1
+        assert len(await ledger_rows(services)) == 1
         assert await reserves(services) == 0
 
 
@@ -278,8 +278,8 @@ async def test_without_limits_a_failed_attempt_without_text_is_not_recorded(
         ScriptedProvider(BREAKS_ONCE) as upstream,
         open_services(tmp_path, upstream, LimitsConfig()) as (services, caller),
     ):
-        await ended(services, caller, (await start_run(services, caller)).id)
-        assert [line.completion_tokens for line in await lines_of(services)] == [3]
+        await wait_for_end(services, caller, (await start_run(services, caller)).id)
+        assert [line.completion_tokens for line in await ledger_rows(services)] == [3]
 
 
 async def test_hidden_thinking_of_an_interrupted_call_is_estimated_by_time_if_tokens_are_limited(
@@ -295,5 +295,5 @@ async def test_hidden_thinking_of_an_interrupted_call_is_estimated_by_time_if_to
         await upstream.reached("g")
         await services.runs.cancel(caller, run.id)
         most = HIDDEN_PER_SECOND * (time.monotonic() - begin)
-        (line,) = await lines_of(services)
+        (line,) = await ledger_rows(services)
         assert 0 < line.completion_tokens <= most

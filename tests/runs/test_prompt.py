@@ -98,14 +98,16 @@ def test_a_call_made_again_under_the_same_id_after_a_crash_is_shown_once() -> No
     assert len(messages) == 2
 
 
-def said(index: int, text: str) -> Step:
+def text_step(index: int, text: str) -> Step:
     return Step(id=f"step-{index}", index=index, type=StepType.TEXT, content=text)
 
 
 def test_a_paused_completion_and_its_continuation_are_one_message() -> None:
     notes = [{"paused": True, "blocks": [1], "who": "a"}, {"paused": True, "blocks": [2]}, {"blocks": [3]}]
 
-    messages = assistant_messages([said(0, "one, "), said(1, "two, "), said(2, "three")], notes)
+    messages = assistant_messages(
+        [text_step(0, "one, "), text_step(1, "two, "), text_step(2, "three")], notes
+    )
 
     assert messages == [
         AssistantPrompt(text="one, two, three", replay={"paused": True, "blocks": [1, 2, 3], "who": "a"})
@@ -117,7 +119,7 @@ def test_notes_after_a_pause_still_belong_to_their_own_completions() -> None:
     result = Step(id="step-2", index=2, type=StepType.TOOL_RESULT, name="f", id_ref="c", content="{}")
     notes = [{"paused": True, "blocks": [1]}, {"blocks": [2]}, {"blocks": [3]}]
 
-    messages = assistant_messages([said(0, "a"), call, result, said(3, "b")], notes)
+    messages = assistant_messages([text_step(0, "a"), call, result, text_step(3, "b")], notes)
 
     assert [m.replay.get("blocks") for m in messages if isinstance(m, AssistantPrompt)] == [[1, 2], [3]]
 

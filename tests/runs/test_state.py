@@ -123,20 +123,20 @@ def test_a_continued_run_ends_after_a_bounded_number_of_steps(log: Log) -> None:
     for _ in range(7):
         match decide(state):
             case NextAction.REPAIR:
-                entries = [_with(step, StepStatus.INTERRUPTED) for step in unfinished_steps(state)]
+                entries = [_logged_step(step, StepStatus.INTERRUPTED) for step in unfinished_steps(state)]
             case NextAction.WAIT:
                 entries = [LoggedEvent(seq=0, event=make_answer(one)) for one in open_questions(state)]
             case NextAction.RUN_TOOLS:
                 entries = []
                 for at, call in enumerate(open_calls(state), len(state.steps)):
                     result = replace(call, index=at, id=step_id(at), type=StepType.TOOL_RESULT)
-                    entries += [_with(call, StepStatus.DONE), _with(result, StepStatus.DONE)]
+                    entries += [_logged_step(call, StepStatus.DONE), _logged_step(result, StepStatus.DONE)]
             case NextAction.CALL_MODEL:
                 at = len(state.steps)
                 text = Step(id=step_id(at), index=at, type=StepType.TEXT, content="the end")
                 note = CompletionNote(finish="stop", usage=Usage())
                 entries = [
-                    _with(text, StepStatus.DONE),
+                    _logged_step(text, StepStatus.DONE),
                     LoggedEvent(seq=0, event=CostUpdate(usage=state.usage), note=note),
                 ]
             case NextAction.FINISH | NextAction.NOTHING:
@@ -189,5 +189,5 @@ def test_an_arbitrary_log_folds_the_same_in_parts(entries: list, data: st.DataOb
         assert open_questions(state)
 
 
-def _with(step: Step, status: StepStatus) -> LoggedEvent:
+def _logged_step(step: Step, status: StepStatus) -> LoggedEvent:
     return LoggedEvent(seq=0, event=ProcessStep(step=replace(step, status=status)))

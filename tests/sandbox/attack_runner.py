@@ -55,11 +55,11 @@ class Surroundings:
         self.victim = self._new_victim()
         stack.callback(lambda: self.victim.kill())
         self.segment = _segment(stack)
-        self.tcp = _bound(stack, socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0))
-        self.udp = _bound(stack, socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", 0))
-        self.unix = _bound(stack, socket.AF_UNIX, socket.SOCK_STREAM, f"{root_dir}/stream.sock")
-        self.datagrams = _bound(stack, socket.AF_UNIX, socket.SOCK_DGRAM, f"{root_dir}/datagrams.sock")
-        self.abstract = _bound(stack, socket.AF_UNIX, socket.SOCK_STREAM, f"\0luxx-{uuid.uuid4().hex}")
+        self.tcp = _bind(stack, socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0))
+        self.udp = _bind(stack, socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", 0))
+        self.unix = _bind(stack, socket.AF_UNIX, socket.SOCK_STREAM, f"{root_dir}/stream.sock")
+        self.datagrams = _bind(stack, socket.AF_UNIX, socket.SOCK_DGRAM, f"{root_dir}/datagrams.sock")
+        self.abstract = _bind(stack, socket.AF_UNIX, socket.SOCK_STREAM, f"\0luxx-{uuid.uuid4().hex}")
         self._settings = [Path(one).read_text() for one in WATCHED]
 
     def attack_facts(self) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def _segment(stack: ExitStack) -> int:
     return number
 
 
-def _bound(stack: ExitStack, family: int, kind: int, address: Any) -> socket.socket:
+def _bind(stack: ExitStack, family: int, kind: int, address: Any) -> socket.socket:
     made = stack.enter_context(socket.socket(family, kind))
     made.bind(address)
     made.setblocking(False)
@@ -171,7 +171,7 @@ async def run(
     sandbox: Sandbox, workspace: Path, code: str, limits: ProgramLimits, token: str = "", **more: Any
 ) -> tuple[ProgramResult, float]:
     """Runs a program in an empty workspace. Returns its result and the seconds that it took."""
-    _renew(workspace)
+    _recreate(workspace)
     assert sandbox.interpreter is not None
     argv = (sandbox.interpreter.program, "-I", "-S", "-c", code, token)
     began = time.monotonic()
@@ -179,7 +179,7 @@ async def run(
     return ran, time.monotonic() - began
 
 
-def _renew(workspace: Path) -> None:
+def _recreate(workspace: Path) -> None:
     subprocess.run(["chmod", "-R", "u+rwX", str(workspace)], check=False, stderr=subprocess.DEVNULL)
     subprocess.run(["rm", "-rf", str(workspace)], check=True)
     workspace.mkdir(mode=0o700)

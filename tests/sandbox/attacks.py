@@ -42,7 +42,7 @@ def succeeds(name, *arguments):
 def seen_outside(name, *arguments):
     # It may seem done; whether anything is different is looked at from outside.
     call(name, *arguments)
-    end(False, "to be seen outside")
+    end(False, "checked from outside")
 """
 )
 """Precedes every attack, after `OUT`, the facts about the targets."""
@@ -107,7 +107,9 @@ PROCESSES = [
     Attack("read the victim's memory", "works(lambda: open(f\"/proc/{OUT['victim']}/maps\").read())"),
     Attack("signal the victim", "works(lambda: os.kill(OUT['victim'], 9))"),
     Attack("signal the server", "works(lambda: os.kill(OUT['server'], 0))"),
-    Attack("signal everybody", "try: os.kill(-1, 9)\nexcept OSError: pass\nend(False, 'to be seen outside')"),
+    Attack(
+        "signal everybody", "try: os.kill(-1, 9)\nexcept OSError: pass\nend(False, 'checked from outside')"
+    ),
     Attack("limit the victim", "succeeds('prlimit64', OUT['victim'], 0, struct.pack('QQ', 1, 1), 0)", OWN),
     Attack("slow the victim", "succeeds('setpriority', 0, OUT['victim'], 19)", OWN),
     Attack(
@@ -126,7 +128,7 @@ PROCESSES = [
         "    fcntl.fcntl(ours, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)\n"
         "    os.write(theirs, b'x')\n"
         "except OSError: pass\n"
-        "end(False, 'to be seen outside')",
+        "end(False, 'checked from outside')",
     ),
     Attack("hide what it writes", "end(libc.prctl(4, 0, 0, 0, 0) == 0)", B | L),
     Attack("make a sibling", "succeeds('clone', 0x8000 | 17, 0, 0, 0, 0)", B | L),
@@ -277,7 +279,7 @@ NETWORK = [
     Attack(
         "send a datagram",
         "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'out', ('127.0.0.1', OUT['udp']))\n"
-        "end(False, 'to be seen outside')",
+        "end(False, 'checked from outside')",
         L,
     ),
     Attack("connect elsewhere", "works(lambda: socket.create_connection(('192.0.2.1', 80), 1))"),

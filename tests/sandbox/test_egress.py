@@ -85,7 +85,7 @@ def open_egress_client(tmp_path: Path, public: Site) -> OpenEgressClient:
     return opened
 
 
-def fetching(url: str) -> str:
+def fetch_program(url: str) -> str:
     return f"import urllib.request\nprint(urllib.request.urlopen({url!r}, timeout=10).read().decode())"
 
 
@@ -99,7 +99,7 @@ async def test_a_program_reaches_a_listed_host_and_its_result_names_it(
         assert client is not None
         for _ in range(2):
             # The second program runs in a prewarmed process.
-            done = await client.python(fetching(f"http://public.example:{public.port}/a"))
+            done = await client.python(fetch_program(f"http://public.example:{public.port}/a"))
             assert done.result.data["stdout"] == "hello\n", done.result
             (reached,) = done.result.data["network"]["reached"]
             assert (reached["host"], reached["connections"]) == (f"public.example:{public.port}", 1)
@@ -123,7 +123,7 @@ async def test_a_shell_command_reaches_a_listed_host_too(
         assert client is not None
         program = client.sandbox.interpreter
         assert program is not None
-        code = fetching(f"http://public.example:{public.port}/b")
+        code = fetch_program(f"http://public.example:{public.port}/b")
         done = await client.shell(f"{program.program} -c '{code.replace(chr(39), chr(34))}'")
         assert done.result.data["stdout"] == "hello\n", done.result
         assert done.is_untrusted
@@ -268,7 +268,9 @@ async def test_the_proxy_socket_of_a_prewarmed_process_reaches_nothing_and_ends_
         first = await ready(client)
         # The process of another workspace has another proxy socket, so its calls are not counted here.
         url = f"http://public.example:{public.port}/"
-        mine, yours = await asyncio.gather(client.python(fetching(url)), client.python("print(2)", user_id=2))
+        mine, yours = await asyncio.gather(
+            client.python(fetch_program(url)), client.python("print(2)", user_id=2)
+        )
         assert len(mine.result.data["network"]["reached"]) == 1
         assert yours.result.data["network"]["reached"] == []
         await wait_until(lambda: not Path(f"/proc/{first}").exists())
@@ -294,7 +296,7 @@ print(count)
         assert client is not None
         done = await client.python(flood)
         assert 100 <= int(done.result.data["stdout"]) < 299, done.result
-        after = await client.python(fetching(f"http://public.example:{public.port}/after"))
+        after = await client.python(fetch_program(f"http://public.example:{public.port}/after"))
         assert after.result.data["stdout"] == "hello\n"
     assert public.visits == ["/after"]
 
@@ -312,7 +314,7 @@ async def test_a_cancelled_call_leaves_no_connection(
     async with open_egress_client() as (client, ended):
         if client is None:
             return
-        call = asyncio.create_task(client.python(fetching(f"http://public.example:{public.port}/hold")))
+        call = asyncio.create_task(client.python(fetch_program(f"http://public.example:{public.port}/hold")))
         await asyncio.to_thread(public.visited, 1)
         call.cancel()
         await asyncio.wait({call})

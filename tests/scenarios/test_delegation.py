@@ -66,7 +66,7 @@ def requests_of(model: ScriptedProvider, rule: str) -> list[Json]:
     return [request.json for request in model.requests if request.rule == rule]
 
 
-def offered(request: Json) -> set[str]:
+def offered_tools(request: Json) -> set[str]:
     return {tool["function"]["name"] for tool in request.get("tools", [])}
 
 
@@ -90,7 +90,7 @@ async def test_a_subagent_works_in_a_run_of_its_own_and_its_answer_is_the_result
         assert own.done is not None
         (request,) = requests_of(model, "child")
         assert [m["content"] for m in request["messages"]] == [CHILD, "Count the files."]
-        assert offered(request) == {"file_list", "result_read"}
+        assert offered_tools(request) == {"file_list", "result_read"}
         assert [m["role"] for m in await ann.messages(conversation)] == ["user", "assistant"]
         assert (await ann.get(f"/conversations/{conversation}"))["run_id"] is None
 
@@ -338,7 +338,7 @@ async def test_tool_calls_of_a_subagent_count_for_its_parent(bounded_server: Lux
             )
             assert len(controller.visits) == 3
             (last,) = requests_of(model, "parent ends")
-            assert offered(last) == set()
+            assert offered_tools(last) == set()
 
 
 async def test_delegation_is_refused_past_the_maximum_depth(server: LuxxServer) -> None:
@@ -358,8 +358,8 @@ async def test_delegation_is_refused_past_the_maximum_depth(server: LuxxServer) 
         (own,) = await subagents(ann, run["id"])
         (below,) = await subagents(ann, own["id"])
         assert await subagents(ann, below["id"]) == []
-        assert "delegate" in offered(requests_of(model, "child")[0])
-        assert "delegate" not in offered(requests_of(model, "deep")[0])
+        assert "delegate" in offered_tools(requests_of(model, "child")[0])
+        assert "delegate" not in offered_tools(requests_of(model, "deep")[0])
 
 
 @pytest.mark.heavy

@@ -29,7 +29,7 @@ print('drawn')
 """
 
 
-async def executed(person: AsyncApiClient, code: str) -> Json:
+async def execute(person: AsyncApiClient, code: str) -> Json:
     return await person.post("/tools/python_execute/execute", {"arguments": {"code": code}})
 
 
@@ -77,7 +77,7 @@ async def test_a_bad_image_is_reported_and_the_program_does_not_fail(server: Lux
     async with AsyncApiClient(server.url) as ann:
         many = {f"n{number:02}": png() for number in range(11)}
         bad = {"bomb": image(rows=bytes(50_000_000)), "text": b"no image"}
-        result = await executed(ann, drawing(**bad))
+        result = await execute(ann, drawing(**bad))
         if not is_started(result):
             pytest.skip("no sandbox works here")
         assert result["success"], result
@@ -86,14 +86,14 @@ async def test_a_bad_image_is_reported_and_the_program_does_not_fail(server: Lux
             "figures/figure-bomb.png is not shown: it does not match the size in its header",
             "figures/figure-text.png is not shown: it is not a PNG image",
         ]
-        result = await executed(ann, drawing(**many))
+        result = await execute(ann, drawing(**many))
         assert len(result["data"]["images"]) == 10
         assert result["data"]["not_shown"] == ["1 more figures are not shown: at most 10 are shown at once"]
-        large = await executed(ann, drawing(6_000_000, large=png()))
+        large = await execute(ann, drawing(6_000_000, large=png()))
         assert large["data"]["not_shown"] == [
             "figures/figure-large.png is not shown: it has 5.7 MiB; the limit is 5 MiB"
         ]
-        linked = await executed(ann, "import os\nos.symlink('/etc/passwd', 'figures/figure-l.png')")
+        linked = await execute(ann, "import os\nos.symlink('/etc/passwd', 'figures/figure-l.png')")
         assert linked["data"]["figures"] == []
 
 
@@ -102,10 +102,10 @@ async def test_figures_past_the_quota_are_reported_and_the_program_does_not_fail
     with LuxxServer(tmp_path / "data", {"LUXX_FILES__QUOTA_MB": "1"}) as server:
         url = server.url
         async with AsyncApiClient(url) as ann:
-            filled = await executed(ann, "open('big.txt', 'w').write('x' * 1_200_000)")
+            filled = await execute(ann, "open('big.txt', 'w').write('x' * 1_200_000)")
             if not is_started(filled):
                 pytest.skip("no sandbox works here")
-            result: Any = await executed(ann, drawing(a=png()))
+            result: Any = await execute(ann, drawing(a=png()))
             assert result["success"], result
             assert result["data"]["figures"] == ["figures/figure-a.png"]
             assert result["data"]["images"] == []
@@ -118,7 +118,7 @@ async def test_parallel_programs_see_each_others_figures_under_the_same_ids(serv
     async with AsyncApiClient(server.url) as ann:
         wait = "import time, os\nwhile not os.path.exists('figures/figure-side2.png'): time.sleep(0.01)"
         first, second = await asyncio.gather(
-            executed(ann, drawing(side1=png()) + wait), executed(ann, drawing(side2=png()))
+            execute(ann, drawing(side1=png()) + wait), execute(ann, drawing(side2=png()))
         )
         if not is_started(first):
             pytest.skip("no sandbox works here")

@@ -13,7 +13,7 @@ from scenarios.restarting_client import RestartingClient
 from scenarios.scripts import calls
 from scenarios.server import LuxxServer
 from scenarios.test_compositions import chain, compose, visits
-from scenarios.test_skills import activates, put_skill, rounds
+from scenarios.test_skills import activate_call, put_skill, rounds
 from scenarios.tool_controller import ToolController
 
 HIDDEN = ("visit_again", "visit_risky", "shell_execute", "file_write", "python_eval", "web_fetch")
@@ -143,7 +143,7 @@ async def test_a_skill_offers_no_tool_and_unoffered_tools_are_not_delegated(
 ) -> None:
     async with ToolController(answers=True) as controller, AsyncApiClient(skilled_server.url) as ann:
         script = rounds(
-            [activates("visiting")],
+            [activate_call("visiting")],
             [
                 *calls("visit_once", controller.port, "a"),
                 *calls("visit_again", controller.port, "b"),

@@ -52,7 +52,7 @@ async def chat(ann: AsyncApiClient, conversation: str, content: str = "Hello") -
         return await frames.to_the_end()
 
 
-def sent(model: ScriptedProvider, number: int) -> list[dict[str, Any]]:
+def sent_messages(model: ScriptedProvider, number: int) -> list[dict[str, Any]]:
     return json.loads(model.requests[number].body)["messages"]
 
 
@@ -74,9 +74,9 @@ async def test_a_paused_turn_is_continued_as_one_message(server: LuxxServer) -> 
         assert screen.done is not None
         assert screen.done["status"] == "completed"
         assert (await ann.run(screen.run_id))["usage"]["completion_tokens"] == 6
-        assert sent(model, 1)[1:] == [{"role": "assistant", "content": [text, SEARCH]}]
+        assert sent_messages(model, 1)[1:] == [{"role": "assistant", "content": [text, SEARCH]}]
         await chat(ann, conversation, "Thanks")
-        turns = sent(model, 2)
+        turns = sent_messages(model, 2)
         assert [turn["role"] for turn in turns] == ["user", "assistant", "user"]
         assert turns[1]["content"] == [text, SEARCH, FOUND, {"type": "text", "text": "Found."}]
 

@@ -14,7 +14,7 @@ from scenarios.server import LuxxServer
 from scenarios.tool_controller import ToolController
 
 
-async def asked(ann: AsyncApiClient, run: Json) -> list[Json]:
+async def wait_for_questions(ann: AsyncApiClient, run: Json) -> list[Json]:
     """The run's open questions, when it waits."""
     async with ann.follow(run["id"]) as stream:
         await stream.until("question_asked")
@@ -29,7 +29,7 @@ async def test_a_tool_of_high_risk_runs_when_it_is_allowed(server: LuxxServer) -
     ):
         conversation = await ann.conversation(model.url)
         run = await ann.start_run(conversation)
-        (question,) = await asked(ann, run)
+        (question,) = await wait_for_questions(ann, run)
         assert controller.visits == []
         assert (question["kind"], question["tool"], question["risk"]) == (
             "permission",
@@ -55,7 +55,7 @@ async def test_a_rejected_call_does_not_run_and_the_note_goes_to_the_model(serve
     ):
         conversation = await ann.conversation(model.url)
         run = await ann.start_run(conversation)
-        (question,) = await asked(ann, run)
+        (question,) = await wait_for_questions(ann, run)
         await answer(ann, question, "reject", note="not on a Sunday")
         await ann.wait_for_end(run["id"])
         (result,) = results((await ann.messages(conversation))[-1])
@@ -71,7 +71,7 @@ async def test_a_user_may_change_the_arguments_within_the_schema_of_the_tool(ser
         ScriptedProvider(asks(*calls("visit_risky", controller.port, "a"))) as model,
     ):
         run = await ann.start_run(await ann.conversation(model.url))
-        (question,) = await asked(ann, run)
+        (question,) = await wait_for_questions(ann, run)
         path = f"/runs/{run['id']}/questions/{question['id']}/answer"
         for arguments in ({"port": "x", "key": "b"}, {"port": 1}, {"port": 1, "key": "b", "c": 1}):
             wrong = await ann.ask("POST", path, {"answer": "once", "arguments": arguments})
@@ -99,7 +99,7 @@ async def test_always_allows_later_calls(server: LuxxServer) -> None:
         )
         async with ScriptedProvider(script) as model:
             run = await ann.start_run(await ann.conversation(model.url))
-            (question,) = await asked(ann, run)
+            (question,) = await wait_for_questions(ann, run)
             await answer(ann, question, "always")
             screen = await ann.wait_for_end(run["id"])
             assert controller.keys_seen() == ["a", "b"]
@@ -127,7 +127,7 @@ async def test_a_custom_tool_gets_the_answer_to_its_question(server: LuxxServer)
         ScriptedProvider(asks(*calls("visit_named", controller.port, "nobody"))) as model,
     ):
         run = await ann.start_run(await ann.conversation(model.url))
-        (question,) = await asked(ann, run)
+        (question,) = await wait_for_questions(ann, run)
         assert (question["prompt"], question["required"]) == ("Whom shall I name?", True)
         await answer(ann, question, "ann")
         await ann.wait_for_end(run["id"])
@@ -142,7 +142,7 @@ async def test_an_allowed_call_runs_once_even_if_the_server_is_killed_then(own_s
     ):
         conversation = await ann.conversation(model.url)
         run = await ann.start_run(conversation)
-        (question,) = await asked(ann, run)
+        (question,) = await wait_for_questions(ann, run)
         await ann.kill_and_start()
         assert await open_questions(ann, run["id"]) == [question]
         await answer(ann, question, "once")
@@ -166,7 +166,7 @@ async def test_a_parallel_slow_tool_is_not_run_again_after_the_answer(server: Lu
             run = await ann.start_run(await ann.conversation(model.url))
             slow = await controller.wait_for_visit()
             slow.answer("done")
-            (question,) = await asked(ann, run)
+            (question,) = await wait_for_questions(ann, run)
             await answer(ann, question, said)
             if said == "once":
                 (await controller.wait_for_visit(2)).answer("done")

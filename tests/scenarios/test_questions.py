@@ -27,12 +27,12 @@ from scenarios.server import LuxxServer
 from scenarios.tool_controller import ToolController
 
 
-async def asked(stream: AsyncEventStream) -> Json:
+async def next_question(stream: AsyncEventStream) -> Json:
     """The next question of the stream."""
     return (await stream.until("question_asked")).data
 
 
-def logged(screen: Screen, kind: str) -> list[Json]:
+def logged_events(screen: Screen, kind: str) -> list[Json]:
     return [frame.data for frame in screen.frames if frame.event == kind]
 
 
@@ -40,7 +40,7 @@ async def test_the_answer_reaches_the_model_and_the_same_stream_shows_the_rest(s
     async with ScriptedProvider(asks(clarification())) as model, AsyncApiClient(server.url) as ann:
         conversation = await ann.conversation(model.url)
         async with ann.send_and_follow(conversation) as stream:
-            event = await asked(stream)
+            event = await next_question(stream)
             run = await ann.run(event["run_id"])
             assert (run["status"], run["phase"]) == ("waiting", "waiting")
             assert event["prompt"] == "Which colour?"
@@ -77,7 +77,7 @@ async def test_questions_asked_together_are_open_together_and_other_tools_run_be
                 assert (await ann.run(run_id))["status"] == "running"
                 assert await open_questions(ann, run_id) == []
                 visit.answer("done")
-                await asked(stream)
+                await next_question(stream)
                 first, second = await open_questions(ann, run_id)
                 assert (first["kind"], second["kind"]) == ("clarification", "decision")
                 assert second["timeout_seconds"] == 300
@@ -87,7 +87,7 @@ async def test_questions_asked_together_are_open_together_and_other_tools_run_be
                 assert (status["is_running"], status["is_waiting"]) == (True, True)
                 await answer(ann, first, "my own words")
                 screen = await stream.to_the_end()
-            answers = [event["answer"] for event in logged(screen, "question_answered")]
+            answers = [event["answer"] for event in logged_events(screen, "question_answered")]
             assert answers == [["red", "or green"], "my own words"]
             message = (await ann.messages(conversation))[-1]
             said = {
@@ -106,7 +106,7 @@ async def test_a_second_answer_is_refused_and_changes_nothing(server: LuxxServer
     async with ScriptedProvider(script) as model, AsyncApiClient(server.url) as ann:
         conversation = await ann.conversation(model.url)
         async with ann.send_and_follow(conversation) as stream:
-            await asked(stream)
+            await next_question(stream)
             first, second = await open_questions(ann, stream.screen.run_id)
             path = f"/runs/{first['run_id']}/questions/{first['id']}/answer"
             both = await asyncio.gather(
@@ -118,7 +118,7 @@ async def test_a_second_answer_is_refused_and_changes_nothing(server: LuxxServer
             assert refused["detail"]["kind"] == "question_answered"
             await answer(ann, second, "blue")
             screen = await stream.to_the_end()
-        assert [event["answer"] for event in logged(screen, "question_answered")] == [won, "blue"]
+        assert [event["answer"] for event in logged_events(screen, "question_answered")] == [won, "blue"]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ async def test_an_invalid_answer_is_refused_with_its_field(
 async def only_question(person: AsyncApiClient, run_id: str) -> Json:
     """The run's only open question, when it waits."""
     async with person.follow(run_id) as stream:
-        await asked(stream)
+        await next_question(stream)
     (question,) = await open_questions(person, run_id)
     return question
 
@@ -183,7 +183,7 @@ async def test_cancelling_a_waiting_run_ends_it_at_once_and_refuses_a_late_answe
     async with ScriptedProvider(only_asks(clarification())) as model, AsyncApiClient(server.url) as ann:
         conversation = await ann.conversation(model.url)
         async with ann.send_and_follow(conversation) as stream:
-            await asked(stream)
+            await next_question(stream)
             (question,) = await open_questions(ann, stream.screen.run_id)
             cancelled = await ann.cancel(stream.screen.run_id)
             assert cancelled.json()["data"]["status"] == "cancelled"
@@ -221,7 +221,7 @@ async def test_a_waiting_run_survives_a_kill_and_continues_with_the_answer(own_s
         screen = Screen()
         run = await ann.start_run(conversation)
         async with ann.follow(run["id"], screen) as stream:
-            await asked(stream)
+            await next_question(stream)
             await ann.kill_and_start()
         assert (await ann.run(run["id"]))["status"] == "waiting"
         assert [each["id"] for each in (await ann.get("/runs", status="waiting"))["items"]] == [run["id"]]
@@ -229,5 +229,5 @@ async def test_a_waiting_run_survives_a_kill_and_continues_with_the_answer(own_s
         await answer(ann, question, "blue")
         await ann.follow_to_end(run["id"], screen)
         assert results((await ann.messages(conversation))[-1])[0]["data"]["answer"] == "blue"
-        assert logged(screen, "warning") == []
+        assert logged_events(screen, "warning") == []
         assert len(model.requests) == 2

@@ -57,7 +57,7 @@ def script(port: int) -> Script:
 
 
 class Users:
-    """Users who send messages until told to stop, each in a conversation of their own."""
+    """Users who send messages until `end` is called, each in a conversation of their own."""
 
     def __init__(self, ann: RestartingClient, model: ScriptedProvider) -> None:
         self.sent_messages: list[SentMessage] = []

@@ -15,7 +15,7 @@ from scenarios.server import LuxxServer
 from scenarios.tool_controller import ToolController
 
 
-async def asked(ann: AsyncApiClient, run: Json) -> list[Json]:
+async def wait_for_questions(ann: AsyncApiClient, run: Json) -> list[Json]:
     """The run's open questions, when it waits."""
     async with ann.follow(run["id"]) as stream:
         await stream.until("question_asked")
@@ -45,8 +45,8 @@ async def test_always_creates_a_rule_and_answers_the_questions_of_other_runs_tha
         async with ScriptedProvider(for_a) as first, ScriptedProvider(for_b) as second:
             one = await ann.start_run(await ann.conversation(first.url))
             two = await ann.start_run(await ann.conversation(second.url))
-            a, _b = await asked(ann, one)
-            (c,) = await asked(ann, two)
+            a, _b = await wait_for_questions(ann, one)
+            (c,) = await wait_for_questions(ann, two)
             assert (a["usual"], "risk is high" in a["because"]) == ("*", True)
             await answer(ann, a, "always")
             await ann.wait_for_end(one["id"])
@@ -91,7 +91,7 @@ async def test_an_answer_to_a_call_has_priority_over_always_for_another(
         async with ScriptedProvider(asks(visit(controller, "a"), visit(controller, "b"))) as model:
             conversation = await ann.conversation(model.url)
             run = await ann.start_run(conversation)
-            a, b = await asked(ann, run)
+            a, b = await wait_for_questions(ann, run)
             if more:
                 await answer(ann, a, "once", arguments={"port": controller.port, **more})
             else:
@@ -117,7 +117,7 @@ async def test_denied_rejected_and_corrected_differ_for_users_and_for_the_model(
         async with ScriptedProvider(asks(*wanted)) as model:
             conversation = await ann.conversation(model.url)
             run = await ann.start_run(conversation)
-            a, b, c, d = await asked(ann, run)
+            a, b, c, d = await wait_for_questions(ann, run)
             await answer(ann, a, "reject", note="use the other file")
             await answer(ann, b, "reject")
             await answer(ann, c, "once", arguments={"port": controller.port, "key": "C"}, note="louder")
@@ -152,7 +152,7 @@ async def test_a_deny_rule_has_priority_over_an_earlier_approval(server: LuxxSer
         async with ScriptedProvider(asks(visit(controller, "a"))) as model:
             conversation = await ann.conversation(model.url)
             run = await ann.start_run(conversation)
-            (question,) = await asked(ann, run)
+            (question,) = await wait_for_questions(ann, run)
             await set_rules(ann, "deny visit_*(*)")
             await answer(ann, question, "once")
             await ann.wait_for_end(run["id"])
@@ -201,7 +201,7 @@ async def test_an_approval_does_not_apply_to_changed_arguments(
         ScriptedProvider(asks(visit(controller, "harmless"))) as model,
     ):
         run = await ann.start_run(await ann.conversation(model.url))
-        (question,) = await asked(ann, run)
+        (question,) = await wait_for_questions(ann, run)
         await ann.kill()
         await asyncio.to_thread(swap_arguments, own_server, run["id"])
         await ann.start()
@@ -304,7 +304,7 @@ async def test_once_untrusted_content_is_in_a_conversation_outgoing_calls_ask(
     ):
         conversation = await ann.conversation(model.url)
         run = await ann.start_run(conversation)
-        (question,) = await asked(ann, run)
+        (question,) = await wait_for_questions(ann, run)
         assert (question["tool"], question["risk"]) == ("visit_outside", "low")
         assert "visit_strangers has brought untrusted content" in question["because"]
         assert sorted(controller.keys_seen()) == ["in", "news"]
@@ -317,7 +317,7 @@ async def test_once_untrusted_content_is_in_a_conversation_outgoing_calls_ask(
         flags = [step.get("is_untrusted") for step in await tool_results(ann, conversation)]
         assert flags == [True, None, None]
         later = await ann.start_run(conversation, "again")
-        (question,) = await asked(ann, later)
+        (question,) = await wait_for_questions(ann, later)
         assert json.loads(question["arguments"])["key"] == "later"
         await set_rules(ann, "allow visit_outside(other)")
         await answer(ann, question, "always")
@@ -337,7 +337,7 @@ async def test_always_for_a_command_does_not_cover_its_options_that_run_or_write
     async with AsyncApiClient(own_server.url) as ann:
         async with ScriptedProvider(asks(shell("pip list", "list"), shell("git grep x", "grep"))) as model:
             run = await ann.start_run(await ann.conversation(model.url))
-            for question in await asked(ann, run):
+            for question in await wait_for_questions(ann, run):
                 await answer(ann, question, "always")
             await ann.wait_for_end(run["id"])
         stored_patterns = [rule["pattern"] for rule in await ann.get("/permissions/rules")]
@@ -350,7 +350,7 @@ async def test_always_for_a_command_does_not_cover_its_options_that_run_or_write
         ]
         async with ScriptedProvider(asks(*more)) as model:
             run = await ann.start_run(await ann.conversation(model.url))
-            questions = await asked(ann, run)
+            questions = await wait_for_questions(ann, run)
             assert {question["call_id"] for question in questions} == {"writes", "runs"}
             for question in questions:
                 await answer(ann, question, "reject")

@@ -48,7 +48,7 @@ def skilled_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LuxxSer
         yield one
 
 
-def activates(name: str, call_id: str = "call-skill") -> Call:
+def activate_call(name: str, call_id: str = "call-skill") -> Call:
     return Call(name="activate_skill", arguments={"name": name}, id=call_id)
 
 
@@ -59,7 +59,7 @@ def rounds(*replies: list[object]) -> Script:
     return Script(rules=[*rules, Rule(reply=[Text(text="Done.")])])
 
 
-def offered(request: Json) -> set[str]:
+def offered_tools(request: Json) -> set[str]:
     return {tool["function"]["name"] for tool in request.get("tools", [])}
 
 
@@ -79,7 +79,7 @@ async def test_a_model_sees_skills_by_name_and_gets_the_instructions_when_it_act
 ) -> None:
     reads = Call(name="skill_read", arguments={"name": "manners", "path": "assets/form.md"}, id="read")
     climbs = Call(name="skill_read", arguments={"name": "manners", "path": "../listing/SKILL.md"}, id="climb")
-    script = rounds([activates("manners"), activates("nothing", "none")], [reads, climbs])
+    script = rounds([activate_call("manners"), activate_call("nothing", "none")], [reads, climbs])
     async with ScriptedProvider(script) as model, AsyncApiClient(skilled_server.url) as ann:
         conversation = await ann.conversation(model.url)
         screen = await ann.wait_for_end((await ann.start_run(conversation, tools=TOOLS))["id"])
@@ -94,14 +94,14 @@ async def test_a_model_sees_skills_by_name_and_gets_the_instructions_when_it_act
         assert results_by_call["climb"]["success"] is False
         (event,) = [frame.data for frame in screen.frames if frame.event == "skill_activated"]
         assert (event["name"], event["allowed_tools"]) == ("manners", None)
-        assert offered(model.requests[1].json) == offered(first)
+        assert offered_tools(model.requests[1].json) == offered_tools(first)
 
 
 async def test_an_active_skill_hides_refuses_and_audits_what_it_does_not_allow(
     skilled_server: LuxxServer,
 ) -> None:
     script = rounds(
-        [activates("note-keeping")],
+        [activate_call("note-keeping")],
         [
             write("notes/a.md", "inside"),
             write("secret.md", "outside"),
@@ -114,7 +114,7 @@ async def test_an_active_skill_hides_refuses_and_audits_what_it_does_not_allow(
         conversation = await ann.conversation(model.url)
         run = await ann.start_run(conversation, tools=TOOLS)
         await ann.wait_for_end(run["id"])
-        assert offered(model.requests[1].json) == {
+        assert offered_tools(model.requests[1].json) == {
             *("file_read", "file_write", "shell_execute"),
             *("activate_skill", "skill_read", "result_read"),
         }
@@ -132,14 +132,14 @@ async def test_an_active_skill_hides_refuses_and_audits_what_it_does_not_allow(
 
 async def test_a_second_skill_never_restores_tools_that_the_first_removed(skilled_server: LuxxServer) -> None:
     script = rounds(
-        [activates("note-keeping")],
-        [activates("listing", "second")],
+        [activate_call("note-keeping")],
+        [activate_call("listing", "second")],
         [Call(name="file_list", arguments={}, id="list"), write("notes/b.md", "write")],
     )
     async with ScriptedProvider(script) as model, AsyncApiClient(skilled_server.url) as ann:
         conversation = await ann.conversation(model.url)
         await ann.wait_for_end((await ann.start_run(conversation, tools=TOOLS))["id"])
-        assert offered(model.requests[2].json) == {
+        assert offered_tools(model.requests[2].json) == {
             *("file_read", "activate_skill", "skill_read", "result_read")
         }
         results_by_call = await results(ann, conversation)
@@ -155,7 +155,7 @@ async def test_a_subagent_has_no_more_tools_than_the_run_that_delegates(skilled_
                 reply=[*calls("visit_once", controller.port, "a"), write("notes/d.md", "write")],
             ),
             Rule(when=When(system="the hand"), reply=[Text(text="I could write.")]),
-            Rule(when=When(has_tool_result=False), reply=[activates("handing-on")]),
+            Rule(when=When(has_tool_result=False), reply=[activate_call("handing-on")]),
             Rule(reply=[Call(name="delegate", arguments=task, id="call-sub")], times=1),
             Rule(reply=[Text(text="Done.")]),
         ]
@@ -172,7 +172,7 @@ async def test_a_subagent_has_no_more_tools_than_the_run_that_delegates(skilled_
 
 
 async def test_a_skill_allows_nothing_that_a_rule_denies(skilled_server: LuxxServer) -> None:
-    script = rounds([activates("note-keeping")], [write("notes/c.md", "denied")])
+    script = rounds([activate_call("note-keeping")], [write("notes/c.md", "denied")])
     async with ScriptedProvider(script) as model, AsyncApiClient(skilled_server.url) as ann:
         conversation = await ann.conversation(model.url)
         rule = {"tool": "file_write", "pattern": "notes/c*", "action": "deny"}
@@ -191,7 +191,7 @@ async def test_a_killed_run_with_an_active_skill_continues_with_the_same_tools(t
             visit = calls("visit_once", controller.port, "a")
             script = Script(
                 rules=[
-                    Rule(when=When(has_tool_result=False), reply=[activates("listing")]),
+                    Rule(when=When(has_tool_result=False), reply=[activate_call("listing")]),
                     Rule(
                         when=When(has_tool_result=True, call=1),
                         reply=[Text(text="Now "), Gate(name="killed here")],
@@ -212,7 +212,7 @@ async def test_a_killed_run_with_an_active_skill_continues_with_the_same_tools(t
                 await ann.kill_and_start()
                 await model.arrived(3, SOON_SECONDS)
                 await ann.follow_to_end(run["id"])
-                assert offered(model.requests[2].json) == {
+                assert offered_tools(model.requests[2].json) == {
                     *("file_list", "activate_skill", "skill_read", "result_read")
                 }
                 assert (await results(ann, conversation))["call-a"]["outcome"] == "denied"

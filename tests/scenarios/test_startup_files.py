@@ -55,7 +55,7 @@ def script() -> Script:
     )
 
 
-def explicitly() -> Script:
+def run_file_script() -> Script:
     call = Call(name="shell_execute", arguments={"command": EXPLICIT}, id="run")
     return Script(
         rules=[
@@ -105,7 +105,7 @@ async def test_no_command_executes_startup_files_that_an_earlier_call_wrote(
                 assert (refused["success"], ran()) == (False, [])
                 # As an explicit command, which rules can judge, the file is executed where they allow it.
                 await set_rules(ann, "allow shell_execute(*)")
-                async with ScriptedProvider(explicitly()) as model:
+                async with ScriptedProvider(run_file_script()) as model:
                     (explicit,) = await answers(ann, model)
                 assert explicit["success"], explicit
                 assert ran() == ["ran-.bashrc"]

@@ -81,7 +81,7 @@ async def open_services(
         yield all_services, caller
 
 
-async def ended(services: Services, caller: Caller, text: str) -> Run:
+async def run_to_its_end(services: Services, caller: Caller, text: str) -> Run:
     """Runs a message in a new conversation to its end. Returns the run."""
     chat = await services.conversations.create(caller, ConversationChange())
     run = await services.runs.send(caller, NewMessage(conversation_id=chat.id, text=text, tools=False))
@@ -133,7 +133,7 @@ async def test_concurrent_runs_never_exceed_the_daily_limit(
         configs = [config_of(tmp_path, ready_url, name, upstream, limits) for name in names]
         async with open_services(configs, upstream) as (all_services, caller):
             started = [
-                ended(all_services[number % len(all_services)], caller, f"say {number}")
+                run_to_its_end(all_services[number % len(all_services)], caller, f"say {number}")
                 for number in range(RUNS)
             ]
             runs = list(await asyncio.gather(*started, return_exceptions=True))
@@ -148,7 +148,7 @@ async def test_without_limits_nothing_is_reserved(ready_url: str, tmp_path: Path
         async with open_services([config], upstream) as ((services,), caller):
             writes: list[str] = []
             listen(services, writes)
-            assert (await ended(services, caller, "hello")).stop_reason == "finished"
+            assert (await run_to_its_end(services, caller, "hello")).stop_reason == "finished"
             assert not [statement for statement in writes if "usage_reserves" in statement]
             assert "max_tokens" not in upstream.requests[0].json
 

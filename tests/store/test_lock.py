@@ -8,7 +8,7 @@ from luxx.errors import ConfigError
 from luxx.infra.store.locks import DataDirLock
 
 
-def refused(lock: DataDirLock, what: Path) -> None:
+def check_lock_is_refused(lock: DataDirLock, what: Path) -> None:
     with pytest.raises(ConfigError, match=f"another Luxx server is using {what};"):
         lock.take()
 
@@ -21,7 +21,7 @@ def test_a_database_in_the_data_directory_of_another_server_is_refused(
     owner, other = DataDirLock(tmp_path / "one", file), DataDirLock(tmp_path / "two", file)
     first, second = (owner, other) if owner_comes_first else (other, owner)
     first.take()
-    refused(second, tmp_path / "one")
+    check_lock_is_refused(second, tmp_path / "one")
     first.release()
     second.take()
     second.release()
@@ -32,7 +32,7 @@ def test_a_database_outside_the_data_directory_has_one_server(tmp_path: Path) ->
     neighbour = DataDirLock(tmp_path / "three", tmp_path / "all" / "b.db")
     first.take()
     neighbour.take()
-    refused(second, tmp_path / "all" / "a.db")
+    check_lock_is_refused(second, tmp_path / "all" / "a.db")
     first.release()
     second.take()
     second.release()

@@ -46,7 +46,7 @@ def say(person: ApiClient, question: dict[str, Any], words: str) -> int:
     return person.ask("POST", path, json={"answer": words}).status_code
 
 
-def ended(person: ApiClient, run_id: str) -> dict[str, Any]:
+def wait_for_end(person: ApiClient, run_id: str) -> dict[str, Any]:
     with stream_run(person, run_id) as stream:
         stream.read_to_end()
     return person.good("GET", f"/runs/{run_id}")
@@ -58,7 +58,7 @@ def test_always_at_one_server_continues_runs_that_began_at_the_other(pair: Pair)
     assert len(questions) == 2
     assert say(pair.there, questions[0], "always") == 200
     for run_id in (here, there):
-        assert ended(pair.here, run_id)["status"] == "completed"
+        assert wait_for_end(pair.here, run_id)["status"] == "completed"
     rules = pair.here.good("GET", "/permissions/rules")
     assert [(rule["pattern"], rule["action"]) for rule in rules] == [("*", "ask"), ("=docs", "allow")]
     by = [item["answered_by"] for item in pair.here.good("GET", "/questions?status=answered")["items"]]
@@ -79,7 +79,7 @@ def test_concurrent_always_at_both_servers_is_one_rule_and_one_answer_per_questi
         assert set(statuses) <= {200, 409}
         assert 200 in statuses
         for run_id in (one, two):
-            assert ended(pair.here, run_id)["status"] == "completed"
+            assert wait_for_end(pair.here, run_id)["status"] == "completed"
         rules = pair.there.good("GET", "/permissions/rules")
         assert [rule["pattern"] for rule in rules] == ["*", "=docs"]
         assert [rule["place"] for rule in rules] == [0, 1]

@@ -115,7 +115,7 @@ def ids(store: Store, query: str, **more: Any) -> list[str | None]:
     return [hit.message_id for hit in find(store, query, **more).hits]
 
 
-def marked(store: Store, query: str) -> list[str]:
+def marked_words(store: Store, query: str) -> list[str]:
     (hit,) = find(store, query).hits
     return [hit.snippet.text[mark.start : mark.end] for mark in hit.snippet.marks]
 
@@ -184,8 +184,8 @@ def test_every_part_of_a_text_without_spaces_is_found_and_marked(
     say(search_store, chat, "something else entirely 别的内容")
     for query in queries:
         assert ids(search_store, query) == [one], query
-        assert marked(search_store, query), query
-    assert marked(search_store, queries[0])[0].casefold() == queries[0].casefold()
+        assert marked_words(search_store, query), query
+    assert marked_words(search_store, queries[0])[0].casefold() == queries[0].casefold()
     for absent in ("器机", "习机", "天的", "模学", "京東", "울서"):
         assert ids(search_store, absent) == [], absent
 
@@ -259,8 +259,8 @@ def test_a_snippet_shows_the_match_and_offsets_in_characters(search_store: Store
     say(search_store, chat, "🙂 e\u0301tude " * 300 + "the needle 🙂 in the haystack" + " straw" * 300)
     (hit,) = find(search_store, "needle haystack").hits
     assert len(hit.snippet.text) == 200
-    assert marked(search_store, "needle haystack") == ["needle", "haystack"]
-    assert marked(search_store, "étude")[:2] == ["étude", "étude"]
+    assert marked_words(search_store, "needle haystack") == ["needle", "haystack"]
+    assert marked_words(search_store, "étude")[:2] == ["étude", "étude"]
 
 
 # --- ownership ---------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ def stored_notes(store: Store) -> list[str]:
 
 
 @pytest.fixture
-def some(store: Store) -> Store:
+def some_notes(store: Store) -> Store:
     store.write_now(lambda session: session.execute(insert(notes), [{"text": "one"}, {"text": "two"}]))
     return store
 

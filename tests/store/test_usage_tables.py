@@ -51,7 +51,7 @@ def entry(**more: Any) -> UsageEntry:
     return UsageEntry(**{**plain, **more})
 
 
-def reported(engine: Engine, **query: Any) -> UsageReport:
+def report(engine: Engine, **query: Any) -> UsageReport:
     store = Store(engine)
     try:
         return asyncio.run(UsageService(store, LimitsConfig(), 10).report(ANN, UsageQuery(**query)))
@@ -98,7 +98,7 @@ def test_the_usage_of_a_deleted_user_stays(engine: Engine) -> None:
         assert spent_since(session.connection(), 1, utc_now() - timedelta(minutes=1)).tokens == 220
         session.execute(delete(User))
         session.commit()
-    by_user = reported(engine, scope=UsageScope.TENANT, group_by=GroupBy.USER)
+    by_user = report(engine, scope=UsageScope.TENANT, group_by=GroupBy.USER)
     (deleted_user,) = by_user.items
     assert (
         deleted_user.key,
@@ -107,12 +107,12 @@ def test_the_usage_of_a_deleted_user_stays(engine: Engine) -> None:
         deleted_user.cost,
         deleted_user.unpriced,
     ) == (None, None, 2, 0.5, 1)
-    assert reported(engine).sums.completions == 0
+    assert report(engine).sums.completions == 0
     with Session(engine) as session:
         session.execute(delete(Tenant))
         session.commit()
-    assert reported(engine, scope=UsageScope.TENANT).sums.completions == 0
-    (deleted_user,) = reported(engine, scope=UsageScope.ALL, group_by=GroupBy.TENANT).items
+    assert report(engine, scope=UsageScope.TENANT).sums.completions == 0
+    (deleted_user,) = report(engine, scope=UsageScope.ALL, group_by=GroupBy.TENANT).items
     assert (deleted_user.key, deleted_user.completions, deleted_user.cost, deleted_user.estimated) == (
         None,
         2,
@@ -130,13 +130,13 @@ def test_every_grouping_has_consistent_pages_and_sums(engine: Engine) -> None:
             record(session.connection(), entry(**more, cost=None if number == 3 else number / 10))
         session.commit()
     for group_by in (GroupBy.CONVERSATION, GroupBy.MODEL, GroupBy.PROVIDER):
-        pages = [reported(engine, group_by=group_by, page=page, page_size=4) for page in (1, 2, 3)]
+        pages = [report(engine, group_by=group_by, page=page, page_size=4) for page in (1, 2, 3)]
         assert [len(page.items) for page in pages] == [4, 2, 0]
         assert {(page.total, page.sums.cost, page.sums.unpriced) for page in pages} == {(6, 1.2, 1)}
         costs = [group.cost for page in pages for group in page.items]
         assert costs == [0.5, 0.4, 0.2, 0.1, 0.0, None]
-    assert reported(engine, group_by=GroupBy.DAY).total == 1
-    assert reported(engine, group_by=GroupBy.ROOM).sums.completions == 0
+    assert report(engine, group_by=GroupBy.DAY).total == 1
+    assert report(engine, group_by=GroupBy.ROOM).sums.completions == 0
 
 
 async def test_events_are_replayed_in_order(engine: Engine) -> None:

@@ -56,12 +56,12 @@ def test_a_second_data_directory_with_the_same_sqlite_file_is_refused_with_a_sen
 
 def test_a_killed_server_releases_its_data_directory(tmp_path: Path) -> None:
     with ServerProcess(tmp_path) as first:
-        with ApiClient(first, None).register("survivor") as person:
+        with ApiClient(first, None).register("dora") as person:
             user = person.user
         first.kill()
     with (
         ServerProcess(tmp_path) as again,
-        ApiClient(again, None).sign_in("survivor", "a-password-of-a-test-1") as person,
+        ApiClient(again, None).sign_in("dora", "a-password-of-a-test-1") as person,
     ):
         assert person.good("GET", "/auth/me") == user
 
@@ -97,7 +97,7 @@ def upstream() -> Any:
 
 
 def test_a_scenario_on_postgresql(postgresql: str, tmp_path: Path, upstream: ScriptedProvider) -> None:
-    settings = {"LUXX_DATABASE__URL": new_database(postgresql, "journey"), "LUXX_APP__SECRET_KEY": SECRET}
+    settings = {"LUXX_DATABASE__URL": new_database(postgresql, "scenario"), "LUXX_APP__SECRET_KEY": SECRET}
     host = upstream.url.removeprefix("http://")
     with ServerProcess(tmp_path, LUXX_PROVIDERS__ALLOW_PRIVATE=host, **settings) as server:
         with ApiClient(server, None) as nobody:

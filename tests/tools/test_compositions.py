@@ -158,7 +158,7 @@ def composition(*members: Json, **more: Any) -> Composition:
     return msgspec.convert(given, Composition)
 
 
-def ran(
+def run_composition(
     harness: CompositionHarness, context: ToolContext, one: Json, arguments: Json | None = None
 ) -> Executed:
     return asyncio.run(harness.execute(one, context, arguments))
@@ -173,7 +173,7 @@ def member(member_id: str, name: str, arguments: Json | None = None, **more: Any
     return {"id": member_id, "tool": name, "arguments": arguments or {}, **more}
 
 
-def taken(source: str, path: str | None = None, **more: Any) -> Json:
+def source(source: str, path: str | None = None, **more: Any) -> Json:
     return {"$from": source, **({} if path is None else {"path": path}), **more}
 
 
@@ -184,12 +184,12 @@ def test_the_result_of_a_member_is_passed_to_the_next(harness: CompositionHarnes
     one = {
         "parameters": [{"name": "word"}, {"name": "more", "required": False}],
         "members": [
-            member("first", "say", {"what": taken("input", "word")}),
-            member("second", "say", {"what": {"deep": [taken("previous", "data.items[1].n"), "as is"]}}),
-            member("third", "say", {"what": [taken("first"), taken("input", "more", default=7)]}),
+            member("first", "say", {"what": source("input", "word")}),
+            member("second", "say", {"what": {"deep": [source("previous", "data.items[1].n"), "as is"]}}),
+            member("third", "say", {"what": [source("first"), source("input", "more", default=7)]}),
         ],
     }
-    done = ran(harness, context_of(), one, {"word": "hello"})
+    done = run_composition(harness, context_of(), one, {"word": "hello"})
     first = {"said": "hello", "items": [{"n": 1}, {"n": 2}]}
     assert [what for _, what in harness.called] == ["hello", {"deep": [2, "as is"]}, [first, 7]]
     assert done.status == CallStatus.DONE
@@ -211,7 +211,7 @@ def test_the_result_of_a_member_is_passed_to_the_next(harness: CompositionHarnes
 
 def test_a_chain_ends_at_the_first_member_that_fails(harness: CompositionHarness, context_of: Maker) -> None:
     one = {"members": [member("a", "fail"), member("b", "say")]}
-    done = ran(harness, context_of(), one)
+    done = run_composition(harness, context_of(), one)
     assert done.result.error == "chain: its member a (fail) failed: it always does"
     assert [name for name, _ in harness.called] == ["fail"]
     assert harness.counted == [("0", False)]
@@ -220,8 +220,8 @@ def test_a_chain_ends_at_the_first_member_that_fails(harness: CompositionHarness
 def test_a_missing_value_fails_the_member_that_needs_it(
     harness: CompositionHarness, context_of: Maker
 ) -> None:
-    one = {"members": [member("a", "say"), member("b", "say", {"what": taken("previous", "data.no[3].x")})]}
-    done = ran(harness, context_of(), one)
+    one = {"members": [member("a", "say"), member("b", "say", {"what": source("previous", "data.no[3].x")})]}
+    done = run_composition(harness, context_of(), one)
     assert "say was not run: previous has no value at data.no[3].x" in (done.result.error or "")
     assert len(harness.called) == 1
 
@@ -231,7 +231,7 @@ def test_fallbacks_are_tried_in_order_until_one_does_not_fail(
 ) -> None:
     others = [{"tool": "fail", "arguments": {"what": 2}}, {"tool": "say", "arguments": {"what": 3}}]
     one = {"members": [member("a", "gone", fallbacks=[*others, {"tool": "say", "arguments": {"what": 4}}])]}
-    done = ran(harness, context_of(), one)
+    done = run_composition(harness, context_of(), one)
     assert harness.called == [("fail", 2), ("say", 3)]
     assert done.result.data["output"]["said"] == 3
     statuses = [(m["tool"], m["status"]) for m in done.result.data["members"]]
@@ -242,8 +242,8 @@ def test_fallbacks_are_tried_in_order_until_one_does_not_fail(
 def test_members_pass_on_results_that_a_model_would_get_cut(
     harness: CompositionHarness, context_of: Maker
 ) -> None:
-    one = {"members": [member("a", "long"), member("b", "say", {"what": taken("previous")})]}
-    done = ran(harness, context_of(run_id="r"), one)
+    one = {"members": [member("a", "long"), member("b", "say", {"what": source("previous")})]}
+    done = run_composition(harness, context_of(run_id="r"), one)
     assert harness.called == [("say", "x" * 100_000)]
     assert len(msgspec.json.encode(done.result)) < 52_000
     assert "x" * 100_000 in (done.full_output or "")
@@ -254,7 +254,7 @@ def test_arguments_of_a_composition_are_checked_like_those_of_a_tool(
 ) -> None:
     one = {"parameters": [{"name": "n", "type": "integer"}], "members": [member("a", "say")]}
     for arguments in ({}, {"n": "1"}, {"n": 1, "m": 2}):
-        assert ran(harness, context_of(), one, arguments).status == CallStatus.INVALID
+        assert run_composition(harness, context_of(), one, arguments).status == CallStatus.INVALID
     assert harness.called == []
 
 
@@ -265,11 +265,11 @@ def test_parallel_members_run_at_the_same_time_and_their_results_are_joined(
     harness: CompositionHarness, context_of: Maker
 ) -> None:
     members = [member("b", "wait"), member("a", "wait"), member("c", "fail")]
-    done = ran(harness, context_of(), {"kind": "parallel", "members": members})
+    done = run_composition(harness, context_of(), {"kind": "parallel", "members": members})
     assert harness.most_at_once == 2
     assert done.result.data["output"] == {"b": "waited", "a": "waited"}
     assert done.result.error == "chain: its member c (fail) failed: it always does"
-    good = ran(CompositionHarness(), context_of(), {"kind": "parallel", "members": members[:2]})
+    good = run_composition(CompositionHarness(), context_of(), {"kind": "parallel", "members": members[:2]})
     assert good.result.success
 
 
@@ -300,7 +300,7 @@ def test_a_result_decides_which_member_is_next(
         member("b", "say", {"what": "b"}),
         member("c", "say", {"what": "c"}),
     ]
-    done = ran(harness, context_of(), {"kind": "conditional", "members": members})
+    done = run_composition(harness, context_of(), {"kind": "conditional", "members": members})
     assert done.result.success == (then is not None)
     assert [what for _, what in harness.called] == ["a", *(then or [])]
 
@@ -341,7 +341,7 @@ def test_level_and_risk_are_those_of_the_highest_member_and_are_enforced(
     one = {"members": [member("a", "say"), member("b", "say", fallbacks=[{"tool": "risky"}])]}
     definition = harness.own(one).list_all()[0]
     assert (definition.required_permission, definition.risk) == (CommandPermission.EXECUTE, Risk.HIGH)
-    done = ran(harness, context_of(level=2), one)
+    done = run_composition(harness, context_of(level=2), one)
     assert (done.status, harness.called) == (CallStatus.DENIED, [])
     verdict = harness.executor.judge.verdict(definition, {}, context_of())
     assert (verdict.action, verdict.decided_by) == (RuleAction.ALLOW, DecidedBy.MEMBERS)
@@ -351,10 +351,10 @@ def test_rules_for_a_member_and_for_the_composition_are_enforced(
     harness: CompositionHarness, context_of: Maker
 ) -> None:
     one = {"members": [member("a", "say", fallbacks=[{"tool": "outside"}])]}
-    done = ran(harness, context_of(rules=sort_rules([rule("deny say")])), one)
+    done = run_composition(harness, context_of(rules=sort_rules([rule("deny say")])), one)
     assert [m["status"] for m in done.result.data["members"]] == ["denied", "done"]
     assert harness.refused == ["say"]
-    assert ran(harness, context_of(rules=(rule("deny chain"),)), one).status == CallStatus.DENIED
+    assert run_composition(harness, context_of(rules=(rule("deny chain"),)), one).status == CallStatus.DENIED
     assert harness.refused == ["say", "chain"]
 
 
@@ -367,13 +367,13 @@ def test_untrusted_content_read_by_a_member_taints_the_following_members(
         asked.append((definition.name, why.because))
         return Approved(arguments=arguments)
 
-    one = {"members": [member("a", "strangers"), member("b", "outside", {"what": taken("a", "data.text")})]}
-    done = ran(harness, context_of(approve=approve), one)
+    one = {"members": [member("a", "strangers"), member("b", "outside", {"what": source("a", "data.text")})]}
+    done = run_composition(harness, context_of(approve=approve), one)
     assert asked == [("outside", "strangers has brought untrusted content into this run")]
     assert done.is_untrusted
     assert done.result.data["sources"] == [{"url": "https://a.example/", "title": "A"}]
     asked.clear()
-    ran(harness, context_of(approve=approve), {"members": [member("b", "outside")]})
+    run_composition(harness, context_of(approve=approve), {"members": [member("b", "outside")]})
     assert asked == []
 
 
@@ -385,7 +385,7 @@ def test_rejecting_a_member_ends_the_chain(harness: CompositionHarness, context_
         member("a", "risky", fallbacks=[{"tool": "say"}], then=[{"on": "any", "go": "b"}]),
         member("b", "say"),
     ]
-    done = ran(harness, context_of(approve=reject), {"kind": "conditional", "members": members})
+    done = run_composition(harness, context_of(approve=reject), {"kind": "conditional", "members": members})
     assert done.result.error == "chain: its member a (risky) was rejected: no, thank you"
     assert harness.called == []
 
@@ -403,10 +403,10 @@ def test_a_chain_continues_after_a_question_and_repeats_no_member(
         return context.with_permissions(earlier_approval=None)
 
     one = {"members": [member("a", "fail", fallbacks=[{"tool": "say", "arguments": {"what": 1}}]),
-                       member("b", "risky", {"what": taken("previous", "data.said")})]}  # fmt: skip
+                       member("b", "risky", {"what": source("previous", "data.said")})]}  # fmt: skip
     context = context_of(approve=approve, chain=ChainContext(context_for_member=context_for_member))
     with pytest.raises(NeedsAnswer) as raised:
-        ran(harness, context, one)
+        run_composition(harness, context, one)
     assert raised.value.question.tool == "risky"
     ended = raised.value.ended
     assert [(each.id, each.tool, each.status) for each in ended] == [
@@ -416,7 +416,7 @@ def test_a_chain_continues_after_a_question_and_repeats_no_member(
     assert asked[-1] == ("risky", '{"what":1}')
     assert harness.counted == []
     chain = ChainContext(finished_members={each.key: each for each in ended})
-    done = ran(harness, context_of(chain=chain), one)
+    done = run_composition(harness, context_of(chain=chain), one)
     assert done.result.data["output"] == "risked 1"
     assert harness.called == [("fail", None), ("say", 1), ("risky", 1)]
 
@@ -437,7 +437,7 @@ def test_every_call_that_may_ask_has_its_own_path(harness: CompositionHarness, c
     first = member("a", "risky", fallbacks=same, then=[{"on": "any", "go": "b"}])
     one = {"kind": "conditional", "members": [first, member("b", "risky")]}
     with pytest.raises(NeedsAnswer) as raised:
-        ran(
+        run_composition(
             harness,
             context_of(
                 approve=approve,
@@ -461,7 +461,7 @@ def test_an_approval_of_the_composition_does_not_cover_its_members(
     def earlier_approval(arguments: Json) -> Approved:
         return Approved(arguments=arguments)
 
-    ran(
+    run_composition(
         harness,
         context_of(approve=approve, earlier_approval=earlier_approval),
         {"members": [member("a", "risky")]},
@@ -472,7 +472,7 @@ def test_an_approval_of_the_composition_does_not_cover_its_members(
 def test_a_tool_that_asks_a_question_itself_cannot_be_a_member(
     harness: CompositionHarness, context_of: Maker
 ) -> None:
-    done = ran(harness, context_of(), {"members": [member("a", "asks")]})
+    done = run_composition(harness, context_of(), {"members": [member("a", "asks")]})
     assert "cannot ask a person while it is a member" in (done.result.error or "")
 
 
@@ -486,7 +486,7 @@ def test_a_tool_for_the_model_alone_is_not_run_as_a_member(
         name="delegate", description="d", parameters={"type": "object"}, handler=handler
     )
     harness.registry.register(delegate)
-    done = ran(harness, context_of(), {"members": [member("a", "delegate")]})
+    done = run_composition(harness, context_of(), {"members": [member("a", "delegate")]})
     assert "delegate cannot be a member: only the model may call it" in (done.result.error or "")
     assert harness.called == []
 
@@ -501,8 +501,8 @@ def test_a_result_too_long_to_pass_on_names_no_output_that_is_not_stored(
 
     harness.registry.register(endless)
     harness.registry.register(reading_tools()[0])
-    one = {"members": [member("a", "endless"), member("b", "say", {"what": taken("previous")})]}
-    ran(harness, context_of(run_id="r"), one)
+    one = {"members": [member("a", "endless"), member("b", "say", {"what": source("previous")})]}
+    run_composition(harness, context_of(run_id="r"), one)
     ((_, handed_on),) = harness.called
     assert len(handed_on) < 52_000
     assert "output cut: 600,0" in handed_on
@@ -557,7 +557,7 @@ def test_a_tool_of_the_server_comes_before_a_composition_of_its_name(harness: Co
 # --- what is refused --------------------------------------------------------------------------------
 
 
-def wrong(harness: CompositionHarness, one: Json, level: int = 4) -> dict[str, str]:
+def problems_of(harness: CompositionHarness, one: Json, level: int = 4) -> dict[str, str]:
     with pytest.raises(InvalidInput) as raised:
         check_composition(composition(**one), harness.registry, CommandPermission(level), {"chain2"})
     return raised.value.detail["fields"]
@@ -576,17 +576,17 @@ def wrong(harness: CompositionHarness, one: Json, level: int = 4) -> dict[str, s
         ({"members": [member("a", "chain2")]}, {"$.members[0].tool"}),
         ({"members": [member("a", "say", fallbacks=[{"tool": "gone"}])]}, {"$.members[0].fallbacks[0].tool"}),
         ({"members": [member("a", "say", {"wat": 1})]}, {"$.members[0].arguments.wat"}),
-        ({"members": [member("a", "say", {"what": taken("input", "x")})]}, {"$.members[0].arguments.what"}),
-        ({"members": [member("a", "say", {"what": [taken("previous")]})]},
+        ({"members": [member("a", "say", {"what": source("input", "x")})]}, {"$.members[0].arguments.what"}),
+        ({"members": [member("a", "say", {"what": [source("previous")]})]},
          {"$.members[0].arguments.what[0]"}),
-        ({"members": [member("a", "say", {"what": {"x": taken("a")}})]},
+        ({"members": [member("a", "say", {"what": {"x": source("a")}})]},
          {"$.members[0].arguments.what.x"}),
-        ({"members": [member("a", "say"), member("b", "say", {"what": taken("a", "said")})]},
+        ({"members": [member("a", "say"), member("b", "say", {"what": source("a", "said")})]},
          {"$.members[1].arguments.what"}),
-        ({"kind": "parallel", "members": [member("a", "say"), member("b", "say", {"what": taken("a")})]},
+        ({"kind": "parallel", "members": [member("a", "say"), member("b", "say", {"what": source("a")})]},
          {"$.members[1].arguments.what"}),
-        ({"members": [member("a", "say", {"what": taken("input", "x[")})]}, {"$.members[0].arguments.what"}),
-        ({"members": [member("a", "say", {"what": taken("input", eval="1")})]},
+        ({"members": [member("a", "say", {"what": source("input", "x[")})]}, {"$.members[0].arguments.what"}),
+        ({"members": [member("a", "say", {"what": source("input", eval="1")})]},
          {"$.members[0].arguments.what"}),
         ({"members": [member("a", "say", {"what": {"$from": 1}})]}, {"$.members[0].arguments.what"}),
         ({"members": [member("a", "say", then=[{"go": "end"}])]}, {"$.members[0].then"}),
@@ -607,12 +607,12 @@ def wrong(harness: CompositionHarness, one: Json, level: int = 4) -> dict[str, s
 def test_an_invalid_composition_is_refused_with_every_wrong_path(
     harness: CompositionHarness, one: Json, fields: set[str]
 ) -> None:
-    assert set(wrong(harness, one)) == fields
+    assert set(problems_of(harness, one)) == fields
 
 
 def test_a_tool_above_the_level_looks_like_an_unknown_one(harness: CompositionHarness) -> None:
-    high = wrong(harness, {"members": [member("a", "risky")]}, level=1)
-    none = wrong(harness, {"members": [member("a", "riskx")]}, level=1)
+    high = problems_of(harness, {"members": [member("a", "risky")]}, level=1)
+    none = problems_of(harness, {"members": [member("a", "riskx")]}, level=1)
     assert high["$.members[0].tool"].replace("risky", "riskx") == none["$.members[0].tool"]
 
 
@@ -637,7 +637,7 @@ def test_templates_nested_too_deeply_are_refused(harness: CompositionHarness) ->
     deep: Any = 1
     for _ in range(40):
         deep = [deep]
-    assert list(wrong(harness, {"members": [member("a", "say", {"what": deep})]}).values()) == [
+    assert list(problems_of(harness, {"members": [member("a", "say", {"what": deep})]}).values()) == [
         "values are nested at most 16 deep"
     ]
 
@@ -657,15 +657,15 @@ def test_paths_select_values_in_lists_and_objects_only() -> None:
 def test_the_filled_arguments_of_a_call_are_bounded_before_they_are_encoded(
     harness: CompositionHarness, context_of: Maker
 ) -> None:
-    many = {"what": [taken("a", "data.said")] * 3000}
+    many = {"what": [source("a", "data.said")] * 3000}
     members = [member("a", "say", {"what": "x" * 100_000}), member("b", "say", many)]
-    done = ran(harness, context_of(), {"members": members})
+    done = run_composition(harness, context_of(), {"members": members})
     assert done.result.error is not None
     assert done.result.error.endswith("the values filled into its arguments exceed 1,000,000 bytes")
     assert [name for name, _ in harness.called] == ["say"]
-    few = {"what": [taken("a", "data.said")] * 9}
+    few = {"what": [source("a", "data.said")] * 9}
     members = [member("a", "say", {"what": "x" * 100_000}), member("b", "say", few)]
-    assert ran(harness, context_of(), {"members": members}).result.success
+    assert run_composition(harness, context_of(), {"members": members}).result.success
 
 
 def test_defaults_and_compared_values_have_the_nesting_limit_of_arguments() -> None:
@@ -673,7 +673,7 @@ def test_defaults_and_compared_values_have_the_nesting_limit_of_arguments() -> N
     for _ in range(17):
         deep = [deep]
     branch = {"go": "end", "path": "data", "compare": "equal", "value": deep}
-    first = member("a", "say", {"what": taken("input", default=deep)}, then=[branch])
+    first = member("a", "say", {"what": source("input", default=deep)}, then=[branch])
     with pytest.raises(InvalidInput) as raised:
         check_composition(composition(first, kind="conditional"))
     assert raised.value.detail is not None
@@ -739,7 +739,7 @@ def test_a_composition_counts_as_the_calls_that_it_makes(
     harness: CompositionHarness, context_of: Maker
 ) -> None:
     members = [member("a", "fail", fallbacks=[{"tool": "fail"}, {"tool": "say"}]), member("b", "say")]
-    done = ran(harness, context_of(), {"members": members})
+    done = run_composition(harness, context_of(), {"members": members})
     call = Step(id="step-0", index=0, type=StepType.TOOL_CALL, id_ref="call", name="chain")
     result = executed_entry(call, 1, done).step
     assert (done.calls, result.calls, count_calls(ChatState(steps=(call, result)))) == (4, 4, 4)

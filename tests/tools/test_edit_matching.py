@@ -23,7 +23,7 @@ class Shop:
 """
 
 
-def replaced(text: str, text_edits: list[TextEdit]) -> str:
+def apply_edits(text: str, text_edits: list[TextEdit]) -> str:
     for text_edit in reversed(text_edits):
         text = text[: text_edit.start] + text_edit.new + text[text_edit.end :]
     return text
@@ -31,7 +31,9 @@ def replaced(text: str, text_edits: list[TextEdit]) -> str:
 
 def edit(text: str, old: str, new: str) -> tuple[Strategy, str] | None:
     match_result = find(text, old, new)
-    return None if match_result is None else (match_result.strategy, replaced(text, match_result.text_edits))
+    return (
+        None if match_result is None else (match_result.strategy, apply_edits(text, match_result.text_edits))
+    )
 
 
 def test_the_strategies_have_the_documented_order() -> None:
@@ -157,7 +159,7 @@ def test_no_single_match_is_chosen_if_all_are_wanted() -> None:
     match_result = find(text, "\tif a:\n\t  go()", "\tif a:\n\t  stop()", wants_all=True)
     assert match_result is not None
     assert match_result.strategy == Strategy.LINE_TRIMMED
-    assert replaced(text, match_result.text_edits) == "    if a:\n        stop()\n\nif a:\n  stop()\n"
+    assert apply_edits(text, match_result.text_edits) == "    if a:\n        stop()\n\nif a:\n  stop()\n"
 
 
 @pytest.mark.parametrize(
@@ -239,7 +241,7 @@ def test_matches_never_overlap_and_lie_within_the_text(text: str, old: str) -> N
     if old in text:
         assert match_result is not None
         assert match_result.strategy == Strategy.SIMPLE
-        assert replaced(text, match_result.text_edits) == text.replace(old, "x")
+        assert apply_edits(text, match_result.text_edits) == text.replace(old, "x")
     if match_result is not None:
         position = 0
         for text_edit in match_result.text_edits:

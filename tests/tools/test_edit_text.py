@@ -17,20 +17,20 @@ HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@\n")
 ENDS = ["\n", "\r\n"]
 
 
-def edited(text: str, *edits: tuple[str, str], replace_all: bool = False) -> EditedText:
+def edit(text: str, *edits: tuple[str, str], replace_all: bool = False) -> EditedText:
     one = EditedText(text)
     for old, new in edits:
         one.apply(old, new, replace_all=replace_all, where="a.txt")
     return one
 
 
-def refusal(text: str, old: str, new: str = "x", *, replace_all: bool = False) -> str:
+def edit_error(text: str, old: str, new: str = "x", *, replace_all: bool = False) -> str:
     with pytest.raises(ToolFailed) as caught:
-        edited(text, (old, new), replace_all=replace_all)
+        edit(text, (old, new), replace_all=replace_all)
     return caught.value.message
 
 
-def patched(before: str, diff: str) -> str:
+def apply_diff(before: str, diff: str) -> str:
     """The text after a unified diff; checks each line and number in the diff."""
     lines = before.splitlines(keepends=True)
     now: list[str] = []
@@ -63,26 +63,26 @@ def patched(before: str, diff: str) -> str:
 @pytest.mark.parametrize("other", ENDS)
 def test_the_files_line_ends_stay_whatever_the_edit_is_written_with(end: str, other: str) -> None:
     text = f"one{end}two{end}three{end}"
-    done = edited(text, (f"one{other}two{other}", f"1{other}1.5{other}2{other}"))
+    done = edit(text, (f"one{other}two{other}", f"1{other}1.5{other}2{other}"))
     assert done.result() == f"1{end}1.5{end}2{end}three{end}"
 
 
 def test_in_a_mixed_file_each_line_keeps_its_own_end() -> None:
     text = "a\r\nb\nc\r\nd\ne"
-    assert edited(text, ("b\nc", "B\nC")).result() == "a\r\nB\nC\r\nd\ne"
-    assert edited(text, ("c\nd\n", "")).result() == "a\r\nb\ne"
-    assert edited(text, ("c", "c1\nc2")).result() == "a\r\nb\nc1\r\nc2\r\nd\ne"
-    assert edited(text, ("e", "e\nf")).result().startswith("a\r\nb\nc\r\nd\ne")
+    assert edit(text, ("b\nc", "B\nC")).result() == "a\r\nB\nC\r\nd\ne"
+    assert edit(text, ("c\nd\n", "")).result() == "a\r\nb\ne"
+    assert edit(text, ("c", "c1\nc2")).result() == "a\r\nb\nc1\r\nc2\r\nd\ne"
+    assert edit(text, ("e", "e\nf")).result().startswith("a\r\nb\nc\r\nd\ne")
 
 
 def test_a_file_without_any_line_end_takes_those_of_the_edit() -> None:
-    assert edited("one", ("one", "1\r\n2")).result() == "1\r\n2"
-    assert edited("one", ("one", "1\n2")).result() == "1\n2"
+    assert edit("one", ("one", "1\r\n2")).result() == "1\r\n2"
+    assert edit("one", ("one", "1\n2")).result() == "1\n2"
 
 
 def test_a_lone_carriage_return_is_an_ordinary_character() -> None:
-    assert edited("a\rb\r\nc\r", ("b", "B")).result() == "a\rB\r\nc\r"
-    assert edited("a\r\r\nb", ("b", "B")).result() == "a\r\r\nB"
+    assert edit("a\rb\r\nc\r", ("b", "B")).result() == "a\rB\r\nc\r"
+    assert edit("a\r\r\nb", ("b", "B")).result() == "a\r\r\nB"
 
 
 LINES = st.lists(
@@ -106,13 +106,13 @@ def test_an_edit_changes_only_its_text_and_the_diff_shows_it(
     old = "\n".join(bodies[first : first + count])
     if not old or old == new:
         return
-    done = edited(text, (old, new), replace_all=True)
+    done = edit(text, (old, new), replace_all=True)
     assert done.result().replace("\r\n", "\n") == plain.replace(old, new)
     if plain.replace(old, new).startswith(bodies[0] + "\n") and lines:
         assert done.result().startswith("".join(lines[0]))
     diff = diff_of(done, "a.txt")
     shown = plain.replace("\r", "?")
-    assert patched(shown, diff.text.replace("\r", "?")) == plain.replace(old, new).replace("\r", "?")
+    assert apply_diff(shown, diff.text.replace("\r", "?")) == plain.replace(old, new).replace("\r", "?")
     prefixes = [line[0] for line in diff.text.splitlines()[2:] if line]
     assert (prefixes.count("+"), prefixes.count("-")) == (diff.added, diff.removed)
 
@@ -122,7 +122,7 @@ def test_an_edit_changes_only_its_text_and_the_diff_shows_it(
 
 def test_the_diff_is_a_unified_diff() -> None:
     before = "".join(f"line {n}\n" for n in range(30)) + "end"
-    done = edited(
+    done = edit(
         before, ("line 5\n", ""), ("line 9\n", "line 9\nnew\n"), ("line 25", "LINE"), ("end", "END\n")
     )
     expected = "".join(
@@ -136,7 +136,7 @@ def test_the_diff_is_a_unified_diff() -> None:
 
 
 def test_a_change_that_the_next_edit_reverts_is_not_in_the_diff() -> None:
-    done = edited("a\nb\nc\n", ("b", "x"), ("c", "y"), ("x", "b"))
+    done = edit("a\nb\nc\n", ("b", "x"), ("c", "y"), ("x", "b"))
     assert done.result() == "a\nb\ny\n"
     diff = diff_of(done, "a.txt")
     assert (diff.added, diff.removed) == (1, 1)
@@ -145,7 +145,7 @@ def test_a_change_that_the_next_edit_reverts_is_not_in_the_diff() -> None:
 def test_a_diff_too_long_to_read_is_cut_but_counted_whole() -> None:
     text = "".join(f"line {n} {'x' * 1000}\n" for n in range(9000))
     start = time.monotonic()
-    done = edited(text, ("line", "LINE"), replace_all=True)
+    done = edit(text, ("line", "LINE"), replace_all=True)
     diff = diff_of(done, "a.txt")
     assert time.monotonic() - start < 5
     assert (diff.added, diff.removed, diff.is_cut) == (9000, 9000, True)
@@ -156,7 +156,7 @@ def test_a_diff_too_long_to_read_is_cut_but_counted_whole() -> None:
 def test_many_changes_far_apart_are_reported_in_time() -> None:
     text = "a\n\n\n\n\n\n\n\n\n" * 30_000
     start = time.monotonic()
-    diff = diff_of(edited(text, ("a", "b"), replace_all=True), "a.txt")
+    diff = diff_of(edit(text, ("a", "b"), replace_all=True), "a.txt")
     assert time.monotonic() - start < 10
     assert (diff.added, diff.removed) == (30_000, 30_000)
 
@@ -165,31 +165,31 @@ def test_many_changes_far_apart_are_reported_in_time() -> None:
 
 
 def test_an_ambiguous_text_is_refused_with_the_number_of_matches_and_what_to_do() -> None:
-    words = refusal("x = 1\ny = 2\nx = 1\n", "x = 1")
+    words = edit_error("x = 1\ny = 2\nx = 1\n", "x = 1")
     assert "2 places of a.txt (lines 1, 3)" in words
     assert "more of the lines around" in words
     assert "replace_all" in words
-    assert "lines 1, 2, 3, 4, 5, …" in refusal("a\n" * 7, "a")
-    assert "found by line_trimmed" in refusal("  a\n    b\n  a\n    b\n", "a\n  b")
+    assert "lines 1, 2, 3, 4, 5, …" in edit_error("a\n" * 7, "a")
+    assert "found by line_trimmed" in edit_error("  a\n    b\n  a\n    b\n", "a\n  b")
 
 
 def test_replacing_all_of_a_near_match_replaces_each_in_its_own_indentation() -> None:
     text = "  a\n    b\nx\n      a\n        b\n"
-    done = edited(text, ("a \n  b", "c\n  d"), replace_all=True)
+    done = edit(text, ("a \n  b", "c\n  d"), replace_all=True)
     assert done.result() == "  c\n    d\nx\n      c\n        d\n"
 
 
 def test_a_text_that_is_not_there_is_answered_with_the_nearest_lines() -> None:
     text = "import os\n\ndef compute_total(items):\n    return sum(items)\n\ndef other():\n    pass\n"
-    words = refusal(text, "def compute_totals(item):\n    return max(items)")
+    words = edit_error(text, "def compute_totals(item):\n    return max(items)")
     assert "nearest to it is lines 3 to 4:\n3: def compute_total(items):\n4:     return sum(items)" in words
-    assert "nearest to it is line 6:\n6: def other():" in refusal(text, "def othr(  ):")
-    assert "nor anything like it" in refusal(text, "Zażółć gęślą jaźń")
-    assert "nor anything like it" in refusal("", "a")
+    assert "nearest to it is line 6:\n6: def other():" in edit_error(text, "def othr(  ):")
+    assert "nor anything like it" in edit_error(text, "Zażółć gęślą jaźń")
+    assert "nor anything like it" in edit_error("", "a")
 
 
 def test_a_long_file_is_refused_without_a_search_for_similar_lines() -> None:
-    assert "must be exactly" in refusal("a b c d\n" * 200_000, "a  c")
+    assert "must be exactly" in edit_error("a b c d\n" * 200_000, "a  c")
     middle = "word and another\n" * 20_000 + "something else entirely here\n"
     near = nearest(middle, "something else entirely there")
     assert near is not None
@@ -197,21 +197,21 @@ def test_a_long_file_is_refused_without_a_search_for_similar_lines() -> None:
 
 
 def test_an_empty_or_ineffective_edit_is_refused_with_the_reason() -> None:
-    assert "file_write" in refusal("a", "")
-    assert "the same" in refusal("a", "a", "a")
-    assert "line ends are kept" in refusal("a\n", "a\r\n", "a\n")
+    assert "file_write" in edit_error("a", "")
+    assert "the same" in edit_error("a", "a", "a")
+    assert "line ends are kept" in edit_error("a\n", "a\r\n", "a\n")
 
 
 def test_an_edit_that_would_make_a_huge_file_makes_nothing() -> None:
-    words = refusal("a\n" * 50_000, "a", "x" * 1000, replace_all=True)
+    words = edit_error("a\n" * 50_000, "a", "x" * 1000, replace_all=True)
     assert f"at most {MAX_FILE_BYTES:,}" in words
-    assert "more than 100,000 places" in refusal("a" * 200_000, "a", "b", replace_all=True)
-    assert "more than 100,000 places" in refusal("a" * 200_000, "a", "b")
+    assert "more than 100,000 places" in edit_error("a" * 200_000, "a", "b", replace_all=True)
+    assert "more than 100,000 places" in edit_error("a" * 200_000, "a", "b")
 
 
 def test_too_many_lines_are_refused_before_and_after_the_edit() -> None:
-    assert "may have 300,000 lines; this would be 300,001" in refusal("\n" * 300_001, "\n", "a")
-    assert "may have 300,000 lines" in refusal("a" * 1000, "a", "\n" * 400, replace_all=True)
+    assert "may have 300,000 lines; this would be 300,001" in edit_error("\n" * 300_001, "\n", "a")
+    assert "may have 300,000 lines" in edit_error("a" * 1000, "a", "\n" * 400, replace_all=True)
 
 
 def test_a_refused_edit_leaves_the_text_as_it_was() -> None:
@@ -226,7 +226,7 @@ def test_comparing_many_changed_blocks_is_bounded() -> None:
     draw = random.Random(1)
     before, after = ["\n".join(draw.choice("xy") for _ in range(98)) for _ in range(2)]
     old, new = f"S\n{before}\nE", f"Z\n{after[:-2]}\nW"
-    done = edited((old + "\nkeep\n") * 2900, (old, new), replace_all=True)
+    done = edit((old + "\nkeep\n") * 2900, (old, new), replace_all=True)
     start = time.monotonic()
     diff = diff_of(done, "a.txt")
     assert time.monotonic() - start < 3.0

@@ -43,7 +43,7 @@ def rules_of(lists: Lists) -> tuple[PlacedRule, ...]:
     return tuple(made)
 
 
-def judged(
+def judge_call(
     rules: list[str] | Lists, given: Any, name: str = "shell_execute", **more: Any
 ) -> PermissionVerdict:
     lists = rules if isinstance(rules, dict) else {RuleScope.USER: rules}
@@ -124,7 +124,7 @@ SHELL: list[tuple[list[str], str, str]] = [
 def test_commands_are_matched_by_their_words_and_each_has_to_be_allowed(
     rules: list[str], command: str, action: str
 ) -> None:
-    assert judged(rules, command).action == action
+    assert judge_call(rules, command).action == action
 
 
 OTHERS: list[tuple[str, list[str], Any, str]] = [
@@ -182,7 +182,7 @@ OTHERS: list[tuple[str, list[str], Any, str]] = [
 def test_paths_addresses_and_texts_are_matched_by_their_meaning(
     name: str, rules: list[str], given: Any, action: str
 ) -> None:
-    assert judged(rules, given, name).action == action
+    assert judge_call(rules, given, name).action == action
 
 
 SERVER, TENANT, USER, PROJECT = list(RuleScope)[:4]
@@ -204,15 +204,15 @@ SCOPES: list[tuple[Lists, str, str, str]] = [
 def test_the_last_scope_decides_except_for_denials_of_higher_scopes(
     lists: Lists, command: str, action: str, scope: str
 ) -> None:
-    verdict = judged(lists, command)
+    verdict = judge_call(lists, command)
     assert verdict.action == action
     assert (verdict.rule.scope if verdict.rule else "") == scope
 
 
 def test_a_tenant_cannot_allow_what_the_server_denies() -> None:
-    assert judged({TENANT: ["allow *"]}, "git x", server=["deny git *"]).action == "deny"
-    assert judged({TENANT: ["allow *"]}, "ls x", server=["deny git *"]).action == "allow"
-    assert judged({USER: ["ask git *"]}, "git x", server=["allow git *"]).action == "ask"
+    assert judge_call({TENANT: ["allow *"]}, "git x", server=["deny git *"]).action == "deny"
+    assert judge_call({TENANT: ["allow *"]}, "ls x", server=["deny git *"]).action == "allow"
+    assert judge_call({USER: ["ask git *"]}, "git x", server=["allow git *"]).action == "ask"
 
 
 def test_a_tool_that_is_denied_for_all_arguments_is_not_offered() -> None:
@@ -232,14 +232,14 @@ def test_a_tool_that_is_denied_for_all_arguments_is_not_offered() -> None:
     ["https://a.org/x/../no/x", "https://a.org/./no/x", "https://a.org//no/x", "https://b@a.org/no/x"],
 )
 def test_an_address_that_may_match_a_deny_rule_of_the_tenant_is_denied(url: str) -> None:
-    verdict = judged({TENANT: ["deny web_fetch(https://a.org/no/*)"]}, url, "web_fetch")
+    verdict = judge_call({TENANT: ["deny web_fetch(https://a.org/no/*)"]}, url, "web_fetch")
     assert (verdict.action, verdict.decided_by) == ("deny", DecidedBy.NOT_UNDERSTOOD)
     assert "the tenant's rule 1" in verdict.because
 
 
 def test_an_absolute_path_into_the_workspace_is_matched_as_a_relative_one() -> None:
     def of(path: str, *rules: str) -> str:
-        return judged({TENANT: list(rules)}, path, "file_write", workspace=Path("/ws")).action
+        return judge_call({TENANT: list(rules)}, path, "file_write", workspace=Path("/ws")).action
 
     assert of("/ws/secret/a", "deny file_write(secret/*)") == "deny"
     assert of("/ws/docs/a", "deny file_write(secret/*)") == "allow"
@@ -270,14 +270,14 @@ DEFAULTS: list[tuple[dict[str, Any], str, DecidedBy]] = [
 def test_without_a_rule_taint_sandbox_and_risk_decide_and_a_rule_has_priority(
     more: dict[str, Any], action: str, by: DecidedBy
 ) -> None:
-    verdict = judged([], "x", "say", **more)
+    verdict = judge_call([], "x", "say", **more)
     assert (verdict.action, verdict.decided_by, verdict.rule) == (action, by, None)
-    assert judged(["allow say(*)"], "x", "say", **more).action == "allow"
-    assert judged(["deny say(*)"], "x", "say", **more).action == "deny"
+    assert judge_call(["allow say(*)"], "x", "say", **more).action == "allow"
+    assert judge_call(["deny say(*)"], "x", "say", **more).action == "deny"
 
 
 def test_a_tool_of_an_mcp_server_asks_in_a_tainted_run() -> None:
-    assert judged([], "x", "mcp__a_b__c", tainted_by="mcp__a_b__c").decided_by == DecidedBy.TAINT
+    assert judge_call([], "x", "mcp__a_b__c", tainted_by="mcp__a_b__c").decided_by == DecidedBy.TAINT
 
 
 USUAL: list[tuple[str, Any, str]] = [
@@ -323,19 +323,19 @@ USUAL: list[tuple[str, Any, str]] = [
 def test_always_allows_that_call_and_no_other_program_folder_or_host(
     name: str, given: Any, usual: str
 ) -> None:
-    assert judged([], given, name).usual == usual
-    assert judged([f"ask {name}(*)", f"allow {name}({usual})"], given, name).action == "allow"
+    assert judge_call([], given, name).usual == usual
+    assert judge_call([f"ask {name}(*)", f"allow {name}({usual})"], given, name).action == "allow"
 
 
 def test_no_pattern_makes_a_match_slow() -> None:
     began = time.monotonic()
     rules = [f"deny {'* a ' * 18}* b{number}" for number in range(200)]
-    assert judged(rules, "xargs " + "a " * 290).action == "ask"
+    assert judge_call(rules, "xargs " + "a " * 290).action == "ask"
     many = [f"deny *a*b*c* ?x {number}" for number in range(200)]
     lists = {TENANT: many, USER: many, PROJECT: many}
-    assert judged(lists, ";".join(f"a{number}" for number in range(40))).action == "ask"
+    assert judge_call(lists, ";".join(f"a{number}" for number in range(40))).action == "ask"
     rules = ["deny say(" + "*a" * 19 + f"b{number})" for number in range(200)]
-    assert judged(rules, "a" * 100_000, "say").action == "allow"
+    assert judge_call(rules, "a" * 100_000, "say").action == "allow"
     assert time.monotonic() - began < 5
 
 
@@ -352,8 +352,8 @@ def test_no_pattern_makes_a_match_slow() -> None:
 )
 def test_always_for_a_subcommand_covers_only_options_that_are_known_to_read(given: str) -> None:
     rules = ["ask shell_execute(*)", "allow shell_execute(git grep *)"]
-    assert judged(rules, "git grep -in needle -- -O", "shell_execute").action == "allow"
-    assert judged(rules, given, "shell_execute").action == "ask"
+    assert judge_call(rules, "git grep -in needle -- -O", "shell_execute").action == "allow"
+    assert judge_call(rules, given, "shell_execute").action == "ask"
 
 
 ACTS = [
@@ -376,12 +376,12 @@ LOOKS = [
 @pytest.mark.parametrize("given", ACTS)
 def test_no_pattern_allows_options_with_which_a_program_executes_or_writes(given: str) -> None:
     pattern = f"{given.split()[0]} *"
-    verdict = judged([f"allow shell_execute({pattern})"], given, "shell_execute")
+    verdict = judge_call([f"allow shell_execute({pattern})"], given, "shell_execute")
     assert (verdict.action, verdict.decided_by) == ("ask", "not_understood")
-    assert judged(["allow shell_execute(*)"], given, "shell_execute").action == "allow"
+    assert judge_call(["allow shell_execute(*)"], given, "shell_execute").action == "allow"
 
 
 @pytest.mark.parametrize("given", LOOKS)
 def test_a_rule_written_by_a_user_for_a_program_applies_literally(given: str) -> None:
     pattern = f"{given.split()[0]} *"
-    assert judged([f"allow shell_execute({pattern})"], given, "shell_execute").action == "allow"
+    assert judge_call([f"allow shell_execute({pattern})"], given, "shell_execute").action == "allow"

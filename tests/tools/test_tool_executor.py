@@ -61,7 +61,7 @@ async def answer_left(question: dict[str, Any]) -> dict[str, Any]:
     return {"answer": "left"}
 
 
-async def delegated(assignment: Assignment) -> SubagentEnd:
+async def delegate_nothing(assignment: Assignment) -> SubagentEnd:
     return SubagentEnd(
         run_id="run-0",
         status="completed",
@@ -93,7 +93,7 @@ def executor_of(
 async def test_every_tool_runs_at_its_level_and_is_refused_below_it(
     name: str, level: CommandPermission, builtin_executor: ToolExecutor, context_of: Any, call: Any
 ) -> None:
-    context = context_of(level, ask=answer_left, read_result=read_stored_output, delegate=delegated)
+    context = context_of(level, ask=answer_left, read_result=read_stored_output, delegate=delegate_nothing)
     (context.permissions.workspace / "a.txt").write_text("a")
     needed = builtin_executor.registry.get(name).required_permission  # type: ignore[union-attr]
     done = await builtin_executor.execute(call(name, ARGUMENTS[name]), context)

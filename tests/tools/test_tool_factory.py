@@ -154,7 +154,7 @@ def test_a_parameter_may_have_the_name_of_a_schema_keyword() -> None:
     assert set(t.definition.parameters["properties"]) == {"type", "title"}
 
 
-def no_words(arguments: dict[str, Any]) -> None: ...
+def without_docstring(arguments: dict[str, Any]) -> None: ...
 
 
 def untyped(a) -> None:  # type: ignore[no-untyped-def]
@@ -173,7 +173,7 @@ def three(arguments: dict[str, Any], context: ToolContext, more: int) -> None:
     """Doc."""
 
 
-@pytest.mark.parametrize("function", [no_words, untyped, starred, unknown_type, three])
+@pytest.mark.parametrize("function", [without_docstring, untyped, starred, unknown_type, three])
 def test_a_function_that_cannot_be_a_tool_is_refused_by_name(function: Any) -> None:
     with pytest.raises(ConfigError, match=f"tool {function.__name__}"):
         tool()(function)
@@ -185,7 +185,7 @@ def test_a_function_that_cannot_be_a_tool_is_refused_by_name(function: Any) -> N
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="tool t"):
-        tool(name="t", description="d", **settings)(no_words)
+        tool(name="t", description="d", **settings)(without_docstring)
 
 
 @pytest.mark.parametrize("value", [object(), asyncio, {"a": object()}])

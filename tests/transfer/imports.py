@@ -32,7 +32,7 @@ def import_data(person: ApiClient, content: bytes | Any) -> dict[str, Any]:
     return report
 
 
-def refused(person: ApiClient, content: bytes, status: int, kind: str) -> str:
+def check_import_is_refused(person: ApiClient, content: bytes, status: int, kind: str) -> str:
     """Sends an import that must be refused and must leave nothing. Returns the error."""
     before = all_conversation_ids(person)
     failure = person.bad("POST", IMPORT, status, content=content)
@@ -73,7 +73,7 @@ def path_of(person: ApiClient, conversation_id: str) -> list[dict[str, Any]]:
     return path[::-1]
 
 
-def lost(report: dict[str, Any]) -> dict[str, int]:
+def loss_counts(report: dict[str, Any]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for entry in report["lost"]:
         counts[entry["what"]] = counts.get(entry["what"], 0) + entry["count"]

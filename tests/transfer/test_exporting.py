@@ -11,7 +11,7 @@ import pytest
 from api.client import ApiClient
 
 from luxx.providers.scripted import ScriptedProvider
-from transfer.imports import IMPORT, import_data, lost, path_of, sample, tree
+from transfer.imports import IMPORT, import_data, loss_counts, path_of, sample, tree
 
 TITLE = 'Ünïcode/"quoted"\n\\ title'
 NASTY = "Text\r\n```\nopen fence\n<!-- open comment <script>\n</details>\n# no heading\n| 日本語 🥬"
@@ -132,7 +132,7 @@ def test_a_document_that_selects_a_missing_message_selects_its_newest(ann: ApiCl
     ):
         document["conversation"]["selected_leaf_id"] = named
         report = import_data(ann, document)
-        assert {name: n for name, n in lost(report).items() if name.startswith("selected")} == losses
+        assert {name: n for name, n in loss_counts(report).items() if name.startswith("selected")} == losses
         (made,) = report["conversation_ids"]
         newest = ann.good("GET", f"/messages?conversation_id={made}")["items"][0]["id"]
         assert path_of(ann, made)[-1]["id"] == newest
@@ -149,7 +149,7 @@ def test_references_to_rows_of_another_server_are_not_trusted(ann: ApiClient, ta
     document["messages"][0]["attachments"][0]["blob_id"] = "01890a5d-ac96-774b-bcce-b302099a8057"
     document["conversation"] |= {"provider_id": 1, "user_id": 1, "run_id": talk, "import_id": talk}
     report = import_data(ann, document)
-    assert lost(report) == {"attached files that are not in the document": 1}
+    assert loss_counts(report) == {"attached files that are not in the document": 1}
     made = ann.good("GET", f"/conversations/{report['conversation_ids'][0]}")
     assert (made["provider_id"], made["user_id"], made["run_id"]) == (None, ann.user["id"], None)
     assert "01890a5d" not in json.dumps(document_of(ann, made["id"]))

@@ -17,10 +17,10 @@ from luxx.domain.transfer.draft import Losses
 from transfer.imports import (
     IMPORT,
     all_conversation_ids,
+    check_import_is_refused,
     import_data,
-    lost,
+    loss_counts,
     path_of,
-    refused,
     sample,
     tree,
     zipped,
@@ -90,14 +90,16 @@ def nodes(*parents: tuple[str, Any], **more: Any) -> dict[str, Any]:
     ids=lambda value: f"{len(value)}-bytes" if isinstance(value, bytes) else "",
 )
 def test_a_broken_file_is_refused_completely(ann: ApiClient, content: bytes, status: int, kind: str) -> None:
-    sentence = refused(ann, content, status, kind)
+    sentence = check_import_is_refused(ann, content, status, kind)
     assert len(sentence) > 20
 
 
 def test_conversations_before_the_broken_part_are_not_imported(ann: ApiClient) -> None:
     good = json.dumps([chat("hello", f"answer {number}") for number in range(3000)]).encode()
-    refused(ann, good[:-1] + b",{]", 400, UNREADABLE)
-    refused(ann, zipped(**{"conversations-0__json": good, "conversations-1__json": b"[{"}), 400, UNREADABLE)
+    check_import_is_refused(ann, good[:-1] + b",{]", 400, UNREADABLE)
+    check_import_is_refused(
+        ann, zipped(**{"conversations-0__json": good, "conversations-1__json": b"[{"}), 400, UNREADABLE
+    )
 
 
 # --- ZIP files
@@ -118,10 +120,10 @@ def test_a_zip_with_a_password_or_broken_content_is_refused(ann: ApiClient) -> N
     data = bytearray(zipped(conversations__json=sample("claude.json")))
     for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         data[data.index(mark) + offset] |= 1
-    refused(ann, bytes(data), 400, UNREADABLE)
+    check_import_is_refused(ann, bytes(data), 400, UNREADABLE)
     data = bytearray(zipped(conversations__json=sample("claude.json")))
     data[200] ^= 0xFF
-    refused(ann, bytes(data), 400, UNREADABLE)
+    check_import_is_refused(ann, bytes(data), 400, UNREADABLE)
 
 
 @pytest.mark.parametrize("packing", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2, zipfile.ZIP_STORED])
@@ -134,7 +136,7 @@ def test_a_zip_that_cannot_be_unpacked_is_refused(ann: ApiClient, packing: int) 
         data = data.replace("ä".encode(), b"\xff\xfe")
     else:
         data = data[:64] + b"\xff" * 20 + data[84:]
-    refused(ann, data, 400, UNREADABLE)
+    check_import_is_refused(ann, data, 400, UNREADABLE)
 
 
 def test_names_in_a_zip_are_never_used_as_paths(ann: ApiClient, server: ServerProcess) -> None:
@@ -168,7 +170,7 @@ def test_circles_missing_parents_and_several_roots_keep_every_text(ann: ApiClien
         for message in messages:
             assert message["parent_id"] is None or message["parent_id"] in known
             known.add(message["id"])
-    losses = lost(report)
+    losses = loss_counts(report)
     assert losses["positions of messages in a cycle"] == 2
     assert losses["positions of messages whose predecessor is missing"] == 1
     assert [len([m for m in messages if m["parent_id"] is None]) for messages in trees] == [1, 1, 2, 2]
@@ -225,14 +227,14 @@ def test_an_invalid_time_is_replaced_and_reported(ann: ApiClient, moment: Any) -
     other["mapping"]["a"]["message"]["create_time"] = moment
     report = import_data(ann, [one, other])
     assert report["conversations"] == 2
-    assert lost(report)["invalid times"] == 5
+    assert loss_counts(report)["invalid times"] == 5
     for conversation_id in report["conversation_ids"]:
         assert [message["created_at"] for message in path_of(ann, conversation_id)]
 
 
 def test_nul_and_lone_surrogates_are_replaced_and_reported(ann: ApiClient) -> None:
     report = import_data(ann, [chat("a\0b", "c\0\0d", name="t\0itle")])
-    assert lost(report) == {"NUL characters": 4}
+    assert loss_counts(report) == {"NUL characters": 4}
     (made,) = report["conversation_ids"]
     assert [message["text"] for message in path_of(ann, made)] == ["a\ufffdb", "c\ufffd\ufffdd"]
     assert ann.good("GET", f"/conversations/{made}")["title"] == "t\ufffditle"
@@ -246,7 +248,7 @@ def test_a_title_of_a_megabyte_and_a_text_of_ten_are_cut(ann: ApiClient) -> None
     assert ann.good("GET", f"/conversations/{made}")["title"] == "x" * 300
     assert [len(message["text"]) for message in path_of(ann, made)] == [1_000_000, 4_000_000]
     assert {loss["conversation"] for loss in report["lost"]} == {"x" * 300}
-    assert lost(report) == {
+    assert loss_counts(report) == {
         "text past 4,000,000 characters": 2,
         "text of a user's message past 1,000,000 characters": 1,
     }
@@ -316,13 +318,13 @@ def test_the_limits_of_the_configuration_hold(small: ServerProcess) -> None:
         document = Document(asked.good_document())
     with ApiClient(small, document).register("cat") as cat:
         text = " ".join(f"word{number}" for number in range(80_000))
-        refused(cat, json.dumps([chat(text * 2, "y")]).encode(), 413, "too_large")
+        check_import_is_refused(cat, json.dumps([chat(text * 2, "y")]).encode(), 413, "too_large")
         repeated = json.dumps([chat(text[:20_000] * 600, "y")]).encode()
-        refused(cat, zipped(conversations__json=repeated), 413, TOO_LARGE)
+        check_import_is_refused(cat, zipped(conversations__json=repeated), 413, TOO_LARGE)
         fitting = json.dumps([chat(text, "y")]).encode()
         assert import_data(cat, fitting)["conversations"] == 1
         assert import_data(cat, fitting)["conversations"] == 1
-        refused(cat, fitting, 413, "quota_exceeded")
+        check_import_is_refused(cat, fitting, 413, "quota_exceeded")
         cat.good("DELETE", f"/conversations/{all_conversation_ids(cat)[0]}")
         assert import_data(cat, fitting)["conversations"] == 1
     assert '"level":"error"' not in small.output

@@ -10,7 +10,7 @@ from api.server_process import ServerProcess
 from files.sample_files import GIF, JPEG, png
 
 from luxx.domain.files.attachments import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES
-from transfer.imports import all_conversation_ids, import_data, lost, path_of, refused
+from transfer.imports import all_conversation_ids, check_import_is_refused, import_data, loss_counts, path_of
 
 Json = dict[str, Any]
 NONE = {"attachments that are not images": 1}
@@ -28,7 +28,7 @@ def export(person: ApiClient, conversation_id: str) -> Json:
     return document
 
 
-def attached(person: ApiClient, conversation_id: str) -> Json:
+def first_message(person: ApiClient, conversation_id: str) -> Json:
     """The first message of the conversation."""
     return path_of(person, conversation_id)[0]
 
@@ -55,7 +55,7 @@ def talk(ann: ApiClient) -> str:
 
 def check_copy(person: ApiClient, conversation_id: str) -> Json:
     """The first message of the copy; checks that it has everything that the original has."""
-    message = attached(person, conversation_id)
+    message = first_message(person, conversation_id)
     assert download(person, message, 0) == ("image/png", png(300_000))
     assert download(person, message, 1)[1] == b"# Cats"
     assert download(person, message, 2) == ("image/jpeg", JPEG)
@@ -65,7 +65,7 @@ def check_copy(person: ApiClient, conversation_id: str) -> Json:
 def test_images_are_exported_and_imported_with_the_same_bytes(
     ann: ApiClient, ben: ApiClient, talk: str
 ) -> None:
-    original = attached(ann, talk)
+    original = first_message(ann, talk)
     document = export(ann, talk)
     first, second, third = document["messages"][0]["attachments"]
     assert first == {
@@ -130,21 +130,21 @@ def test_bad_images_are_counted_and_everything_else_is_imported(
     bad = {name: value for name, value in image(data).items() if name != "content"}
     document = with_attachments(export(ann, talk), bad, image(text_of(GIF)))
     report = import_data(ann, document)
-    assert (report["conversations"], report["messages"], lost(report)) == (1, 2, losses)
-    message = attached(ann, report["conversation_ids"][0])
+    assert (report["conversations"], report["messages"], loss_counts(report)) == (1, 2, losses)
+    message = first_message(ann, report["conversation_ids"][0])
     assert message["attachments"][0] == {"name": "x.png", "extension": "png", "content": ""}
     assert download(ann, message, 0)[1] == b""
     assert download(ann, message, 1) == ("image/gif", GIF)
 
 
 def test_the_declared_type_of_an_image_is_not_trusted(ann: ApiClient, ben: ApiClient, talk: str) -> None:
-    blob_id = attached(ann, talk)["attachments"][0]["blob_id"]
+    blob_id = first_message(ann, talk)["attachments"][0]["blob_id"]
     said = {"blob_id": blob_id, "media_type": "text/html", "size": -1, "content": "<script>"}
     with_bytes = image(text_of(GIF), **said)
     without = {**image(None, **said), "media_type": ["x"], "size": 2**70}
     report = import_data(ben, with_attachments(export(ann, talk), with_bytes, without))
-    assert lost(report) == {"attached files that are not in the document": 1}
-    message = attached(ben, report["conversation_ids"][0])
+    assert loss_counts(report) == {"attached files that are not in the document": 1}
+    message = first_message(ben, report["conversation_ids"][0])
     assert download(ben, message, 0) == ("image/gif", GIF)
     assert message["attachments"][0]["size"] == len(GIF)
     assert message["attachments"][1] == {"name": "x.png", "extension": "png", "content": "<script>"}
@@ -159,7 +159,7 @@ def test_an_imported_message_has_the_image_limit_of_a_sent_one(ann: ApiClient, t
     heavy = [image(text_of(png(size)))] * (MAX_IMAGES_BYTES // size + 1)
     report = import_data(ann, [with_attachments(document, *many), with_attachments(document, *heavy)])
     assert [(entry["what"], entry["count"]) for entry in report["lost"]] == [(PAST, 2), (PAST, 1)]
-    attachments = [attached(ann, made)["attachments"] for made in report["conversation_ids"]]
+    attachments = [first_message(ann, made)["attachments"] for made in report["conversation_ids"]]
     assert [sum("blob_id" in file for file in files) for files in attachments] == [10, 3]
 
 
@@ -178,7 +178,7 @@ def test_images_count_towards_the_import_limit_of_a_user(tmp_path: Any) -> None:
         }  # fmt: skip
         content = json.dumps(talk).encode()
         import_data(cat, content)
-        refused(cat, content, 413, "quota_exceeded")
+        check_import_is_refused(cat, content, 413, "quota_exceeded")
         cat.good("DELETE", f"/conversations/{all_conversation_ids(cat)[0]}")
         import_data(cat, content)
 

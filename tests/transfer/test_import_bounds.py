@@ -29,7 +29,7 @@ from luxx.wire.message import (
     MAX_MESSAGE_TEXT,
 )
 from luxx.wire.step import Step, StepType
-from transfer.imports import import_data, lost, tree
+from transfer.imports import import_data, loss_counts, tree
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"\0" * 16).decode()
 TIME = "2026-01-01T00:00:00Z"
@@ -65,7 +65,7 @@ def test_a_persons_message_is_cut_to_what_can_be_sent(ann: ApiClient) -> None:
             {"role": "user", "text": "t" * (MAX_MESSAGE_TEXT + 1), "attachments": files}, {"role": "user"}
         ),
     )
-    assert lost(report) == {
+    assert loss_counts(report) == {
         "text of a user's message past 1,000,000 characters": 1,
         "attached files past 20": 1,
         "names of attached files past 255 characters": 1,
@@ -110,7 +110,7 @@ def test_a_step_that_no_run_could_store_is_left_out(ann: ApiClient, step: dict[s
         {"id": "step-1", "index": 1, "type": "text", "content": "b"},
     ]
     report = import_data(ann, document({"role": "assistant", "steps": steps}))
-    assert lost(report) == {"steps with a name or arguments that are too long": 1}
+    assert loss_counts(report) == {"steps with a name or arguments that are too long": 1}
     (said,) = tree(ann, report["conversation_ids"][0])
     assert [(each["index"], each["content"]) for each in said["steps"]] == [(0, "b")]
 

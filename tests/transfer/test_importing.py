@@ -8,17 +8,17 @@ from api.client import ApiClient
 from transfer.imports import (
     IMPORT,
     all_conversation_ids,
+    check_import_is_refused,
     import_data,
-    lost,
+    loss_counts,
     path_of,
-    refused,
     sample,
     tree,
     zipped,
 )
 
 
-def said(messages: list[dict[str, Any]]) -> list[tuple[str, str]]:
+def roles_and_texts(messages: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(message["role"], message["text"].strip()) for message in messages]
 
 
@@ -40,7 +40,7 @@ def test_chatgpts_export_keeps_branches_steps_and_instructions(ann: ApiClient) -
     assert (beds["pinned"], beds["archived"]) == (True, False)
     assert beds["created_at"] == "2025-07-01T09:00:00Z"
     path = path_of(ann, beds["id"])
-    assert said(path) == [
+    assert roles_and_texts(path) == [
         ("user", "How many beds of 1.2 × 4 m fit into 60 m²?"),
         ("assistant", "Twelve beds fit, with no paths between them."),
         ("user", "And with paths of 40 cm?"),
@@ -60,7 +60,7 @@ def test_chatgpts_export_keeps_branches_steps_and_instructions(ann: ApiClient) -
     everyone = tree(ann, beds["id"])
     others = {message["text"]: message["status"] for message in everyone if message not in path}
     assert others == {"And with paths?": "complete", "About eight.": "partial", "Nine.": "complete"}
-    losses = lost(report)
+    losses = loss_counts(report)
     assert losses["pictures"] == losses["attached files"] == losses["sound recordings"] == 1
     assert losses["references to search results"] == losses["the custom GPT"] == 1
 
@@ -69,7 +69,7 @@ def test_a_voice_conversation_keeps_its_text_and_its_archive(ann: ApiClient) -> 
     report = import_data(ann, sample("chatgpt.json"))
     voice_conversation = by_title(ann, report)["New conversation"]
     assert voice_conversation["archived"] is True
-    assert said(path_of(ann, voice_conversation["id"])) == [
+    assert roles_and_texts(path_of(ann, voice_conversation["id"])) == [
         ("user", "Tell me a joke."),
         ("assistant", "A leek walks into a bar and drips."),
     ]
@@ -89,10 +89,10 @@ def test_claudes_export_keeps_branches_tools_and_attached_text(ann: ApiClient) -
     (attachment,) = path[0]["attachments"]
     assert attachment["name"] == "list.csv"
     assert attachment["content"] == "name,count\nleek,3\n"
-    assert lost(report) == {"attached files": 1, "references to sources": 1}
+    assert loss_counts(report) == {"attached files": 1, "references to sources": 1}
     assert len(tree(ann, made["The list of leeks"]["id"])) == 6
     old = path_of(ann, made["New conversation"]["id"])
-    assert said(old) == [("user", "Good morning"), ("assistant", "Good morning to you.")]
+    assert roles_and_texts(old) == [("user", "Good morning"), ("assistant", "Good morning to you.")]
     assert old[0]["created_at"] == "2024-03-01T08:00:00Z"
 
 
@@ -154,7 +154,7 @@ def test_imports_are_visible_to_their_user_only(ann: ApiClient, ben: ApiClient) 
 
 
 def test_a_request_without_a_file_is_refused(ann: ApiClient) -> None:
-    refused(ann, b"", 400, "file_missing")
+    check_import_is_refused(ann, b"", 400, "file_missing")
     answer = ann.bad("POST", IMPORT, 400, files={"file": ("empty.json", b"", "application/json")})
     assert answer["detail"]["kind"] == "file_missing"
     headers = {"content-type": "multipart/form-data; boundary=x"}

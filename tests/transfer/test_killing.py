@@ -92,7 +92,7 @@ def test_a_kill_in_the_middle_leaves_nothing_of_the_import(server: ServerProcess
         server.kill()
         importing.join(WAIT_SECONDS)
     assert importing.report is None, "the import had ended before the kill"
-    assert before == earlier_import["conversation_ids"], "hidden conversations were seen"
+    assert before == earlier_import["conversation_ids"], "hidden conversations were listed"
     assert messages < 1 + CONVERSATIONS * TURNS
     with ServerProcess(server.folder) as again, ApiClient(again, None).sign_in("dora", PASSWORD) as dora:
         assert all_conversation_ids(dora) == earlier_import["conversation_ids"]

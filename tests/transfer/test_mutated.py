@@ -72,7 +72,7 @@ def positions(value: Any) -> list[tuple[Any, Any]]:
 
 
 @st.composite
-def mutated(draw: st.DrawFn) -> bytes:
+def mutated_export(draw: st.DrawFn) -> bytes:
     export = copy.deepcopy(draw(st.sampled_from(EXPORTS)))
     for _ in range(draw(st.integers(1, 6))):
         there = positions(export)
@@ -152,7 +152,7 @@ def check_message(row: ReadyMessage, known: dict[str, ReadyRow]) -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(content=mutated())
+@given(content=mutated_export())
 def test_random_values_in_an_export_give_valid_rows_or_a_reason(content: bytes) -> None:
     outcome, rows = read(content)
     if isinstance(outcome, ImportedRows):

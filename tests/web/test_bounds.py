@@ -26,7 +26,7 @@ def web(public: Site) -> WebTools:
     return WebTools(f"public.example:{public.port}", seconds=SECONDS)
 
 
-def endless(first: bytes, piece: bytes, pause: float = 0.0) -> Callable[[socket.socket, str], None]:
+def endless_answer(first: bytes, piece: bytes, pause: float = 0.0) -> Callable[[socket.socket, str], None]:
     def answer(talking: socket.socket, _head: str) -> None:
         talking.sendall(first)
         while True:
@@ -38,13 +38,13 @@ def endless(first: bytes, piece: bytes, pause: float = 0.0) -> Callable[[socket.
 
 
 DRIPS = {
-    "a byte of the body now and then": endless(OK + b"\r\n", b"x", 0.05),
-    "a byte of the head now and then": endless(b"HTTP/1.1 200 OK\r\nX-A: ", b"x", 0.05),
-    "a header now and then": endless(b"HTTP/1.1 200 OK\r\n", b"X-A: b\r\n", 0.05),
-    "a chunk now and then": endless(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n", 0.05),
-    "continue, continue": endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.01),
-    "nothing": endless(b"", b"", 0.05),
-    "a promise": endless(OK + b"Content-Length: 1000\r\n\r\n", b"", 0.05),
+    "a byte of the body now and then": endless_answer(OK + b"\r\n", b"x", 0.05),
+    "a byte of the head now and then": endless_answer(b"HTTP/1.1 200 OK\r\nX-A: ", b"x", 0.05),
+    "a header now and then": endless_answer(b"HTTP/1.1 200 OK\r\n", b"X-A: b\r\n", 0.05),
+    "a chunk now and then": endless_answer(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n", 0.05),
+    "continue, continue": endless_answer(b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.01),
+    "nothing": endless_answer(b"", b"", 0.05),
+    "a promise": endless_answer(OK + b"Content-Length: 1000\r\n\r\n", b"", 0.05),
 }
 
 
@@ -70,7 +70,7 @@ def test_the_deadline_is_one_for_all_redirects(web: WebTools, public: Site, base
 def test_a_head_without_end_is_refused_early(public: Site, base_url: str) -> None:
     web = WebTools(f"public.example:{public.port}", seconds=30.0)
     for piece in (b"X-A: " + b"x" * 1000 + b"\r\n", b"x" * 1000):
-        public.routes["/"] = endless(b"HTTP/1.1 200 OK\r\nX-B: ", piece)
+        public.routes["/"] = endless_answer(b"HTTP/1.1 200 OK\r\nX-B: ", piece)
         started = time.monotonic()
         assert "sent no valid HTTP response" in web.refusal(f"{base_url}/")
         assert time.monotonic() - started < MAX_SECONDS
@@ -83,7 +83,7 @@ def test_redirects_without_end_are_counted(web: WebTools, public: Site, base_url
 
 
 def test_the_body_of_a_redirect_is_not_read(web: WebTools, public: Site, base_url: str) -> None:
-    public.routes["/"] = endless(
+    public.routes["/"] = endless_answer(
         b"HTTP/1.1 302 Found\r\nLocation: /b\r\nContent-Type: text/html\r\n\r\n", b"x" * 65_536
     )
     public.routes["/b"] = page("<p>arrived")
@@ -92,7 +92,7 @@ def test_the_body_of_a_redirect_is_not_read(web: WebTools, public: Site, base_ur
 
 def test_a_body_without_end_is_read_to_its_bound(public: Site, base_url: str) -> None:
     web = WebTools(f"public.example:{public.port}", seconds=20.0)
-    public.routes["/"] = endless(OK.replace(b"html", b"plain") + b"\r\n", b"word " * 10_000)
+    public.routes["/"] = endless_answer(OK.replace(b"html", b"plain") + b"\r\n", b"word " * 10_000)
     data = web.read(f"{base_url}/")
     assert "Only the beginning was read: 500,000 characters" in data["note"]
 

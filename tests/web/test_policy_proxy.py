@@ -24,7 +24,7 @@ from web.proxy_client import SECONDS, ProxyClient, read_all, status, with_proxy
 from web.site import Site, page, site
 
 
-def said(words: bytes, client: ProxyClient) -> bytes:
+def check_refusal(words: bytes, client: ProxyClient) -> bytes:
     return client.say(words)
 
 
@@ -200,7 +200,7 @@ def test_a_second_request_on_a_connection_is_not_passed_on(
     first = f"GET http://public.example:{public.port}/1 HTTP/1.1\r\nHost: x\r\n\r\n"
     for second in (f"http://127.0.0.1:{forbidden_site.port}/2", f"http://public.example:{public.port}/2"):
         again = f"GET {second} HTTP/1.1\r\nHost: x\r\n\r\n"
-        answer = with_proxy(partial(said, (first + again).encode()), **listed)
+        answer = with_proxy(partial(check_refusal, (first + again).encode()), **listed)
         assert answer.count(b"HTTP/1.1 ") == 1
         assert b"connection: close" in answer.lower()
     assert public.visits == ["/1", "/1"]

@@ -12,14 +12,14 @@ from web.site import Site, page
 SAVED = Path(__file__).parent / "saved"
 
 
-def saved(name: str) -> str:
+def read_saved_page(name: str) -> str:
     return (SAVED / name).read_text("utf-8")
 
 
 def test_an_article_is_read_as_markdown(web: WebTools, public: Site, base_url: str) -> None:
-    public.routes["/blog/1"] = page(saved("article.html"))
+    public.routes["/blog/1"] = page(read_saved_page("article.html"))
     data = web.read(f"{base_url}/blog/1")
-    assert data["content"].replace(f":{public.port}", "") + "\n" == saved("article.md")
+    assert data["content"].replace(f":{public.port}", "") + "\n" == read_saved_page("article.md")
     assert data["title"] == "How bread rises – The Bread Blog"
     assert (data["format"], data["content_type"], data["charset"]) == ("markdown", "text/html", "utf-8")
     assert data["links"] == [
@@ -40,15 +40,15 @@ def test_an_article_is_read_as_markdown(web: WebTools, public: Site, base_url: s
 def test_format_text_has_no_markup_and_format_html_is_the_source(
     web: WebTools, public: Site, base_url: str
 ) -> None:
-    public.routes["/"] = page(saved("article.html"))
+    public.routes["/"] = page(read_saved_page("article.html"))
     text = web.read(f"{base_url}/", format="text")["content"]
     assert "It comes from yeast (see how yeast lives)." in text
     assert not any(mark in text for mark in ("**", "](", "# How", "```", "| ---"))
-    assert web.read(f"{base_url}/", format="html")["content"] == saved("article.html")
+    assert web.read(f"{base_url}/", format="html")["content"] == read_saved_page("article.html")
 
 
 def test_invisible_text_is_not_read(web: WebTools, public: Site, base_url: str) -> None:
-    public.routes["/"] = page(saved("article.html"))
+    public.routes["/"] = page(read_saved_page("article.html"))
     for form in ("markdown", "text"):
         content = web.read(f"{base_url}/", format=form)["content"]
         for unseen in (
@@ -66,7 +66,7 @@ def test_invisible_text_is_not_read(web: WebTools, public: Site, base_url: str) 
 def test_a_page_without_structure_is_read_where_most_text_is(
     web: WebTools, public: Site, base_url: str
 ) -> None:
-    public.routes["/"] = page(saved("old.html"))
+    public.routes["/"] = page(read_saved_page("old.html"))
     data = web.read(f"{base_url}/")
     assert data["content"].startswith("**Radios of the fifties**\n\nI have collected valve radios")
     assert data["content"].endswith("for mine has gone dark.")
@@ -107,10 +107,10 @@ GERMAN = "Süßes Brot für müde Bäcker: das Öl gehört in die Schüssel. " *
 FRENCH = "Le train arrive demain matin à la gare, et tout le monde a été là, Noël vient après l'été. " * 4
 CZECH = "Vlak přijede zítra ráno na nádraží a všichni čekají před dveřmi už hodinu. " * 4
 ENCODINGS = [
-    ("told by the server", RUSSIAN, "windows-1251", "text/html; charset=windows-1251", ""),
-    ("told by the page", JAPANESE, "shift_jis", "text/html", "<meta charset=shift_jis>"),
+    ("declared by the server", RUSSIAN, "windows-1251", "text/html; charset=windows-1251", ""),
+    ("declared by the page", JAPANESE, "shift_jis", "text/html", "<meta charset=shift_jis>"),
     (
-        "told by the page, as of old",
+        "declared by the page, in the old form",
         CHINESE,
         "gbk",
         "text/html",

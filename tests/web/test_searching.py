@@ -23,7 +23,7 @@ from web.site import Site, page
 SAVED = Path(__file__).parent / "saved"
 
 
-def saved(name: str) -> str:
+def read_saved_page(name: str) -> str:
     return (SAVED / name).read_text("utf-8")
 
 
@@ -57,7 +57,7 @@ def searching(public: Site) -> WebTools:
 
 
 def test_the_results_of_a_saved_page_are_read(searching: WebTools, public: Site) -> None:
-    public.routes["/html/"] = page(saved("duckduckgo.html"))
+    public.routes["/html/"] = page(read_saved_page("duckduckgo.html"))
     result = searching.execute("web_search", query="  why does\nbread rise ")
     assert result.error is None
     assert result.data == {
@@ -90,13 +90,13 @@ def test_the_results_of_a_saved_page_are_read(searching: WebTools, public: Site)
 
 
 def test_no_more_results_are_given_than_were_asked_for(searching: WebTools, public: Site) -> None:
-    public.routes["/html/"] = page(saved("duckduckgo.html"))
+    public.routes["/html/"] = page(read_saved_page("duckduckgo.html"))
     result = searching.execute("web_search", query="bread", max_results=2)
     assert len(result.data["sources"]) == 2
 
 
 def test_a_search_without_results_is_an_answer(searching: WebTools, public: Site) -> None:
-    public.routes["/html/"] = page(saved("duckduckgo_none.html"))
+    public.routes["/html/"] = page(read_saved_page("duckduckgo_none.html"))
     result = searching.execute("web_search", query="qwzxv")
     assert (result.success, result.data["sources"], result.data["note"]) == (True, [], "Nothing was found.")
 
@@ -104,8 +104,11 @@ def test_a_search_without_results_is_an_answer(searching: WebTools, public: Site
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (page(saved("duckduckgo_challenge.html"), status="202 Accepted"), "it answered 202 Accepted"),
-        (page(saved("duckduckgo_challenge.html")), "a page without results"),
+        (
+            page(read_saved_page("duckduckgo_challenge.html"), status="202 Accepted"),
+            "it answered 202 Accepted",
+        ),
+        (page(read_saved_page("duckduckgo_challenge.html")), "a page without results"),
         (page("", status="200 OK"), "a page without results"),
         (page("<div class='result'>" * 200_000), "a page without results"),
         (page("busy", status="503 Busy"), "it answered 503 Service Unavailable"),
@@ -203,7 +206,7 @@ def test_the_library_has_the_engines_that_are_used(name: str) -> None:
 def test_results_parsed_by_the_library_are_used() -> None:
     known = importlib.import_module("ddgs.engines").ENGINES
     question = EngineRequest(engine="mojeek", query="x", is_answered=True)
-    answer = run_engine(known["text"], question, saved("mojeek.html").encode())
+    answer = run_engine(known["text"], question, read_saved_page("mojeek.html").encode())
     assert [(one.url, one.title, one.snippet) for one in answer.sources] == [
         (
             "https://www.breadblog.example/why-rises",

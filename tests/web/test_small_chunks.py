@@ -90,7 +90,7 @@ def test_control_small_chunks_and_a_preliminary_answer_are_accepted(
     assert (data["content"].count("word"), data.get("note")) == (3000, None)
 
 
-def unpacked(encoding: str, *pieces: bytes) -> tuple[bytes, bool]:
+def unpack(encoding: str, *pieces: bytes) -> tuple[bytes, bool]:
     inflater = Inflater(encoding, 1_000_000)
     for piece in pieces:
         inflater.feed(piece)
@@ -103,22 +103,22 @@ def one_by_one(data: bytes) -> list[bytes]:
 
 def test_gzip_of_several_parts_is_read_whole() -> None:
     parts = gzip.compress(b"first ") + gzip.compress(b"") + gzip.compress(b"second")
-    assert unpacked("gzip", parts) == (b"first second", True)
-    assert unpacked("gzip", *one_by_one(parts)) == (b"first second", True)
-    assert unpacked("gzip", parts + b"\0" * 100, b"more padding") == (b"first second", True)
+    assert unpack("gzip", parts) == (b"first second", True)
+    assert unpack("gzip", *one_by_one(parts)) == (b"first second", True)
+    assert unpack("gzip", parts + b"\0" * 100, b"more padding") == (b"first second", True)
 
 
 def test_a_raw_deflate_stream_is_recognised() -> None:
     bare = zlib.compress(b"hello world " * 50)[2:-4]
-    assert unpacked("deflate", *one_by_one(bare)) == (b"hello world " * 50, True)
-    assert unpacked("deflate", *one_by_one(zlib.compress(b"hello"))) == (b"hello", True)
+    assert unpack("deflate", *one_by_one(bare)) == (b"hello world " * 50, True)
+    assert unpack("deflate", *one_by_one(zlib.compress(b"hello"))) == (b"hello", True)
 
 
 def test_a_truncated_stream_is_reported_as_cut(web: WebTools, public: Site, base_url: str) -> None:
     packed = gzip.compress(bytes(range(256)) * 1000)
-    assert unpacked("gzip", packed[:-20])[1] is False
-    assert unpacked("gzip", gzip.compress(b"a") + packed[:100])[1] is False
-    assert unpacked("gzip", b"") == (b"", True)
+    assert unpack("gzip", packed[:-20])[1] is False
+    assert unpack("gzip", gzip.compress(b"a") + packed[:100])[1] is False
+    assert unpack("gzip", b"") == (b"", True)
     text = gzip.compress(b"words of a page " * 10, 0)
     public.routes["/"] = page(text[:100], "text/plain", Content_Encoding="gzip")
     assert "Only the beginning was read" in web.read(f"{base_url}/")["note"]
@@ -129,4 +129,4 @@ def test_parts_without_end_are_bounded_and_damage_is_reported() -> None:
     inflater.feed(gzip.compress(b"") * 5000)
     assert (inflater.is_full, inflater.is_whole) == (True, False)
     with pytest.raises(DecompressionError, match="damaged"):
-        unpacked("gzip", b"not gzip at all")
+        unpack("gzip", b"not gzip at all")

@@ -2,7 +2,7 @@
 
 import re
 import socket
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
@@ -49,14 +49,15 @@ def test_every_parameter_and_every_field_has_a_description(document: Document) -
 
     def walk(value: Any, at: str) -> None:
         if isinstance(value, list):
-            for item in value:
+            for item in cast("list[Any]", value):
                 walk(item, at)
         elif isinstance(value, dict):
-            for name, field in value.get("properties", {}).items():
+            members = cast("dict[str, Any]", value)
+            for name, field in members.get("properties", {}).items():
                 used.add(name)
                 if not field.get("description"):
                     lacking.append(f"{at}.{name}")
-            for name, item in value.items():
+            for name, item in members.items():
                 walk(item, f"{at}/{name}")
 
     walk(document.content["paths"], "")

@@ -86,7 +86,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Lines that tests put into the property `matrix`, such as what held in which sandbox."""
+    """Prints the lines of the property `matrix`, such as the outcomes of attacks by sandbox."""
     lines = [
         str(value)
         for reports in terminalreporter.stats.values()

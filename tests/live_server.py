@@ -88,8 +88,8 @@ def _address(process: ForkedProcess, folder: Path) -> str:
     threading.Thread(target=read, daemon=True).start()
     try:
         while line := lines.get(timeout=START_SECONDS):
-            if found := LISTENS.search(line):
-                return found[1]
+            if match := LISTENS.search(line):
+                return match[1]
     except Empty:
         pass
     raise AssertionError("the server did not start:\n" + (folder / "server.log").read_text("utf-8")[-3000:])

@@ -114,8 +114,8 @@ def test_litestar_has_the_handler_and_the_signatures_that_luxx_reads() -> None:
     made = Litestar([handler], openapi_config=None, logging_config=None)
     assert callable(made.asgi_handler)
     (route,) = made.routes
-    (found,) = (one for one in route.route_handlers if "GET" in one.http_methods)
-    field = found.parsed_fn_signature.parameters["number"]
+    (get_handler,) = (one for one in route.route_handlers if "GET" in one.http_methods)
+    field = get_handler.parsed_fn_signature.parameters["number"]
     assert (field.annotation, field.default, field.has_default) == (int, 1, True)
 
 
@@ -154,9 +154,9 @@ def test_luxx_uses_no_other_private_part() -> None:
         str(file.relative_to(ROOT)): ast.parse(file.read_text()) for file in (ROOT / "luxx").rglob("*.py")
     }
     public = {*own_names(list(trees.values())), *DOCUMENTED}
-    found: dict[str, set[str]] = {}
+    undocumented: dict[str, set[str]] = {}
     for path, tree in trees.items():
         private = {name for name in used_names(tree) if name.startswith("_") and not name.startswith("__")}
         if private - public:
-            found[path] = private - public
-    assert found == {"luxx/providers/transport.py": {"_aiohttp_response"}}
+            undocumented[path] = private - public
+    assert undocumented == {"luxx/providers/transport.py": {"_aiohttp_response"}}

@@ -1,4 +1,4 @@
-"""A small server of people and sign-ins only, on a temporary database, driven through its HTTP door."""
+"""A small server with accounts and sign-ins only, on a temporary database, driven over HTTP."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -113,7 +113,7 @@ class AccountServer:
         )
 
     async def stop_runs(self, user_id: int) -> None:
-        """Nothing runs here; who would be stopped is remembered."""
+        """No runs exist here; records whose runs would be stopped."""
         self.stopped.append(user_id)
 
     def client(
@@ -161,7 +161,7 @@ class AccountServer:
 
 @pytest.fixture
 def build_server(tmp_path: Path):
-    """Makes houses: `build()`, `build(auth={…}, limits={…}, trusted_proxies=[…])`."""
+    """Creates servers: `build()`, `build(auth={…}, limits={…}, trusted_proxies=[…])`."""
     built: list[AccountServer] = []
 
     def make(

@@ -1,4 +1,4 @@
-"""One server, one scripted provider and some people per module."""
+"""One server, one scripted provider and some users per module."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +34,7 @@ ASKS = [
 
 @pytest.fixture(scope="module")
 def upstream() -> Iterator[ScriptedProvider]:
-    """A model that says the same to whatever it is asked."""
+    """A model with a fixed answer to each message."""
     rules = [
         Rule(name="refuses", when=When(user="refuse this"), status=401, message=f"wrong key {KEY}"),
         Rule(
@@ -118,7 +118,7 @@ def bob(
 
 
 def connect(person: ApiClient, upstream: ScriptedProvider) -> int:
-    """A provider that is the scripted one; its id."""
+    """Creates a provider with the address of the scripted one. Returns its id."""
     body = {
         "name": "scripted",
         "provider_type": "openai",

@@ -90,9 +90,11 @@ def body_with(path: str, value: Any) -> Any:
 
 
 def operations_with_bodies(document: Document) -> list[tuple[Operation, dict[str, Any]]]:
-    found = [(operation, document.body_schema(operation)) for operation in document.operations]
+    operations = [(operation, document.body_schema(operation)) for operation in document.operations]
     return [
-        (operation, schema) for operation, schema in found if schema and "import" not in operation.template
+        (operation, schema)
+        for operation, schema in operations
+        if schema and "import" not in operation.template
     ]
 
 

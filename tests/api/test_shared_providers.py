@@ -38,8 +38,8 @@ def join(server: ServerProcess, document: Document, admin: ApiClient) -> Iterato
 @pytest.fixture
 def tenant_id(admin: ApiClient) -> int:
     made = admin.good("POST", "/admin/tenants", json={"name": f"sharing {next(numbers)}"})
-    found: int = made["id"]
-    return found
+    created_id: int = made["id"]
+    return created_id
 
 
 def share(person: ApiClient, upstream: ScriptedProvider) -> str:

@@ -24,7 +24,7 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 
 class BusBackend:
-    """What buses of one kind stand on: a database and, for one kind, a Redis."""
+    """What the buses of one kind need: a database and, for one kind, a Redis."""
 
     def __init__(self, database_url: str, redis: RedisServer | None, folder: Path) -> None:
         self.redis = redis

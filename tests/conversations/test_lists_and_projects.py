@@ -68,7 +68,7 @@ def matching_titles(client: BranchingClient, **query: Any) -> list[str]:
 @pytest.fixture(scope="module")
 def sample_project(client: BranchingClient) -> str:
     """Creates conversations of many kinds in a project. Returns the project's id."""
-    project: str = client.person.good("POST", "/projects", json={"name": "shelf"})["id"]
+    project: str = client.person.good("POST", "/projects", json={"name": "sample"})["id"]
     for title, fields in (
         ("plain", {}),
         ("pinned", {"pinned": True}),

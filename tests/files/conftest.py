@@ -1,4 +1,4 @@
-"""A server with a small quota, and people on it."""
+"""A server with a small quota, and users of it."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The embedded model's file, fetched once into a folder that outlives the run."""
+"""The embedded model's file, fetched once into a folder that survives the session."""
 
 import importlib.util
 import os

@@ -104,7 +104,7 @@ def test_fetching_passes_no_provider_key_to_pip(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spy = tmp_path / "python"
-    environment_file = tmp_path / "seen"
+    environment_file = tmp_path / "environment"
     spy.write_text(f'#!/bin/sh\nenv > {environment_file}\nexec {sys.executable} "$@"\n')
     spy.chmod(spy.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setattr(sys, "executable", str(spy))

@@ -1,4 +1,4 @@
-"""What these tests share: each backend."""
+"""A fixture with each backend of the sandbox."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The house as a fixture."""
+"""The provider services as a fixture."""
 
 from collections.abc import Iterator
 from pathlib import Path

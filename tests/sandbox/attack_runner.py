@@ -27,7 +27,7 @@ from luxx.tools.sandbox.process import ProgramResult
 from luxx.tools.sandbox.service import Sandbox
 
 LIMITS = ProgramLimits(seconds=10, cpu_seconds=10)
-SCRATCH = "/tmp/luxx-jail-"
+SCRATCH = "/tmp/luxx-sandbox-"
 NO_FILTER = b""
 KILLED_BY_FILTER = (-31, 128 + 31)
 WATCHED = ("/proc/sys/kernel/core_pattern", "/proc/sys/kernel/hostname")

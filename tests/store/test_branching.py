@@ -46,7 +46,7 @@ def test_a_conversation_branches_and_is_forked(client: BranchingClient) -> None:
 
 
 def test_conversations_are_found_by_project_tags_and_text(client: BranchingClient) -> None:
-    project = client.person.good("POST", "/projects", json={"name": "shelf"})["id"]
+    project = client.person.good("POST", "/projects", json={"name": "sample"})["id"]
     for title, tags in (("50% off", ["work", "a b"]), ("Other", ['x","work']), ("third", [])):
         client.chat(title=title, tags=tags, project_id=project)
 

@@ -94,13 +94,13 @@ def schema(engine: Engine) -> dict[str, Any]:
 
 
 def sqlite_schema(engine: Engine) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    objects: dict[str, Any] = {}
     with engine.connect() as connection:
         inspector = inspect(connection)
         rows = connection.execute(text("SELECT type, name, tbl_name, sql FROM sqlite_master")).all()
         for type_, name, table, sql in rows:
             if type_ == "table" and not name.startswith(("search_index", "sqlite_")):
-                found[name] = {
+                objects[name] = {
                     "columns": connection.exec_driver_sql(f"PRAGMA table_xinfo({name})").all(),
                     "primary key": inspector.get_pk_constraint(name),
                     "foreign keys": by_name(inspector.get_foreign_keys(name)),
@@ -109,10 +109,10 @@ def sqlite_schema(engine: Engine) -> dict[str, Any]:
                     "is autoincrement": "AUTOINCREMENT" in sql,
                 }
             elif sql and type_ != "table":
-                found[f"{type_} {name}"] = (table, " ".join(sql.split()))
+                objects[f"{type_} {name}"] = (table, " ".join(sql.split()))
             elif name == "search_index":
-                found[name] = sql
-    return found
+                objects[name] = sql
+    return objects
 
 
 def by_name(constraints: list[Any]) -> list[Any]:
@@ -139,9 +139,9 @@ POSTGRESQL_QUERIES = {
 
 
 def postgresql_schema(engine: Engine) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    objects: dict[str, Any] = {}
     with engine.connect() as connection:
         for kind, query in POSTGRESQL_QUERIES.items():
             for name, *rest in connection.execute(text(query)).all():
-                found.setdefault(f"{kind} of {name}", []).append(rest)
-    return found
+                objects.setdefault(f"{kind} of {name}", []).append(rest)
+    return objects

@@ -53,13 +53,13 @@ def add_note(session: Session, what: str) -> int:
     """Adds a note."""
     session.execute(insert(notes).values(text=what))
     if what == "refused":
-        raise NotFound("there is no such shelf")
+        raise NotFound("there is no such list")
     if what == "broken":
         raise ValueError("the password is hunter2")
     if what == "odd":
         return object()  # type: ignore[return-value]
     if what == "failed":
-        return ToolResult.fail("the shelf is full")  # type: ignore[return-value]
+        return ToolResult.fail("the list is full")  # type: ignore[return-value]
     return len(what)
 
 
@@ -133,8 +133,8 @@ def test_a_read_only_tool_cannot_write(some: Store) -> None:
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("refused", "there is no such shelf"),
-        ("failed", "the shelf is full"),
+        ("refused", "there is no such list"),
+        ("failed", "the list is full"),
         ("odd", "TypeError: the tool's answer cannot be written as JSON"),
         (
             "broken",

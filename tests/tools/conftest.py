@@ -1,4 +1,4 @@
-"""What the tests of tools share: a workspace, a context for a user, an executor of given tools."""
+"""Fixtures: a workspace, a context for a user, and an executor of given tools."""
 
 from collections.abc import Callable
 from pathlib import Path

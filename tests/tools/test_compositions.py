@@ -90,7 +90,7 @@ class CompositionHarness:
         def outside(what: Any = None) -> Any:
             """Goes outside."""
             self.called.append(("outside", what))
-            return "told"
+            return "sent"
 
         @tool(name="wait")
         async def wait(seconds: float = 0.0) -> Any:

@@ -1,4 +1,4 @@
-"""Web tools over a resolver of our own, and sites of this machine that they may or may not reach."""
+"""The web tools with a fake resolver, and sites of this machine that they may or may not reach."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ RUN_SECONDS = 60.0
 
 
 class FakeResolver:
-    """A resolver: every name is this machine unless told otherwise. `asked` are the names in order."""
+    """A resolver: every name is this machine unless set otherwise. `asked` are the names in order."""
 
     def __init__(self) -> None:
         self.addresses: dict[str, list[str]] = {}
@@ -90,7 +90,7 @@ class WebTools:
         return result.data
 
     def refusal(self, url: str, **more: Any) -> str:
-        """The sentence for one that cannot."""
+        """The error for a page that cannot be read."""
         result = self.fetch(url, **more)
         assert not result.success
         assert result.error is not None
@@ -99,7 +99,7 @@ class WebTools:
 
 @pytest.fixture
 def forbidden_site() -> Iterator[Site]:
-    """A site of this machine that nobody may reach."""
+    """A site of this machine that no tool may reach."""
     with site() as one:
         one.routes["*"] = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nthe secret"
         yield one
@@ -114,7 +114,7 @@ def public() -> Iterator[Site]:
 
 @pytest.fixture
 def listed(public: Site) -> dict[str, Any]:
-    """A list with `public` on it, which may be reached though it is this machine."""
+    """An allow list with `public`, which may be reached although it is on this machine."""
     entry = f"public.example:{public.port}"
     return {"allow": [entry], "private": (entry,)}
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # typing takes as long to load as all the rest
     from typing import Any
 
 SCRATCH = "/tmp"
-SCRATCH_PREFIX = "luxx-jail-"
+SCRATCH_PREFIX = "luxx-sandbox-"
 MAX_DEPTH = 64
 """The depth limit of the file tools."""
 

@@ -41,8 +41,7 @@ from luxx.providers.service import ProviderService
 from luxx.providers.transport import Transport
 from luxx.runs.admission import delete_runs, delete_runs_of
 from luxx.runs.context import RunServices
-from luxx.runs.engine.cancel import RunStopper
-from luxx.runs.engine.driver import RunDriver
+from luxx.runs.engine.driver import RunDriver, RunStopper
 from luxx.runs.engine.processes import ProcessKind, ProcessService, this_process
 from luxx.runs.log.retention import delete_old_logs
 from luxx.runs.questions import QuestionService

@@ -40,7 +40,8 @@ from luxx.infra.store.engine import Store, open_engine, resolve_url, sqlite_file
 from luxx.infra.store.locks import DataDirLock
 from luxx.providers.queries import transfer_shared_providers
 from luxx.runs.admission import StorageUse, delete_runs
-from luxx.runs.engine.cancel import RunStopper, cancel_runs_of
+from luxx.runs.engine.cancel import cancel_runs_of
+from luxx.runs.engine.driver import RunStopper
 from luxx.runs.log.replay import ReplayService
 from luxx.runs.streams.hub import Hub, RunRelay
 from luxx.runs.streams.notices import Notices

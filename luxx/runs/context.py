@@ -11,7 +11,7 @@ from luxx.runs.streams.channel import Channel
 from luxx.runs.streams.hub import Hub
 from luxx.runs.streams.notices import Notify
 from luxx.runs.turn.spending import Spending
-from luxx.runs.turn.state import ChatLog, RunSpec
+from luxx.runs.turn.state import RunSpec, TurnLog
 from luxx.tools.executor import ToolExecutor
 
 
@@ -34,7 +34,7 @@ class RunContext:
 
     services: RunServices
     spec: RunSpec
-    log: ChatLog
+    log: TurnLog
     channel: Channel
     signal: CancelSignal
     spending: Spending

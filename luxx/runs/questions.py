@@ -15,7 +15,7 @@ from luxx.domain.accounts.caller import Caller
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.store.locks import Lock, lock_until_commit
 from luxx.runs.context import RunServices
-from luxx.runs.engine.processes import RunEngine
+from luxx.runs.engine.driver import RunDriver
 from luxx.runs.models import QuestionRow, RunRight, RunRow, find_run
 from luxx.runs.question_rows import (
     DUE_AT_ONCE,
@@ -67,7 +67,7 @@ class QuestionFilter(msgspec.Struct, frozen=True, kw_only=True):
 class QuestionService:
     """One per process."""
 
-    def __init__(self, services: RunServices, engine: RunEngine, workspace_of: Callable[[int], Path]) -> None:
+    def __init__(self, services: RunServices, engine: RunDriver, workspace_of: Callable[[int], Path]) -> None:
         self._store = services.store
         self._hub = services.hub
         self._executor = services.executor

@@ -20,7 +20,7 @@ from luxx.providers.service import ProviderService
 from luxx.runs.admission import UNFINISHED, NewChat, admit, answer_of, limits_for, run_detail
 from luxx.runs.context import RunServices
 from luxx.runs.engine.cancel import mark_cancelled
-from luxx.runs.engine.processes import RunEngine
+from luxx.runs.engine.driver import RunDriver
 from luxx.runs.engine.slots import has_subagents
 from luxx.runs.log.events import StoredEvent, read_page
 from luxx.runs.log.retention import check_log
@@ -93,7 +93,7 @@ class RunService:
     def __init__(
         self,
         services: RunServices,
-        engine: RunEngine,
+        engine: RunDriver,
         providers: ProviderService,
         attachments: AttachmentReader,
         read_own_tools: ReadOwnTools,

@@ -10,8 +10,8 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from luxx.runs.turn.state import (
-    ChatState,
     NextAction,
+    TurnState,
     decide,
     fold,
     open_calls,
@@ -48,7 +48,7 @@ class Log:
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
-        self.state = ChatState()
+        self.state = TurnState()
 
     def append(self, entries: Sequence[LogEntry]) -> None:
         batch = [logged_event(self.state.seq + at, entry) for at, entry in enumerate(entries, 1)]

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from luxx.runs.turn.state import (
-    ChatState,
     NextAction,
+    TurnState,
     decide,
     fold,
     open_calls,
@@ -30,7 +30,7 @@ def test_a_log_cut_anywhere_and_folded_on_gives_the_same_state(log: Log, data: s
 
 @given(log=logs())
 def test_folding_one_by_one_is_folding_at_once(log: Log) -> None:
-    state = ChatState()
+    state = TurnState()
     for event in log.events:
         state = fold([event], state)
     assert state == fold(log.events) == log.state
@@ -38,7 +38,7 @@ def test_folding_one_by_one_is_folding_at_once(log: Log) -> None:
 
 @given(log=logs())
 def test_the_state_is_consistent_after_every_transaction(log: Log) -> None:
-    state = ChatState()
+    state = TurnState()
     for batch in log.batches:
         state = fold(batch, state)
         assert state.seq == batch[-1].seq
@@ -51,7 +51,7 @@ def test_the_state_is_consistent_after_every_transaction(log: Log) -> None:
 
 @given(log=logs())
 def test_the_next_action_always_fits_the_state(log: Log) -> None:
-    state = ChatState()
+    state = TurnState()
     for batch in [[], *log.batches]:
         state = fold(batch, state)
         todo = decide(state)
@@ -97,7 +97,7 @@ def test_a_question_is_answered_once_and_its_first_answer_stays(log: Log) -> Non
 
 @given(log=logs())
 def test_a_call_with_a_result_in_the_log_is_never_run_again(log: Log) -> None:
-    state = ChatState()
+    state = TurnState()
     closed: set[int] = set()
     for event in log.events:
         state = fold([event], state)

@@ -23,7 +23,7 @@ from luxx.infra.config.schema import (
 )
 from luxx.providers.models import NewProvider
 from luxx.providers.scripted import Call, Finish, Rule, Script, ScriptedProvider, Text, When
-from luxx.runs.engine.cancel import RunStopper
+from luxx.runs.engine.driver import RunStopper
 from luxx.runs.models import QuestionRow, RunFilter
 from luxx.runs.questions import GivenAnswer, QuestionFilter
 from luxx.runs.service import NewMessage

@@ -12,7 +12,7 @@ import pytest
 from luxx.errors import InvalidInput, ToolFailed
 from luxx.infra.config.schema import ToolsConfig
 from luxx.runs.turn.completion import executed_entry
-from luxx.runs.turn.state import ChatState, count_calls
+from luxx.runs.turn.state import TurnState, count_calls
 from luxx.tools.builtin.run import reading_tools
 from luxx.tools.compositions.checking import check_composition
 from luxx.tools.compositions.rows import StoredComposition, document_of
@@ -742,9 +742,9 @@ def test_a_composition_counts_as_the_calls_that_it_makes(
     done = run_composition(harness, context_of(), {"members": members})
     call = Step(id="step-0", index=0, type=StepType.TOOL_CALL, id_ref="call", name="chain")
     result = executed_entry(call, 1, done).step
-    assert (done.calls, result.calls, count_calls(ChatState(steps=(call, result)))) == (4, 4, 4)
+    assert (done.calls, result.calls, count_calls(TurnState(steps=(call, result)))) == (4, 4, 4)
     alone = asyncio.run(
         harness.executor.execute(ToolCall(call_id="c", name="say", arguments=""), context_of())
     )
     result = executed_entry(call, 1, alone).step
-    assert count_calls(ChatState(steps=(call, result))) == 1
+    assert count_calls(TurnState(steps=(call, result))) == 1

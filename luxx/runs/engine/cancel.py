@@ -11,14 +11,14 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import structlog
-from sqlalchemy import ColumnElement, Connection, bindparam, select
+from sqlalchemy import ColumnElement, Connection, bindparam
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from luxx.errors import LimitReached
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
-from luxx.runs.engine.processes import RunEngine, wake
+from luxx.runs.engine.processes import wake
 from luxx.runs.models import RunRow
 from luxx.wire.run import ENDED, StopReason
 
@@ -183,32 +183,8 @@ class WallTime:
             self._signal.fire()
 
 
-MAX_WAIT_SECONDS = 5.0
-"""How long `stop_all_of` waits; another process ends its runs at the latest at its next heartbeat."""
-
-POLL_SECONDS = 0.25
 _not_ended = RunRow.status.not_in([status.value for status in ENDED])
 _mark_cancelled = _runs.update().where(_not_ended).values(is_cancelled=True).returning(_runs.c.id)
-
-
-class RunStopper:
-    """Cancels runs. `engine` is None in a process that drives no runs; then other processes end them."""
-
-    def __init__(self, store: Store, engine: RunEngine | None) -> None:
-        self._store = store
-        self._engine = engine
-
-    async def stop_all_of(self, user_id: int) -> None:
-        """Cancels the user's runs; returns when they have ended, or after MAX_WAIT_SECONDS."""
-        await self._store.write(lambda session: cancel_runs_of(session, user_id))
-        until = time.monotonic() + MAX_WAIT_SECONDS
-        running = await self._store.read(lambda session: _running(session, user_id))
-        for run_id in running:
-            if self._engine is not None:
-                await self._engine.cancel(run_id)
-        while running and time.monotonic() < until:
-            await asyncio.sleep(POLL_SECONDS)
-            running = await self._store.read(lambda session: _running(session, user_id))
 
 
 def cancel_runs_of(session: Session, user_id: int) -> None:
@@ -222,7 +198,3 @@ def mark_cancelled(connection: Connection, condition: ColumnElement[bool]) -> li
     # A run that waits for a person is driven once more, so that it ends.
     wake(connection, condition)
     return cancelled_ids
-
-
-def _running(session: Session, user_id: int) -> list[str]:
-    return list(session.scalars(select(RunRow.id).where(RunRow.user_id == user_id, _not_ended)))

@@ -10,19 +10,21 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 
 import structlog
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from luxx.infra.bus.core import Bus, Topic
 from luxx.infra.config.schema import Config
 from luxx.infra.store.engine import Store
 from luxx.runs.engine import processes
-from luxx.runs.engine.cancel import CancelSignal, RunCancelled
+from luxx.runs.engine.cancel import CancelSignal, RunCancelled, cancel_runs_of
 from luxx.runs.engine.heartbeat import ActiveDrive, Heartbeat
 from luxx.runs.engine.processes import ClaimedRun, ProcessInfo
 from luxx.runs.log.events import LostRun
+from luxx.runs.models import RunRow
 from luxx.runs.turn.ending import fail_run
-from luxx.wire.run import Run, RunStatus
+from luxx.wire.run import ENDED, Run, RunStatus
 
 Drive = Callable[[str, int, CancelSignal], Awaitable[None]]
 
@@ -30,6 +32,11 @@ MAX_LOSSES = 100
 """A run that was lost this often crashes its process or cannot be read; it ends as failed."""
 
 INTERRUPTED_TOO_OFTEN = f"This run was interrupted {MAX_LOSSES} times ; it is not started again."
+
+MAX_STOP_SECONDS = 5.0
+"""How long `stop_all_of` waits; another process ends its runs at the latest at its next heartbeat."""
+
+POLL_SECONDS = 0.25
 
 logger = structlog.get_logger()
 
@@ -57,8 +64,12 @@ class RunDriver:
         self.admission_lock: AbstractAsyncContextManager[object] = (
             nullcontext() if self._is_alone else asyncio.Lock()
         )
+        """Held while slots are counted: one transaction at a time per process, if processes share a database.
+        So a frozen process waits once for the database lock, and not once per message."""
         self.process = process.id
+        """The owner of the runs that it drives."""
         self.is_open = False
+        """Whether it admits and claims runs."""
         self.heartbeat = Heartbeat(config, store, self, process)
         self.heartbeat.on_each_heartbeat(on_heartbeat)
 
@@ -164,7 +175,7 @@ class RunDriver:
             await asyncio.wait([driven.task], timeout=seconds)
 
     async def wait_for_start(self, run_id: str, seconds: float) -> None:
-        """Waits until this process drives the run, or for `seconds`."""
+        """Waits until this process drives the run, or for `seconds`. One waiter per run at a time."""
         if run_id in self._driven:
             return
         started = self._starts[run_id] = asyncio.Event()
@@ -221,3 +232,28 @@ class RunDriver:
             self.heartbeat.request_scan()
         if not self.is_open or self.heartbeat.has_others_queue:
             self._bus.publish(Topic.QUEUE, b"")
+
+
+class RunStopper:
+    """Cancels runs. `engine` is None in a process that drives no runs; then other processes end them."""
+
+    def __init__(self, store: Store, engine: RunDriver | None) -> None:
+        self._store = store
+        self._engine = engine
+
+    async def stop_all_of(self, user_id: int) -> None:
+        """Cancels the user's runs; returns when they have ended, or after MAX_STOP_SECONDS."""
+        await self._store.write(lambda session: cancel_runs_of(session, user_id))
+        until = time.monotonic() + MAX_STOP_SECONDS
+        running = await self._store.read(lambda session: _unended_of(session, user_id))
+        for run_id in running:
+            if self._engine is not None:
+                await self._engine.cancel(run_id)
+        while running and time.monotonic() < until:
+            await asyncio.sleep(POLL_SECONDS)
+            running = await self._store.read(lambda session: _unended_of(session, user_id))
+
+
+def _unended_of(session: Session, user_id: int) -> list[str]:
+    is_unended = RunRow.status.not_in([status.value for status in ENDED])
+    return list(session.scalars(select(RunRow.id).where(RunRow.user_id == user_id, is_unended)))

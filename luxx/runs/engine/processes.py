@@ -7,10 +7,8 @@ a lease. Every append names the fence of its claim, so a process that lost a run
 import os
 import socket
 from collections.abc import Collection, Sequence
-from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
 
 import msgspec
 from sqlalchemy import (
@@ -34,7 +32,7 @@ from luxx.infra.clock import database_time, utc_now
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
 from luxx.runs.models import ProcessRow, RunRow
-from luxx.wire.run import Run, RunKind, RunPhase, RunStatus
+from luxx.wire.run import RunKind, RunPhase, RunStatus
 
 HOST_LENGTH = 255
 
@@ -313,40 +311,3 @@ def wake(connection: Connection, condition: ColumnElement[bool]) -> None:
         .where(condition, _runs.c.status == RunStatus.WAITING.value)
         .values(status=RunStatus.QUEUED.value, phase=None, owner=None)
     )
-
-
-class RunEngine(Protocol):
-    """The interface of the run driver (`driver.py`)."""
-
-    process: str
-    """The id of this process, the owner of the runs that it drives."""
-
-    is_open: bool
-    """Whether it admits and claims runs."""
-
-    admission_lock: AbstractAsyncContextManager[object]
-    """Held while slots are counted: one transaction at a time per process, if processes share a database. So
-    a frozen process waits once for the database lock, and not once per message."""
-
-    async def begin(self, run: Run) -> None:
-        """Drives a newly admitted run or, if it is queued, requests a scan of the queue."""
-        ...
-
-    async def cancel(self, run_id: str) -> None:
-        """Fires the cancel signal of a cancelled run, in whichever process drives it.
-
-        A run that no process drives is claimed and ended here.
-        """
-        ...
-
-    def wake(self) -> None:
-        """Requests a scan of the queue in all processes."""
-        ...
-
-    async def wait(self, run_id: str, seconds: float | None) -> None:
-        """Waits until this process no longer drives the run, or for `seconds`."""
-        ...
-
-    async def wait_for_start(self, run_id: str, seconds: float) -> None:
-        """Waits until this process drives the run, or for `seconds`. One waiter per run at a time."""
-        ...

@@ -7,6 +7,7 @@ yields bytes of text/event-stream, which `api/http/event_streams.py` sends.
 import asyncio
 import time
 from collections.abc import Iterator
+from dataclasses import InitVar, dataclass, field
 from typing import Protocol, Self
 
 from luxx.infra.store.engine import Store
@@ -36,59 +37,41 @@ class Pipe(Protocol):
         ...
 
 
+# Thousands may be open.
+@dataclass(slots=True, eq=False)
 class RunWatch:
     """One client's cursor over one run. Use: `with watch.attached(): while data := await watch.next(): …`.
 
     It reads the log first, then the ring; if it falls off the ring it reads the log again.
     """
 
-    # Thousands may be open.
-    __slots__ = (
-        "_channel",
-        "_checked_seq",
-        "_has_begun",
-        "_has_position",
-        "_hub",
-        "_index",
-        "_is_attached",
-        "_is_first",
-        "_is_live",
-        "_is_over",
-        "_last_sent",
-        "_pipe",
-        "_reset_count",
-        "_run",
-        "_sent",
-        "_snapshots",
-        "_store",
-        "_texts",
-        "_until",
-        "_wakeup",
-    )
+    hub: Hub
+    store: Store
+    run: Run
+    after: InitVar[int] = field(default=0, kw_only=True)
+    accumulated: InitVar[bool] = field(default=False, kw_only=True)
+    _channel: Channel = field(init=False)
+    _sent: int = field(init=False)
+    _texts: dict[int, str] | None = field(init=False)
+    _is_attached: bool = field(default=False, init=False)
+    _has_begun: bool = field(default=False, init=False)
+    _is_first: bool = field(default=False, init=False)
+    _is_live: bool = field(default=False, init=False)
+    _is_over: bool = field(default=False, init=False)
+    _index: int = field(default=0, init=False)
+    _reset_count: int = field(default=0, init=False)
+    _checked_seq: int = field(default=0, init=False)
+    _until: int | None = field(default=None, init=False)
+    _snapshots: bytes = field(default=b"", init=False)
+    _has_position: bool = field(default=False, init=False)
+    _last_sent: float = field(default=0.0, init=False)
+    _pipe: Pipe | None = field(default=None, init=False)
+    _wakeup: asyncio.Future[None] | None = field(default=None, init=False)
 
-    def __init__(
-        self, hub: Hub, store: Store, run: Run, *, after: int = 0, accumulated: bool = False
-    ) -> None:
-        self._hub = hub
-        self._store = store
-        self._run = run
+    def __post_init__(self, after: int, accumulated: bool) -> None:
+        self._channel = Channel(self.run.id)
         self._sent = after
-        self._texts: dict[int, str] | None = {} if accumulated else None
-        self._channel = Channel(run.id)
-        self._is_attached = False
-        self._has_begun = False
-        self._is_first = False
-        self._is_live = False
-        self._is_over = False
-        self._index = 0
-        self._reset_count = 0
-        self._checked_seq = 0
-        self._until: int | None = None
-        self._snapshots = b""
-        self._has_position = False
-        self._last_sent = 0.0
-        self._pipe: Pipe | None = None
-        self._wakeup: asyncio.Future[None] | None = None
+        self._texts = {} if accumulated else None
 
     def write_to(self, pipe: Pipe) -> None:
         """Writes frames into `pipe` as they arrive while it is writable, instead of through `next`.
@@ -100,25 +83,25 @@ class RunWatch:
     def attach_before_start(self) -> None:
         """Attaches to a run that has not started: all frames arrive live, so the log is not read."""
         # Any process may claim a queued run; it must know before that this process watches.
-        self._attach(is_started=self._run.status == RunStatus.QUEUED)
+        self._attach(is_started=self.run.status == RunStatus.QUEUED)
         self._has_position = self._is_first = True
         self._index = self._channel.end
 
     def attached(self) -> Self:
         """Keeps the run's channel while the watch is entered."""
         if not self._is_attached:
-            self._attach(is_started=self._run.status not in ENDED)
+            self._attach(is_started=self.run.status not in ENDED)
         return self
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, *_failure: object) -> None:
         self._channel.readers.discard(self)
-        self._hub.unwatch(self._channel)
+        self.hub.unwatch(self._channel)
 
     def _attach(self, *, is_started: bool) -> None:
         self._is_attached = True
-        self._channel = self._hub.watch(self._run.id, is_started=is_started)
+        self._channel = self.hub.watch(self.run.id, is_started=is_started)
         self._channel.readers.add(self)
 
     @property
@@ -129,7 +112,7 @@ class RunWatch:
     @property
     def is_cut(self) -> bool:
         """Whether the watch ended because the server stops; the client should reconnect."""
-        return self._hub.closed.is_set() and not self._is_over
+        return self.hub.closed.is_set() and not self._is_over
 
     def stop(self) -> None:
         """Ends the watch at once; called when the client disconnects or is signed out."""
@@ -138,7 +121,7 @@ class RunWatch:
 
     async def next(self) -> bytes:
         """The next bytes to send; empty once the run has ended or the watch or the hub is closed."""
-        channel, closed = self._channel, self._hub.closed
+        channel, closed = self._channel, self.hub.closed
         while not (self._is_over or closed.is_set()):
             if not self._is_live:
                 data = await self._before_live()
@@ -210,11 +193,11 @@ class RunWatch:
         if not self._has_begun:
             self._has_begun = True
             self._is_live = self._is_first
-            return run_frame(self._run)
+            return run_frame(self.run)
         return await self._catch_up()
 
     def _has_to_stop(self) -> bool:
-        return self._is_over or self._hub.closed.is_set()
+        return self._is_over or self.hub.closed.is_set()
 
     async def _catch_up(self) -> bytes:
         """The next bytes before the live frames; empty once there are none."""
@@ -232,7 +215,7 @@ class RunWatch:
             return b""
         # A run that had ended when the watch was made ends with its last event; the live frames of a run
         # that ended just now may still arrive.
-        has_ended = self._run.status in ENDED and self._sent >= self._run.last_seq
+        has_ended = self.run.status in ENDED and self._sent >= self.run.last_seq
         self._is_over = self._is_over or has_ended
         self._is_live = True
         snapshots, self._snapshots = self._snapshots, b""
@@ -255,10 +238,10 @@ class RunWatch:
                 self._texts = {step.index: step.content() for step in steps}
 
     async def _read_page(self) -> list[StoredEvent]:
-        run_id, after, until = self._run.id, self._sent, self._until
+        run_id, after, until = self.run.id, self._sent, self._until
         if until is not None and after >= until:
             return []
-        return await self._store.read(lambda session: read_page(session, run_id, after, until))
+        return await self.store.read(lambda session: read_page(session, run_id, after, until))
 
     def _join(self, frames: list[Frame]) -> bytes:
         if len(frames) == 1 and frames[0].text and self._texts is None:

@@ -21,10 +21,10 @@ from luxx.infra.store.tables import table_of
 from luxx.runs.admission import create_run, new_run
 from luxx.runs.context import RunContext
 from luxx.runs.engine.cancel import mark_cancelled
-from luxx.runs.engine.processes import RunEngine
+from luxx.runs.engine.driver import RunDriver
 from luxx.runs.log.events import LogEntry, read_log
 from luxx.runs.models import RunRow
-from luxx.runs.turn.state import ChatRequest, ChatState, count_calls, fold, initial_state
+from luxx.runs.turn.state import ChatRequest, TurnState, count_calls, fold, initial_state
 from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.tools.core import ToolContext
 from luxx.tools.executor import READ_RESULT_TOOL
@@ -81,7 +81,7 @@ class Delegator:
     """Starts and stops the subagents of one drive. `requests_ready`: there are append requests."""
 
     run: RunContext
-    engine: RunEngine
+    engine: RunDriver
     requests_ready: asyncio.Future[None] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future(), init=False
     )
@@ -326,7 +326,7 @@ def count_descendants(connection: Connection, root_run_id: str) -> int:
     return int(connection.scalar(_count_descendants, {"root": root_run_id}) or 0)
 
 
-def _answer(state: ChatState) -> str:
+def _answer(state: TurnState) -> str:
     """The text after the last tool call or, if that is empty, all text."""
     texts = [
         (step.index, step.content)

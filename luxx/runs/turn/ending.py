@@ -20,7 +20,7 @@ from luxx.runs.engine.cancel import mark_cancelled
 from luxx.runs.log.events import LostRun
 from luxx.runs.models import RunEventRow, RunRow
 from luxx.runs.question_rows import close_questions
-from luxx.runs.turn.state import ChatState, RunSpec
+from luxx.runs.turn.state import RunSpec, TurnState
 from luxx.wire.delta import Usage
 from luxx.wire.event import Done, DoneStatus, ErrorEvent, Event
 from luxx.wire.message import AssistantContent
@@ -72,24 +72,19 @@ def ending_for(error: LuxxError) -> Ending:
     return Ending(status=RunStatus.COMPLETED, stop_reason=reason, done=DoneStatus.STOPPED, error=error)
 
 
-def ending_events(spec: RunSpec, state: ChatState, ending: Ending) -> list[Event]:
+def ending_events(message_id: str, usage: Usage, ending: Ending) -> list[Event]:
     """The last events: `error` if there was one, then `done`."""
     events: list[Event] = []
     if ending.error is not None:
         retryable = isinstance(ending.error, ProviderError) and ending.error.retryable
         events.append(ErrorEvent(message=ending.error.message, code=ending.error.kind, retryable=retryable))
     events.append(
-        Done(
-            message_id=spec.message_id,
-            token_count=state.usage.completion_tokens,
-            usage=state.usage,
-            status=ending.done,
-        )
+        Done(message_id=message_id, token_count=usage.completion_tokens, usage=usage, status=ending.done)
     )
     return events
 
 
-def ending_changes(state: ChatState, ending: Ending) -> dict[str, Any]:
+def ending_changes(state: TurnState, ending: Ending) -> dict[str, Any]:
     """The final values of the run's row."""
     return {
         "status": ending.status.value,
@@ -104,7 +99,7 @@ def ending_changes(state: ChatState, ending: Ending) -> dict[str, Any]:
 
 
 def prepare_message(
-    spec: RunSpec, state: ChatState, ending: Ending
+    spec: RunSpec, state: TurnState, ending: Ending
 ) -> tuple[Callable[[Connection], None], int]:
     """A write that stores the answer, selects it as the leaf and releases the conversation; and its bytes.
 
@@ -143,11 +138,11 @@ def prepare_message(
     return write_message, len(row["content"]) + len(row["replay"] or "")
 
 
-def _has_replay(state: ChatState) -> bool:
+def _has_replay(state: TurnState) -> bool:
     return any(note.replay for note in state.notes)
 
 
-def _message_status(state: ChatState, ending: Ending) -> str:
+def _message_status(state: TurnState, ending: Ending) -> str:
     if ending.status == RunStatus.COMPLETED:
         return PARTIAL if ending.stop_reason in INCOMPLETE_REASONS else COMPLETE
     has_content = any(step.status != StepStatus.INTERRUPTED for step in state.steps)
@@ -168,10 +163,16 @@ def fail_run(connection: Connection, run_id: str, fence: int, *, error: str, kin
     run = connection.execute(_owned_run, {"run_id": run_id, "fence": fence}).one_or_none()
     if run is None:
         return
-    usage = msgspec.json.decode(run.usage, type=Usage)
-    events = _last_events(run_id, run.message_id or "", usage, error=error, kind=kind)
+    ending = failure_ending(LuxxError(error, kind=kind))
+    events = ending_events(run.message_id or "", msgspec.json.decode(run.usage, type=Usage), ending)
+    now = timestamp()
     rows: list[dict[str, Any]] = [
-        {"run_id": run_id, "seq": seq, "type": event.__struct_config__.tag, "data": _encode(event)}
+        {
+            "run_id": run_id,
+            "seq": seq,
+            "type": event.__struct_config__.tag,
+            "data": _encode(msgspec.structs.replace(event, run_id=run_id, timestamp=now)),
+        }
         for seq, event in enumerate(events, run.last_seq + 1)
     ]
     connection.execute(insert(table_of(RunEventRow)), rows)
@@ -195,20 +196,3 @@ def fail_run(connection: Connection, run_id: str, fence: int, *, error: str, kin
     mark_cancelled(connection, RunRow.parent_run_id == run_id)
     connection.execute(_conversations.update().where(_conversations.c.run_id == run_id).values(run_id=null()))
     charge_orphaned_reserve(connection, run_id, _runs)
-
-
-def _last_events(
-    run_id: str, message_id: str, usage: Usage, *, error: str, kind: str
-) -> list[ErrorEvent | Done]:
-    now = timestamp()
-    return [
-        ErrorEvent(run_id=run_id, timestamp=now, message=error, code=kind),
-        Done(
-            run_id=run_id,
-            timestamp=now,
-            message_id=message_id,
-            token_count=usage.completion_tokens,
-            usage=usage,
-            status=DoneStatus.FAILED,
-        ),
-    ]

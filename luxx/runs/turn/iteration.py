@@ -38,7 +38,7 @@ from luxx.runs.turn.resources import (
     skill_entries,
     tainted_by,
 )
-from luxx.runs.turn.state import ChatState, open_calls, unfinished_steps
+from luxx.runs.turn.state import TurnState, open_calls, unfinished_steps
 from luxx.tools.core import NeedsAnswer, ToolContext
 from luxx.tools.history import Executed
 from luxx.wire.delta import Usage
@@ -120,7 +120,7 @@ class Iteration:
         return self._completion_record(reader, request, has_tools=with_tools)
 
     async def start_calls(
-        self, state: ChatState, preceding: list[LogEntry], usage: UsageEntry | None
+        self, state: TurnState, preceding: list[LogEntry], usage: UsageEntry | None
     ) -> None:
         """Logs `preceding`, then the open calls of `state` as running, and reads the user's permissions anew.
 

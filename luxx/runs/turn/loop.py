@@ -21,7 +21,7 @@ from luxx.infra.store.tables import table_of
 from luxx.providers.client import ModelClient
 from luxx.runs.context import RunContext, RunServices
 from luxx.runs.engine.cancel import CancelSignal, RunCancelled, WallTime
-from luxx.runs.engine.processes import RunEngine
+from luxx.runs.engine.driver import RunDriver
 from luxx.runs.log.events import LogEntry, LostRun, RunLog
 from luxx.runs.models import RunRow
 from luxx.runs.question_rows import close_questions
@@ -44,10 +44,10 @@ from luxx.runs.turn.iteration import Iteration
 from luxx.runs.turn.resources import CompletionCut, CompletionRecord, ResourceFinder, RunInputs, read_spec
 from luxx.runs.turn.spending import Spending
 from luxx.runs.turn.state import (
-    ChatLog,
-    ChatState,
     NextAction,
     RunSpec,
+    TurnLog,
+    TurnState,
     decide,
     fold,
     initial_state,
@@ -82,7 +82,7 @@ class RunLoop:
         services: RunServices,
         client: ModelClient,
         resources: ResourceFinder,
-        engine: Callable[[], RunEngine],
+        engine: Callable[[], RunDriver],
         on_question: OnQuestionAsked,
     ) -> None:
         self._services = services
@@ -114,7 +114,7 @@ class RunLoop:
             run_log = RunLog(
                 services.store, channel, signal, run_id=run_id, fence=fence, seq=state.seq, on_status=notify
             )
-            log = ChatLog(run_log, state)
+            log = TurnLog(run_log, state)
             async with self._wall_time(spec, signal) as wall_time:
                 run = RunContext(
                     services=services,
@@ -281,7 +281,7 @@ class Turn:
                 charge_orphaned_reserve(connection, self.run.spec.run_id, table_of(RunRow))
             self._spending.close(connection, usage)
 
-        events = [*entries, *ending_events(self.run.spec, final_state, ending)]
+        events = [*entries, *ending_events(self.run.spec.message_id, final_state.usage, ending)]
         await self._log.append(
             events, changes=ending_changes(final_state, ending), extra_write=extra_write, extra_bytes=size
         )
@@ -331,6 +331,6 @@ class Turn:
             entries.append(Warning(message=LAST_ITERATION))
         await iteration.start_calls(state_after, entries, completion_record.usage)
 
-    def _final_ending(self, state: ChatState) -> Ending:
+    def _final_ending(self, state: TurnState) -> Ending:
         is_out = state.iterations > self._max_iterations or self._spending.is_out_of_calls(state)
         return OUT_OF_ITERATIONS if is_out else FINISHED

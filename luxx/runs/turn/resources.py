@@ -29,7 +29,7 @@ from luxx.runs.engine.cancel import CancelSignal
 from luxx.runs.log.events import LogEntry, read_log
 from luxx.runs.log.replay import ReplayService
 from luxx.runs.models import RunRow
-from luxx.runs.turn.state import ChatRequest, ChatState, RunSpec
+from luxx.runs.turn.state import ChatRequest, RunSpec, TurnState
 from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.tools.compositions.service import ReadOwnTools
 from luxx.tools.core import (
@@ -128,7 +128,7 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
     context: ToolContext
     read_context: Callable[[Connection], ToolContext | LuxxError]
 
-    def completion_request(self, spec: RunSpec, state: ChatState, tools: list[ToolSpec]) -> CompletionRequest:
+    def completion_request(self, spec: RunSpec, state: TurnState, tools: list[ToolSpec]) -> CompletionRequest:
         """The request for the next model call of the run."""
         request = spec.request
         replay = [dict(note.replay) for note in state.notes]
@@ -278,18 +278,18 @@ def _offered_names(request: ChatRequest, delegation_depth: int) -> frozenset[str
     return frozenset((*names, READ_RESULT_TOOL) if names else ())
 
 
-def tainted_by(state: ChatState, spec: RunSpec) -> str | None:
+def tainted_by(state: TurnState, spec: RunSpec) -> str | None:
     """The tool that first returned untrusted content, in this run or an earlier one; None: not tainted."""
     return state.tainted_by or _earlier_taint(spec)
 
 
-def inherited_taint(state: ChatState, spec: RunSpec) -> list[LogEntry]:
+def inherited_taint(state: TurnState, spec: RunSpec) -> list[LogEntry]:
     """The entry for a taint of earlier messages or of the parent run, if it is not logged yet."""
     earlier = None if state.tainted_by is not None else _earlier_taint(spec)
     return [] if earlier is None else [Tainted(by=earlier)]
 
 
-def new_taint(state: ChatState, results: Sequence[Executed]) -> list[LogEntry]:
+def new_taint(state: TurnState, results: Sequence[Executed]) -> list[LogEntry]:
     """The entry for the first untrusted result, if the run was not tainted before."""
     first = next((one for one in results if one.is_untrusted), None)
     return [] if first is None or state.tainted_by is not None else [Tainted(by=first.name)]
@@ -303,7 +303,7 @@ def _earlier_taint(spec: RunSpec) -> str | None:
     return None if first is None else first.name or "an earlier call"
 
 
-def allowed_specs(tools: Sequence[ToolSpec], registry: ToolRegistry, state: ChatState) -> list[ToolSpec]:
+def allowed_specs(tools: Sequence[ToolSpec], registry: ToolRegistry, state: TurnState) -> list[ToolSpec]:
     """The tools that the active skills allow. A call of another tool fails for any arguments."""
     if not state.narrowed:
         return list(tools)
@@ -311,7 +311,7 @@ def allowed_specs(tools: Sequence[ToolSpec], registry: ToolRegistry, state: Chat
 
 
 def skill_entries(
-    state: ChatState, activated_by_call: Mapping[str, SkillHead], results: Sequence[Executed]
+    state: TurnState, activated_by_call: Mapping[str, SkillHead], results: Sequence[Executed]
 ) -> list[LogEntry]:
     """The entries for the skills that successful calls activated.
 
@@ -334,7 +334,7 @@ def skill_entries(
     return entries
 
 
-def _is_allowed(name: str, registry: ToolRegistry, state: ChatState) -> bool:
+def _is_allowed(name: str, registry: ToolRegistry, state: TurnState) -> bool:
     tool = registry.get(name)
     return allows_name(state.narrowed, name, only_asks=tool is not None and tool.only_asks)
 

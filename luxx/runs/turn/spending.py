@@ -43,7 +43,7 @@ from luxx.providers.adapter import CompletionRequest, Target
 from luxx.providers.catalog import ModelCard
 from luxx.runs.engine.cancel import CancelSignal
 from luxx.runs.models import RunRow
-from luxx.runs.turn.state import ChatLog, ChatState, RunSpec, count_calls, open_calls
+from luxx.runs.turn.state import RunSpec, TurnLog, TurnState, count_calls, open_calls
 from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.wire.delta import Usage
 from luxx.wire.event import ErrorEvent, Retrying
@@ -85,7 +85,7 @@ class ReservedCall(msgspec.Struct, frozen=True, kw_only=True):
 class Spending:
     """The spending of one run, for the process that drives it."""
 
-    def __init__(self, limits: LimitsConfig, spec: RunSpec, log: ChatLog) -> None:
+    def __init__(self, limits: LimitsConfig, spec: RunSpec, log: TurnLog) -> None:
         self._limits = limits
         self._spec = spec
         self._log = log
@@ -208,7 +208,7 @@ class Spending:
         await self._log.append([], extra_write=extra_write)
         return answers[-1]
 
-    def _headroom_of_run(self, state: ChatState, connection: Connection) -> list[LimitHeadroom]:
+    def _headroom_of_run(self, state: TurnState, connection: Connection) -> list[LimitHeadroom]:
         limits, extra, delegated = self._limits, self._extra_spent, self._spec.request.delegated
         if not (limits.tokens_per_run or limits.cost_per_run):
             return []
@@ -224,36 +224,21 @@ class Spending:
             root = self._spec.run_id if delegated is None else delegated.root_run_id
             tree = spent_by_tree(connection, _tree_ids.params(root=root))
             spent, reserved = tree.spent, tree.reserved
-        tokens = LimitHeadroom(
-            limit=SpendingLimit.TOKENS_PER_RUN,
-            amount=limits.tokens_per_run,
-            spent=spent.tokens,
-            reserved=reserved.tokens,
+        return _headrooms(
+            (SpendingLimit.TOKENS_PER_RUN, limits.tokens_per_run),
+            (SpendingLimit.COST_PER_RUN, limits.cost_per_run),
+            spent,
+            reserved,
         )
-        cost = LimitHeadroom(
-            limit=SpendingLimit.COST_PER_RUN,
-            amount=limits.cost_per_run,
-            spent=spent.cost,
-            reserved=reserved.cost,
-        )
-        return [headroom for headroom in (tokens, cost) if headroom.amount]
 
     def _headroom_of_day(self, connection: Connection) -> list[LimitHeadroom]:
         day, limits = read_day(connection, self._spec.user_id), self._limits
-        spent, reserved = day.spent, day.reserved
-        tokens = LimitHeadroom(
-            limit=SpendingLimit.TOKENS_PER_DAY,
-            amount=limits.tokens_per_day,
-            spent=spent.tokens,
-            reserved=reserved.tokens,
+        return _headrooms(
+            (SpendingLimit.TOKENS_PER_DAY, limits.tokens_per_day),
+            (SpendingLimit.COST_PER_DAY, limits.cost_per_day),
+            day.spent,
+            day.reserved,
         )
-        cost = LimitHeadroom(
-            limit=SpendingLimit.COST_PER_DAY,
-            amount=limits.cost_per_day,
-            spent=spent.cost,
-            reserved=reserved.cost,
-        )
-        return [headroom for headroom in (tokens, cost) if headroom.amount]
 
     def close(self, connection: Connection, entry: UsageEntry | None) -> None:
         """Records the ledger entry of a completion, if there is one, and releases its reservation."""
@@ -262,7 +247,7 @@ class Spending:
         if self.has_limits:
             release_reserve(connection, self._spec.run_id)
 
-    def excess_calls(self, state: ChatState) -> list[Step]:
+    def excess_calls(self, state: TurnState) -> list[Step]:
         """The pending calls beyond the run's limit of tool calls."""
         if self._max_calls is None:
             return []
@@ -270,7 +255,7 @@ class Spending:
         running = len(open_calls(state)) - len(waiting)
         return waiting[max(0, self._max_calls - count_calls(state) - running) :]
 
-    def uses_up_calls(self, state: ChatState) -> bool:
+    def uses_up_calls(self, state: TurnState) -> bool:
         """Whether the open calls of `state` reach or exceed the run's limit of tool calls."""
         limit, count = self._max_calls, count_calls(state)
         return limit is not None and count < limit <= count + len(open_calls(state))
@@ -283,11 +268,11 @@ class Spending:
             "limits.tool_calls_per_run."
         )
 
-    def is_out_of_calls(self, state: ChatState) -> bool:
+    def is_out_of_calls(self, state: TurnState) -> bool:
         """Whether the limit of tool calls is reached, so the model is offered no more tools."""
         return self._max_calls is not None and count_calls(state) >= self._max_calls
 
-    def share_of_calls(self, state: ChatState) -> int | None:
+    def share_of_calls(self, state: TurnState) -> int | None:
         """How many tool calls each subagent of the open calls may make; None: no limit."""
         if self._max_calls is None:
             return None
@@ -302,6 +287,21 @@ class Spending:
         if delegated is not None:
             return delegated.most_calls
         return self._limits.tool_calls_per_run or None
+
+
+def _headrooms(
+    tokens: tuple[SpendingLimit, float],
+    cost: tuple[SpendingLimit, float],
+    spent: SpentAmount,
+    reserved: SpentAmount,
+) -> list[LimitHeadroom]:
+    """The headroom of those of the two limits that are set."""
+    (token_limit, most_tokens), (cost_limit, most_cost) = tokens, cost
+    headrooms = (
+        LimitHeadroom(limit=token_limit, amount=most_tokens, spent=spent.tokens, reserved=reserved.tokens),
+        LimitHeadroom(limit=cost_limit, amount=most_cost, spent=spent.cost, reserved=reserved.cost),
+    )
+    return [headroom for headroom in headrooms if headroom.amount]
 
 
 def worst_case(request: CompletionRequest, card: ModelCard) -> PlannedCall:
@@ -353,7 +353,7 @@ def no_budget_left(last_error: ErrorEvent | None, detail: dict[str, Any]) -> Lux
     return refused
 
 
-def spent_in(state: ChatState) -> SpentAmount:
+def spent_in(state: TurnState) -> SpentAmount:
     """The tokens and cost of the run's log."""
     return SpentAmount(
         tokens=state.usage.prompt_tokens + state.usage.completion_tokens, cost=state.cost or 0.0

@@ -83,7 +83,7 @@ class QuestionRecord(msgspec.Struct, frozen=True, kw_only=True):
     answer: QuestionAnswered | None = None
 
 
-class ChatState(msgspec.Struct, frozen=True, kw_only=True):
+class TurnState(msgspec.Struct, frozen=True, kw_only=True):
     """`steps[i]` is the last logged version of the step of index i; `iterations` counts ended completions.
 
     The first `finished_count` steps belong to ended completions and their tools. The other steps were logged
@@ -121,7 +121,7 @@ class NextAction(StrEnum):
     NOTHING = "nothing"
 
 
-def apply(state: ChatState, logged: LoggedEvent) -> ChatState:
+def apply(state: TurnState, logged: LoggedEvent) -> TurnState:
     """The state after one more event."""
     event = logged.event
     match event:
@@ -159,26 +159,26 @@ def apply(state: ChatState, logged: LoggedEvent) -> ChatState:
             return replace(state, seq=logged.seq)
 
 
-def fold(events: list[LoggedEvent], start: ChatState | None = None) -> ChatState:
+def fold(events: list[LoggedEvent], start: TurnState | None = None) -> TurnState:
     """The state after `events`, continued from `start` or from the empty state."""
-    state = start or ChatState()
+    state = start or TurnState()
     for event in events:
         state = apply(state, event)
     return state
 
 
-def open_calls(state: ChatState) -> list[Step]:
+def open_calls(state: TurnState) -> list[Step]:
     """Tool calls of ended completions that have no result yet, in order."""
     finished_steps = state.steps[: state.finished_count]
     return [step for step in finished_steps if step.type == StepType.TOOL_CALL and step.status in OPEN_CALL]
 
 
-def unfinished_steps(state: ChatState) -> list[Step]:
+def unfinished_steps(state: TurnState) -> list[Step]:
     """Steps of a completion whose end is not in the log."""
     return list(state.steps[state.finished_count :])
 
 
-def open_questions(state: ChatState) -> list[QuestionAsked]:
+def open_questions(state: TurnState) -> list[QuestionAsked]:
     """Unanswered questions of open calls, in order."""
     waiting = {call.id_ref for call in open_calls(state)}
     return [
@@ -188,7 +188,7 @@ def open_questions(state: ChatState) -> list[QuestionAsked]:
     ]
 
 
-def decide(state: ChatState) -> NextAction:
+def decide(state: TurnState) -> NextAction:
     """The next action: first repair an interrupted completion, then run the open calls, then call the model.
 
     While a question of an open call is unanswered, the run waits.
@@ -202,7 +202,7 @@ def decide(state: ChatState) -> NextAction:
     return NextAction.FINISH if state.is_answered else NextAction.CALL_MODEL
 
 
-def _with_skill(state: ChatState, event: SkillActivated) -> ChatState:
+def _with_skill(state: TurnState, event: SkillActivated) -> TurnState:
     allowed = None if event.allowed_tools is None else tuple(event.allowed_tools)
     skill = SkillHead(name=event.name, description=event.description, allowed_tools=allowed)
     narrowing = () if allowed is None else (Narrowing(by=event.name, entries=allowed),)
@@ -221,7 +221,7 @@ def _with_answer(
     )
 
 
-def _with_step(state: ChatState, step: Step, seq: int) -> ChatState:
+def _with_step(state: TurnState, step: Step, seq: int) -> TurnState:
     if step.index < len(state.steps):
         steps = (*state.steps[: step.index], step, *state.steps[step.index + 1 :])
     else:
@@ -234,10 +234,10 @@ def _with_step(state: ChatState, step: Step, seq: int) -> ChatState:
     return replace(state, steps=steps, finished_count=finished_count, is_answered=is_answered, seq=seq)
 
 
-class ChatLog:
+class TurnLog:
     """A run's log and state, for the process that drives the run. `state` matches the log on disk."""
 
-    def __init__(self, log: RunLog, state: ChatState) -> None:
+    def __init__(self, log: RunLog, state: TurnState) -> None:
         self._log = log
         self.state = state
         self.run_id = log.run_id
@@ -261,18 +261,18 @@ class ChatLog:
         )
         self.state = fold(logged, self.state)
 
-    def state_after(self, entries: Sequence[LogEntry]) -> ChatState:
+    def state_after(self, entries: Sequence[LogEntry]) -> TurnState:
         """The state that appending these entries would give; writes nothing."""
         return fold(self._log.preview(entries), self.state)
 
 
-def initial_state(spec: RunSpec) -> ChatState:
+def initial_state(spec: RunSpec) -> TurnState:
     """The state before the first event; a subagent starts with its parent's tool limits."""
     delegated = spec.request.delegated
-    return ChatState() if delegated is None else ChatState(narrowed=delegated.narrowed)
+    return TurnState() if delegated is None else TurnState(narrowed=delegated.narrowed)
 
 
-def count_calls(state: ChatState) -> int:
+def count_calls(state: TurnState) -> int:
     """How many tool calls have a result, with those of compositions and of ended subagents."""
     results = [step for step in state.steps if step.type == StepType.TOOL_RESULT]
     own = sum(step.calls if isinstance(step.calls, int) else 1 for step in results)

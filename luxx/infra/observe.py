@@ -167,75 +167,57 @@ class Metrics:
         self._describe_runs()
         self._describe_process()
 
+    def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
+        return Counter(f"luxx_{name}", help_text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, help_text: str) -> Gauge:
+        return Gauge(f"luxx_{name}", help_text, registry=self.registry)
+
+    def _histogram(
+        self, name: str, help_text: str, *labels: str, buckets: tuple[float, ...] = SECONDS
+    ) -> Histogram:
+        return Histogram(f"luxx_{name}", help_text, labels, buckets=buckets, registry=self.registry)
+
     def _describe_http(self) -> None:
-        registry = self.registry
-        self.http_requests_total = Counter(
-            "luxx_http_requests", "Requests answered.", ["method", "route", "status"], registry=registry
+        self.http_requests_total = self._counter(
+            "http_requests", "Requests answered.", "method", "route", "status"
         )
-        self.http_request_seconds = Histogram(
-            "luxx_http_request_seconds",
-            "Seconds until the response started.",
-            ["method", "route"],
-            buckets=SECONDS,
-            registry=registry,
+        self.http_request_seconds = self._histogram(
+            "http_request_seconds", "Seconds until the response started.", "method", "route"
         )
-        self.sse_clients = Gauge(
-            "luxx_sse_clients", "Clients subscribed to a run's events.", registry=registry
-        )
-        self.sockets = Gauge("luxx_sockets", "Open WebSockets.", registry=registry)
+        self.sse_clients = self._gauge("sse_clients", "Clients subscribed to a run's events.")
+        self.sockets = self._gauge("sockets", "Open WebSockets.")
 
     def _describe_runs(self) -> None:
-        registry = self.registry
-        self.runs_started_total = Counter("luxx_runs_started", "Runs started.", ["kind"], registry=registry)
-        self.runs_finished_total = Counter(
-            "luxx_runs_finished", "Runs that ended, by status.", ["kind", "status"], registry=registry
+        self.runs_started_total = self._counter("runs_started", "Runs started.", "kind")
+        self.runs_finished_total = self._counter(
+            "runs_finished", "Runs that ended, by status.", "kind", "status"
         )
-        self.runs_active = Gauge("luxx_runs_active", "Runs that this process drives.", registry=registry)
-        self.deltas_total = Counter("luxx_deltas", "Deltas read from providers.", registry=registry)
-        self.upstream_requests_total = Counter(
-            "luxx_upstream_requests", "Requests to providers, by outcome.", ["outcome"], registry=registry
+        self.runs_active = self._gauge("runs_active", "Runs that this process drives.")
+        self.deltas_total = self._counter("deltas", "Deltas read from providers.")
+        self.upstream_requests_total = self._counter(
+            "upstream_requests", "Requests to providers, by outcome.", "outcome"
         )
-        self.tokens_total = Counter(
-            "luxx_tokens", "Tokens as providers counted them.", ["kind"], registry=registry
-        )
-        self.tool_calls_total = Counter(
-            "luxx_tool_calls", "Tool calls.", ["tool", "success"], registry=registry
-        )
-        self.tool_seconds = Histogram(
-            "luxx_tool_seconds",
-            "Seconds a tool call took.",
-            ["tool"],
-            buckets=LONG_SECONDS,
-            registry=registry,
+        self.tokens_total = self._counter("tokens", "Tokens as providers counted them.", "kind")
+        self.tool_calls_total = self._counter("tool_calls", "Tool calls.", "tool", "success")
+        self.tool_seconds = self._histogram(
+            "tool_seconds", "Seconds a tool call took.", "tool", buckets=LONG_SECONDS
         )
 
     def _describe_process(self) -> None:
-        self.db_write_seconds = Histogram(
-            "luxx_db_write_seconds",
-            "Seconds from the request for a write until it was on disk.",
-            buckets=SECONDS,
-            registry=self.registry,
+        self.db_write_seconds = self._histogram(
+            "db_write_seconds", "Seconds from the request for a write until it was on disk."
         )
-        self.bus_up = Gauge(
-            "luxx_bus_up", "Whether the bus to other servers is connected.", registry=self.registry
+        self.bus_up = self._gauge("bus_up", "Whether the bus to other servers is connected.")
+        self.bus_packets_total = self._counter(
+            "bus_packets", "Packets sent to and received from other servers.", "way"
         )
-        self.bus_packets_total = Counter(
-            "luxx_bus_packets",
-            "Packets sent to and received from other servers.",
-            ["way"],
-            registry=self.registry,
+        self.bus_dropped_total = self._counter(
+            "bus_dropped", "Messages dropped because the bus queue was full."
         )
-        self.bus_dropped_total = Counter(
-            "luxx_bus_dropped", "Messages dropped because the bus queue was full.", registry=self.registry
-        )
-        self.relayed_runs = Gauge(
-            "luxx_relayed_runs", "Runs of other servers that this process follows.", registry=self.registry
-        )
-        self.event_loop_lag_seconds = Histogram(
-            "luxx_event_loop_lag_seconds",
-            "Delay of event loop wake-ups.",
-            buckets=SECONDS,
-            registry=self.registry,
+        self.relayed_runs = self._gauge("relayed_runs", "Runs of other servers that this process follows.")
+        self.event_loop_lag_seconds = self._histogram(
+            "event_loop_lag_seconds", "Delay of event loop wake-ups."
         )
 
     def count_request(self, method: str, route: str, status: int, seconds: float) -> None:

@@ -27,7 +27,7 @@ from luxx.app.cli.doctor.machine import (
     examine_secret,
     examine_skills,
 )
-from luxx.app.cli.doctor.runtime import Finding, examine_work
+from luxx.app.cli.doctor.runtime import Finding, bad, examine_work, ok
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import User
 from luxx.errors import LuxxError
@@ -80,20 +80,20 @@ async def examine(config: Config, environ: Mapping[str, str] = os.environ) -> li
 def _directory(part: str, path: Path, *, is_created: bool, fix: str) -> Finding:
     if path.exists():
         if not path.is_dir():
-            return Finding(part=part, is_bad=True, text=f"{path} is not a directory", fix=fix)
+            return bad(part, f"{path} is not a directory", fix)
         if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-            return Finding(part=part, is_bad=True, text=f"{path} cannot be written", fix=fix)
+            return bad(part, f"{path} cannot be written", fix)
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & stat.S_IWOTH:
             text = f"all users can write to {path} (mode {mode:04o})"
-            return Finding(part=part, is_bad=True, text=text, fix=f"chmod o-w {path}")
-        return Finding(part=part, text=f"{path.absolute()} can be written")
+            return bad(part, text, f"chmod o-w {path}")
+        return ok(part, f"{path.absolute()} can be written")
     if not is_created:
         text = f"{path} does not exist, and workspace.auto_create is off"
-        return Finding(part=part, is_bad=True, text=text, fix=f"mkdir -p {path}")
+        return bad(part, text, f"mkdir -p {path}")
     if not os.access(_nearest_existing(path), os.W_OK | os.X_OK):
-        return Finding(part=part, is_bad=True, text=f"{path} does not exist and cannot be created", fix=fix)
-    return Finding(part=part, text=f"{path.absolute()} is created at the first start")
+        return bad(part, f"{path} does not exist and cannot be created", fix)
+    return ok(part, f"{path.absolute()} is created at the first start")
 
 
 def _nearest_existing(path: Path) -> Path:
@@ -105,7 +105,7 @@ def _server(data_dir: Path) -> Finding:
     """Whether a server runs here: it tries a shared lock, which fails while a server holds its own."""
     is_locked = _is_locked(data_dir)
     state = "a server is running on" if is_locked else "no server is using"
-    return Finding(part="server", text=f"{state} this data directory")
+    return ok("server", f"{state} this data directory")
 
 
 def _is_locked(data_dir: Path) -> bool:
@@ -127,10 +127,8 @@ def _disk(data_dir: Path) -> Finding:
     free = shutil.disk_usage(path).free
     text = f"{free / 1024**3:.1f} GiB free at {path}"
     if free < MIN_FREE_BYTES:
-        return Finding(
-            part="disk", is_bad=True, text=text, fix="free disk space: a full disk stops every write"
-        )
-    return Finding(part="disk", text=text)
+        return bad("disk", text, "free disk space: a full disk stops every write")
+    return ok("disk", text)
 
 
 # The database
@@ -140,10 +138,10 @@ async def _examine_database(config: Config, data_dir: Path, environ: Mapping[str
     try:
         url = resolve_url(config.database.url, data_dir)
     except LuxxError as error:
-        return [Finding(part="database", is_bad=True, text=redact(error.message), fix="fix database.url")]
+        return [bad("database", redact(error.message), "fix database.url")]
     if _is_new(url):
         text = f"{url.database} does not exist yet; the first start creates it"
-        return [Finding(part="database", text=text), *await _first_start(config, data_dir, environ)]
+        return [ok("database", text), *await _first_start(config, data_dir, environ)]
     engine = open_engine(url)
     try:
         database = await asyncio.to_thread(_database, engine)
@@ -180,17 +178,17 @@ def _database(engine: Engine) -> Finding:
     except SQLAlchemyError as error:
         reason = " ".join(redact(str(getattr(error, "orig", None) or error)).split())
         fix = "start the database, or fix database.url"
-        return Finding(part=part, is_bad=True, text=f"does not answer: {reason}", fix=fix)
+        return bad(part, f"does not answer: {reason}", fix)
     if current == known_revisions[-1]:
-        return Finding(part=part, text=f"{engine.dialect.name} answers, at revision {current}")
+        return ok(part, f"{engine.dialect.name} answers, at revision {current}")
     if current is not None and current not in known_revisions:
         text = f"is at revision '{current}', which this version does not know"
         fix = "start the newer version it was used with, or restore a backup"
         if is_too_old(current):
             fix = "start with a new database: a development version made this one"
-        return Finding(part=part, is_bad=True, text=text, fix=fix)
+        return bad(part, text, fix)
     text = f"is at revision {current or 'none'}, this version needs {known_revisions[-1]}"
-    return Finding(part=part, text=text, fix="the next start migrates it, or run `luxx migrate` now")
+    return ok(part, text, "the next start migrates it, or run `luxx migrate` now")
 
 
 async def _bus(config: Config, engine: Engine) -> list[Finding]:
@@ -204,29 +202,25 @@ async def _bus(config: Config, engine: Engine) -> list[Finding]:
             await transport.open("doctor")
         await transport.close()
     except LuxxError as error:
-        return [Finding(part=part, is_bad=True, text=redact(error.message), fix=fix)]
+        return [bad(part, redact(error.message), fix)]
     except Exception as error:
         # Each transport raises other exceptions. With any of them servers cannot exchange messages.
         reason = " ".join(redact(str(error)).split()) or type(error).__name__
-        return [Finding(part=part, is_bad=True, text=f"does not answer: {reason}", fix=fix)]
-    return [
-        Finding(
-            part=part, text=f"servers exchange messages over {'Redis' if config.hub.url else 'PostgreSQL'}"
-        )
-    ]
+        return [bad(part, f"does not answer: {reason}", fix)]
+    return [ok(part, f"servers exchange messages over {'Redis' if config.hub.url else 'PostgreSQL'}")]
 
 
 def _default_passwords(session: Session, host: str) -> Finding:
     usernames = list(session.scalars(select(User.username).where(User.has_default_password, User.is_active)))
     if not usernames:
-        return Finding(part="password", text="no user has the published default password")
+        return ok("password", "no user has the published default password")
     users = ", ".join(usernames)
     fix = f"luxx user passwd {usernames[0]}"
     if _is_loopback(host):
         text = f"{users} still has the published default password, and only this machine can use it"
-        return Finding(part="password", text=text, fix=fix)
+        return ok("password", text, fix)
     text = f"{users} still has the published default password while the server listens on {host}"
-    return Finding(part="password", is_bad=True, text=text, fix=fix)
+    return bad("password", text, fix)
 
 
 def _is_loopback(host: str) -> bool:
@@ -256,20 +250,18 @@ async def _first_start(config: Config, data_dir: Path, environ: Mapping[str, str
     discovered = discover(environ, config, probes, local_model="" if unavailable_reason else local.model_name)
     usable = [one for one in discovered if not one.problem]
     findings = [
-        Finding(part=f"provider {one.name}", is_bad=True, text=one.problem, fix=f"see {one.source}")
-        for one in discovered
-        if one.problem
+        bad(f"provider {one.name}", one.problem, f"see {one.source}") for one in discovered if one.problem
     ]
     if usable:
         names = ", ".join(f"{one.name} ({one.source})" for one in usable)
-        return [Finding(part="providers", text=f"the first start connects {names}"), *findings]
+        return [ok("providers", f"the first start connects {names}"), *findings]
     return [*findings, _no_model(unavailable_reason)]
 
 
 def _no_model(unavailable_reason: str | None) -> Finding:
     text = "no model is configured" + (f"; {unavailable_reason}" if unavailable_reason else "")
     fix = "set an API key such as DEEPSEEK_API_KEY, or `luxx model pull smollm2`, or add a provider"
-    return Finding(part="providers", is_bad=True, text=text, fix=fix)
+    return bad("providers", text, fix)
 
 
 async def _providers(
@@ -337,8 +329,8 @@ async def _local(config: Config, data_dir: Path) -> Finding:
     unavailable_reason = local.unavailable_reason()
     if unavailable_reason:
         fix = "pull it with `luxx model pull smollm2`, or disable this provider"
-        return Finding(part=part, is_bad=True, text=unavailable_reason, fix=fix)
-    return Finding(part=part, text=f"the embedded model {local.model_name} is ready to start")
+        return bad(part, unavailable_reason, fix)
+    return ok(part, f"the embedded model {local.model_name} is ready to start")
 
 
 async def _provider(service: ProviderService, row: _EnabledProvider, *, has_secret: bool) -> Finding:
@@ -346,9 +338,7 @@ async def _provider(service: ProviderService, row: _EnabledProvider, *, has_secr
     part, fix = f"provider {row.name}", f"GET /providers/{row.id}, fix it there, and test it again"
     if row.has_key and not has_secret:
         text = "its key is encrypted and the secret key is missing"
-        return Finding(
-            part=part, is_bad=True, text=text, fix="set the old app.secret_key, or enter the key again"
-        )
+        return bad(part, text, "set the old app.secret_key, or enter the key again")
     owner = Caller(
         user_id=row.user_id,
         tenant_id=row.tenant_id,
@@ -360,8 +350,8 @@ async def _provider(service: ProviderService, row: _EnabledProvider, *, has_secr
         async with asyncio.timeout(PROVIDER_SECONDS):
             offered = await service.models(owner, row.id)
     except LuxxError as error:
-        return Finding(part=part, is_bad=True, text=redact(error.message), fix=fix)
+        return bad(part, redact(error.message), fix)
     except TimeoutError:
         text = f"did not list its models within {PROVIDER_SECONDS:.0f} s"
-        return Finding(part=part, is_bad=True, text=text, fix=fix)
-    return Finding(part=part, text=f"answers and offers {len(offered.models)} models")
+        return bad(part, text, fix)
+    return ok(part, f"answers and offers {len(offered.models)} models")

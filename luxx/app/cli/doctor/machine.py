@@ -9,7 +9,7 @@ from pathlib import Path
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from luxx.app.cli.doctor.runtime import Finding
+from luxx.app.cli.doctor.runtime import Finding, bad, ok
 from luxx.domain.accounts.tenants import ids_by_name
 from luxx.domain.mcp.approval import Definitions
 from luxx.domain.mcp.server import ServerState
@@ -34,26 +34,22 @@ def examine_secret(config: Config, data_dir: Path) -> Finding:
     configured = config.app.secret_key
     if configured:
         if not is_too_short(configured):
-            return Finding(part=part, text="app.secret_key is set")
+            return ok(part, "app.secret_key is set")
         text = f"app.secret_key has {len(configured.encode())} bytes and needs {MIN_SECRET_BYTES}"
-        return Finding(part=part, is_bad=True, text=text, fix="create one with `openssl rand -hex 32`")
+        return bad(part, text, "create one with `openssl rand -hex 32`")
     if config.database.type == "postgresql":
         text = "app.secret_key is not set; with PostgreSQL every server needs it, with the same value"
-        return Finding(
-            part=part, is_bad=True, text=text, fix="put `openssl rand -hex 32` into APP_SECRET_KEY"
-        )
+        return bad(part, text, "put `openssl rand -hex 32` into APP_SECRET_KEY")
     try:
         mode = stat.S_IMODE(file.stat().st_mode)
     except FileNotFoundError:
-        return Finding(part=part, text=f"not set; the first start creates one in {file}")
+        return ok(part, f"not set; the first start creates one in {file}")
     except OSError as error:
-        return Finding(
-            part=part, is_bad=True, text=f"{file}: {error.strerror}", fix=f"let the server read {file}"
-        )
+        return bad(part, f"{file}: {error.strerror}", f"let the server read {file}")
     if mode & 0o077:
         text = f"other users can read {file} (mode {mode:04o})"
-        return Finding(part=part, is_bad=True, text=text, fix=f"chmod 600 {file}")
-    return Finding(part=part, text=f"stored in {file}, readable by its owner only")
+        return bad(part, text, f"chmod 600 {file}")
+    return ok(part, f"stored in {file}, readable by its owner only")
 
 
 def examine_permissions(config: Config, data_dir: Path) -> list[Finding]:
@@ -66,12 +62,12 @@ def examine_permissions(config: Config, data_dir: Path) -> list[Finding]:
     open_paths = [shlex.quote(str(path)) for path in open_to_others(paths)]
     if not open_paths:
         text = "other users of this machine cannot read the stored data"
-        return [Finding(part="permissions", text=text)]
+        return [ok("permissions", text)]
     shown = ", ".join(open_paths[:3]) + (" and more" if len(open_paths) > 3 else "")
     text = f"other users of this machine can read or list {shown}"
     rights = "go-rw" if os.geteuid() == 0 else "go-rwx"
     fix = f"chmod {rights} {' '.join(open_paths[:3])}, or start Luxx as their owner, which does it"
-    return [Finding(part="permissions", is_bad=True, text=text, fix=fix)]
+    return [bad("permissions", text, fix)]
 
 
 def examine_sealed(session: Session, config: Config, secret: str) -> list[Finding]:
@@ -82,7 +78,7 @@ def examine_sealed(session: Session, config: Config, secret: str) -> list[Findin
     if problem is None:
         return []
     text, _, fix = problem.partition("; ")
-    return [Finding(part="secret key", is_bad=True, text=text, fix=fix)]
+    return [bad("secret key", text, fix)]
 
 
 def examine_registration(session: Session, config: Config) -> list[Finding]:
@@ -127,12 +123,12 @@ async def examine_mcp(config: Config, store: Store) -> list[Finding]:
 def _finding(status: McpStatus) -> Finding:
     part = f"mcp {status.tenant}/{status.name}"
     if status.state != ServerState.RUNNING:
-        return Finding(part=part, is_bad=True, text=status.reason or "does not start", fix=_MCP_FIX)
+        return bad(part, status.reason or "does not start", _MCP_FIX)
     if status.withheld:
         text = f"offers {status.tools} tools; withheld: {'; '.join(status.withheld[:5])}"
-        return Finding(part=part, is_bad=True, text=text, fix=_APPROVE)
+        return bad(part, text, _APPROVE)
     left_out = f"; left out: {'; '.join(status.left_out[:5])}" if status.left_out else ""
-    return Finding(part=part, text=f"starts and offers {status.tools} tools{left_out}")
+    return ok(part, f"starts and offers {status.tools} tools{left_out}")
 
 
 SANDBOX_PART = "sandbox"
@@ -148,7 +144,7 @@ async def examine_sandbox(config: Config) -> list[Finding]:
     try:
         sandbox = Sandbox(config.tools, Path(config.data_dir), Path(config.workspace.root))
     except ConfigError as error:
-        return [Finding(part=SANDBOX_PART, is_bad=True, text=error.message, fix="set tools.sandbox to auto")]
+        return [bad(SANDBOX_PART, error.message, "set tools.sandbox to auto")]
     await sandbox.open()
     await sandbox.readers.open()
     others = "; ".join(_report_text(one) for one in sandbox.reports if one.standing != BackendStatus.IN_FORCE)
@@ -158,15 +154,10 @@ async def examine_sandbox(config: Config) -> list[Finding]:
 def _in_force(sandbox: Sandbox, others: str) -> Finding:
     if sandbox.is_unprotected:
         text = "none, as set in tools.sandbox: programs that tools start have all rights of the Luxx process"
-        return Finding(part=SANDBOX_PART, is_bad=True, text=text, fix="set tools.sandbox to auto")
+        return bad(SANDBOX_PART, text, "set tools.sandbox to auto")
     if sandbox.backend_name == "none":
-        return Finding(
-            part=SANDBOX_PART,
-            is_bad=True,
-            text=f"no backend works, so no tool starts a program ({others})",
-            fix=_SANDBOX_FIX,
-        )
-    return Finding(part=SANDBOX_PART, text=f"{sandbox.backend_name} is active ({others})")
+        return bad(SANDBOX_PART, f"no backend works, so no tool starts a program ({others})", _SANDBOX_FIX)
+    return ok(SANDBOX_PART, f"{sandbox.backend_name} is active ({others})")
 
 
 def _readers(sandbox: Sandbox) -> Finding:
@@ -174,11 +165,11 @@ def _readers(sandbox: Sandbox) -> Finding:
     if readers.problem:
         text = f"web pages and PDFs are parsed outside the sandbox, as the server's user ({readers.problem})"
         fix = "make the directories of Luxx and its Python readable for all users"
-        return Finding(part=READERS, is_bad=True, text=text, fix=fix)
+        return bad(READERS, text, fix)
     if readers.backend_name == "none":
         text = "processes of the server's user parse web pages and PDFs, with limits but without a sandbox"
-        return Finding(part=READERS, text=text)
-    return Finding(part=READERS, text=f"web pages and PDFs are parsed in {readers.backend_name}")
+        return ok(READERS, text)
+    return ok(READERS, f"web pages and PDFs are parsed in {readers.backend_name}")
 
 
 def _network(sandbox: Sandbox) -> list[Finding]:
@@ -187,8 +178,8 @@ def _network(sandbox: Sandbox) -> list[Finding]:
         return []
     if egress.problem:
         fix = "use bubblewrap, or empty tools.network_allow"
-        return [Finding(part=NETWORK, is_bad=True, text=egress.problem, fix=fix)]
-    return [Finding(part=NETWORK, text=f"programs can reach only {', '.join(egress.hosts)}")]
+        return [bad(NETWORK, egress.problem, fix)]
+    return [ok(NETWORK, f"programs can reach only {', '.join(egress.hosts)}")]
 
 
 def _report_text(report: BackendReport) -> str:
@@ -202,17 +193,13 @@ def _python(sandbox: Sandbox, config: Config) -> list[Finding]:
         text = "no Python that was found starts in the sandbox"
         if config.tools.python:
             text = f"tools.python, {config.tools.python}, does not start in the sandbox"
-        return [
-            Finding(
-                part="python", is_bad=True, text=text, fix="set tools.python to one that all users may run"
-            )
-        ]
-    findings = [Finding(part="python", text=f"python_execute runs {sandbox.interpreter.program}")]
+        return [bad("python", text, "set tools.python to one that all users may run")]
+    findings = [ok("python", f"python_execute runs {sandbox.interpreter.program}")]
     required, present = sorted(config.tools.packages), installed(sandbox.packages)
     if required != present:
         required_names, installed_names = (", ".join(one) or "none" for one in (required, present))
         text = f"tools.packages lists {required_names}, installed are {installed_names}"
-        findings.append(Finding(part="packages", is_bad=True, text=text, fix="luxx packages"))
+        findings.append(bad("packages", text, "luxx packages"))
     return findings
 
 
@@ -223,22 +210,15 @@ def examine_skills(config: Config) -> list[Finding]:
     """Reads the skill folders like a server start does."""
     skill_registry = read_skills(config.skills.directories, Path(config.data_dir))
     findings = [
-        Finding(
-            part=SKILLS_PART,
-            is_bad=True,
-            text=f"{one.name}: {one.problem}",
-            fix="fix its SKILL.md, then restart the server",
-        )
+        bad(SKILLS_PART, f"{one.name}: {one.problem}", "fix its SKILL.md, then restart the server")
         for one in skill_registry.broken
     ]
     # The default directory is optional.
     if config.skills.directories != SkillsConfig().directories:
         findings += [
-            Finding(
-                part=SKILLS_PART, is_bad=True, text=f"{name} does not exist", fix="fix skills.directories"
-            )
+            bad(SKILLS_PART, f"{name} does not exist", "fix skills.directories")
             for name in skill_registry.missing
         ]
     if skill_registry.skills:
-        findings.insert(0, Finding(part=SKILLS_PART, text=f"available: {', '.join(skill_registry.skills)}"))
+        findings.insert(0, ok(SKILLS_PART, f"available: {', '.join(skill_registry.skills)}"))
     return findings

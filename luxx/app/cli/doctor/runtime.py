@@ -41,6 +41,15 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         return f"{line} → {self.fix}" if self.fix else line
 
 
+def ok(part: str, text: str, fix: str = "") -> Finding:
+    """A finding that is no problem; `fix` may say what to do all the same."""
+    return Finding(part=part, text=text, fix=fix)
+
+
+def bad(part: str, text: str, fix: str) -> Finding:
+    return Finding(part=part, is_bad=True, text=text, fix=fix)
+
+
 class SystemSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """What one read of the tables returns. Times in Unix seconds, `oldest_queued` in seconds.
 
@@ -152,67 +161,63 @@ def _seconds_since(column_value: object) -> float:
 def _processes(snapshot: SystemSnapshot) -> Finding:
     part = "processes"
     if not snapshot.alive:
-        return Finding(part=part, text="no process is running", fix="start one with `luxx serve`")
+        return ok(part, "no process is running", "start one with `luxx serve`")
     summary = f"{len(snapshot.alive)} running: {_first_few(snapshot.alive)}"
     if not snapshot.dead:
-        return Finding(part=part, text=summary)
+        return ok(part, summary)
     text_ = f"{summary}; {len(snapshot.dead)} with an expired lease: {_first_few(snapshot.dead)}"
-    return Finding(
-        part=part, text=text_, fix="other processes take over their runs; restart them if they are needed"
-    )
+    return ok(part, text_, "other processes take over their runs; restart them if they are needed")
 
 
 def _versions(snapshot: SystemSnapshot) -> Finding:
     part = "versions"
     if len(snapshot.versions) < 2:
-        return Finding(
-            part=part, text=f"all processes are Luxx {snapshot.versions[0]}" if snapshot.versions else "none"
-        )
+        return ok(part, f"all processes are Luxx {snapshot.versions[0]}" if snapshot.versions else "none")
     text_ = (
         f"processes of {len(snapshot.versions)} versions share this database: {', '.join(snapshot.versions)}"
     )
     fix = f"upgrade all of them to {snapshot.versions[-1]} and start them again"
-    return Finding(part=part, is_bad=True, text=text_, fix=fix)
+    return bad(part, text_, fix)
 
 
 def _clock(snapshot: SystemSnapshot) -> Finding:
     part, skew = "clock", abs(snapshot.local_time - snapshot.database_time)
     if skew <= MAX_CLOCK_SKEW_SECONDS:
-        return Finding(part=part, text="this machine and the database agree on the time")
+        return ok(part, "this machine and the database agree on the time")
     text_ = f"this machine's clock is {skew:.0f} s from the database's"
-    return Finding(part=part, is_bad=True, text=text_, fix="set both by a time server (NTP)")
+    return bad(part, text_, "set both by a time server (NTP)")
 
 
 def _runs(snapshot: SystemSnapshot, stuck: list[str], *, is_served: bool) -> Finding:
     part = "runs"
     if not snapshot.orphaned:
-        return Finding(part=part, text=f"{snapshot.running} running, each driven by a process")
+        return ok(part, f"{snapshot.running} running, each driven by a process")
     if not is_served:
         text_ = f"{len(snapshot.orphaned)} are unfinished and no process drives them"
-        return Finding(part=part, text=text_, fix="they continue at the next start: `luxx serve`")
+        return ok(part, text_, "they continue at the next start: `luxx serve`")
     if not stuck:
-        return Finding(part=part, text=f"{snapshot.running} running; a process took over the orphaned runs")
+        return ok(part, f"{snapshot.running} running; a process took over the orphaned runs")
     text_ = f"{len(stuck)} have the status running, but no process drives them: {_first_few(stuck)}"
     fix = "look for these ids in the servers' logs, cancel them (POST /runs/{id}/cancel), or restart a server"
-    return Finding(part=part, is_bad=True, text=text_, fix=fix)
+    return bad(part, text_, fix)
 
 
 def _queue(snapshot: SystemSnapshot, *, is_served: bool) -> Finding:
     part = "queue"
     if not snapshot.queued:
-        return Finding(part=part, text="no run waits for a slot")
+        return ok(part, "no run waits for a slot")
     text_ = f"{snapshot.queued} runs wait for a slot, the oldest for {snapshot.oldest_queued:.0f} s"
     if not is_served:
-        return Finding(part=part, text=text_, fix="no process is running: start `luxx serve`")
-    return Finding(part=part, text=text_, fix="raise limits.concurrent_runs or start another process")
+        return ok(part, text_, "no process is running: start `luxx serve`")
+    return ok(part, text_, "raise limits.concurrent_runs or start another process")
 
 
 def _questions(snapshot: SystemSnapshot) -> Finding:
     part = "questions"
     if not snapshot.overdue:
-        return Finding(part=part, text="no open question is past its deadline")
+        return ok(part, "no open question is past its deadline")
     text_ = f"{snapshot.overdue} open questions are past their deadline, so their runs do not continue"
-    return Finding(part=part, is_bad=True, text=text_, fix="start a server, or restart the one that runs")
+    return bad(part, text_, "start a server, or restart the one that runs")
 
 
 def _log(database: Path) -> Finding:
@@ -220,23 +225,23 @@ def _log(database: Path) -> Finding:
     size = log.stat().st_size if log.exists() else 0
     text_ = f"SQLite's log has {size / 2**20:.1f} MiB"
     if size < MAX_WAL_BYTES:
-        return Finding(part=part, text=text_)
+        return ok(part, text_)
     fix = (
         "end the process that has read the database for a long time (a backup, another program); "
         "SQLite then empties the log"
     )
-    return Finding(part=part, is_bad=True, text=text_, fix=fix)
+    return bad(part, text_, fix)
 
 
 def _backup(data_dir: Path) -> Finding:
     part, last = "backup", last_backup(data_dir)
     if last is None:
-        return Finding(part=part, text="none was made from this data directory", fix="luxx backup FILE")
+        return ok(part, "none was made from this data directory", "luxx backup FILE")
     age = utc_now() - last.at
     text_ = f"the newest is {age.days} days old: {last.file}"
     if not Path(last.file).exists():
         text_ += ", which no longer exists"
-    return Finding(part=part, text=text_, fix="luxx backup FILE" if age.days >= MAX_BACKUP_AGE_DAYS else "")
+    return ok(part, text_, "luxx backup FILE" if age.days >= MAX_BACKUP_AGE_DAYS else "")
 
 
 def _first_few(names: list[str]) -> str:

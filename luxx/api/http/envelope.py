@@ -37,3 +37,9 @@ class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 def success(data: T, message: str = "") -> Success[T]:
     """The envelope for `data`."""
     return Success(data=data, message=message)
+
+
+def page_of(found: tuple[list[T], int], page: int, page_size: int) -> Success[Page[T]]:
+    """The envelope for one page, from its items and the number of all items."""
+    items, total = found
+    return Success(data=Page(items=items, total=total, page=page, page_size=page_size))

@@ -6,13 +6,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import structlog
-from litestar import Request
-from litestar.response.base import ASGIResponse, Response
+from litestar.response.base import ASGIResponse
 from litestar.types import Receive, Scope, Send
 from sqlalchemy.exc import SQLAlchemyError
 
 from luxx.api.http.errors import DATABASE_DOWN_ERRORS
-from luxx.api.http.files import ABORT_KEY, is_head
+from luxx.api.http.files import ABORT_KEY, PreparedResponse, is_head
 from luxx.api.http.security import DETACHED_STREAM, RAW_SEND
 from luxx.domain.accounts.authentication import Authenticator
 from luxx.domain.accounts.caller import Caller
@@ -194,17 +193,11 @@ HEADERS = [
 ]
 
 
-class EventStream(Response[bytes]):
+class EventStream(PreparedResponse):
     """The response of a route that streams a watch. `Streams.follow` makes it."""
 
     def __init__(self, watch: RunWatch, caller: Caller, streams: "Streams") -> None:
-        super().__init__(b"", media_type="text/event-stream")
-        self._stream = OpenStream(watch, caller, streams)
-
-    def to_asgi_response(self, app: Any, request: Request[Any, Any, Any], **kwargs: Any) -> ASGIResponse:
-        """Called by Litestar. The arguments of a plain response do not apply."""
-        del app, request, kwargs
-        return self._stream
+        super().__init__(OpenStream(watch, caller, streams), "text/event-stream")
 
 
 class OpenStream(ASGIResponse):

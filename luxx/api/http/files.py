@@ -18,17 +18,24 @@ READ_BYTES = 256 * 1024
 RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 
 
-class FileDownload(Response[bytes]):
+class PreparedResponse(Response[bytes]):
+    """The response of a route that an ASGI application of Luxx sends."""
+
+    def __init__(self, response: ASGIResponse, media_type: str) -> None:
+        super().__init__(b"", media_type=media_type)
+        self._response = response
+
+    def to_asgi_response(self, app: Any, request: Request[Any, Any, Any], **kwargs: Any) -> ASGIResponse:
+        """Called by Litestar. The arguments of a plain response do not apply."""
+        del app, request, kwargs
+        return self._response
+
+
+class FileDownload(PreparedResponse):
     """The response of a route that sends an open file, or a range of it, and closes it."""
 
     def __init__(self, file: OpenFile, byte_range: range, headers: Mapping[str, str]) -> None:
-        super().__init__(b"", media_type="application/octet-stream")
-        self._response = _FileASGIResponse(file, byte_range, headers)
-
-    def to_asgi_response(self, app: Any, request: Request[Any, Any, Any], **kwargs: Any) -> ASGIResponse:
-        """What Litestar calls to send it; nothing of a plain response applies."""
-        del app, request, kwargs
-        return self._response
+        super().__init__(_FileASGIResponse(file, byte_range, headers), "application/octet-stream")
 
 
 class _FileASGIResponse(ASGIResponse):
@@ -100,7 +107,7 @@ ABORT_KEY = "luxx.abort"
 """Scope key of the function that aborts the connection, which `protocol.py` sets."""
 
 
-class TempFileResponse(Response[bytes]):
+class TempFileResponse(PreparedResponse):
     """The response of a route that sends `file` from its current position and then calls `close`."""
 
     def __init__(
@@ -111,13 +118,8 @@ class TempFileResponse(Response[bytes]):
         close: Callable[[], None],
         stalled_seconds: float = STALLED_SECONDS,
     ) -> None:
-        super().__init__(b"", media_type=headers["content-type"])
-        self._response = TempFileASGIResponse(file, headers, close=close, stalled_seconds=stalled_seconds)
-
-    def to_asgi_response(self, app: Any, request: Request[Any, Any, Any], **kwargs: Any) -> ASGIResponse:
-        """What Litestar calls to send it; nothing of a plain response applies."""
-        del app, request, kwargs
-        return self._response
+        response = TempFileASGIResponse(file, headers, close=close, stalled_seconds=stalled_seconds)
+        super().__init__(response, headers["content-type"])
 
 
 class TempFileASGIResponse(ASGIResponse):

@@ -11,7 +11,7 @@ from litestar.types import Scope
 from msgspec import Meta
 
 from luxx.api.http.authentication import caller_of
-from luxx.api.http.envelope import Page, Success, success
+from luxx.api.http.envelope import Page, Success, page_of
 from luxx.api.http.parameters import BeforeId, InjectedCaller, LimitParameter, PageNumber, PageSize
 from luxx.domain.accounts.administration import Administration
 from luxx.domain.audit import Action, AuditFilter, AuditOutcome, AuditView, Detail, Refusals
@@ -55,8 +55,8 @@ class AuditController(Controller):
             before=before,
         )
         size = limit or page_size
-        items, total = await administration.audit(caller, audit_filter, page=page, page_size=size)
-        return success(Page(items=items, total=total, page=page, page_size=size))
+        found = await administration.audit(caller, audit_filter, page=page, page_size=size)
+        return page_of(found, page, size)
 
 
 def record_refusals(refusals: Refusals) -> ExceptionHook:

@@ -10,10 +10,14 @@ from msgspec import Meta
 
 from luxx.api.http.authentication import PASSWORD_CHANGE_EXEMPT, PUBLIC
 from luxx.api.http.envelope import Success, success
-from luxx.domain.accounts.caller import Caller, Peer
+from luxx.api.http.parameters import InjectedCaller
+from luxx.domain.accounts.caller import Peer
 from luxx.domain.accounts.passwords import LONGEST_PASSWORD, MIN_PASSWORD_LENGTH
 from luxx.domain.accounts.service import AccountService, SignedIn
 from luxx.domain.accounts.users import EMAIL, USERNAME, UserView
+
+InjectedAccounts = NamedDependency[AccountService]
+InjectedPeer = NamedDependency[Peer]
 
 Username = Annotated[
     str, Meta(pattern=rf"^{USERNAME}$(?!\n)", description="3 to 64 letters a-z, digits, '.', '_' and '-'")
@@ -56,38 +60,27 @@ class AuthController(Controller):
 
     @post("/register", status_code=200, opt={PUBLIC: True})
     async def register(
-        self,
-        accounts: NamedDependency[AccountService],
-        peer: NamedDependency[Peer],
-        data: JSONBody[RegisterBody],
+        self, accounts: InjectedAccounts, peer: InjectedPeer, data: JSONBody[RegisterBody]
     ) -> Success[SignedIn]:
         """Create an account and sign in with it."""
         return success(await accounts.register(peer, data.username, data.password, data.email), "welcome")
 
     @post("/login", status_code=200, opt={PUBLIC: True})
     async def login(
-        self,
-        accounts: NamedDependency[AccountService],
-        peer: NamedDependency[Peer],
-        data: JSONBody[LoginBody],
+        self, accounts: InjectedAccounts, peer: InjectedPeer, data: JSONBody[LoginBody]
     ) -> Success[SignedIn]:
         """Sign in with a username and a password."""
         return success(await accounts.sign_in(peer, data.username, data.password), "signed in")
 
     @post("/refresh", status_code=200, opt={PUBLIC: True})
     async def refresh(
-        self,
-        accounts: NamedDependency[AccountService],
-        peer: NamedDependency[Peer],
-        data: JSONBody[RefreshBody],
+        self, accounts: InjectedAccounts, peer: InjectedPeer, data: JSONBody[RefreshBody]
     ) -> Success[SignedIn]:
         """Exchange a refresh token, which is valid once, for new tokens."""
         return success(await accounts.refresh(peer, data.refresh_token), "refreshed")
 
     @post("/logout", status_code=200, opt={PASSWORD_CHANGE_EXEMPT: True})
-    async def logout(
-        self, accounts: NamedDependency[AccountService], caller: NamedDependency[Caller]
-    ) -> Success[None]:
+    async def logout(self, accounts: InjectedAccounts, caller: InjectedCaller) -> Success[None]:
         """End this sign-in and revoke its access and refresh tokens."""
         await accounts.sign_out(caller)
         return success(None, "signed out")
@@ -95,9 +88,9 @@ class AuthController(Controller):
     @post("/password", status_code=200, opt={PASSWORD_CHANGE_EXEMPT: True})
     async def password(
         self,
-        accounts: NamedDependency[AccountService],
-        caller: NamedDependency[Caller],
-        peer: NamedDependency[Peer],
+        accounts: InjectedAccounts,
+        caller: InjectedCaller,
+        peer: InjectedPeer,
         data: JSONBody[PasswordBody],
     ) -> Success[UserView]:
         """Change your own password; all other sign-ins end."""
@@ -105,8 +98,6 @@ class AuthController(Controller):
         return success(user, "password changed; all other sign-ins have ended")
 
     @get("/me", opt={PASSWORD_CHANGE_EXEMPT: True})
-    async def me(
-        self, accounts: NamedDependency[AccountService], caller: NamedDependency[Caller]
-    ) -> Success[UserView]:
+    async def me(self, accounts: InjectedAccounts, caller: InjectedCaller) -> Success[UserView]:
         """The signed-in user."""
         return success(await accounts.me(caller))

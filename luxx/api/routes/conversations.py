@@ -10,7 +10,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromQuery, JSONBody, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
 
-from luxx.api.http.envelope import Page, Success, success
+from luxx.api.http.envelope import Page, Success, page_of, success
 from luxx.api.http.files import TempFileResponse, receive_file
 from luxx.api.http.parameters import OPENAPI_EXTRA, InjectedCaller, PageNumber, PageSize, TextId
 from luxx.domain.conversations.lists import ConversationFilter, ConversationSort
@@ -20,6 +20,10 @@ from luxx.domain.conversations.views import ConversationChange, ConversationView
 from luxx.domain.transfer.document import ImportReport
 from luxx.domain.transfer.service import ExportFile, TransferService
 from luxx.infra.store.search_words import SearchKind
+
+InjectedConversations = NamedDependency[ConversationService]
+InjectedProjects = NamedDependency[ProjectService]
+InjectedTransfer = NamedDependency[TransferService]
 
 Tag = Annotated[str, Meta(min_length=1, max_length=50)]
 
@@ -54,7 +58,7 @@ class ConversationController(Controller):
     async def list_conversations(
         self,
         caller: InjectedCaller,
-        conversations: NamedDependency[ConversationService],
+        conversations: InjectedConversations,
         pinned: FromQuery[bool | None] = None,
         archived: FromQuery[bool | None] = None,
         tag: Annotated[str | None, QueryParameter(max_length=50, description="a whole tag")] = None,
@@ -68,27 +72,19 @@ class ConversationController(Controller):
         conversation_filter = ConversationFilter(
             pinned=pinned, archived=archived, tag=tag, project_id=project_id, q=q, sort=sort
         )
-        items, total = await conversations.list_page(
-            caller, conversation_filter, page=page, page_size=page_size
-        )
-        return success(Page(items=items, total=total, page=page, page_size=page_size))
+        found = await conversations.list_page(caller, conversation_filter, page=page, page_size=page_size)
+        return page_of(found, page, page_size)
 
     @post(status_code=201)
     async def create(
-        self,
-        caller: InjectedCaller,
-        conversations: NamedDependency[ConversationService],
-        data: JSONBody[ConversationBody],
+        self, caller: InjectedCaller, conversations: InjectedConversations, data: JSONBody[ConversationBody]
     ) -> Success[ConversationView]:
         """Create a conversation; `{}` is a valid body."""
         return success(await conversations.create(caller, _change(data)), "created")
 
     @get("/{conversation_id:str}")
     async def show(
-        self,
-        caller: InjectedCaller,
-        conversations: NamedDependency[ConversationService],
-        conversation_id: TextId,
+        self, caller: InjectedCaller, conversations: InjectedConversations, conversation_id: TextId
     ) -> Success[ConversationView]:
         """One conversation."""
         return success(await conversations.get(caller, conversation_id))
@@ -97,7 +93,7 @@ class ConversationController(Controller):
     async def change(
         self,
         caller: InjectedCaller,
-        conversations: NamedDependency[ConversationService],
+        conversations: InjectedConversations,
         conversation_id: TextId,
         data: JSONBody[ConversationChangeBody],
     ) -> Success[ConversationView]:
@@ -106,10 +102,7 @@ class ConversationController(Controller):
 
     @delete("/{conversation_id:str}", status_code=200)
     async def delete(
-        self,
-        caller: InjectedCaller,
-        conversations: NamedDependency[ConversationService],
-        conversation_id: TextId,
+        self, caller: InjectedCaller, conversations: InjectedConversations, conversation_id: TextId
     ) -> Success[None]:
         """Delete a conversation with its messages, and stop its runs."""
         await conversations.delete(caller, conversation_id)
@@ -117,7 +110,7 @@ class ConversationController(Controller):
 
 
 def _change(body: ConversationBody) -> ConversationChange:
-    return ConversationChange(**{name: getattr(body, name) for name in body.__struct_fields__})
+    return ConversationChange(**msgspec.structs.asdict(body))
 
 
 ProjectName = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -146,17 +139,17 @@ class ProjectController(Controller):
     async def list_projects(
         self,
         caller: InjectedCaller,
-        projects: NamedDependency[ProjectService],
+        projects: InjectedProjects,
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[Page[ProjectView]]:
         """Your projects, newest first."""
-        items, total = await projects.list_page(caller, page=page, page_size=page_size)
-        return success(Page(items=items, total=total, page=page, page_size=page_size))
+        found = await projects.list_page(caller, page=page, page_size=page_size)
+        return page_of(found, page, page_size)
 
     @post(status_code=201)
     async def create(
-        self, caller: InjectedCaller, projects: NamedDependency[ProjectService], data: JSONBody[ProjectBody]
+        self, caller: InjectedCaller, projects: InjectedProjects, data: JSONBody[ProjectBody]
     ) -> Success[ProjectView]:
         """Create a project."""
         project = await projects.create(caller, name=data.name, description=data.description)
@@ -164,7 +157,7 @@ class ProjectController(Controller):
 
     @get("/{project_id:str}")
     async def show(
-        self, caller: InjectedCaller, projects: NamedDependency[ProjectService], project_id: TextId
+        self, caller: InjectedCaller, projects: InjectedProjects, project_id: TextId
     ) -> Success[ProjectView]:
         """One project."""
         return success(await projects.get(caller, project_id))
@@ -173,7 +166,7 @@ class ProjectController(Controller):
     async def change(
         self,
         caller: InjectedCaller,
-        projects: NamedDependency[ProjectService],
+        projects: InjectedProjects,
         project_id: TextId,
         data: JSONBody[ProjectChangeBody],
     ) -> Success[ProjectView]:
@@ -183,7 +176,7 @@ class ProjectController(Controller):
 
     @delete("/{project_id:str}", status_code=200)
     async def delete(
-        self, caller: InjectedCaller, projects: NamedDependency[ProjectService], project_id: TextId
+        self, caller: InjectedCaller, projects: InjectedProjects, project_id: TextId
     ) -> Success[None]:
         """Delete a project; its conversations stay, without a project."""
         await projects.delete(caller, project_id)
@@ -193,8 +186,8 @@ class ProjectController(Controller):
     async def list_conversations(
         self,
         caller: InjectedCaller,
-        projects: NamedDependency[ProjectService],
-        conversations: NamedDependency[ConversationService],
+        projects: InjectedProjects,
+        conversations: InjectedConversations,
         project_id: TextId,
         page: PageNumber = 1,
         page_size: PageSize = 20,
@@ -202,10 +195,8 @@ class ProjectController(Controller):
         """The conversations of a project, newest first."""
         await projects.get(caller, project_id)
         conversation_filter = ConversationFilter(project_id=project_id)
-        items, total = await conversations.list_page(
-            caller, conversation_filter, page=page, page_size=page_size
-        )
-        return success(Page(items=items, total=total, page=page, page_size=page_size))
+        found = await conversations.list_page(caller, conversation_filter, page=page, page_size=page_size)
+        return page_of(found, page, page_size)
 
 
 Query = Annotated[
@@ -290,7 +281,7 @@ class TransferController(Controller):
     async def export(
         self,
         caller: InjectedCaller,
-        transfer: NamedDependency[TransferService],
+        transfer: InjectedTransfer,
         conversation_id: TextId,
         format: FromQuery[Literal["json", "md"]] = "json",
     ) -> TempFileResponse:
@@ -303,10 +294,7 @@ class TransferController(Controller):
 
     @post("/import", status_code=200, opt={OPENAPI_EXTRA: IMPORT_EXTRA})
     async def import_(
-        self,
-        request: Request[Any, Any, Any],
-        caller: InjectedCaller,
-        transfer: NamedDependency[TransferService],
+        self, request: Request[Any, Any, Any], caller: InjectedCaller, transfer: InjectedTransfer
     ) -> Success[ImportReport]:
         """Import conversations exported by Luxx, ChatGPT or Claude, as JSON or ZIP, in one transaction.
 

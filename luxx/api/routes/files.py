@@ -6,7 +6,7 @@ from litestar import Controller, Request, Response, delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import PathParameter, QueryParameter
 
-from luxx.api.http.envelope import Page, Success, success
+from luxx.api.http.envelope import Page, Success, page_of, success
 from luxx.api.http.errors import failure
 from luxx.api.http.files import FileDownload, body_chunks, parse_range
 from luxx.api.http.parameters import OPENAPI_EXTRA, InjectedCaller, PageNumber, PageSize, TextId
@@ -15,6 +15,8 @@ from luxx.domain.files.names import content_disposition
 from luxx.domain.files.service import FileService, FileView
 from luxx.domain.files.upload import Uploads, UploadView
 from luxx.errors import InvalidInput
+
+InjectedFiles = NamedDependency[FileService]
 
 BINARY_SCHEMA = {"type": "string", "format": "binary"}
 DOWNLOAD_POLICY = "default-src 'none'; sandbox; frame-ancestors 'none'"
@@ -82,7 +84,7 @@ class FileController(Controller):
     async def list_files(
         self,
         caller: InjectedCaller,
-        files: NamedDependency[FileService],
+        files: InjectedFiles,
         path: Annotated[
             str, QueryParameter(max_length=4096, description="a folder; default: the whole workspace")
         ] = "",
@@ -91,18 +93,14 @@ class FileController(Controller):
     ) -> Success[Page[FileView]]:
         """The content of a folder of your workspace: folders, then files, by name."""
         try:
-            items, total = await files.list_page(caller, path, page=page, page_size=page_size)
+            found = await files.list_page(caller, path, page=page, page_size=page_size)
         except InvalidInput as error:
             raise error.about("path") from error
-        return success(Page(items=items, total=total, page=page, page_size=page_size))
+        return page_of(found, page, page_size)
 
     @get("/{file_id:str}", media_type="application/octet-stream", opt={OPENAPI_EXTRA: DOWNLOAD_EXTRA})
     async def download(
-        self,
-        request: Request[Any, Any, Any],
-        caller: InjectedCaller,
-        files: NamedDependency[FileService],
-        file_id: TextId,
+        self, request: Request[Any, Any, Any], caller: InjectedCaller, files: InjectedFiles, file_id: TextId
     ) -> Response[Any]:
         """Download a file. The headers prevent a browser from displaying it."""
         file = await files.open(caller, file_id)
@@ -115,9 +113,7 @@ class FileController(Controller):
         return FileDownload(file, part, {"content-security-policy": DOWNLOAD_POLICY})
 
     @delete("/{file_id:str}", status_code=200)
-    async def delete(
-        self, caller: InjectedCaller, files: NamedDependency[FileService], file_id: TextId
-    ) -> Success[None]:
+    async def delete(self, caller: InjectedCaller, files: InjectedFiles, file_id: TextId) -> Success[None]:
         """Delete a file or an empty folder."""
         await files.delete(caller, file_id)
         return success(None, "deleted")

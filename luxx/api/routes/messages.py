@@ -37,6 +37,11 @@ from luxx.wire.message import (
 )
 from luxx.wire.question import WhenAsked
 
+InjectedConversations = NamedDependency[ConversationService]
+InjectedRuns = NamedDependency[RunService]
+InjectedStreams = NamedDependency[Streams]
+InjectedBranches = NamedDependency[BranchService]
+
 MessageText = Annotated[str, Meta(min_length=1, max_length=MAX_MESSAGE_TEXT)]
 TOO_LARGE_PAGE = {"responses": {"413": {"$ref": "#/components/responses/TooLarge"}}}
 RequestedToolName = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -115,7 +120,7 @@ class MessageController(Controller):
     async def list_messages(
         self,
         caller: InjectedCaller,
-        conversations: NamedDependency[ConversationService],
+        conversations: InjectedConversations,
         conversation_id: Annotated[str, QueryParameter(max_length=64)],
         page: PageNumber = 1,
         page_size: PageSize = 20,
@@ -148,7 +153,7 @@ class MessageController(Controller):
 
     @post(status_code=200)
     async def send(
-        self, caller: InjectedCaller, runs: NamedDependency[RunService], data: JSONBody[MessageBody]
+        self, caller: InjectedCaller, runs: InjectedRuns, data: JSONBody[MessageBody]
     ) -> Success[MessageView]:
         """Send a message and wait for the complete answer."""
         run = await runs.send(caller, await _new_message(data))
@@ -159,8 +164,8 @@ class MessageController(Controller):
         self,
         request: Request[Any, Any, Any],
         caller: InjectedCaller,
-        runs: NamedDependency[RunService],
-        streams: NamedDependency[Streams],
+        runs: InjectedRuns,
+        streams: InjectedStreams,
         data: JSONBody[MessageBody],
         accumulated: FromQuery[bool] = False,
     ) -> Response[Any]:
@@ -193,18 +198,25 @@ async def _new_message(body: MessageBody) -> NewMessage:
         text=body.content,
         attachments=[attachment(file) for file in body.attachments],
         parent_id=body.parent_id,
-        response_schema=await response_schema(body.response_format),
-        when_asked=body.when_asked,
-        tools=body.tools,
-        thinking_enabled=body.thinking_enabled,
-        model=body.model,
-        provider_id=body.provider_id,
+        **await _options(body),
     )
+
+
+async def _options(body: AnswerOptionsBody) -> dict[str, Any]:
+    """The fields of AnswerOptions."""
+    return {
+        "response_schema": await response_schema(body.response_format),
+        "when_asked": body.when_asked,
+        "tools": body.tools,
+        "thinking_enabled": body.thinking_enabled,
+        "model": body.model,
+        "provider_id": body.provider_id,
+    }
 
 
 def attachment(file: AttachmentBody) -> GivenAttachment:
     """Converts a body to the type of `AttachmentReader`."""
-    return GivenAttachment(**{name: getattr(file, name) for name in file.__struct_fields__})
+    return GivenAttachment(**msgspec.structs.asdict(file))
 
 
 class EditBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -233,8 +245,8 @@ class MessageBranchController(Controller):
         self,
         request: Request[Any, Any, Any],
         caller: InjectedCaller,
-        runs: NamedDependency[RunService],
-        streams: NamedDependency[Streams],
+        runs: InjectedRuns,
+        streams: InjectedStreams,
         message_id: TextId,
         accumulated: FromQuery[bool] = False,
         data: JSONBody[AnswerOptionsBody] = DEFAULT_OPTIONS,
@@ -244,7 +256,7 @@ class MessageBranchController(Controller):
         The old answer stays; the new one becomes its sibling and the selected leaf. With
         `Accept: application/json`: 202 and the run.
         """
-        regeneration = await _regeneration(message_id, data)
+        regeneration = Regeneration(message_id=message_id, **await _options(data))
         if wants_json(request):
             run = await runs.send(caller, regeneration)
             return Response(success(run, "started"), status_code=202, media_type="application/json")
@@ -256,7 +268,7 @@ class MessageBranchController(Controller):
     async def edit(
         self,
         caller: InjectedCaller,
-        branches: NamedDependency[BranchService],
+        branches: InjectedBranches,
         attachments: NamedDependency[AttachmentReader],
         message_id: TextId,
         data: JSONBody[EditBody],
@@ -271,7 +283,7 @@ class MessageBranchController(Controller):
 
     @delete("/{message_id:str}", status_code=200)
     async def delete(
-        self, caller: InjectedCaller, conversations: NamedDependency[ConversationService], message_id: TextId
+        self, caller: InjectedCaller, conversations: InjectedConversations, message_id: TextId
     ) -> Success[None]:
         """Delete a message and all that follow it."""
         await conversations.delete_message(caller, message_id)
@@ -284,7 +296,7 @@ class ConversationBranchController(Controller):
 
     @get("/{conversation_id:str}/tree")
     async def tree(
-        self, caller: InjectedCaller, branches: NamedDependency[BranchService], conversation_id: TextId
+        self, caller: InjectedCaller, branches: InjectedBranches, conversation_id: TextId
     ) -> Success[ConversationTree]:
         """All messages in short form with their parents, and the selected path."""
         return success(await branches.tree(caller, conversation_id))
@@ -293,24 +305,12 @@ class ConversationBranchController(Controller):
     async def fork(
         self,
         caller: InjectedCaller,
-        branches: NamedDependency[BranchService],
+        branches: InjectedBranches,
         conversation_id: TextId,
         data: JSONBody[ForkBody] = WHOLE_PATH,
     ) -> Success[ConversationView]:
         """Create a conversation with a copy of the path to a message. The original does not change."""
         return success(await branches.fork(caller, conversation_id, data.message_id), "forked")
-
-
-async def _regeneration(message_id: str, body: AnswerOptionsBody) -> Regeneration:
-    return Regeneration(
-        message_id=message_id,
-        response_schema=await response_schema(body.response_format),
-        when_asked=body.when_asked,
-        tools=body.tools,
-        thinking_enabled=body.thinking_enabled,
-        model=body.model,
-        provider_id=body.provider_id,
-    )
 
 
 async def response_schema(requested: ResponseFormat | None) -> dict[str, Any] | None:

@@ -4,9 +4,8 @@ from litestar import Controller, delete, get, post, put
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 
-from luxx.api.http.envelope import Page, Success, success
-from luxx.api.http.parameters import PageNumber, PageSize
-from luxx.domain.accounts.caller import Caller
+from luxx.api.http.envelope import Page, Success, page_of, success
+from luxx.api.http.parameters import InjectedCaller, PageNumber, PageSize
 from luxx.providers.check import ProviderCheck
 from luxx.providers.models import (
     AllowedHosts,
@@ -18,6 +17,8 @@ from luxx.providers.models import (
 )
 from luxx.providers.service import ProviderService
 
+InjectedProviders = NamedDependency[ProviderService]
+
 
 class ProvidersController(Controller):
     path = "/providers"
@@ -26,31 +27,25 @@ class ProvidersController(Controller):
     @get()
     async def list_providers(
         self,
-        providers: NamedDependency[ProviderService],
-        caller: NamedDependency[Caller],
+        providers: InjectedProviders,
+        caller: InjectedCaller,
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[Page[ProviderView]]:
         """Your providers and those shared in the tenant, newest first."""
-        items, total = await providers.list_page(caller, page=page, page_size=page_size)
-        return success(Page(items=items, total=total, page=page, page_size=page_size))
+        found = await providers.list_page(caller, page=page, page_size=page_size)
+        return page_of(found, page, page_size)
 
     @post()
     async def create(
-        self,
-        providers: NamedDependency[ProviderService],
-        caller: NamedDependency[Caller],
-        data: JSONBody[NewProvider],
+        self, providers: InjectedProviders, caller: InjectedCaller, data: JSONBody[NewProvider]
     ) -> Success[ProviderView]:
         """Connect a model; the first one becomes the default. Only an ADMIN may share it."""
         return success(await providers.create(caller, data), "provider created")
 
     @get("/{provider_id:int}")
     async def read(
-        self,
-        providers: NamedDependency[ProviderService],
-        caller: NamedDependency[Caller],
-        provider_id: FromPath[int],
+        self, providers: InjectedProviders, caller: InjectedCaller, provider_id: FromPath[int]
     ) -> Success[ProviderView]:
         """A provider with a masked key."""
         return success(await providers.get(caller, provider_id))
@@ -58,8 +53,8 @@ class ProvidersController(Controller):
     @put("/{provider_id:int}")
     async def update(
         self,
-        providers: NamedDependency[ProviderService],
-        caller: NamedDependency[Caller],
+        providers: InjectedProviders,
+        caller: InjectedCaller,
         provider_id: FromPath[int],
         data: JSONBody[ProviderChanges],
     ) -> Success[ProviderView]:
@@ -70,10 +65,7 @@ class ProvidersController(Controller):
 
     @delete("/{provider_id:int}", status_code=200)
     async def remove(
-        self,
-        providers: NamedDependency[ProviderService],
-        caller: NamedDependency[Caller],
-        provider_id: FromPath[int],
+        self, providers: InjectedProviders, caller: InjectedCaller, provider_id: FromPath[int]
     ) -> Success[None]:
         """Delete a provider; an ADMIN also one that another ADMIN shares. Its conversations stay."""
         await providers.delete(caller, provider_id)
@@ -81,20 +73,14 @@ class ProvidersController(Controller):
 
     @post("/{provider_id:int}/test", status_code=200)
     async def test(
-        self,
-        providers: NamedDependency[ProviderService],
-        caller: NamedDependency[Caller],
-        provider_id: FromPath[int],
+        self, providers: InjectedProviders, caller: InjectedCaller, provider_id: FromPath[int]
     ) -> Success[ProviderCheck]:
         """Send a small request to the provider and report what is wrong if it does not answer."""
         return success(await providers.test(caller, provider_id))
 
     @get("/{provider_id:int}/models")
     async def models(
-        self,
-        providers: NamedDependency[ProviderService],
-        caller: NamedDependency[Caller],
-        provider_id: FromPath[int],
+        self, providers: InjectedProviders, caller: InjectedCaller, provider_id: FromPath[int]
     ) -> Success[UpstreamModels]:
         """The models that the provider offers, with their known properties."""
         return success(await providers.models(caller, provider_id))
@@ -105,18 +91,13 @@ class AllowedHostsController(Controller):
     tags = ("admin",)
 
     @get()
-    async def read(
-        self, providers: NamedDependency[ProviderService], caller: NamedDependency[Caller]
-    ) -> Success[AllowedHosts]:
+    async def read(self, providers: InjectedProviders, caller: InjectedCaller) -> Success[AllowedHosts]:
         """The private addresses allowed for providers. ADMINs of the default tenant only."""
         return success(AllowedHosts(hosts=await providers.allowed_hosts(caller)))
 
     @put()
     async def replace(
-        self,
-        providers: NamedDependency[ProviderService],
-        caller: NamedDependency[Caller],
-        data: JSONBody[NewAllowedHosts],
+        self, providers: InjectedProviders, caller: InjectedCaller, data: JSONBody[NewAllowedHosts]
     ) -> Success[AllowedHosts]:
         """Replace the addresses that administrators allowed. ADMINs of the default tenant only."""
         return success(AllowedHosts(hosts=await providers.set_allowed_hosts(caller, data.hosts)), "saved")

@@ -8,7 +8,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromQuery, JSONBody, QueryParameter
 from msgspec import Meta
 
-from luxx.api.http.envelope import Page, Success, success
+from luxx.api.http.envelope import Page, Success, page_of, success
 from luxx.api.http.event_streams import Streams
 from luxx.api.http.parameters import (
     BeforeId,
@@ -30,6 +30,8 @@ from luxx.wire.event import Event
 from luxx.wire.question import QuestionStatus, QuestionView
 from luxx.wire.run import ENDED, Run, RunKind, RunStatus
 
+InjectedRuns = NamedDependency[RunService]
+
 EventLimit = Annotated[int, QueryParameter(ge=1, le=1000)]
 
 
@@ -48,7 +50,7 @@ class RunController(Controller):
     async def list_runs(
         self,
         caller: InjectedCaller,
-        runs: NamedDependency[RunService],
+        runs: InjectedRuns,
         kind: FromQuery[RunKind | None] = None,
         subject_id: Annotated[str | None, QueryParameter(max_length=64)] = None,
         status: FromQuery[RunStatus | None] = None,
@@ -60,13 +62,11 @@ class RunController(Controller):
         """Your runs, newest first."""
         run_filter = RunFilter(kind=kind, subject_id=subject_id, status=status, before=before)
         size = limit or page_size
-        items, total = await runs.list_page(caller, run_filter, page=page, page_size=size)
-        return success(Page(items=items, total=total, page=page, page_size=size))
+        found = await runs.list_page(caller, run_filter, page=page, page_size=size)
+        return page_of(found, page, size)
 
     @get("/{run_id:str}")
-    async def show(
-        self, caller: InjectedCaller, runs: NamedDependency[RunService], run_id: TextId
-    ) -> Success[Run]:
+    async def show(self, caller: InjectedCaller, runs: InjectedRuns, run_id: TextId) -> Success[Run]:
         """The current state of one run."""
         return success(await runs.get(caller, run_id))
 
@@ -75,7 +75,7 @@ class RunController(Controller):
         self,
         request: Request[Any, Any, Any],
         caller: InjectedCaller,
-        runs: NamedDependency[RunService],
+        runs: InjectedRuns,
         streams: NamedDependency[Streams],
         run_id: TextId,
         last_event_id: Annotated[int | None, QueryParameter(ge=0, le=2**31 - 1)] = None,
@@ -102,9 +102,7 @@ class RunController(Controller):
             raise error.about("Last-Event-ID" if last_event_id is None else "last_event_id") from error
 
     @post("/{run_id:str}/cancel", status_code=200)
-    async def cancel(
-        self, caller: InjectedCaller, runs: NamedDependency[RunService], run_id: TextId
-    ) -> Success[Run]:
+    async def cancel(self, caller: InjectedCaller, runs: InjectedRuns, run_id: TextId) -> Success[Run]:
         """End a run for good. Its output so far is kept."""
         run = await runs.cancel(caller, run_id)
         return success(run, "cancelled" if run.status in ENDED else "cancelling")
@@ -153,8 +151,8 @@ class QuestionController(Controller):
     ) -> Success[Page[QuestionView]]:
         """The questions of all your runs, open and answered, newest first."""
         question_filter = QuestionFilter(status=status)
-        items, total = await questions.list_page(caller, question_filter, page=page, page_size=page_size)
-        return success(Page(items=items, total=total, page=page, page_size=page_size))
+        found = await questions.list_page(caller, question_filter, page=page, page_size=page_size)
+        return page_of(found, page, page_size)
 
     @get("/runs/{run_id:str}/questions")
     async def questions_of_run(
@@ -168,8 +166,8 @@ class QuestionController(Controller):
     ) -> Success[Page[QuestionView]]:
         """The questions of one run, open and answered, newest first."""
         question_filter = QuestionFilter(run_id=run_id, status=status)
-        items, total = await questions.list_page(caller, question_filter, page=page, page_size=page_size)
-        return success(Page(items=items, total=total, page=page, page_size=page_size))
+        found = await questions.list_page(caller, question_filter, page=page, page_size=page_size)
+        return page_of(found, page, page_size)
 
     @post("/runs/{run_id:str}/questions/{question_id:str}/answer", status_code=200)
     async def answer_question(
@@ -268,8 +266,8 @@ class ReplayController(Controller):
         page_size: PageSize = 20,
     ) -> Success[Page[ToolExecution]]:
         """All tool calls of your runs, newest first."""
-        items, total = await replay.calls(caller, tool=tool, run_id=run_id, page=page, page_size=page_size)
-        return success(Page(items=items, total=total, page=page, page_size=page_size))
+        found = await replay.calls(caller, tool=tool, run_id=run_id, page=page, page_size=page_size)
+        return page_of(found, page, page_size)
 
     @get("/runs/{run_id:str}/results/{call_id:str}")
     async def result(

@@ -17,7 +17,7 @@ from litestar.di import NamedDependency
 from litestar.response import Redirect
 
 from luxx.api.http.authentication import PUBLIC
-from luxx.api.http.envelope import Page, Success, success
+from luxx.api.http.envelope import Page, Success, page_of, success
 from luxx.api.http.parameters import IGNORES_QUERY, InjectedCaller, PageNumber, PageSize
 from luxx.domain.accounts.caller import Peer
 from luxx.domain.mcp.server import ServerState
@@ -242,5 +242,5 @@ class ProcessController(Controller):
         page_size: PageSize = 20,
     ) -> Success[Page[ProcessView]]:
         """The processes of this database, newest first, with the number of driven runs. Operators only."""
-        items, total = await processes.list_page(caller, page=page, page_size=page_size)
-        return success(Page(items=items, total=total, page=page, page_size=page_size))
+        found = await processes.list_page(caller, page=page, page_size=page_size)
+        return page_of(found, page, page_size)

@@ -25,6 +25,9 @@ from luxx.domain.accounts.setup import PasswordSetup, SetupState
 from luxx.domain.accounts.users import UserView
 from luxx.errors import InvalidInput, LuxxError, TooMany
 
+InjectedPeer = NamedDependency[Peer]
+InjectedSetup = NamedDependency[PasswordSetup]
+
 FORM = "application/x-www-form-urlencoded"
 MAX_FIELDS = 10
 TOKEN_BYTES = 4096
@@ -67,8 +70,8 @@ class SetupController(Controller):
     async def show(
         self,
         request: Request[Any, Any, Any],
-        peer: NamedDependency[Peer],
-        password_setup: NamedDependency[PasswordSetup],
+        peer: InjectedPeer,
+        password_setup: InjectedSetup,
         token: SetupToken = "",
     ) -> Response[Success[SetupState]]:
         """Whether the one-time URL is valid. A browser gets the page with the form."""
@@ -83,10 +86,7 @@ class SetupController(Controller):
 
     @post(status_code=200, opt={OPENAPI_EXTRA: {"requestBody": _BODY}})
     async def save(
-        self,
-        request: Request[Any, Any, Any],
-        peer: NamedDependency[Peer],
-        password_setup: NamedDependency[PasswordSetup],
+        self, request: Request[Any, Any, Any], peer: InjectedPeer, password_setup: InjectedSetup
     ) -> Response[Success[UserView]]:
         """Set the administrator's password with the token of the one-time URL; all sign-ins end."""
         token = ""

@@ -13,7 +13,7 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody, QueryParameter, SkipValidation
 from msgspec import Meta
 
-from luxx.api.http.envelope import Page, Success, success
+from luxx.api.http.envelope import Page, Success, page_of, success
 from luxx.api.http.parameters import InjectedCaller, PageNumber, PageSize, TextId
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.mcp.approval import Definitions, McpChange
@@ -177,14 +177,7 @@ def _not_found(name: str) -> NotFound:
 
 
 def _tool_view(tool: ToolDefinition) -> ToolView:
-    return ToolView(
-        name=tool.name,
-        description=tool.description,
-        parameters=tool.parameters,
-        category=tool.category,
-        required_permission=tool.required_permission,
-        risk=tool.risk,
-    )
+    return ToolView(**{name: getattr(tool, name) for name in ToolView.__struct_fields__})
 
 
 InjectedCompositions = NamedDependency[CompositionService]
@@ -203,8 +196,8 @@ class CompositionController(Controller):
         page_size: PageSize = 20,
     ) -> Success[Page[CompositionView]]:
         """Your compositions, newest first, also those that do not work at the moment."""
-        items, total = await compositions.list_page(caller, page=page, page_size=page_size)
-        return success(Page(items=items, total=total, page=page, page_size=page_size))
+        found = await compositions.list_page(caller, page=page, page_size=page_size)
+        return page_of(found, page, page_size)
 
     @post(status_code=201)
     async def create(
@@ -310,8 +303,8 @@ class McpController(Controller):
         page_size: PageSize = 20,
     ) -> Success[Page[McpChange]]:
         """Changed tools of your tenant's MCP servers that need approval. ADMIN only."""
-        items, total = await mcp_definitions.changes(caller, page=page, page_size=page_size)
-        return success(Page(items=items, total=total, page=page, page_size=page_size))
+        found = await mcp_definitions.changes(caller, page=page, page_size=page_size)
+        return page_of(found, page, page_size)
 
     @post("/changes/{change_id:str}/approve", status_code=200)
     async def approve(

@@ -8,17 +8,18 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
 
-from luxx.api.http.envelope import Page, Success, success
+from luxx.api.http.envelope import Page, Success, page_of, success
 from luxx.api.http.parameters import InjectedCaller, PageNumber, PageSize
 from luxx.api.routes.auth import Email, NewPassword, Username
 from luxx.domain.accounts.administration import Administration, NewAccount
-from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.rights import UserChange
 from luxx.domain.accounts.tenants import TenantChange, TenantService, TenantView
 from luxx.domain.accounts.user_data import SettingsChange, SettingsService, SettingsView
 from luxx.domain.accounts.users import UserFilter, UserView
 from luxx.wire.line import IN_NAME, NAME
 from luxx.wire.tool import CommandPermission
+
+InjectedSettings = NamedDependency[SettingsService]
 
 InjectedAdministration = NamedDependency[Administration]
 TenantId = Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -69,21 +70,15 @@ class UserController(Controller):
     ) -> Success[Page[UserView]]:
         """The users you administer, newest first; operators see all. ADMIN only, like the other routes."""
         user_filter = UserFilter(tenant_id=tenant_id, q=q)
-        items, total = await administration.list_users(caller, user_filter, page=page, page_size=page_size)
-        return success(Page(items=items, total=total, page=page, page_size=page_size))
+        found = await administration.list_users(caller, user_filter, page=page, page_size=page_size)
+        return page_of(found, page, page_size)
 
     @post(status_code=201)
     async def create(
         self, caller: InjectedCaller, administration: InjectedAdministration, data: JSONBody[NewUserBody]
     ) -> Success[UserView]:
         """Add a user."""
-        new = NewAccount(
-            username=data.username,
-            password=data.password,
-            email=data.email,
-            permission_level=data.permission_level,
-            tenant_id=data.tenant_id,
-        )
+        new = NewAccount(**msgspec.structs.asdict(data))
         return success(await administration.create_user(caller, new), "created")
 
     @get("/{user_id:int}")
@@ -103,12 +98,7 @@ class UserController(Controller):
     ) -> Success[UserView]:
         """Change the level or email address of a user, disable or enable the user, or (operators) change the
         tenant. The user's runs end when you disable the user or change the tenant."""
-        change = UserChange(
-            permission_level=data.permission_level,
-            is_active=data.is_active,
-            email=data.email,
-            tenant_id=data.tenant_id,
-        )
+        change = UserChange(**msgspec.structs.asdict(data))
         return success(await administration.update_user(caller, user_id, change), "saved")
 
     @post("/{user_id:int}/password", status_code=200)
@@ -150,27 +140,16 @@ class SettingsController(Controller):
     tags = ("settings",)
 
     @get()
-    async def read(
-        self, user_settings: NamedDependency[SettingsService], caller: NamedDependency[Caller]
-    ) -> Success[SettingsView]:
+    async def read(self, user_settings: InjectedSettings, caller: InjectedCaller) -> Success[SettingsView]:
         """Your defaults."""
         return success(await user_settings.get(caller))
 
     @put()
     async def update(
-        self,
-        user_settings: NamedDependency[SettingsService],
-        caller: NamedDependency[Caller],
-        data: JSONBody[SettingsBody],
+        self, user_settings: InjectedSettings, caller: InjectedCaller, data: JSONBody[SettingsBody]
     ) -> Success[SettingsView]:
         """Change your defaults."""
-        change = SettingsChange(
-            default_provider_id=data.default_provider_id,
-            temperature=data.temperature,
-            max_tokens=data.max_tokens,
-            thinking_enabled=data.thinking_enabled,
-            system_prompt=data.system_prompt,
-        )
+        change = SettingsChange(**msgspec.structs.asdict(data))
         return success(await user_settings.update(caller, change), "saved")
 
 
@@ -220,19 +199,15 @@ class TenantsController(Controller):
         self, caller: InjectedCaller, tenants: InjectedTenants, page: PageNumber = 1, page_size: PageSize = 20
     ) -> Success[Page[TenantView]]:
         """All tenants, newest first. ADMINs of the default tenant only, like the other routes here."""
-        items, total = await tenants.list_page(caller, page=page, page_size=page_size)
-        return success(Page(items=items, total=total, page=page, page_size=page_size))
+        found = await tenants.list_page(caller, page=page, page_size=page_size)
+        return page_of(found, page, page_size)
 
     @post(status_code=201)
     async def create_tenant(
         self, caller: InjectedCaller, tenants: InjectedTenants, data: JSONBody[NewTenantBody]
     ) -> Success[TenantView]:
         """Create a tenant; add its first ADMIN with POST /auth/users."""
-        new = TenantChange(
-            name=data.name,
-            default_agent_id=data.default_agent_id,
-            allow_own_providers=data.allow_own_providers,
-        )
+        new = TenantChange(**msgspec.structs.asdict(data))
         return success(await tenants.create(caller, new), "created")
 
     @get("/{tenant_id:int}")
@@ -263,9 +238,4 @@ class TenantsController(Controller):
 
 
 def _change(data: TenantBody) -> TenantChange:
-    return TenantChange(
-        name=data.name,
-        default_agent_id=data.default_agent_id,
-        allow_registration=data.allow_registration,
-        allow_own_providers=data.allow_own_providers,
-    )
+    return TenantChange(**msgspec.structs.asdict(data))

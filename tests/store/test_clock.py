@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
+from luxx.infra import clock
 from luxx.infra.clock import utc_now
-from luxx.infra.store import clock
 from luxx.infra.store.engine import open_engine, resolve_url
 from store.conftest import numbers
 from store.databases import new_database

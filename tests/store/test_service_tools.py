@@ -107,27 +107,27 @@ def some_notes(store: Store) -> Store:
     return store
 
 
-def test_the_function_gets_a_session_and_its_caller_and_the_model_sees_neither(some: Store) -> None:
+def test_the_function_gets_a_session_and_its_caller_and_the_model_sees_neither(some_notes: Store) -> None:
     tool = service_tool(list_notes, category="notes")
-    definition = tool.bind_store(some)
+    definition = tool.bind_store(some_notes)
     assert definition.parameters["properties"] == {
         "limit": {"type": "integer", "minimum": 1, "maximum": 5, "default": 3}
     }
     assert (definition.name, definition.description) == ("list_notes", "The notes there are.")
-    (done,) = run_tool(some, tool, {"limit": 1})
+    (done,) = run_tool(some_notes, tool, {"limit": 1})
     assert done.result == ToolResult.ok([{"id": 1, "text": "one for ann of 3"}])
     for forged in ({"caller": {"user_id": 1}}, {"session": 1}, {"limit": 6}, {"limit": "1"}):
-        assert run_tool(some, tool, forged)[0].status == CallStatus.INVALID
+        assert run_tool(some_notes, tool, forged)[0].status == CallStatus.INVALID
 
 
-def test_a_read_only_tool_cannot_write(some: Store) -> None:
+def test_a_read_only_tool_cannot_write(some_notes: Store) -> None:
     with capture_logs() as logs:
-        (done,) = run_tool(some, service_tool(add_note), {"what": "sneaked in"})
+        (done,) = run_tool(some_notes, service_tool(add_note), {"what": "sneaked in"})
     assert done.result.error is not None
     assert done.result.error.startswith("add_note failed with an internal error")
-    assert stored_notes(some) == ["one", "two"]
+    assert stored_notes(some_notes) == ["one", "two"]
     assert [entry["event"] for entry in logs] == ["service_tool_failed"]
-    assert run_tool(some, service_tool(list_notes), {})[0].result.success
+    assert run_tool(some_notes, service_tool(list_notes), {})[0].result.success
 
 
 @pytest.mark.parametrize(
@@ -144,34 +144,34 @@ def test_a_read_only_tool_cannot_write(some: Store) -> None:
     ],
 )
 def test_an_error_undoes_what_was_written_and_is_reported_without_internals(
-    some: Store, what: str, words: str
+    some_notes: Store, what: str, words: str
 ) -> None:
     with capture_logs() as logs:
-        (done,) = run_tool(some, service_tool(add_note, writes=True), {"what": what})
+        (done,) = run_tool(some_notes, service_tool(add_note, writes=True), {"what": what})
     assert done.status == CallStatus.FAILED
     assert (done.result.error or "").startswith(words)
     assert "hunter2" not in str(done.result)
     assert "INSERT" not in str(done.result)
     assert bool(logs) == (what in ("broken", "one"))
-    assert stored_notes(some) == ["one", "two"]
+    assert stored_notes(some_notes) == ["one", "two"]
 
 
-def test_a_writing_tool_is_one_transaction_and_needs_its_level(some: Store) -> None:
+def test_a_writing_tool_is_one_transaction_and_needs_its_level(some_notes: Store) -> None:
     tool = service_tool(add_note, writes=True)
-    assert run_tool(some, tool, {"what": "three"}, context(1))[0].status == CallStatus.DENIED
-    assert run_tool(some, tool, {"what": "three"}, context(2))[0].result == ToolResult.ok(5)
-    assert stored_notes(some) == ["one", "two", "three"]
+    assert run_tool(some_notes, tool, {"what": "three"}, context(1))[0].status == CallStatus.DENIED
+    assert run_tool(some_notes, tool, {"what": "three"}, context(2))[0].result == ToolResult.ok(5)
+    assert stored_notes(some_notes) == ["one", "two", "three"]
 
 
-def test_only_a_repeatable_tool_is_answered_from_the_cache(some: Store) -> None:
-    twice = run_tool(some, service_tool(list_notes, repeatable=True), {}, times=2)
+def test_only_a_repeatable_tool_is_answered_from_the_cache(some_notes: Store) -> None:
+    twice = run_tool(some_notes, service_tool(list_notes, repeatable=True), {}, times=2)
     assert [one.status for one in twice] == [CallStatus.DONE, CallStatus.CACHED]
     assert twice[0].result == twice[1].result
-    again = run_tool(some, service_tool(list_notes), {}, times=2)
+    again = run_tool(some_notes, service_tool(list_notes), {}, times=2)
     assert [one.status for one in again] == [CallStatus.DONE, CallStatus.DONE]
 
 
-def test_a_write_past_its_time_limit_is_undone(some: Store) -> None:
+def test_a_write_past_its_time_limit_is_undone(some_notes: Store) -> None:
     begun, proceed = threading.Event(), threading.Event()
 
     def slow(session: Session) -> None:
@@ -180,22 +180,22 @@ def test_a_write_past_its_time_limit_is_undone(some: Store) -> None:
         begun.set()
         proceed.wait(20)
 
-    (done,) = run_tool(some, service_tool(slow, writes=True, timeout=0.2), {})
+    (done,) = run_tool(some_notes, service_tool(slow, writes=True, timeout=0.2), {})
     assert done.status == CallStatus.TIMEOUT
     assert begun.wait(20)
     proceed.set()
     # The text is unique, and this write waits for the end of the first.
-    some.write_now(lambda session: session.execute(insert(notes).values(text="late")))
+    some_notes.write_now(lambda session: session.execute(insert(notes).values(text="late")))
 
 
-def test_a_commit_in_progress_is_awaited_past_the_time_limit(some: Store) -> None:
+def test_a_commit_in_progress_is_awaited_past_the_time_limit(some_notes: Store) -> None:
     def slow_disk(_connection: Any) -> None:
         threading.Event().wait(0.4)
 
-    event.listen(some.engine, "commit", slow_disk)
-    (done,) = run_tool(some, service_tool(add_note, writes=True, timeout=0.2), {"what": "ordered"})
-    event.remove(some.engine, "commit", slow_disk)
-    assert (done.status, "ordered" in stored_notes(some)) == (CallStatus.DONE, True)
+    event.listen(some_notes.engine, "commit", slow_disk)
+    (done,) = run_tool(some_notes, service_tool(add_note, writes=True, timeout=0.2), {"what": "ordered"})
+    event.remove(some_notes.engine, "commit", slow_disk)
+    assert (done.status, "ordered" in stored_notes(some_notes)) == (CallStatus.DONE, True)
 
 
 def commits(session: Session, how: str) -> str:
@@ -212,7 +212,7 @@ def commits(session: Session, how: str) -> str:
 
 
 @pytest.mark.parametrize("how", ["commit", "commit and hide it", "rollback"])
-async def test_a_service_function_does_not_end_its_transaction(some: Store, how: str) -> None:
+async def test_a_service_function_does_not_end_its_transaction(some_notes: Store, how: str) -> None:
     lock_taken, proceed = threading.Event(), threading.Event()
 
     with capture_logs() as logs:
@@ -222,14 +222,14 @@ async def test_a_service_function_does_not_end_its_transaction(some: Store, how:
             lock_taken.set()
             proceed.wait(20)
 
-        definition = service_tool(commits, writes=True).bind_store(some)
+        definition = service_tool(commits, writes=True).bind_store(some_notes)
         executor = ToolExecutor(ToolRegistry([definition]), ToolsConfig())
-        others = [asyncio.create_task(some.write(first))]
+        others = [asyncio.create_task(some_notes.write(first))]
         await asyncio.to_thread(lock_taken.wait, 20)
         arguments = msgspec.json.encode({"how": how}).decode()
         call = ToolCall(call_id="c", name="commits", arguments=arguments)
         done = asyncio.create_task(executor.execute(call, context()))
-        others.append(asyncio.create_task(some.write(lambda session: None)))
+        others.append(asyncio.create_task(some_notes.write(lambda session: None)))
         await asyncio.sleep(0)
         proceed.set()
         await asyncio.gather(*others)
@@ -237,7 +237,7 @@ async def test_a_service_function_does_not_end_its_transaction(some: Store, how:
         done = await done
     assert (done.result.error or "").endswith("nothing was changed")
     assert [entry["event"] for entry in logs] == ["service_tool_failed"]
-    assert stored_notes(some) == ["one", "two"]
+    assert stored_notes(some_notes) == ["one", "two"]
 
 
 def savepoints(session: Session) -> str:
@@ -249,9 +249,9 @@ def savepoints(session: Session) -> str:
     return "done"
 
 
-def test_a_service_function_has_savepoints_of_its_own(some: Store) -> None:
-    assert run_tool(some, service_tool(savepoints, writes=True), {})[0].result.success
-    assert stored_notes(some) == ["one", "two", "kept"]
+def test_a_service_function_has_savepoints_of_its_own(some_notes: Store) -> None:
+    assert run_tool(some_notes, service_tool(savepoints, writes=True), {})[0].result.success
+    assert stored_notes(some_notes) == ["one", "two", "kept"]
 
 
 def frees_itself(session: Session) -> int:
@@ -262,24 +262,24 @@ def frees_itself(session: Session) -> int:
     return 1
 
 
-def test_a_read_only_tool_cannot_lift_its_restriction(some: Store) -> None:
+def test_a_read_only_tool_cannot_lift_its_restriction(some_notes: Store) -> None:
     with capture_logs():
-        (done,) = run_tool(some, service_tool(frees_itself), {})
+        (done,) = run_tool(some_notes, service_tool(frees_itself), {})
     assert not done.result.success
-    assert stored_notes(some) == ["one", "two"]
+    assert stored_notes(some_notes) == ["one", "two"]
 
 
-def test_only_threads_of_the_store_keep_connections(some: Store) -> None:
-    pool: Any = some.reading.pool
+def test_only_threads_of_the_store_keep_connections(some_notes: Store) -> None:
+    pool: Any = some_notes.reading.pool
     before = pool.checkedout()
     for _ in range(3):
-        thread = threading.Thread(target=stored_notes, args=[some])
+        thread = threading.Thread(target=stored_notes, args=[some_notes])
         thread.start()
         thread.join()
     assert pool.checkedout() == before
 
 
-async def test_slow_service_functions_leave_connections_for_the_server(some: Store) -> None:
+async def test_slow_service_functions_leave_connections_for_the_server(some_notes: Store) -> None:
     one_too_many = threading.Barrier(MAX_EXTERNAL_SESSIONS + 1)
 
     def slow(session: Session) -> bool:
@@ -288,7 +288,7 @@ async def test_slow_service_functions_leave_connections_for_the_server(some: Sto
             one_too_many.wait(0.5)
         return not one_too_many.broken
 
-    definition = service_tool(slow).bind_store(some)
+    definition = service_tool(slow).bind_store(some_notes)
     executor = ToolExecutor(ToolRegistry([definition]), ToolsConfig())
     call = ToolCall(call_id="c", name="slow", arguments="{}")
 
@@ -298,8 +298,8 @@ async def test_slow_service_functions_leave_connections_for_the_server(some: Sto
     assert [each.result.data for each in done] == [False] * (MAX_EXTERNAL_SESSIONS + 1)
 
 
-def test_a_call_without_a_tenant_is_refused_if_the_function_takes_the_caller(some: Store) -> None:
-    (done,) = run_tool(some, service_tool(list_notes), {}, context(tenant_id=None))
+def test_a_call_without_a_tenant_is_refused_if_the_function_takes_the_caller(some_notes: Store) -> None:
+    (done,) = run_tool(some_notes, service_tool(list_notes), {}, context(tenant_id=None))
     assert done.result.error == "this call has no tenant, and the tool needs one"
 
 
@@ -338,7 +338,7 @@ def test_a_function_that_cannot_be_a_tool_is_refused_with_the_reason(
 
 
 def test_the_tools_of_a_module_are_registered_in_its_order(
-    some: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    some_notes: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "my_shop.py").write_text(
         "from sqlalchemy.orm import Session\nfrom luxx.tools.factory import tool\n"
@@ -349,5 +349,5 @@ def test_the_tools_of_a_module_are_registered_in_its_order(
     )
     monkeypatch.syspath_prepend(tmp_path)
     registry = ToolRegistry()
-    assert load_modules(registry, ["my_shop"], store=some) == ["open_orders", "second"]
+    assert load_modules(registry, ["my_shop"], store=some_notes) == ["open_orders", "second"]
     assert [tool.name for tool in registry.list_by_category("shop")] == ["open_orders", "second"]

@@ -192,12 +192,13 @@ class AddressGuard:
             await self.check_connect(host, port)
 
     async def is_allowed(self, host_port: str) -> bool:
-        """Whether this exact, canonical `host:port` is allowed although it is private.
-
-        Runs before every model call, so results are cached for CACHE_SECONDS, or until `clear_cache`.
-        """
-        if host_port in self.configured or host_port in self._internal():
+        """Whether this exact, canonical `host:port` is allowed although it is private."""
+        if host_port in self.configured or await self._is_allowed_by_operator(host_port):
             return True
+        return host_port in self._internal()
+
+    async def _is_allowed_by_operator(self, host_port: str) -> bool:
+        # Runs before every model call, so results are cached for CACHE_SECONDS, or until `clear_cache`.
         now = time.monotonic()
         cached = self._allowed_cache.get(host_port)
         if cached is not None and now - cached[1] < CACHE_SECONDS:

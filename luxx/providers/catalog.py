@@ -4,7 +4,6 @@ The vendors published these figures on their model and price pages at the end of
 null, never 0. Open models have no price: it depends on who serves them.
 """
 
-import math
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
@@ -99,10 +98,11 @@ def _card(
     window: int,
     output: int,
     capabilities: str,
-    prices: tuple[float, float] = (math.nan, math.nan),
+    prices: tuple[float, float] | None = None,
 ) -> ModelCard:
     enabled = capabilities.split()
-    ratio, is_priced = cache_price_ratio(pattern), not math.isnan(prices[0])
+    ratio = cache_price_ratio(pattern)
+    input_price, output_price = prices or (None, None)
     return ModelCard(
         pattern=pattern,
         context_window=window,
@@ -111,10 +111,10 @@ def _card(
         thinking="thinking" in enabled,
         images="images" in enabled,
         structured="structured" in enabled,
-        input_price=prices[0] if is_priced else None,
-        output_price=prices[1] if is_priced else None,
-        cached_input_price=prices[0] * ratio.read if is_priced else None,
-        cache_write_price=prices[0] * ratio.write if is_priced else None,
+        input_price=input_price,
+        output_price=output_price,
+        cached_input_price=None if input_price is None else input_price * ratio.read,
+        cache_write_price=None if input_price is None else input_price * ratio.write,
     )
 
 
@@ -211,23 +211,11 @@ class Catalog:
 
 def configured_catalog(models: Sequence[ModelConfig]) -> Catalog:
     """The operator's configured cards, which take precedence, and the built-in ones."""
-    return Catalog((*(_configured_card(model) for model in models), *BUILT_IN))
-
-
-def _configured_card(model: ModelConfig) -> ModelCard:
-    return ModelCard(
-        pattern=model.pattern.lower(),
-        context_window=model.context_window,
-        max_output=model.max_output,
-        tools=model.tools,
-        thinking=model.thinking,
-        images=model.images,
-        structured=model.structured,
-        input_price=model.input_price,
-        output_price=model.output_price,
-        cached_input_price=model.cached_input_price,
-        cache_write_price=model.cache_write_price,
-    )
+    configured = [
+        msgspec.structs.replace(ModelCard(**msgspec.structs.asdict(model)), pattern=model.pattern.lower())
+        for model in models
+    ]
+    return Catalog((*configured, *BUILT_IN))
 
 
 DEFAULT_MODELS = {
@@ -254,17 +242,6 @@ def embedded_card(name: str) -> ModelCard:
 
 
 def model_view(name: str, card: ModelCard) -> ModelView:
-    return ModelView(
-        name=name,
-        is_known=card is not UNKNOWN,
-        context_window=card.context_window,
-        max_output=card.max_output,
-        tools=card.tools,
-        thinking=card.thinking,
-        images=card.images,
-        structured=card.structured,
-        input_price=card.input_price,
-        output_price=card.output_price,
-        cached_input_price=card.cached_input_price,
-        cache_write_price=card.cache_write_price,
-    )
+    properties = msgspec.structs.asdict(card)
+    del properties["pattern"]
+    return ModelView(name=name, is_known=card is not UNKNOWN, **properties)

@@ -24,9 +24,9 @@ from luxx.infra.secrets import Vault
 from luxx.infra.store.engine import Store
 from luxx.providers.addresses import Endpoint, parse_base_url
 from luxx.providers.catalog import DEFAULT_MODELS
-from luxx.providers.keys import store_key
 from luxx.providers.local.model import LOCAL, LocalModel
 from luxx.providers.models import AllowedHostRow, ProviderRow, validate_api_key
+from luxx.providers.queries import has_no_provider, store_key
 from luxx.providers.registry import ProviderType, adapter_for, default_base_url
 from luxx.wire.tool import CommandPermission
 
@@ -239,8 +239,7 @@ async def connect_discovered(
     """
 
     def insert_discovered(session: Session) -> list[int]:
-        owned = select(ProviderRow.id).where(ProviderRow.user_id == user_id).limit(1)
-        if session.scalar(owned) is not None:
+        if not has_no_provider(session, user_id):
             return []
         ids: list[int] = []
         for provider in discovered:
@@ -337,7 +336,6 @@ def _first_user(session: Session) -> Row[int, int] | None:
         User.tenant_id == DEFAULT_TENANT_ID, User.permission_level == CommandPermission.ADMIN
     )
     first_user = session.execute(operators.order_by(User.id).limit(1)).one_or_none()
-    if first_user is None:
+    if first_user is None or not has_no_provider(session, first_user.id):
         return None
-    owned = select(ProviderRow.id).where(ProviderRow.user_id == first_user.id).limit(1)
-    return None if session.scalar(owned) is not None else first_user
+    return first_user

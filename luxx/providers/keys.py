@@ -1,6 +1,6 @@
-"""The encrypted keys of providers: storing, reading, masking, and a change of the server's secret key.
+"""A change of the server's secret key: checks that it matches the database, re-encrypts provider keys.
 
-A stored check value shows whether the secret key matches the database.
+`queries.py` stores and reads the keys.
 """
 
 import structlog
@@ -8,35 +8,14 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from luxx.errors import ConfigError, Unavailable
-from luxx.infra.secrets import Vault, mask
+from luxx.infra.secrets import Vault
 from luxx.providers.models import ProviderRow, ServerValueRow
+from luxx.providers.queries import key_identity
 
 SECRET_CHECK = "secret_check"
 _CHECK_TEXT = "sealed with this server's secret key"
 
 logger = structlog.get_logger()
-
-
-def key_identity(provider_id: int) -> str:
-    """The identity that a provider's encrypted key is bound to."""
-    return f"llm_providers:{provider_id}:api_key"
-
-
-def store_key(vault: Vault, row: ProviderRow, api_key: str) -> None:
-    """Encrypts the key into a row that has its id; an empty key removes the stored one."""
-    row.api_key = vault.seal(api_key, identity=key_identity(row.id)) if api_key else ""
-
-
-def read_key(vault: Vault, row: ProviderRow) -> str:
-    """The decrypted key, empty if there is none. Raises Unavailable if it cannot be decrypted."""
-    return vault.open(row.api_key, identity=key_identity(row.id)) if row.api_key else ""
-
-
-def masked_key(vault: Vault, row: ProviderRow) -> str:
-    try:
-        return mask(read_key(vault, row)) if row.api_key else ""
-    except Unavailable:
-        return mask("")
 
 
 def secret_key_problem(session: Session, vault: Vault) -> str | None:

@@ -1,4 +1,4 @@
-"""The rows of providers: who may see, use, change and share one; the default; allowed hosts; audit entries.
+"""The rows of providers: who may see, use and change one; keys, the default, allowed hosts, audit entries.
 
 A shared provider receives the prompts of the whole tenant, so only a user who is currently ADMIN in the
 database may change it.
@@ -15,9 +15,10 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.rights import check_still_admin, is_admin_now
 from luxx.domain.audit import MAX_NAMES, Action, Actor, AuditEntry, Detail, record
-from luxx.errors import Conflict, InvalidInput, NotAllowed, NotFound
+from luxx.errors import Conflict, InvalidInput, NotAllowed, NotFound, Unavailable
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import AuthConfig, LimitsConfig
+from luxx.infra.secrets import Vault, mask
 from luxx.providers.models import AllowedHostRow, ProviderChanges, ProviderRow
 from luxx.providers.registry import adapter_for
 
@@ -70,10 +71,8 @@ def _caller_parameters(caller: Caller) -> dict[str, int]:
     return {"b_tenant": caller.tenant_id, "b_user": caller.user_id}
 
 
-def has_no_provider(session: Session, caller: Caller) -> bool:
-    return (
-        session.scalar(select(ProviderRow.id).where(ProviderRow.user_id == caller.user_id).limit(1)) is None
-    )
+def has_no_provider(session: Session, user_id: int) -> bool:
+    return session.scalar(select(ProviderRow.id).where(ProviderRow.user_id == user_id).limit(1)) is None
 
 
 def set_default(session: Session, row: ProviderRow, is_default: bool) -> None:
@@ -96,6 +95,28 @@ def apply_changes(row: ProviderRow, changes: ProviderChanges) -> None:
         value: Any = getattr(changes, name)
         if value is not UNSET:
             setattr(row, name, value.strip() if isinstance(value, str) else value)
+
+
+def key_identity(provider_id: int) -> str:
+    """The identity that a provider's encrypted key is bound to."""
+    return f"llm_providers:{provider_id}:api_key"
+
+
+def store_key(vault: Vault, row: ProviderRow, api_key: str) -> None:
+    """Encrypts the key into a row that has its id; an empty key removes the stored one."""
+    row.api_key = vault.seal(api_key, identity=key_identity(row.id)) if api_key else ""
+
+
+def read_key(vault: Vault, row: ProviderRow) -> str:
+    """The decrypted key, empty if there is none. Raises Unavailable if it cannot be decrypted."""
+    return vault.open(row.api_key, identity=key_identity(row.id)) if row.api_key else ""
+
+
+def masked_key(vault: Vault, row: ProviderRow) -> str:
+    try:
+        return mask(read_key(vault, row)) if row.api_key else ""
+    except Unavailable:
+        return mask("")
 
 
 def allow_host(session: Session, caller: Caller, host_port: str | None) -> None:

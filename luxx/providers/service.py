@@ -5,7 +5,6 @@ checks addresses, `registry.py` has the adapters.
 """
 
 from collections.abc import Callable, Collection
-from typing import Protocol
 
 import msgspec
 from msgspec import UNSET
@@ -25,8 +24,7 @@ from luxx.providers.addresses import AddressGuard, list_allowed_hosts, replace_a
 from luxx.providers.catalog import Catalog, ModelCard, embedded_card, model_view
 from luxx.providers.check import ProviderCheck, check_provider
 from luxx.providers.client import ModelClient
-from luxx.providers.keys import masked_key, read_key, store_key
-from luxx.providers.local.model import LOCAL, LocalAddress
+from luxx.providers.local.model import LOCAL, LocalModel
 from luxx.providers.models import (
     AllowedHostView,
     NewProvider,
@@ -41,28 +39,20 @@ from luxx.providers.queries import (
     apply_changes,
     check_sharing,
     has_no_provider,
+    masked_key,
+    read_key,
     record_provider_change,
     row_to_change,
     row_to_delete,
     select_provider_row,
     set_default,
+    store_key,
     visible_row,
     visible_to,
 )
 from luxx.providers.registry import adapter_for, default_base_url
 
 LOCAL_START_SECONDS = 60.0
-
-
-class LocalEndpoint(Protocol):
-    """The part of the embedded model that the service uses."""
-
-    @property
-    def model_name(self) -> str: ...
-
-    async def ensure_ready(self, timeout: float) -> LocalAddress:
-        """Starts the model if it is not running. Raises Unavailable with the reason."""
-        ...
 
 
 class ProviderChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,7 +89,7 @@ class ProviderService:
         client: ModelClient,
         guard: AddressGuard,
         *,
-        local: LocalEndpoint | None = None,
+        local: LocalModel | None = None,
         catalog: Catalog | None = None,
     ) -> None:
         self._store = store
@@ -154,7 +144,9 @@ class ProviderService:
                 created_at=now,
                 updated_at=now,
             )
-            wants_default = has_no_provider(session, caller) if new.is_default is UNSET else new.is_default
+            wants_default = (
+                has_no_provider(session, caller.user_id) if new.is_default is UNSET else new.is_default
+            )
             session.add(row)
             session.flush()
             store_key(self._vault, row, api_key)
@@ -306,7 +298,7 @@ class ProviderService:
             base_url, api_key = row.base_url, read_key(self._vault, row)
         return Target(provider_id=row.id, provider_type=row.provider_type, base_url=base_url, api_key=api_key)
 
-    def _embedded(self) -> LocalEndpoint:
+    def _embedded(self) -> LocalModel:
         if self._local is None:
             raise Unavailable("the embedded model is disabled (local.enabled); choose another provider")
         return self._local

@@ -23,8 +23,8 @@ from luxx.infra.config.schema import AppConfig, Config, DatabaseConfig, Workspac
 from luxx.infra.secrets import Vault, find_secret
 from luxx.infra.store.engine import Store, open_engine
 from luxx.infra.store.tables import Base
-from luxx.providers.keys import key_identity
 from luxx.providers.models import ProviderRow
+from luxx.providers.queries import key_identity
 from luxx.runs.models import RunEventRow, RunRow
 
 KEY = "sk-a-key-to-be-opened-again"

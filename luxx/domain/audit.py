@@ -286,6 +286,8 @@ def _view(row: AuditRow) -> AuditView:
     return AuditView(**fields)
 
 
+# Refusals
+
 WINDOW_SECONDS = 60.0
 MAX_PER_ACTOR = 10
 MAX_PER_WINDOW = 60

@@ -43,6 +43,8 @@ class AccountResources:
     clock: Callable[[], datetime] = utc_now
 
 
+# Tokens
+
 ALGORITHM = "HS256"
 LONGEST_TOKEN = 4096
 _UNCHECKED_TIMES = ("verify_exp", "verify_iat", "verify_nbf")
@@ -146,6 +148,8 @@ def jti_hash(jti: str) -> str:
     token."""
     return hashlib.sha256(jti.encode()).hexdigest()
 
+
+# Sign-ins
 
 _U, _S = User.__table__.c, SignIn.__table__.c
 _SIGN_IN_QUERY = (
@@ -292,6 +296,8 @@ def _is_still_valid(caller: Caller, row: Row[str, int, int] | None) -> bool:
         and row.tenant_id == caller.tenant_id
     )
 
+
+# Tickets
 
 TICKET_LIFETIME = timedelta(seconds=30)
 TICKET_BYTES = 32

@@ -80,6 +80,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
             raise NotAllowed("only an administrator of the default tenant may see or change this")
 
 
+# Rate limits
+
 MAX_KEYS = 10_000
 """Maximum keys of one limit; past it the least recently used key is dropped."""
 USERNAME_LIMIT_FACTOR = 5

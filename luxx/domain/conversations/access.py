@@ -86,6 +86,8 @@ def _message_not_found() -> NotFound:
     return NotFound("no message with this id", kind="message_not_found")
 
 
+# Titles
+
 UNTITLED = "New conversation"
 TITLE_LENGTH = 60
 """Characters of a title that a list of conversations shows uncut."""
@@ -103,6 +105,8 @@ def title_after(current_title: str, text: str) -> str:
     end = cut.rfind(" ")
     return f"{cut[:end] if end >= TITLE_LENGTH // 2 else cut[:-1]}…"
 
+
+# Hidden conversations
 
 DELETE_ROWS = 500
 """Maximum rows per transaction: keeps it below some 20 ms, which is how long another writer waits."""

@@ -167,6 +167,8 @@ def fenced(text: str, language: str) -> str:
     return f"{fence}{language}\n{text}\n{fence}"
 
 
+# Stored messages
+
 _replay = msgspec.json.Decoder(list[dict[str, Any]])
 
 _messages = table_of(MessageRow)

@@ -32,6 +32,8 @@ from luxx.infra.store.search_words import (
 )
 from luxx.infra.store.tables import table_of
 
+# The index
+
 _upsert_message = text(
     "INSERT INTO search_texts (user_id, message_id, words) VALUES (:user_id, :message_id, :words) "
     "ON CONFLICT (message_id) DO UPDATE SET words = excluded.words"
@@ -112,6 +114,8 @@ def _row(dialect: str, message: Mapping[str, Any]) -> dict[str, Any]:
     words = indexed(dialect, SearchKind.MESSAGE, user_id, conversation_id, text)
     return {"user_id": user_id, "message_id": message["id"], "words": words}
 
+
+# The search
 
 MAX_HITS = 1000
 """Maximum hits in titles, and in messages; a query with more hits is too general."""

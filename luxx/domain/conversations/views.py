@@ -16,8 +16,6 @@ from luxx.wire.message import AssistantContent, Attachment, UserContent
 from luxx.wire.step import MAX_URL, Source, Step, domain_of, source_of, steps_text
 
 _user = msgspec.json.Decoder(UserContent)
-
-
 _assistant = msgspec.json.Decoder(AssistantContent)
 
 
@@ -158,6 +156,8 @@ def message_view(row: MessageRow) -> MessageView:
         usage=_usage.decode(row.usage) if row.usage else None,
     )
 
+
+# Sources of answers
 
 _MARK = '"sources":[{'
 _ESCAPED_MARK = '\\"sources\\":[{'

@@ -134,6 +134,8 @@ def sum_rows(connection: Connection, sums: Select[int, float]) -> SpentAmount:
     return SpentAmount(tokens=int(row.tokens), cost=float(row.cost))
 
 
+# Estimates
+
 BYTES_PER_TOKEN = 4
 """UTF-8 bytes: current tokenizers need a token per about four English letters or per Chinese character."""
 

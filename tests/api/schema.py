@@ -10,6 +10,7 @@ from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
 
 URN = "urn:luxx"
+MEMORIZED_BYTES = 20_000
 METHODS = ("get", "put", "post", "delete", "patch")
 
 
@@ -54,6 +55,7 @@ class Document:
             key=lambda pair: pair[1].template.count("{"),
         )
         self._validator = cache(self._make_validator)
+        self._valid: set[tuple[Operation, str, str, bytes]] = set()
 
     def find(self, method: str, path: str) -> Operation | None:
         """The operation that a request calls."""
@@ -93,6 +95,10 @@ class Document:
         kind = response.headers.get("content-type", "").partition(";")[0]
         if not kind or not response.content:
             return
+        # A test that compares states gets equal answers hundreds of times.
+        answer = (operation, status, kind, response.content)
+        if answer in self._valid:
+            return
         assert kind in content, f"{operation} {status} answers {kind}; documented: {list(content)}"
         if kind == "application/json":
             at = f"#/paths/{_escaped(operation)}/responses/{key}"
@@ -102,6 +108,8 @@ class Document:
                 for error in self._validator(reference).iter_errors(response.json())
             ]
             assert not problems, f"{operation} {status} breaks its schema: {problems}"
+        if len(response.content) <= MEMORIZED_BYTES:
+            self._valid.add(answer)
 
     def _make_validator(self, reference: str) -> Draft202012Validator:
         return Draft202012Validator({"$ref": reference}, registry=self._registry)

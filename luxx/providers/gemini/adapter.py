@@ -128,7 +128,7 @@ class GeminiParser:
         self._framing = FramingDetector()
         self._retained = RetainedBytes()
         self._calls = FunctionCallReader(new_call_id)
-        self._notes = PartRecorder()
+        self._recorder = PartRecorder()
         self._failure: ProviderError | None = None
         self._usage: UsageDelta | None = None
         self._is_marked_done = False
@@ -244,18 +244,18 @@ class GeminiParser:
             self._retained.retain_event()
             call_id = self._calls.read(cast("dict[str, Any]", call), out)
             if call_id:
-                self._notes.add_call(call_id, signature)
+                self._recorder.add_call(call_id, signature)
             return
         raw_text = part.get("text")
         if raw_text is None and any(kind in part for kind in REPLAYED_PARTS):
             self._retained.retain_event()
-            self._notes.add_other(part)
+            self._recorder.add_other(part)
             return
         text = raw_text if isinstance(raw_text, str) else ""
         is_thought = part.get("thought") is True
         if signature:
             self._retained.retain_event()
-        self._notes.add_text(text, signature, is_thought=is_thought)
+        self._recorder.add_text(text, signature, is_thought=is_thought)
         if text and is_thought:
             out.append(ThinkingDelta(text=text))
         elif text:
@@ -289,7 +289,7 @@ class GeminiParser:
         self._calls.close(out, is_complete=self._finish == "STOP")
         if self._usage is not None:
             out.append(self._usage)
-        replay = self._notes.replay()
+        replay = self._recorder.replay()
         if reason is FinishReason.REFUSED and not self._has_text:
             replay[_REFUSAL] = self._refusal()
         if replay:

@@ -34,9 +34,9 @@ from luxx.tools.core import (
     ToolRegistry,
 )
 from luxx.tools.executor import ToolExecutor
-from luxx.tools.loading import load_modules
 from luxx.tools.sandbox.plan import ProgramLimits, limits_for
 from luxx.tools.sandbox.service import Sandbox
+from luxx.tools.service_tools import load_modules
 from luxx.wire.event import Event, RunState
 
 PAGES = [

@@ -50,9 +50,9 @@ from luxx.tools.compositions.service import CompositionService
 from luxx.tools.core import ToolRegistry
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import CallRecorder, EgressRecord
-from luxx.tools.loading import installed_entry_points, load_modules
 from luxx.tools.permissions.service import RuleService
 from luxx.tools.sandbox.service import Sandbox
+from luxx.tools.service_tools import installed_entry_points, load_modules
 
 SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 """Suffixes of the files of a SQLite database. The sandbox hides all of them from programs."""

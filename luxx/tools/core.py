@@ -13,8 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from luxx.errors import ConfigError, ToolFailed
-from luxx.tools.hooks import Hooks
-from luxx.tools.marks import CallMetadata
+from luxx.tools.hooks import CallMetadata, Hooks
 from luxx.tools.schema import ArgumentCheck
 from luxx.wire.composition import MemberEnded
 from luxx.wire.question import Question

@@ -15,22 +15,28 @@ from luxx.errors import ToolFailed
 from luxx.infra.clock import timestamp
 from luxx.infra.config.schema import ToolsConfig
 from luxx.infra.json_keys import decode_strict
-from luxx.tools.cache import ResultCache, cache_key
 from luxx.tools.core import Approved, NeedsAnswer, Rejected, ToolContext, ToolDefinition, ToolRegistry
 from luxx.tools.history import CallHistory, CallRecord, CallStatus, Executed, record_of
-from luxx.tools.hooks import HookedCall, result_of, result_of_error
-from luxx.tools.marks import CallMetadata
+from luxx.tools.hooks import CallMetadata, HookedCall, result_of, result_of_error
 from luxx.tools.output import (
     MAX_READ_ON_BYTES,
     MAX_REF,
     CutOutput,
+    ResultCache,
     approval_note,
+    cache_key,
     cut_output_async,
     denied_edit_note,
     truncate_to_bytes,
 )
-from luxx.tools.permissions.judge import DecidedBy, Judge, PermissionVerdict, brings_untrusted
-from luxx.tools.permissions.redirects import OnRefused, with_redirect_check
+from luxx.tools.permissions.judge import (
+    DecidedBy,
+    Judge,
+    OnRefused,
+    PermissionVerdict,
+    brings_untrusted,
+    with_redirect_check,
+)
 from luxx.tools.workers import CancelToken, Overrun, Workers
 from luxx.wire.tool import RuleAction, ToolCall, ToolResult
 

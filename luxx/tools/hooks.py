@@ -1,7 +1,8 @@
-"""Hooks: plugin functions that run before or after the calls of all tools whose name matches a pattern.
+"""The outcome of a handler as a result, its metadata, and the hooks around calls.
 
-A hook before a call may refuse it but cannot change it, because a user may have approved these arguments.
-A hook after a call may replace the result. Cached results run no hooks.
+Hooks are plugin functions that run before or after the calls of all tools whose name matches a pattern. A
+hook before a call may refuse it but cannot change it, because a user may have approved these arguments. A
+hook after a call may replace the result. Cached results run no hooks.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from copy import deepcopy
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,6 +18,7 @@ import structlog
 
 from luxx.errors import ToolFailed
 from luxx.tools.pattern import matches_wildcards
+from luxx.wire.step import StepImage
 from luxx.wire.tool import ToolResult
 
 
@@ -135,3 +138,31 @@ async def _call_hook(hook: ToolHook, *hook_arguments: Any) -> Any:
     except Exception as error:
         logger.exception("hook_failed", tool=call.tool)
         raise ToolFailed(f"a hook failed: {describe_error(error)}") from error
+
+
+class CallMetadata:
+    """Metadata of one call, written by its tool: the `images` it shows, whether its content is untrusted,
+    whether it followed a redirect, and the number of member `calls` it made."""
+
+    def __init__(self, call_id: str = "") -> None:
+        self.call_id = call_id
+        self.images: list[StepImage] = []
+        self.is_untrusted = False
+        self.is_redirected = False
+        self.calls = 0
+
+
+class SavedFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """`problems`: one sentence per figure that is not shown."""
+
+    images: list[StepImage] = []
+    problems: list[str] = []
+
+
+SaveFigures = Callable[[int, Path, list[str]], Awaitable[SavedFigures]]
+"""Saves files as images, given the user id, the workspace and the paths in it. Raises nothing."""
+
+
+async def save_no_figures(user_id: int, workspace: Path, paths: list[str]) -> SavedFigures:
+    """Default for servers without a file store."""
+    return SavedFigures()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from luxx.errors import Unavailable
-from luxx.tools.sandbox.packages import install, installed
+from luxx.tools.sandbox.service import install, installed
 from sandbox.client import OpenSandboxClient
 
 

@@ -11,7 +11,7 @@ from luxx.app.cli.doctor.machine import examine_skills
 from luxx.domain.skills.registry import MOST_FOLDERS, BrokenSkill, Skill, read_skill, read_skills
 from luxx.errors import InvalidInput
 from luxx.infra.config.schema import Config, SkillsConfig
-from luxx.tools.permissions.narrowing import check_entry, entries_in
+from luxx.tools.permissions.rules import check_entry, entries_in
 
 ROOT = Path(__file__).parent.parent.parent
 GOOD = "name: a-skill\ndescription: Does it."

@@ -31,8 +31,7 @@ from luxx.tools.core import (
 )
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import CallStatus, Executed
-from luxx.tools.loading import load_modules
-from luxx.tools.service_tools import ServiceTool, service_tool
+from luxx.tools.service_tools import ServiceTool, load_modules, service_tool
 from store.databases import notes
 
 

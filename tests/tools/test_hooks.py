@@ -13,7 +13,7 @@ from luxx.tools.core import ToolDefinition, ToolRegistry, ToolResult
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import CallStatus, Executed
 from luxx.tools.hooks import HookedCall, ToolHook, after_tool, before_tool
-from luxx.tools.loading import load_modules
+from luxx.tools.service_tools import load_modules
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"n": {"type": "integer"}}}
 

@@ -3,7 +3,7 @@
 import pytest
 
 from luxx.tools.core import ToolDefinition
-from luxx.tools.permissions.narrowing import allows_name, blocking_narrowing
+from luxx.tools.permissions.rules import allows_name, blocking_narrowing
 from luxx.wire.tool import Narrowing
 
 GIVEN = Narrowing(by="", entries=("mychain", "result_read"))

@@ -7,7 +7,7 @@ import pytest
 
 from luxx.errors import ConfigError
 from luxx.tools.core import ToolRegistry
-from luxx.tools.loading import installed_entry_points, load_modules
+from luxx.tools.service_tools import installed_entry_points, load_modules
 
 MODULE = """
 from luxx.tools.factory import tool

@@ -12,7 +12,7 @@ import pytest
 
 from luxx.errors import ToolFailed
 from luxx.tools.executor import ToolExecutor
-from luxx.tools.files.openat import has_openat2, open_beneath_openat2, open_beneath_stepwise
+from luxx.tools.files.descriptors import has_openat2, open_beneath_openat2, open_beneath_stepwise
 from luxx.tools.files.workspace import MAX_FILE_BYTES, Workspace
 
 SECRET = "the secret of somebody else"

@@ -19,7 +19,7 @@ from luxx.errors import ToolFailed
 from luxx.tools.builtin import builtin_tools
 from luxx.tools.core import ToolContext
 from luxx.tools.executor import ToolExecutor
-from luxx.tools.files.openat import OpenBeneath, has_openat2, open_beneath_openat2, open_beneath_stepwise
+from luxx.tools.files.descriptors import OpenBeneath, has_openat2, open_beneath_openat2, open_beneath_stepwise
 from luxx.tools.files.walk import open_entry, walk
 from luxx.tools.files.workspace import Workspace, read_regular
 from luxx.wire.tool import ToolCall, ToolResult

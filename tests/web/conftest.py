@@ -13,13 +13,12 @@ from luxx.infra.config.schema import ToolsConfig
 from luxx.infra.documents.reader import PageProcess, PdfProcess
 from luxx.infra.network.fetch import FetchBounds, Fetcher
 from luxx.infra.network.hosts import Resolve, WebGuard
-from luxx.tools.builtin.web import web_tools
+from luxx.tools.builtin.web import WebAccess, web_tools
 from luxx.tools.core import CommandPermission, ToolCall, ToolCaller, ToolContext, ToolRegistry
 from luxx.tools.executor import ToolExecutor
-from luxx.tools.web.access import WebAccess
+from luxx.tools.web.clients import WebClients
 from luxx.tools.web.reading import WebReader
 from luxx.tools.web.search import SearchEngine, WebSearch
-from luxx.tools.web.visitors import WebClients
 from luxx.wire.tool import ToolResult
 from web.site import Site, site
 

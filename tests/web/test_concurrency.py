@@ -4,7 +4,7 @@ import asyncio
 import socket
 import threading
 
-from luxx.tools.web.visitors import PER_USER
+from luxx.tools.web.clients import PER_USER
 from web.conftest import WebTools
 from web.site import Site, page
 

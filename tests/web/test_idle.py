@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from luxx.errors import Unavailable
-from luxx.tools.web.visitors import DnsLookups
+from luxx.tools.web.clients import DnsLookups
 
 HEAVY = ("lxml", "bs4", "pypdf", "charset_normalizer", "ddgs", "primp")
 

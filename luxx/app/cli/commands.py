@@ -34,8 +34,7 @@ from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.upgrade import upgrade_database
 from luxx.providers.keys import delete_unreadable_keys
 from luxx.providers.local.files import list_models, pull
-from luxx.tools.sandbox.packages import install
-from luxx.tools.sandbox.service import Sandbox
+from luxx.tools.sandbox.service import Sandbox, install
 from luxx.wire.tool import CommandPermission
 
 T = TypeVar("T")

@@ -24,8 +24,7 @@ from luxx.domain.files.storage import FileEntry, WorkspaceFiles, display_path
 from luxx.errors import LuxxError, NotFound, ToolFailed
 from luxx.infra.config.schema import FilesConfig
 from luxx.infra.store.engine import Store
-from luxx.tools.hooks import HookedCall, HookPhase, ToolHook
-from luxx.tools.marks import SavedFigures
+from luxx.tools.hooks import HookedCall, HookPhase, SavedFigures, ToolHook
 from luxx.wire.step import StepImage
 
 MIB = 1024 * 1024

@@ -17,7 +17,7 @@ import yaml
 
 from luxx.errors import InvalidInput, ToolFailed
 from luxx.tools.files.workspace import Workspace
-from luxx.tools.permissions.narrowing import MAX_ENTRIES, check_entry, entries_in
+from luxx.tools.permissions.rules import MAX_ENTRIES, check_entry, entries_in
 from luxx.wire.tool import SkillHead
 
 FILE = "SKILL.md"

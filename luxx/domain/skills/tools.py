@@ -12,7 +12,7 @@ from luxx.errors import ToolFailed
 from luxx.tools.core import ToolContext, ToolDefinition, cache_never
 from luxx.tools.factory import tool
 from luxx.tools.files.workspace import Workspace
-from luxx.tools.permissions.narrowing import ACTIVATE_TOOL, READ_TOOL
+from luxx.tools.permissions.rules import ACTIVATE_TOOL, READ_TOOL
 from luxx.wire.tool import SkillHead
 
 MAX_FILE_BYTES = 1024 * 1024

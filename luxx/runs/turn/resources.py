@@ -43,7 +43,7 @@ from luxx.tools.core import (
 )
 from luxx.tools.executor import READ_RESULT_TOOL, ToolExecutor
 from luxx.tools.history import Executed
-from luxx.tools.permissions.narrowing import ACTIVATE_TOOL, allows_name
+from luxx.tools.permissions.rules import ACTIVATE_TOOL, allows_name
 from luxx.tools.permissions.service import read_effective_rules
 from luxx.tools.service_tools import tool_caller
 from luxx.wire.delta import Usage

@@ -8,11 +8,10 @@ from luxx.tools.builtin.file_edit import file_edit, file_multi_edit
 from luxx.tools.builtin.file_search import file_glob, file_grep
 from luxx.tools.builtin.programs import python_eval, python_tool, shell_tool
 from luxx.tools.builtin.run import asking_tools, delegating_tools, reading_tools
-from luxx.tools.builtin.web import web_tools
+from luxx.tools.builtin.web import web_access, web_tools
 from luxx.tools.core import ToolDefinition
-from luxx.tools.marks import SaveFigures, save_no_figures
+from luxx.tools.hooks import SaveFigures, save_no_figures
 from luxx.tools.sandbox.service import Sandbox
-from luxx.tools.web.access import web_access
 
 
 def builtin_tools(

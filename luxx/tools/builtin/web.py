@@ -9,14 +9,42 @@ from typing import Any
 import msgspec
 
 from luxx.errors import ToolFailed
-from luxx.infra.documents.reader import PageForm
+from luxx.infra.config.schema import ToolsConfig
+from luxx.infra.documents.reader import PageForm, PageProcess, PdfProcess, RunReader, read_in_process
+from luxx.infra.network.fetch import FetchBounds, Fetcher
+from luxx.infra.network.hosts import WebGuard
 from luxx.tools.core import ToolContext, ToolDefinition, ToolResult
 from luxx.tools.factory import tool
 from luxx.tools.hooks import describe_error
-from luxx.tools.web.access import WebAccess
-from luxx.tools.web.reading import WebPage
-from luxx.tools.web.search import WebSearchResults
+from luxx.tools.web.clients import DnsLookups, WebClients
+from luxx.tools.web.reading import WebPage, WebReader
+from luxx.tools.web.search import DuckDuckGo, WebSearch, WebSearchResults, ddgs_engines
 from luxx.wire.step import Source
+
+SEARCH_SECONDS = 12.0
+"""Timeout per search engine, short because there are other engines to try."""
+
+
+class WebAccess:
+    """One per server."""
+
+    def __init__(self, reader: WebReader, search: WebSearch, clients: WebClients) -> None:
+        self.reader = reader
+        self.search = search
+        self.clients = clients
+
+
+def web_access(config: ToolsConfig, run_reader: RunReader = read_in_process) -> WebAccess:
+    """Opens no connection and starts no process before a tool is used. Raises ConfigError."""
+    guard = WebGuard(config.web_allow_private)
+    pages = PageProcess(run_reader)
+    search_fetcher = Fetcher(guard, FetchBounds(seconds=SEARCH_SECONDS))
+    return WebAccess(
+        WebReader(Fetcher(guard), pages, PdfProcess(run_reader)),
+        WebSearch([DuckDuckGo(search_fetcher, pages), *ddgs_engines(search_fetcher, pages)]),
+        WebClients(DnsLookups().for_user),
+    )
+
 
 MAX_RESULTS = 20
 DEFAULT_RESULTS = 8

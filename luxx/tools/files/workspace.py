@@ -15,8 +15,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
 from luxx.errors import ToolFailed
-from luxx.tools.files.openat import OpenBeneath, has_openat2, open_beneath_openat2, open_beneath_stepwise
-from luxx.tools.files.replacing import replace_file, replace_file_if_unchanged, version_of
+from luxx.tools.files.descriptors import (
+    OpenBeneath,
+    has_openat2,
+    open_beneath_openat2,
+    open_beneath_stepwise,
+    replace_file,
+    replace_file_if_unchanged,
+    version_of,
+)
 
 # A tool keeps several copies of a file in memory while it works.
 MAX_FILE_BYTES = 10 * 1024 * 1024

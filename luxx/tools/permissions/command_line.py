@@ -12,8 +12,13 @@ import msgspec
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
-from luxx.tools.permissions.options import CommandWords
-from luxx.tools.permissions.programs import nested_command_lines, program, shell_command_line, unsafe_reason
+from luxx.tools.permissions.programs import (
+    CommandWords,
+    nested_command_lines,
+    program,
+    shell_command_line,
+    unsafe_reason,
+)
 
 MAX_COMMAND_CHARACTERS = 10_000
 MAX_COMMAND_WORDS = 300

@@ -1,12 +1,14 @@
 """The subject of a call, which rules match: one argument, read as a command, a path, a URL or plain text.
 
-A subject has one or more parts, and rules must allow each. An ambiguous subject has a `problem`.
+A subject has one or more parts, and rules must allow each. An ambiguous subject has a `problem`. For rules
+about paths, `resolve_links` reads the symbolic links of the workspace, like the file tools do.
 """
 
 import os
 import posixpath
 import re
 import shlex
+import stat
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import PurePath, PurePosixPath
@@ -19,8 +21,7 @@ from luxx.infra.network.hosts import canonical_host
 from luxx.infra.network.urls import parse_url
 from luxx.tools.core import ToolDefinition
 from luxx.tools.permissions.command_line import read_command
-from luxx.tools.permissions.options import CommandWords
-from luxx.tools.permissions.programs import always_pattern_words, variants
+from luxx.tools.permissions.programs import CommandWords, always_pattern_words, variants
 
 AMBIGUOUS_URL = "different programs may read this URL differently"
 
@@ -262,3 +263,81 @@ def _url(raw: str) -> Subject:
 
 def _is_wild(text: str) -> bool:
     return "*" in text or "?" in text
+
+
+MAX_LINKS = 40
+"""The limit of Linux."""
+
+MAX_LOOKUPS = 400
+"""File system lookups per path, including its links."""
+
+_HAS_HARD_LINKS = "the file has several hard links, and the other paths are not known"
+_LEAVES_WORKSPACE = "it leads out of the workspace"
+_UNRESOLVABLE = "the path cannot be resolved"
+
+
+class _UnresolvablePath(Exception):
+    """The path cannot be resolved; the message says why."""
+
+
+def resolve_links(subject: Subject, workspace: PurePath) -> Subject:
+    """The subject with the resolved path as a further part, if it differs from the path."""
+    if subject.problem is not None or len(subject.parts) != 1:
+        return subject
+    raw = subject.parts[0].text
+    try:
+        resolved_path, has_hard_links = _walk(os.path.abspath(workspace), raw)
+    except _UnresolvablePath as error:
+        return msgspec.structs.replace(subject, problem=str(error), usual=f"={subject.raw}")
+    if resolved_path != raw:
+        parts = (*subject.parts, SubjectPart(text=resolved_path, is_target=True))
+        subject = msgspec.structs.replace(subject, parts=parts, usual=f"={subject.raw}")
+    return msgspec.structs.replace(subject, problem=_HAS_HARD_LINKS) if has_hard_links else subject
+
+
+def _walk(root: str, path: str) -> tuple[str, bool]:
+    """The path without links, and whether its file has several hard links. Raises _UnresolvablePath."""
+    pending, resolved = path.split("/")[::-1], list[str]()
+    links = lookups = 0
+    has_hard_links = False
+    while pending:
+        name = pending.pop()
+        lookups += 1
+        if lookups > MAX_LOOKUPS or links > MAX_LINKS:
+            raise _UnresolvablePath(_UNRESOLVABLE)
+        if name in ("", "."):
+            continue
+        if name == "..":
+            if not resolved:
+                raise _UnresolvablePath(_LEAVES_WORKSPACE)
+            resolved.pop()
+            continue
+        full_path = os.path.join(root, *resolved, name)
+        status = _status(full_path)
+        if status is not None and stat.S_ISLNK(status.st_mode):
+            links += 1
+            pending += _target(full_path).split("/")[::-1]
+            continue
+        resolved.append(name)
+        has_hard_links = status is not None and stat.S_ISREG(status.st_mode) and status.st_nlink > 1
+    return os.fsencode("/".join(resolved) or ".").decode("utf-8", "replace"), has_hard_links
+
+
+def _status(full_path: str) -> os.stat_result | None:
+    """None if nothing exists there. Raises _UnresolvablePath."""
+    try:
+        return os.lstat(full_path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise _UnresolvablePath(_UNRESOLVABLE) from error
+
+
+def _target(full_path: str) -> str:
+    try:
+        target = os.readlink(full_path)
+    except OSError as error:
+        raise _UnresolvablePath(_UNRESOLVABLE) from error
+    if target.startswith("/"):
+        raise _UnresolvablePath(_LEAVES_WORKSPACE)
+    return target

@@ -19,7 +19,7 @@ from luxx.infra.network.proxy import PolicyProxy, ProxyBounds
 from luxx.infra.network.urls import AllowList
 from luxx.tools.sandbox.plan import Backend, ProgramLimits, ProgramSpec
 from luxx.tools.sandbox.process import SandboxProcess
-from luxx.tools.web.visitors import DnsLookups
+from luxx.tools.web.clients import DnsLookups
 
 KEY = "tools.network_allow"
 _PROBE = ProgramLimits(seconds=10, cpu_seconds=10)

@@ -1,10 +1,14 @@
 """The sandbox of a server: starts every program of a tool, or refuses it, and queues them.
 
-Not here: the choice of the backend (`choosing`), program limits (`plan`), the tools (`tools/builtin`).
+It also installs the Python packages that an operator chooses for programs. Not here: the choice of the
+backend (`choosing`), program limits (`plan`), the tools (`tools/builtin`).
 """
 
 import asyncio
 import os
+import shutil
+import subprocess
+import sys
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -13,7 +17,7 @@ from pathlib import Path
 import structlog
 from msgspec.structs import replace
 
-from luxx.errors import ToolFailed
+from luxx.errors import ToolFailed, Unavailable
 from luxx.infra.config.schema import ToolsConfig
 from luxx.infra.network.egress import EgressSession
 from luxx.infra.network.hosts import Resolve
@@ -26,7 +30,6 @@ from luxx.tools.sandbox.choosing import (
     forbid_unprotected_root,
 )
 from luxx.tools.sandbox.egress import Egress
-from luxx.tools.sandbox.packages import FOLDER
 from luxx.tools.sandbox.plan import Backend, Interpreter, ProgramLimits, ProgramSpec, limits_for
 from luxx.tools.sandbox.prewarmed import PrewarmedKey, PrewarmedPool
 from luxx.tools.sandbox.process import OnOutput, ProgramNotStarted, ProgramResult, SandboxProcess
@@ -298,3 +301,48 @@ class Sandbox:
 
 def _absolute(workspace: Path) -> Path:
     return Path(os.path.abspath(workspace))
+
+
+FOLDER = "packages"
+"""In the data directory."""
+
+_LIST = "luxx-packages.txt"
+
+
+def install(packages: Sequence[str], program: str, folder: Path) -> None:
+    """Replace `folder` by one with exactly these packages, for the Python `program`.
+
+    Only wheels are installed, so that no code of a package runs here. Raises Unavailable with pip's last
+    line; then `folder` is unchanged.
+    """
+    fresh, old = folder.with_name(f"{folder.name}.new"), folder.with_name(f"{folder.name}.old")
+    for one in (fresh, old):
+        shutil.rmtree(one, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    fresh.chmod(0o755)
+    if packages:
+        _run_pip(packages, program, fresh)
+    (fresh / _LIST).write_text("".join(f"{one}\n" for one in sorted(packages)), "utf-8")
+    if folder.exists():
+        os.rename(folder, old)
+    os.rename(fresh, folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def installed(folder: Path) -> list[str]:
+    """The packages of the last `install`."""
+    try:
+        return (folder / _LIST).read_text("utf-8").splitlines()
+    except OSError:
+        return []
+
+
+def _run_pip(packages: Sequence[str], program: str, target: Path) -> None:
+    options = ("--target", str(target), "--only-binary", ":all:", "--no-input", "--disable-pip-version-check")
+    command = [sys.executable, "-m", "pip", "--python", program, "install", *options, "--", *packages]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, umask=0o022
+    )
+    if done.returncode:
+        error_lines = [line for line in done.stderr.splitlines() if line.strip()][-1:]
+        raise Unavailable(f"the packages were not installed: {''.join(error_lines)}")

@@ -12,6 +12,7 @@ from luxx.errors import LuxxError, ToolFailed, Unavailable
 from luxx.infra.documents.reader import PageProcess, ReadFailure
 from luxx.infra.network.fetch import Fetcher, FetchRequest
 from luxx.tools.hooks import describe_error
+from luxx.tools.web.clients import WebClient
 from luxx.tools.web.search_pages import (
     MAX_ANSWER,
     SEARCH_URL,
@@ -20,7 +21,6 @@ from luxx.tools.web.search_pages import (
     NoRequest,
     ResultPage,
 )
-from luxx.tools.web.visitors import WebClient
 from luxx.wire.step import Source, citable
 
 _TRACKING = re.compile(r"utm_\w+|fbclid|gclid|msclkid|mc_[ce]id")

@@ -24,8 +24,7 @@ from luxx.providers.keys import secret_key_problem
 from luxx.providers.queries import has_no_daily_limit, open_registration_warning
 from luxx.tools.core import ToolRegistry
 from luxx.tools.sandbox.choosing import BackendReport, BackendStatus
-from luxx.tools.sandbox.packages import installed
-from luxx.tools.sandbox.service import Sandbox
+from luxx.tools.sandbox.service import Sandbox, installed
 
 
 def examine_secret(config: Config, data_dir: Path) -> Finding:

@@ -53,6 +53,17 @@ async def ignore_refusal(context: ToolContext, tool: str, verdict: PermissionVer
     """Default for `on_refused`: refusals are not recorded."""
 
 
+class _CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How a call ended; the fields are those of `Executed`."""
+
+    status: CallStatus
+    output: CutOutput
+    problems: dict[str, str] = {}
+    note: str | None = None
+    is_corrected: bool = False
+    is_untrusted: bool = False
+
+
 class _Stopped(Exception):
     """Ends a call without a result of the tool. `verdict`: the verdict that refused it, if one did."""
 
@@ -64,23 +75,9 @@ class _Stopped(Exception):
         verdict: PermissionVerdict | None = None,
     ) -> None:
         super().__init__(message)
-        self.status = status
-        self.message = message
-        self.problems = problems or {}
+        output = CutOutput(result=ToolResult.fail(message))
+        self.outcome = _CallOutcome(status=status, output=output, problems=problems or {})
         self.verdict = verdict
-        self.note: str | None = None
-        self.is_corrected = False
-
-
-class _CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a call ended; the fields are those of `Executed`."""
-
-    status: CallStatus
-    output: CutOutput
-    problems: dict[str, str] = {}
-    note: str | None = None
-    is_corrected: bool = False
-    is_untrusted: bool = False
 
 
 _CANCELLED = _CallOutcome(status=CallStatus.CANCELLED, output=CutOutput(result=ToolResult.fail("cancelled")))
@@ -123,13 +120,7 @@ class ToolExecutor:
         try:
             ended = await self._carry_out(call, context)
         except _Stopped as stop:
-            ended = _CallOutcome(
-                status=stop.status,
-                output=CutOutput(result=ToolResult.fail(stop.message)),
-                problems=stop.problems,
-                note=stop.note,
-                is_corrected=stop.is_corrected,
-            )
+            ended = stop.outcome
             if stop.verdict is not None:
                 await self._on_refused(context, call.name, stop.verdict)
         except NeedsAnswer:
@@ -233,7 +224,7 @@ class ToolExecutor:
         try:
             status, output = await self._cached_or_run(tool, approved.arguments, call, context)
         except _Stopped as stop:
-            stop.note, stop.is_corrected = note, approved.is_edited
+            stop.outcome = msgspec.structs.replace(stop.outcome, note=note, is_corrected=approved.is_edited)
             raise
         return _CallOutcome(
             status=status,
@@ -308,7 +299,7 @@ class ToolExecutor:
             try:
                 await self._require_not_denied(tool, approved.arguments, context)
             except _Stopped as stop:
-                stop.note = denied_edit_note(approved)
+                stop.outcome = msgspec.structs.replace(stop.outcome, note=denied_edit_note(approved))
                 raise
         return approved
 

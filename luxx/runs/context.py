@@ -1,4 +1,7 @@
-"""The two values that the code of runs passes on: the services of a process, and the context of one drive."""
+"""The two values that the code of runs passes on: the services of a process, and the context of one drive.
+
+They have no generated `repr`: tracebacks with local variables would print the whole server, with its config.
+"""
 
 from dataclasses import dataclass
 
@@ -15,7 +18,7 @@ from luxx.runs.turn.state import RunSpec, TurnLog
 from luxx.tools.executor import ToolExecutor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunServices:
     """The services of one process that runs use."""
 
@@ -28,7 +31,7 @@ class RunServices:
     notify: Notify
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunContext:
     """One drive of a run: what it read at its start, where it writes, and what interrupts or limits it."""
 

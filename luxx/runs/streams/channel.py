@@ -183,7 +183,7 @@ class FrameListener(RingReader, Protocol):
         ...
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Channel:
     """The live stream of one run. `logged` is the seq of the newest logged frame, 0 before the first.
 

@@ -6,6 +6,7 @@ new frames into one message. A run without remote subscribers costs nothing.
 
 import itertools
 import time
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -136,26 +137,31 @@ class SubscribedProcess:
         return encode(messages) if messages else b""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class RunSubscription:
-    """The subscription of one process to one run that is driven here."""
+    """The subscription of one process to one run that is driven here.
 
-    def __init__(self, channel: Channel, fence: int, subscriber: SubscribedProcess) -> None:
-        self.run_id = channel.run_id
-        self.stream = 0
-        self.number = 0
-        self.is_over = False
-        self.expires_at = 0.0
-        self.sent_at = 0.0
-        self.size = 0
-        """Approximate characters of the last message."""
-        self._fence = fence
-        self._channel = channel
-        self._subscriber = subscriber
-        self._index = 0
-        self._end: int | None = None
-        self._is_woken = False
-        self._is_new = True
-        self._sent_steps: dict[int, OpenStep] = {}
+    `size` is about the number of characters of the last message.
+    """
+
+    channel: Channel
+    fence: int
+    subscriber: SubscribedProcess
+    stream: int = 0
+    number: int = 0
+    is_over: bool = False
+    expires_at: float = 0.0
+    sent_at: float = 0.0
+    size: int = 0
+    _index: int = 0
+    _end: int | None = None
+    _is_woken: bool = False
+    _is_new: bool = True
+    _sent_steps: dict[int, OpenStep] = field(default_factory=dict[int, OpenStep])
+
+    @property
+    def run_id(self) -> str:
+        return self.channel.run_id
 
     @property
     def position(self) -> int:
@@ -171,31 +177,31 @@ class RunSubscription:
         """See `FrameListener`."""
         if not self._is_woken:
             self._is_woken = True
-            self._subscriber.wake(self)
+            self.subscriber.wake(self)
 
     def end(self) -> None:
         """The run is no longer driven here: no more frames will follow."""
         self.is_over = True
-        self._end = self._channel.end
+        self._end = self.channel.end
         self.wake()
 
     def next_message(self) -> RelayMessage | None:
         """A message with the new frames; None if there are none."""
         self._is_woken = False
-        frames = None if self._is_new else self._channel.frames_since(self._index)
+        frames = None if self._is_new else self.channel.frames_since(self._index)
         items = self._begin() if frames is None else self._items(frames)
         if self.is_over:
             items.append(DriveEnded())
         if not items:
             return None
         self.sent_at = time.monotonic()
-        return RelayMessage(self.run_id, self._fence, self.stream, self.number, items)
+        return RelayMessage(self.run_id, self.fence, self.stream, self.number, items)
 
     def _begin(self) -> list[RelayItem]:
         """The items of a new stream: the end of the log and the open steps."""
-        channel = self._channel
+        channel = self.channel
         self._is_new = False
-        self.stream, self.number = next(self._subscriber.streams), 0
+        self.stream, self.number = next(self.subscriber.streams), 0
         self._index = channel.end
         # After the end another drive of the run may use the channel.
         steps = [] if self.is_over else [channel.open_steps[at] for at in sorted(channel.open_steps)]
@@ -228,7 +234,7 @@ class RunSubscription:
         self._append_text(items, current_step, texts)
         # Closed steps get no more text.
         self._sent_steps = {
-            at: step for at, step in self._sent_steps.items() if at in self._channel.open_steps
+            at: step for at, step in self._sent_steps.items() if at in self.channel.open_steps
         }
         self.size = 100 * len(items) + sum(
             len(one.text) for one in items if isinstance(one, StepOpened | StepGrown)

@@ -38,7 +38,7 @@ class Pipe(Protocol):
 
 
 # Thousands may be open.
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class RunWatch:
     """One client's cursor over one run. Use: `with watch.attached(): while data := await watch.next(): …`.
 

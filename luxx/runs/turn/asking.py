@@ -57,7 +57,7 @@ _encode = msgspec.json.Encoder().encode
 _cancelled = select(RunRow.is_cancelled).where(RunRow.id == bindparam("run_id"))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class QuestionAsker:
     """Asks for one drive of a run."""
 

@@ -76,7 +76,7 @@ class AppendRequest:
             self.done.set_exception(ToolFailed(message))
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Delegator:
     """Starts and stops the subagents of one drive. `requests_ready`: there are append requests."""
 

@@ -132,7 +132,7 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
         """The request for the next model call of the run."""
         request = spec.request
         replay = [dict(note.replay) for note in state.notes]
-        system = with_skills(request.system_prompt, self.skills)
+        system = "\n\n".join(part for part in (request.system_prompt, self.skills) if part)
         return CompletionRequest(
             model=request.model,
             messages=prompt_messages(system, spec.past, state.steps, replay),
@@ -307,7 +307,12 @@ def allowed_specs(tools: Sequence[ToolSpec], registry: ToolRegistry, state: Turn
     """The tools that the active skills allow. A call of another tool fails for any arguments."""
     if not state.narrowed:
         return list(tools)
-    return [spec for spec in tools if _is_allowed(spec.name, registry, state)]
+
+    def is_allowed(name: str) -> bool:
+        tool = registry.get(name)
+        return allows_name(state.narrowed, name, only_asks=tool is not None and tool.only_asks)
+
+    return [spec for spec in tools if is_allowed(spec.name)]
 
 
 def skill_entries(
@@ -332,16 +337,6 @@ def skill_entries(
                 SkillActivated(name=skill.name, description=skill.description, allowed_tools=allowed)
             )
     return entries
-
-
-def _is_allowed(name: str, registry: ToolRegistry, state: TurnState) -> bool:
-    tool = registry.get(name)
-    return allows_name(state.narrowed, name, only_asks=tool is not None and tool.only_asks)
-
-
-def with_skills(system_prompt: str, skills: str) -> str:
-    """The system prompt followed by the text on skills."""
-    return "\n\n".join(part for part in (system_prompt, skills) if part)
 
 
 def rules_for(connection: Connection, caller: Caller, conversation_id: str) -> tuple[PlacedRule, ...]:

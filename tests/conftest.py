@@ -11,12 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 from store.databases import postgresql_server
 
 # How fast a busy machine draws its first example says nothing of the code.
 settings.register_profile("luxx", suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("luxx")
+
+# Coloured tracebacks with local variables take ten seconds each.
+structlog.configure(
+    processors=[
+        *structlog.get_config()["processors"][:-1],
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
 
 HERE = Path(__file__).parent
 

@@ -326,7 +326,7 @@ def test_a_write_between_the_last_check_and_the_exchange_is_restored(
             Workspace(workspace).write("a.txt", written[-1])
         return int(exchange(*arguments))
 
-    monkeypatch.setattr("luxx.tools.files.replacing._renameat2", exchange_late)
+    monkeypatch.setattr("luxx.tools.files.descriptors._renameat2", exchange_late)
     with pytest.raises(ToolFailed, match="written by another program in the meantime"):
         Workspace(workspace).change("a.txt", lambda data: b"changed")
     assert len(written) == newer
@@ -371,7 +371,7 @@ def test_a_file_is_edited_on_a_file_system_without_exchange(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (workspace / "a.txt").write_text("mine")
-    monkeypatch.setattr("luxx.tools.files.replacing._renameat2", None)
+    monkeypatch.setattr("luxx.tools.files.descriptors._renameat2", None)
     Workspace(workspace).change("a.txt", lambda data: b"changed")
     assert (workspace / "a.txt").read_text() == "changed"
     with (

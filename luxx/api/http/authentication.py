@@ -36,14 +36,8 @@ PROXY_HEADERS = frozenset(
         *(b"forwarded", b"via", b"max-forwards", b"cdn-loop", b"client-ip", b"true-client-ip", b"proxy-host"),
         *(b"x-client-ip", b"x-cluster-client-ip", b"x-real-ip", b"x-remote-ip", b"x-remote-addr", b"x-host"),
         *(b"x-scheme", b"x-url-scheme", b"x-proxy-user-ip", b"x-arr-log-id", b"x-amzn-trace-id"),
-        *(
-            b"x-real-port",
-            b"x-original-host",
-            b"x-original-url",
-            b"fastly-client-ip",
-            b"fly-client-ip",
-            b"x-varnish",
-        ),
+        *(b"x-real-port", b"x-original-host", b"x-original-url", b"fastly-client-ip", b"fly-client-ip"),
+        b"x-varnish",
     )
 )
 PROXY_PREFIXES = (b"x-forwarded", b"x-original-forwarded", b"x-envoy-", b"x-azure-", b"cf-", b"tailscale-")

@@ -15,7 +15,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from luxx.api.http.envelope import Failure
 from luxx.api.http.json_body import BODY, invalid_fields
 from luxx.api.http.parameters import parameter_type, public_name
-from luxx.api.http.validation import missing_parameter, requirement_of
+from luxx.api.http.validation import requirement_of
 from luxx.errors import (
     Conflict,
     Gone,
@@ -99,7 +99,8 @@ def _validation_error(request: Request[Any, Any, Any], error: ValidationExceptio
     missing = _QUOTED.search(error.detail)
     if not fields and missing and missing.group(1) in parameters:
         name = missing.group(1)
-        fields = {name: missing_parameter(parameter_type(parameters[name]))}
+        required = requirement_of(parameter_type(parameters[name]))
+        fields = {name: f"this parameter is required and must be {required}"}
     return _luxx_error(request, invalid_fields(fields or {"$": "a JSON object is needed as the body"}))
 
 

@@ -5,7 +5,7 @@ an invalid body, so that pass reads at most MAX_INSPECTED_BYTES and reports at m
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from math import isfinite
 from typing import Any, cast
@@ -58,10 +58,10 @@ def read_body(body: bytes, expected_type: Any) -> Any:
         raise invalid_fields({"$": "a JSON object is needed as the body"})
     try:
         if _NUL_ESCAPE.search(body):
-            raise _nul_error(body)
+            raise _error_at(body, NUL_MESSAGE, lambda body: _nul_paths("$", msgspec.json.decode(body)))
         value = _decode(body, expected_type)
         if has_duplicate_key(body):
-            raise _repeated_error(body)
+            raise _error_at(body, REPEATED_MESSAGE, duplicate_key_paths)
         return value
     except RecursionError as error:
         raise invalid_fields({"$": "nested too deeply"}) from error
@@ -81,22 +81,11 @@ def invalid_fields(fields: FieldErrors) -> InvalidInput:
     return InvalidInput(f"the request is not valid: {listed}{more}", detail={"fields": shown})
 
 
-def _nul_error(body: bytes) -> InvalidInput:
+def _error_at(body: bytes, problem: str, find_paths: Callable[[bytes], Iterator[str]]) -> InvalidInput:
+    """The same problem at each path that `find_paths` finds; a large body is not inspected."""
     if len(body) > MAX_INSPECTED_BYTES:
-        return invalid_fields({"$": NUL_MESSAGE})
-    return invalid_fields(
-        dict.fromkeys(
-            islice(_nul_paths("$", msgspec.json.decode(body)), MAX_REPORTED_FIELDS + 1), NUL_MESSAGE
-        )
-    )
-
-
-def _repeated_error(body: bytes) -> InvalidInput:
-    if len(body) > MAX_INSPECTED_BYTES:
-        return invalid_fields({"$": REPEATED_MESSAGE})
-    return invalid_fields(
-        dict.fromkeys(islice(duplicate_key_paths(body), MAX_REPORTED_FIELDS + 1), REPEATED_MESSAGE)
-    )
+        return invalid_fields({"$": problem})
+    return invalid_fields(dict.fromkeys(islice(find_paths(body), MAX_REPORTED_FIELDS + 1), problem))
 
 
 def _decode(body: bytes, expected_type: Any) -> Any:

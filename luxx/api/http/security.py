@@ -45,10 +45,7 @@ CONTENT_SECURITY_POLICY = (
     "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; form-action 'self'; "
     "frame-ancestors 'none'"
 )
-FIXED_HEADERS = (
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-)
+FIXED_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
 POLICY_HEADER = (b"content-security-policy", CONTENT_SECURITY_POLICY.encode())
 RAW_SEND = "luxx.raw_send"
 """Scope key of the server's own `send`. A stream uses it after the start of its response."""

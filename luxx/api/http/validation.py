@@ -59,18 +59,8 @@ def first_error(path: str, error: msgspec.ValidationError, expected_type: Any) -
         return path + inner_path, f"must be {_requirement(info)}"
     name = field_error.group(2)
     if field_error.group(1) == "missing required":
-        return f"{path}{inner_path}.{name}", missing(_inner_type(info, name))
+        return f"{path}{inner_path}.{name}", _missing(_inner_type(info, name))
     return f"{path}{inner_path}.{name}", unknown(name, _field_names(info))
-
-
-def missing(info: inspect.Type, subject: str = "field") -> str:
-    """The sentence for a field or parameter that was left out."""
-    return f"this {subject} is required and must be {_requirement(info)}"
-
-
-def missing_parameter(expected_type: Any) -> str:
-    """The sentence for a parameter that was left out."""
-    return missing(_type_info(expected_type), "parameter")
 
 
 def unknown(name: str, known: Sequence[str], subject: str = "field") -> str:
@@ -79,6 +69,10 @@ def unknown(name: str, known: Sequence[str], subject: str = "field") -> str:
     if similar:
         return f"unknown {subject}; did you mean {similar[0]}?"
     return f"unknown {subject}; allowed: {', '.join(known) or 'none'}"
+
+
+def _missing(info: inspect.Type) -> str:
+    return f"this field is required and must be {_requirement(info)}"
 
 
 def _member_errors(path: str, value: dict[str, Any], struct: Any) -> FieldErrorPairs:
@@ -92,7 +86,7 @@ def _member_errors(path: str, value: dict[str, Any], struct: Any) -> FieldErrorP
         if name in value:
             yield from field_errors(f"{path}.{name}", value[name], field.type)
         elif field.required:
-            yield f"{path}.{name}", missing(_type_info(field.type))
+            yield f"{path}.{name}", _missing(_type_info(field.type))
 
 
 def _unwrap_type(expected_type: Any) -> Any:

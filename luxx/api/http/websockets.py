@@ -75,6 +75,11 @@ class CloseReason(msgspec.Struct, frozen=True):
     code: int
     reason: str
 
+    @property
+    def message(self) -> dict[str, Any]:
+        """The ASGI message that closes a socket."""
+        return {"type": "websocket.close", "code": self.code, "reason": self.reason}
+
 
 SIGN_IN_ENDED = CloseReason(
     CLOSE_SIGN_IN_AGAIN, "your sign-in ended or your rights were changed; get a new ticket"
@@ -196,7 +201,7 @@ class Socket:
                 await self._send_struct(Notification(data=self._notifications.popleft()))
             while self._due and self._close is None:
                 await self._send_states()
-        await self._send({"type": "websocket.close", "code": self._close.code, "reason": self._close.reason})
+        await self._send(self._close.message)
 
     async def _send_states(self) -> None:
         due = list(self._due)[:IDS_PER_QUERY]
@@ -235,13 +240,8 @@ class Socket:
         except Exception:
             logger.exception("socket_failed")
             with suppress(OSError, WebSocketDisconnect, TimeoutError):
-                closing = {
-                    "type": "websocket.close",
-                    "code": INTERNAL_ERROR.code,
-                    "reason": INTERNAL_ERROR.reason,
-                }
                 async with asyncio.timeout(CLOSE_TIMEOUT_SECONDS):
-                    await self._send(closing)
+                    await self._send(INTERNAL_ERROR.message)
 
 
 class Sockets:
@@ -264,8 +264,7 @@ class Sockets:
                 raise TooMany(TOO_MANY_SOCKETS.reason, retry_after=1)
             self._streams.take(caller.user_id)
         except TooMany:
-            close = TOO_MANY_SOCKETS
-            await send({"type": "websocket.close", "code": close.code, "reason": close.reason})
+            await send(TOO_MANY_SOCKETS.message)
             return
         socket = Socket(caller, self._notices, self._rate_limit, receive=receive, send=send)
         self._open.add(socket)

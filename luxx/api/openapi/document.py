@@ -4,7 +4,7 @@ This module adds what signatures do not contain: streams, errors and public rout
 """
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, get_args, get_origin
 
 import msgspec
@@ -31,7 +31,7 @@ from luxx.api.openapi.types import (
     is_list,
     is_struct_type,
 )
-from luxx.api.routes.websocket import message_table
+from luxx.api.routes.setup import SetupBody
 from luxx.wire.event import Event, RunState
 from luxx.wire.run import Run
 from luxx.wire.socket import ClientMessage, ServerMessage
@@ -172,6 +172,7 @@ def _documented_types(operations: list[ApiOperation]) -> list[Any]:
     documented: list[Any] = [
         Failure,
         RunState,
+        SetupBody,
         Event,
         ClientMessage,
         ServerMessage,
@@ -241,7 +242,7 @@ def _describe(operation: ApiOperation, types: TypeSchemas) -> JsonObject:
         content = {"application/json": {"schema": types.of(operation.body)}}
         described["requestBody"] = {"required": not operation.is_body_optional, "content": content}
     if operation.key == SOCKET_TICKET_ROUTE:
-        described["description"] = f"{docstring}\n\n{message_table()}"
+        described["description"] = f"{docstring}\n\n{_message_table()}"
     stream = STREAM_ROUTES.get(operation.key)
     described["responses"] = _responses(operation, types)
     if stream is not None:
@@ -305,23 +306,21 @@ def _stream_responses(status: int, response: Any, about: str, types: TypeSchemas
 
 def _event_table() -> str:
     """A table of the events of a stream, from their docstrings."""
-    rows = [
-        f"| `{_tag(kind)}` | {_first_line(kind)} | {', '.join(f'`{name}`' for name in _own_fields(kind))} |"
-        for kind in (RunState, *get_args(Event))
-    ]
+    rows = [_row(kind, hidden=("seq", "run_id", "timestamp")) for kind in (RunState, *get_args(Event))]
     return "\n".join(["| event | what | fields |", "| --- | --- | --- |", *rows])
 
 
-def _tag(kind: type[msgspec.Struct]) -> str:
-    return str(kind.__struct_config__.tag)
+def _message_table() -> str:
+    """A table of the messages on a socket, from their docstrings."""
+    senders = (("client", ClientMessage), ("server", ServerMessage))
+    rows = [f"| {sender} {_row(kind)}" for sender, kinds in senders for kind in get_args(kinds)]
+    return "\n".join(["| sender | `type` | what | fields |", "| --- | --- | --- | --- |", *rows])
 
 
-def _first_line(kind: type[msgspec.Struct]) -> str:
-    return inspect.cleandoc(kind.__dict__.get("__doc__") or "").partition("\n")[0]
-
-
-def _own_fields(kind: type[msgspec.Struct]) -> list[str]:
-    return [name for name in kind.__struct_fields__ if name not in ("seq", "run_id", "timestamp")]
+def _row(kind: type[msgspec.Struct], *, hidden: Sequence[str] = ()) -> str:
+    about = inspect.cleandoc(kind.__dict__.get("__doc__") or "").partition("\n")[0]
+    fields = ", ".join(f"`{name}`" for name in kind.__struct_fields__ if name not in hidden)
+    return f"| `{kind.__struct_config__.tag}` | {about} | {fields} |"
 
 
 def _error_statuses(operation: ApiOperation) -> list[str]:

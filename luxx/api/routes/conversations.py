@@ -213,13 +213,9 @@ InConversation = Annotated[
 KindFilter = Annotated[SearchKind | None, QueryParameter(description="only titles, or only messages")]
 
 
-class SearchPage(msgspec.Struct, frozen=True, kw_only=True):
+class SearchPage(Page[SearchHit], frozen=True, kw_only=True):
     """One page of hits. `total` counts at most 1,000 titles and 1,000 messages; `has_more`: more exist."""
 
-    items: list[SearchHit]
-    total: int
-    page: int
-    page_size: int
     has_more: bool
 
 

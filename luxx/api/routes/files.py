@@ -19,18 +19,14 @@ from luxx.errors import InvalidInput
 InjectedFiles = NamedDependency[FileService]
 
 BINARY_SCHEMA = {"type": "string", "format": "binary"}
+BINARY_CONTENT = {"application/octet-stream": {"schema": BINARY_SCHEMA}}
 DOWNLOAD_POLICY = "default-src 'none'; sandbox; frame-ancestors 'none'"
 """A browser that opens a download runs and embeds nothing of it, whatever the file contains."""
 
 FORM_SCHEMA = {
     "type": "object",
     "properties": {
-        "file": {
-            "type": "array",
-            "items": BINARY_SCHEMA,
-            "minItems": 1,
-            "description": "one or more, of any name",
-        },
+        "file": {"type": "array", "items": BINARY_SCHEMA, "minItems": 1, "description": "one or more files"},
         "path": {"type": "string", "description": "the folder for the files; created if missing"},
     },
     "required": ["file"],
@@ -49,22 +45,13 @@ RANGE_HEADER = {
 DOWNLOAD_EXTRA = {
     "parameters": [RANGE_HEADER],
     "responses": {
-        "206": {
-            "description": "The requested range.",
-            "content": {"application/octet-stream": {"schema": BINARY_SCHEMA}},
-        },
+        "206": {"description": "The requested range.", "content": BINARY_CONTENT},
         "416": {"$ref": "#/components/responses/Failed"},
     },
 }
 ATTACHMENT_MEDIA_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp", "text/plain")
-ATTACHMENT_EXTRA = {
-    "responses": {
-        "200": {
-            "description": "Done.",
-            "content": {kind: {"schema": BINARY_SCHEMA} for kind in ATTACHMENT_MEDIA_TYPES},
-        }
-    }
-}
+ATTACHMENT_CONTENT = {kind: {"schema": BINARY_SCHEMA} for kind in ATTACHMENT_MEDIA_TYPES}
+ATTACHMENT_EXTRA = {"responses": {"200": {"description": "Done.", "content": ATTACHMENT_CONTENT}}}
 
 
 class FileController(Controller):

@@ -11,7 +11,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromQuery, JSONBody, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
 
-from luxx.api.http.envelope import Success, success
+from luxx.api.http.envelope import Page, Success, success
 from luxx.api.http.event_streams import Streams
 from luxx.api.http.parameters import (
     OPENAPI_EXTRA,
@@ -102,13 +102,9 @@ class MessageBody(AnswerOptionsBody, frozen=True, kw_only=True, forbid_unknown_f
     parent_id: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
 
 
-class MessagePage(msgspec.Struct, frozen=True, kw_only=True):
+class MessagePage(Page[MessageView], frozen=True, kw_only=True):
     """A page of messages. `has_more`: older messages follow the last item."""
 
-    items: list[MessageView]
-    total: int
-    page: int
-    page_size: int
     has_more: bool
 
 

@@ -11,7 +11,7 @@ from msgspec import Meta
 from luxx.api.http.envelope import Success, success
 from luxx.api.http.parameters import InjectedCaller
 from luxx.errors import InvalidInput
-from luxx.tools.permissions.judge import DecidedBy, PartVerdict, PermissionVerdict
+from luxx.tools.permissions.judge import DecidedBy, PartVerdict
 from luxx.tools.permissions.service import MAX_RULES, PATTERN_LENGTH, HypotheticalCall, RuleService
 from luxx.wire.tool import PlacedRule, Rule, RuleAction, RuleScope
 
@@ -103,7 +103,18 @@ class PermissionController(Controller):
         hypothetical_call = HypotheticalCall(
             tool=tool, arguments=_parse_object(arguments), project_id=project_id, is_tainted=tainted
         )
-        return success(_explanation(tool, await rules.explain(caller, hypothetical_call)))
+        verdict = await rules.explain(caller, hypothetical_call)
+        return success(
+            Explanation(
+                tool=tool,
+                action=verdict.action,
+                decided_by=verdict.decided_by,
+                because=verdict.because,
+                rule=verdict.rule,
+                parts=list(verdict.parts),
+                usual=verdict.usual,
+            )
+        )
 
 
 def _parse_object(text: str) -> dict[str, Any]:
@@ -112,15 +123,3 @@ def _parse_object(text: str) -> dict[str, Any]:
     except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
         problem = "must be a JSON object, as text"
         raise InvalidInput(f"arguments: {problem}", field="arguments") from error
-
-
-def _explanation(tool: str, verdict: PermissionVerdict) -> Explanation:
-    return Explanation(
-        tool=tool,
-        action=verdict.action,
-        decided_by=verdict.decided_by,
-        because=verdict.because,
-        rule=verdict.rule,
-        parts=list(verdict.parts),
-        usual=verdict.usual,
-    )

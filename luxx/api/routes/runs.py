@@ -32,7 +32,7 @@ from luxx.wire.run import ENDED, Run, RunKind, RunStatus
 
 InjectedRuns = NamedDependency[RunService]
 
-EventLimit = Annotated[int, QueryParameter(ge=1, le=1000)]
+LogPageSize = Annotated[int, QueryParameter(ge=1, le=1000)]
 
 
 class EventPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +80,7 @@ class RunController(Controller):
         run_id: TextId,
         last_event_id: Annotated[int | None, QueryParameter(ge=0, le=2**31 - 1)] = None,
         from_sequence: Seq = 0,
-        limit: EventLimit = 100,
+        limit: LogPageSize = 100,
         accumulated: FromQuery[bool] = False,
     ) -> Response[Any]:
         """Stream a run from the event after `Last-Event-ID`; with `Accept: application/json` read its log."""
@@ -190,7 +190,6 @@ Cursor = Annotated[
         min_length=1, max_length=CURSOR_LENGTH, description="the `cursor` of the previous response"
     ),
 ]
-LogPageSize = Annotated[int, QueryParameter(ge=1, le=1000)]
 OptionalId = Annotated[str | None, QueryParameter(min_length=1, max_length=64)]
 
 

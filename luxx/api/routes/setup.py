@@ -20,7 +20,7 @@ from luxx.api.http.json_body import invalid_fields, read_body
 from luxx.api.http.parameters import OPENAPI_EXTRA
 from luxx.api.routes.auth import NewPassword
 from luxx.domain.accounts.caller import Peer
-from luxx.domain.accounts.passwords import LONGEST_PASSWORD, MIN_PASSWORD_LENGTH
+from luxx.domain.accounts.passwords import MIN_PASSWORD_LENGTH
 from luxx.domain.accounts.setup import PasswordSetup, SetupState
 from luxx.domain.accounts.users import UserView
 from luxx.errors import InvalidInput, LuxxError, TooMany
@@ -42,21 +42,7 @@ class SetupBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     password_again: str | None = None
 
 
-_BODY_SCHEMA = {
-    "type": "object",
-    "properties": {
-        "token": {"type": "string", "maxLength": TOKEN_BYTES, "description": "from the printed URL"},
-        "password": {
-            "type": "string",
-            "minLength": MIN_PASSWORD_LENGTH,
-            "maxLength": LONGEST_PASSWORD,
-            "description": "the new password",
-        },
-        "password_again": {"type": "string", "description": "if given, the same password"},
-    },
-    "required": ["token", "password"],
-    "additionalProperties": False,
-}
+_BODY_SCHEMA = {"$ref": "#/components/schemas/SetupBody"}
 _MEDIA = ("application/json", FORM)
 _BODY = {"required": True, "content": {media: {"schema": _BODY_SCHEMA} for media in _MEDIA}}
 

@@ -18,7 +18,7 @@ from luxx.api.http.parameters import InjectedCaller, PageNumber, PageSize, TextI
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.mcp.approval import Definitions, McpChange
 from luxx.domain.mcp.service import McpServers
-from luxx.domain.skills.registry import Skill, SkillRegistry
+from luxx.domain.skills.registry import SkillRegistry
 from luxx.errors import InvalidInput, NotAllowed, NotFound
 from luxx.infra.clock import new_id
 from luxx.tools.compositions.service import CompositionService, CompositionView
@@ -256,20 +256,19 @@ class SkillController(Controller):
         page_size: PageSize = 20,
     ) -> Success[Page[SkillView]]:
         """By name within each directory, in the order of the directories; broken ones come last."""
-        views = [_skill_view(skill) for skill in skill_registry.skills.values()]
+        views = [
+            SkillView(
+                name=skill.name,
+                description=skill.description,
+                allowed_tools=None if skill.allowed_tools is None else list(skill.allowed_tools),
+                license=skill.license,
+            )
+            for skill in skill_registry.skills.values()
+        ]
         views += [SkillView(name=one.name, problem=one.problem) for one in skill_registry.broken]
         first = (page - 1) * page_size
         items = views[first : first + page_size]
         return success(Page(items=items, total=len(views), page=page, page_size=page_size))
-
-
-def _skill_view(skill: Skill) -> SkillView:
-    return SkillView(
-        name=skill.name,
-        description=skill.description,
-        allowed_tools=None if skill.allowed_tools is None else list(skill.allowed_tools),
-        license=skill.license,
-    )
 
 
 InjectedDefinitions = NamedDependency[Definitions]

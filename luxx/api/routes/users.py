@@ -22,12 +22,10 @@ from luxx.wire.tool import CommandPermission
 InjectedSettings = NamedDependency[SettingsService]
 
 InjectedAdministration = NamedDependency[Administration]
-TenantId = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-TenantFilter = Annotated[
-    int | None, QueryParameter(ge=1, le=2**31 - 1, description="only those of this tenant")
-]
+RowId = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+TenantFilter = Annotated[int | None, QueryParameter(ge=1, le=2**31 - 1, description="only of this tenant")]
 UserSearchText = Annotated[
-    str, QueryParameter(max_length=100, description="a part of the name or the email address")
+    str, QueryParameter(max_length=100, description="a part of the name or e-mail address")
 ]
 
 
@@ -38,7 +36,7 @@ class NewUserBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     password: NewPassword
     email: Email | None = None
     permission_level: CommandPermission = CommandPermission.READ_ONLY
-    tenant_id: TenantId | None = None
+    tenant_id: RowId | None = None
 
 
 class UserBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,7 +45,7 @@ class UserBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     permission_level: CommandPermission | UnsetType = UNSET
     is_active: bool | UnsetType = UNSET
     email: Email | UnsetType | None = UNSET
-    tenant_id: TenantId | UnsetType = UNSET
+    tenant_id: RowId | UnsetType = UNSET
 
 
 class NewPasswordBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -122,15 +120,12 @@ class UserController(Controller):
         return success(None, "deleted")
 
 
-MAX_INT = 2**31 - 1
-
-
 class SettingsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An omitted field does not change; null clears it."""
 
-    default_provider_id: Annotated[int, Meta(ge=1, le=MAX_INT)] | UnsetType | None = UNSET
+    default_provider_id: RowId | UnsetType | None = UNSET
     temperature: Annotated[float, Meta(ge=0, le=2)] | UnsetType | None = UNSET
-    max_tokens: Annotated[int, Meta(ge=1, le=MAX_INT)] | UnsetType | None = UNSET
+    max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | UnsetType | None = UNSET
     thinking_enabled: bool | UnsetType | None = UNSET
     system_prompt: Annotated[str, Meta(max_length=100_000)] | UnsetType | None = UNSET
 
@@ -155,21 +150,20 @@ class SettingsController(Controller):
 
 InjectedTenants = NamedDependency[TenantService]
 TenantName = Annotated[str, Meta(min_length=1, max_length=200, pattern=NAME, description=IN_NAME)]
-AgentId = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
 class TenantBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An omitted field does not change."""
 
     name: TenantName | UnsetType = UNSET
-    default_agent_id: AgentId | UnsetType | None = UNSET
+    default_agent_id: RowId | UnsetType | None = UNSET
     allow_registration: bool | UnsetType = UNSET
     allow_own_providers: bool | UnsetType = UNSET
 
 
 class NewTenantBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: TenantName
-    default_agent_id: AgentId | None = None
+    default_agent_id: RowId | None = None
     allow_own_providers: bool = True
 
 

@@ -1,9 +1,7 @@
 """`POST /auth/ticket` and `WS /ws?token=`: open a WebSocket. `http/websockets.py` handles its messages."""
 
-import inspect
-from typing import Any, get_args
+from typing import Any
 
-import msgspec
 from litestar import Controller, WebSocket, post, websocket
 from litestar.di import NamedDependency
 from sqlalchemy.exc import SQLAlchemyError
@@ -15,7 +13,6 @@ from luxx.api.http.websockets import CLOSE_SIGN_IN_AGAIN, CLOSE_TRY_AGAIN_LATER,
 from luxx.domain.accounts.authentication import Authenticator, Ticket, TicketService, check_peer
 from luxx.domain.accounts.caller import Caller, Peer
 from luxx.errors import LuxxError, TooMany
-from luxx.wire.socket import ClientMessage, ServerMessage
 
 REASON_BYTES = 123
 """The most bytes that a close frame can contain."""
@@ -74,21 +71,3 @@ async def _authenticate(
 
 def _close_reason(code: int, error: LuxxError) -> CloseReason:
     return CloseReason(code, error.message.encode()[:REASON_BYTES].decode(errors="ignore"))
-
-
-def message_table() -> str:
-    """A table of the messages on a socket, from their docstrings."""
-    rows = [
-        f"| {sender} | `{kind.__struct_config__.tag}` | {_first_line(kind)} | {_fields(kind)} |"
-        for sender, kinds in (("client", get_args(ClientMessage)), ("server", get_args(ServerMessage)))
-        for kind in kinds
-    ]
-    return "\n".join(["| sender | `type` | what | fields |", "| --- | --- | --- | --- |", *rows])
-
-
-def _first_line(kind: type[msgspec.Struct]) -> str:
-    return inspect.cleandoc(kind.__doc__ or "").partition("\n")[0]
-
-
-def _fields(kind: type[msgspec.Struct]) -> str:
-    return ", ".join(f"`{name}`" for name in kind.__struct_fields__)

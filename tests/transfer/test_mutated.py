@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from luxx.domain.conversations.images import image_ids
-from luxx.domain.conversations.prompt import PastMessage, prompt_messages
-from luxx.domain.conversations.views import assistant_steps, user_content
+from luxx.domain.conversations.prompt import PastMessage, assistant_steps, prompt_messages, user_content
 from luxx.domain.files.attachments import image_type
 from luxx.domain.transfer.child import ImportReader
 from luxx.domain.transfer.document import ImportedRows, ReadyConversation, ReadyImage, ReadyMessage, ReadyRow

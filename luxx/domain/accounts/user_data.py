@@ -4,6 +4,7 @@ The directories are below `workspace.root`, one per user. Nothing here reads the
 """
 
 import hashlib
+import os
 import stat
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -131,7 +132,7 @@ class Workspaces:
         """
         path = self.path_of(user_id)
         try:
-            if self._auto_create:
+            if self._auto_create and not os.path.lexists(path):
                 make_directory(self._root)
                 path.mkdir(mode=0o700, exist_ok=True)
             mode = path.lstat().st_mode

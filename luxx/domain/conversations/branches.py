@@ -29,15 +29,9 @@ from luxx.domain.conversations.images import (
     store_images,
 )
 from luxx.domain.conversations.models import MessageRow
+from luxx.domain.conversations.prompt import assistant_steps, user_content, user_text_of
 from luxx.domain.conversations.search import index_message
-from luxx.domain.conversations.views import (
-    ConversationView,
-    MessageView,
-    assistant_steps,
-    message_view,
-    user_content,
-    user_text_of,
-)
+from luxx.domain.conversations.views import ConversationView, MessageView, message_view
 from luxx.errors import InvalidInput
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store

@@ -23,9 +23,9 @@ from luxx.domain.conversations.images import (
     with_images,
 )
 from luxx.domain.conversations.models import ConversationRow, MessageRow
-from luxx.domain.conversations.prompt import read_path_ids
+from luxx.domain.conversations.prompt import read_path_ids, user_content
 from luxx.domain.conversations.search import index_messages, index_title
-from luxx.domain.conversations.views import ConversationView, conversation_view, user_content
+from luxx.domain.conversations.views import ConversationView, conversation_view
 from luxx.errors import Conflict, NotFound
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store

@@ -30,6 +30,7 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.conversations.models import ConversationRow, MessageRow
+from luxx.domain.conversations.prompt import user_content
 from luxx.domain.conversations.views import (
     Citation,
     ConversationView,
@@ -38,7 +39,6 @@ from luxx.domain.conversations.views import (
     SkippedResult,
     SkippedThinking,
     citations_in,
-    user_content,
 )
 from luxx.errors import NotFound, TooLarge
 from luxx.infra.store.engine import CASEFOLD_FUNCTION

@@ -15,10 +15,10 @@ from sqlalchemy import Connection, Row, bindparam, literal, select
 
 from luxx.domain.conversations.images import MessageBlobRow, newest_images
 from luxx.domain.conversations.models import MessageRow
-from luxx.domain.conversations.views import assistant_steps, user_content
 from luxx.infra.store.tables import table_of
 from luxx.wire.delta import PAUSED_KEY
 from luxx.wire.message import (
+    AssistantContent,
     AssistantPrompt,
     Attachment,
     PromptImage,
@@ -168,6 +168,34 @@ def fenced(text: str, language: str) -> str:
 
 
 # Stored messages
+
+_user = msgspec.json.Decoder(UserContent)
+_assistant = msgspec.json.Decoder(AssistantContent)
+
+
+class _UserText(msgspec.Struct):
+    """A user's content without its files."""
+
+    text: str
+
+
+_user_text = msgspec.json.Decoder(_UserText)
+
+
+def user_content(content: str) -> UserContent:
+    """Decodes the stored JSON of a user's message."""
+    return _user.decode(content)
+
+
+def user_text_of(content: str) -> str:
+    """The text of a user's stored message; its files are not decoded."""
+    return _user_text.decode(content).text
+
+
+def assistant_steps(content: str) -> list[Step]:
+    """The steps in the stored JSON of an assistant's message."""
+    return _assistant.decode(content).steps
+
 
 _replay = msgspec.json.Decoder(list[dict[str, Any]])
 

@@ -34,13 +34,9 @@ from luxx.domain.conversations.lists import (
     page_of_conversations,
 )
 from luxx.domain.conversations.models import ConversationRow, MessageRow, ProjectRow
+from luxx.domain.conversations.prompt import user_content
 from luxx.domain.conversations.search import index_title
-from luxx.domain.conversations.views import (
-    ConversationChange,
-    ConversationView,
-    conversation_view,
-    user_content,
-)
+from luxx.domain.conversations.views import ConversationChange, ConversationView, conversation_view
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store

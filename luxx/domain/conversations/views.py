@@ -11,37 +11,10 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from luxx.domain.conversations.models import ConversationRow, MessageRow
+from luxx.domain.conversations.prompt import assistant_steps, user_content
 from luxx.wire.delta import Usage
-from luxx.wire.message import AssistantContent, Attachment, UserContent
+from luxx.wire.message import Attachment
 from luxx.wire.step import MAX_URL, Source, Step, domain_of, source_of, steps_text
-
-_user = msgspec.json.Decoder(UserContent)
-_assistant = msgspec.json.Decoder(AssistantContent)
-
-
-class _UserText(msgspec.Struct):
-    """A user's content without its files."""
-
-    text: str
-
-
-_user_text = msgspec.json.Decoder(_UserText)
-
-
-def user_content(content: str) -> UserContent:
-    """Decodes the stored JSON of a user's message."""
-    return _user.decode(content)
-
-
-def user_text_of(content: str) -> str:
-    """The text of a user's stored message; its files are not decoded."""
-    return _user_text.decode(content).text
-
-
-def assistant_steps(content: str) -> list[Step]:
-    """The steps in the stored JSON of an assistant's message."""
-    return _assistant.decode(content).steps
-
 
 _usage = msgspec.json.Decoder(Usage)
 _tags = msgspec.json.Decoder(list[str])

@@ -18,16 +18,9 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.conversations.images import image_ids, read_images
 from luxx.domain.conversations.models import ConversationRow, MessageRow
-from luxx.domain.conversations.prompt import fenced, read_path_ids
+from luxx.domain.conversations.prompt import assistant_steps, fenced, read_path_ids, user_content
 from luxx.domain.conversations.service import own_conversation
-from luxx.domain.conversations.views import (
-    ConversationView,
-    MessageView,
-    assistant_steps,
-    conversation_view,
-    message_view,
-    user_content,
-)
+from luxx.domain.conversations.views import ConversationView, MessageView, conversation_view, message_view
 from luxx.domain.transfer.document import (
     FORMAT,
     VERSION,

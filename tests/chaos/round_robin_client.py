@@ -116,9 +116,9 @@ class RoundRobinClient(AsyncApiClient):
                     return False
                 assert response.status_code == 200, (await response.aread()).decode()
                 stream = AsyncEventStream(response, screen)
-                self._note(run_id, stream)
+                self._record_position(run_id, stream)
                 async for _ in stream:
-                    self._note(run_id, stream)
+                    self._record_position(run_id, stream)
                     if frames and len(screen.frames) >= frames_before + frames and screen.done is None:
                         return True
         except httpx.TransportError:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from luxx.infra.config.schema import ToolsConfig
 from luxx.tools.sandbox.plan import ProgramLimits
-from luxx.tools.sandbox.prewarmed import PrewarmedKey
+from luxx.tools.sandbox.resident import PrewarmedKey
 from luxx.tools.sandbox.service import Sandbox
 from tests.bench.figures import Figures
 from tests.bench.load import Broken

@@ -80,15 +80,15 @@ def request(text: str, max_tokens: int | None = None) -> CompletionRequest:
 
 
 def test_the_longest_answer_is_what_was_asked_for_or_what_the_model_gives_within_its_window() -> None:
-    assert worst_case(request("hi"), CARD).answer == 2_000
-    assert worst_case(request("hi", 50), CARD).answer == 50
-    assert worst_case(request("word " * 7_200), CARD).answer == 1_000
-    assert worst_case(request("word " * 70_000), CARD).answer == MIN_ANSWER_TOKENS
+    assert worst_case(request("hi"), CARD).answer_tokens == 2_000
+    assert worst_case(request("hi", 50), CARD).answer_tokens == 50
+    assert worst_case(request("word " * 7_200), CARD).answer_tokens == 1_000
+    assert worst_case(request("word " * 70_000), CARD).answer_tokens == MIN_ANSWER_TOKENS
 
 
 def test_a_prompt_costs_at_most_the_dearest_of_its_prices() -> None:
     call = worst_case(request("hi", 100), CARD)
-    assert call.cost(100) == pytest.approx((call.prompt * 1.25 + 100 * 4.0) / 1e6)
+    assert call.cost(100) == pytest.approx((call.prompt_tokens * 1.25 + 100 * 4.0) / 1e6)
 
 
 def headroom(
@@ -97,7 +97,7 @@ def headroom(
     return LimitHeadroom(limit=limit, amount=10_000, spent=10_000 - left, reserved=reserved)
 
 
-LONG = PlannedCall(prompt=1_000, answer=8_000)
+LONG = PlannedCall(prompt_tokens=1_000, answer_tokens=8_000)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_a_call_fits_waits_or_never_fits(
 @given(
     st.builds(
         PlannedCall,
-        prompt=st.integers(1, 5_000), answer=st.integers(1, 9_000),
+        prompt_tokens=st.integers(1, 5_000), answer_tokens=st.integers(1, 9_000),
         prompt_price=st.sampled_from([0.0, 1e-6]), answer_price=st.sampled_from([0.0, 4e-6]),
     ),
     st.lists(
@@ -147,18 +147,18 @@ def test_a_call_that_fits_exceeds_no_limit(
     if answer.verdict != ReserveVerdict.FITS:
         assert answer.tokens == 0
         return
-    assert 0 < answer.tokens <= call.answer
+    assert 0 < answer.tokens <= call.answer_tokens
     for each in headrooms:
-        taken = call.cost(answer.tokens) if each.limit.is_money else call.prompt + answer.tokens
+        taken = call.cost(answer.tokens) if each.limit.is_money else call.prompt_tokens + answer.tokens
         whole = each.spent + each.reserved + taken
         assert whole <= each.amount or math.isclose(whole, each.amount)
 
 
 def test_a_short_requested_answer_needs_no_more_headroom_than_it_takes() -> None:
-    short = PlannedCall(prompt=10, answer=5)
+    short = PlannedCall(prompt_tokens=10, answer_tokens=5)
     assert fit_call(short, [headroom(15)], may_wait=False).tokens == 5
     assert fit_call(short, [headroom(14)], may_wait=False).verdict == ReserveVerdict.NEVER
-    assert PREFERRED_ANSWER_TOKENS > MIN_ANSWER_TOKENS > short.answer
+    assert PREFERRED_ANSWER_TOKENS > MIN_ANSWER_TOKENS > short.answer_tokens
 
 
 def test_where_money_is_limited_a_price_must_be_known_and_the_embedded_model_is_free() -> None:
@@ -171,5 +171,5 @@ def test_where_money_is_limited_a_price_must_be_known_and_the_embedded_model_is_
     free = worst_case(request("hi"), embedded_card("any.gguf"))
     assert (
         fit_call(free, [headroom(0.01, limit=SpendingLimit.COST_PER_DAY)], may_wait=False).tokens
-        == free.answer
+        == free.answer_tokens
     )

@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 from luxx.tools.sandbox.plan import ProgramLimits
-from luxx.tools.sandbox.prewarmed import PrewarmedKey, PrewarmedPool
 from luxx.tools.sandbox.process import SandboxProcess
+from luxx.tools.sandbox.resident import PrewarmedKey, PrewarmedPool
 from luxx.tools.sandbox.service import PYTHON_MAIN
 from sandbox.client import OpenSandboxClient, SandboxClient, processes_with, wait_until
 

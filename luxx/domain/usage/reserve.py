@@ -114,15 +114,15 @@ class PlannedCall(msgspec.Struct, frozen=True, kw_only=True):
     token, 0 if unknown.
     """
 
-    prompt: int
-    answer: int
+    prompt_tokens: int
+    answer_tokens: int
     prompt_price: float = 0.0
     answer_price: float = 0.0
     is_priced: bool = True
 
-    def cost(self, answer: int) -> float:
-        """The highest cost of the call in US dollars, with a completion of `answer` tokens."""
-        return self.prompt * self.prompt_price + answer * self.answer_price
+    def cost(self, answer_tokens: int) -> float:
+        """The highest cost of the call in US dollars, with a completion of `answer_tokens`."""
+        return self.prompt_tokens * self.prompt_price + answer_tokens * self.answer_price
 
 
 class LimitHeadroom(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,8 +140,8 @@ class LimitHeadroom(msgspec.Struct, frozen=True, kw_only=True):
         """
         left = self.amount - self.spent - (0.0 if without_others else self.reserved)
         if not self.limit.is_money:
-            return left - call.prompt
-        left -= call.prompt * call.prompt_price
+            return left - call.prompt_tokens
+        left -= call.prompt_tokens * call.prompt_price
         if call.answer_price > 0:
             return left / call.answer_price
         return math.inf if left >= 0 else -1.0
@@ -167,10 +167,11 @@ def fit_call(call: PlannedCall, headrooms: Iterable[LimitHeadroom], *, may_wait:
     """Whether a call fits all headrooms (at least one), and with how many completion tokens."""
     headrooms = list(headrooms)
     narrowest = min(headrooms, key=lambda headroom: headroom.max_answer_tokens(call, without_others=True))
-    later = math.floor(min(call.answer, narrowest.max_answer_tokens(call, without_others=True)))
+    later = math.floor(min(call.answer_tokens, narrowest.max_answer_tokens(call, without_others=True)))
     fitting = (headroom.max_answer_tokens(call, without_others=False) for headroom in headrooms)
-    now = math.floor(min(call.answer, *fitting))
-    least, preferred = min(MIN_ANSWER_TOKENS, call.answer), min(PREFERRED_ANSWER_TOKENS, call.answer)
+    now = math.floor(min(call.answer_tokens, *fitting))
+    least = min(MIN_ANSWER_TOKENS, call.answer_tokens)
+    preferred = min(PREFERRED_ANSWER_TOKENS, call.answer_tokens)
     if later < least:
         return ReserveResult(ReserveVerdict.NEVER, 0, narrowest)
     if now >= (min(preferred, later) if may_wait else least):

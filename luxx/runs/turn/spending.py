@@ -161,7 +161,7 @@ class Spending:
         if reserved is None:
             return
         if reserved.is_spent:
-            call = replace(reserved.call, answer=reserved.tokens)
+            call = replace(reserved.call, answer_tokens=reserved.tokens)
             # The request and its max_tokens do not change, so the answer may be as long as before.
             answer = await self._reserve(call, target, may_wait=False, least=reserved.tokens)
             if answer.verdict != ReserveVerdict.FITS:
@@ -199,7 +199,7 @@ class Spending:
             if answer.verdict == ReserveVerdict.FITS:
                 row: dict[str, object] = {
                     "run_id": spec.run_id, "user_id": spec.user_id, "provider_id": target.provider_id,
-                    "model": spec.request.model, "prompt_tokens": call.prompt,
+                    "model": spec.request.model, "prompt_tokens": call.prompt_tokens,
                     "completion_tokens": answer.tokens,
                     "cost": call.cost(answer.tokens) if call.is_priced else None, "made_at": utc_now(),
                 }  # fmt: skip
@@ -311,8 +311,8 @@ def worst_case(request: CompletionRequest, card: ModelCard) -> PlannedCall:
     longest_answer = max(card.context_window - size.estimate, MIN_ANSWER_TOKENS)
     prices = (card.input_price or 0.0, card.cached_input_price or 0.0, card.cache_write_price or 0.0)
     return PlannedCall(
-        prompt=size.bound,
-        answer=request.max_tokens or min(card.max_output, longest_answer),
+        prompt_tokens=size.bound,
+        answer_tokens=request.max_tokens or min(card.max_output, longest_answer),
         prompt_price=max(prices) / TOKENS_OF_PRICE,
         answer_price=(card.output_price or 0.0) / TOKENS_OF_PRICE,
         is_priced=is_priced(card),
@@ -323,11 +323,12 @@ def limit_reached(headroom: LimitHeadroom, call: PlannedCall) -> LimitReached:
     """The error that names the limit that leaves too little for a call, and what can be done."""
     if headroom.limit.is_money:
         amount, spent, needed = (
-            f"${dollars:.6g}" for dollars in (headroom.amount, headroom.spent, call.cost(min(call.answer, 1)))
+            f"${dollars:.6g}"
+            for dollars in (headroom.amount, headroom.spent, call.cost(min(call.answer_tokens, 1)))
         )
     else:
         amount, spent = f"{headroom.amount:,.0f} tokens", f"{headroom.spent:,.0f}"
-        needed = f"{call.prompt:,}"
+        needed = f"{call.prompt_tokens:,}"
     if headroom.limit.is_daily:
         usage_text = f"You may use {amount} a day and have used {spent}"
         advice = "The limit resets at midnight UTC; until then a shorter conversation may fit"

@@ -18,8 +18,8 @@ from luxx.errors import ToolFailed, Unavailable
 from luxx.infra.documents.reader import PageForm, PageRequest, ReaderBounds, ReadFailure, read_in_process
 from luxx.tools.sandbox.choosing import own_interpreter
 from luxx.tools.sandbox.plan import MIB, Backend, ProgramLimits, ProgramSpec, SupervisorSpec
-from luxx.tools.sandbox.prewarmed import PrewarmedPool
 from luxx.tools.sandbox.process import ExceededLimit, ProgramNotStarted, ProgramResult, SandboxProcess
+from luxx.tools.sandbox.resident import PrewarmedPool
 
 MOST_WAITING = 2
 """Waiting readers of a server, of all kinds; each takes some 30 MB, for a minute after a document."""

@@ -31,10 +31,9 @@ from luxx.tools.sandbox.choosing import (
 )
 from luxx.tools.sandbox.egress import Egress
 from luxx.tools.sandbox.plan import Backend, Interpreter, ProgramLimits, ProgramSpec, limits_for
-from luxx.tools.sandbox.prewarmed import PrewarmedKey, PrewarmedPool
 from luxx.tools.sandbox.process import OnOutput, ProgramNotStarted, ProgramResult, SandboxProcess
 from luxx.tools.sandbox.readers import DocumentReaders
-from luxx.tools.sandbox.resident import Resident, ResidentSpec, resident_spec
+from luxx.tools.sandbox.resident import PrewarmedKey, PrewarmedPool, Resident, ResidentSpec, resident_spec
 from luxx.tools.sandbox.workspace_setup import remove_leftovers
 from luxx.wire.tool import CommandPermission
 

@@ -5,7 +5,7 @@ They receive the targets outside: a victim process, secrets in files, listeners.
 
 from typing import NamedTuple
 
-from luxx.tools.sandbox.syscalls import NUMBERS
+from luxx.tools.sandbox.seccomp import NUMBERS
 
 MORE_NUMBERS = {"pidfd_open": (434, 434), "file_setattr": (469, 469)}
 PRELUDE = f"NUMBERS = {NUMBERS | MORE_NUMBERS!r}\n" + (

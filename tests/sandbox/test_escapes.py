@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from luxx.tools.sandbox.bubblewrap import find_programs
-from luxx.tools.sandbox.landlock import landlock_abi
+from luxx.tools.sandbox.backends import find_programs, landlock_abi
 
 ROOT = Path(__file__).parent.parent.parent
 ATTACK_RUNNER = Path(__file__).with_name("attack_runner.py")

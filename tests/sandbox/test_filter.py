@@ -7,8 +7,15 @@ from pathlib import Path
 import pytest
 
 from luxx.errors import ToolFailed
-from luxx.tools.sandbox.seccomp import NEWEST_NUMBER, DeniedCall, assemble, denied_calls
-from luxx.tools.sandbox.syscalls import AUDIT_ARCH, NUMBERS, number_of
+from luxx.tools.sandbox.seccomp import (
+    AUDIT_ARCH,
+    NEWEST_NUMBER,
+    NUMBERS,
+    DeniedCall,
+    assemble,
+    denied_calls,
+    number_of,
+)
 
 MACHINES = list(AUDIT_ARCH)
 ALLOW, KILL = 0x7FFF0000, 0x80000000

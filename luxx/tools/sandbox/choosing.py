@@ -18,9 +18,17 @@ from luxx.errors import ConfigError, ToolFailed
 from luxx.infra.children import start_child
 from luxx.infra.config.schema import ToolsConfig
 from luxx.infra.removal import remove_tree
-from luxx.tools.sandbox.bubblewrap import SYSTEM, Bubblewrap, find_programs
-from luxx.tools.sandbox.landlock import LEAST_ABI, Landlock, Unprotected, landlock_abi
-from luxx.tools.sandbox.plan import Backend, Interpreter, ProgramLimits, ProgramSpec, SandboxSettings
+from luxx.tools.sandbox.backends import (
+    LEAST_ABI,
+    SYSTEM,
+    Backend,
+    Bubblewrap,
+    Landlock,
+    Unprotected,
+    find_programs,
+    landlock_abi,
+)
+from luxx.tools.sandbox.plan import Interpreter, ProgramLimits, ProgramSpec, SandboxSettings
 from luxx.tools.sandbox.process import SandboxProcess
 
 _QUERY_SECONDS = 10.0

@@ -17,7 +17,8 @@ from luxx.infra.network.egress import EgressCaller, EgressSession
 from luxx.infra.network.hosts import Resolve, WebGuard
 from luxx.infra.network.proxy import PolicyProxy, ProxyBounds
 from luxx.infra.network.urls import AllowList
-from luxx.tools.sandbox.plan import Backend, ProgramLimits, ProgramSpec
+from luxx.tools.sandbox.backends import Backend
+from luxx.tools.sandbox.plan import ProgramLimits, ProgramSpec
 from luxx.tools.sandbox.process import SandboxProcess
 from luxx.tools.web.clients import DnsLookups
 

@@ -1,8 +1,8 @@
 """Program limits, the spec a backend gets, the spec it makes for the supervisor, and the environment."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -106,31 +106,6 @@ class SandboxSettings(msgspec.Struct, frozen=True, kw_only=True):
     memory_reserve_mb: int = 0
 
 
-class Backend(Protocol):
-    """A way to confine a program."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def supports_proxy(self) -> bool:
-        """Whether each sandbox has a network of its own, so that the proxy is its only connection."""
-        ...
-
-    @property
-    def packages(self) -> str | None:
-        """The path of the Python packages inside the sandbox; None if there are none."""
-        ...
-
-    def shown_code(self, code: Sequence[Path]) -> list[str]:
-        """The paths inside the sandbox of the directories in `ProgramSpec.code`."""
-        ...
-
-    def spec(self, program_spec: ProgramSpec) -> SupervisorSpec:
-        """The message for the supervisor. Raises ToolFailed if this backend cannot confine the program."""
-        ...
-
-
 def shared_spec(program_spec: ProgramSpec, settings: SandboxSettings) -> SupervisorSpec:
     """The part of the supervisor's message that is the same for every backend."""
     limits = program_spec.limits
@@ -190,8 +165,3 @@ def environment(
     }
     variables |= {"PYTHONPATH": packages} if packages else {}
     return variables | (PROXY_ENVIRONMENT if has_proxy else {})
-
-
-def existing_hidden(settings: SandboxSettings, below: str) -> list[str]:
-    """The hidden paths that exist at or beneath `below`."""
-    return sorted({str(one) for one in settings.hidden if one.is_relative_to(below) and one.exists()})

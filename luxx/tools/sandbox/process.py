@@ -1,6 +1,6 @@
 """One sandbox process as the server sees it: starts it through a supervisor, reads its output, ends it.
 
-Not here: how a program is confined (`bubblewrap`, `landlock`), and which process a call gets (`service`).
+Not here: how a program is confined (`backends`), and which process a call gets (`service`).
 """
 
 import asyncio

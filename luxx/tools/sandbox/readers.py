@@ -16,8 +16,9 @@ import structlog
 
 from luxx.errors import ToolFailed, Unavailable
 from luxx.infra.documents.reader import PageForm, PageRequest, ReaderBounds, ReadFailure, read_in_process
+from luxx.tools.sandbox.backends import Backend
 from luxx.tools.sandbox.choosing import own_interpreter
-from luxx.tools.sandbox.plan import MIB, Backend, ProgramLimits, ProgramSpec, SupervisorSpec
+from luxx.tools.sandbox.plan import MIB, ProgramLimits, ProgramSpec, SupervisorSpec
 from luxx.tools.sandbox.process import ExceededLimit, ProgramNotStarted, ProgramResult, SandboxProcess
 from luxx.tools.sandbox.resident import PrewarmedPool
 

@@ -19,8 +19,8 @@ import structlog
 from msgspec.structs import replace
 
 from luxx.errors import ToolFailed
+from luxx.tools.sandbox.backends import Backend
 from luxx.tools.sandbox.plan import (
-    Backend,
     Interpreter,
     ProgramLimits,
     ProgramSpec,

@@ -10,7 +10,6 @@ import struct
 import msgspec
 
 from luxx.errors import ToolFailed
-from luxx.tools.sandbox.syscalls import AUDIT_ARCH, number_of
 
 EPERM, ENODEV, ENOSYS, EOPNOTSUPP, EAFNOSUPPORT = 1, 19, 38, 95, 97
 AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10
@@ -34,6 +33,13 @@ _ALLOW, _ERROR, _KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
 _X32 = 0x40000000
 _ALL = 0xFFFFFFFF
 
+AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+"""The architecture's value in `struct seccomp_data`."""
+
+SyscallNumbers = dict[str, tuple[int | None, int | None]]
+"""The numbers of system calls by name, on x86_64 and on aarch64; None: the architecture has no such call.
+They come from the kernel's headers; a test compares them."""
+
 
 class SyscallArgumentCheck(msgspec.Struct, frozen=True):
     """Holds if the lower 32 bits of an argument, masked, equal `value`; every checked argument is an int."""
@@ -56,142 +62,184 @@ class DeniedCall(msgspec.Struct, frozen=True, kw_only=True):
     unless_args: tuple[tuple[SyscallArgumentCheck, ...], ...] = ()
 
 
-_OTHER_PROCESSES = (
-    "ptrace",
-    "process_vm_readv",
-    "process_vm_writev",
-    "pidfd_getfd",
-    "kcmp",
-    "process_madvise",
-    "process_mrelease",
-    "move_pages",
-    "migrate_pages",
-)
+_OTHER_PROCESSES: SyscallNumbers = {
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "pidfd_getfd": (438, 438),
+    "kcmp": (312, 272),
+    "process_madvise": (440, 440),
+    "process_mrelease": (448, 448),
+    "move_pages": (279, 239),
+    "migrate_pages": (256, 238),
+}
 
-_MOUNTS = (
-    "mount",
-    "umount2",
-    "pivot_root",
-    "chroot",
-    "move_mount",
-    "open_tree",
-    "open_tree_attr",
-    "fsopen",
-    "fsconfig",
-    "fsmount",
-    "fspick",
-    "mount_setattr",
-    "unshare",
-    "setns",
-    "name_to_handle_at",
-    "open_by_handle_at",
-    "quotactl",
-    "quotactl_fd",
-    "acct",
-    "swapon",
-    "swapoff",
-)
+_MOUNTS: SyscallNumbers = {
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "move_mount": (429, 429),
+    "open_tree": (428, 428),
+    "open_tree_attr": (467, 467),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "name_to_handle_at": (303, 264),
+    "open_by_handle_at": (304, 265),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "acct": (163, 89),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+}
 """Mounts, namespaces, files by handle."""
 
-_MACHINERY = (
-    "add_key",
-    "request_key",
-    "keyctl",
-    "bpf",
-    "perf_event_open",
-    "userfaultfd",
-    "io_uring_setup",
-    "io_uring_enter",
-    "io_uring_register",
-    "init_module",
-    "finit_module",
-    "delete_module",
-    "kexec_load",
-    "kexec_file_load",
-    "reboot",
-    "syslog",
-    "fanotify_init",
-    "listmount",
-    "lookup_dcookie",
-    "nfsservctl",
-    "statmount",
-    "vhangup",
-    "uselib",
-    "ustat",
-    "sysfs",
-    "_sysctl",
-    "modify_ldt",
-    "iopl",
-    "ioperm",
-    "settimeofday",
-    "clock_settime",
-    "clock_adjtime",
-    "adjtimex",
-    "sethostname",
-    "setdomainname",
-)
+_MACHINERY: SyscallNumbers = {
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "reboot": (169, 142),
+    "syslog": (103, 116),
+    "fanotify_init": (300, 262),
+    "listmount": (458, 458),
+    "lookup_dcookie": (212, 18),
+    "nfsservctl": (180, 42),
+    "statmount": (457, 457),
+    "vhangup": (153, 58),
+    "uselib": (134, None),
+    "ustat": (136, None),
+    "sysfs": (139, None),
+    "_sysctl": (156, None),
+    "modify_ldt": (154, None),
+    "iopl": (172, None),
+    "ioperm": (173, None),
+    "settimeofday": (164, 170),
+    "clock_settime": (227, 112),
+    "clock_adjtime": (305, 266),
+    "adjtimex": (159, 171),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+}
 """Keys and kernel interfaces."""
 
-_UNCOUNTED_MEMORY = (
-    "memfd_create",
-    "memfd_secret",
-    "shmget",
-    "msgget",
-    "semget",
-    "mq_open",
-    "mbind",
-    "set_mempolicy",
-    "set_mempolicy_home_node",
-)
+_UNCOUNTED_MEMORY: SyscallNumbers = {
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
+    "shmget": (29, 194),
+    "msgget": (68, 186),
+    "semget": (64, 190),
+    "mq_open": (240, 180),
+    "mbind": (237, 235),
+    "set_mempolicy": (238, 237),
+    "set_mempolicy_home_node": (450, 450),
+}
 """Memory that no limit counts, because it belongs to no process."""
 
-_SILENTLY_IGNORED = (
-    "chmod",
-    "fchmod",
-    "fchmodat",
-    "fchmodat2",
-    "utime",
-    "utimes",
-    "utimensat",
-    "futimesat",
-    "chown",
-    "lchown",
-    "fchown",
-    "fchownat",
-)
-_NEW_ATTRIBUTES = (
-    "setxattr",
-    "lsetxattr",
-    "fsetxattr",
-    "setxattrat",
-)
+_SILENTLY_IGNORED: SyscallNumbers = {
+    "chmod": (90, None),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "utime": (132, None),
+    "utimes": (235, None),
+    "utimensat": (280, 88),
+    "futimesat": (261, None),
+    "chown": (92, None),
+    "lchown": (94, None),
+    "fchown": (93, 55),
+    "fchownat": (260, 54),
+}
+_NEW_ATTRIBUTES: SyscallNumbers = {
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "setxattrat": (463, 463),
+}
 """In a tmpfs, values of extended attributes take kernel memory. Programs that copy files handle the error."""
-_OLD_ATTRIBUTES = (
-    "removexattr",
-    "lremovexattr",
-    "fremovexattr",
-    "removexattrat",
-)
-_SYSTEM_V_IPC = (
-    "shmat",
-    "shmctl",
-    "msgsnd",
-    "msgrcv",
-    "msgctl",
-    "semop",
-    "semtimedop",
-    "semctl",
-    "mq_unlink",
-)
+_OLD_ATTRIBUTES: SyscallNumbers = {
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "fremovexattr": (199, 16),
+    "removexattrat": (466, 466),
+}
+_SYSTEM_V_IPC: SyscallNumbers = {
+    "shmat": (30, 196),
+    "shmctl": (31, 195),
+    "msgsnd": (69, 189),
+    "msgrcv": (70, 188),
+    "msgctl": (71, 187),
+    "semop": (65, 193),
+    "semtimedop": (220, 192),
+    "semctl": (66, 191),
+    "mq_unlink": (241, 181),
+}
 """Objects of other programs, whose ids can be guessed."""
-_SIGNALS = (
-    "kill",
-    "tkill",
-    "tgkill",
-    "rt_sigqueueinfo",
-    "rt_tgsigqueueinfo",
-    "pidfd_send_signal",
-)
+_SIGNALS: SyscallNumbers = {
+    "kill": (62, 129),
+    "tkill": (200, 130),
+    "tgkill": (234, 131),
+    "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240),
+    "pidfd_send_signal": (424, 424),
+}
+_SCHEDULING: SyscallNumbers = {
+    "sched_setaffinity": (203, 122),
+    "sched_setattr": (314, 274),
+    "sched_setparam": (142, 118),
+    "sched_setscheduler": (144, 119),
+}
+_DEPENDING_ON_ARGUMENTS: SyscallNumbers = {
+    "clone": (56, 220),
+    "clone3": (435, 435),
+    "fallocate": (285, 47),
+    "fcntl": (72, 25),
+    "inotify_add_watch": (254, 27),
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
+    "ioctl": (16, 29),
+    "ioprio_set": (251, 30),
+    "personality": (135, 92),
+    "prctl": (157, 167),
+    "prlimit64": (302, 261),
+    "setpriority": (141, 140),
+    "setsockopt": (54, 208),
+    "socket": (41, 198),
+    "socketpair": (53, 199),
+    "vmsplice": (278, 75),
+}
+
+NUMBERS = {
+    **(_OTHER_PROCESSES | _MOUNTS | _MACHINERY | _UNCOUNTED_MEMORY),
+    **(_SILENTLY_IGNORED | _NEW_ATTRIBUTES | _OLD_ATTRIBUTES),
+    **(_SYSTEM_V_IPC | _SIGNALS | _SCHEDULING | _DEPENDING_ON_ARGUMENTS),
+}
+
+
+def number_of(name: str, machine: str) -> int | None:
+    """The call's number on `machine`, as in `os.uname().machine`. Raises KeyError for an unknown call."""
+    return NUMBERS[name][list(AUDIT_ARCH).index(machine)]
+
+
+def _any_value(argument: int, *values: int) -> tuple[tuple[SyscallArgumentCheck, ...], ...]:
+    """Alternatives that match if the argument has one of the values."""
+    return tuple((SyscallArgumentCheck(argument, value),) for value in values)
+
 
 _CONDITIONAL = (
     # With ENOSYS the C library falls back to clone, whose flags a filter can read.
@@ -199,11 +247,9 @@ _CONDITIONAL = (
     # With CLONE_PARENT a program could start siblings faster than the supervisor ends the tree.
     DeniedCall(name="clone", unless_args=((SyscallArgumentCheck(0, 0, NEW_NAMESPACES | CLONE_PARENT),),)),
     # A process that is not dumpable hides its memory and its written bytes from the supervisor.
-    DeniedCall(name="prctl", only_args=((SyscallArgumentCheck(0, PR_SET_DUMPABLE),),)),
-    DeniedCall(
-        name="personality", unless_args=((SyscallArgumentCheck(0, 0),), (SyscallArgumentCheck(0, _ALL),))
-    ),
-    DeniedCall(name="prlimit64", unless_args=((SyscallArgumentCheck(0, 0),),)),
+    DeniedCall(name="prctl", only_args=_any_value(0, PR_SET_DUMPABLE)),
+    DeniedCall(name="personality", unless_args=_any_value(0, 0, _ALL)),
+    DeniedCall(name="prlimit64", unless_args=_any_value(0, 0)),
     # All programs of a user and the server share inotify's quotas.
     DeniedCall(name="inotify_init", error=ENOSYS),
     DeniedCall(name="inotify_init1", error=ENOSYS),
@@ -225,20 +271,26 @@ _CONDITIONAL = (
 
 def denied_calls(*, network: bool, landlock_abi: int | None = None) -> list[DeniedCall]:
     """The denied calls. `landlock_abi`: Landlock's version for a sandbox without namespaces, else None."""
-    denied = [
-        *(DeniedCall(name=name) for name in (*_OTHER_PROCESSES, *_MOUNTS, *_MACHINERY, *_UNCOUNTED_MEMORY)),
-        *(DeniedCall(name=name, error=EOPNOTSUPP) for name in _NEW_ATTRIBUTES),
-        *_CONDITIONAL,
-        _ioctls(landlock_abi),
-        _fcntls(landlock_abi),
-    ]
+    # Terminal input injection, and larger pipes.
+    requests, commands = [TIOCSTI, TIOCLINUX, TIOCSETD], [F_SETPIPE_SZ]
+    if landlock_abi is not None and landlock_abi < SIGNAL_SCOPE_ABI:
+        # They make the kernel send signals.
+        requests += [FIOSETOWN, SIOCSPGRP]
+        commands += [F_SETOWN, F_SETSIG, F_SETOWN_EX]
     families = [AF_INET, AF_INET6] if network else []
     if landlock_abi is None:
         # In a network namespace of its own a socket reaches nothing else; the host's has other programs'
         # abstract Unix sockets.
         families = families or [AF_UNIX, AF_INET, AF_INET6]
-        return [*denied, _sockets(families)]
-    return [*denied, _sockets(families), *_without_namespaces(landlock_abi)]
+    return [
+        *(DeniedCall(name=name) for name in (*_OTHER_PROCESSES, *_MOUNTS, *_MACHINERY, *_UNCOUNTED_MEMORY)),
+        *(DeniedCall(name=name, error=EOPNOTSUPP) for name in _NEW_ATTRIBUTES),
+        *_CONDITIONAL,
+        DeniedCall(name="ioctl", only_args=_any_value(1, *requests)),
+        DeniedCall(name="fcntl", only_args=_any_value(1, *commands)),
+        DeniedCall(name="socket", error=EAFNOSUPPORT, unless_args=_any_value(0, *families)),
+        *([] if landlock_abi is None else _without_namespaces(landlock_abi)),
+    ]
 
 
 def assemble(denied: list[DeniedCall], machine: str) -> bytes:
@@ -262,30 +314,6 @@ def assemble(denied: list[DeniedCall], machine: str) -> bytes:
     return b"".join([*code, _instruction(_RETURN, _ALLOW)])
 
 
-def _sockets(families: list[int]) -> DeniedCall:
-    return DeniedCall(
-        name="socket",
-        error=EAFNOSUPPORT,
-        unless_args=tuple((SyscallArgumentCheck(0, one),) for one in families),
-    )
-
-
-def _ioctls(landlock_abi: int | None) -> DeniedCall:
-    """Terminal input injection; before SIGNAL_SCOPE_ABI also requests that make the kernel send signals."""
-    requests = [TIOCSTI, TIOCLINUX, TIOCSETD]
-    if landlock_abi is not None and landlock_abi < SIGNAL_SCOPE_ABI:
-        requests += [FIOSETOWN, SIOCSPGRP]
-    return DeniedCall(name="ioctl", only_args=tuple((SyscallArgumentCheck(1, one),) for one in requests))
-
-
-def _fcntls(landlock_abi: int | None) -> DeniedCall:
-    """Larger pipes; before SIGNAL_SCOPE_ABI also descriptors that make the kernel send signals."""
-    commands = [F_SETPIPE_SZ]
-    if landlock_abi is not None and landlock_abi < SIGNAL_SCOPE_ABI:
-        commands += [F_SETOWN, F_SETSIG, F_SETOWN_EX]
-    return DeniedCall(name="fcntl", only_args=tuple((SyscallArgumentCheck(1, one),) for one in commands))
-
-
 def _without_namespaces(abi: int) -> list[DeniedCall]:
     """Calls that Landlock leaves open: on processes of the same user, and on owners, modes and times."""
     denied = [
@@ -297,15 +325,7 @@ def _without_namespaces(abi: int) -> list[DeniedCall]:
             ),
         ),
         DeniedCall(name="inotify_add_watch"),
-        *(
-            DeniedCall(name=name, unless_args=((SyscallArgumentCheck(argument, 0),),))
-            for name, argument in (
-                ("sched_setaffinity", 0),
-                ("sched_setattr", 0),
-                ("sched_setparam", 0),
-                ("sched_setscheduler", 0),
-            )
-        ),
+        *(DeniedCall(name=name, unless_args=_any_value(0, 0)) for name in _SCHEDULING),
         # Only the calling process: with another `which`, id 0 means its process group or its user.
         DeniedCall(
             name="setpriority", unless_args=((SyscallArgumentCheck(0, 0), SyscallArgumentCheck(1, 0)),)

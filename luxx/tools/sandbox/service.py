@@ -22,6 +22,7 @@ from luxx.infra.config.schema import ToolsConfig
 from luxx.infra.network.egress import EgressSession
 from luxx.infra.network.hosts import Resolve
 from luxx.infra.network.proxy import ProxyBounds
+from luxx.tools.sandbox.backends import Backend
 from luxx.tools.sandbox.choosing import (
     SANDBOX_UID,
     BackendChoice,
@@ -30,7 +31,7 @@ from luxx.tools.sandbox.choosing import (
     forbid_unprotected_root,
 )
 from luxx.tools.sandbox.egress import Egress
-from luxx.tools.sandbox.plan import Backend, Interpreter, ProgramLimits, ProgramSpec, limits_for
+from luxx.tools.sandbox.plan import Interpreter, ProgramLimits, ProgramSpec, limits_for
 from luxx.tools.sandbox.process import OnOutput, ProgramNotStarted, ProgramResult, SandboxProcess
 from luxx.tools.sandbox.readers import DocumentReaders
 from luxx.tools.sandbox.resident import PrewarmedKey, PrewarmedPool, Resident, ResidentSpec, resident_spec

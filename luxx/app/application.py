@@ -14,7 +14,7 @@ from luxx.api.http.parameters import InjectedCaller, before_request
 from luxx.api.http.security import protection
 from luxx.api.openapi.page import DocsController
 from luxx.api.routes.audit import AuditController, record_refusals
-from luxx.api.routes.auth import AuthController
+from luxx.api.routes.auth import AuthController, SocketController
 from luxx.api.routes.conversations import (
     ConversationController,
     ProjectController,
@@ -31,7 +31,6 @@ from luxx.api.routes.setup import SetupController
 from luxx.api.routes.tools import CompositionController, McpController, SkillController, ToolController
 from luxx.api.routes.usage import UsageController
 from luxx.api.routes.users import SettingsController, TenantController, TenantsController, UserController
-from luxx.api.routes.websocket import SocketController
 from luxx.app.container import Services
 from luxx.app.startup import PYDANTIC_PACKAGES, hidden_modules
 

@@ -34,9 +34,8 @@ from luxx.providers.addresses import AddressGuard
 from luxx.providers.catalog import configured_catalog
 from luxx.providers.client import ModelClient
 from luxx.providers.discovery import connect_discovered_providers, has_local_provider
-from luxx.providers.keys import check_and_reseal_keys
 from luxx.providers.local.model import LocalModel
-from luxx.providers.queries import has_no_daily_limit, open_registration_warning
+from luxx.providers.queries import check_and_reseal_keys, has_no_daily_limit, open_registration_warning
 from luxx.providers.service import ProviderService
 from luxx.providers.transport import Transport
 from luxx.runs.admission import delete_runs, delete_runs_of

@@ -1,9 +1,10 @@
-"""The adapter protocols: pure code that encodes a request in a dialect and parses its stream into deltas.
+"""What a dialect consists of: pure code that encodes a request and parses its stream into deltas.
 
 No network here: `transport.py` sends and reads. `parsing.py` has what the parsers share. A new dialect needs
 a package with an `Adapter` and a row in `registry.py`; it must pass `tests/contracts/`.
 """
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
@@ -65,21 +66,32 @@ class StreamParser(Protocol):
         ...
 
 
-class Adapter(Protocol):
+class BuildRequest(Protocol):
+    """Encodes a completion request in the dialect."""
+
+    def __call__(self, request: CompletionRequest, target: Target, *, stream: bool) -> UpstreamRequest: ...
+
+
+class Adapter(msgspec.Struct, frozen=True, kw_only=True):
+    """The functions of one dialect. `parser` makes the parser of one response.
+
+    `models_request` builds the request for the model list, or for its first page, `next_models_request` the
+    one for the page that follows a body (None after the last page). `parse_models`: the names in a body.
+    """
+
     dialect: str
+    build_request: BuildRequest
+    parser: Callable[[], StreamParser]
+    models_request: Callable[[Target], UpstreamRequest]
+    parse_models: Callable[[bytes], list[str]]
+    next_models_request: Callable[[Target, bytes], UpstreamRequest | None]
 
-    def build_request(
-        self, request: CompletionRequest, target: Target, *, stream: bool
-    ) -> UpstreamRequest: ...
 
-    def parser(self) -> StreamParser: ...
+def post_request(url: str, headers: dict[str, str], body: dict[str, Any], *, stream: bool) -> UpstreamRequest:
+    accept = "text/event-stream" if stream else "application/json"
+    headers = {**headers, "content-type": "application/json", "accept": accept}
+    return UpstreamRequest(url=url, headers=headers, body=msgspec.json.encode(body))
 
-    def models_request(self, target: Target) -> UpstreamRequest:
-        """The GET request (empty body) for the model list, or for its first page."""
-        ...
 
-    def parse_models(self, body: bytes) -> list[str]: ...
-
-    def next_models_request(self, target: Target, body: bytes) -> UpstreamRequest | None:
-        """The GET request for the page that follows `body`; None after the last page."""
-        ...
+def get_request(url: str, headers: dict[str, str]) -> UpstreamRequest:
+    return UpstreamRequest(url=url, headers={**headers, "accept": "application/json"}, body=b"")

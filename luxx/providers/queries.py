@@ -4,26 +4,28 @@ A shared provider receives the prompts of the whole tenant, so only a user who i
 database may change it.
 """
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
+import structlog
 from msgspec import UNSET, UnsetType
-from sqlalchemy import ColumnElement, and_, bindparam, or_, select, update
+from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.rights import check_still_admin, is_admin_now
 from luxx.domain.audit import MAX_NAMES, Action, Actor, AuditEntry, Detail, record
-from luxx.errors import Conflict, InvalidInput, NotAllowed, NotFound, Unavailable
+from luxx.errors import ConfigError, Conflict, InvalidInput, NotAllowed, NotFound, Unavailable
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import AuthConfig, LimitsConfig
 from luxx.infra.secrets import Vault, mask
-from luxx.providers.models import AllowedHostRow, ProviderChanges, ProviderRow
+from luxx.providers.models import AllowedHostRow, ProviderChanges, ProviderRow, ServerValueRow
 from luxx.providers.registry import adapter_for
 
 MAX_ID = 2**31 - 1
 
+logger = structlog.get_logger()
 
 _visible_provider = and_(
     ProviderRow.tenant_id == bindparam("b_tenant"),
@@ -148,19 +150,26 @@ def record_provider_change(
     session: Session, caller: Caller, action: Action, row: ProviderRow, changes: ProviderChanges | None = None
 ) -> None:
     """Adds the audit entry for a provider, with the names of the changed fields but not their values."""
-    changed: list[str] | UnsetType = UNSET
-    if changes is not None:
-        changed = [name for name in changes.__struct_fields__ if getattr(changes, name) is not UNSET]
     record(
-        session,
-        AuditEntry(
-            action=action,
-            actor=caller.actor,
-            target_type="provider",
-            target_id=str(row.id),
-            detail=Detail(name=row.name, fields=changed),
-        ),
+        session, _provider_entry(action, caller.actor, row, UNSET if changes is None else _changed(changes))
     )
+
+
+def _provider_entry(
+    action: Action, actor: Actor, row: ProviderRow, fields: list[str] | UnsetType
+) -> AuditEntry:
+    return AuditEntry(
+        action=action,
+        actor=actor,
+        target_type="provider",
+        target_id=str(row.id),
+        tenant_id=row.tenant_id,
+        detail=Detail(name=row.name, fields=fields),
+    )
+
+
+def _changed(changes: ProviderChanges) -> list[str]:
+    return [name for name in changes.__struct_fields__ if getattr(changes, name) is not UNSET]
 
 
 ADMIN_EDITABLE_FIELDS = frozenset({"enabled", "is_shared"})
@@ -187,8 +196,7 @@ def row_to_change(
     check_sharing(changes.is_shared, is_admin=is_admin)
     if row.user_id == caller.user_id:
         return row
-    changed = {name for name in changes.__struct_fields__ if getattr(changes, name) is not UNSET}
-    if not changed <= ADMIN_EDITABLE_FIELDS:
+    if not ADMIN_EDITABLE_FIELDS.issuperset(_changed(changes)):
         raise NotAllowed(
             f"provider '{row.name}' belongs to another administrator; you may only disable it (enabled), "
             "stop sharing it (is_shared) or delete it"
@@ -220,17 +228,7 @@ def transfer_shared_providers(session: Session, user_id: int, successor_id: int 
             row.is_default = row.is_default and not has_default
             row.user_id = successor_id
         field = "is_shared" if successor_id is None else "user_id"
-        record(
-            session,
-            AuditEntry(
-                action=Action.PROVIDER_CHANGE,
-                actor=actor,
-                target_type="provider",
-                target_id=str(row.id),
-                tenant_id=row.tenant_id,
-                detail=Detail(name=row.name, fields=[field]),
-            ),
-        )
+        record(session, _provider_entry(Action.PROVIDER_CHANGE, actor, row, [field]))
     session.flush()
 
 
@@ -266,12 +264,8 @@ def select_provider_row(
 
     Raises NotFound or InvalidInput, whose message says what to do.
     """
-    if provider_id is not None:
-        return _enabled_row_by_id(session, caller, provider_id)
-    return _preferred_row(session, caller, preferred_id)
-
-
-def _enabled_row_by_id(session: Session, caller: Caller, provider_id: int) -> ProviderRow:
+    if provider_id is None:
+        return _preferred_row(session, caller, preferred_id)
     row = visible_row(session, caller, provider_id)
     if not row.enabled:
         raise InvalidInput(
@@ -310,3 +304,62 @@ def _has_adapter(row: ProviderRow) -> bool:
     except InvalidInput:
         return False
     return True
+
+
+SECRET_CHECK = "secret_check"
+_CHECK_TEXT = "sealed with this server's secret key"
+
+
+def secret_key_problem(session: Session, vault: Vault) -> str | None:
+    """Why the secret key does not match this database; None if it does."""
+    stored = session.get(ServerValueRow, SECRET_CHECK)
+    # An old database, and one after `--forget-sealed-keys`, has no check value, only provider keys.
+    sealed = [row.api_key for row in _sealed_rows(session)] if stored is None else [stored.value]
+    if not sealed or any(vault.has_key_for(each) for each in sealed):
+        return None
+    return (
+        "app.secret_key does not match this database, so stored provider keys cannot be decrypted; set the "
+        "previous key again, or list it in app.previous_secret_keys to rotate to the new one; if it is lost, "
+        "delete the encrypted keys with `luxx migrate --forget-sealed-keys`"
+    )
+
+
+def check_and_reseal_keys(session: Session, vault: Vault) -> None:
+    """Checks the secret key and re-encrypts what a previous key encrypted. Raises ConfigError."""
+    problem = secret_key_problem(session, vault)
+    if problem is not None:
+        raise ConfigError(problem)
+    stored = session.get(ServerValueRow, SECRET_CHECK)
+    if stored is not None and not vault.needs_resealing(stored.value):
+        return
+    resealed_count = unreadable_count = 0
+    for row in _sealed_rows(session):
+        identity = key_identity(row.id)
+        if not vault.needs_resealing(row.api_key):
+            continue
+        try:
+            resealed = vault.seal(vault.open(row.api_key, identity=identity), identity=identity)
+        except Unavailable:
+            unreadable_count += 1
+            continue
+        session.execute(update(ProviderRow).where(ProviderRow.id == row.id).values(api_key=resealed))
+        resealed_count += 1
+    # Another process may write its own value at the same time, which is equally valid.
+    session.merge(ServerValueRow(name=SECRET_CHECK, value=vault.seal(_CHECK_TEXT, identity=SECRET_CHECK)))
+    if resealed_count or unreadable_count:
+        logger.info("provider_keys_resealed", count=resealed_count, unknown=unreadable_count)
+
+
+def delete_unreadable_keys(session: Session, vault: Vault) -> int:
+    """Deletes the provider keys that the secret key cannot decrypt; returns their number."""
+    session.execute(delete(ServerValueRow).where(ServerValueRow.name == SECRET_CHECK))
+    unreadable_ids = [row.id for row in _sealed_rows(session) if not vault.has_key_for(row.api_key)]
+    for provider_id in unreadable_ids:
+        session.execute(update(ProviderRow).where(ProviderRow.id == provider_id).values(api_key=""))
+    return len(unreadable_ids)
+
+
+def _sealed_rows(session: Session) -> Sequence[Row[int, str]]:
+    """The id and the encrypted key of each provider that has a key."""
+    sealed = select(ProviderRow.id, ProviderRow.api_key).where(ProviderRow.api_key != "")
+    return session.execute(sealed).all()

@@ -103,14 +103,10 @@ class ProviderService:
         """The caller's providers and those shared in the tenant, newest first, and their total number."""
 
         def work(session: Session) -> tuple[list[ProviderView], int]:
-            total = session.scalar(select(func.count()).select_from(ProviderRow).where(visible_to(caller)))
-            rows = session.scalars(
-                select(ProviderRow)
-                .where(visible_to(caller))
-                .order_by(ProviderRow.id.desc())
-                .limit(page_size)
-                .offset((page - 1) * page_size)
-            )
+            visible = visible_to(caller)
+            total = session.scalar(select(func.count()).select_from(ProviderRow).where(visible))
+            newest = select(ProviderRow).where(visible).order_by(ProviderRow.id.desc())
+            rows = session.scalars(newest.limit(page_size).offset((page - 1) * page_size))
             return [self._view(row, caller) for row in rows], total or 0
 
         return await self._store.read(work)

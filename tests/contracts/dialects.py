@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from sdk_types import accepted_by_anthropic, accepted_by_google, accepted_by_openai
 
 from luxx.providers.adapter import Adapter, CompletionRequest, Target
-from luxx.providers.anthropic.adapter import AnthropicAdapter
-from luxx.providers.gemini.adapter import GeminiAdapter
-from luxx.providers.openai_chat.adapter import OpenAIAdapter
+from luxx.providers.anthropic.adapter import ANTHROPIC
+from luxx.providers.gemini.adapter import GEMINI
+from luxx.providers.openai_chat.adapter import OPENAI
 from luxx.wire.message import AssistantPrompt, PromptMessage, SystemPrompt, ToolPrompt, UserPrompt
 
 Json = dict[str, Any]
@@ -161,7 +161,7 @@ class Row(NamedTuple):
 
 ROWS = {
     "openai": Row(
-        OpenAIAdapter(),
+        OPENAI,
         [
             "openai", "openai_compatible", "deepseek", "glm", "openrouter", "mistral", "groq", "qwen",
             "ollama", "local",
@@ -171,14 +171,14 @@ ROWS = {
         ["gpt-4.1-mini", "gpt-5", "o3", "deepseek-reasoner"],
     ),
     "anthropic": Row(
-        AnthropicAdapter(),
+        ANTHROPIC,
         ["anthropic"],
         accepted_by_anthropic,
         anthropic_rules,
         ["claude-sonnet-4-5", "claude-opus-5-5", "claude-sonnet-5", "claude-3-5-haiku-latest", "a-model"],
     ),
     "gemini": Row(
-        GeminiAdapter(),
+        GEMINI,
         ["gemini"],
         accepted_by_google,
         gemini_rules,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from wire_reading import read_in_pieces
 
 from luxx.providers.adapter import CompletionRequest, Target
-from luxx.providers.anthropic.adapter import AnthropicAdapter
+from luxx.providers.anthropic.adapter import ANTHROPIC
 from luxx.wire.message import AssistantPrompt, UserPrompt
 from luxx.wire.tool import ToolCall
 
@@ -38,13 +38,13 @@ events = st.dictionaries(st.sampled_from(KEYS), values, max_size=5).flatmap(
 
 def survives(stream: bytes, size: int) -> None:
     """`read_in_pieces` catches ProviderError, the only exception allowed; the result is sent as a history."""
-    reading = read_in_pieces(AnthropicAdapter().parser, stream, size)
+    reading = read_in_pieces(ANTHROPIC.parser, stream, size)
     json.dumps(reading.replay)
     calls = [ToolCall(call_id=c["id"], name=c["name"], arguments=c["arguments"]) for c in reading.calls]
     answer = AssistantPrompt(text=reading.text, tool_calls=calls, replay=reading.replay)
     for history in ([answer], [UserPrompt(text="a"), answer, UserPrompt(text="b")]):
         asked = CompletionRequest(model="claude-sonnet-4-5", messages=history, thinking_enabled=True)
-        json.loads(AnthropicAdapter().build_request(asked, TARGET, stream=True).body)
+        json.loads(ANTHROPIC.build_request(asked, TARGET, stream=True).body)
 
 
 @given(event_values=st.lists(events, max_size=12), size=st.integers(1, 300))

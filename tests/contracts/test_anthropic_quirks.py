@@ -16,7 +16,7 @@ from luxx.errors import (
     RateLimited,
     StreamInterrupted,
 )
-from luxx.providers.anthropic.adapter import AnthropicAdapter, AnthropicParser
+from luxx.providers.anthropic.adapter import ANTHROPIC, AnthropicParser
 from luxx.wire.delta import FinishReason, TextDelta
 
 Json = dict[str, Any]
@@ -309,7 +309,7 @@ def test_error_of_every_shape_is_reported_with_its_message(stream: bytes) -> Non
 
 
 def test_text_before_an_error_in_the_same_piece_is_given_first() -> None:
-    parser = AnthropicAdapter().parser()
+    parser = ANTHROPIC.parser()
     failure = event({"type": "error", "error": {"type": "api_error", "message": "broke"}})
 
     assert parser.feed(message_start() + text(0, "so far") + failure) == [TextDelta(text="so far")]

@@ -10,7 +10,7 @@ from wire_reading import Reading, read_in_pieces
 
 from luxx.domain.conversations.prompt import assistant_messages
 from luxx.providers.adapter import CompletionRequest, Target
-from luxx.providers.anthropic.adapter import AnthropicAdapter
+from luxx.providers.anthropic.adapter import ANTHROPIC
 from luxx.runs.streams.channel import OpenStep
 from luxx.runs.turn.completion import CompletionReader
 from luxx.wire.message import AssistantPrompt, PromptMessage, ToolPrompt, UserPrompt
@@ -26,12 +26,12 @@ def sent(messages: list[PromptMessage], model: str = MODEL) -> list[Json]:
     """The turns of a request with this history; checks that the vendor's types accept it."""
     request = CompletionRequest(model=model, messages=messages)
     target = Target(provider_id=1, provider_type="anthropic", base_url="https://models.example")
-    body = AnthropicAdapter().build_request(request, target, stream=True).body
+    body = ANTHROPIC.build_request(request, target, stream=True).body
     return accepted_by_anthropic(body)["messages"]
 
 
 def read(answer: list[AnswerBlock], **ending: str) -> Reading:
-    reading = read_in_pieces(AnthropicAdapter().parser, stream_of(answer, **ending), 4096)
+    reading = read_in_pieces(ANTHROPIC.parser, stream_of(answer, **ending), 4096)
     assert reading.error is None
     return reading
 
@@ -131,7 +131,7 @@ class Steps:
     def complete(self, stream: bytes, size: int) -> None:
         open_steps: dict[int, OpenStep] = {}
         reader = CompletionReader("run", len(self.steps), open_steps)
-        parser = AnthropicAdapter().parser()
+        parser = ANTHROPIC.parser()
         pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
         for deltas in [*map(parser.feed, pieces), parser.close()]:
             for output in reader.feed(deltas):

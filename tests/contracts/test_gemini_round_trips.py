@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from wire_reading import read_in_pieces
 
 from luxx.providers.adapter import CompletionRequest
-from luxx.providers.gemini.adapter import GeminiAdapter
+from luxx.providers.gemini.adapter import GEMINI
 from luxx.wire.message import AssistantPrompt, PromptMessage, SystemPrompt, ToolPrompt, UserPrompt
 from luxx.wire.tool import ToolCall
 
@@ -44,7 +44,7 @@ def test_empty_prompt_is_a_valid_request() -> None:
 @RELAXED
 @given(parts=answers)
 def test_answer_is_sent_back_with_each_signature_on_its_part(parts: list[dict[str, Any]]) -> None:
-    reading = read_in_pieces(GeminiAdapter().parser, stream_of(parts), 4096)
+    reading = read_in_pieces(GEMINI.parser, stream_of(parts), 4096)
     calls = [
         ToolCall(call_id=call["id"], name=call["name"], arguments=call["arguments"]) for call in reading.calls
     ]

@@ -15,7 +15,7 @@ from luxx.errors import (
     RateLimited,
     StreamInterrupted,
 )
-from luxx.providers.openai_chat.adapter import OpenAIAdapter, OpenAIParser
+from luxx.providers.openai_chat.adapter import OPENAI, OpenAIParser
 from luxx.wire.delta import FinishReason, TextDelta
 
 DONE = b"data: [DONE]\n\n"
@@ -393,7 +393,7 @@ def test_invalid_utf_8_does_not_break_the_stream() -> None:
 
 
 def test_text_before_an_error_in_the_same_piece_is_given_first() -> None:
-    parser = OpenAIAdapter().parser()
+    parser = OPENAI.parser()
 
     deltas = parser.feed(chunk({"content": "so far"}) + event({"error": {"message": "broke"}}))
 

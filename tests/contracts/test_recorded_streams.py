@@ -13,9 +13,9 @@ from wire_reading import (
     values_at_paths,
 )
 
-from luxx.providers.anthropic.adapter import AnthropicAdapter
-from luxx.providers.gemini.adapter import GeminiAdapter
-from luxx.providers.openai_chat.adapter import OpenAIAdapter
+from luxx.providers.anthropic.adapter import ANTHROPIC
+from luxx.providers.gemini.adapter import GEMINI
+from luxx.providers.openai_chat.adapter import OPENAI
 
 PIECE_SIZES = (1, 7, 4096)
 
@@ -31,7 +31,7 @@ def test_recorded_streams_exist() -> None:
 @pytest.mark.parametrize("size", PIECE_SIZES)
 @pytest.mark.parametrize("entry", recorded.entries("openai"), ids=lambda entry: entry["file"])
 def test_openai_stream_reads_as_its_sdk_reads_it(entry: dict[str, Any], size: int) -> None:
-    reading = read_in_pieces(OpenAIAdapter().parser, recorded.stream_of(entry), size)
+    reading = read_in_pieces(OPENAI.parser, recorded.stream_of(entry), size)
 
     assert as_sdk_speech(reading.text, reading.thinking, entry) == (
         entry["expected_text"],
@@ -57,7 +57,7 @@ def test_openai_stream_reads_as_its_sdk_reads_it(entry: dict[str, Any], size: in
 @pytest.mark.parametrize("size", PIECE_SIZES)
 @pytest.mark.parametrize("entry", recorded.entries("anthropic"), ids=lambda entry: entry["file"])
 def test_anthropic_stream_reads_as_its_sdk_reads_it(entry: dict[str, Any], size: int) -> None:
-    reading = read_in_pieces(AnthropicAdapter().parser, recorded.stream_of(entry), size)
+    reading = read_in_pieces(ANTHROPIC.parser, recorded.stream_of(entry), size)
 
     assert (reading.text, reading.thinking) == (entry["expected_text"], entry["expected_reasoning"])
     assert [
@@ -113,7 +113,7 @@ def _with_numbers(usage: dict[str, Any] | None) -> dict[str, int] | None:
 @pytest.mark.parametrize("size", PIECE_SIZES)
 @pytest.mark.parametrize("entry", recorded.entries("gemini"), ids=lambda entry: entry["file"])
 def test_gemini_stream_reads_as_its_sdk_reads_it(entry: dict[str, Any], size: int) -> None:
-    reading = read_in_pieces(GeminiAdapter().parser, recorded.stream_of(entry), size)
+    reading = read_in_pieces(GEMINI.parser, recorded.stream_of(entry), size)
 
     assert (reading.text, reading.thinking) == (entry["expected_text"], entry["expected_reasoning"])
     expected = joined_calls(entry["expected_tool_calls"])

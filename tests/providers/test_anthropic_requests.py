@@ -8,7 +8,7 @@ import pytest
 
 from luxx.errors import MalformedStream, ProviderRefused
 from luxx.providers.adapter import CompletionRequest, Target
-from luxx.providers.anthropic.adapter import AnthropicAdapter
+from luxx.providers.anthropic.adapter import ANTHROPIC
 from luxx.providers.anthropic.request import strict_schema
 from luxx.wire.message import (
     AssistantPrompt,
@@ -42,7 +42,7 @@ def target(base_url: str = "http://host") -> Target:
 
 def build_request(*messages: PromptMessage, model: str = "claude-sonnet-4-5", **fields: Any) -> Json:
     request = CompletionRequest(model=model, messages=list(messages or ASKED), **fields)
-    return json.loads(AnthropicAdapter().build_request(request, target(), stream=True).body)
+    return json.loads(ANTHROPIC.build_request(request, target(), stream=True).body)
 
 
 def roles(body: Json) -> list[str]:
@@ -54,7 +54,7 @@ def roles(body: Json) -> list[str]:
     ["http://host", "http://host/", "http://host/v1", "http://host/v1/", "http://host/v1/messages"],
 )
 def test_base_url_may_end_in_the_version_or_not(base_url: str) -> None:
-    adapter = AnthropicAdapter()
+    adapter = ANTHROPIC
     request = CompletionRequest(model="m", messages=ASKED)
 
     assert adapter.build_request(request, target(base_url), stream=True).url == "http://host/v1/messages"
@@ -62,7 +62,7 @@ def test_base_url_may_end_in_the_version_or_not(base_url: str) -> None:
 
 
 def test_key_version_and_system_text_are_where_the_dialect_has_them() -> None:
-    built = AnthropicAdapter().build_request(
+    built = ANTHROPIC.build_request(
         CompletionRequest(model="claude-sonnet-4-5", messages=ASKED, tools=[ADD]), target(), stream=True
     )
     body = json.loads(built.body)
@@ -307,7 +307,7 @@ def test_schema_with_definitions_and_choices_stays_one() -> None:
 
 
 def test_list_of_models_is_read_page_by_page() -> None:
-    adapter = AnthropicAdapter()
+    adapter = ANTHROPIC
     page = b'{"data": [{"id": "a"}, {"id": "b"}], "has_more": true, "last_id": "b&c"}'
 
     following = adapter.next_models_request(target(), page)
@@ -321,10 +321,10 @@ def test_list_of_models_is_read_page_by_page() -> None:
 @pytest.mark.parametrize("body", [b"<html>", b'{"data": 3}', b"\xff", b'"x"'])
 def test_an_invalid_list_of_models_is_garbled(body: bytes) -> None:
     with pytest.raises(MalformedStream):
-        AnthropicAdapter().parse_models(body)
+        ANTHROPIC.parse_models(body)
 
 
 def test_error_instead_of_a_list_of_models_is_reported() -> None:
     body = b'{"type": "error", "error": {"type": "invalid_request_error", "message": "named"}}'
     with pytest.raises(ProviderRefused, match="named"):
-        AnthropicAdapter().parse_models(body)
+        ANTHROPIC.parse_models(body)

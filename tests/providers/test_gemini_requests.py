@@ -8,7 +8,7 @@ import pytest
 
 from luxx.errors import MalformedStream
 from luxx.providers.adapter import CompletionRequest, Target
-from luxx.providers.gemini.adapter import GeminiAdapter
+from luxx.providers.gemini.adapter import GEMINI
 from luxx.providers.registry import adapter_for, default_base_url
 from luxx.wire.message import (
     AssistantPrompt,
@@ -37,7 +37,7 @@ def target(base_url: str = "http://host/v1beta") -> Target:
 
 def build_request(messages: list[PromptMessage] = TURN, **fields: Any) -> dict[str, Any]:
     request = CompletionRequest(**{"model": "gemini-2.5-flash", "messages": messages, **fields})
-    return json.loads(GeminiAdapter().build_request(request, target(), stream=True).body)
+    return json.loads(GEMINI.build_request(request, target(), stream=True).body)
 
 
 def config(**fields: Any) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def config(**fields: Any) -> dict[str, Any]:
 def test_base_url_is_taken_with_or_without_its_version(base_url: str, url: str) -> None:
     request = CompletionRequest(model="m", messages=TURN)
 
-    assert GeminiAdapter().build_request(request, target(base_url), stream=True).url == url
+    assert GEMINI.build_request(request, target(base_url), stream=True).url == url
 
 
 @pytest.mark.parametrize(
@@ -78,13 +78,13 @@ def test_base_url_is_taken_with_or_without_its_version(base_url: str, url: str) 
 def test_the_model_name_stays_within_its_path_segment(model: str, path: str) -> None:
     request = CompletionRequest(model=model, messages=TURN)
 
-    built = GeminiAdapter().build_request(request, target(), stream=False)
+    built = GEMINI.build_request(request, target(), stream=False)
 
     assert built.url == f"http://host/v1beta/{path}:generateContent"
 
 
 def test_key_is_in_a_header_and_never_in_the_address() -> None:
-    adapter = GeminiAdapter()
+    adapter = GEMINI
     request = CompletionRequest(model="m", messages=TURN)
 
     for built in (adapter.build_request(request, target(), stream=True), adapter.models_request(target())):
@@ -283,21 +283,21 @@ def test_models_that_answer_prompts_are_listed_by_their_names() -> None:
         ]
     }
 
-    assert GeminiAdapter().parse_models(json.dumps(listed).encode()) == ["gemini-2.5-pro", "unsaid"]
+    assert GEMINI.parse_models(json.dumps(listed).encode()) == ["gemini-2.5-pro", "unsaid"]
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"models": 3}', b"[" * 100_000])
 def test_an_invalid_list_of_models_is_garbled(body: bytes) -> None:
     with pytest.raises(MalformedStream):
-        GeminiAdapter().parse_models(body)
+        GEMINI.parse_models(body)
 
 
 def test_pages_are_requested_until_there_is_no_next_one() -> None:
-    following = GeminiAdapter().next_models_request(target(), b'{"models": [], "nextPageToken": "a b&c"}')
+    following = GEMINI.next_models_request(target(), b'{"models": [], "nextPageToken": "a b&c"}')
 
     assert following is not None
     assert following.url == "http://host/v1beta/models?pageSize=1000&pageToken=a%20b%26c"
-    assert GeminiAdapter().next_models_request(target(), b'{"models": [], "nextPageToken": ""}') is None
+    assert GEMINI.next_models_request(target(), b'{"models": [], "nextPageToken": ""}') is None
 
 
 def test_gemini_speaks_its_own_dialect_at_its_default_url() -> None:

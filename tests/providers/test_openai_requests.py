@@ -7,7 +7,7 @@ import pytest
 
 from luxx.errors import InvalidInput, MalformedStream
 from luxx.providers.adapter import CompletionRequest, Target
-from luxx.providers.openai_chat.adapter import OpenAIAdapter
+from luxx.providers.openai_chat.adapter import OPENAI
 from luxx.providers.registry import adapter_for, default_base_url
 from luxx.wire.message import (
     AssistantPrompt,
@@ -34,7 +34,7 @@ def target(kind: str = "openai_compatible", base_url: str = "http://host/v1") ->
 
 def build_request(kind: str = "openai_compatible", *, stream: bool = True, **fields: Any) -> dict[str, Any]:
     fields = {"model": "m", "messages": TURN, **fields}
-    request = OpenAIAdapter().build_request(CompletionRequest(**fields), target(kind), stream=stream)
+    request = OPENAI.build_request(CompletionRequest(**fields), target(kind), stream=stream)
     return json.loads(request.body)
 
 
@@ -50,7 +50,7 @@ def build_request(kind: str = "openai_compatible", *, stream: bool = True, **fie
 def test_base_url_is_used_as_given(base_url: str, url: str) -> None:
     request = CompletionRequest(model="m", messages=TURN)
 
-    assert OpenAIAdapter().build_request(request, target(base_url=base_url), stream=True).url == url
+    assert OPENAI.build_request(request, target(base_url=base_url), stream=True).url == url
 
 
 def test_images_are_sent_as_parts_before_the_text() -> None:
@@ -71,7 +71,7 @@ def test_messages_tools_and_key_are_sent() -> None:
     spec = ToolSpec(name="add", description="Adds.", parameters={"type": "object"})
     request = CompletionRequest(model="m", messages=TURN, tools=[spec], temperature=0.5, max_tokens=9)
 
-    built = OpenAIAdapter().build_request(request, target(), stream=True)
+    built = OPENAI.build_request(request, target(), stream=True)
     body = json.loads(built.body)
 
     assert built.headers["authorization"] == "Bearer sk-secret"
@@ -205,13 +205,13 @@ def test_openai_reasoning_models_get_no_temperature() -> None:
     ],
 )
 def test_list_of_models_is_read_in_every_shape(body: bytes) -> None:
-    assert OpenAIAdapter().parse_models(body) == ["a", "b"]
+    assert OPENAI.parse_models(body) == ["a", "b"]
 
 
 @pytest.mark.parametrize("body", [b"<html>", b'{"data": 3}', b"\xff"])
 def test_an_invalid_list_of_models_is_garbled(body: bytes) -> None:
     with pytest.raises(MalformedStream):
-        OpenAIAdapter().parse_models(body)
+        OPENAI.parse_models(body)
 
 
 @pytest.mark.parametrize(

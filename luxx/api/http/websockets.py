@@ -1,7 +1,7 @@
 """Open WebSockets: subscriptions to session states, notifications, and limits per user.
 
 The notices mark a session as changed; the socket reads its state from the database before it sends it. A slow
-client thus costs one mark per session and never gets an old state after a newer one. `routes/websocket.py`
+client thus costs one mark per session and never gets an old state after a newer one. `routes/auth.py`
 does the handshake.
 """
 

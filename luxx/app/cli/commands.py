@@ -32,8 +32,8 @@ from luxx.infra.observe import configure_logging
 from luxx.infra.secrets import Vault, find_secret
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.upgrade import upgrade_database
-from luxx.providers.keys import delete_unreadable_keys
 from luxx.providers.local.files import list_models, pull
+from luxx.providers.queries import delete_unreadable_keys
 from luxx.tools.sandbox.service import Sandbox, install
 from luxx.wire.tool import CommandPermission
 

@@ -12,7 +12,7 @@ import msgspec
 
 from luxx.errors import MalformedStream, ProviderError
 from luxx.infra.clock import new_id
-from luxx.providers.adapter import CompletionRequest, Target, UpstreamRequest
+from luxx.providers.adapter import Adapter, Target, UpstreamRequest
 from luxx.providers.anthropic.content import (
     AnthropicEvent,
     ContentReader,
@@ -53,36 +53,6 @@ _STATUS_OF_ERROR = {
     "request_too_large": 413,
 }
 """The status that the vendor documents per error type; inside a stream an error has only its type."""
-
-
-class AnthropicAdapter:
-    dialect = "anthropic"
-
-    def __init__(self, new_call_id: Callable[[], str] = new_id) -> None:
-        self._new_call_id = new_call_id
-
-    def build_request(self, request: CompletionRequest, target: Target, *, stream: bool) -> UpstreamRequest:
-        return build_message_request(request, target, stream=stream)
-
-    def parser(self) -> "AnthropicParser":
-        return AnthropicParser(self._new_call_id)
-
-    def models_request(self, target: Target) -> UpstreamRequest:
-        return build_models_request(target)
-
-    def parse_models(self, body: bytes) -> list[str]:
-        items = _page(body).get("data")
-        if not isinstance(items, list):
-            raise MalformedStream("The provider's list of models does not contain a list.")
-        return [str(model["id"]) for model in json_objects(cast("object", items)) if model.get("id")]
-
-    def next_models_request(self, target: Target, body: bytes) -> UpstreamRequest | None:
-        """The GET request for the next page; None after the last one."""
-        page = _page(body)
-        last = page.get("last_id")
-        if not page.get("has_more") or not isinstance(last, str) or not last:
-            return None
-        return build_models_request(target, after=f"&after_id={quote(last, safe='')}")
 
 
 class AnthropicParser:
@@ -252,6 +222,21 @@ class AnthropicParser:
             raise MalformedStream("The provider's response contains no text, thinking or tool call.")
 
 
+def _parse_models(body: bytes) -> list[str]:
+    items = _page(body).get("data")
+    if not isinstance(items, list):
+        raise MalformedStream("The provider's list of models does not contain a list.")
+    return [str(model["id"]) for model in json_objects(cast("object", items)) if model.get("id")]
+
+
+def _next_models_request(target: Target, body: bytes) -> UpstreamRequest | None:
+    page = _page(body)
+    last = page.get("last_id")
+    if not page.get("has_more") or not isinstance(last, str) or not last:
+        return None
+    return build_models_request(target, after=f"&after_id={quote(last, safe='')}")
+
+
 def _page(body: bytes) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(body)
@@ -265,3 +250,13 @@ def _page(body: bytes) -> dict[str, Any]:
     if fields.get("error"):
         raise as_provider_error(read_error(fields))
     return fields
+
+
+ANTHROPIC = Adapter(
+    dialect="anthropic",
+    build_request=build_message_request,
+    parser=AnthropicParser,
+    models_request=build_models_request,
+    parse_models=_parse_models,
+    next_models_request=_next_models_request,
+)

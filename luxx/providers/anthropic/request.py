@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import msgspec
 
-from luxx.providers.adapter import CompletionRequest, Target, UpstreamRequest
+from luxx.providers.adapter import CompletionRequest, Target, UpstreamRequest, get_request, post_request
 from luxx.providers.anthropic.turns import (
     HISTORY_TOOL_DESCRIPTION,
     begins_with_thinking,
@@ -183,21 +183,13 @@ def build_message_request(request: CompletionRequest, target: Target, *, stream:
             system = f"{system}\n\n{instruction}" if system else instruction
     if system:
         body["system"] = system
-    accept = "text/event-stream" if stream else "application/json"
-    return UpstreamRequest(
-        url=endpoint(target.base_url, "messages"),
-        headers={**_headers(target), "content-type": "application/json", "accept": accept},
-        body=msgspec.json.encode(body),
-    )
+    return post_request(endpoint(target.base_url, "messages"), _headers(target), body, stream=stream)
 
 
 def build_models_request(target: Target, *, after: str = "") -> UpstreamRequest:
     """The GET for the first page of the model list, or for the page after `after` (`&after_id=…`)."""
-    return UpstreamRequest(
-        url=f"{endpoint(target.base_url, 'models')}?limit={MODELS_PER_PAGE}{after}",
-        headers={**_headers(target), "accept": "application/json"},
-        body=b"",
-    )
+    url = f"{endpoint(target.base_url, 'models')}?limit={MODELS_PER_PAGE}{after}"
+    return get_request(url, _headers(target))
 
 
 def endpoint(base_url: str, path: str) -> str:

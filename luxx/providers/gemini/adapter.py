@@ -12,7 +12,7 @@ import msgspec
 
 from luxx.errors import MalformedStream, ProviderError, ProviderFailed, StreamInterrupted
 from luxx.infra.clock import new_id
-from luxx.providers.adapter import CompletionRequest, Target, UpstreamRequest
+from luxx.providers.adapter import Adapter, Target, UpstreamRequest
 from luxx.providers.failures import as_provider_error, read_error, read_error_body, truncate
 from luxx.providers.gemini.content import (
     ArraySplitter,
@@ -82,35 +82,6 @@ _BLOCK_REASONS = {
 }
 _REFUSAL = "refusal"
 """The key in `replay` of the text that stands for a refused completion."""
-
-
-class GeminiAdapter:
-    dialect = "gemini"
-
-    def __init__(self, new_call_id: Callable[[], str] = new_id) -> None:
-        self._new_call_id = new_call_id
-
-    def build_request(self, request: CompletionRequest, target: Target, *, stream: bool) -> UpstreamRequest:
-        return build_completion_request(request, target, stream=stream)
-
-    def parser(self) -> "GeminiParser":
-        return GeminiParser(self._new_call_id)
-
-    def models_request(self, target: Target) -> UpstreamRequest:
-        return build_models_request(target)
-
-    def parse_models(self, body: bytes) -> list[str]:
-        """The names, without `models/`, of one page's models that support `generateContent`."""
-        page = _decode_list(body)
-        models = page.get("models", page.get("publisherModels", []))
-        if not isinstance(models, list):
-            raise MalformedStream("The provider's list of models does not contain a list.")
-        return [name for item in cast("list[object]", models) if (name := _model_name(item))]
-
-    def next_models_request(self, target: Target, body: bytes) -> UpstreamRequest | None:
-        """The GET request for the next page; None after the last one."""
-        token = _decode_list(body).get("nextPageToken")
-        return build_models_request(target, token) if isinstance(token, str) and token else None
 
 
 class GeminiParser:
@@ -325,6 +296,20 @@ class GeminiParser:
         )
 
 
+def _parse_models(body: bytes) -> list[str]:
+    """The names, without `models/`, of one page's models that support `generateContent`."""
+    page = _decode_list(body)
+    models = page.get("models", page.get("publisherModels", []))
+    if not isinstance(models, list):
+        raise MalformedStream("The provider's list of models does not contain a list.")
+    return [name for item in cast("list[object]", models) if (name := _model_name(item))]
+
+
+def _next_models_request(target: Target, body: bytes) -> UpstreamRequest | None:
+    token = _decode_list(body).get("nextPageToken")
+    return build_models_request(target, token) if isinstance(token, str) and token else None
+
+
 def _decode_list(body: bytes) -> dict[str, Any]:
     try:
         return msgspec.json.decode(body, type=dict[str, Any])
@@ -341,3 +326,13 @@ def _model_name(item: object) -> str:
         return ""
     name = fields.get("name")
     return name.rpartition("models/")[2] if isinstance(name, str) else ""
+
+
+GEMINI = Adapter(
+    dialect="gemini",
+    build_request=build_completion_request,
+    parser=GeminiParser,
+    models_request=build_models_request,
+    parse_models=_parse_models,
+    next_models_request=_next_models_request,
+)

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from luxx.providers.adapter import CompletionRequest, Target, UpstreamRequest
+from luxx.providers.adapter import CompletionRequest, Target, UpstreamRequest, get_request, post_request
 from luxx.providers.parsing import json_objects, parse_arguments
 from luxx.wire.message import (
     AssistantPrompt,
@@ -183,25 +183,15 @@ def build_completion_request(request: CompletionRequest, target: Target, *, stre
     if config:
         body["generationConfig"] = config
     verb = "streamGenerateContent?alt=sse" if stream else "generateContent"
-    return UpstreamRequest(
-        url=f"{endpoint(target.base_url)}/{_model_path(request.model)}:{verb}",
-        headers={
-            **_headers(target),
-            "content-type": "application/json",
-            "accept": "text/event-stream" if stream else "application/json",
-        },
-        body=msgspec.json.encode(body),
-    )
+    url = f"{endpoint(target.base_url)}/{_model_path(request.model)}:{verb}"
+    return post_request(url, _headers(target), body, stream=stream)
 
 
 def build_models_request(target: Target, page_token: str = "") -> UpstreamRequest:
     """The GET for one page of the model list."""
     page = f"&pageToken={quote(page_token, safe='')}" if page_token else ""
-    return UpstreamRequest(
-        url=f"{endpoint(target.base_url)}/models?pageSize={MODELS_PER_PAGE}{page}",
-        headers={**_headers(target), "accept": "application/json"},
-        body=b"",
-    )
+    url = f"{endpoint(target.base_url)}/models?pageSize={MODELS_PER_PAGE}{page}"
+    return get_request(url, _headers(target))
 
 
 def endpoint(base_url: str) -> str:

@@ -11,7 +11,7 @@ import msgspec
 
 from luxx.errors import MalformedStream, ProviderError, ProviderFailed
 from luxx.infra.clock import new_id
-from luxx.providers.adapter import CompletionRequest, Target, UpstreamRequest
+from luxx.providers.adapter import Adapter
 from luxx.providers.failures import as_provider_error, read_error, read_error_body, truncate
 from luxx.providers.openai_chat.content import (
     ChunkChoice,
@@ -62,38 +62,6 @@ _REASONS = {
     "refusal": FinishReason.REFUSED,
 }
 _FAILED_REASONS = {"error", "network_error", "insufficient_system_resource"}
-
-
-class OpenAIAdapter:
-    dialect = "openai"
-
-    def __init__(self, new_call_id: Callable[[], str] = new_id) -> None:
-        self._new_call_id = new_call_id
-
-    def build_request(self, request: CompletionRequest, target: Target, *, stream: bool) -> UpstreamRequest:
-        return build_completion_request(request, target, stream=stream)
-
-    def parser(self) -> "OpenAIParser":
-        return OpenAIParser(self._new_call_id)
-
-    def models_request(self, target: Target) -> UpstreamRequest:
-        return build_models_request(target)
-
-    def parse_models(self, body: bytes) -> list[str]:
-        """The ids of a model list: `{"data": […]}`, `{"models": […]}` or a bare array."""
-        try:
-            value = msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise MalformedStream("The provider's list of models is not JSON.") from error
-        if isinstance(value, dict):
-            fields = cast("dict[str, Any]", value)
-            value = fields.get("data", fields.get("models"))
-        if not isinstance(value, list):
-            raise MalformedStream("The provider's list of models does not contain a list.")
-        return [name for item in cast("list[object]", value) if (name := _model_name(item))]
-
-    def next_models_request(self, target: Target, body: bytes) -> UpstreamRequest | None:
-        return None  # The list has one page.
 
 
 class OpenAIParser:
@@ -323,6 +291,20 @@ class OpenAIParser:
         return replay
 
 
+def _parse_models(body: bytes) -> list[str]:
+    """The ids of a model list: `{"data": […]}`, `{"models": […]}` or a bare array."""
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedStream("The provider's list of models is not JSON.") from error
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        value = fields.get("data", fields.get("models"))
+    if not isinstance(value, list):
+        raise MalformedStream("The provider's list of models does not contain a list.")
+    return [name for item in cast("list[object]", value) if (name := _model_name(item))]
+
+
 def _model_name(item: object) -> str:
     if isinstance(item, str):
         return item
@@ -330,3 +312,13 @@ def _model_name(item: object) -> str:
         return ""
     fields = cast("dict[str, Any]", item)
     return str(fields.get("id") or fields.get("name") or fields.get("model") or "")
+
+
+OPENAI = Adapter(
+    dialect="openai",
+    build_request=build_completion_request,
+    parser=OpenAIParser,
+    models_request=build_models_request,
+    parse_models=_parse_models,
+    next_models_request=lambda _target, _body: None,  # The list has one page.
+)

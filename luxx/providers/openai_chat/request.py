@@ -6,9 +6,7 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import urlsplit
 
-import msgspec
-
-from luxx.providers.adapter import CompletionRequest, Target, UpstreamRequest
+from luxx.providers.adapter import CompletionRequest, Target, UpstreamRequest, get_request, post_request
 from luxx.providers.parsing import json_objects, parse_arguments
 from luxx.wire.message import AssistantPrompt, PromptMessage, SystemPrompt, ToolPrompt, UserPrompt
 from luxx.wire.tool import ToolCall, ToolSpec
@@ -46,20 +44,12 @@ def build_completion_request(request: CompletionRequest, target: Target, *, stre
     if request.response_schema is not None:
         body["response_format"] = _response_format(request.response_schema, kind)
     body.update(_thinking_switch(request, kind))
-    accept = "text/event-stream" if stream else "application/json"
-    return UpstreamRequest(
-        url=endpoint(target.base_url, "chat/completions"),
-        headers={**_headers(target), "content-type": "application/json", "accept": accept},
-        body=msgspec.json.encode(body),
-    )
+    url = endpoint(target.base_url, "chat/completions")
+    return post_request(url, _headers(target), body, stream=stream)
 
 
 def build_models_request(target: Target) -> UpstreamRequest:
-    return UpstreamRequest(
-        url=endpoint(target.base_url, "models"),
-        headers={**_headers(target), "accept": "application/json"},
-        body=b"",
-    )
+    return get_request(endpoint(target.base_url, "models"), _headers(target))
 
 
 def endpoint(base_url: str, path: str) -> str:

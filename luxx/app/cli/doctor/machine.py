@@ -20,8 +20,7 @@ from luxx.infra.config.schema import Config, SkillsConfig
 from luxx.infra.data_permissions import SecuredPaths, open_to_others
 from luxx.infra.secrets import MIN_SECRET_BYTES, SECRET_FILE, Vault, is_too_short
 from luxx.infra.store.engine import Store, resolve_url, sqlite_file
-from luxx.providers.keys import secret_key_problem
-from luxx.providers.queries import has_no_daily_limit, open_registration_warning
+from luxx.providers.queries import has_no_daily_limit, open_registration_warning, secret_key_problem
 from luxx.tools.core import ToolRegistry
 from luxx.tools.sandbox.choosing import BackendReport, BackendStatus
 from luxx.tools.sandbox.service import Sandbox, installed

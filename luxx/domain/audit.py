@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
 
 import msgspec
 import structlog
@@ -195,16 +194,12 @@ async def delete_old_entries(
     """Deletes entries older than `days`, and the oldest past `max_entries`; returns their number."""
     deleted = await _delete_all(store, select(AuditRow.id).where(AuditRow.at < now - timedelta(days=days)))
     for outcome, count in (max_entries or MAX_ENTRIES).items():
-        last = await store.read(lambda session, o=outcome, c=count: _last_kept(session, o, c))
-        if last is not None:
-            older = select(AuditRow.id).where(AuditRow.outcome == outcome.value, AuditRow.id < last)
-            deleted += await _delete_all(store, older)
+        entries = select(AuditRow.id).where(AuditRow.outcome == outcome.value)
+        newest = entries.order_by(AuditRow.id.desc()).offset(count - 1).limit(1)
+        last_kept = await store.read(lambda session, query=newest: session.scalar(query))
+        if last_kept is not None:
+            deleted += await _delete_all(store, entries.where(AuditRow.id < last_kept))
     return deleted
-
-
-def _last_kept(session: Session, outcome: AuditOutcome, count: int) -> str | None:
-    newest = select(AuditRow.id).where(AuditRow.outcome == outcome.value)
-    return session.scalar(newest.order_by(AuditRow.id.desc()).offset(count - 1).limit(1))
 
 
 async def _delete_all(store: Store, to_delete: Select[str]) -> int:
@@ -258,15 +253,6 @@ def list_entries(
     session: Session, filters: AuditFilter, *, offset: int, limit: int
 ) -> tuple[list[AuditView], int]:
     """Entries, newest first, and their total number, which ignores `before`."""
-    query = _query(filters)
-    total = session.scalar(select(func.count()).select_from(query.subquery())) or 0
-    if filters.before is not None:
-        query = query.where(AuditRow.id < filters.before)
-    rows = session.scalars(query.order_by(AuditRow.id.desc()).offset(offset).limit(limit))
-    return [_view(row) for row in rows], total
-
-
-def _query(filters: AuditFilter) -> Select[AuditRow]:
     query: Select[AuditRow] = select(AuditRow)
     for name in ("tenant_id", "action", "user_id", "outcome"):
         value = getattr(filters, name)
@@ -276,14 +262,16 @@ def _query(filters: AuditFilter) -> Select[AuditRow]:
         query = query.where(AuditRow.at >= filters.since)
     if filters.until is not None:
         query = query.where(AuditRow.at < filters.until)
-    return query
+    total = session.scalar(select(func.count()).select_from(query.subquery())) or 0
+    if filters.before is not None:
+        query = query.where(AuditRow.id < filters.before)
+    rows = session.scalars(query.order_by(AuditRow.id.desc()).offset(offset).limit(limit))
+    return [_view(row) for row in rows], total
 
 
 def _view(row: AuditRow) -> AuditView:
-    fields: dict[str, Any] = {name: getattr(row, name) for name in AuditView.__struct_fields__}
-    fields["action"], fields["outcome"] = Action(row.action), AuditOutcome(row.outcome)
-    fields["detail"] = _detail.decode(row.detail)
-    return AuditView(**fields)
+    fields = {name: getattr(row, name) for name in AuditView.__struct_fields__}
+    return msgspec.convert(fields | {"detail": _detail.decode(row.detail)}, AuditView)
 
 
 # Refusals

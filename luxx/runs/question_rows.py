@@ -11,13 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from sqlalchemy import (
-    Connection,
-    bindparam,
-    insert,
-    select,
-    update,
-)
+from sqlalchemy import Connection, bindparam, insert, select, update
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.authentication import user_as_caller

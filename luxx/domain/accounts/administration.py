@@ -5,6 +5,7 @@ tenants are not found.
 """
 
 import asyncio
+from dataclasses import dataclass
 
 import msgspec
 from msgspec import UNSET
@@ -25,12 +26,11 @@ from luxx.domain.accounts.rights import (
     UserChange,
     change_user,
     check_still_admin,
-    check_tenant,
     delete_user,
     record_password_change,
     record_user_created,
 )
-from luxx.domain.accounts.tenants import tenant_id_of
+from luxx.domain.accounts.tenants import find_tenant, tenant_id_of, tenant_not_found
 from luxx.domain.accounts.users import NewUser, UserFilter, UserView, view_of
 from luxx.domain.audit import Action, Actor, AuditFilter, AuditView, list_entries
 from luxx.errors import ConfigError, Conflict, InvalidInput, NotFound
@@ -47,15 +47,13 @@ class NewAccount(msgspec.Struct, frozen=True, kw_only=True):
     tenant_id: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
 class Administration:
     """One per process. ADMINs only."""
 
-    def __init__(self, resources: AccountResources, *, offboarding: Offboarding, stop_runs: StopRuns) -> None:
-        self._resources = resources
-        self._store = resources.store
-        self._clock = resources.clock
-        self._offboarding = offboarding
-        self._stop_runs = stop_runs
+    resources: AccountResources
+    offboarding: Offboarding
+    stop_runs: StopRuns
 
     async def list_users(
         self, caller: Caller, filters: UserFilter, *, page: int, page_size: int
@@ -63,7 +61,7 @@ class Administration:
         """The users whom the caller administers, newest first, and the number of matches."""
         caller.require(CommandPermission.ADMIN)
         filters = msgspec.structs.replace(filters, tenant_id=_tenant_filter(caller, filters.tenant_id))
-        return await self._store.read(
+        return await self.resources.store.read(
             lambda session: users.page_of_users(
                 session, filters, offset=(page - 1) * page_size, limit=page_size
             )
@@ -71,7 +69,9 @@ class Administration:
 
     async def get_user(self, caller: Caller, user_id: int) -> UserView:
         caller.require(CommandPermission.ADMIN)
-        return await self._store.read(lambda session: view_of(_managed_user(session, caller, user_id)))
+        return await self.resources.store.read(
+            lambda session: view_of(_managed_user(session, caller, user_id))
+        )
 
     async def create_user(self, caller: Caller, new: NewAccount) -> UserView:
         """Raises InvalidInput, NotFound for a tenant that the caller does not administer, or Conflict."""
@@ -82,20 +82,20 @@ class Administration:
         row = NewUser(
             username=new.username,
             email=new.email,
-            password_hash=await self._resources.passwords.hash(new.password),
+            password_hash=await self.resources.passwords.hash(new.password),
             permission_level=new.permission_level,
             tenant_id=tenant_id,
         )
-        now = self._clock()
+        now = self.resources.clock()
 
         def work(session: Session) -> UserView:
             check_still_admin(session, caller)
-            check_tenant(session, tenant_id)
-            user = view_of(users.add_user(session, row, workspaces=self._resources.workspaces, now=now))
+            find_tenant(session, tenant_id, lock={"read": True})
+            user = view_of(users.add_user(session, row, workspaces=self.resources.workspaces, now=now))
             record_user_created(session, user, caller.actor)
             return user
 
-        return await self._store.write(work)
+        return await self.resources.store.write(work)
 
     async def update_user(self, caller: Caller, user_id: int, change: UserChange) -> UserView:
         """Sets the given fields. A user who is disabled or moved loses their sign-ins and runs at once.
@@ -105,17 +105,19 @@ class Administration:
         caller.require(CommandPermission.ADMIN)
         if change.tenant_id is not UNSET:
             _tenant(caller, change.tenant_id)
-        now, offboarding = self._clock(), self._offboarding
+        now = self.resources.clock()
 
         def work(session: Session):
             user = _managed_user(session, caller, user_id)
-            return change_user(session, user, change, actor=caller.actor, offboarding=offboarding, now=now)
+            return change_user(
+                session, user, change, actor=caller.actor, offboarding=self.offboarding, now=now
+            )
 
-        changed = await self._store.write(work)
+        changed = await self.resources.store.write(work)
         if (account_change := changed.account_change) is not None:
-            self._resources.changes.publish(account_change)
+            self.resources.changes.publish(account_change)
             if account_change.because is not RevocationReason.DEMOTED:
-                await self._stop_runs(user_id)
+                await self.stop_runs(user_id)
         return changed.user
 
     async def reset_password(self, caller: Caller, user_id: int, password: str) -> UserView:
@@ -125,7 +127,7 @@ class Administration:
             raise Conflict("change your own password with POST /auth/password", kind="own_account")
         user = await self.get_user(caller, user_id)
         check_password(password, username=user.username)
-        new_hash, now = await self._resources.passwords.hash(password), self._clock()
+        new_hash, now = await self.resources.passwords.hash(password), self.resources.clock()
 
         def work(session: Session) -> UserView:
             check_still_admin(session, caller)
@@ -136,8 +138,8 @@ class Administration:
             record_password_change(session, reset, Action.PASSWORD_RESET, caller.actor)
             return reset
 
-        reset = await self._store.write(work)
-        self._resources.changes.publish(
+        reset = await self.resources.store.write(work)
+        self.resources.changes.publish(
             AccountChange(user_id=user_id, because=RevocationReason.PASSWORD_RESET)
         )
         return reset
@@ -149,15 +151,15 @@ class Administration:
         """
         # Disabling first lets the user start nothing new and closes their open streams.
         await self.update_user(caller, user_id, UserChange(is_active=False))
-        await self._stop_runs(user_id)
+        await self.stop_runs(user_id)
 
         def work(session: Session) -> None:
             user = _managed_user(session, caller, user_id)
-            delete_user(session, user, actor=caller.actor, offboarding=self._offboarding)
+            delete_user(session, user, actor=caller.actor, offboarding=self.offboarding)
 
-        await self._store.write(work)
-        self._resources.changes.publish(AccountChange(user_id=user_id, because=RevocationReason.DELETED))
-        await asyncio.to_thread(self._resources.workspaces.remove, user_id)
+        await self.resources.store.write(work)
+        self.resources.changes.publish(AccountChange(user_id=user_id, because=RevocationReason.DELETED))
+        await asyncio.to_thread(self.resources.workspaces.remove, user_id)
 
     async def audit(
         self, caller: Caller, filters: AuditFilter, *, page: int, page_size: int
@@ -166,7 +168,7 @@ class Administration:
         caller.require(CommandPermission.ADMIN)
         filters = msgspec.structs.replace(filters, tenant_id=_tenant_filter(caller, filters.tenant_id))
         offset = 0 if filters.before else (page - 1) * page_size
-        return await self._store.read(
+        return await self.resources.store.read(
             lambda session: list_entries(session, filters, offset=offset, limit=page_size)
         )
 
@@ -181,7 +183,7 @@ def _tenant_filter(caller: Caller, tenant_id: int | None) -> int | None:
 def _tenant(caller: Caller, tenant_id: int) -> int:
     """Raises NotFound for a tenant that the caller does not administer."""
     if not caller.is_operator and tenant_id != caller.tenant_id:
-        raise NotFound(f"there is no tenant {tenant_id}", kind="tenant_not_found")
+        raise tenant_not_found(tenant_id)
     return tenant_id
 
 
@@ -193,15 +195,13 @@ def _managed_user(session: Session, caller: Caller, user_id: int) -> User:
 COMMAND_LINE = Actor(username="command line")
 
 
+@dataclass(frozen=True, slots=True)
 class Operator:
     """What the start of the server and the command line do with users; there is no caller."""
 
-    def __init__(self, resources: AccountResources, *, offboarding: Offboarding, stop_runs: StopRuns) -> None:
-        self._resources = resources
-        self._store = resources.store
-        self._clock = resources.clock
-        self._offboarding = offboarding
-        self._stop_runs = stop_runs
+    resources: AccountResources
+    offboarding: Offboarding
+    stop_runs: StopRuns
 
     async def ensure_first_user(self, admin_password: str | None = None) -> bool:
         """Creates the default tenant and, if there is no user, `admin`; returns whether it created the
@@ -210,7 +210,10 @@ class Operator:
         Without `admin_password` (LUXX_ADMIN_PASSWORD) the password is the published default, which must be
         changed.
         """
-        if await self._store.read(lambda session: session.scalar(select(User.id).limit(1))) is not None:
+        if (
+            await self.resources.store.read(lambda session: session.scalar(select(User.id).limit(1)))
+            is not None
+        ):
             return False
         password = admin_password or DEFAULT_PASSWORD
         is_default = password == DEFAULT_PASSWORD
@@ -220,7 +223,7 @@ class Operator:
             new = NewUser(
                 username=DEFAULT_ADMIN,
                 email=None,
-                password_hash=await self._resources.passwords.hash(password),
+                password_hash=await self.resources.passwords.hash(password),
                 permission_level=CommandPermission.ADMIN,
                 has_default_password=is_default,
             )
@@ -249,7 +252,7 @@ class Operator:
         new = NewUser(
             username=username,
             email=email,
-            password_hash=await self._resources.passwords.hash(password),
+            password_hash=await self.resources.passwords.hash(password),
             permission_level=level,
             tenant_id=await self._tenant_id(tenant),
         )
@@ -258,7 +261,7 @@ class Operator:
     async def set_password(self, username: str, password: str) -> UserView:
         """Ends all sign-ins of the user. Raises InvalidInput, or NotFound for an unknown name."""
         check_password(password, username=username)
-        password_hash, now = await self._resources.passwords.hash(password), self._clock()
+        password_hash, now = await self.resources.passwords.hash(password), self.resources.clock()
         because = RevocationReason.PASSWORD_CHANGED
 
         def work(session: Session) -> UserView:
@@ -267,21 +270,21 @@ class Operator:
             record_password_change(session, user, Action.PASSWORD_RESET, COMMAND_LINE)
             return user
 
-        return await self._store.write(work)
+        return await self.resources.store.write(work)
 
     async def change_user(self, username: str, change: UserChange) -> UserView:
         """Sets the given fields; a running server applies the change within seconds.
 
         Raises NotFound for an unknown name, or Conflict for the last administrator.
         """
-        now, offboarding = self._clock(), self._offboarding
+        now, offboarding = self.resources.clock(), self.offboarding
 
         def work(session: Session) -> UserView:
             user = _require_user(session, username)
             changed = change_user(session, user, change, actor=COMMAND_LINE, offboarding=offboarding, now=now)
             return changed.user
 
-        return await self._store.write(work)
+        return await self.resources.store.write(work)
 
     async def delete_user(self, username: str) -> UserView:
         """Disables the user, waits a moment for a running server to end their runs, then deletes the user.
@@ -289,14 +292,14 @@ class Operator:
         Raises NotFound, or Conflict for the last administrator.
         """
         disabled = await self.change_user(username, UserChange(is_active=False))
-        await self._stop_runs(disabled.id)
+        await self.stop_runs(disabled.id)
 
         def work(session: Session) -> UserView:
             user = _require_user(session, username)
-            return delete_user(session, user, actor=COMMAND_LINE, offboarding=self._offboarding)
+            return delete_user(session, user, actor=COMMAND_LINE, offboarding=self.offboarding)
 
-        deleted = await self._store.write(work)
-        await asyncio.to_thread(self._resources.workspaces.remove, deleted.id)
+        deleted = await self.resources.store.write(work)
+        await asyncio.to_thread(self.resources.workspaces.remove, deleted.id)
         return deleted
 
     async def all_users(self, *, tenant: str | None = None) -> list[UserView]:
@@ -309,30 +312,28 @@ class Operator:
                 query = query.where(User.tenant_id == tenant_id)
             return [view_of(user) for user in session.scalars(query)]
 
-        return await self._store.read(work)
+        return await self.resources.store.read(work)
 
     async def tenant_names(self) -> dict[int, str]:
         """The names of all tenants by id."""
-
-        def work(session: Session) -> dict[int, str]:
-            return {row.id: row.name for row in session.scalars(select(Tenant))}
-
-        return await self._store.read(work)
+        return await self.resources.store.read(
+            lambda session: {row.id: row.name for row in session.scalars(select(Tenant))}
+        )
 
     async def _tenant_id(self, name: str | None) -> int | None:
         if name is None:
             return None
-        return await self._store.read(lambda session: tenant_id_of(session, name))
+        return await self.resources.store.read(lambda session: tenant_id_of(session, name))
 
     async def _add(self, new: NewUser, actor: Actor) -> UserView:
-        now = self._clock()
+        now = self.resources.clock()
 
         def work(session: Session) -> UserView:
-            user = view_of(users.add_user(session, new, workspaces=self._resources.workspaces, now=now))
+            user = view_of(users.add_user(session, new, workspaces=self.resources.workspaces, now=now))
             record_user_created(session, user, actor)
             return user
 
-        return await self._store.write(work)
+        return await self.resources.store.write(work)
 
 
 def _require_user(session: Session, username: str) -> User:

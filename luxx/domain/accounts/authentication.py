@@ -14,7 +14,6 @@ from typing import Any, NoReturn, TypeVar
 import jwt
 import msgspec
 from sqlalchemy import Connection, Row, bindparam, delete, insert, select
-from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller, Peer, RateLimits
 from luxx.domain.accounts.models import SignIn, TicketRow, User
@@ -171,6 +170,11 @@ def user_as_caller(connection: Connection, user_id: int) -> Caller:
     user = connection.execute(_USER_QUERY, {"user_id": user_id}).one_or_none()
     if user is None or not user.is_active:
         raise NotAllowed("the user of this run is disabled", kind="account_disabled")
+    return caller_without_sign_in(user)
+
+
+def caller_without_sign_in(user: User | Row[Any, Any, Any, Any, Any]) -> Caller:
+    """The user as a caller, for what is done in their name without a request."""
     return Caller(
         user_id=user.id,
         tenant_id=user.tenant_id,
@@ -234,7 +238,7 @@ class Authenticator:
     async def revoked_callers(self, callers: Sequence[Caller]) -> set[Caller]:
         """The callers for whom `recheck` would raise."""
         now = self._clock()
-        return await self._store.read(lambda session: _revoked_callers(session, callers, now))
+        return await self._store.read_rows(lambda connection: _revoked_callers(connection, callers, now))
 
     def count_request(self, caller: Caller) -> None:
         """Raises TooMany past the user's limit."""
@@ -276,25 +280,21 @@ _VALID_SIGN_INS = (
 )
 
 
-def _revoked_callers(session: Session, callers: Sequence[Caller], now: datetime) -> set[Caller]:
+def _revoked_callers(connection: Connection, callers: Sequence[Caller], now: datetime) -> set[Caller]:
     """The callers whose sign-in ended, who were disabled or moved, or whose level is lower than before."""
     ids = sorted({caller.sign_in_id for caller in callers})
     valid_sign_ins: dict[str, Row[str, int, int]] = {}
     for first in range(0, len(ids), BATCH_SIZE):
         parameters = {"ids": ids[first : first + BATCH_SIZE], "now": now}
-        rows = session.connection().execute(_VALID_SIGN_INS, parameters)
-        valid_sign_ins.update({row.id: row for row in rows})
-    return {
-        caller for caller in callers if not _is_still_valid(caller, valid_sign_ins.get(caller.sign_in_id))
-    }
-
-
-def _is_still_valid(caller: Caller, row: Row[str, int, int] | None) -> bool:
-    return (
-        row is not None
+        valid_sign_ins.update({row.id: row for row in connection.execute(_VALID_SIGN_INS, parameters)})
+    still_valid = {
+        caller
+        for caller in callers
+        if (row := valid_sign_ins.get(caller.sign_in_id)) is not None
         and row.permission_level >= caller.permission_level
         and row.tenant_id == caller.tenant_id
-    )
+    }
+    return set(callers) - still_valid
 
 
 # Tickets
@@ -338,40 +338,32 @@ class TicketService:
             "expires_at": now + TICKET_LIFETIME,
         }
 
-        def work(session: Session) -> None:
-            connection = session.connection()
+        def work(connection: Connection) -> None:
             connection.execute(_delete_expired_tickets, {"now": now})
             connection.execute(_insert_ticket, row)
 
-        await self._store.write(work)
+        await self._store.write_rows(work)
         return Ticket(ticket=ticket, expires_in=int(TICKET_LIFETIME.total_seconds()))
 
     async def redeem(self, ticket: str, peer: Peer) -> Caller:
         """The caller whose ticket it is; the ticket is used up. Raises NotSignedIn."""
-        if not ticket or len(ticket) > MAX_TICKET_LENGTH:
-            raise _invalid_ticket()
         parameters = {"hash": _ticket_hash(ticket), "now": self._clock()}
+        sign_in_id = None
         # Read first, so that invalid tickets cost no write.
-        existing = await self._store.read(
-            lambda session: session.connection().scalar(_find_ticket, parameters)
-        )
-        if existing is None:
-            raise _invalid_ticket()
-        sign_in_id = await self._store.write(
-            lambda session: session.connection().scalar(_delete_ticket, parameters)
-        )
+        if 0 < len(ticket) <= MAX_TICKET_LENGTH and await self._store.read_rows(
+            lambda connection: connection.scalar(_find_ticket, parameters)
+        ):
+            sign_in_id = await self._store.write_rows(
+                lambda connection: connection.scalar(_delete_ticket, parameters)
+            )
         if sign_in_id is None:
-            raise _invalid_ticket()
+            raise NotSignedIn(
+                "this ticket is invalid, used or expired; get a new one (POST /auth/ticket)",
+                kind="ticket_invalid",
+            )
         return await self._authenticator.caller_of_sign_in(sign_in_id, peer)
 
 
 def _ticket_hash(ticket: str) -> str:
     """The hash under which the database stores a ticket, so that reading the database gives no ticket."""
     return hashlib.sha256(ticket.encode("utf-8", "replace")).hexdigest()
-
-
-def _invalid_ticket() -> NotSignedIn:
-    return NotSignedIn(
-        "this ticket is invalid, used or expired; get a new one (POST /auth/ticket)",
-        kind="ticket_invalid",
-    )

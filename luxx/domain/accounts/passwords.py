@@ -41,7 +41,7 @@ def check_password(password: str, *, username: str, where: str = "$.password") -
         problem = "the password contains an invalid character (half of a surrogate pair); type it again"
     else:
         return
-    raise InvalidInput(problem, kind="password_refused", detail={"fields": {where: problem}})
+    raise InvalidInput(problem, kind="password_refused", field=where)
 
 
 class Passwords:

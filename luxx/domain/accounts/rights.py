@@ -16,10 +16,11 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts import users
 from luxx.domain.accounts.caller import DEFAULT_TENANT_ID, Caller
-from luxx.domain.accounts.models import Tenant, User
+from luxx.domain.accounts.models import User
+from luxx.domain.accounts.tenants import find_tenant
 from luxx.domain.accounts.users import UserView, role_of, view_of
 from luxx.domain.audit import Action, Actor, AuditEntry, Detail, record
-from luxx.errors import Conflict, NotAllowed, NotFound
+from luxx.errors import Conflict, NotAllowed
 from luxx.infra.bus.core import Bus, Topic
 from luxx.infra.store.tables import Base
 from luxx.wire.tool import CommandPermission
@@ -184,16 +185,16 @@ def delete_user(session: Session, user: User, *, actor: Actor, offboarding: Offb
 
 def is_admin_now(session: Session, caller: Caller) -> bool:
     """Whether the locked row still has the caller's rights; it cannot change before the write ends."""
-    return caller.is_admin and _is_as_read(session, caller, is_locked=True)
+    return caller.is_admin and _is_unchanged(session, caller, is_locked=True)
 
 
 def check_still_admin(session: Session, caller: Caller) -> None:
     """For requests that waited since the caller was read. Raises NotAllowed if the caller lost the level."""
-    if not caller.is_admin or not _is_as_read(session, caller, is_locked=False):
+    if not caller.is_admin or not _is_unchanged(session, caller, is_locked=False):
         raise NotAllowed("you are no longer an administrator")
 
 
-def _is_as_read(session: Session, caller: Caller, *, is_locked: bool) -> bool:
+def _is_unchanged(session: Session, caller: Caller, *, is_locked: bool) -> bool:
     query = select(User.permission_level, User.is_active, User.tenant_id).where(User.id == caller.user_id)
     if is_locked:
         query = query.with_for_update(read=True)
@@ -212,13 +213,6 @@ def record_user_created(
 def record_password_change(session: Session, user: UserView, action: Action, actor: Actor) -> None:
     """Records the entry for a password that was changed or reset."""
     record(session, _user_entry(user, action, actor, Detail(name=user.username)))
-
-
-def check_tenant(session: Session, tenant_id: int) -> None:
-    """Raises NotFound for a tenant that does not exist."""
-    tenant = session.get(Tenant, tenant_id, with_for_update={"read": True})
-    if tenant is None:
-        raise NotFound(f"there is no tenant {tenant_id}", kind="tenant_not_found")
 
 
 def _next_admin(session: Session, user: User, actor: Actor) -> int | None:
@@ -258,7 +252,7 @@ def _set_email(session: Session, user: User, email: str | None) -> None:
 
 def _move_to_tenant(session: Session, user: User, tenant_id: int) -> None:
     """Moves all the user's rows to the tenant and ends their sharing, because the keys belong to the user."""
-    check_tenant(session, tenant_id)
+    find_tenant(session, tenant_id, lock={"read": True})
     user.tenant_id = tenant_id
     session.flush()
     for table in Base.metadata.sorted_tables:

@@ -177,12 +177,8 @@ class AccountService:
 
     async def sign_out(self, caller: Caller) -> None:
         """Invalidates both tokens of the sign-in at once."""
-        now, because, user_id, only = (
-            self._clock(),
-            RevocationReason.SIGNED_OUT,
-            caller.user_id,
-            caller.sign_in_id,
-        )
+        now, user_id, only = self._clock(), caller.user_id, caller.sign_in_id
+        because = RevocationReason.SIGNED_OUT
 
         def work(session: Session) -> None:
             users.revoke(session, user_id=user_id, because=because, now=now, only=only)
@@ -201,14 +197,20 @@ class AccountService:
         password."""
         check_password(new, username=caller.username, where="$.new_password")
         if new == current:
-            _refuse_field("$.new_password", "the new password must differ from the current one")
+            raise InvalidInput(
+                "the new password must differ from the current one",
+                kind="password_refused",
+                field="$.new_password",
+            )
         self._limits.count_sign_in(peer, caller.username)
         old_hash = await self._store.read(
             lambda session: users.find(session, caller.user_id, tenant_id=caller.tenant_id).password_hash
         )
         if not await self._passwords.is_correct(current, old_hash):
             await self._refusals.record_refusal(Action.PASSWORD_CHANGE, caller.actor, "password_refused")
-            _refuse_field("$.current_password", "the current password is wrong")
+            raise InvalidInput(
+                "the current password is wrong", kind="password_refused", field="$.current_password"
+            )
         self._limits.refund_sign_in(peer, caller.username)
         new_hash = await self._passwords.hash(new)
         now, because, sign_in_id = self._clock(), RevocationReason.PASSWORD_CHANGED, caller.sign_in_id
@@ -266,7 +268,3 @@ def _anonymous_actor(peer: Peer) -> Actor:
 
 def _refuse_sign_in() -> NoReturn:
     raise NotSignedIn("wrong username or password", kind="sign_in_failed")
-
-
-def _refuse_field(where: str, problem: str) -> NoReturn:
-    raise InvalidInput(problem, kind="password_refused", detail={"fields": {where: problem}})

@@ -17,11 +17,7 @@ from luxx.domain.accounts.authentication import AccountResources, claims_of, sig
 from luxx.domain.accounts.caller import Peer
 from luxx.domain.accounts.models import User
 from luxx.domain.accounts.passwords import check_password
-from luxx.domain.accounts.rights import (
-    AccountChange,
-    RevocationReason,
-    record_password_change,
-)
+from luxx.domain.accounts.rights import AccountChange, RevocationReason, record_password_change
 from luxx.domain.accounts.users import UserView
 from luxx.domain.audit import Action, Actor
 from luxx.errors import Conflict, NotAllowed
@@ -52,11 +48,9 @@ class SetupState(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime
 
 
-class _Verified(msgspec.Struct, frozen=True, kw_only=True):
+class _Verified(SetupState, frozen=True, kw_only=True):
     user_id: int
-    username: str
     password_hash: str
-    expires_at: datetime
 
 
 class PasswordSetup:
@@ -72,8 +66,8 @@ class PasswordSetup:
         """A new token for the user who has the published default password; None if no user has it."""
 
         def work(session: Session) -> tuple[int, str] | None:
-            query = select(User).where(User.has_default_password, User.is_active).order_by(User.id).limit(1)
-            user = session.scalar(query)
+            query = select(User.id, User.password_hash).where(User.has_default_password, User.is_active)
+            user = session.execute(query.order_by(User.id).limit(1)).one_or_none()
             return None if user is None else (user.id, user.password_hash)
 
         default_user = await self._store.read(work)

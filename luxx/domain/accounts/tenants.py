@@ -1,6 +1,7 @@
 """Tenants: isolated groups of users. Operators create them; their ADMINs configure them."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
@@ -45,19 +46,17 @@ class TenantChange(msgspec.Struct, frozen=True, kw_only=True):
     allow_own_providers: bool | UnsetType = UNSET
 
 
+@dataclass(frozen=True, slots=True)
 class TenantService:
     """One per process."""
 
-    def __init__(
-        self, store: Store, *, check_agent: CheckTenantAgent, clock: Callable[[], datetime] = utc_now
-    ) -> None:
-        self._store = store
-        self._check_agent = check_agent
-        self._clock = clock
+    store: Store
+    check_agent: CheckTenantAgent
+    clock: Callable[[], datetime] = utc_now
 
     async def own(self, caller: Caller) -> TenantView:
         """The caller's tenant."""
-        return await self._store.read(lambda session: _view(_row(session, caller.tenant_id)))
+        return await self.store.read(lambda session: _view(find_tenant(session, caller.tenant_id)))
 
     async def update_own(self, caller: Caller, change: TenantChange) -> TenantView:
         """Sets the given fields; for an ADMIN of the tenant."""
@@ -74,17 +73,17 @@ class TenantService:
             rows = session.scalars(newest.offset((page - 1) * page_size).limit(page_size))
             return [_view(row) for row in rows], total
 
-        return await self._store.read(work)
+        return await self.store.read(work)
 
     async def get(self, caller: Caller, tenant_id: int) -> TenantView:
         caller.require_operator()
-        return await self._store.read(lambda session: _view(_row(session, tenant_id)))
+        return await self.store.read(lambda session: _view(find_tenant(session, tenant_id)))
 
     async def create(self, caller: Caller, new: TenantChange) -> TenantView:
         """Creates a tenant without users. Raises InvalidInput, or Conflict for a taken name."""
         caller.require_operator()
-        await self._check(caller, new)
-        now = self._clock()
+        await self._check_default_agent(caller, new)
+        now = self.clock()
 
         def work(session: Session) -> TenantView:
             row = Tenant(name="", is_default=False, created_at=now)
@@ -94,7 +93,7 @@ class TenantService:
             _record(session, caller, Action.TENANT_CREATE, row)
             return _view(row)
 
-        return await self._store.write(work)
+        return await self.store.write(work)
 
     async def update(self, caller: Caller, tenant_id: int, change: TenantChange) -> TenantView:
         caller.require_operator()
@@ -105,7 +104,7 @@ class TenantService:
         caller.require_operator()
 
         def work(session: Session) -> None:
-            row = _row(session, tenant_id, is_locked=True)
+            row = find_tenant(session, tenant_id, lock=True)
             if row.is_default:
                 raise Conflict("the default tenant cannot be deleted", kind="default_tenant")
             count = session.scalar(select(func.count()).where(User.tenant_id == row.id)) or 0
@@ -118,24 +117,24 @@ class TenantService:
             _record(session, caller, Action.TENANT_DELETE, row)
             session.delete(row)
 
-        await self._store.write(work)
+        await self.store.write(work)
 
     async def _update(self, caller: Caller, tenant_id: int, change: TenantChange) -> TenantView:
-        await self._check(caller, change)
+        await self._check_default_agent(caller, change)
 
         def work(session: Session) -> TenantView:
-            row = _row(session, tenant_id, is_locked=True)
+            row = find_tenant(session, tenant_id, lock=True)
             fields = _change(row, change)
             _flush(session)
             if fields:
                 _record(session, caller, Action.TENANT_CHANGE, row, fields)
             return _view(row)
 
-        return await self._store.write(work)
+        return await self.store.write(work)
 
-    async def _check(self, caller: Caller, change: TenantChange) -> None:
+    async def _check_default_agent(self, caller: Caller, change: TenantChange) -> None:
         if isinstance(change.default_agent_id, int):
-            await self._check_agent(caller, change.default_agent_id)
+            await self.check_agent(caller, change.default_agent_id)
 
 
 async def refuse_all_agents(_caller: Caller, agent_id: int) -> None:
@@ -162,7 +161,7 @@ def check_may_connect_provider(session: Session, caller: Caller) -> None:
 
 def ids_by_name(session: Session) -> dict[str, int]:
     """The ids of all tenants by name."""
-    return {row.name: row.id for row in session.execute(select(Tenant.name, Tenant.id))}
+    return {row.name: row.id for row in session.scalars(select(Tenant))}
 
 
 def tenant_id_of(session: Session, name: str) -> int:
@@ -173,20 +172,24 @@ def tenant_id_of(session: Session, name: str) -> int:
     return stored
 
 
-def _row(session: Session, tenant_id: int, *, is_locked: bool = False) -> Tenant:
-    row = None
-    if 0 < tenant_id <= LARGEST_ID:
-        row = session.get(Tenant, tenant_id, with_for_update=is_locked)
+def find_tenant(session: Session, tenant_id: int, *, lock: bool | dict[str, bool] = False) -> Tenant:
+    """The tenant; `lock` is SQLAlchemy's `with_for_update`. Raises NotFound."""
+    row = session.get(Tenant, tenant_id, with_for_update=lock) if 0 < tenant_id <= LARGEST_ID else None
     if row is None:
-        raise NotFound(f"there is no tenant {tenant_id}", kind="tenant_not_found")
+        raise tenant_not_found(tenant_id)
     return row
+
+
+def tenant_not_found(tenant_id: int) -> NotFound:
+    """The error for a tenant that does not exist or that the caller does not administer."""
+    return NotFound(f"there is no tenant {tenant_id}", kind="tenant_not_found")
 
 
 def _change(row: Tenant, change: TenantChange) -> list[str]:
     """Sets the given fields and returns the names of those that changed."""
     if change.allow_registration is True and not row.is_default:
         problem = "people register into the default tenant only; add users to this one yourself"
-        raise InvalidInput(problem, detail={"fields": {"$.allow_registration": problem}})
+        raise InvalidInput(problem, field="$.allow_registration")
     fields: list[str] = []
     for name in change.__struct_fields__:
         value = getattr(change, name)

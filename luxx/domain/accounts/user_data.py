@@ -7,6 +7,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -53,24 +54,22 @@ class SettingsChange(msgspec.Struct, frozen=True, kw_only=True):
     system_prompt: str | UnsetType | None = UNSET
 
 
+@dataclass(frozen=True, slots=True)
 class SettingsService:
     """Every user has a settings row; it is created with the user."""
 
-    def __init__(
-        self, store: Store, *, check_provider: CheckProvider, clock: Callable[[], datetime] = utc_now
-    ) -> None:
-        self._store = store
-        self._check_provider = check_provider
-        self._clock = clock
+    store: Store
+    check_provider: CheckProvider
+    clock: Callable[[], datetime] = utc_now
 
     async def get(self, caller: Caller) -> SettingsView:
-        return await self._store.read(lambda session: read_settings(session, caller))
+        return await self.store.read(lambda session: read_settings(session, caller))
 
     async def update(self, caller: Caller, change: SettingsChange) -> SettingsView:
         """Sets the given fields. Raises NotFound for a provider that the caller may not use."""
         if isinstance(change.default_provider_id, int):
-            await self._check_provider(caller, change.default_provider_id)
-        now = self._clock()
+            await self.check_provider(caller, change.default_provider_id)
+        now = self.clock()
 
         def work(session: Session) -> SettingsView:
             row = _row(session, caller)
@@ -83,7 +82,7 @@ class SettingsService:
             return _view(row)
 
         try:
-            return await self._store.write(work)
+            return await self.store.write(work)
         except IntegrityError as error:
             raise InvalidInput(
                 "this provider was deleted a moment ago; choose another",
@@ -115,7 +114,7 @@ logger = structlog.get_logger()
 
 
 class Workspaces:
-    """Paths are `{root}/{sha256 of the user's id}`, relative if the root is."""
+    """The directories of users: `{root}/{sha256 of the user's id}`, relative if the root is."""
 
     def __init__(self, root: str, *, auto_create: bool = True) -> None:
         self._root = Path(root)

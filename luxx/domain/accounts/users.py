@@ -56,10 +56,10 @@ def check_new_user(username: str, email: str | None) -> None:
     """Raises InvalidInput for an invalid username or address; None means no address."""
     if not re.fullmatch(USERNAME, username):
         problem = "a username has 3 to 64 characters: letters a-z, digits, '.', '_' and '-'"
-        raise InvalidInput(problem, kind="username_refused", detail={"fields": {"$.username": problem}})
+        raise InvalidInput(problem, kind="username_refused", field="$.username")
     if email is not None and not re.fullmatch(EMAIL, email):
         problem = "this is not an e-mail address; leave it out or write name@example.org"
-        raise InvalidInput(problem, kind="email_refused", detail={"fields": {"$.email": problem}})
+        raise InvalidInput(problem, kind="email_refused", field="$.email")
 
 
 def role_of(level: int) -> str:

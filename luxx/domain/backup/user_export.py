@@ -14,12 +14,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from luxx import __version__
-from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.authentication import caller_without_sign_in
 from luxx.domain.accounts.models import User, UserSettings
 from luxx.domain.accounts.users import find_by_name
 from luxx.domain.backup.archive import ArchiveMember, ArchiveWriter, Size, new_file
 from luxx.domain.backup.backup import DataPaths
-from luxx.domain.backup.folders import PackResult, pack
+from luxx.domain.backup.folders import pack
 from luxx.domain.conversations.models import ConversationRow, ProjectRow
 from luxx.domain.transfer.export import write_json
 from luxx.domain.usage.ledger import UsageRow
@@ -28,7 +28,6 @@ from luxx.infra.clock import utc_now
 from luxx.infra.store.upgrade import current_step, newest_step
 from luxx.tools.compositions.rows import MAX_COMPOSITIONS, composition_of, read_own
 from luxx.wire.composition import Composition
-from luxx.wire.tool import CommandPermission
 
 
 class UserManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,24 +50,13 @@ class UserManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FORMAT = "luxx.user"
-
-
 VERSION = 1
-
-
 PROFILE_FILE = "person.json"
-
-
 CONVERSATIONS = "conversations.json"
 """The name under which an import looks for conversations in any ZIP file."""
 
-
 USAGE = "usage.jsonl"
-
-
 FILES = "files.tar"
-
-
 MAX_PROFILE_BYTES = 256 * 1024 * 1024
 
 
@@ -131,7 +119,8 @@ def export_user(data_paths: DataPaths, username: str, path: Path) -> UserManifes
             conversations = _write_conversations(session, user, archive)
             usage = _write_usage(session, user, archive)
             folder = data_paths.workspaces.path_of(user.id)
-        packed, files = _write_files(archive, folder, path.parent)
+        with archive.open(FILES) as out:
+            packed = pack(folder, out, path.parent)
         manifest = UserManifest(
             format=FORMAT,
             version=VERSION,
@@ -140,7 +129,7 @@ def export_user(data_paths: DataPaths, username: str, path: Path) -> UserManifes
             person=person,
             conversations=conversations,
             usage=usage,
-            files=files,
+            files=out.member(FILES),
             file_count=packed.files,
             left_out=packed.left_out,
         )
@@ -162,17 +151,6 @@ def require_user(session: Session, username: str) -> User:
     return user
 
 
-def caller_of(user: User) -> Caller:
-    """The user as a caller, for what the operator does in their name."""
-    return Caller(
-        user_id=user.id,
-        tenant_id=user.tenant_id,
-        username=user.username,
-        permission_level=CommandPermission(user.permission_level),
-        sign_in_id="",
-    )
-
-
 def _user_profile(session: Session, user: User) -> UserProfile:
     row = session.scalar(select(UserSettings).where(UserSettings.user_id == user.id))
     settings = {name: getattr(row, name) for name in ExportedSettings.__struct_fields__} if row else {}
@@ -186,6 +164,7 @@ def _user_profile(session: Session, user: User) -> UserProfile:
     projects = session.scalars(
         select(ProjectRow).where(ProjectRow.user_id == user.id).order_by(ProjectRow.id)
     )
+    copied = [name for name in ExportedProject.__struct_fields__ if name != "conversations"]
     return UserProfile(
         username=user.username,
         email=user.email,
@@ -194,11 +173,7 @@ def _user_profile(session: Session, user: User) -> UserProfile:
         settings=ExportedSettings(**settings),
         projects=[
             ExportedProject(
-                name=each.name,
-                description=each.description,
-                conversations=members.get(each.id, []),
-                created_at=each.created_at,
-                updated_at=each.updated_at,
+                conversations=members.get(each.id, []), **{name: getattr(each, name) for name in copied}
             )
             for each in projects
         ],
@@ -208,7 +183,7 @@ def _user_profile(session: Session, user: User) -> UserProfile:
 
 def _write_conversations(session: Session, user: User, archive: ArchiveWriter) -> ArchiveMember:
     """Writes a list of the documents of `GET /conversations/{id}/export`, oldest first."""
-    caller = caller_of(user)
+    caller = caller_without_sign_in(user)
     with archive.open(CONVERSATIONS) as out:
         out.write(b"[")
         for position, id_ in enumerate(_conversations(session, user.id)):
@@ -241,9 +216,3 @@ def _write_usage(session: Session, user: User, archive: ArchiveWriter) -> Archiv
                 _encode(ExportedUsage(at=row.created_at, conversation=row.subject_id, **fields)) + b"\n"
             )
     return out.member(USAGE)
-
-
-def _write_files(archive: ArchiveWriter, folder: Path, spool: Path) -> tuple[PackResult, ArchiveMember]:
-    with archive.open(FILES) as out:
-        packed = pack(folder, out, spool)
-    return packed, out.member(FILES)

@@ -43,10 +43,7 @@ from luxx.domain.transfer.draft import (
 )
 from luxx.domain.transfer.reading import ImportElement, Unreadable, read_file
 from luxx.infra.clock import id_at
-from luxx.wire.message import (
-    AssistantContent,
-    UserContent,
-)
+from luxx.wire.message import AssistantContent, UserContent
 
 MEMORY = 2 * 1024**3
 """Bytes of address space: twice what the largest accepted conversation takes."""

@@ -13,9 +13,9 @@ from luxx.infra.documents.reader import PageProcess
 from luxx.infra.network.fetch import Fetcher
 from luxx.tools.builtin.web import web_access
 from luxx.tools.web.clients import WebClient
-from luxx.tools.web.ddgs_process import run_engine
 from luxx.tools.web.search import ENGINES, DdgsEngine, DuckDuckGo
 from luxx.tools.web.search_pages import EngineRequest
+from luxx.tools.web.search_process import run_engine
 from luxx.wire.step import Source, source_of
 from web.conftest import WebTools
 from web.site import Site, page

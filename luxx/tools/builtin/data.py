@@ -1,61 +1,73 @@
 """The tool process_data, with its operations on JSON and CSV data."""
 
 import csv
+import inspect
 import io
 import operator
 import statistics
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 
 from luxx.errors import ToolFailed
-from luxx.tools.builtin.data_options import (
-    AggregateOptions,
-    CsvOptions,
-    FilterOptions,
-    FlattenOptions,
-    FormatOptions,
-    GroupOptions,
-    KeysOptions,
-    Options,
-    PathOptions,
-    RenameOptions,
-    SliceOptions,
-    SortOptions,
-    UniqueOptions,
-)
 from luxx.tools.factory import tool
 from luxx.tools.output import indented_size
 from luxx.tools.pattern import CompiledPattern, compile_regex, max_searchable_length
 
-O = TypeVar("O", bound=msgspec.Struct)  # noqa: E741
 _MISSING: Any = object()
 _MAX_FLATTEN_DEPTH = 50
 _MAX_CHOICES = 1000
 # Each item repeats the keys, so short data with a long key could become gigabytes.
 _MAX_RESULT_BYTES = 20_000_000
 
+Test = Literal["eq", "ne", "gt", "ge", "lt", "le", "in", "contains", "matches", "exists"]
+Measure = Literal["count", "sum", "mean", "median", "min", "max"]
 
-class DataOperation(msgspec.Struct, Generic[O], frozen=True, kw_only=True):
+
+class DataOperation(msgspec.Struct, frozen=True, kw_only=True):
     """`reads_json`: text data is parsed as JSON first."""
 
     description: str
-    options: type[O]
-    function: Callable[[Any, O], Any]
-    reads_json: bool = True
+    options: type[msgspec.Struct]
+    function: Callable[..., Any]
+    reads_json: bool
 
-    def run(self, data: Any, options: dict[str, Any]) -> Any:
+    def run(self, data: Any, raw_options: dict[str, Any]) -> Any:
         """Raises ToolFailed for data or options that do not fit."""
         try:
-            parsed_options = msgspec.convert(options, self.options)
+            options = msgspec.structs.asdict(msgspec.convert(raw_options, self.options))
         except msgspec.ValidationError as error:
             raise ToolFailed(f"wrong options: {error}") from error
-        value = _parse(data, Options()) if self.reads_json and isinstance(data, str) else data
-        return self.function(value, parsed_options)
+        value = _parse(data) if self.reads_json and isinstance(data, str) else data
+        return self.function(value, **options)
 
 
-def _parse(data: Any, options: Options) -> Any:
+OPERATIONS: dict[str, DataOperation] = {}
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _operation(name: str, description: str, *, reads_json: bool = True) -> Callable[[F], F]:
+    """Make an operation of `function(data, …)`; its further parameters are the options."""
+
+    def add(function: F) -> F:
+        _, *parameters = inspect.signature(function).parameters.values()
+        fields: list[Any] = [
+            (each.name, each.annotation, *([] if each.default is each.empty else [each.default]))
+            for each in parameters
+        ]
+        options = msgspec.defstruct("Options", fields, kw_only=True, forbid_unknown_fields=True)
+        OPERATIONS[name] = DataOperation(
+            description=description, options=options, function=function, reads_json=reads_json
+        )
+        return function
+
+    return add
+
+
+@_operation("parse", "JSON text to data")
+def _parse(data: Any) -> Any:
     if not isinstance(data, str):
         return data
     try:
@@ -64,74 +76,85 @@ def _parse(data: Any, options: Options) -> Any:
         raise ToolFailed(f"the data is not valid JSON: {error}") from error
 
 
-def _format(data: Any, options: FormatOptions) -> str:
-    if not 0 <= options.indent <= 8:
+@_operation("format", "data to readable JSON text")
+def _format(data: Any, indent: int = 2, sort_keys: bool = False) -> str:
+    if not 0 <= indent <= 8:
         raise ToolFailed("indent must be from 0 to 8")
-    text = msgspec.json.encode(data, order="sorted" if options.sort_keys else None)
-    _check_result(indented_size(data, text, options.indent))
-    return msgspec.json.format(text, indent=options.indent).decode()
+    text = msgspec.json.encode(data, order="sorted" if sort_keys else None)
+    _check_result(indented_size(data, text, indent))
+    return msgspec.json.format(text, indent=indent).decode()
 
 
-def _minify(data: Any, options: Options) -> str:
+@_operation("minify", "data to the shortest JSON text")
+def _minify(data: Any) -> str:
     return msgspec.json.encode(data).decode()
 
 
-def _get(data: Any, options: PathOptions) -> Any:
-    value = _value_at(data, options.path)
+@_operation("get", "what is at a path")
+def _get(data: Any, path: str) -> Any:
+    value = _value_at(data, path)
     if value is _MISSING:
-        raise ToolFailed(f"the data has no value at the path {options.path!r}")
+        raise ToolFailed(f"the data has no value at the path {path!r}")
     return value
 
 
-def _filter(data: Any, options: FilterOptions) -> list[Any]:
-    test = _tester(options)
-    return [item for item in _items(data) if test(_value_at(item, options.path))]
+@_operation("filter", "items whose value at path passes")
+def _filter(data: Any, path: str = "", test: Test = "eq", value: Any = None) -> list[Any]:
+    is_wanted = _tester(test, value)
+    return [item for item in _items(data) if is_wanted(_value_at(item, path))]
 
 
-def _sort(data: Any, options: SortOptions) -> list[Any]:
-    pairs = [(_value_at(item, options.path), item) for item in _items(data)]
-    pairs.sort(key=lambda pair: _sort_key(pair[0]), reverse=options.descending)
+@_operation("sort", "items by their value at path")
+def _sort(data: Any, path: str = "", descending: bool = False) -> list[Any]:
+    pairs = [(_value_at(item, path), item) for item in _items(data)]
+    pairs.sort(key=lambda pair: _sort_key(pair[0]), reverse=descending)
     return [item for _, item in pairs]
 
 
-def _pick(data: Any, options: KeysOptions) -> Any:
-    return _each(data, lambda row: {key: row[key] for key in options.keys if key in row})
+@_operation("pick", "only these keys of objects")
+def _pick(data: Any, keys: list[str]) -> Any:
+    return _each(data, lambda row: {key: row[key] for key in keys if key in row})
 
 
-def _omit(data: Any, options: KeysOptions) -> Any:
-    excluded = set(options.keys)
+@_operation("omit", "objects without these keys")
+def _omit(data: Any, keys: list[str]) -> Any:
+    excluded = set(keys)
     return _each(data, lambda row: {key: value for key, value in row.items() if key not in excluded})
 
 
-def _rename(data: Any, options: RenameOptions) -> Any:
-    _check_result(len(_rows(data)) * sum(map(len, options.names.values())))
-    return _each(data, lambda row: {options.names.get(key, key): value for key, value in row.items()})
+@_operation("rename", "keys of objects, old to new")
+def _rename(data: Any, names: dict[str, str]) -> Any:
+    _check_result(len(_rows(data)) * sum(map(len, names.values())))
+    return _each(data, lambda row: {names.get(key, key): value for key, value in row.items()})
 
 
-def _group(data: Any, options: GroupOptions) -> dict[str, list[Any]]:
+@_operation("group", "items by their value at path `by`")
+def _group(data: Any, by: str) -> dict[str, list[Any]]:
     groups: dict[str, list[Any]] = {}
     for item in _items(data):
-        groups.setdefault(_group_key(_value_at(item, options.by)), []).append(item)
+        groups.setdefault(_group_key(_value_at(item, by)), []).append(item)
     return groups
 
 
-def _aggregate(data: Any, options: AggregateOptions) -> Any:
-    if options.by is None:
-        return _measure(_items(data), options)
-    groups = _group(data, GroupOptions(by=options.by))
-    return {name: _measure(items, options) for name, items in groups.items()}
+@_operation("aggregate", "one figure, or one per group")
+def _aggregate(data: Any, measure: Measure, path: str = "", by: str | None = None) -> Any:
+    if by is None:
+        return _measure(_items(data), measure, path)
+    return {name: _measure(items, measure, path) for name, items in _group(data, by).items()}
 
 
-def _unique(data: Any, options: UniqueOptions) -> list[Any]:
+@_operation("unique", "the first item of each value at path")
+def _unique(data: Any, path: str = "") -> list[Any]:
     first_items: dict[bytes, Any] = {}
     for item in _items(data):
-        value = _value_at(item, options.path)
+        value = _value_at(item, path)
         first_items.setdefault(b"" if value is _MISSING else msgspec.json.encode(value, order="sorted"), item)
     return list(first_items.values())
 
 
-def _flatten(data: Any, options: FlattenOptions) -> dict[str, Any]:
-    if len(options.separator) > 8:
+@_operation("flatten", "nested data to one object")
+def _flatten(data: Any, separator: str = ".") -> dict[str, Any]:
+    if len(separator) > 8:
         raise ToolFailed("the separator must have at most 8 characters")
     flat: dict[str, Any] = {}
     size = 0
@@ -146,24 +169,27 @@ def _flatten(data: Any, options: FlattenOptions) -> dict[str, Any]:
         _check_result(size)
         if depth >= _MAX_FLATTEN_DEPTH:
             raise ToolFailed(f"the data is nested more than {_MAX_FLATTEN_DEPTH} levels deep")
-        start = f"{prefix}{options.separator}" if prefix else ""
+        start = f"{prefix}{separator}" if prefix else ""
         pending.extend((f"{start}{key}", item, depth + 1) for key, item in reversed(inner))
     return flat
 
 
-def _slice(data: Any, options: SliceOptions) -> list[Any]:
-    return _items(data)[options.start : options.end]
+@_operation("slice", "items from start to before end")
+def _slice(data: Any, start: int = 0, end: int | None = None) -> list[Any]:
+    return _items(data)[start:end]
 
 
-def _keys(data: Any, options: Options) -> list[str]:
+@_operation("keys", "all keys of objects")
+def _keys(data: Any) -> list[str]:
     return list(dict.fromkeys(key for row in _rows(data) for key in row))
 
 
-def _read_csv(data: Any, options: CsvOptions) -> list[dict[str, Any]]:
+@_operation("csv_to_json", "CSV text to objects", reads_json=False)
+def _read_csv(data: Any, delimiter: str = ",") -> list[dict[str, Any]]:
     if not isinstance(data, str):
         raise ToolFailed("the data must be CSV text")
     try:
-        reader = csv.reader(io.StringIO(data, newline=""), delimiter=options.delimiter, strict=True)
+        reader = csv.reader(io.StringIO(data, newline=""), delimiter=delimiter, strict=True)
         header, *rows = list(reader) or [[]]
     except (csv.Error, TypeError) as error:
         raise ToolFailed(f"the data is not CSV: {error}") from error
@@ -174,13 +200,14 @@ def _read_csv(data: Any, options: CsvOptions) -> list[dict[str, Any]]:
     return [dict(zip(header, row, strict=False)) for row in rows if row]
 
 
-def _write_csv(data: Any, options: CsvOptions) -> str:
+@_operation("json_to_csv", "objects to CSV text")
+def _write_csv(data: Any, delimiter: str = ",") -> str:
     rows = _rows(data)
     names = list(dict.fromkeys(key for row in rows for key in row))
     _check_result(len(names) * len(rows))
     text = io.StringIO(newline="")
     try:
-        writer = csv.writer(text, delimiter=options.delimiter, lineterminator="\n")
+        writer = csv.writer(text, delimiter=delimiter, lineterminator="\n")
         writer.writerow(names)
         writer.writerows([_field(row.get(name)) for name in names] for row in rows)
     except (csv.Error, TypeError) as error:
@@ -232,9 +259,8 @@ def _children(value: Any) -> list[tuple[str, Any]]:
     return []
 
 
-def _tester(options: FilterOptions) -> Callable[[Any], bool]:
-    expected = options.value
-    match options.test:
+def _tester(test: Test, expected: Any) -> Callable[[Any], bool]:
+    match test:
         case "exists":
             return lambda value: value is not _MISSING
         case "matches":
@@ -250,7 +276,7 @@ def _tester(options: FilterOptions) -> Callable[[Any], bool]:
             return lambda value: value is not _MISSING and value == expected
         case "ne":
             return lambda value: value is _MISSING or value != expected
-        case test:
+        case _:
             compare: Callable[[Any, Any], bool] = getattr(operator, test)
             return lambda value: (
                 _comparison_kind(value) == _comparison_kind(expected) != "other" and compare(value, expected)
@@ -294,69 +320,22 @@ def _group_key(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def _measure(items: list[Any], options: AggregateOptions) -> Any:
-    values = [_value_at(item, options.path) for item in items]
-    if options.measure == "count":
+def _measure(items: list[Any], measure: Measure, path: str) -> Any:
+    values = [_value_at(item, path) for item in items]
+    if measure == "count":
         return sum(value is not _MISSING and value is not None for value in values)
     numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
-    if options.measure == "sum":
+    if measure == "sum":
         return sum(numbers)
     if not numbers:
         return None
-    match options.measure:
-        case "mean":
-            return statistics.fmean(numbers)
-        case "median":
-            return statistics.median(numbers)
-        case "min":
-            return min(numbers)
-        case "max":
-            return max(numbers)
+    return {"mean": statistics.fmean, "median": statistics.median, "min": min, "max": max}[measure](numbers)
 
 
 def _field(value: Any) -> Any:
     if value is None or isinstance(value, str):
         return value
     return msgspec.json.encode(value).decode()
-
-
-OPERATIONS: dict[str, DataOperation[Any]] = {
-    "parse": DataOperation(description="JSON text to data", options=Options, function=_parse),
-    "format": DataOperation(
-        description="data to readable JSON text", options=FormatOptions, function=_format
-    ),
-    "minify": DataOperation(description="data to the shortest JSON text", options=Options, function=_minify),
-    "get": DataOperation(description="what is at a path", options=PathOptions, function=_get),
-    "filter": DataOperation(
-        description="items whose value at path passes", options=FilterOptions, function=_filter
-    ),
-    "sort": DataOperation(description="items by their value at path", options=SortOptions, function=_sort),
-    "unique": DataOperation(
-        description="the first item of each value at path", options=UniqueOptions, function=_unique
-    ),
-    "slice": DataOperation(
-        description="items from start to before end", options=SliceOptions, function=_slice
-    ),
-    "pick": DataOperation(description="only these keys of objects", options=KeysOptions, function=_pick),
-    "omit": DataOperation(description="objects without these keys", options=KeysOptions, function=_omit),
-    "rename": DataOperation(
-        description="keys of objects, old to new", options=RenameOptions, function=_rename
-    ),
-    "keys": DataOperation(description="all keys of objects", options=Options, function=_keys),
-    "group": DataOperation(
-        description="items by their value at path `by`", options=GroupOptions, function=_group
-    ),
-    "aggregate": DataOperation(
-        description="one figure, or one per group", options=AggregateOptions, function=_aggregate
-    ),
-    "flatten": DataOperation(
-        description="nested data to one object", options=FlattenOptions, function=_flatten
-    ),
-    "csv_to_json": DataOperation(
-        description="CSV text to objects", options=CsvOptions, function=_read_csv, reads_json=False
-    ),
-    "json_to_csv": DataOperation(description="objects to CSV text", options=CsvOptions, function=_write_csv),
-}
 
 
 def describe_operations() -> str:

@@ -4,9 +4,11 @@
 """
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from luxx.errors import ToolFailed
 from luxx.infra.config.schema import ToolsConfig
@@ -15,7 +17,7 @@ from luxx.infra.network.fetch import FetchBounds, Fetcher
 from luxx.infra.network.hosts import WebGuard
 from luxx.tools.core import ToolContext, ToolDefinition, ToolResult
 from luxx.tools.factory import tool
-from luxx.tools.hooks import describe_error
+from luxx.tools.hooks import result_of_error
 from luxx.tools.web.clients import DnsLookups, WebClients
 from luxx.tools.web.reading import WebPage, WebReader
 from luxx.tools.web.search import DuckDuckGo, WebSearch, WebSearchResults, ddgs_engines
@@ -25,13 +27,12 @@ SEARCH_SECONDS = 12.0
 """Timeout per search engine, short because there are other engines to try."""
 
 
-class WebAccess:
+class WebAccess(msgspec.Struct, frozen=True):
     """One per server."""
 
-    def __init__(self, reader: WebReader, search: WebSearch, clients: WebClients) -> None:
-        self.reader = reader
-        self.search = search
-        self.clients = clients
+    reader: WebReader
+    search: WebSearch
+    clients: WebClients
 
 
 def web_access(config: ToolsConfig, run_reader: RunReader = read_in_process) -> WebAccess:
@@ -81,13 +82,16 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     sources: list[Source]
 
 
+_web_tool = partial(tool, category="web", brings_untrusted=True, is_egress=True, repeatable=True)
+
+
 def web_tools(web: WebAccess) -> list[ToolDefinition]:
     """The three web tools."""
     return [_web_search(web), _web_fetch(web), _batch_fetch(web)]
 
 
 def _web_search(web: WebAccess) -> ToolDefinition:
-    @tool(
+    @_web_tool(
         name="web_search",
         description=(
             "Search the web. Gives titles, addresses and a line or two of each page found, best first; "
@@ -103,10 +107,6 @@ def _web_search(web: WebAccess) -> ToolDefinition:
             },
         },
         required_params=["query"],
-        category="web",
-        brings_untrusted=True,
-        is_egress=True,
-        repeatable=True,
         timeout=_SEARCH_SECONDS,
     )
     async def web_search(arguments: dict[str, Any], context: ToolContext) -> WebSearchResults:
@@ -120,7 +120,7 @@ def _web_search(web: WebAccess) -> ToolDefinition:
 
 
 def _web_fetch(web: WebAccess) -> ToolDefinition:
-    @tool(
+    @_web_tool(
         name="web_fetch",
         description=(
             "Read a page of the public web: its main content as Markdown with title and links, or the text "
@@ -128,10 +128,6 @@ def _web_fetch(web: WebAccess) -> ToolDefinition:
         ),
         parameters={"url": _URL, "format": _FORMAT},
         required_params=["url"],
-        category="web",
-        brings_untrusted=True,
-        is_egress=True,
-        repeatable=True,
         timeout=_FETCH_SECONDS,
     )
     async def web_fetch(arguments: dict[str, Any], context: ToolContext) -> WebPage:
@@ -145,7 +141,7 @@ def _web_fetch(web: WebAccess) -> ToolDefinition:
 
 
 def _batch_fetch(web: WebAccess) -> ToolDefinition:
-    @tool(
+    @_web_tool(
         name="batch_fetch",
         description=f"Read up to {MAX_URLS} pages at once, each as web_fetch does, with its own error.",
         parameters={
@@ -153,10 +149,6 @@ def _batch_fetch(web: WebAccess) -> ToolDefinition:
             "format": _FORMAT,
         },
         required_params=["urls"],
-        category="web",
-        brings_untrusted=True,
-        is_egress=True,
-        repeatable=True,
         timeout=_BATCH_SECONDS,
         keeps=_is_complete,
     )
@@ -167,19 +159,15 @@ def _batch_fetch(web: WebAccess) -> ToolDefinition:
         async def check(url: str, target: str) -> None:
             await context.permissions.check_redirect(url, target, arguments | {"urls": [target]})
 
-        async def one(url: str) -> BatchEntry:
+        async def read(url: str) -> BatchEntry:
             try:
                 page = await web.reader.read(url, _form(arguments), client, check, share=len(urls))
-            except ToolFailed as error:
-                return BatchEntry(url=url, success=False, error=error.message)
             except Exception as error:
-                # An unexpected error of one page must not fail the other pages.
-                return BatchEntry(url=url, success=False, error=describe_error(error))
+                # Also an unexpected error of one page must not fail the other pages.
+                return BatchEntry(url=url, success=False, error=result_of_error(error).error)
             return BatchEntry(url=url, success=True, data=page)
 
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(url)) for url in urls]
-        return _batch([task.result() for task in tasks])
+        return _batch(await asyncio.gather(*map(read, urls)))
 
     return batch_fetch.definition
 
@@ -192,8 +180,8 @@ def _batch(entries: list[BatchEntry]) -> ToolResult:
     """A success if at least one page was read."""
     sources = [source for entry in entries if entry.data is not None for source in entry.data.sources]
     # The sources of all pages are in one list, so the entries do not repeat them.
-    bare = [entry if entry.data is None else _without_sources(entry, entry.data) for entry in entries]
-    batch = Batch(results=bare, sources=sources)
+    results = [replace(entry, data=entry.data and replace(entry.data, sources=[])) for entry in entries]
+    batch = Batch(results=results, sources=sources)
     if any(entry.success for entry in entries):
         return ToolResult.ok(batch)
     return ToolResult(success=False, data=batch, error=f"none of the {len(entries)} pages could be read")
@@ -206,7 +194,3 @@ def _is_complete(result: ToolResult) -> bool:
     except (KeyError, TypeError):
         # A hook replaced the result.
         return False
-
-
-def _without_sources(entry: BatchEntry, page: WebPage) -> BatchEntry:
-    return msgspec.structs.replace(entry, data=msgspec.structs.replace(page, sources=[]))

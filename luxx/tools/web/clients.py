@@ -5,8 +5,10 @@ A request with the parsing of its answer may take half a minute and megabytes of
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from weakref import WeakValueDictionary
+
+import msgspec
 
 from luxx.errors import ToolFailed, Unavailable
 from luxx.infra.network.hosts import RESOLVE_SECONDS, Resolve
@@ -16,10 +18,12 @@ PER_USER = 6
 """Concurrent requests of one user; further ones wait."""
 
 
-class _UserLimit:
-    def __init__(self) -> None:
-        self.semaphore = asyncio.Semaphore(PER_USER)
-        self.usage_count = 0
+class WebClient(msgspec.Struct, frozen=True, kw_only=True):
+    """The DNS lookup and the request slots of one user. A request holds one of the `slots`."""
+
+    user_id: int
+    resolve: Resolve
+    slots: asyncio.Semaphore
 
 
 class WebClients:
@@ -27,32 +31,12 @@ class WebClients:
 
     def __init__(self, resolve_for: Callable[[int], Resolve]) -> None:
         self._resolve_for = resolve_for
-        self._user_limits: dict[int, _UserLimit] = {}
+        # The slots of a user live as long as one of their clients.
+        self._slots: WeakValueDictionary[int, asyncio.Semaphore] = WeakValueDictionary()
 
-    def for_user(self, user_id: int) -> "WebClient":
-        return WebClient(self._user_limits, user_id, self._resolve_for(user_id))
-
-
-class WebClient:
-    """The request limit and the DNS lookup of one user."""
-
-    def __init__(self, user_limits: dict[int, _UserLimit], user_id: int, resolve: Resolve) -> None:
-        self.resolve = resolve
-        self.user_id = user_id
-        self._user_limits = user_limits
-
-    @asynccontextmanager
-    async def slot(self) -> AsyncGenerator[None]:
-        """Hold one of the user's request slots."""
-        user_limit = self._user_limits.setdefault(self.user_id, _UserLimit())
-        user_limit.usage_count += 1
-        try:
-            async with user_limit.semaphore:
-                yield
-        finally:
-            user_limit.usage_count -= 1
-            if not user_limit.usage_count:
-                self._user_limits.pop(self.user_id, None)
+    def for_user(self, user_id: int) -> WebClient:
+        slots = self._slots.setdefault(user_id, asyncio.Semaphore(PER_USER))
+        return WebClient(user_id=user_id, resolve=self._resolve_for(user_id), slots=slots)
 
 
 _LOOKUPS_PER_USER = 8

@@ -16,25 +16,13 @@ _ACCEPT = (
 )
 _HTML = frozenset(("text/html", "application/xhtml+xml", "application/vnd.wap.xhtml+xml"))
 _PDF = frozenset(("application/pdf", "application/x-pdf"))
-_TEXTS = frozenset(
-    (
-        *("application/json", "application/xml", "application/javascript", "application/x-javascript"),
-        *(
-            "application/yaml",
-            "application/x-yaml",
-            "application/toml",
-            "application/sql",
-            "application/ld+json",
-        ),
-        *(
-            "application/x-ndjson",
-            "application/x-sh",
-            "application/x-httpd-php",
-            "application/rtf",
-            "image/svg+xml",
-        ),
-    )
-)
+# fmt: off
+_TEXTS = frozenset((
+    "application/json", "application/xml", "application/javascript", "application/x-javascript",
+    "application/yaml", "application/x-yaml", "application/toml", "application/sql", "application/ld+json",
+    "application/x-ndjson", "application/x-sh", "application/x-httpd-php", "application/rtf", "image/svg+xml",
+))
+# fmt: on
 _UNSPECIFIED_TYPES = frozenset(
     ("", "application/octet-stream", "binary/octet-stream", "application/x-download")
 )
@@ -69,22 +57,19 @@ class WebReader:
         """The page, up to 1/`share` of the size limits. Raises ToolFailed if it cannot be read."""
         request = FetchRequest(url=url, accept=_ACCEPT, size_of=_size_of, check_redirect=check_redirect)
         try:
-            async with client.slot():
-                return await self._read(request, form, client, share)
+            async with client.slots:
+                fetched = await self._fetcher.fetch(request, client.resolve)
+                if fetched.status >= 400:
+                    raise ToolFailed(f"{fetched.url} answered {fetched.status_words}")
+                if _is_pdf(fetched):
+                    return await self._read_pdf(fetched, form, client.user_id, share)
+                if _size_of(fetched.content_type) <= 0:
+                    raise ToolFailed(_unsupported_type(fetched))
+                return await self._read_text(fetched, form, client.user_id, share)
         except ToolFailed:
             raise
         except LuxxError as error:
             raise ToolFailed(error.message) from error
-
-    async def _read(self, request: FetchRequest, form: PageForm, client: WebClient, share: int) -> WebPage:
-        fetched = await self._fetcher.fetch(request, client.resolve)
-        if fetched.status >= 400:
-            raise ToolFailed(f"{fetched.url} answered {fetched.status_words}")
-        if _is_pdf(fetched):
-            return await self._read_pdf(fetched, form, client.user_id, share)
-        if _size_of(fetched.content_type) <= 0:
-            raise ToolFailed(_unsupported_type(fetched))
-        return await self._read_text(fetched, form, client.user_id, share)
 
     async def _read_pdf(self, fetched: Fetched, form: PageForm, user_id: int, share: int) -> WebPage:
         if fetched.is_cut:
@@ -128,6 +113,7 @@ class WebReader:
             )
         title = page.title or fetched.url
         is_source = is_html and form is PageForm.HTML
+        is_cut = page.is_cut or fetched.is_cut
         needs_script = is_html and not is_source and not page.text.strip()
         return WebPage(
             url=fetched.url,
@@ -137,9 +123,7 @@ class WebReader:
             content=page.text,
             links=[] if form is PageForm.HTML else page.links,
             charset=page.charset,
-            note=_NEEDS_SCRIPTS_NOTE
-            if needs_script
-            else _note(page.text, is_cut=page.is_cut or fetched.is_cut),
+            note=_NEEDS_SCRIPTS_NOTE if needs_script else _note(page.text, is_cut=is_cut),
             sources=citable(source_of(fetched.url, title, page.description or page.text * (not is_source))),
         )
 

@@ -7,20 +7,14 @@ from typing import Protocol
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
 from luxx.errors import LuxxError, ToolFailed, Unavailable
 from luxx.infra.documents.reader import PageProcess, ReadFailure
 from luxx.infra.network.fetch import Fetcher, FetchRequest
 from luxx.tools.hooks import describe_error
 from luxx.tools.web.clients import WebClient
-from luxx.tools.web.search_pages import (
-    MAX_ANSWER,
-    SEARCH_URL,
-    EngineRequest,
-    EngineResponse,
-    NoRequest,
-    ResultPage,
-)
+from luxx.tools.web.search_pages import DUCKDUCKGO, MAX_ANSWER, SEARCH_URL, EngineRequest, EngineResponse
 from luxx.wire.step import Source, citable
 
 _TRACKING = re.compile(r"utm_\w+|fbclid|gclid|msclkid|mc_[ce]id")
@@ -53,29 +47,23 @@ class WebSearch:
 
     async def search(self, query: str, max_results: int, client: WebClient) -> WebSearchResults:
         """At most `max_results` results. Raises ToolFailed if no engine answers."""
-        async with client.slot():
-            return await self._search(query, max_results, client)
-
-    async def _search(self, query: str, max_results: int, client: WebClient) -> WebSearchResults:
         problems: list[str] = []
         answering_engine = ""
         for engine in self.engines:
             try:
-                sources = unique_sources(await engine.search(query, client))
-            except LuxxError as error:
-                problems.append(f"{engine.name}: {error.message}")
-                continue
+                async with client.slots:
+                    sources = unique_sources(await engine.search(query, client))
             except Exception as error:
-                # An unexpected page of one engine must not stop the search with the others.
-                problems.append(f"{engine.name}: {describe_error(error)}")
+                # Also an unexpected page of one engine must not stop the search with the others.
+                reason = error.message if isinstance(error, LuxxError) else describe_error(error)
+                problems.append(f"{engine.name}: {reason}")
                 continue
             if sources:
                 return WebSearchResults(query=query, engine=engine.name, sources=sources[:max_results])
             answering_engine = answering_engine or engine.name
         if answering_engine:
-            return WebSearchResults(
-                query=query, engine=answering_engine, sources=[], note="Nothing was found."
-            )
+            note = "Nothing was found."
+            return WebSearchResults(query=query, engine=answering_engine, sources=[], note=note)
         raise ToolFailed(f"no search engine answers at the moment; try later ({'; '.join(problems)})")
 
 
@@ -97,38 +85,51 @@ def _normalized_url(url: str) -> str:
     return f"{host}{parts.path.rstrip('/')}?{urlencode(query)}"
 
 
-DUCKDUCKGO_READER = "luxx.tools.web.duckduckgo_page"
+SEARCH_PROCESS = "luxx.tools.web.search_process"
+
+
+class _EngineAccess:
+    """Fetches the page of a search engine, and has a separate process parse it."""
+
+    def __init__(self, fetcher: Fetcher, pages: PageProcess) -> None:
+        self._fetcher = fetcher
+        self._pages = pages
+
+    async def results(self, request: FetchRequest, engine: EngineRequest, client: WebClient) -> list[Source]:
+        """The results on the page. Raises LuxxError if the engine does not answer."""
+        answer = await self._fetcher.fetch(request, client.resolve)
+        # DuckDuckGo answers suspected bots with status 202.
+        if answer.status != 200:
+            raise Unavailable(f"it answered {answer.status_words}")
+        return (await self.run(replace(engine, is_answered=True), answer.body, client)).sources
+
+    async def run(self, request: EngineRequest, page: bytes, client: WebClient) -> EngineResponse:
+        output = await self._pages.run(
+            SEARCH_PROCESS, page, request, limit=MAX_ANSWER, user_id=client.user_id
+        )
+        if isinstance(output, ReadFailure):
+            raise Unavailable("the answer of the search engine cannot be read")
+        response = msgspec.json.decode(output, type=EngineResponse)
+        if response.problem:
+            raise Unavailable(response.problem)
+        return response
 
 
 class DuckDuckGo:
     """Searches with DuckDuckGo's HTML page. One per server."""
 
-    name = "DuckDuckGo"
+    name = DUCKDUCKGO
 
     def __init__(self, fetcher: Fetcher, pages: PageProcess, url: str = SEARCH_URL) -> None:
-        self._fetcher = fetcher
-        self._pages = pages
+        self._access = _EngineAccess(fetcher, pages)
         self._url = url
 
     async def search(self, query: str, client: WebClient) -> list[Source]:
         """Raises LuxxError if it does not answer or shows a CAPTCHA."""
         request = FetchRequest(url=self._url, form={"q": query, "kl": "wt-wt"}, accept="text/html")
-        answer = await self._fetcher.fetch(request, client.resolve)
-        # It answers suspected bots with status 202.
-        if answer.status != 200:
-            raise Unavailable(f"it answered {answer.status_words}")
-        output = await self._pages.run(
-            DUCKDUCKGO_READER, answer.body, NoRequest(), limit=MAX_ANSWER, user_id=client.user_id
-        )
-        page = (
-            ResultPage() if isinstance(output, ReadFailure) else msgspec.json.decode(output, type=ResultPage)
-        )
-        if not page.sources and not page.is_empty:
-            raise Unavailable("it answered with a page without results")
-        return page.sources
+        return await self._access.results(request, EngineRequest(engine=self.name, query=query), client)
 
 
-DDGS_READER = "luxx.tools.web.ddgs_process"
 ENGINES = ("mojeek", "brave", "yahoo")
 
 
@@ -137,33 +138,17 @@ class DdgsEngine:
 
     def __init__(self, name: str, fetcher: Fetcher, pages: PageProcess) -> None:
         self.name = name
-        self._fetcher = fetcher
-        self._pages = pages
+        self._access = _EngineAccess(fetcher, pages)
 
     async def search(self, query: str, client: WebClient) -> list[Source]:
         """Raises LuxxError if it does not answer."""
-        request = await self._run_engine_process(EngineRequest(engine=self.name, query=query), b"", client)
-        url = request.url
-        if request.parameters:
-            url += f"{'&' if '?' in url else '?'}{urlencode(request.parameters)}"
-        answer = await self._fetcher.fetch(
-            FetchRequest(url=url, form=request.form, accept="text/html"), client.resolve
-        )
-        if answer.status != 200:
-            raise Unavailable(f"it answered {answer.status_words}")
-        answered = EngineRequest(engine=self.name, query=query, is_answered=True)
-        return (await self._run_engine_process(answered, answer.body, client)).sources
-
-    async def _run_engine_process(
-        self, request: EngineRequest, page: bytes, client: WebClient
-    ) -> EngineResponse:
-        output = await self._pages.run(DDGS_READER, page, request, limit=MAX_ANSWER, user_id=client.user_id)
-        if isinstance(output, ReadFailure):
-            raise Unavailable("the answer of the search engine cannot be read")
-        response = msgspec.json.decode(output, type=EngineResponse)
-        if response.problem:
-            raise Unavailable(response.problem)
-        return response
+        engine = EngineRequest(engine=self.name, query=query)
+        captured = await self._access.run(engine, b"", client)
+        url = captured.url
+        if captured.parameters:
+            url += f"{'&' if '?' in url else '?'}{urlencode(captured.parameters)}"
+        request = FetchRequest(url=url, form=captured.form, accept="text/html")
+        return await self._access.results(request, engine, client)
 
 
 def ddgs_engines(fetcher: Fetcher, pages: PageProcess) -> list[DdgsEngine]:

@@ -1,27 +1,20 @@
-"""Messages between the server and the processes that parse pages of search engines."""
+"""Messages between the server and the process that parses pages of search engines."""
 
 import msgspec
 
 from luxx.wire.step import Source
 
+DUCKDUCKGO = "DuckDuckGo"
 SEARCH_URL = "https://html.duckduckgo.com/html/"
 MAX_ANSWER = 1_000_000
-"""Limit in bytes for the output of such a process."""
-
-
-class NoRequest(msgspec.Struct, frozen=True):
-    """The process gets no input but the page."""
-
-
-class ResultPage(msgspec.Struct, frozen=True, kw_only=True):
-    """`is_empty`: the page says that there are no results. Without results and this it is another page."""
-
-    sources: list[Source] = []
-    is_empty: bool = False
+"""Limit in bytes for the output of the process."""
 
 
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`is_answered`: the page on stdin is the response to the captured request."""
+    """`engine`: DUCKDUCKGO or an engine of the library `ddgs`. `is_answered`: a page to parse follows.
+
+    Otherwise the process captures the request that the library's engine sends.
+    """
 
     engine: str
     query: str
@@ -29,7 +22,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The request to send (with a `form`: by POST), or the results; `problem`: an error of the library."""
+    """The request to send (with a `form`: by POST), or the results; `problem`: why there is neither."""
 
     url: str = ""
     parameters: dict[str, str] = {}

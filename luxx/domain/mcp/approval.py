@@ -12,7 +12,18 @@ from hashlib import sha256
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, ForeignKey, String, Text, UniqueConstraint, bindparam, func, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    ForeignKey,
+    String,
+    Text,
+    UniqueConstraint,
+    bindparam,
+    func,
+    select,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
@@ -51,10 +62,6 @@ class McpDefinition(msgspec.Struct, frozen=True, kw_only=True):
     parameters: dict[str, Any]
     is_read_only: bool
 
-    def encoded(self) -> str:
-        """The stored form: JSON with sorted keys, so that the server's key order does not matter."""
-        return msgspec.json.encode(self, order="deterministic").decode()
-
 
 class StoredDefinition(msgspec.Struct, frozen=True, kw_only=True):
     id: str
@@ -62,36 +69,26 @@ class StoredDefinition(msgspec.Struct, frozen=True, kw_only=True):
     pending_hash: str | None
 
 
-class ChangedRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A row with a pending definition."""
-
-    id: str
-    server: str
-    tool: str
-    approved: str
-    approved_hash: str
-    pending: str
-    pending_hash: str
-    changed_at: datetime
-
-
 _tools = table_of(McpToolRow)
 _of_server = select(_tools.c.tool, _tools.c.id, _tools.c.approved_hash, _tools.c.pending_hash).where(
     _tools.c.tenant_id == bindparam("tenant_id"), _tools.c.server == bindparam("server")
 )
-_set_pending = update(_tools).where(_tools.c.id == bindparam("row_id"))
-_changed = select(*(_tools.c[name] for name in ChangedRow.__struct_fields__)).where(
-    _tools.c.tenant_id == bindparam("tenant_id"), _tools.c.pending_hash.is_not(None)
-)
+_UNIQUE = ["tenant_id", "server", "tool"]
+_add = {
+    "sqlite": sqlite.insert(_tools).on_conflict_do_nothing(index_elements=_UNIQUE),
+    "postgresql": postgresql.insert(_tools).on_conflict_do_nothing(index_elements=_UNIQUE),
+}
 
 
-def definition_of(tool: ToolDefinition) -> McpDefinition:
-    return McpDefinition(
+def _encoded(tool: ToolDefinition) -> str:
+    """The stored definition: JSON with sorted keys, so that the server's key order does not matter."""
+    definition = McpDefinition(
         description=tool.description, parameters=tool.parameters, is_read_only=tool.risk == Risk.LOW
     )
+    return msgspec.json.encode(definition, order="deterministic").decode()
 
 
-def hash_of(encoded: str) -> str:
+def _hash_of(encoded: str) -> str:
     return sha256(encoded.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -104,71 +101,32 @@ def read_server(connection: Connection, tenant_id: int, server: str) -> dict[str
     }
 
 
-def insert_tools(
+def _insert_tools(
     connection: Connection, tenant_id: int, server: str, encoded_by_name: dict[str, str]
 ) -> None:
     """Records new tools as approved. A row that another process has added meanwhile stays unchanged."""
     now = utc_now()
-    connection.execute(
-        _add[connection.dialect.name],
-        [
-            {
-                "id": new_id(),
-                "tenant_id": tenant_id,
-                "server": server,
-                "tool": tool,
-                "approved": encoded,
-                "approved_hash": hash_of(encoded),
-                "created_at": now,
-            }
-            for tool, encoded in encoded_by_name.items()
-        ],
-    )
+    rows = [
+        {
+            "id": new_id(),
+            "tenant_id": tenant_id,
+            "server": server,
+            "tool": tool,
+            "approved": encoded,
+            "approved_hash": _hash_of(encoded),
+            "created_at": now,
+        }
+        for tool, encoded in encoded_by_name.items()
+    ]
+    connection.execute(_add[connection.dialect.name], rows)
 
 
-def set_pending(connection: Connection, row_id: str, encoded: str | None) -> None:
+def _set_pending(connection: Connection, row_id: str, encoded: str | None) -> None:
     """Sets the definition that waits for approval; None: none waits."""
     values: dict[str, Any] = {"pending": encoded, "pending_hash": None, "changed_at": None}
     if encoded is not None:
-        values |= {"pending_hash": hash_of(encoded), "changed_at": utc_now()}
-    connection.execute(_set_pending.values(values), {"row_id": row_id})
-
-
-def page_of_changed(
-    connection: Connection, tenant_id: int, *, offset: int, limit: int
-) -> tuple[list[ChangedRow], int]:
-    """A page of the rows with a pending definition, and how many there are in all."""
-    values = {"tenant_id": tenant_id}
-    page = _changed.order_by(_tools.c.server, _tools.c.tool).offset(offset).limit(limit)
-    total = connection.scalar(select(func.count()).select_from(_changed.subquery()), values)
-    return [ChangedRow(**row) for row in connection.execute(page, values).mappings()], int(total or 0)
-
-
-def read_changed(connection: Connection, tenant_id: int, row_id: str) -> ChangedRow | None:
-    """The row, locked for update; None if it does not exist or has no pending definition."""
-    statement = _changed.where(_tools.c.id == bindparam("row_id")).with_for_update()
-    row = connection.execute(statement, {"tenant_id": tenant_id, "row_id": row_id}).mappings().one_or_none()
-    return None if row is None else ChangedRow(**row)
-
-
-def approve_pending(connection: Connection, row_id: str) -> None:
-    """Makes the pending definition the approved one."""
-    values: dict[str, Any] = {
-        "approved": _tools.c.pending,
-        "approved_hash": _tools.c.pending_hash,
-        "pending": None,
-        "pending_hash": None,
-        "changed_at": None,
-    }
-    connection.execute(_set_pending.values(values), {"row_id": row_id})
-
-
-_add = {
-    "sqlite": sqlite.insert(_tools).on_conflict_do_nothing(index_elements=["tenant_id", "server", "tool"]),
-    "postgresql": postgresql.insert(_tools).on_conflict_do_nothing(
-        index_elements=["tenant_id", "server", "tool"]
-    ),
-}
+        values |= {"pending_hash": _hash_of(encoded), "changed_at": utc_now()}
+    connection.execute(update(_tools).where(_tools.c.id == row_id).values(values))
 
 
 MOST_KNOWN = 500
@@ -221,18 +179,18 @@ class Definitions:
 
         Records new tools and changed definitions.
         """
-        listed = {name: definition_of(tool).encoded() for name, tool in tools.items()}
+        listed = {name: _encoded(tool) for name, tool in tools.items()}
 
         def compare(connection: Connection) -> _Comparison:
             return _compare(read_server(connection, tenant_id, server), listed)
 
         def write_changes(connection: Connection) -> _Comparison:
             if new := compare(connection).new:
-                insert_tools(connection, tenant_id, server, new)
+                _insert_tools(connection, tenant_id, server, new)
             # Compared again: another process may have added a tool of the same name first.
             comparison = compare(connection)
             for row_id, encoded in comparison.pending.items():
-                set_pending(connection, row_id, encoded)
+                _set_pending(connection, row_id, encoded)
             return comparison
 
         comparison = await self._store.read_rows(compare)
@@ -247,12 +205,14 @@ class Definitions:
         """
         caller.require(CommandPermission.ADMIN)
 
-        def work(connection: Connection) -> tuple[list[McpChange], int]:
-            offset = (page - 1) * page_size
-            rows, total = page_of_changed(connection, caller.tenant_id, offset=offset, limit=page_size)
+        def work(session: Session) -> tuple[list[McpChange], int]:
+            pending = _pending_of(caller)
+            total = session.scalar(select(func.count(McpToolRow.id)).where(*pending)) or 0
+            ordered = select(McpToolRow).where(*pending).order_by(McpToolRow.server, McpToolRow.tool)
+            rows = session.scalars(ordered.offset((page - 1) * page_size).limit(page_size))
             return [_change(row) for row in rows], total
 
-        return await self._store.read_rows(work)
+        return await self._store.read(work)
 
     async def approve(self, caller: Caller, change_id: str, new_hash: str) -> None:
         """Approves the pending definition if it has this hash. Raises NotAllowed, NotFound, or Conflict if
@@ -260,8 +220,9 @@ class Definitions:
         caller.require(CommandPermission.ADMIN)
 
         def work(session: Session) -> None:
-            row = read_changed(session.connection(), caller.tenant_id, change_id)
-            if row is None:
+            statement = select(McpToolRow).where(*_pending_of(caller), McpToolRow.id == change_id)
+            row = session.scalar(statement.with_for_update())
+            if row is None or row.pending is None or row.pending_hash is None:
                 raise NotFound("no changed tool has this id", kind="mcp_change_not_found")
             if row.pending_hash != new_hash:
                 raise Conflict(
@@ -269,7 +230,6 @@ class Definitions:
                     "GET /mcp/changes, and approve with the hash that it returns now",
                     kind="mcp_change_outdated",
                 )
-            approve_pending(session.connection(), row.id)
             entry = AuditEntry(
                 action=Action.MCP_TOOL_APPROVE,
                 actor=caller.actor,
@@ -280,6 +240,8 @@ class Definitions:
                 ),
             )
             record(session, entry)
+            row.approved, row.approved_hash = row.pending, row.pending_hash
+            row.pending = row.pending_hash = row.changed_at = None
 
         await self._store.write(work)
 
@@ -295,7 +257,7 @@ def _compare(stored_by_name: Mapping[str, StoredDefinition], listed: Mapping[str
                 new[tool] = encoded
             else:
                 withheld[tool] = Withheld.TOO_MANY
-        elif (hashed := hash_of(encoded)) != stored.approved_hash:
+        elif (hashed := _hash_of(encoded)) != stored.approved_hash:
             withheld[tool] = Withheld.CHANGED
             if hashed != stored.pending_hash:
                 pending[stored.id] = encoded
@@ -304,7 +266,15 @@ def _compare(stored_by_name: Mapping[str, StoredDefinition], listed: Mapping[str
     return _Comparison(new=new, pending=pending, withheld=withheld)
 
 
-def _change(row: ChangedRow) -> McpChange:
+def _pending_of(caller: Caller) -> tuple[ColumnElement[bool], ...]:
+    """The rows of the caller's tenant with a pending definition."""
+    return McpToolRow.tenant_id == caller.tenant_id, McpToolRow.pending_hash.is_not(None)
+
+
+def _change(row: McpToolRow) -> McpChange:
+    assert row.pending is not None
+    assert row.pending_hash is not None
+    assert row.changed_at is not None
     old, new = _definition(row.approved), _definition(row.pending)
     return McpChange(
         id=row.id,

@@ -35,12 +35,8 @@ class Sdk(msgspec.Struct, frozen=True, kw_only=True):
     error: type[Exception]
 
 
-async def load_sdk() -> Sdk:
-    """Imports the SDK in a thread, because that takes long. Raises ToolFailed if it is not installed."""
-    return await asyncio.to_thread(_load)
-
-
-def _load() -> Sdk:
+def load_sdk() -> Sdk:
+    """Imports the SDK, which takes long: call it in a thread. Raises ToolFailed if it is not installed."""
     try:
         sdk = Sdk(
             session=import_module("mcp.client.session").ClientSession,

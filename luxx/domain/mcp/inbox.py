@@ -98,11 +98,9 @@ class Inbox:
 
     def _checked_message(self, line: bytes) -> McpMessage | None:
         text = line.strip()
-        head = _head(text) if text else None
-        number, method = (
-            (_short_value(head.id), _short_value(head.method)) if head is not None else (None, None)
-        )
-        if method is None and type(number) is int and self._is_answer(number):
+        head = _head(text)
+        number, method = (None, None) if head is None else (_short_value(head.id), _short_value(head.method))
+        if method is None and type(number) is int and (number in self._open or number in self._late):
             return self._answer(number, text)
         self._count(len(line))
         if head is None and b'"jsonrpc"' in text:
@@ -114,9 +112,6 @@ class Inbox:
         if len(text) > MOST_ASKING_BYTES or parts(text) > MOST_ASKING_PARTS:
             text = msgspec.json.encode({"jsonrpc": "2.0", "id": number, "method": method})
         return McpMessage(text=text)
-
-    def _is_answer(self, number: int) -> bool:
-        return number in self._open or number in self._late
 
     def _answer(self, number: int, text: bytes) -> McpMessage | None:
         if number in self._late:

@@ -4,9 +4,11 @@ All users of a tenant share it. Not here: its tools (`offering`), the process it
 """
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -29,8 +31,6 @@ from luxx.wire.tool import ToolResult
 GROWTH_FACTOR = 2
 """A server's directory may hold, or grow by, this many times `disk_mb`, which bounds one process's writes."""
 
-_CLEANUP_HINT = "delete some of it"
-
 
 class McpDirectory:
     """The working directory of a server, with a bound on its size.
@@ -42,8 +42,7 @@ class McpDirectory:
     def __init__(self, workspace: Path, disk_mb: int, *, is_own: bool) -> None:
         self._workspace = workspace
         self._max_bytes = GROWTH_FACTOR * disk_mb * MIB
-        self._is_own = is_own
-        self._initial_bytes: int | None = 0 if is_own else None
+        self._initial_bytes: int | None = 0
         self._is_measured = is_own
 
     def make(self) -> None:
@@ -53,8 +52,9 @@ class McpDirectory:
             self._workspace.mkdir(mode=0o700, exist_ok=True)
             current_bytes = self._measured()
         except OSError as error:
-            problem = f"could not be started: {self._workspace} cannot be created: {error.strerror}"
-            raise ToolFailed(problem) from error
+            raise ToolFailed(
+                f"could not be started: {self._workspace} cannot be created: {error.strerror}"
+            ) from error
         if not self._is_measured:
             self._initial_bytes, self._is_measured = current_bytes, True
         if self._initial_bytes is None:
@@ -62,12 +62,13 @@ class McpDirectory:
             return
         if current_bytes is None:
             raise ToolFailed(
-                f"is not started: {self._workspace} holds too much to be measured; {_CLEANUP_HINT}"
+                f"is not started: {self._workspace} holds too much to be measured; delete some of it"
             )
         if current_bytes - self._initial_bytes > self._max_bytes:
-            size = f"holds {current_bytes // MIB:,} MiB by now"
-            hint = f"{_CLEANUP_HINT}, or raise disk_mb of mcp in tools.limits"
-            raise ToolFailed(f"is not started: {self._workspace} {size}; {hint}")
+            raise ToolFailed(
+                f"is not started: {self._workspace} holds {current_bytes // MIB:,} MiB by now; "
+                "delete some of it, or raise disk_mb of mcp in tools.limits"
+            )
 
     def _measured(self) -> int | None:
         fd = os.open(self._workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -79,29 +80,29 @@ class McpDirectory:
             os.close(fd)
 
 
+@dataclass(slots=True)
 class Backoff:
     """Pauses between repetitions of an action: none before the first, then `first` seconds, doubled up to
     `longest`. They start over if the action is due and not done for `reset_after` seconds.
     """
 
-    def __init__(self, clock: Callable[[], float], first: float, longest: float, reset_after: float) -> None:
-        self._clock = clock
-        self._first = first
-        self._longest = longest
-        self._reset_after = reset_after
-        self._pause = 0.0
-        self._last = 0.0
+    clock: Callable[[], float]
+    first: float
+    longest: float
+    reset_after: float
+    pause: float = field(default=0.0, init=False)
+    last: float = field(default=0.0, init=False)
 
     @property
     def seconds_to_wait(self) -> float:
-        return max(self._last + self._pause - self._clock(), 0.0) if self._pause else 0.0
+        return max(self.last + self.pause - self.clock(), 0.0) if self.pause else 0.0
 
-    def done(self) -> None:
-        """Record that the action was done now."""
-        now = self._clock()
-        is_reset = not self._pause or now - self._last >= self._pause + self._reset_after
-        self._pause = self._first if is_reset else min(self._pause * 2, self._longest)
-        self._last = now
+    def done(self, *, is_reset: bool = False) -> None:
+        """Record that the action was done now. `is_reset`: the pauses start over in any case."""
+        now = self.clock()
+        is_reset = is_reset or not self.pause or now - self.last >= self.pause + self.reset_after
+        self.pause = self.first if is_reset else min(self.pause * 2, self.longest)
+        self.last = now
 
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
@@ -147,8 +148,7 @@ class McpServer:
         self._refreshing: asyncio.Task[None] | None = None
         self._is_changed = False
         self._refreshes = Backoff(clock, FIRST_PAUSE, LONGEST_PAUSE, RESET_AFTER_SECONDS)
-        self._pause = 0.0
-        self._not_before = 0.0
+        self._failures = Backoff(clock, FIRST_PAUSE, LONGEST_PAUSE, math.inf)
         self._started_at = 0.0
         self._is_closed = False
 
@@ -165,9 +165,7 @@ class McpServer:
         """Why it has failed, as a predicate that follows its name; empty if it has not."""
         if self.state != ServerState.FAILED:
             return ""
-        return self.reason or (
-            self._secrets.hidden(self._connection.why) if self._connection is not None else ""
-        )
+        return self.reason or ("" if self._connection is None else self._secrets.hidden(self._connection.why))
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> ToolResult:
         """Call one of its tools; starts the server if needed. Raises ToolFailed."""
@@ -205,7 +203,7 @@ class McpServer:
     @property
     def seconds_to_wait(self) -> float:
         """Seconds until it may be started again."""
-        return max(self._not_before - self._clock(), 0.0)
+        return self._failures.seconds_to_wait
 
     def _check_pause(self, last: McpConnection | None) -> None:
         if self._is_closed:
@@ -214,15 +212,14 @@ class McpServer:
             seconds = self._clock() - self._started_at
             is_reset = seconds >= RESET_AFTER_SECONDS and not last.exceeded_limits
             self._failed(last.why, is_reset=is_reset)
-            if self._pause == FIRST_PAUSE:
+            if self._failures.pause == FIRST_PAUSE:
                 # The first failure after a long run: restart at once.
                 return
         if (wait := self.seconds_to_wait) > 0:
             raise ToolFailed(f"{self.reason}; it can be started again in {max(round(wait), 1)} seconds")
 
     def _failed(self, why: str, *, is_reset: bool = False) -> None:
-        self._pause = FIRST_PAUSE if is_reset or not self._pause else min(self._pause * 2, LONGEST_PAUSE)
-        self._not_before = self._clock() + self._pause
+        self._failures.done(is_reset=is_reset)
         self.reason = self._secrets.hidden(why)
         name, tenant = self.config.name, self.config.tenant
         logger.warning("mcp_server_failed", server=name, tenant=tenant, reason=self.reason)
@@ -235,7 +232,7 @@ class McpServer:
             )
 
     async def _start(self) -> McpConnection:
-        sdk = await load_sdk()
+        sdk = await asyncio.to_thread(load_sdk)
         connection = await self._launch(sdk)
         try:
             await connection.open(self.config.start_seconds)
@@ -256,7 +253,7 @@ class McpServer:
             workspace=self._workspace,
             limits=self._limits,
             reads=self._reads,
-            variables=dict(_variable(one) for one in self.config.env),
+            variables={name: value for name, _, value in (one.partition("=") for one in self.config.env)},
         )
         try:
             resident = await self._sandbox.start_resident(program_spec)
@@ -286,8 +283,3 @@ class McpServer:
                 reason = self._secrets.hidden(error.message)
                 logger.warning("mcp_list_failed", server=self.config.name, reason=reason)
             self._refreshes.done()
-
-
-def _variable(entry: str) -> tuple[str, str]:
-    name, _, value = entry.partition("=")
-    return name, value

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -56,22 +58,22 @@ class McpStatus(msgspec.Struct, frozen=True, kw_only=True):
     withheld: list[str]
 
 
+@dataclass(slots=True)
 class _Entry:
     """A server and the state of its last list of tools."""
 
-    def __init__(self, config: McpServerConfig) -> None:
-        self.config = config
-        self.prefix = server_prefix(config.tenant, config.name)
-        self.server: McpServer | None = None
-        self.reason = ""
-        self.tenant_id = 0
-        self.tools = 0
-        self.left_out: list[str] = []
-        self.listed = ToolRegistry()
-        self.withheld: dict[str, Withheld] = {}
-        self.is_checked = True
-        self.lock = asyncio.Lock()
-        self.was_tried = asyncio.Event()
+    config: McpServerConfig
+    prefix: str
+    server: McpServer | None = None
+    reason: str = ""
+    tenant_id: int = 0
+    tools: int = 0
+    left_out: list[str] = field(default_factory=list[str])
+    listed: ToolRegistry = field(default_factory=ToolRegistry)
+    withheld: dict[str, Withheld] = field(default_factory=dict[str, Withheld])
+    is_checked: bool = True
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    was_tried: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class McpServers:
@@ -91,7 +93,7 @@ class McpServers:
         self._tenant_ids = tenant_ids
         self._root = Path(config.workspace.root)
         self._limits = limits_of_servers(config.tools.limits)
-        self._entries = [_Entry(one) for one in config.mcp.servers]
+        self._entries = [_Entry(one, server_prefix(one.tenant, one.name)) for one in config.mcp.servers]
         self._tasks: list[asyncio.Task[None]] = []
         if self._entries:
             registry.wait_for_tools = self._wait_for
@@ -156,7 +158,7 @@ class McpServers:
                 else self._root / FOLDER / entry.prefix.removeprefix("mcp__").removesuffix("__")
             )
             entry.server = McpServer(
-                config, workspace, self._limits, self._sandbox, self._on_tools_for(entry)
+                config, workspace, self._limits, self._sandbox, partial(self._on_tools, entry)
             )
 
     async def _start_with_retries(self, entry: _Entry) -> None:
@@ -185,24 +187,19 @@ class McpServers:
             return False
         try:
             await entry.server.connected()
-        except ToolFailed:
-            return False
         except Exception:
-            # McpServer has logged it; an unexpected error is retried like any other.
+            # McpServer has logged it, and an unexpected error is retried like any other.
             return False
         return True
 
-    def _on_tools_for(self, entry: _Entry) -> Callable[[McpServer, Sequence[ListedTool]], Awaitable[None]]:
-        async def on_tools(server: McpServer, tools: Sequence[ListedTool]) -> None:
-            built = await asyncio.to_thread(
-                build_offered_tools, entry.config, entry.prefix, entry.tenant_id, tools, server.call
-            )
-            entry.listed, entry.left_out = built.tools, built.left_out
-            if entry.left_out:
-                logger.warning("mcp_tools_left_out", server=entry.config.name, reasons=entry.left_out[:10])
-            await self._offer(entry)
-
-        return on_tools
+    async def _on_tools(self, entry: _Entry, server: McpServer, tools: Sequence[ListedTool]) -> None:
+        built = await asyncio.to_thread(
+            build_offered_tools, entry.config, entry.prefix, entry.tenant_id, tools, server.call
+        )
+        entry.listed, entry.left_out = built.tools, built.left_out
+        if entry.left_out:
+            logger.warning("mcp_tools_left_out", server=entry.config.name, reasons=entry.left_out[:10])
+        await self._offer(entry)
 
     async def _offer(self, entry: _Entry) -> None:
         """Registers the listed tools that are not withheld. If the database cannot be read, registers none

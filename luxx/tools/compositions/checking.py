@@ -16,6 +16,7 @@ from luxx.tools.compositions.templates import (
     Problem,
     Reference,
     ReferencePath,
+    is_number,
     is_too_deep,
     problems_in,
     read_path,
@@ -175,8 +176,7 @@ def _branch(branch: Branch, later: Collection[str], json_path: str) -> Iterator[
                 yield f"{json_path}.path", RESULT_PATH_HELP
         except ValueError as error:
             yield f"{json_path}.path", str(error)
-    is_number = isinstance(branch.value, int | float) and not isinstance(branch.value, bool)
-    if branch.compare in _ORDERED and not (is_number or isinstance(branch.value, str)):
+    if branch.compare in _ORDERED and not (is_number(branch.value) or isinstance(branch.value, str)):
         yield f"{json_path}.value", f"{branch.compare} needs a number or a text"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import structlog
+from msgspec.structs import asdict
 from sqlalchemy import ColumnElement, Connection, func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
@@ -68,7 +69,8 @@ def traits_of(composition: Composition, registry: ToolRegistry, tenant_id: int |
     tools: list[ToolDefinition] = []
     if registry.get(composition.name) is not None:
         problems.append("a tool of the server has the same name and hides it; rename the composition")
-    for name in dict.fromkeys(_member_names(composition)):
+    names = [call.tool for member in composition.members for call in (member, *member.fallbacks)]
+    for name in dict.fromkeys(names):
         entry = registry.lookup_for(name, tenant_id)
         if entry is None:
             problems.append(f"the tool {name} no longer exists")
@@ -77,10 +79,9 @@ def traits_of(composition: Composition, registry: ToolRegistry, tenant_id: int |
         tools.append(tool)
         if (reason := member_refusal(tool)) is not None:
             problems.append(reason)
+    levels = [tool.required_permission for tool in tools]
     return CompositionTraits(
-        required_permission=max(
-            (tool.required_permission for tool in tools), default=CommandPermission.READ_ONLY
-        ),
+        required_permission=max(levels, default=CommandPermission.READ_ONLY),
         risk=max((tool.risk for tool in tools), key=_RISKS.index, default=Risk.LOW),
         is_untrusted=any(brings_untrusted(tool) for tool in tools),
         problems=problems,
@@ -89,46 +90,16 @@ def traits_of(composition: Composition, registry: ToolRegistry, tenant_id: int |
 
 def schema_of(parameters: Sequence[Parameter]) -> dict[str, Any]:
     """The JSON schema of a composition's arguments."""
-    properties = {each.name: _schema_of(each) for each in parameters}
+    properties: dict[str, Any] = {}
+    for each in parameters:
+        # Model vendors refuse an array without `items`.
+        items: dict[str, Any] = {"items": {}} if each.type == ParameterType.ARRAY else {}
+        description = {"description": each.description} if each.description else {}
+        properties[each.name] = {"type": each.type.value, **items, **description}
     schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
     if required := [each.name for each in parameters if each.required]:
         schema["required"] = required
     return schema
-
-
-def _schema_of(parameter: Parameter) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": parameter.type.value}
-    if parameter.type == ParameterType.ARRAY:
-        # Model vendors refuse an array without `items`.
-        schema["items"] = {}
-    if parameter.description:
-        schema["description"] = parameter.description
-    return schema
-
-
-def definition_of(stored: StoredComposition, executor: ToolExecutor, on_ended: OnEnded) -> ToolDefinition:
-    """The composition as a tool definition."""
-    composition = composition_of(stored)
-    traits = traits_of(composition, executor.registry, stored.tenant_id)
-
-    async def handler(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        result = await Chain(composition, executor, arguments, context).run()
-        await on_ended(stored.id, result.success)
-        return result
-
-    warning = f"\n(Not all of it works now: {'; '.join(traits.problems)}.)" if traits.problems else ""
-    return ToolDefinition(
-        name=composition.name,
-        description=composition.description + warning,
-        parameters=schema_of(composition.parameters),
-        handler=handler,
-        category=CATEGORY,
-        required_permission=traits.required_permission,
-        risk=traits.risk,
-        timeout=composition.timeout_seconds + _SPARE_SECONDS,
-        brings_untrusted=traits.is_untrusted,
-        is_chain=True,
-    )
 
 
 class Compositions:
@@ -154,11 +125,27 @@ class Compositions:
         return [self._define(each) for each in self._stored.values()]
 
     def _define(self, stored: StoredComposition) -> ToolDefinition:
-        return definition_of(stored, self._executor, self._on_ended)
+        composition = composition_of(stored)
+        traits = traits_of(composition, self._executor.registry, stored.tenant_id)
 
+        async def handler(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+            result = await Chain(composition, self._executor, arguments, context).run()
+            await self._on_ended(stored.id, result.success)
+            return result
 
-def _member_names(composition: Composition) -> list[str]:
-    return [call.tool for member in composition.members for call in (member, *member.fallbacks)]
+        warning = f"\n(Not all of it works now: {'; '.join(traits.problems)}.)" if traits.problems else ""
+        return ToolDefinition(
+            name=composition.name,
+            description=composition.description + warning,
+            parameters=schema_of(composition.parameters),
+            handler=handler,
+            category=CATEGORY,
+            required_permission=traits.required_permission,
+            risk=traits.risk,
+            timeout=composition.timeout_seconds + _SPARE_SECONDS,
+            brings_untrusted=traits.is_untrusted,
+            is_chain=True,
+        )
 
 
 ReadOwnTools = Callable[[Connection, int], OwnTools]
@@ -286,14 +273,9 @@ class CompositionService:
         composition = composition_of(row)
         traits = traits_of(composition, self._executor.registry, row.tenant_id)
         return CompositionView(
+            **asdict(composition),
             id=row.id,
             user_id=row.user_id,
-            name=row.name,
-            description=row.description,
-            kind=composition.kind,
-            parameters=composition.parameters,
-            members=composition.members,
-            timeout_seconds=row.timeout_seconds,
             required_permission=traits.required_permission,
             risk=traits.risk,
             problems=traits.problems,

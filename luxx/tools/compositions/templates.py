@@ -123,10 +123,31 @@ class _TemplateFiller:
 
 
 def problems_in(
-    template: Any, json_path: str, check_reference: Callable[[Reference], str | None]
+    template: Any,
+    json_path: str,
+    check_reference: Callable[[Reference], str | None],
+    depth: int = MAX_DEPTH,
 ) -> Iterator[Problem]:
     """The problems of a template by JSON path. `check_reference` returns the problem of one reference."""
-    yield from _problems(template, json_path, check_reference, MAX_DEPTH)
+    if depth == 0:
+        yield json_path, TOO_DEEP
+    elif isinstance(template, list):
+        for index, item in enumerate(cast("list[Any]", template)):
+            yield from problems_in(item, f"{json_path}[{index}]", check_reference, depth - 1)
+    elif isinstance(template, dict):
+        fields = cast("dict[str, Any]", template)
+        if FROM not in fields:
+            for name, item in fields.items():
+                yield from problems_in(item, f"{json_path}.{name}", check_reference, depth - 1)
+            return
+        if is_too_deep(fields.get("default")):
+            yield f"{json_path}.default", TOO_DEEP
+        try:
+            problem = check_reference(_read(fields))
+        except ValueError as error:
+            problem = str(error)
+        if problem is not None:
+            yield json_path, problem
 
 
 def is_too_deep(value: Any, limit: int = MAX_DEPTH) -> bool:
@@ -137,30 +158,6 @@ def is_too_deep(value: Any, limit: int = MAX_DEPTH) -> bool:
         items = cast("dict[str, Any]", value).values()
         return limit == 0 or any(is_too_deep(item, limit - 1) for item in items)
     return False
-
-
-def _problems(
-    template: Any, json_path: str, check_reference: Callable[[Reference], str | None], depth: int
-) -> Iterator[Problem]:
-    if depth == 0:
-        yield json_path, TOO_DEEP
-    elif isinstance(template, list):
-        for index, item in enumerate(cast("list[Any]", template)):
-            yield from _problems(item, f"{json_path}[{index}]", check_reference, depth - 1)
-    elif isinstance(template, dict):
-        fields = cast("dict[str, Any]", template)
-        if FROM not in fields:
-            for name, item in fields.items():
-                yield from _problems(item, f"{json_path}.{name}", check_reference, depth - 1)
-            return
-        if is_too_deep(fields.get("default")):
-            yield f"{json_path}.default", TOO_DEEP
-        try:
-            problem = check_reference(_read(fields))
-        except ValueError as error:
-            problem = str(error)
-        if problem is not None:
-            yield json_path, problem
 
 
 def _read(fields: dict[str, Any]) -> Reference:
@@ -208,10 +205,8 @@ def _is_match(comparison: Comparison, actual: Any, value: Any) -> bool:
             return _are_ordered(actual, value) and actual > value
         case Comparison.CONTAINS if isinstance(actual, list):
             return any(_is_same(item, value) for item in cast("list[Any]", actual))
-        case Comparison.CONTAINS if isinstance(actual, str | dict):
-            return isinstance(value, str) and value in actual
         case Comparison.CONTAINS:
-            return False
+            return isinstance(actual, str | dict) and isinstance(value, str) and value in actual
         case _:
             assert_never(comparison)
 
@@ -222,8 +217,8 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _are_ordered(one: Any, other: Any) -> bool:
-    return (isinstance(one, str) and isinstance(other, str)) or (_is_number(one) and _is_number(other))
+    return (isinstance(one, str) and isinstance(other, str)) or (is_number(one) and is_number(other))
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)

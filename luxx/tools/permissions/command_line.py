@@ -105,14 +105,11 @@ def _unreadable(text: str) -> str | None:
         return "it is too long to be read"
     if _CONTROL.search(text):
         return "it contains control characters"
-    return None if text.isascii() or _is_text(text) else "it is not text"
-
-
-def _is_text(text: str) -> bool:
     try:
-        return bool(text.encode())
+        text.encode()
     except UnicodeEncodeError:
-        return False
+        return "it is not text"
+    return None
 
 
 def _problem_of_words(words: CommandWords, depth: int) -> str | None:
@@ -227,15 +224,12 @@ def _word(node: Node) -> str:
         case "raw_string":
             return text[1:-1]
         case "string":
-            if any(child.type not in ('"', "string_content") for child in node.children):
-                raise _DynamicWord
-            if "$" in text or "`" in text or "!" in text:
+            is_plain = all(child.type in ('"', "string_content") for child in node.children)
+            if not is_plain or "$" in text or "`" in text or "!" in text:
                 raise _DynamicWord
             return re.sub(r"\\([\\\"\n])", lambda escape: escape[1].strip("\n"), text[1:-1])
         case "concatenation":
-            if text == "{}":
-                return text
-            return "".join(_word(child) for child in node.children)
+            return text if text == "{}" else "".join(_word(child) for child in node.children)
         case _:
             raise _DynamicWord
 
@@ -246,18 +240,15 @@ def _is_harmless(redirect: Node) -> bool:
     operators = [each for each in redirect.children if not each.is_named]
     if len(targets) != 1 or len(operators) != 1:
         return False
-    target = targets[0]
+    target, operator = targets[0], _text(operators[0])
     numbers = [each for each in redirect.children if each.type in ("file_descriptor", "number")]
     # The grammar also reads `-2` and `2#3` as numbers.
     if not all((each.text or b"").isdigit() for each in numbers):
         return False
     if target.type == "number":
-        return _text(operators[0]) in (">&", "<&")
-    return (
-        target.type == "word"
-        and _text(target) == _NULL_DEVICE
-        and _text(operators[0]) in _FILE_REDIRECT_OPERATORS
-    )
+        return operator in (">&", "<&")
+    is_null_device = target.type == "word" and _text(target) == _NULL_DEVICE
+    return is_null_device and operator in _FILE_REDIRECT_OPERATORS
 
 
 def _outermost_commands(node: Node) -> list[Node]:

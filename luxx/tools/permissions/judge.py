@@ -15,7 +15,7 @@ import msgspec
 from luxx.errors import InvalidInput, ToolFailed
 from luxx.infra.config.schema import ToolsConfig
 from luxx.infra.network.hosts import DEFAULT_PORTS
-from luxx.infra.network.urls import WebUrl, parse_url
+from luxx.infra.network.urls import parse_url
 from luxx.tools.core import (
     CommandPermission,
     Risk,
@@ -154,10 +154,7 @@ class Judge:
     def refusal(self, tool: ToolDefinition, context: ToolContext) -> PermissionVerdict | None:
         """The refusal that holds for all arguments, without rules; None if there is none."""
         if not context.permissions.is_offered(tool.name):
-            because = f"{tool.name} was not offered in this run"
-            return PermissionVerdict(
-                action=RuleAction.DENY, decided_by=DecidedBy.OFFER, rule=None, because=because
-            )
+            return _denied(DecidedBy.OFFER, f"{tool.name} was not offered in this run")
         refused = self.refusal_of_level(tool, context.caller.permission_level)
         return refused if refused is not None else _refusal_of_skills(tool, context)
 
@@ -166,12 +163,10 @@ class Judge:
         needed = tool.required_permission
         if needed <= level:
             return None
-        because = (
+        return _denied(
+            DecidedBy.LEVEL,
             f"{tool.name} needs permission level {int(needed)} ({needed.name}); "
-            f"yours is {int(level)} ({level.name})"
-        )
-        return PermissionVerdict(
-            action=RuleAction.DENY, decided_by=DecidedBy.LEVEL, rule=None, because=because
+            f"yours is {int(level)} ({level.name})",
         )
 
     def is_offered(self, tool: ToolDefinition, rules: tuple[PlacedRule, ...]) -> bool:
@@ -210,51 +205,38 @@ class Judge:
     def _part_verdict(
         self, rules: list[PlacedRule], subject: Subject, part: SubjectPart, default: PartVerdict
     ) -> PartVerdict:
-        part_ruling = find_ruling(rules, subject, part)
-        rule = part_ruling.rule
+        ruling = find_ruling(rules, subject, part)
+        rule = ruling.rule
         is_unclear = subject.problem is not None and subject.kind == SubjectKind.COMMAND
-        if rule is None and not (part_ruling.is_unsure or is_unclear):
+        if rule is None and not (ruling.is_unsure or is_unclear):
             return msgspec.structs.replace(default, text=part.text)
-        if part_ruling.is_suspected and rule is not None:
-            suspected = f"{_rule_location(rule)} denies: {_rule_text(rule)}"
-            return PartVerdict(
-                text=part.text,
-                action=RuleAction.DENY,
-                decided_by=DecidedBy.NOT_UNDERSTOOD,
-                rule=rule,
-                because=f"{subject.problem}, so it may be what {suspected}",
-            )
-        if rule is None or (rule.action == RuleAction.ALLOW and part_ruling.is_unsure):
-            return PartVerdict(
-                text=part.text,
-                action=RuleAction.ASK,
-                decided_by=DecidedBy.NOT_UNDERSTOOD,
-                rule=None,
-                because=f"{subject.problem}, so no rule can allow it",
-            )
-        return PartVerdict(
-            text=part.text,
-            action=rule.action,
-            decided_by=DecidedBy.RULE,
-            rule=rule,
-            because=f"{_rule_location(rule)} says: {_rule_text(rule)}",
-        )
+        action, by = RuleAction.ASK, DecidedBy.NOT_UNDERSTOOD
+        if rule is not None and ruling.is_suspected:
+            action = RuleAction.DENY
+            because = f"{subject.problem}, so it may be what {_quoted(rule, 'denies')}"
+        elif rule is None or (rule.action == RuleAction.ALLOW and ruling.is_unsure):
+            rule, because = None, f"{subject.problem}, so no rule can allow it"
+        else:
+            action, by = rule.action, DecidedBy.RULE
+            because = _quoted(rule, "says")
+        return PartVerdict(text=part.text, action=action, decided_by=by, rule=rule, because=because)
 
     def _default(self, tool: ToolDefinition, context: ToolContext) -> PartVerdict:
+        action, by = RuleAction.ASK, DecidedBy.RISK
         if tool.only_asks:
-            return _default_verdict(RuleAction.ALLOW, DecidedBy.QUESTION, "it only asks the user")
-        if tool.is_chain:
+            action, by, because = RuleAction.ALLOW, DecidedBy.QUESTION, "it only asks the user"
+        elif tool.is_chain:
+            action, by = RuleAction.ALLOW, DecidedBy.MEMBERS
             because = "it only calls other tools, and each of these calls is judged separately"
-            return _default_verdict(RuleAction.ALLOW, DecidedBy.MEMBERS, because)
-        if context.permissions.tainted_by is not None and _is_risky_when_tainted(tool):
+        elif context.permissions.tainted_by is not None and _is_risky_when_tainted(tool):
+            by = DecidedBy.TAINT
             because = f"{context.permissions.tainted_by} has brought untrusted content into this run"
-            return _default_verdict(RuleAction.ASK, DecidedBy.TAINT, because)
-        if tool.starts_programs and not self._is_sandboxed():
-            because = "it starts programs, and no sandbox is in force"
-            return _default_verdict(RuleAction.ASK, DecidedBy.SANDBOX, because)
-        asks = _RISKS.index(tool.risk) >= self._ask_from
-        because = f"no rule matches, and its risk is {tool.risk}"
-        return _default_verdict(RuleAction.ASK if asks else RuleAction.ALLOW, DecidedBy.RISK, because)
+        elif tool.starts_programs and not self._is_sandboxed():
+            by, because = DecidedBy.SANDBOX, "it starts programs, and no sandbox is in force"
+        else:
+            action = RuleAction.ASK if _RISKS.index(tool.risk) >= self._ask_from else RuleAction.ALLOW
+            because = f"no rule matches, and its risk is {tool.risk}"
+        return PartVerdict(text="", action=action, decided_by=by, rule=None, because=because)
 
 
 def _needs_link_resolution(tool: ToolDefinition, rules: list[PlacedRule], context: ToolContext) -> bool:
@@ -272,10 +254,11 @@ def _refusal_of_skills(
     blocking = blocking_narrowing(
         context.permissions.narrowed, tool, subject, is_member=context.caller.is_composition
     )
-    if blocking is None:
-        return None
-    because = block_reason(blocking, tool)
-    return PermissionVerdict(action=RuleAction.DENY, decided_by=DecidedBy.SKILL, rule=None, because=because)
+    return None if blocking is None else _denied(DecidedBy.SKILL, block_reason(blocking, tool))
+
+
+def _denied(by: DecidedBy, because: str) -> PermissionVerdict:
+    return PermissionVerdict(action=RuleAction.DENY, decided_by=by, rule=None, because=because)
 
 
 def brings_untrusted(tool: ToolDefinition) -> bool:
@@ -288,23 +271,9 @@ def _is_risky_when_tainted(tool: ToolDefinition) -> bool:
     return is_strong or tool.is_egress or tool.name.startswith(MCP_PREFIX)
 
 
-def _default_verdict(action: RuleAction, by: DecidedBy, because: str) -> PartVerdict:
-    return PartVerdict(text="", action=action, decided_by=by, rule=None, because=because)
-
-
-def _rule_text(rule: PlacedRule) -> str:
-    return f"{rule.action} {rule.tool}({rule.pattern})"
-
-
-def _rule_location(rule: PlacedRule) -> str:
-    owner = {
-        RuleScope.SERVER: "the server's",
-        RuleScope.TENANT: "the tenant's",
-        RuleScope.USER: "the user's",
-        RuleScope.PROJECT: "the project's",
-        RuleScope.AGENT: "the agent's",
-    }[rule.scope]
-    return f"{owner} rule {rule.place + 1}"
+def _quoted(rule: PlacedRule, verb: str) -> str:
+    text = f"{rule.action} {rule.tool}({rule.pattern})"
+    return f"the {rule.scope}'s rule {rule.place + 1} {verb}: {text}"
 
 
 OnRefused = Callable[[ToolContext, str, PermissionVerdict], Awaitable[None]]
@@ -368,10 +337,5 @@ def _is_same_host(approved: str, target: str) -> bool:
         one, other = parse_url(approved), parse_url(target)
     except InvalidInput:
         return False
-    return one.host == other.host and (
-        one.port == other.port or (_has_default_port(one) and _has_default_port(other))
-    )
-
-
-def _has_default_port(url: WebUrl) -> bool:
-    return DEFAULT_PORTS[url.scheme] == url.port
+    ports_of_scheme = one.port == DEFAULT_PORTS[one.scheme] and other.port == DEFAULT_PORTS[other.scheme]
+    return one.host == other.host and (one.port == other.port or ports_of_scheme)

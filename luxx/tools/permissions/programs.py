@@ -192,12 +192,7 @@ def is_read_only(words: CommandWords) -> bool:
     return options is not None and all(_is_known(options, word) for word in _options(words[2:]))
 
 
-def is_read_only_subcommand(words: CommandWords) -> bool:
-    """Whether these two words are a listed program and subcommand."""
-    return words in READ_ONLY_SUBCOMMANDS
-
-
-def has_unsafe_option(program: str, words: Sequence[str]) -> bool:
+def _has_unsafe_option(program: str, words: Sequence[str]) -> bool:
     """Whether one of the program's arguments is listed as unsafe."""
     options = UNSAFE_OPTIONS.get(program)
     if options is None:
@@ -208,6 +203,7 @@ def has_unsafe_option(program: str, words: Sequence[str]) -> bool:
 
 
 def _options(words: CommandWords) -> list[str]:
+    """The words before `--` that are options."""
     end = words.index("--") if "--" in words else len(words)
     return [word for word in words[:end] if word.startswith("-") and word != "-"]
 
@@ -263,13 +259,8 @@ _GIT_GLOBAL_OPTIONS_WITH_VALUE = frozenset(
 )
 _GIT_UNSAFE_GLOBAL_OPTIONS = ("-c", "--config-env", "--exec-path", "-p", "--paginate")
 _GIT_UNSAFE_OPTIONS = (
-    "--output",
-    "--upload-pack",
-    "--receive-pack",
-    "--exec",
-    "--ext-diff",
-    "--open-files-in-pager",
-)
+    "--output", "--upload-pack", "--receive-pack", "--exec", "--ext-diff", "--open-files-in-pager",
+)  # fmt: skip
 """Options before the subcommand (global) and after it, where git accepts abbreviations."""
 
 _GIT_UNSAFE_SUBCOMMANDS = {
@@ -300,7 +291,7 @@ def unsafe_reason(words: CommandWords) -> str | None:
     name = program(words)
     if name in _VARIABLE_SETTERS and any(word.startswith(("-v", "-R")) for word in words[1:]):
         return f"{name} assigns to a variable that its arguments name"
-    if has_unsafe_option(name, words[1:]) or (name == "git" and _is_git_unsafe(words)):
+    if _has_unsafe_option(name, words[1:]) or (name == "git" and _is_git_unsafe(words)):
         return f"{name} runs a command or writes a file that its arguments name"
     if runs_other_programs(words) and (name != "find" or _FIND_ACTIONS & set(words)):
         return f"{name} runs the command that its arguments name"
@@ -351,23 +342,12 @@ def _is_git_unsafe(words: CommandWords) -> bool:
     before = words[1 : len(words) - len(rest)]
     if rest and rest[0] in _GIT_UNSAFE_SUBCOMMANDS and _GIT_UNSAFE_SUBCOMMANDS[rest[0]] in ("", *rest[1:]):
         return True
-    if rest[:1] == ("grep",) and any(
-        "O" in word for word in _before_double_dash(rest) if _is_short_options(word)
-    ):
+    if rest[:1] == ("grep",) and any("O" in word for word in _options(rest) if not word.startswith("--")):
         return True
     return any(word.partition("=")[0] in _GIT_UNSAFE_GLOBAL_OPTIONS for word in before) or any(
         len(name) > len("--e") and any(option.startswith(name) for option in _GIT_UNSAFE_OPTIONS)
         for name in (word.partition("=")[0] for word in rest)
     )
-
-
-def _before_double_dash(words: CommandWords) -> CommandWords:
-    return words[: words.index("--")] if "--" in words else words
-
-
-def _is_short_options(word: str) -> bool:
-    """Whether the word consists of single-letter options."""
-    return word.startswith("-") and not word.startswith("--")
 
 
 def _after_global_options(words: CommandWords) -> CommandWords:

@@ -17,9 +17,9 @@ from luxx.errors import InvalidInput
 from luxx.tools.core import ToolDefinition
 from luxx.tools.pattern import check_wildcards, join_words, matches_wildcards, matches_words
 from luxx.tools.permissions.programs import (
+    READ_ONLY_SUBCOMMANDS,
     CommandWords,
     is_read_only,
-    is_read_only_subcommand,
     runs_other_programs,
 )
 from luxx.tools.permissions.subjects import (
@@ -75,11 +75,8 @@ def find_ruling(rules: Rules, subject: Subject, part: SubjectPart) -> Ruling:
             continue
         rules_so_far = [each for each in rule_matches if _ORDER.index(each[0].scope) <= _ORDER.index(scope)]
         last_match = _last_match(rules_so_far, subject)
-        if (
-            last_match.rule is not None
-            and last_match.rule.action == RuleAction.DENY
-            and not last_match.is_unsure
-        ):
+        rule = last_match.rule
+        if rule is not None and rule.action == RuleAction.DENY and not last_match.is_unsure:
             return last_match
         suspect = _suspect(rules_so_far, subject)
         if suspect is not None:
@@ -191,18 +188,15 @@ def _matches_command(pattern: str, part: SubjectPart) -> bool:
     # "Always" creates patterns like `git grep *`; these do not cover `git grep -O…`, which runs a program.
     if (
         pattern_words[2:] == ("*",)
-        and is_read_only_subcommand(pattern_words[:2])
+        and pattern_words[:2] in READ_ONLY_SUBCOMMANDS
         and not is_read_only(part.words)
     ):
         return False
     # `docs/*` must not allow `docs/../secret`.
-    if any(".." in word.split("/") for word in part.words) and _has_wild_word(pattern_words):
+    has_wild_word = any(word != "*" and _is_wild(word) for word in pattern_words)
+    if has_wild_word and any(".." in word.split("/") for word in part.words):
         return False
     return matches_words(pattern_words, join_words(part.words))
-
-
-def _has_wild_word(pattern: CommandWords) -> bool:
-    return any(word != "*" and _is_wild(word) for word in pattern)
 
 
 def _matches_url(pattern: str, url: str, *, is_wide: bool) -> bool:

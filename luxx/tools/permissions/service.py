@@ -78,43 +78,34 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _rules = table_of(RuleRow)
-_insert = insert(_rules)
 _conversations = table_of(ConversationRow)
 _its_project = (
     select(_conversations.c.project_id)
     .where(_conversations.c.id == bindparam("conversation_id"))
     .scalar_subquery()
 )
-_fields = (
-    _rules.c.scope,
-    _rules.c.project_id,
-    _rules.c.place,
-    _rules.c.tool,
-    _rules.c.pattern,
-    _rules.c.action,
-)
-_effective_rules = (
-    select(*_fields)
-    .where(
-        _rules.c.tenant_id == bindparam("tenant_id"),
-        or_(
-            and_(_rules.c.user_id.is_(None), _rules.c.scope == RuleScope.TENANT.value),
-            and_(
-                _rules.c.user_id == bindparam("user_id"),
-                or_(
-                    _rules.c.scope == RuleScope.USER.value,
-                    and_(
-                        _rules.c.scope == RuleScope.PROJECT.value,
-                        or_(
-                            _rules.c.project_id == bindparam("project_id"),
-                            _rules.c.project_id == _its_project,
-                        ),
-                    ),
-                ),
+_columns = _rules.c
+_select_rules = select(
+    _columns.scope,
+    _columns.project_id.label("scope_id"),
+    _columns.place,
+    _columns.tool,
+    _columns.pattern,
+    _columns.action,
+).order_by(_columns.place)
+_is_in_project = or_(_columns.project_id == bindparam("project_id"), _columns.project_id == _its_project)
+_effective_rules = _select_rules.where(
+    _columns.tenant_id == bindparam("tenant_id"),
+    or_(
+        and_(_columns.user_id.is_(None), _columns.scope == RuleScope.TENANT.value),
+        and_(
+            _columns.user_id == bindparam("user_id"),
+            or_(
+                _columns.scope == RuleScope.USER.value,
+                and_(_columns.scope == RuleScope.PROJECT.value, _is_in_project),
             ),
         ),
-    )
-    .order_by(_rules.c.place)
+    ),
 )
 
 
@@ -138,10 +129,8 @@ def read_effective_rules(
 
 def read_list(connection: Connection, owner: Owner) -> list[PlacedRule]:
     """The rules of one list, in order."""
-    return [
-        _rule_of_row(row)
-        for row in connection.execute(select(*_fields).where(_owned_by(owner)).order_by(_rules.c.place))
-    ]
+    rows = connection.execute(_select_rules.where(_owned_by(owner)))
+    return [_rule_of_row(row) for row in rows]
 
 
 def replace_list(connection: Connection, owner: Owner, rules: Sequence[Rule]) -> None:
@@ -166,7 +155,7 @@ def replace_list(connection: Connection, owner: Owner, rules: Sequence[Rule]) ->
         for place, rule in enumerate(rules)
     ]
     if rows:
-        connection.execute(_insert, rows)
+        connection.execute(insert(_rules), rows)
 
 
 def append_rule(connection: Connection, owner: Owner, rule: Rule) -> None:
@@ -192,7 +181,7 @@ def _is_equal(one: Rule, other: Rule) -> bool:
 def _rule_of_row(row: Any) -> PlacedRule:
     return PlacedRule(
         scope=RuleScope(row.scope),
-        scope_id=row.project_id,
+        scope_id=row.scope_id,
         place=row.place,
         tool=row.tool,
         pattern=row.pattern,

@@ -62,7 +62,12 @@ def canonical_url(raw_url: str) -> CanonicalUrl | str:
 
 def decode_unreserved(target: str) -> str:
     """The target with unreserved characters unescaped and all other escapes in upper case."""
-    return _ESCAPED.sub(lambda match: _decode_unreserved_character(match[1]), target)
+
+    def decoded(escape: re.Match[str]) -> str:
+        char = chr(int(escape[1], 16))
+        return char if char in _UNRESERVED else escape[0].upper()
+
+    return _ESCAPED.sub(decoded, target)
 
 
 @lru_cache(maxsize=4096)
@@ -79,11 +84,6 @@ def canonical_host_pattern(pattern: str) -> str:
     return f"{name}:{port}" if port else name
 
 
-def _decode_unreserved_character(code: str) -> str:
-    char = chr(int(code, 16))
-    return char if char in _UNRESERVED else f"%{code.upper()}"
-
-
 MCP_PREFIX = "mcp__"
 
 _SUBJECT_NAMES = ("command", "path", "url", "urls")
@@ -91,9 +91,6 @@ _SUBJECT_NAMES = ("command", "path", "url", "urls")
 
 MAX_PARTS = 40
 """Limit for one call, because each part is matched with all rules."""
-
-_LIST_ARGUMENT = "urls"
-"""The argument whose items are separate subjects; any other list is plain text."""
 
 
 class SubjectKind(StrEnum):
@@ -143,11 +140,10 @@ def subject_of(tool: ToolDefinition, arguments: dict[str, Any], workspace: PureP
     """The subject of a call. `workspace`: the directory to which absolute paths are made relative."""
     name = subject_name(tool)
     if name is None:
-        return Subject(kind=SubjectKind.TEXT, raw="", parts=(SubjectPart(text=""),))
+        return _subject(SubjectKind.TEXT, "", "", usual="*")
     value = arguments.get(name, _default(tool, name))
-    values = (
-        cast("list[Any]", value) if isinstance(value, list) and name == _LIST_ARGUMENT else [cast(Any, value)]
-    )
+    # Any other list is plain text.
+    values = cast("list[Any]", value) if isinstance(value, list) and name == "urls" else [cast(Any, value)]
     raw = list(dict.fromkeys(_text(one) for one in values))
     is_server_tool = not tool.name.startswith(MCP_PREFIX)
     subjects = [_read(name, one, workspace, is_server_tool=is_server_tool) for one in raw[:MAX_PARTS]]
@@ -167,11 +163,23 @@ def subject_of(tool: ToolDefinition, arguments: dict[str, Any], workspace: PureP
 
 def _default(tool: ToolDefinition, name: str) -> Any:
     """The default value of an omitted argument."""
-    property_schema = cast("dict[str, Any]", tool.parameters.get("properties", {})).get(name)
-    value = (
-        cast("dict[str, Any]", property_schema).get("default") if isinstance(property_schema, dict) else None
-    )
+    property_schema: Any = tool.parameters.get("properties", {}).get(name)
+    is_schema = isinstance(property_schema, dict)
+    value = cast("dict[str, Any]", property_schema).get("default") if is_schema else None
     return value if value is not None else "." if name == "path" else ""
+
+
+def _subject(
+    kind: SubjectKind, raw: str, text: str, *, problem: str | None = None, usual: str | None = None
+) -> Subject:
+    """A subject with one part. By default "always" covers only what was written."""
+    return Subject(
+        kind=kind,
+        raw=raw,
+        parts=(SubjectPart(text=text),),
+        problem=problem,
+        usual=f"={raw}" if usual is None else usual,
+    )
 
 
 def _read(name: str, raw: str, workspace: PurePath | None, *, is_server_tool: bool) -> Subject:
@@ -185,7 +193,7 @@ def _read(name: str, raw: str, workspace: PurePath | None, *, is_server_tool: bo
         case SubjectKind.URL:
             return _url(raw)
         case SubjectKind.TEXT:
-            return Subject(kind=SubjectKind.TEXT, raw=raw, parts=(SubjectPart(text=raw),))
+            return _subject(SubjectKind.TEXT, raw, raw, usual="*")
 
 
 def _kind(name: str) -> SubjectKind:
@@ -199,22 +207,17 @@ def _text(value: Any) -> str:
 
 def _command(raw: str) -> Subject:
     line = read_command(raw)
-    parts = tuple(
-        SubjectPart(text=shlex.join(words), words=words, variants=variants(words)) for words in line.commands
-    )
+    commands = line.commands
+    parts = tuple(SubjectPart(text=shlex.join(one), words=one, variants=variants(one)) for one in commands)
+    # `git status *` for a read-only `git status --short`; for other commands the exact command.
+    usual = always_pattern_words(commands[0]) if len(commands) == 1 and line.problem is None else None
     return Subject(
         kind=SubjectKind.COMMAND,
         raw=raw,
         parts=parts or (SubjectPart(text=raw, variants=("",)),),
         problem=line.problem,
-        usual=_usual_command(raw, line.commands) if line.problem is None else f"={raw}",
+        usual=f"={raw}" if usual is None else " ".join((*usual, "*")),
     )
-
-
-def _usual_command(raw: str, commands: tuple[CommandWords, ...]) -> str:
-    """`git status *` for a read-only `git status --short`; for other commands the exact command."""
-    usual = always_pattern_words(commands[0]) if len(commands) == 1 else None
-    return f"={raw}" if usual is None else " ".join((*usual, "*"))
 
 
 def _relative_to_workspace(raw: str, workspace: PurePath | None) -> str:
@@ -232,33 +235,23 @@ def _path(path: str, raw: str) -> Subject:
     is_inside = not path.startswith(("/", "../")) and path != ".."
     folder = posixpath.dirname(path)
     is_plain = is_inside and folder and not _is_wild(folder) and not folder.startswith("=")
-    return Subject(
-        kind=SubjectKind.PATH,
-        raw=raw,
-        parts=(SubjectPart(text=path),),
-        problem=None if is_inside else "it is not a path within the workspace",
-        usual=f"{folder}/*" if is_plain else f"={raw}",
-    )
+    problem = None if is_inside else "it is not a path within the workspace"
+    return _subject(SubjectKind.PATH, raw, path, problem=problem, usual=f"{folder}/*" if is_plain else None)
 
 
 def _mcp_path(raw: str) -> Subject:
     """The subject of a path for an MCP server. Its start directory is unknown, so `..` may lead anywhere."""
     path = posixpath.normpath(raw or ".")
     problem = "the path leads above its start directory" if ".." in path.split("/") else None
-    return Subject(
-        kind=SubjectKind.PATH, raw=raw, parts=(SubjectPart(text=path),), problem=problem, usual=f"={raw}"
-    )
+    return _subject(SubjectKind.PATH, raw, path, problem=problem)
 
 
 def _url(raw: str) -> Subject:
     """The subject of a URL in its canonical form."""
     address = canonical_url(raw)
-    if isinstance(address, CanonicalUrl):
-        usual = f"{address.scheme}://{address.authority}/*"
-        return Subject(kind=SubjectKind.URL, raw=raw, parts=(SubjectPart(text=address.text),), usual=usual)
-    return Subject(
-        kind=SubjectKind.URL, raw=raw, parts=(SubjectPart(text=raw),), problem=address, usual=f"={raw}"
-    )
+    if isinstance(address, str):
+        return _subject(SubjectKind.URL, raw, raw, problem=address)
+    return _subject(SubjectKind.URL, raw, address.text, usual=f"{address.scheme}://{address.authority}/*")
 
 
 def _is_wild(text: str) -> bool:

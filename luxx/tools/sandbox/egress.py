@@ -49,7 +49,8 @@ class Egress:
         self.hosts = tuple(config.network_allow)
         self.on_ended: Callable[[EgressSession], Coroutine[Any, Any, None]] = ignore_ended
         """Called with each session that has ended."""
-        self._is_available = False
+        self.is_open = False
+        """Whether programs have network access through the proxy."""
         self._failure = ""
         self._notifications: set[asyncio.Task[None]] = set()
         self._backend = backend
@@ -81,11 +82,7 @@ class Egress:
             logger.warning("egress_unavailable", error=str(error))
             self._failure = f"there is no network: the sandbox cannot provide a proxy on this host ({error})"
         else:
-            self._is_available = True
-
-    @property
-    def is_open(self) -> bool:
-        return self._is_available
+            self.is_open = True
 
     @property
     def problem(self) -> str:

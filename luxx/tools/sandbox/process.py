@@ -78,9 +78,15 @@ class SandboxProcess:
     def __init__(
         self, spec: SupervisorSpec, process: Process, control: socket.socket, fd_channel: socket.socket | None
     ) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self.stdin, self.stdout, self.stderr = process.stdin, process.stdout, process.stderr
+        """For a caller that talks to the program instead of calling `run`."""
         self._proxy_socket: socket.socket | None = None
         self._fd_channel = fd_channel
         self._waits = bool(spec["waits"])
+        self._has_begun = asyncio.Event()
         self._process = process
         self._control = control
 
@@ -103,7 +109,18 @@ class SandboxProcess:
         channel_fd = None if supervisor_channel is None else supervisor_channel.fileno()
         spec_with_channel = spec | {"fd_channel": channel_fd}
         try:
-            process = await _new_supervisor([one.fileno() for one in passed])
+            # The first of the descriptors is the control socket.
+            fds = [one.fileno() for one in passed]
+            process = await start_child(
+                *(sys.executable, "-I", "-S", "-c", _SUPERVISOR_CODE, _ROOT, *map(str, fds)),
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=PIPE,
+                pass_fds=fds,
+                env={},
+                cwd="/",
+                start_new_session=True,
+            )
         except BaseException:
             _close(own_socket, own_channel)
             raise
@@ -132,10 +149,13 @@ class SandboxProcess:
         if the sandbox could not be set up, ProgramNotStarted if a waiting process ended too early.
         """
         output = _OutputCollector(limits, on_output, self._close_control)
-        copying = [self._feed_once_begun(stdin, output), *self._listen(output)]
-        streams = [asyncio.create_task(one) for one in copying]
+        streams = [
+            asyncio.create_task(self._feed_once_begun(stdin, limits.seconds)),
+            asyncio.create_task(output.listen("stdout", self.stdout)),
+            asyncio.create_task(output.listen("stderr", self.stderr)),
+        ]
         try:
-            ended = await self._wait_for_end(output.has_begun)
+            ended = await self.wait_for_end()
             await asyncio.wait(streams, timeout=_DRAIN_SECONDS)
         finally:
             for one in streams:
@@ -145,26 +165,9 @@ class SandboxProcess:
         for one in streams:
             if not one.cancelled():
                 one.result()
-        return _program_result(
+        return program_result(
             ended, output.kept, is_output_exceeded=output.is_output_exceeded, is_truncated=output.is_truncated
         )
-
-    def streams(self) -> tuple[asyncio.StreamWriter, asyncio.StreamReader, asyncio.StreamReader]:
-        """Its stdin, stdout and stderr, for a caller that talks to the program instead of calling `run`."""
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        return process.stdin, process.stdout, process.stderr
-
-    async def wait_for_end(self) -> dict[str, Any]:
-        """The supervisor's last message, for a caller that uses `streams`; `result_of` reads it."""
-        return await self._wait_for_end(asyncio.Event())
-
-    @staticmethod
-    def result_of(ended: dict[str, Any], *, stderr: bytes) -> ProgramResult:
-        """The result for a message of `wait_for_end`. Raises ToolFailed if the program never started."""
-        return _program_result(ended, {"stdout": [], "stderr": [stderr]})
 
     async def close(self) -> None:
         """End the program with every process it started; none of them runs when this returns."""
@@ -197,14 +200,15 @@ class SandboxProcess:
         with suppress(OSError):
             self._control.shutdown(socket.SHUT_WR)
 
-    async def _wait_for_end(self, has_begun: asyncio.Event) -> dict[str, Any]:
+    async def wait_for_end(self) -> dict[str, Any]:
+        """The supervisor's last message, which `program_result` reads."""
         started_at = time.monotonic()
         message = await self._receive_message()
         while message is not None and "code" not in message and "failed" not in message:
             if "begun" in message:
-                has_begun.set()
+                self._has_begun.set()
             message = await self._receive_message()
-        if self._waits and not has_begun.is_set():
+        if self._waits and not self._has_begun.is_set():
             raise ProgramNotStarted("the sandbox process ended before its program started")
         if message is None:
             # The supervisor was killed; its keeper ends the tree.
@@ -212,35 +216,24 @@ class SandboxProcess:
             return {"code": -9, "exceeded_limit": None, "wall": seconds, "cpu": 0.0, "memory": 0}
         return message
 
-    async def _feed_once_begun(self, stdin: bytes | AsyncIterable[bytes], output: "_OutputCollector") -> None:
+    async def _feed_once_begun(self, stdin: bytes | AsyncIterable[bytes], seconds: float) -> None:
         if self._waits:
-            await asyncio.get_running_loop().sock_sendall(self._control, f"{output.seconds:.3f}".encode())
-            await output.has_begun.wait()
-        writer = self._process.stdin
-        assert writer is not None
+            await asyncio.get_running_loop().sock_sendall(self._control, f"{seconds:.3f}".encode())
+            await self._has_begun.wait()
         # The pipe is closed already if the program has ended.
-        if not writer.is_closing():
+        if not self.stdin.is_closing():
             with suppress(BrokenPipeError, ConnectionResetError):
                 async for piece in _pieces(stdin):
-                    writer.write(piece)
-                    await writer.drain()
-        writer.close()
-
-    def _listen(self, output: "_OutputCollector") -> list[Any]:
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        return [
-            output.listen("stdout", self._process.stdout),
-            output.listen("stderr", self._process.stderr),
-        ]
+                    self.stdin.write(piece)
+                    await self.stdin.drain()
+        self.stdin.close()
 
     async def _wait_for_message(self, key: str) -> None:
         """Raises ToolFailed if the next message has no such key."""
         message = await self._receive_message()
         if message is None or key not in message:
             reason = "its supervisor ended" if message is None else str(message.get("failed"))
-            assert self._process.stderr is not None
-            stderr_text = (await self._process.stderr.read(1000)).decode("utf-8", "replace").strip()
+            stderr_text = (await self.stderr.read(1000)).decode("utf-8", "replace").strip()
             raise ToolFailed(f"{reason}: {stderr_text.splitlines()[-1]}" if stderr_text else reason)
 
     async def _receive_message(self) -> dict[str, Any] | None:
@@ -260,20 +253,6 @@ class SandboxProcess:
                 return None
             data += piece
         return data
-
-
-async def _new_supervisor(passed: list[int]) -> Process:
-    """The first of the descriptors is the control socket."""
-    return await start_child(
-        *(sys.executable, "-I", "-S", "-c", _SUPERVISOR_CODE, _ROOT, *map(str, passed)),
-        stdin=PIPE,
-        stdout=PIPE,
-        stderr=PIPE,
-        pass_fds=passed,
-        env={},
-        cwd="/",
-        start_new_session=True,
-    )
 
 
 async def _pieces(stdin: bytes | AsyncIterable[bytes]) -> AsyncGenerator[bytes]:
@@ -299,8 +278,6 @@ class _OutputCollector:
         self.kept: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
         self.size = 0
         self.is_output_exceeded = False
-        self.has_begun = asyncio.Event()
-        self.seconds = limits.seconds
         self._limit = limits.output_kb * 1024
         self._on_output = on_output
         self._stop_program = stop_program
@@ -322,13 +299,14 @@ class _OutputCollector:
                 self._stop_program()
 
 
-def _program_result(
+def program_result(
     ended: dict[str, Any],
     kept: dict[str, list[bytes]],
     *,
     is_output_exceeded: bool = False,
     is_truncated: bool = False,
 ) -> ProgramResult:
+    """The result for the supervisor's last message. Raises ToolFailed if the program never started."""
     stdout, stderr = (b"".join(kept[name]) for name in ("stdout", "stderr"))
     if "failed" in ended:
         stderr_lines = stderr.decode("utf-8", "replace").strip().splitlines()

@@ -54,9 +54,8 @@ class ProcessSample:
         self.tasks = _threads(status) if self.is_alive else 0
         self.files = _open_files(pid) if self.is_alive else 0
         self.memory = sum(_number(status, name) for name in _MEMORY) * 1024
-        written, is_unreadable = _written(pid)
-        self.is_unreadable = is_unreadable
-        self.is_hidden = is_unreadable and b"\nRssAnon:" in status
+        written, self.is_unreadable = _written(pid)
+        self.is_hidden = self.is_unreadable and b"\nRssAnon:" in status
         self.used = (cpu, float(written))
 
     @property
@@ -193,9 +192,8 @@ class KernelBuffers:
     def measure(self, processes: Iterable[ProcessSample]) -> int:
         """Bytes that the buffers may hold. The caller must have the file system uid of the processes."""
         with_files = [one for one in processes if one.files]
-        pipes, sockets = (
-            _buffered(with_files) if sum(one.files for one in with_files) > UNCOUNTED_FILES else (0, 0)
-        )
+        are_counted = sum(one.files for one in with_files) > UNCOUNTED_FILES
+        pipes, sockets = _buffered(with_files) if are_counted else (0, 0)
         if self._network_of is not None:
             sockets = max(sockets, _sockets_in(self._network_of))
         if not self._socket_bytes and sockets:
@@ -225,8 +223,8 @@ class MachineMemory:
     def _is_short(self) -> bool:
         with open("/proc/meminfo", "rb", buffering=0) as file:
             text = b"\n" + (file.read(4096) or b"")
-        available = _kilobytes(text, b"MemAvailable")
-        return 0 < available < (self._reserve or _kilobytes(text, b"MemTotal") // RESERVE_FRACTION)
+        available = _number(text, b"MemAvailable") * 1024
+        return 0 < available < (self._reserve or _number(text, b"MemTotal") * 1024 // RESERVE_FRACTION)
 
 
 def name_memory_bytes(taken: os.statvfs_result) -> int:
@@ -257,23 +255,10 @@ def _buffered(processes: list[ProcessSample]) -> tuple[int, int]:
 
 
 def _sockets_in(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/net/sockstat", "rb", buffering=0) as file:
-            fields = (file.read(4096) or b"").split()
-    except OSError:
-        return 0
+    fields = _read(f"/proc/{pid}/net/sockstat").split()
     return int(fields[2]) if fields[:2] == [b"sockets:", b"used"] else 0
 
 
-def _kilobytes(text: bytes, name: bytes) -> int:
-    fields = text.partition(b"\n" + name + b":")[2].split(None, 1)
-    return int(fields[0]) * 1024 if fields else 0
-
-
 def _buffer(name: str) -> int:
-    try:
-        with open(f"/proc/sys/net/core/{name}", "rb", buffering=0) as file:
-            return int(file.read(64) or b"0")
-    except OSError:
-        # Older kernels hide the setting in a network namespace.
-        return DEFAULT_BUFFER_BYTES
+    # Older kernels hide the setting in a network namespace.
+    return int(_read(f"/proc/sys/net/core/{name}") or DEFAULT_BUFFER_BYTES)

@@ -16,6 +16,7 @@ from luxx.tools.sandbox.processes import SIGKILL, tasks_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing takes as long to load as all the rest
+    from collections.abc import Callable
     from typing import Any, NoReturn
 
     SupervisorSpec = dict[str, Any]
@@ -159,23 +160,31 @@ def _lower_priority() -> None:
 
 def limit_inside(pid: int, tasks: int, uid: int | None, has_own_network: bool) -> None:
     """Set how many tasks the first process of a namespace may have; the kernel counts per user namespace.
-    Also bound the TCP buffers of the sandbox's own network.
+    Also bound the TCP buffers of the sandbox's own network. Raises OSError.
+    """
 
-    Runs in a child as the sandbox user: root may lack the capability to change another user's process.
-    Raises OSError.
+    def limit() -> None:
+        resource.prlimit(pid, resource.RLIMIT_NPROC, (tasks, tasks))
+        if has_own_network:
+            _limit_buffers(pid)
+
+    _run_in_child(uid, limit, "the number of processes could not be limited")
+
+
+def _run_in_child(uid: int | None, work: Callable[[], None], problem: str) -> None:
+    """Run `work` in a child as the sandbox user: the user who made a namespace may change it and its
+    processes, while root may lack the capability. Raises OSError with the `problem` if `work` fails.
     """
     child = os.fork()
     if child == 0:
         try:
             drop_rights(uid)
-            resource.prlimit(pid, resource.RLIMIT_NPROC, (tasks, tasks))
-            if has_own_network:
-                _limit_buffers(pid)
+            work()
             os._exit(0)
         finally:
             os._exit(1)
     if os.waitpid(child, 0)[1] != 0:
-        raise OSError(0, "the number of processes could not be limited")
+        raise OSError(0, problem)
 
 
 def enter_network(pid: int) -> None:
@@ -203,7 +212,7 @@ def most_tasks(limits: dict[str, int]) -> int:
 
 
 def _limit(limits: dict[str, int]) -> None:
-    wanted = (
+    for name, value in (
         (resource.RLIMIT_DATA, limits["memory"]),
         (resource.RLIMIT_AS, MOST_ADDRESSES + limits["memory"]),
         (resource.RLIMIT_CPU, limits["cpu"] + 1),
@@ -212,8 +221,7 @@ def _limit(limits: dict[str, int]) -> None:
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MEMLOCK, MOST_LOCKED),
         (resource.RLIMIT_MSGQUEUE, 0),
-    )
-    for name, value in wanted:
+    ):
         _set_limit(name, value)
 
 
@@ -284,29 +292,18 @@ BACKLOG = 64
 
 def make_proxy_socket(pid: int, uid: int | None, fd_channel: int) -> None:
     """Create a listening socket in the network of `pid`, and send it over `fd_channel` to the server.
-
-    Runs in a child as the sandbox user: the user who made a namespace may enter it, while root may lack the
-    capability. Raises OSError.
+    Raises OSError.
     """
-    child = os.fork()
-    if child == 0:
-        try:
-            drop_rights(uid)
-            _make(pid, fd_channel)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    if os.waitpid(child, 0)[1] != 0:
-        raise OSError(0, "the proxy socket could not be created")
 
+    def make() -> None:
+        enter_network(pid)
+        proxy_socket = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
+        # Bubblewrap may not have configured the address yet.
+        proxy_socket.setsockopt(_socket.IPPROTO_IP, IP_FREEBIND, 1)
+        proxy_socket.bind(("127.0.0.1", PORT))
+        proxy_socket.listen(BACKLOG)
+        number = proxy_socket.fileno().to_bytes(4, sys.byteorder)
+        ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, number)]
+        _socket.socket(fileno=fd_channel).sendmsg([b"d"], ancillary)
 
-def _make(pid: int, fd_channel: int) -> None:
-    enter_network(pid)
-    proxy_socket = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
-    # Bubblewrap may not have configured the address yet.
-    proxy_socket.setsockopt(_socket.IPPROTO_IP, IP_FREEBIND, 1)
-    proxy_socket.bind(("127.0.0.1", PORT))
-    proxy_socket.listen(BACKLOG)
-    number = proxy_socket.fileno().to_bytes(4, sys.byteorder)
-    ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, number)]
-    _socket.socket(fileno=fd_channel).sendmsg([b"d"], ancillary)
+    _run_in_child(uid, make, "the proxy socket could not be created")

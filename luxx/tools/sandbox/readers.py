@@ -19,7 +19,7 @@ from luxx.infra.documents.reader import PageForm, PageRequest, ReaderBounds, Rea
 from luxx.tools.sandbox.backends import Backend
 from luxx.tools.sandbox.choosing import own_interpreter
 from luxx.tools.sandbox.plan import MIB, ProgramLimits, ProgramSpec, SupervisorSpec
-from luxx.tools.sandbox.process import ExceededLimit, ProgramNotStarted, ProgramResult, SandboxProcess
+from luxx.tools.sandbox.process import ExceededLimit, ProgramResult, SandboxProcess
 from luxx.tools.sandbox.resident import PrewarmedPool
 
 MOST_WAITING = 2
@@ -96,27 +96,16 @@ class DocumentReaders:
         """Like `read_in_process`, but in the sandbox if readers work there. Raises Unavailable."""
         if self._active_backend is None:
             return await read_in_process(module, arguments, document, bounds, limit=limit)
-        kind = ReaderKind(module=module, bounds=bounds)
+        limits = _limits(bounds, limit)
+
+        async def read(reader: SandboxProcess) -> ProgramResult:
+            return await reader.run(_input([*bounds.reader_arguments, *arguments], document), limits)
+
         try:
-            return await self._run(kind, arguments, document, limit)
+            return _answer(await self._prewarmed.use(ReaderKind(module=module, bounds=bounds), read))
         except (ToolFailed, OSError) as error:
             logger.warning("reader_not_started", reason=str(error))
             raise Unavailable("the server cannot start a process to read the document; try again") from error
-        finally:
-            self._prewarmed.refill(kind)
-
-    async def _run(
-        self, kind: ReaderKind, arguments: Sequence[str], document: int | bytes, limit: int
-    ) -> bytes | ReadFailure:
-        limits = _limits(kind.bounds, limit)
-        reader_arguments = [*kind.bounds.reader_arguments, *arguments]
-        reader = self._prewarmed.take(kind) or await self._start(kind)
-        try:
-            result = await reader.run(_input(reader_arguments, document), limits)
-        except ProgramNotStarted:
-            reader = await self._start(kind)
-            result = await reader.run(_input(reader_arguments, document), limits)
-        return _answer(result)
 
     async def _start(self, kind: ReaderKind) -> SandboxProcess:
         return await SandboxProcess.start(self._spec(kind))

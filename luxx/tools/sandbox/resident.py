@@ -27,7 +27,7 @@ from luxx.tools.sandbox.plan import (
     SupervisorSpec,
     environment,
 )
-from luxx.tools.sandbox.process import ProgramResult, SandboxProcess
+from luxx.tools.sandbox.process import ProgramNotStarted, ProgramResult, SandboxProcess, program_result
 
 IDLE_SECONDS = 60.0
 CLOSE_SECONDS = 15.0
@@ -44,6 +44,7 @@ class PrewarmedKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 
 
 class PrewarmedPool(Generic[K]):
@@ -77,6 +78,20 @@ class PrewarmedPool(Generic[K]):
             return process
         self._end(process)
         return None
+
+    async def use(self, key: K, work: Callable[[SandboxProcess], Awaitable[T]]) -> T:
+        """The result of `work` with a waiting process, or with a new one if none waits or it has just ended.
+
+        Afterwards a process for the next call starts, unless none could be started for this one.
+        """
+        process = self.take(key) or await self._start(key)
+        try:
+            try:
+                return await work(process)
+            except ProgramNotStarted:
+                return await work(await self._start(key))
+        finally:
+            self.refill(key)
 
     def refill(self, key: K) -> None:
         """Start a process for the next call in the background, unless one waits already."""
@@ -186,15 +201,9 @@ class Resident:
 
     def __init__(self, process: SandboxProcess) -> None:
         self._process = process
-        self._writer, self._reader, self._errors = process.streams()
         self._stderr_tail = b""
         self._listening = asyncio.create_task(self._listen())
         self._end = asyncio.create_task(self._wait_for_end())
-
-    @staticmethod
-    async def start(spec: SupervisorSpec) -> "Resident":
-        """Raises ToolFailed if the program cannot be started."""
-        return Resident(await SandboxProcess.start(spec))
 
     @property
     def pid(self) -> int:
@@ -203,14 +212,14 @@ class Resident:
 
     async def read(self) -> bytes:
         """The next output; empty once the program has closed stdout."""
-        return await self._reader.read(_CHUNK_BYTES)
+        return await self._process.stdout.read(_CHUNK_BYTES)
 
     async def write(self, data: bytes) -> None:
         """Returns once the pipe can take more. Raises OSError if the program has closed stdin."""
-        if self._writer.is_closing():
+        if self._process.stdin.is_closing():
             raise BrokenPipeError
-        self._writer.write(data)
-        await self._writer.drain()
+        self._process.stdin.write(data)
+        await self._process.stdin.drain()
 
     async def ended(self) -> ProgramResult:
         """Waits until the program and all it started have ended. Raises ToolFailed if it never started."""
@@ -218,7 +227,7 @@ class Resident:
 
     async def close(self) -> None:
         """End the program with everything it started. No task may be in `read`."""
-        self._writer.close()
+        self._process.stdin.close()
         # asyncio counts the process as alive while a pipe holds unread data.
         draining = asyncio.create_task(self._drain())
         await self._process.close()
@@ -230,16 +239,16 @@ class Resident:
 
     async def _listen(self) -> None:
         with suppress(OSError):
-            while piece := await self._errors.read(_CHUNK_BYTES):
+            while piece := await self._process.stderr.read(_CHUNK_BYTES):
                 self._stderr_tail = (self._stderr_tail + piece)[-_KEPT_ERRORS:]
 
     async def _drain(self) -> None:
         with suppress(OSError):
-            while await self._reader.read(_CHUNK_BYTES):
+            while await self._process.stdout.read(_CHUNK_BYTES):
                 pass
 
     async def _wait_for_end(self) -> ProgramResult:
         ended_message = await self._process.wait_for_end()
         # Bounded: another process may keep stderr open.
         await asyncio.wait({self._listening}, timeout=1.0)
-        return self._process.result_of(ended_message, stderr=self._stderr_tail)
+        return program_result(ended_message, {"stdout": [], "stderr": [self._stderr_tail]})

@@ -9,9 +9,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
@@ -32,7 +32,7 @@ from luxx.tools.sandbox.choosing import (
 )
 from luxx.tools.sandbox.egress import Egress
 from luxx.tools.sandbox.plan import Interpreter, ProgramLimits, ProgramSpec, limits_for
-from luxx.tools.sandbox.process import OnOutput, ProgramNotStarted, ProgramResult, SandboxProcess
+from luxx.tools.sandbox.process import OnOutput, ProgramResult, SandboxProcess
 from luxx.tools.sandbox.readers import DocumentReaders
 from luxx.tools.sandbox.resident import PrewarmedKey, PrewarmedPool, Resident, ResidentSpec, resident_spec
 from luxx.tools.sandbox.workspace_setup import remove_leftovers
@@ -50,70 +50,44 @@ class ProgramSlots:
         self._per_workspace = per_workspace
         self._memory_mb = memory_mb
         self._total = asyncio.Semaphore(total)
-        self._quotas: dict[Path | None, _WorkspaceQuota] = {}
+        self._workspaces: dict[Path | None, _WorkspacePrograms] = {}
 
     @asynccontextmanager
     async def slot(self, workspace: Path | None, memory_mb: int) -> AsyncGenerator[None]:
-        quota = self._quotas.setdefault(workspace, _WorkspaceQuota(self._per_workspace, self._memory_mb))
+        programs = self._workspaces.setdefault(workspace, _WorkspacePrograms())
+        programs.count += 1
         try:
-            await quota.acquire(memory_mb)
+            async with programs.next_to_start:
+                while not self._fits(programs, memory_mb):
+                    programs.has_ended.clear()
+                    await programs.has_ended.wait()
+                programs.running_mb.append(memory_mb)
             try:
                 async with self._total:
                     yield
             finally:
-                quota.release(memory_mb)
+                programs.running_mb.remove(memory_mb)
+                programs.has_ended.set()
         finally:
-            if quota.is_unused:
-                self._quotas.pop(workspace, None)
+            programs.count -= 1
+            if not programs.count:
+                del self._workspaces[workspace]
+
+    def _fits(self, programs: "_WorkspacePrograms", memory_mb: int) -> bool:
+        running_mb = programs.running_mb
+        is_free = len(running_mb) < self._per_workspace and sum(running_mb) + memory_mb <= self._memory_mb
+        return is_free or not running_mb
 
 
-class _WorkspaceQuota:
-    """The running and waiting programs of one workspace."""
+@dataclass(slots=True)
+class _WorkspacePrograms:
+    """The programs of one workspace: how many run or wait, and the limits of those that run."""
 
-    def __init__(self, programs: int, memory_mb: int) -> None:
-        self._programs = programs
-        self._memory_mb = memory_mb
-        self._running = 0
-        self._taken_mb = 0
-        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
-
-    @property
-    def is_unused(self) -> bool:
-        return not self._running and not self._waiting
-
-    async def acquire(self, memory_mb: int) -> None:
-        """Returns once the program may start."""
-        future = asyncio.get_running_loop().create_future()
-        entry = (future, memory_mb)
-        self._waiting.append(entry)
-        self._start_waiting()
-        try:
-            await future
-        except asyncio.CancelledError:
-            if entry in self._waiting:
-                self._waiting.remove(entry)
-                self._start_waiting()
-            else:
-                self.release(memory_mb)
-            raise
-
-    def release(self, memory_mb: int) -> None:
-        self._running -= 1
-        self._taken_mb -= memory_mb
-        self._start_waiting()
-
-    def _start_waiting(self) -> None:
-        while self._waiting and self._fits(self._waiting[0][1]):
-            future, memory_mb = self._waiting.popleft()
-            self._running += 1
-            self._taken_mb += memory_mb
-            if not future.done():
-                future.set_result(None)
-
-    def _fits(self, memory_mb: int) -> bool:
-        if self._running == 0:
-            return True
-        return self._running < self._programs and self._taken_mb + memory_mb <= self._memory_mb
+    count: int = 0
+    running_mb: list[int] = field(default_factory=list[int])
+    next_to_start: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by the first program that waits; a lock wakes its waiters in order."""
+    has_ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 _TOTAL_FACTOR = 16
@@ -246,19 +220,13 @@ class Sandbox:
         wanted = replace(limits, seconds=seconds)
         text = code.encode("utf-8", "replace")
         self._backend()
+
+        async def run(process: SandboxProcess) -> ProgramResult:
+            async with self.egress.serve(process, egress_session):
+                return await process.run(text, wanted)
+
         async with self._slots.slot(key.workspace, limits.memory_mb):
-            # Outside of `try`: if no process can be started, none is prewarmed either.
-            waiting_process = self._prewarmed.take(key) or await self.start_prewarmed(key)
-            try:
-                try:
-                    async with self.egress.serve(waiting_process, egress_session):
-                        return await waiting_process.run(text, wanted)
-                except ProgramNotStarted:
-                    retried = await self.start_prewarmed(key)
-                    async with self.egress.serve(retried, egress_session):
-                        return await retried.run(text, wanted)
-            finally:
-                self._prewarmed.refill(key)
+            return await self._prewarmed.use(key, run)
 
     def _active_backend(self) -> Backend | None:
         return None if self._choice is None else self._choice.backend
@@ -268,7 +236,8 @@ class Sandbox:
 
         Raises ToolFailed if no program may be started, or this one cannot be.
         """
-        return await Resident.start(resident_spec(program_spec, self._backend(), self.interpreter))
+        spec = resident_spec(program_spec, self._backend(), self.interpreter)
+        return Resident(await SandboxProcess.start(spec))
 
     def _backend(self) -> Backend:
         choice = self._choice

@@ -341,12 +341,10 @@ class LimitWatch:
             self.exceeded_limit = "processes"
         elif usage.cpu > limits["cpu"]:
             self.exceeded_limit = "cpu"
-        elif (
-            usage.written > limits["disk"] or self.disk_usage.grown > WORKSPACE_GROWTH_FACTOR * limits["disk"]
-        ):
+        elif usage.written > limits["disk"] or usage.is_hiding:
+            # Writes that cannot be measured count as over the limit.
             self.exceeded_limit = "disk"
-        elif usage.is_hiding:
-            # Its writes cannot be measured, so they count as over the limit.
+        elif self.disk_usage.grown > WORKSPACE_GROWTH_FACTOR * limits["disk"]:
             self.exceeded_limit = "disk"
         elif time.monotonic() - (self.started_at or 0) > limits["wall"]:
             self.exceeded_limit = "time"

@@ -212,7 +212,7 @@ class Services(CoreServices):
             self.client,
             resources,
             engine=lambda: self.run_driver,
-            on_question=self._answer_covered_questions,
+            on_question=lambda user_id: self.questions.answer_covered(user_id),
         )
         self.run_driver = RunDriver(
             self.config,
@@ -220,7 +220,7 @@ class Services(CoreServices):
             self.bus,
             this_process(self.process, self.kind),
             drive=loop.drive,
-            on_heartbeat=self._answer_due_questions,
+            on_heartbeat=lambda: self.questions.answer_due(),
         )
         self.runs = RunService(
             self.run_services, self.run_driver, self.providers, self.attachments, read_own_tools
@@ -250,12 +250,6 @@ class Services(CoreServices):
 
     async def _check_provider(self, caller: Caller, provider_id: int) -> None:
         await self.providers.get(caller, provider_id)
-
-    async def _answer_due_questions(self) -> None:
-        await self.questions.answer_due()
-
-    async def _answer_covered_questions(self, user_id: int) -> None:
-        await self.questions.answer_covered(user_id)
 
     async def workspace_of(self, caller: Caller) -> Path:
         """The caller's directory; created if workspace.auto_create is on."""

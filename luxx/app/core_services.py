@@ -153,7 +153,11 @@ class CoreServices:
     def _make_tool_services(self) -> None:
         self.mcp_definitions = Definitions(self.store)
         self.mcp = McpServers(
-            self.config, self.sandbox, self.registry, self._tenant_ids, self.mcp_definitions.withheld
+            self.config,
+            self.sandbox,
+            self.registry,
+            lambda: self.store.read(ids_by_name),
+            self.mcp_definitions.withheld,
         )
         self.compositions = CompositionService(self.store, self.executor)
         self.rules = RuleService(
@@ -163,9 +167,6 @@ class CoreServices:
             check_agent=refuse_all_agents,
             read_own_tools=self.compositions.read_own_tools,
         )
-
-    async def _tenant_ids(self) -> dict[str, int]:
-        return await self.store.read(ids_by_name)
 
     def _make_streams(self) -> None:
         self.hub = Hub()

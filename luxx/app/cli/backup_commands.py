@@ -3,8 +3,8 @@
 import argparse
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -17,10 +17,11 @@ from luxx.infra.config.schema import Config
 from luxx.infra.observe import redact
 from luxx.infra.store.engine import Store
 
-T = TypeVar("T")
 RunCommand = Callable[[argparse.Namespace], int]
 AddCommand = Callable[[str, RunCommand, str], argparse.ArgumentParser]
 LoadConfig = Callable[[argparse.Namespace], Config]
+Work = Callable[[DataPaths, argparse.Namespace, Config], list[str]]
+"""Does the work of one command, prints what it did and returns notes about what is missing or changed."""
 
 MAX_NOTES = 20
 """The most notes that are printed. A backup may leave out thousands of files, with one note each."""
@@ -28,83 +29,79 @@ MAX_NOTES = 20
 
 def add_backup_commands(command: AddCommand, load: LoadConfig) -> None:
     """Adds the parsers with `command`; `load` reads the configuration of a command."""
-    backup = command(
-        "backup", lambda options: _backup(options, load), "back up all data while the server runs"
-    )
+
+    def add(name: str, work: Work, help_text: str) -> argparse.ArgumentParser:
+        return command(name, lambda options: _run(work, options, load(options)), help_text)
+
+    backup = add("backup", _backup, "back up all data while the server runs")
     backup.add_argument("file", type=Path, help="a new file; it holds the keys, so keep it safe")
-    restore_parser = command("restore", lambda options: _restore(options, load), "restore a backup")
+    restore_parser = add("restore", _restore, "restore a backup")
     restore_parser.add_argument("file", type=Path)
     restore_parser.add_argument("--replace", action="store_true", help="delete the existing data first")
     restore_parser.add_argument("--yes", action="store_true", help="do not ask")
-    export_parser = command(
-        "export", lambda options: _export(options, load), "export all data of one user to a file"
-    )
+    export_parser = add("export", _export, "export all data of one user to a file")
     export_parser.add_argument("username")
     export_parser.add_argument("file", type=Path, help="a new file")
-    import_parser = command(
-        "import", lambda options: _import(options, load), "import a file made by `luxx export`"
-    )
+    import_parser = add("import", _import, "import a file made by `luxx export`")
     import_parser.add_argument("file", type=Path)
     import_parser.add_argument(
         "--as", dest="username", help="import for this user (default: the name in the file)"
     )
 
 
-def _backup(options: argparse.Namespace, load: LoadConfig) -> int:
-    data_paths = DataPaths(load(options))
+def _run(work: Work, options: argparse.Namespace, config: Config) -> int:
+    """Runs `work` and prints its notes. Raises LuxxError with one sentence for an error of the database or
+    the file system."""
+    data_paths = DataPaths(config)
     try:
-        manifest = _with_plain_errors(lambda: create_backup(data_paths, options.file))
+        notes = work(data_paths, options, config)
+    except SQLAlchemyError as error:
+        message = " ".join(redact(str(getattr(error, "orig", None) or error)).split())
+        raise LuxxError(f"database error: {message[:500]}") from error
+    except OSError as error:
+        raise LuxxError(f"{error.filename or 'a file'}: {error.strerror or error}") from error
     finally:
         data_paths.close()
+    for note in notes[:MAX_NOTES]:
+        print(f"note: {note}", file=sys.stderr)
+    if len(notes) > MAX_NOTES:
+        print(f"note: and {len(notes) - MAX_NOTES} more", file=sys.stderr)
+    return 0
+
+
+def _backup(data_paths: DataPaths, options: argparse.Namespace, _config: Config) -> list[str]:
+    manifest = create_backup(data_paths, options.file)
     rows = sum(part.rows for part in manifest.tables)
     files = sum(part.files for part in manifest.workspaces)
     size = options.file.stat().st_size / 2**20
     print(f"{options.file}: {rows} rows at revision {manifest.step}, {files} files, {size:.1f} MiB")
-    _notes(manifest.left_out)
-    return 0
+    return manifest.left_out
 
 
-def _restore(options: argparse.Namespace, load: LoadConfig) -> int:
-    data_paths = DataPaths(load(options))
+def _restore(data_paths: DataPaths, options: argparse.Namespace, _config: Config) -> list[str]:
     if options.replace and not options.yes:
-        _confirm(
+        confirm(
             f"This deletes the database {data_paths.url.database} and all files below {data_paths.root}.",
             "replace",
         )
-    result = _with_plain_errors(lambda: restore(data_paths, options.file, replace=options.replace))
+    result = restore(data_paths, options.file, replace=options.replace)
     manifest = result.manifest
     rows = sum(part.rows for part in manifest.tables)
     print(f"restored {rows} rows and {result.files} files of {manifest.made_at:%Y-%m-%d %H:%M:%S} UTC")
-    _notes(result.notes)
-    return 0
+    return result.notes
 
 
-def _export(options: argparse.Namespace, load: LoadConfig) -> int:
-    data_paths = DataPaths(load(options))
-    try:
-        manifest = _with_plain_errors(lambda: export_user(data_paths, options.username, options.file))
-    finally:
-        data_paths.close()
+def _export(data_paths: DataPaths, options: argparse.Namespace, _config: Config) -> list[str]:
+    manifest = export_user(data_paths, options.username, options.file)
     size = options.file.stat().st_size / 2**20
     print(f"{options.file}: all of {options.username}, {manifest.file_count} files, {size:.1f} MiB")
-    _notes(manifest.left_out)
-    return 0
+    return manifest.left_out
 
 
-def _import(options: argparse.Namespace, load: LoadConfig) -> int:
-    config = load(options)
-    data_paths = DataPaths(config)
-    try:
-        _with_plain_errors(lambda: check_step(data_paths))
-        store = Store(data_paths.engine)
-        try:
-            result = _with_plain_errors(
-                lambda: import_user(data_paths, store, options.file, options.username, config.files)
-            )
-        finally:
-            store.close()
-    finally:
-        data_paths.close()
+def _import(data_paths: DataPaths, options: argparse.Namespace, config: Config) -> list[str]:
+    check_step(data_paths)
+    with closing(Store(data_paths.engine)) as store:
+        result = import_user(data_paths, store, options.file, options.username, config.files)
     report = result.report
     print(
         f"{result.username} has {report.conversations} conversations with {report.messages} messages, "
@@ -112,31 +109,13 @@ def _import(options: argparse.Namespace, load: LoadConfig) -> int:
     )
     lost = [f"{each.conversation}: {each.count} {each.what} could not be imported" for each in report.lost]
     skipped = [f"{each.title or 'a conversation'} was left out: {each.reason}" for each in report.skipped]
-    _notes([*result.notes, *skipped, *lost])
-    return 0
+    return [*result.notes, *skipped, *lost]
 
 
-def _confirm(what: str, confirmation: str) -> None:
+def confirm(what: str, confirmation: str) -> None:
+    """Asks at the terminal. Raises LuxxError unless the user types the confirmation."""
     if not sys.stdin.isatty():
         raise LuxxError("this cannot be undone; add --yes to do it without a question")
     print(f"{what} This cannot be undone.")
     if input(f"Type '{confirmation}' to continue: ") != confirmation:
         raise LuxxError("nothing was changed")
-
-
-def _with_plain_errors(work: Callable[[], T]) -> T:
-    """Runs `work`. Raises LuxxError with one sentence for an error of the database or the file system."""
-    try:
-        return work()
-    except SQLAlchemyError as error:
-        message = " ".join(redact(str(getattr(error, "orig", None) or error)).split())
-        raise LuxxError(f"database error: {message[:500]}") from error
-    except OSError as error:
-        raise LuxxError(f"{error.filename or 'a file'}: {error.strerror or error}") from error
-
-
-def _notes(notes: list[str]) -> None:
-    for note in notes[:MAX_NOTES]:
-        print(f"note: {note}", file=sys.stderr)
-    if len(notes) > MAX_NOTES:
-        print(f"note: and {len(notes) - MAX_NOTES} more", file=sys.stderr)

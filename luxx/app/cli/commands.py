@@ -6,18 +6,20 @@ import getpass
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import uvicorn
 from litestar import Litestar
+from msgspec import UNSET
 from sqlalchemy import Engine
 
 from luxx import __version__
 from luxx.api.http.protocol import BoundedProtocol, socket_options
 from luxx.app.application import create_app
-from luxx.app.cli.backup_commands import add_backup_commands
+from luxx.app.cli.backup_commands import add_backup_commands, confirm
 from luxx.app.cli.chat.client import add_chat_options, chat
 from luxx.app.cli.doctor.checks import examine
 from luxx.app.container import Services
@@ -75,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     _command(commands, "packages", _packages, "install tools.packages for the Python of python_execute")
     _user_commands(_command(commands, "user", None, "add, list, change and delete users"))
     _model_commands(_command(commands, "model", None, "the embedded model's files"))
-    add_backup_commands(lambda name, run, help_text: _command(commands, name, run, help_text), load)
+    add_backup_commands(partial(_command, commands), load)
     chat_parser = _command(
         commands, "chat", lambda options: asyncio.run(chat(options)), "chat in the terminal"
     )
@@ -105,18 +107,19 @@ def _user_commands(parser: argparse.ArgumentParser) -> None:
     add.add_argument("--tenant", help="the name of an existing tenant (default: the default tenant)")
     passwd = _command(commands, "passwd", _user_passwd, "set a user's password; asks for it")
     passwd.add_argument("username")
-    level = _command(commands, "level", _user_level, "set a user's permission level")
+    level = _command(commands, "level", _user_change, "set a user's permission level")
     level.add_argument("username")
     level.add_argument("level", type=int, choices=[1, 2, 3, 4])
-    for name, run, help_text in (
-        ("disable", _user_disable, "disable a user; end the user's sign-ins and runs"),
-        ("enable", _user_enable, "enable a disabled user"),
-        ("delete", _user_delete, "delete a user with all data and files"),
+    for name, is_active, help_text in (
+        ("disable", False, "disable a user; end the user's sign-ins and runs"),
+        ("enable", True, "enable a disabled user"),
     ):
-        command = _command(commands, name, run, help_text)
+        command = _command(commands, name, _user_change, help_text)
         command.add_argument("username")
-        if name == "delete":
-            command.add_argument("--yes", action="store_true", help="do not ask")
+        command.set_defaults(is_active=is_active)
+    delete = _command(commands, "delete", _user_delete, "delete a user with all data and files")
+    delete.add_argument("username")
+    delete.add_argument("--yes", action="store_true", help="do not ask")
     listing = _command(commands, "list", _user_list, "list the users")
     listing.add_argument("--tenant", help="list only the users of this tenant")
 
@@ -256,19 +259,13 @@ def _user_passwd(options: argparse.Namespace) -> int:
     return 0
 
 
-def _user_level(options: argparse.Namespace) -> int:
-    return _user_change(options, UserChange(permission_level=CommandPermission(options.level)))
-
-
-def _user_disable(options: argparse.Namespace) -> int:
-    return _user_change(options, UserChange(is_active=False))
-
-
-def _user_enable(options: argparse.Namespace) -> int:
-    return _user_change(options, UserChange(is_active=True))
-
-
-def _user_change(options: argparse.Namespace, change: UserChange) -> int:
+def _user_change(options: argparse.Namespace) -> int:
+    """Changes the level, or with `is_active` disables or enables the user."""
+    level = getattr(options, "level", None)
+    change = UserChange(
+        permission_level=UNSET if level is None else CommandPermission(level),
+        is_active=getattr(options, "is_active", UNSET),
+    )
     user = _with_services(options, lambda services: services.operator.change_user(options.username, change))
     print(f"{user.username} has level {user.permission_level} and is {_state(user)}")
     return 0
@@ -276,11 +273,7 @@ def _user_change(options: argparse.Namespace, change: UserChange) -> int:
 
 def _user_delete(options: argparse.Namespace) -> int:
     if not options.yes:
-        if not sys.stdin.isatty():
-            raise LuxxError("this cannot be undone; add --yes to do it without a question")
-        print(f"This deletes {options.username} with all conversations and files. This cannot be undone.")
-        if input("Type the username to continue: ") != options.username:
-            raise LuxxError("nothing was deleted")
+        confirm(f"This deletes {options.username} with all conversations and files.", options.username)
     user = _with_services(options, lambda services: services.operator.delete_user(options.username))
     print(f"deleted {user.username}")
     return 0

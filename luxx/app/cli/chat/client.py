@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import aclosing, suppress
-from typing import Any, NoReturn
+from typing import Any
 
 import httpx
 import msgspec
@@ -292,11 +292,7 @@ def _ask(read: Callable[[str], str], prompt: str) -> str:
     try:
         return read(prompt)
     except EOFError:
-        _raise_interrupt()
+        sys.stderr.write("\n")
+        raise KeyboardInterrupt from None
     finally:
         signal.signal(signal.SIGINT, previous_handler)
-
-
-def _raise_interrupt() -> NoReturn:
-    sys.stderr.write("\n")
-    raise KeyboardInterrupt

@@ -142,8 +142,11 @@ class FrameRun(msgspec.Struct, frozen=True, kw_only=True):
     id: str
 
 
-class StreamFrame(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a frame that a terminal shows. `seq` is 0 for frames that are not in the event log."""
+class StreamFrame(FrameQuestion, frozen=True, kw_only=True):
+    """The fields of a frame that a terminal shows, among them those of a question.
+
+    `seq` is 0 for frames that are not in the event log.
+    """
 
     type: str
     seq: int = 0
@@ -154,14 +157,8 @@ class StreamFrame(msgspec.Struct, frozen=True, kw_only=True):
     delay_ms: int = 0
     status: str = ""
     question_id: str = ""
-    run_id: str = ""
     subagent_run_id: str = ""
     prompt: str = ""
-    options: list[FrameOption] = []
-    multiple: bool = False
-    required: bool = False
-    arguments: str = ""
-    because: str = ""
 
 
 class Transcript:
@@ -199,7 +196,7 @@ class Transcript:
             case "process_step" if frame.step is not None:
                 return self._step(frame.step, is_logged=frame.seq > 0)
             case "question_asked":
-                return self._question(frame)
+                return self.add_question(frame)
             case "question_answered":
                 is_open = self.questions.pop(frame.question_id, None) is not None
                 return [note("the question was answered elsewhere")] if is_open else []
@@ -212,10 +209,6 @@ class Transcript:
                 return []
             case _:
                 return []
-
-    def _question(self, frame: StreamFrame) -> list[Piece]:
-        names = FrameQuestion.__struct_fields__
-        return self.add_question(FrameQuestion(**{name: getattr(frame, name) for name in names}))
 
     def pause(self) -> float | None:
         """The silence after which the client polls for questions of subagents, which come in no frame."""

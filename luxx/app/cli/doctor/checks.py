@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
 
-import msgspec
 from sqlalchemy import URL, Engine, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
@@ -102,13 +101,12 @@ def _nearest_existing(path: Path) -> Path:
 
 
 def _server(data_dir: Path) -> Finding:
-    """Whether a server runs here: it tries a shared lock, which fails while a server holds its own."""
-    is_locked = _is_locked(data_dir)
-    state = "a server is running on" if is_locked else "no server is using"
+    state = "a server is running on" if _is_locked(data_dir) else "no server is using"
     return ok("server", f"{state} this data directory")
 
 
 def _is_locked(data_dir: Path) -> bool:
+    """Whether a server runs here: it tries a shared lock, which fails while a server holds its own."""
     try:
         descriptor = os.open(data_dir / "server.lock", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -233,15 +231,6 @@ def _is_loopback(host: str) -> bool:
 # Models
 
 
-class _EnabledProvider(msgspec.Struct, frozen=True, kw_only=True):
-    id: int
-    user_id: int
-    tenant_id: int
-    name: str
-    provider_type: str
-    has_key: bool
-
-
 async def _first_start(config: Config, data_dir: Path, environ: Mapping[str, str]) -> list[Finding]:
     """The providers that the first start would connect."""
     local = LocalModel(config.local, data_dir)
@@ -267,15 +256,14 @@ def _no_model(unavailable_reason: str | None) -> Finding:
 async def _providers(
     store: Store, config: Config, data_dir: Path, environ: Mapping[str, str]
 ) -> list[Finding]:
-    rows = await store.read(_enabled_rows)
+    enabled = select(ProviderRow).where(ProviderRow.enabled).order_by(ProviderRow.id)
+    rows = await store.read(lambda session: list(session.scalars(enabled)))
     if not rows:
         has_users = await store.read(lambda session: session.scalar(select(User.id).limit(1)) is not None)
         local = LocalModel(config.local, data_dir)
-        return (
-            [_no_model(local.unavailable_reason())]
-            if has_users
-            else await _first_start(config, data_dir, environ)
-        )
+        if not has_users:
+            return await _first_start(config, data_dir, environ)
+        return [_no_model(local.unavailable_reason())]
     secret = _existing_secret(config, data_dir)
     guard = AddressGuard(store, config.providers.allow_private)
     transport = Transport(config.providers, guard)
@@ -299,20 +287,6 @@ async def _providers(
         await transport.aclose()
 
 
-def _enabled_rows(session: Session) -> list[_EnabledProvider]:
-    return [
-        _EnabledProvider(
-            id=row.id,
-            user_id=row.user_id,
-            tenant_id=row.tenant_id,
-            name=row.name,
-            provider_type=row.provider_type,
-            has_key=bool(row.api_key),
-        )
-        for row in session.scalars(select(ProviderRow).where(ProviderRow.enabled).order_by(ProviderRow.id))
-    ]
-
-
 def _existing_secret(config: Config, data_dir: Path) -> str:
     """The existing secret, or an empty string: the doctor creates none."""
     if config.app.secret_key:
@@ -333,10 +307,10 @@ async def _local(config: Config, data_dir: Path) -> Finding:
     return ok(part, f"the embedded model {local.model_name} is ready to start")
 
 
-async def _provider(service: ProviderService, row: _EnabledProvider, *, has_secret: bool) -> Finding:
+async def _provider(service: ProviderService, row: ProviderRow, *, has_secret: bool) -> Finding:
     """Requests the provider's list of models with the rights of its owner."""
     part, fix = f"provider {row.name}", f"GET /providers/{row.id}, fix it there, and test it again"
-    if row.has_key and not has_secret:
+    if row.api_key and not has_secret:
         text = "its key is encrypted and the secret key is missing"
         return bad(part, text, "set the old app.secret_key, or enter the key again")
     owner = Caller(

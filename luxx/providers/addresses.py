@@ -14,11 +14,8 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 from aiohttp.abc import AbstractResolver, ResolveResult
-from sqlalchemy import select
-from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.accounts.rights import check_still_admin
 from luxx.errors import InvalidInput, NotAllowed, ProviderError, ProviderRefused, Unreachable
 from luxx.infra.network.hosts import (
     DEFAULT_PORTS,
@@ -33,9 +30,9 @@ from luxx.infra.network.hosts import (
     reach_of_name,
     resolve_host,
 )
+from luxx.infra.network.urls import host_part
 from luxx.infra.store.engine import Store
-from luxx.providers.models import AllowedHostRow, AllowedHostView
-from luxx.providers.queries import add_allowed_host, record_host_changes
+from luxx.providers.models import AllowedHostRow
 
 CACHE_SECONDS = 5.0
 """How long this process may miss another process's change of the allowed hosts."""
@@ -77,7 +74,7 @@ def parse_base_url(text: str) -> Endpoint:
     scheme = parts.scheme.lower()
     return Endpoint(
         scheme=scheme,
-        host=canonical_host(_host_part(parts.netloc)),
+        host=canonical_host(host_part(parts.netloc)),
         port=DEFAULT_PORTS[scheme] if port is None else port,
         path=parts.path.rstrip("/"),
     )
@@ -96,12 +93,6 @@ def _reject_unsupported_parts(text: str, parts: SplitResult) -> None:
         raise InvalidInput("base_url has port 0; a port is between 1 and 65535")
     if any(ord(letter) > 126 for letter in parts.path):
         raise InvalidInput("the path of base_url must be plain ASCII; percent-encode other characters")
-
-
-def _host_part(netloc: str) -> str:
-    if netloc.startswith("["):
-        return netloc.partition("]")[0] + "]"
-    return netloc.partition(":")[0]
 
 
 class CheckedBaseUrl(msgspec.Struct, frozen=True, kw_only=True):
@@ -263,40 +254,9 @@ def _canonical_host(host: str) -> str:
         raise ProviderRefused(error.message, kind="address_forbidden") from error
 
 
-async def list_allowed_hosts(store: Store, guard: AddressGuard, caller: Caller) -> list[AllowedHostView]:
-    """The configured hosts, then those that operators allowed, oldest first."""
-    caller.require_operator()
-    rows = await store.read(
-        lambda session: list(session.scalars(select(AllowedHostRow).order_by(AllowedHostRow.created_at)))
-    )
-    return [AllowedHostView(host=host, source="config") for host in sorted(guard.configured)] + [
-        AllowedHostView(
-            host=row.host_port, source="admin", allowed_by=row.allowed_by, created_at=row.created_at
-        )
-        for row in rows
-    ]
-
-
-async def replace_allowed_hosts(store: Store, caller: Caller, hosts: Collection[str]) -> None:
-    """Replaces the hosts that operators allowed. Raises InvalidInput for a forbidden address."""
-    caller.require_operator()
-    wanted: set[str] = set()
-    for index, entry in enumerate(hosts):
-        try:
-            host, port = parse_host_port(entry)
-            if reach_of_name(host) is Reach.FORBIDDEN:
-                raise InvalidInput(f"'{entry}' is a metadata or link-local address and cannot be allowed")
-        except InvalidInput as error:
-            raise error.about(f"$.hosts[{index}]") from error
-        wanted.add(join_host_port(host, port))
-
-    def work(session: Session) -> None:
-        check_still_admin(session, caller)
-        existing = {row.host_port: row for row in session.scalars(select(AllowedHostRow))}
-        for host_port in existing.keys() - wanted:
-            session.delete(existing[host_port])
-        for host_port in sorted(wanted - existing.keys()):
-            add_allowed_host(session, caller, host_port)
-        record_host_changes(session, caller, added=wanted - existing.keys(), removed=existing.keys() - wanted)
-
-    await store.write(work)
+def parse_allowed_host(text: str) -> str:
+    """The canonical `host:port` of an entry. Raises InvalidInput, also for an address that is forbidden."""
+    host, port = parse_host_port(text)
+    if reach_of_name(host) is Reach.FORBIDDEN:
+        raise InvalidInput(f"'{text}' is a metadata or link-local address and cannot be allowed")
+    return join_host_port(host, port)

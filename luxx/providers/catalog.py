@@ -13,36 +13,23 @@ from luxx.infra.config.schema import ModelConfig
 from luxx.providers.models import ModelView
 from luxx.wire.delta import Usage
 
-
-class CachePriceRatio(msgspec.Struct, frozen=True, kw_only=True):
-    """The prices of cached tokens: `read` and `write` are multiples of the input price."""
-
-    pattern: str
-    read: float
-    write: float = 1.0
-
-
-NO_DISCOUNT = CachePriceRatio(pattern="*", read=1.0)
-
-CACHE_PRICE_RATIOS: tuple[CachePriceRatio, ...] = (
-    CachePriceRatio(pattern="gpt-4o*", read=0.5),
-    CachePriceRatio(pattern="gpt-4.1*", read=0.25),
-    CachePriceRatio(pattern="gpt-5*", read=0.1),
-    CachePriceRatio(pattern="o3-mini*", read=0.5),
-    CachePriceRatio(pattern="o3-pro*", read=1.0),
-    CachePriceRatio(pattern="o[34]*", read=0.25),
-    CachePriceRatio(pattern="deepseek-*", read=0.1),
+CACHE_PRICE_RATIOS = {
+    "gpt-4o*": (0.5, 1.0),
+    "gpt-4.1*": (0.25, 1.0),
+    "gpt-5*": (0.1, 1.0),
+    "o3-mini*": (0.5, 1.0),
+    "o3-pro*": (1.0, 1.0),
+    "o[34]*": (0.25, 1.0),
+    "deepseek-*": (0.1, 1.0),
     # A cache that lives for five minutes, Anthropic's default.
-    CachePriceRatio(pattern="claude-*", read=0.1, write=1.25),
-    CachePriceRatio(pattern="gemini-2.5-*", read=0.1),
-    CachePriceRatio(pattern="gemini-2.0-*", read=0.25),
-    CachePriceRatio(pattern="glm-4*", read=0.11 / 0.60),
-)
-
-
-def cache_price_ratio(pattern: str) -> CachePriceRatio:
-    """The ratio for the models of a card; the first matching pattern wins."""
-    return next((ratio for ratio in CACHE_PRICE_RATIOS if fnmatchcase(pattern, ratio.pattern)), NO_DISCOUNT)
+    "claude-*": (0.1, 1.25),
+    "gemini-2.5-*": (0.1, 1.0),
+    "gemini-2.0-*": (0.25, 1.0),
+    "glm-4*": (0.11 / 0.60, 1.0),
+    "*": (1.0, 1.0),
+}
+"""The prices of reading and of writing cached tokens, as multiples of the input price; the first matching
+pattern applies."""
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,20 +88,17 @@ def _card(
     prices: tuple[float, float] | None = None,
 ) -> ModelCard:
     enabled = capabilities.split()
-    ratio = cache_price_ratio(pattern)
+    read, write = next(ratio for key, ratio in CACHE_PRICE_RATIOS.items() if fnmatchcase(pattern, key))
     input_price, output_price = prices or (None, None)
     return ModelCard(
         pattern=pattern,
         context_window=window,
         max_output=output,
-        tools="tools" in enabled,
-        thinking="thinking" in enabled,
-        images="images" in enabled,
-        structured="structured" in enabled,
+        **{name: name in enabled for name in ("tools", "thinking", "images", "structured")},
         input_price=input_price,
         output_price=output_price,
-        cached_input_price=None if input_price is None else input_price * ratio.read,
-        cache_write_price=None if input_price is None else input_price * ratio.write,
+        cached_input_price=None if input_price is None else input_price * read,
+        cache_write_price=None if input_price is None else input_price * write,
     )
 
 

@@ -136,6 +136,16 @@ def add_allowed_host(session: Session, caller: Caller, host_port: str) -> None:
     session.add(AllowedHostRow(host_port=host_port, allowed_by=caller.user_id, created_at=utc_now()))
 
 
+def replace_allowed_hosts(session: Session, caller: Caller, wanted: Set[str]) -> None:
+    check_still_admin(session, caller)
+    existing = {row.host_port: row for row in session.scalars(select(AllowedHostRow))}
+    for host_port in existing.keys() - wanted:
+        session.delete(existing[host_port])
+    for host_port in sorted(wanted - existing.keys()):
+        add_allowed_host(session, caller, host_port)
+    record_host_changes(session, caller, added=wanted - existing.keys(), removed=existing.keys() - wanted)
+
+
 def record_host_changes(
     session: Session, caller: Caller, *, added: Set[str] = frozenset(), removed: Set[str] = frozenset()
 ) -> None:

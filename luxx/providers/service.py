@@ -5,6 +5,7 @@ checks addresses, `registry.py` has the adapters.
 """
 
 from collections.abc import Callable, Collection
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
@@ -20,12 +21,13 @@ from luxx.infra.clock import utc_now
 from luxx.infra.secrets import Vault
 from luxx.infra.store.engine import Store
 from luxx.providers.adapter import Target
-from luxx.providers.addresses import AddressGuard, list_allowed_hosts, replace_allowed_hosts
+from luxx.providers.addresses import AddressGuard, parse_allowed_host
 from luxx.providers.catalog import Catalog, ModelCard, embedded_card, model_view
 from luxx.providers.check import ProviderCheck, check_provider
 from luxx.providers.client import ModelClient
 from luxx.providers.local.model import LOCAL, LocalModel
 from luxx.providers.models import (
+    AllowedHostRow,
     AllowedHostView,
     NewProvider,
     ProviderChanges,
@@ -42,6 +44,7 @@ from luxx.providers.queries import (
     masked_key,
     read_key,
     record_provider_change,
+    replace_allowed_hosts,
     row_to_change,
     row_to_delete,
     select_provider_row,
@@ -216,22 +219,6 @@ class ProviderService:
         names = await self._client.list_models(await self._target(row))
         return UpstreamModels(models=names, cards=[model_view(name, self._card(row, name)) for name in names])
 
-    async def resolve(
-        self,
-        caller: Caller,
-        provider_id: int | None = None,
-        model: str | None = None,
-        *,
-        preferred_id: int | None = None,
-    ) -> ResolvedProvider:
-        """`select_provider` and `resolve_selection` in one call."""
-        selection = await self._store.read(
-            lambda session: self.select_provider(
-                session, caller, provider_id, model, preferred_id=preferred_id
-            )
-        )
-        return await self.resolve_selection(selection)
-
     def select_provider(
         self,
         session: Session,
@@ -275,13 +262,31 @@ class ProviderService:
         return embedded_card(model) if row.provider_type == LOCAL else self._catalog.find(model)
 
     async def allowed_hosts(self, caller: Caller) -> list[AllowedHostView]:
-        """The hosts that the configuration and administrators allow. Operators only."""
-        return await list_allowed_hosts(self._store, self._guard, caller)
+        """The configured hosts, then those that operators allowed, oldest first. Operators only."""
+        caller.require_operator()
+        oldest = select(AllowedHostRow).order_by(AllowedHostRow.created_at)
+        rows = await self._store.read(lambda session: list(session.scalars(oldest)))
+        return [AllowedHostView(host=host, source="config") for host in sorted(self._guard.configured)] + [
+            AllowedHostView(
+                host=row.host_port, source="admin", allowed_by=row.allowed_by, created_at=row.created_at
+            )
+            for row in rows
+        ]
 
     async def set_allowed_hosts(self, caller: Caller, hosts: Collection[str]) -> list[AllowedHostView]:
-        """Replaces the hosts that administrators allowed; configured hosts stay. Operators only."""
+        """Replaces the hosts that operators allowed; configured hosts stay. Operators only.
+
+        Raises InvalidInput for a forbidden address.
+        """
+        caller.require_operator()
+        wanted: set[str] = set()
+        for index, entry in enumerate(hosts):
+            try:
+                wanted.add(parse_allowed_host(entry))
+            except InvalidInput as error:
+                raise error.about(f"$.hosts[{index}]") from error
         try:
-            await replace_allowed_hosts(self._store, caller, hosts)
+            await self._store.write(lambda session: replace_allowed_hosts(session, caller, wanted))
         finally:
             self._guard.clear_cache()
         return await self.allowed_hosts(caller)
@@ -328,22 +333,9 @@ class ProviderService:
 
     def _view(self, row: ProviderRow, caller: Caller) -> ProviderView:
         is_own = row.user_id == caller.user_id
-        return ProviderView(
-            id=row.id,
-            user_id=row.user_id,
-            name=row.name,
-            provider_type=row.provider_type,
-            base_url=row.base_url,
-            api_key=masked_key(self._vault, row) if is_own else "",
-            default_model=row.default_model,
-            max_tokens=row.max_tokens,
-            is_default=row.is_default,
-            is_shared=row.is_shared,
-            is_own=is_own,
-            enabled=row.enabled,
-            created_at=row.created_at,
-            updated_at=row.updated_at,
-        )
+        own: dict[str, Any] = {"is_own": is_own, "api_key": masked_key(self._vault, row) if is_own else ""}
+        columns = {name: getattr(row, name) for name in ProviderView.__struct_fields__ if name not in own}
+        return ProviderView(**columns, **own)
 
 
 def _check_type(caller: Caller, provider_type: str) -> None:

@@ -22,7 +22,7 @@ from luxx.providers.addresses import AddressGuard
 from luxx.providers.client import ModelClient
 from luxx.providers.local.model import LocalAddress
 from luxx.providers.models import NewProvider
-from luxx.providers.service import ProviderService
+from luxx.providers.service import ProviderService, ResolvedProvider
 from luxx.providers.transport import Transport
 from luxx.wire.tool import CommandPermission
 
@@ -81,6 +81,24 @@ class FakeLocal:
         return LocalAddress(base_url="http://127.0.0.1:40001/v1", api_key="of-this-start")
 
 
+class ResolvingService(ProviderService):
+    async def resolve(
+        self,
+        caller: Caller,
+        provider_id: int | None = None,
+        model: str | None = None,
+        *,
+        preferred_id: int | None = None,
+    ) -> ResolvedProvider:
+        """`select_provider` and `resolve_selection` in one call."""
+        selection = await self._store.read(
+            lambda session: self.select_provider(
+                session, caller, provider_id, model, preferred_id=preferred_id
+            )
+        )
+        return await self.resolve_selection(selection)
+
+
 class ProviderServices:
     """The services of one database. Use `open` inside the event loop."""
 
@@ -97,13 +115,13 @@ class ProviderServices:
         return AddressGuard(self.store, allowed, resolve=self.resolve)
 
     @asynccontextmanager
-    async def open(self, *allowed: str, local: FakeLocal | None = None) -> AsyncIterator[ProviderService]:
+    async def open(self, *allowed: str, local: FakeLocal | None = None) -> AsyncIterator["ResolvingService"]:
         config = ProvidersConfig(connect_timeout_seconds=2, idle_timeout_seconds=2)
         guard = self.guard(*allowed)
         transport = Transport(config, guard)
         try:
             client = ModelClient(transport, config)
-            yield ProviderService(self.store, self.vault, client, guard, local=local)
+            yield ResolvingService(self.store, self.vault, client, guard, local=local)
         finally:
             await transport.aclose()
 

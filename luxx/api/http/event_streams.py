@@ -193,15 +193,8 @@ HEADERS = [
 ]
 
 
-class EventStream(PreparedResponse):
-    """The response of a route that streams a watch. `Streams.follow` makes it."""
-
-    def __init__(self, watch: RunWatch, caller: Caller, streams: "Streams") -> None:
-        super().__init__(OpenStream(watch, caller, streams), "text/event-stream")
-
-
 class OpenStream(ASGIResponse):
-    """The ASGI application that sends the stream."""
+    """The ASGI application that sends the stream of a watch."""
 
     __slots__ = ("_abort", "_abort_timer", "_streams", "_watch", "caller")
 
@@ -278,11 +271,11 @@ class Streams(LiveConnections[OpenStream]):
         super().__init__(authenticator)
         self.limit = limit
 
-    async def follow(self, caller: Caller, watch: Callable[[], Awaitable[RunWatch]]) -> EventStream:
+    async def follow(self, caller: Caller, watch: Callable[[], Awaitable[RunWatch]]) -> PreparedResponse:
         """The response that streams the watch. Raises TooMany before it calls `watch`."""
         self.limit.take(caller.user_id)
         try:
-            return EventStream(await watch(), caller, self)
+            return PreparedResponse(OpenStream(await watch(), caller, self))
         except BaseException:
             self.limit.release(caller.user_id)
             raise

@@ -21,8 +21,8 @@ RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 class PreparedResponse(Response[bytes]):
     """The response of a route that an ASGI application of Luxx sends."""
 
-    def __init__(self, response: ASGIResponse, media_type: str) -> None:
-        super().__init__(b"", media_type=media_type)
+    def __init__(self, response: ASGIResponse) -> None:
+        super().__init__(b"")
         self._response = response
 
     def to_asgi_response(self, app: Any, request: Request[Any, Any, Any], **kwargs: Any) -> ASGIResponse:
@@ -31,14 +31,9 @@ class PreparedResponse(Response[bytes]):
         return self._response
 
 
-class FileDownload(PreparedResponse):
-    """The response of a route that sends an open file, or a range of it, and closes it."""
+class FileASGIResponse(ASGIResponse):
+    """The ASGI application that sends an open file, or a range of it, and closes it."""
 
-    def __init__(self, file: OpenFile, byte_range: range, headers: Mapping[str, str]) -> None:
-        super().__init__(_FileASGIResponse(file, byte_range, headers), "application/octet-stream")
-
-
-class _FileASGIResponse(ASGIResponse):
     def __init__(self, file: OpenFile, byte_range: range, extra_headers: Mapping[str, str]) -> None:
         super().__init__(media_type="application/octet-stream")
         self._file = file
@@ -107,8 +102,8 @@ ABORT_KEY = "luxx.abort"
 """Scope key of the function that aborts the connection, which `protocol.py` sets."""
 
 
-class TempFileResponse(PreparedResponse):
-    """The response of a route that sends `file` from its current position and then calls `close`."""
+class TempFileASGIResponse(ASGIResponse):
+    """The ASGI application that sends `file` from its current position and then calls `close`."""
 
     def __init__(
         self,
@@ -117,21 +112,6 @@ class TempFileResponse(PreparedResponse):
         *,
         close: Callable[[], None],
         stalled_seconds: float = STALLED_SECONDS,
-    ) -> None:
-        response = TempFileASGIResponse(file, headers, close=close, stalled_seconds=stalled_seconds)
-        super().__init__(response, headers["content-type"])
-
-
-class TempFileASGIResponse(ASGIResponse):
-    """The ASGI application that sends the file."""
-
-    def __init__(
-        self,
-        file: IO[bytes],
-        headers: Mapping[str, str],
-        *,
-        close: Callable[[], None],
-        stalled_seconds: float,
     ) -> None:
         super().__init__(media_type=headers["content-type"])
         self._file = file

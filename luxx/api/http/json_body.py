@@ -93,7 +93,7 @@ def _decode(body: bytes, expected_type: Any) -> Any:
         return msgspec.json.decode(body, type=expected_type)
     except msgspec.ValidationError as error:
         is_inspected = len(body) <= MAX_INSPECTED_BYTES
-        if not is_inspected and not _is_float_error(error):
+        if not is_inspected and "got `float`" not in str(error):
             raise invalid_fields(dict([first_error("$", error, expected_type)])) from error
         value = msgspec.json.Decoder(float_hook=_number).decode(body)
         errors = (
@@ -115,10 +115,6 @@ def _number(literal: str) -> int | float:
     if not isfinite(value):
         raise ValueError("a number is out of range")
     return int(value) if value.is_integer() else value
-
-
-def _is_float_error(error: msgspec.ValidationError) -> bool:
-    return "got `float`" in str(error)
 
 
 def _nul_paths(path: str, value: Any) -> Iterator[str]:

@@ -31,6 +31,7 @@ from luxx.api.openapi.types import (
     is_list,
     is_struct_type,
 )
+from luxx.api.routes.runs import LoggedEvents
 from luxx.api.routes.setup import SetupBody
 from luxx.wire.event import Event, RunState
 from luxx.wire.run import Run
@@ -74,13 +75,6 @@ ERROR_RESPONSES = {
     "default": ("Failed", "Any other error, in the same envelope."),
 }
 UPSTREAM_TAGS = frozenset({"messages", "providers"})
-
-
-class LoggedEvents(msgspec.Struct, frozen=True, kw_only=True):
-    """Logged events, oldest first, each with its `seq`."""
-
-    events: list[Event]
-    has_more: bool
 
 
 STREAM_ROUTES: dict[tuple[str, str], tuple[int, Any, str]] = {
@@ -140,7 +134,8 @@ def build_document(app: Litestar, *, title: str, version: str) -> JsonObject:
     paths: dict[str, JsonObject] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _describe(operation, types)
-    tags = sorted({tag for operation in operations for tag in operation.tags}, key=_tag_order)
+    used_tags = {tag for operation in operations for tag in operation.tags}
+    tags = [*(tag for tag in TAGS if tag in used_tags), *sorted(used_tags - TAGS.keys())]
     return {
         "openapi": "3.1.0",
         "info": {
@@ -184,11 +179,6 @@ def _documented_types(operations: list[ApiOperation]) -> list[Any]:
         documented += [operation.response] if is_struct_type(operation.response) else []
         documented += [operation.body] if is_struct_type(operation.body) or is_list(operation.body) else []
     return documented
-
-
-def _tag_order(tag: str) -> tuple[int, str]:
-    names = list(TAGS)
-    return (names.index(tag) if tag in names else len(names), tag)
 
 
 # Reading routes

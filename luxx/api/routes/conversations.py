@@ -11,7 +11,7 @@ from litestar.params import FromQuery, JSONBody, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
 
 from luxx.api.http.envelope import Page, Success, page_of, success
-from luxx.api.http.files import TempFileResponse, receive_file
+from luxx.api.http.files import PreparedResponse, TempFileASGIResponse, receive_file
 from luxx.api.http.parameters import OPENAPI_EXTRA, InjectedCaller, PageNumber, PageSize, TextId
 from luxx.domain.conversations.lists import ConversationFilter, ConversationSort
 from luxx.domain.conversations.search import Search, SearchHit, SearchService
@@ -280,7 +280,7 @@ class TransferController(Controller):
         transfer: InjectedTransfer,
         conversation_id: TextId,
         format: FromQuery[Literal["json", "md"]] = "json",
-    ) -> TempFileResponse:
+    ) -> PreparedResponse:
         """Export a conversation: `json` with all branches, for import, or `md` for reading."""
         if format == "md":
             return _file_response(
@@ -301,7 +301,7 @@ class TransferController(Controller):
             return success(await transfer.import_file(caller, file), "imported")
 
 
-def _file_response(download: ExportFile, media_type: str, suffix: str) -> TempFileResponse:
+def _file_response(download: ExportFile, media_type: str, suffix: str) -> PreparedResponse:
     name = UNSAFE_NAME_CHARS.sub("", download.title).strip()[:NAME_LENGTH].strip() or "conversation"
     ascii_name = name.encode("ascii", "ignore").decode().strip() or "conversation"
     disposition = (
@@ -312,4 +312,4 @@ def _file_response(download: ExportFile, media_type: str, suffix: str) -> TempFi
         "content-length": str(download.size),
         "content-disposition": disposition,
     }
-    return TempFileResponse(download.file, headers, close=download.close)
+    return PreparedResponse(TempFileASGIResponse(download.file, headers, close=download.close))

@@ -8,7 +8,7 @@ from litestar.params import PathParameter, QueryParameter
 
 from luxx.api.http.envelope import Page, Success, page_of, success
 from luxx.api.http.errors import failure
-from luxx.api.http.files import FileDownload, body_chunks, parse_range
+from luxx.api.http.files import FileASGIResponse, PreparedResponse, body_chunks, parse_range
 from luxx.api.http.parameters import OPENAPI_EXTRA, InjectedCaller, PageNumber, PageSize, TextId
 from luxx.domain.conversations.service import ConversationService
 from luxx.domain.files.names import content_disposition
@@ -97,7 +97,8 @@ class FileController(Controller):
             return failure(
                 416, f"the file has only {file.size} bytes; request a range in it", "range_refused"
             )
-        return FileDownload(file, part, {"content-security-policy": DOWNLOAD_POLICY})
+        headers = {"content-security-policy": DOWNLOAD_POLICY}
+        return PreparedResponse(FileASGIResponse(file, part, headers))
 
     @delete("/{file_id:str}", status_code=200)
     async def delete(self, caller: InjectedCaller, files: InjectedFiles, file_id: TextId) -> Success[None]:

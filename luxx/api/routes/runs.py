@@ -1,5 +1,6 @@
 """`/runs`, their questions and their event logs: list, follow, cancel, answer, replay."""
 
+from collections.abc import Iterable
 from typing import Annotated, Any, cast
 
 import msgspec
@@ -35,10 +36,10 @@ InjectedRuns = NamedDependency[RunService]
 LogPageSize = Annotated[int, QueryParameter(ge=1, le=1000)]
 
 
-class EventPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Logged events, oldest first, each with its `seq`; fewer than `limit` if they are large."""
+class LoggedEvents(msgspec.Struct, frozen=True, kw_only=True):
+    """Logged events, oldest first, each with its `seq`."""
 
-    events: list[msgspec.Raw]
+    events: list[Event]
     has_more: bool
 
 
@@ -92,7 +93,7 @@ class RunController(Controller):
                 )
             except InvalidInput as error:
                 raise error.about("from_sequence") from error
-            return Response(success(EventPage(events=[with_seq(e) for e in events], has_more=has_more)))
+            return Response(success(LoggedEvents(events=_with_seq(events), has_more=has_more)))
         after = header_seq if last_event_id is None else last_event_id
         try:
             return await streams.follow(
@@ -116,9 +117,9 @@ def _last_event_id(request: Request[Any, Any, Any]) -> int:
     return int(header)
 
 
-def with_seq(event: StoredEvent) -> msgspec.Raw:
-    """The event's JSON with its `seq`."""
-    return msgspec.Raw(b'{"seq":%d,%s' % (event.seq, event.data[1:]))
+def _with_seq(events: Iterable[StoredEvent]) -> list[Event]:
+    """The JSON of the log with the `seq` of each event; the cast only states its type."""
+    return cast("list[Event]", [msgspec.Raw(b'{"seq":%d,%s' % (one.seq, one.data[1:])) for one in events])
 
 
 InjectedQuestions = NamedDependency[QuestionService]
@@ -193,14 +194,12 @@ Cursor = Annotated[
 OptionalId = Annotated[str | None, QueryParameter(min_length=1, max_length=64)]
 
 
-class ReplayedEvents(msgspec.Struct, frozen=True, kw_only=True):
+class ReplayedEvents(LoggedEvents, frozen=True, kw_only=True):
     """Logged events of all runs, oldest first, each with its `run_id` and `seq`.
 
     `cursor` continues after them, now or later; null if there are no events yet.
     """
 
-    events: list[Event]
-    has_more: bool
     cursor: str | None
 
 
@@ -227,9 +226,7 @@ class ReplayController(Controller):
     ) -> Success[ReplayedEvents]:
         """All logged events of a conversation, over all its runs, oldest first."""
         events, after, has_more = await replay.events(caller, conversation_id, cursor=cursor, limit=limit)
-        # The response contains the JSON of the log unchanged; the cast only states its type.
-        shown = cast("list[Event]", [with_seq(event) for event in events])
-        return success(ReplayedEvents(events=shown, has_more=has_more, cursor=after))
+        return success(ReplayedEvents(events=_with_seq(events), has_more=has_more, cursor=after))
 
     @get("/conversations/{conversation_id:str}/execution-status")
     async def execution_status(

@@ -142,17 +142,16 @@ class ProbeController(Controller):
     @get("/health")
     async def health(self, service_state: NamedDependency[ServiceState]) -> Success[Health]:
         """Whether the process is alive, and its backends."""
-        state, bus = service_state, service_state.bus
+        state, bus, servers = service_state, service_state.bus, service_state.mcp_servers()
         return success(
             Health(
                 version=state.version,
                 sandbox=state.sandbox,
-                sandbox_backends=[
-                    SandboxBackend(name=one.name, standing=one.standing, reason=one.reason)
-                    for one in state.sandbox_backends
-                ],
+                sandbox_backends=msgspec.convert(
+                    state.sandbox_backends, list[SandboxBackend], from_attributes=True
+                ),
                 document_readers=state.document_readers,
-                mcp_servers=_count_states(state.mcp_servers()),
+                mcp_servers=McpCounts(**{each.value: servers.count(each) for each in ServerState}),
                 database=state.database,
                 bus="none" if bus.is_alone else "up" if bus.is_up else "away",
             )
@@ -181,10 +180,6 @@ class ProbeController(Controller):
                 "metrics are for this machine only; an operator can set observability.metrics_public"
             )
         return Response(service_state.metrics.render(), media_type=PROMETHEUS_MEDIA_TYPE)
-
-
-def _count_states(servers: list[ServerState]) -> McpCounts:
-    return McpCounts(**{state.value: servers.count(state) for state in ServerState})
 
 
 async def _check_passes(name: str, check: Callable[[], Awaitable[object]]) -> bool:

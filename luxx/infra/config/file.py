@@ -244,18 +244,12 @@ class _NodeReader:
                 return "${"
             name, colon, default = (match[1] or "").partition(":")
             if not VARIABLE_NAME.fullmatch(name):
-                raise self._error(
-                    node,
-                    key,
-                    "'${' does not start ${NAME} or ${NAME:default}; write '$${' for a literal '${'",
-                )
+                problem = "'${' does not start ${NAME} or ${NAME:default}; write '$${' for a literal '${'"
+                raise self._error(node, key, problem)
             value = environ.get(name) or default
             if not value and not colon:
-                raise self._error(
-                    node,
-                    key,
-                    f"the variable {name} is not set; set it, or write ${{{name}:default}}",
-                )
+                problem = f"the variable {name} is not set; set it, or write ${{{name}:default}}"
+                raise self._error(node, key, problem)
             return value
 
         return VARIABLE.sub(replace, text)
@@ -297,20 +291,16 @@ def _check_database(merged: Values, locations: Mapping[str, str]) -> None:
 def _check_prices(models: list[ModelConfig], locations: Mapping[str, str]) -> None:
     """Luxx computes the cost of a completion only with both an input and an output price."""
     for index, model in enumerate(models):
-        key = f"models[{index}]"
+        key, problem = f"models[{index}]", ""
         has_cache = model.cached_input_price is not None or model.cache_write_price is not None
         if (model.input_price is None) != (model.output_price is None):
-            raise _config_error(
-                locations[key], key, "input_price and output_price belong together; write both or none"
-            )
-        if has_cache and model.input_price is None:
-            raise _config_error(
-                locations[key], key, "a price for the cache needs input_price and output_price"
-            )
-        if model.max_output > model.context_window:
-            raise _config_error(
-                locations[key], key, "max_output is larger than context_window, which includes it"
-            )
+            problem = "input_price and output_price belong together; write both or none"
+        elif has_cache and model.input_price is None:
+            problem = "a price for the cache needs input_price and output_price"
+        elif model.max_output > model.context_window:
+            problem = "max_output is larger than context_window, which includes it"
+        if problem:
+            raise _config_error(locations[key], key, problem)
 
 
 def _check_hosts(entries: list[str], locations: Mapping[str, str]) -> None:

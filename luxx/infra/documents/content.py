@@ -138,16 +138,12 @@ def _is_boilerplate(element: HtmlElement, sizes: dict[HtmlElement, int], whole: 
 def _sizes(top: HtmlElement) -> dict[HtmlElement, int]:
     """The number of text characters in each element."""
     sizes: dict[HtmlElement, int] = {}
-    for element in _from_the_leaves(top):
+    for element in reversed(list(top.iter())):  # From the leaves.
         size = len((element.text or "").strip())
         for child in element:
             size += sizes.get(child, 0) + len((child.tail or "").strip())
         sizes[element] = size
     return sizes
-
-
-def _from_the_leaves(top: HtmlElement) -> Iterator[HtmlElement]:
-    return reversed(list(top.iter()))
 
 
 def _declared_content(body: HtmlElement, sizes: dict[HtmlElement, int], total: int) -> HtmlElement | None:

@@ -75,7 +75,7 @@ def parse_url(text: str) -> WebUrl:
         raise InvalidInput(f"'{_shown(text)}' is not a valid URL")
     if parts.query:
         target += f"?{parts.query}"
-    return WebUrl(scheme=scheme, host=canonical_host(_host_part(parts.netloc)), port=port, target=target)
+    return WebUrl(scheme=scheme, host=canonical_host(host_part(parts.netloc)), port=port, target=target)
 
 
 def next_url(url: WebUrl, location: str) -> WebUrl:
@@ -86,7 +86,8 @@ def next_url(url: WebUrl, location: str) -> WebUrl:
         raise InvalidInput(f"'{_shown(location)}' is not a valid URL") from error
 
 
-def _host_part(netloc: str) -> str:
+def host_part(netloc: str) -> str:
+    """The host without its port; an IPv6 host keeps its brackets."""
     if netloc.startswith("["):
         return netloc.partition("]")[0] + "]"
     return netloc.partition(":")[0]

@@ -274,24 +274,9 @@ class Store:
     def read_rows_now(self, work: RowWork[T]) -> T:
         """Like `read_rows`, for a caller that runs in its own thread; it keeps no connection.
 
-        On PostgreSQL it reads a second time if the connection was lost during the read.
+        On PostgreSQL it reads a second time if the connection was lost during the read: the process was
+        frozen, or the database restarted.
         """
-        return self._read_twice(work)
-
-    def _read_kept(self, work: RowWork[T]) -> T:
-        """Runs in one of the store's threads; on SQLite each of them keeps its connection."""
-        if self._connections is None:
-            return self._read_twice(work)
-        try:
-            connection = self._connections.current()
-            with connection.begin():
-                return work(connection)
-        except DBAPIError as error:
-            self._connections.drop_if_broken(error)
-            raise
-
-    def _read_twice(self, work: RowWork[T]) -> T:
-        """Retries a read once after a lost connection: the process was frozen, or the database restarted."""
         try:
             with self.reading.begin() as connection:
                 return work(connection)
@@ -300,6 +285,18 @@ class Store:
                 raise
         with self.reading.begin() as connection:
             return work(connection)
+
+    def _read_kept(self, work: RowWork[T]) -> T:
+        """Runs in one of the store's threads; on SQLite each of them keeps its connection."""
+        if self._connections is None:
+            return self.read_rows_now(work)
+        try:
+            connection = self._connections.current()
+            with connection.begin():
+                return work(connection)
+        except DBAPIError as error:
+            self._connections.drop_if_broken(error)
+            raise
 
     def read_now(self, work: Work[T]) -> T:
         """Like `read`, for a caller that runs in its own thread."""

@@ -7,6 +7,7 @@ one. Ids are often missing.
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import msgspec
@@ -290,7 +291,8 @@ class FunctionCallReader:
             call = self._begin(given_id, name)
             if not (will_continue or partial):
                 # The usual case: a complete call in one part.
-                out.append(call.delta(_json_text(args)))
+                complete = cast("dict[str, Any]", args) if isinstance(args, dict) else {}
+                out.append(call.delta(msgspec.json.encode(complete).decode()))
                 return call.call_id
             if len(self._open_calls) == MAX_OPEN_CALLS:
                 raise MalformedStream(
@@ -341,15 +343,13 @@ class FunctionCallReader:
         out.append(call.delta(text if is_complete and not call.arguments.is_broken else text[:-1]))
 
 
+@dataclass(slots=True, kw_only=True)
 class _GeminiCall:
-    __slots__ = ("arguments", "call_id", "given_id", "name", "slot")
-
-    def __init__(self, *, slot: int, call_id: str, given_id: str, name: str) -> None:
-        self.slot = slot
-        self.call_id = call_id
-        self.given_id = given_id
-        self.name = name
-        self.arguments = PartialArguments()
+    slot: int
+    call_id: str
+    given_id: str
+    name: str
+    arguments: PartialArguments = field(default_factory=PartialArguments)
 
     def delta(self, arguments: str) -> ToolCallDelta:
         return ToolCallDelta(slot=self.slot, call_id=self.call_id, name=self.name, arguments=arguments)
@@ -357,7 +357,3 @@ class _GeminiCall:
 
 def _string(value: object) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _json_text(args: object) -> str:
-    return msgspec.json.encode(cast("object", args) if isinstance(args, dict) else {}).decode()

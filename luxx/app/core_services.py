@@ -45,7 +45,8 @@ from luxx.runs.engine.driver import RunStopper
 from luxx.runs.log.replay import ReplayService
 from luxx.runs.streams.hub import Hub, RunRelay
 from luxx.runs.streams.notices import Notices
-from luxx.tools.builtin import builtin_tools, program_tools
+from luxx.tools.builtin import builtin_tools
+from luxx.tools.builtin.programs import program_tools
 from luxx.tools.compositions.service import CompositionService
 from luxx.tools.core import ToolRegistry
 from luxx.tools.executor import ToolExecutor

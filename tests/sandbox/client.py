@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from luxx.infra.config.schema import ToolsConfig
-from luxx.tools.builtin import program_tools
+from luxx.tools.builtin.programs import program_tools
 from luxx.tools.core import (
     CallPermissions,
     CommandPermission,

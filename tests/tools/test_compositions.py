@@ -13,7 +13,7 @@ from luxx.errors import InvalidInput, ToolFailed
 from luxx.infra.config.schema import ToolsConfig
 from luxx.runs.turn.completion import executed_entry
 from luxx.runs.turn.state import TurnState, count_calls
-from luxx.tools.builtin.run import reading_tools
+from luxx.tools.builtin.run import run_tools
 from luxx.tools.compositions.checking import check_composition
 from luxx.tools.compositions.rows import StoredComposition, document_of
 from luxx.tools.compositions.service import Compositions, schema_of, traits_of
@@ -500,7 +500,7 @@ def test_a_result_too_long_to_pass_on_names_no_output_that_is_not_stored(
         return "line\n" * 100_000
 
     harness.registry.register(endless)
-    harness.registry.register(reading_tools()[0])
+    harness.registry.register(run_tools()[0])
     one = {"members": [member("a", "endless"), member("b", "say", {"what": source("previous")})]}
     run_composition(harness, context_of(run_id="r"), one)
     ((_, handed_on),) = harness.called

@@ -15,7 +15,7 @@ from luxx.errors import ToolFailed
 from luxx.infra.config.schema import ToolsConfig
 from luxx.runs.turn.completion import executed_entry, full_output_row
 from luxx.tools.builtin import builtin_tools
-from luxx.tools.builtin.run import reading_tools
+from luxx.tools.builtin.run import run_tools
 from luxx.tools.core import (
     ApprovalReason,
     Approved,
@@ -539,7 +539,7 @@ async def test_a_cut_result_comes_with_the_whole_output_and_a_call_that_reads_it
 async def test_the_note_of_a_cut_result_names_the_reference_of_the_whole_output(
     call_id: str, context_of: Any, call: Any
 ) -> None:
-    tools = [define("big", lambda arguments, context: "line\n" * 20_000), *reading_tools()]
+    tools = [define("big", lambda arguments, context: "line\n" * 20_000), *run_tools()]
     executor = executor_of(*tools)
     asked: list[str] = []
 
@@ -562,7 +562,7 @@ async def test_the_note_of_a_cut_result_names_the_reference_of_the_whole_output(
 async def test_the_note_of_a_cut_result_names_no_tool_that_may_not_be_called(
     context_of: Any, call: Any
 ) -> None:
-    tools = [define("big", lambda arguments, context: "line\n" * 20_000), *reading_tools()]
+    tools = [define("big", lambda arguments, context: "line\n" * 20_000), *run_tools()]
     executor = executor_of(*tools)
     rule = PlacedRule(tool="result_read", pattern="*", action=RuleAction.DENY, scope=RuleScope.USER, place=0)
     done = await executor.execute(call("big"), context_of(run_id="r", rules=(rule,)))

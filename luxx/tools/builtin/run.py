@@ -5,7 +5,6 @@ They only define the parameters; the run implements questions, subagents and sto
 
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from luxx.errors import ToolFailed
@@ -21,10 +20,16 @@ DECISION_TYPES = ("branch", "method", "confirmation", "risk", "custom")
 NEEDS_A_PERSON = frozenset({"confirmation", "risk"})
 """Decision types that have no default after the timeout; the run waits until the user answers."""
 
+
+def _text(max_length: int) -> dict[str, Any]:
+    """The schema of a text that is not empty."""
+    return {"type": "string", "minLength": 1, "maxLength": max_length}
+
+
 _OPTION = {
     "type": "object",
     "properties": {
-        "label": {"type": "string", "minLength": 1, "maxLength": 200, "description": "One to five words"},
+        "label": {**_text(200), "description": "One to five words"},
         "description": {"type": "string", "maxLength": 2000, "description": "What choosing it means"},
         "is_recommended": {"type": "boolean", "description": "What you would do if nobody answered"},
         "estimated_duration_ms": {"type": "integer", "minimum": 0, "maximum": 2**53 - 1},
@@ -44,7 +49,7 @@ _TIMEOUT = {
     "maximum": MAX_ASK_SECONDS,
     "description": "After this many seconds the recommended option counts",
 }
-_ASK_TEXT = {"type": "string", "minLength": 1, "maxLength": 10_000}
+_ASK_TEXT = _text(10_000)
 
 
 @tool(
@@ -107,17 +112,11 @@ async def ask_decision(arguments: dict[str, Any], context: ToolContext) -> dict[
     )
 
 
-def asking_tools() -> list[ToolDefinition]:
-    """ask_clarification and ask_decision."""
-    return [replace(one.definition, only_asks=True) for one in (ask_clarification, ask_decision)]
-
-
 DELEGATE_TOOL = "delegate"
-MAX_DELEGATE_SECONDS = 30 * 86_400.0
+_MAX_DELEGATE_SECONDS = 30 * 86_400.0
 """Long, because a subagent may wait for a user. The limits of the delegating run bound its work."""
 
-_MAX_TEXT = 40_000
-_DELEGATE_TEXT = {"type": "string", "minLength": 1, "maxLength": _MAX_TEXT}
+_DELEGATE_TEXT = _text(40_000)
 
 
 @tool(
@@ -132,23 +131,18 @@ _DELEGATE_TEXT = {"type": "string", "minLength": 1, "maxLength": _MAX_TEXT}
         "system_prompt": {**_DELEGATE_TEXT, "description": "Who the subagent is and how it works"},
         "tools": {
             "type": "array",
-            "items": {"type": "string", "minLength": 1, "maxLength": 64},
+            "items": _text(64),
             "maxItems": 200,
             "description": "Those of your tools that it may use; left out: all",
         },
-        "model": {
-            "type": "string",
-            "minLength": 1,
-            "maxLength": 200,
-            "description": "Another model of the same provider",
-        },
+        "model": {**_text(200), "description": "Another model of the same provider"},
     },
     required_params=["task"],
     category="agents",
     # After a crash the repeated call continues with the same subagent. The result is never cached.
     repeatable=True,
     keeps=cache_never,
-    timeout=MAX_DELEGATE_SECONDS,
+    timeout=_MAX_DELEGATE_SECONDS,
 )
 async def delegate(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
     tools: list[str] | None = arguments.get("tools")
@@ -161,11 +155,6 @@ async def delegate(arguments: dict[str, Any], context: ToolContext) -> dict[str,
         )
     )
     return {"answer": end.answer, "run_id": end.run_id, "stop_reason": end.stop_reason}
-
-
-def delegating_tools() -> list[ToolDefinition]:
-    """The tool delegate."""
-    return [delegate.definition]
 
 
 DEFAULT_CHARACTERS = 20_000
@@ -182,12 +171,7 @@ _MAX_OFFSET = 2_000_000_000
         "a `ref`. Gives at most `limit` characters from `offset` on; `next_offset` says where to read on."
     ),
     parameters={
-        "ref": {
-            "type": "string",
-            "minLength": 1,
-            "maxLength": MAX_REF,
-            "description": "As the cut answer says",
-        },
+        "ref": {**_text(MAX_REF), "description": "As the cut answer says"},
         "offset": {"type": "integer", "minimum": 0, "maximum": _MAX_OFFSET, "default": 0},
         "limit": {"type": "integer", "minimum": 1, "maximum": MAX_CHARACTERS, "default": DEFAULT_CHARACTERS},
     },
@@ -216,6 +200,11 @@ async def result_read(arguments: dict[str, Any], context: ToolContext) -> dict[s
     return answer
 
 
-def reading_tools() -> list[ToolDefinition]:
-    """The tool result_read; long lines in its pages are not cut."""
-    return [msgspec.structs.replace(result_read.definition, keeps_lines=True)]
+def run_tools() -> list[ToolDefinition]:
+    """The four tools. Long lines in the pages of result_read are not cut."""
+    return [
+        replace(result_read.definition, keeps_lines=True),
+        replace(ask_clarification.definition, only_asks=True),
+        replace(ask_decision.definition, only_asks=True),
+        delegate.definition,
+    ]

@@ -26,7 +26,6 @@ from luxx.tools.builtin.expression_names import (
 )
 
 Names = dict[str, Any]
-Comprehension = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
 _CONVERSIONS: dict[int, Callable[[Any], Any]] = {-1: lambda value: value, 114: repr, 115: str, 97: ascii}
 
 
@@ -48,39 +47,18 @@ def evaluate(expression: str) -> Any:
 
 
 class _Evaluation:
-    """One evaluation and its budget."""
+    """One evaluation and its budget. A `visit_` method evaluates the syntax that it is named after."""
 
     def __init__(self) -> None:
         self._budget = Budget()
-        self._handlers: dict[type, Callable[[Any, Names, int], Any]] = {
-            ast.Constant: self._constant,
-            ast.Name: self._name,
-            ast.BinOp: self._binary,
-            ast.UnaryOp: self._unary,
-            ast.BoolOp: self._boolean,
-            ast.Compare: self._compare,
-            ast.IfExp: self._if,
-            ast.Call: self._call,
-            ast.Attribute: self._attribute,
-            ast.Subscript: self._subscript,
-            ast.Slice: self._slice,
-            ast.List: self._list,
-            ast.Tuple: self._tuple,
-            ast.Set: self._set,
-            ast.Dict: self._dict,
-            ast.ListComp: self._list_comprehension,
-            ast.GeneratorExp: self._list_comprehension,
-            ast.SetComp: self._set_comprehension,
-            ast.DictComp: self._dict_comprehension,
-            ast.JoinedStr: self._joined,
-            ast.FormattedValue: self._formatted,
-        }
 
     def value_of(self, node: ast.expr, names: Names, depth: int) -> Any:
         self._budget.spend(1)
         if depth > MAX_DEPTH:
             raise ToolFailed("the expression is nested too deeply")
-        handler = self._handlers.get(type(node))
+        handler: Callable[[Any, Names, int], Any] | None = getattr(
+            self, f"visit_{type(node).__name__.lower()}", None
+        )
         if handler is None:
             raise ToolFailed(f"{type(node).__name__} is not available in expressions")
         return handler(node, names, depth + 1)
@@ -89,12 +67,12 @@ class _Evaluation:
         self._budget.pay_for(value)
         return value
 
-    def _constant(self, node: ast.Constant, names: Names, depth: int) -> Any:
+    def visit_constant(self, node: ast.Constant, names: Names, depth: int) -> Any:
         if node.value is None or isinstance(node.value, bool | int | float | str):
             return self._charged(node.value)
         raise ToolFailed(f"values of type {type(node.value).__name__} are not available in expressions")
 
-    def _name(self, node: ast.Name, names: Names, depth: int) -> Any:
+    def visit_name(self, node: ast.Name, names: Names, depth: int) -> Any:
         if node.id in names:
             return names[node.id]
         if node.id in CONSTANTS:
@@ -103,7 +81,7 @@ class _Evaluation:
             raise ToolFailed(f"{node.id} can only be called here")
         raise ToolFailed(f"there is no {node.id[:50]!r} here; available: {', '.join(sorted(FUNCTIONS))}")
 
-    def _binary(self, node: ast.BinOp, names: Names, depth: int) -> Any:
+    def visit_binop(self, node: ast.BinOp, names: Names, depth: int) -> Any:
         chain: list[ast.BinOp] = [node]
         while isinstance(chain[-1].left, ast.BinOp):  # a long sum is long, not deep
             chain.append(chain[-1].left)
@@ -123,10 +101,10 @@ class _Evaluation:
             raise ToolFailed("the result is a complex number; these are not available")
         return self._charged(value)
 
-    def _unary(self, node: ast.UnaryOp, names: Names, depth: int) -> Any:
+    def visit_unaryop(self, node: ast.UnaryOp, names: Names, depth: int) -> Any:
         return self._charged(UNARY[type(node.op)](self.value_of(node.operand, names, depth)))
 
-    def _boolean(self, node: ast.BoolOp, names: Names, depth: int) -> Any:
+    def visit_boolop(self, node: ast.BoolOp, names: Names, depth: int) -> Any:
         is_and = isinstance(node.op, ast.And)
         value = None
         for part in node.values:
@@ -135,7 +113,7 @@ class _Evaluation:
                 break
         return value
 
-    def _compare(self, node: ast.Compare, names: Names, depth: int) -> Any:
+    def visit_compare(self, node: ast.Compare, names: Names, depth: int) -> Any:
         left: Any = self._charged(self.value_of(node.left, names, depth))
         for operation, part in zip(node.ops, node.comparators, strict=True):
             right: Any = self.value_of(part, names, depth)
@@ -149,11 +127,11 @@ class _Evaluation:
             left = right
         return True
 
-    def _if(self, node: ast.IfExp, names: Names, depth: int) -> Any:
+    def visit_ifexp(self, node: ast.IfExp, names: Names, depth: int) -> Any:
         chosen = node.body if self.value_of(node.test, names, depth) else node.orelse
         return self.value_of(chosen, names, depth)
 
-    def _call(self, node: ast.Call, names: Names, depth: int) -> Any:
+    def visit_call(self, node: ast.Call, names: Names, depth: int) -> Any:
         self._budget.spend(CALL_WORK)
         function, first = self._callee(node.func, names, depth)
         arguments = [self._charged(self.value_of(item, names, depth)) for item in node.args]
@@ -188,14 +166,14 @@ class _Evaluation:
             self._budget.pay_for(value)
         return method, [value]
 
-    def _attribute(self, node: ast.Attribute, names: Names, depth: int) -> Any:
+    def visit_attribute(self, node: ast.Attribute, names: Names, depth: int) -> Any:
         if isinstance(node.value, ast.Name) and node.value.id in MODULES:
             value = MODULES[node.value.id].get(node.attr)
             if isinstance(value, float):
                 return value
         raise ToolFailed(f"the attribute {node.attr[:50]!r} is not available in expressions")
 
-    def _subscript(self, node: ast.Subscript, names: Names, depth: int) -> Any:
+    def visit_subscript(self, node: ast.Subscript, names: Names, depth: int) -> Any:
         value: Any = self.value_of(node.value, names, depth)
         key: Any = self.value_of(node.slice, names, depth)
         if isinstance(key, slice):
@@ -205,7 +183,7 @@ class _Evaluation:
             self._budget.pay_for_lookup(value)
         return value[key]
 
-    def _slice(self, node: ast.Slice, names: Names, depth: int) -> Any:
+    def visit_slice(self, node: ast.Slice, names: Names, depth: int) -> Any:
         bounds = [
             None if part is None else self.value_of(part, names, depth)
             for part in (node.lower, node.upper, node.step)
@@ -215,29 +193,31 @@ class _Evaluation:
     def _items(self, nodes: list[ast.expr], names: Names, depth: int) -> list[Any]:
         return [self.value_of(item, names, depth) for item in nodes]
 
-    def _list(self, node: ast.List, names: Names, depth: int) -> Any:
+    def visit_list(self, node: ast.List, names: Names, depth: int) -> Any:
         return self._charged(self._items(node.elts, names, depth))
 
-    def _tuple(self, node: ast.Tuple, names: Names, depth: int) -> Any:
+    def visit_tuple(self, node: ast.Tuple, names: Names, depth: int) -> Any:
         return self._charged(tuple(self._items(node.elts, names, depth)))
 
-    def _set(self, node: ast.Set, names: Names, depth: int) -> Any:
+    def visit_set(self, node: ast.Set, names: Names, depth: int) -> Any:
         return self._charged(set(self._items(node.elts, names, depth)))
 
-    def _dict(self, node: ast.Dict, names: Names, depth: int) -> Any:
+    def visit_dict(self, node: ast.Dict, names: Names, depth: int) -> Any:
         if any(key is None for key in node.keys):
             raise ToolFailed("** is not available in a dict")
         keys = self._items(cast("list[ast.expr]", node.keys), names, depth)
         return self._charged(dict(zip(keys, self._items(node.values, names, depth), strict=True)))
 
-    def _list_comprehension(self, node: ast.ListComp | ast.GeneratorExp, names: Names, depth: int) -> Any:
+    def visit_listcomp(self, node: ast.ListComp | ast.GeneratorExp, names: Names, depth: int) -> Any:
         values: list[Any] = []
         for scope in self._comprehension_scopes(node.generators, names, depth):
             values.append(self.value_of(node.elt, scope, depth))
             check_count(len(values))
         return self._charged(values)
 
-    def _set_comprehension(self, node: ast.SetComp, names: Names, depth: int) -> Any:
+    visit_generatorexp = visit_listcomp
+
+    def visit_setcomp(self, node: ast.SetComp, names: Names, depth: int) -> Any:
         values: set[Any] = set()
         for scope in self._comprehension_scopes(node.generators, names, depth):
             value = self._charged(self.value_of(node.elt, scope, depth))
@@ -246,7 +226,7 @@ class _Evaluation:
             check_hashed(len(values))
         return self._charged(values)
 
-    def _dict_comprehension(self, node: ast.DictComp, names: Names, depth: int) -> Any:
+    def visit_dictcomp(self, node: ast.DictComp, names: Names, depth: int) -> Any:
         values: dict[Any, Any] = {}
         for scope in self._comprehension_scopes(node.generators, names, depth):
             key = self._charged(self.value_of(node.key, scope, depth))
@@ -271,13 +251,13 @@ class _Evaluation:
             if all(self.value_of(test, scope, depth) for test in first.ifs):
                 yield from self._comprehension_scopes(others, scope, depth + 1)
 
-    def _joined(self, node: ast.JoinedStr, names: Names, depth: int) -> str:
+    def visit_joinedstr(self, node: ast.JoinedStr, names: Names, depth: int) -> str:
         text = ""
         for part in self._items(node.values, names, depth):
             text = self._charged(text + part)
         return text
 
-    def _formatted(self, node: ast.FormattedValue, names: Names, depth: int) -> str:
+    def visit_formattedvalue(self, node: ast.FormattedValue, names: Names, depth: int) -> str:
         value = _CONVERSIONS[node.conversion](self._charged(self.value_of(node.value, names, depth)))
         spec = "" if node.format_spec is None else self.value_of(node.format_spec, names, depth)
         return self._charged(apply_format(value, spec))

@@ -67,16 +67,13 @@ class Budget:
             elif isinstance(item, list | tuple | set | dict):
                 inner = cast("list[Any]", item)
                 check_count(items + len(inner))
-                self._pay_for_hashing(inner)
+                if isinstance(item, set | dict):
+                    self.spend(len(inner) ** 2 // 100)
                 pending.extend(cast("dict[Any, Any]", item).values() if isinstance(item, dict) else ())
                 pending.extend(inner)
             check_count(items)
             check_size(size)
         self.spend(size // 50)
-
-    def _pay_for_hashing(self, value: Any) -> None:
-        if isinstance(value, set | dict):
-            self.spend(len(cast("set[Any]", value)) ** 2 // 100)
 
 
 def check_count(count: int) -> None:
@@ -307,37 +304,22 @@ STATISTICS: dict[str, Any] = {
     "stdev": statistics.stdev,
 }
 MODULES = {"math": MATH, "statistics": STATISTICS}
+_PLAIN_FUNCTIONS: tuple[Callable[..., Any], ...] = (
+    abs, all, any, bin, bool, chr, divmod, float, hex, int, len, list, max, min, oct, ord, repr, str, tuple,
+)  # fmt: skip
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: value for name, value in (MATH | STATISTICS).items() if callable(value)},
-    "abs": abs,
-    "all": all,
-    "any": any,
-    "bin": bin,
-    "bool": bool,
-    "chr": chr,
+    **{function.__name__: function for function in _PLAIN_FUNCTIONS},
     "dict": _dict,
-    "divmod": divmod,
     "enumerate": _enumerate,
-    "float": float,
     "format": apply_format,
-    "hex": hex,
-    "int": int,
-    "len": len,
-    "list": list,
-    "max": max,
-    "min": min,
-    "oct": oct,
-    "ord": ord,
     "pow": power,
     "range": _range,
-    "repr": repr,
     "reversed": _reversed,
     "round": _round,
     "set": _set,
     "sorted": _sorted,
-    "str": str,
     "sum": _sum,
-    "tuple": tuple,
     "zip": lambda *values: list(zip(*values, strict=False)),
 }
 # fmt: off
@@ -352,12 +334,7 @@ METHODS: dict[type, dict[str, Callable[..., Any]]] = {
     str: {name: getattr(str, name) for name in _TEXT_METHODS} | {"join": _join, "replace": _replace},
     list: {"count": list[Any].count, "index": list[Any].index},
     tuple: {"count": tuple[Any].count, "index": tuple[Any].index},
-    dict: {
-        "get": dict[Any, Any].get,
-        "items": _pairs,
-        "keys": list,
-        "values": _values,
-    },
+    dict: {"get": dict[Any, Any].get, "items": _pairs, "keys": list, "values": _values},
     float: {"is_integer": float.is_integer},
     int: {"bit_length": int.bit_length},
 }

@@ -4,16 +4,13 @@
 """
 
 import codecs
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from luxx.errors import ToolFailed
 from luxx.tools.builtin.edit_text import Applied, Diff, EditedText, diff_of
 from luxx.tools.builtin.file import PATH, encode_text, require_text, workspace_of
 from luxx.tools.core import CommandPermission, Risk, ToolContext
 from luxx.tools.factory import tool
-
-T = TypeVar("T")
 
 MAX_EDITS = 100
 _EDIT: dict[str, Any] = {
@@ -42,10 +39,7 @@ _HOW_IT_MATCHES = (
     risk=Risk.MEDIUM,
 )
 def file_edit(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
-    def work(edited: EditedText, path: str) -> Applied:
-        return _apply(edited, arguments, path)
-
-    applied, answer = _edit(arguments["path"], context, work)
+    [applied], answer = _edit(arguments["path"], [arguments], context, is_numbered=False)
     return {"strategy": applied.strategy, "replacements": applied.replacements, **answer}
 
 
@@ -75,58 +69,48 @@ def file_edit(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]
     risk=Risk.MEDIUM,
 )
 def file_multi_edit(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
-    edits: list[dict[str, Any]] = arguments["edits"]
-
-    def work(edited: EditedText, path: str) -> list[Applied]:
-        return [
-            _apply_numbered(edited, edit, path, at, len(edits), context) for at, edit in enumerate(edits, 1)
-        ]
-
-    applied, answer = _edit(arguments["path"], context, work)
+    applied, answer = _edit(arguments["path"], arguments["edits"], context, is_numbered=True)
     return {"edits": applied, **answer}
 
 
-def _apply_numbered(
-    edited: EditedText, edit: dict[str, Any], path: str, number: int, count: int, context: ToolContext
-) -> Applied:
-    if context.actions.cancelled():
-        raise ToolFailed("the edits were cancelled; nothing was changed")
-    try:
-        return _apply(edited, edit, path)
-    except ToolFailed as error:
-        raise ToolFailed(f"edit {number} of {count}, so none was made: {error.message}") from error
-
-
-def _apply(edited: EditedText, edit: dict[str, Any], path: str) -> Applied:
-    replace_all = bool(edit.get("replace_all", False))
-    return edited.apply(edit["old_string"], edit["new_string"], replace_all=replace_all, where=path)
-
-
 def _edit(
-    raw_path: str, context: ToolContext, work: Callable[[EditedText, str], T]
-) -> tuple[T, dict[str, Any]]:
-    """The return value of `work`, and the part of the answer that describes the file."""
+    raw_path: str, edits: list[dict[str, Any]], context: ToolContext, *, is_numbered: bool
+) -> tuple[list[Applied], dict[str, Any]]:
+    """How each edit was applied, and the part of the answer that describes the file.
+
+    `is_numbered`: an error names the number of the edit that failed.
+    """
     workspace = workspace_of(context)
     path = workspace.relative(raw_path)
-    results: list[tuple[T, Diff]] = []
+    applied: list[Applied] = []
+    diffs: list[Diff] = []
+
+    def require_not_cancelled() -> None:
+        if context.actions.cancelled():
+            raise ToolFailed("the edit was cancelled; nothing was changed")
 
     def change(data: bytes) -> bytes:
         bom = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
         text = EditedText(_decoded(data.removeprefix(bom), path))
-        applied = work(text, path)
+        for number, edit in enumerate(edits, 1):
+            require_not_cancelled()
+            replace_all = bool(edit.get("replace_all", False))
+            try:
+                applied.append(
+                    text.apply(edit["old_string"], edit["new_string"], replace_all=replace_all, where=path)
+                )
+            except ToolFailed as error:
+                where = f"edit {number} of {len(edits)}, so none was made: " if is_numbered else ""
+                raise ToolFailed(where + error.message) from error
         changed = bom + encode_text(text.result())
         if changed == data:
             raise ToolFailed(f"the edit leaves {path} as it is; nothing was changed")
         # Everything slow happens before the file changes, because after a timeout the model edits again.
-        results.append((applied, diff_of(text, path)))
+        diffs.append(diff_of(text, path))
         return changed
 
-    def precondition() -> None:
-        if context.actions.cancelled():
-            raise ToolFailed("the edit was cancelled; nothing was changed")
-
-    workspace.change(path, change, precondition=precondition)
-    applied, diff = results[0]
+    workspace.change(path, change, precondition=require_not_cancelled)
+    (diff,) = diffs
     answer: dict[str, Any] = {
         "path": path,
         "lines_added": diff.added,

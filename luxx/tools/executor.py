@@ -5,6 +5,7 @@ Not here: permission decisions (`permissions`), questions to users and stored re
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Any, cast
@@ -16,7 +17,7 @@ from luxx.infra.clock import timestamp
 from luxx.infra.config.schema import ToolsConfig
 from luxx.infra.json_keys import decode_strict
 from luxx.tools.core import Approved, NeedsAnswer, Rejected, ToolContext, ToolDefinition, ToolRegistry
-from luxx.tools.history import CallHistory, CallRecord, CallStatus, Executed, record_of
+from luxx.tools.history import CallRecord, CallStatus, Executed, record_of
 from luxx.tools.hooks import CallMetadata, HookedCall, result_of, result_of_error
 from luxx.tools.output import (
     MAX_READ_ON_BYTES,
@@ -46,6 +47,7 @@ _USERS_AT_ONCE = 16
 _MAX_PARALLEL = 32
 # How long the executor waits for a cancelled asynchronous tool to clean up.
 _GRACE_SECONDS = 1.0
+_MAX_RECORDS = 1000
 READ_RESULT_TOOL = "result_read"
 
 
@@ -109,7 +111,7 @@ class ToolExecutor:
         self._clock = clock
         self._now = now
         self._cache = ResultCache(config.cache_ttl, clock)
-        self._history = CallHistory()
+        self._history: deque[CallRecord] = deque(maxlen=_MAX_RECORDS)
         self._workers = Workers(config.max_workers, config.max_workers * _USERS_AT_ONCE)
 
     async def execute(self, call: ToolCall, context: ToolContext) -> Executed:
@@ -130,7 +132,7 @@ class ToolExecutor:
             duration_ms = round((self._clock() - start) * 1000)
             if has_ended:
                 record = record_of(call, context, started_at, self._now(), duration_ms, ended.status)
-                self._history.add(record)
+                self._history.append(record)
                 if self._on_call is not None:
                     self._on_call(record)
         return Executed(
@@ -181,11 +183,11 @@ class ToolExecutor:
         """
         semaphore = asyncio.Semaphore(_MAX_PARALLEL)
 
-        async def one(call: ToolCall) -> Executed:
+        async def execute(call: ToolCall) -> Executed:
             async with semaphore:
                 return await self.execute(call, context)
 
-        indexes = {asyncio.create_task(one(call)): index for index, call in enumerate(calls)}
+        indexes = {asyncio.create_task(execute(call)): index for index, call in enumerate(calls)}
         running = set(indexes)
         signal: BaseException | None = None
         try:
@@ -206,7 +208,8 @@ class ToolExecutor:
 
     def get_history(self, user_id: int | None = None, limit: int = 100) -> list[CallRecord]:
         """The latest of the last 1,000 calls, newest first, of one user or of all."""
-        return self._history.latest(user_id, limit)
+        records = [each for each in reversed(self._history) if user_id is None or each.user_id == user_id]
+        return records[: max(limit, 0)]
 
     def clear_cache(self, user_id: int | None = None) -> int:
         """Remove one user's cached results, or all; return how many."""

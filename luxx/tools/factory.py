@@ -52,12 +52,13 @@ class Signature:
             hint = hints[parameter.name]
             if hint in injected:
                 self.injected[parameter.name] = hint
-            elif not _contains_injected(hint, injected):
-                fields.append(_field(parameter, hint))
-            else:
+            elif any(part in injected for part in _parts_of(hint)):
+                # A model must not be able to fill it in.
                 raise ConfigError(
                     f"tool {tool}: its parameter {parameter.name} must be annotated with the type alone"
                 )
+            else:
+                fields.append(_field(parameter, hint))
         self._struct = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
         self.schema = _schema(tool, self._struct)
 
@@ -72,11 +73,6 @@ class Signature:
         return bound
 
 
-def _contains_injected(hint: Any, injected: tuple[type, ...]) -> bool:
-    """Whether an injected type is part of this type. A model must not be able to fill it in."""
-    return any(each in injected for each in _parts_of(hint))
-
-
 def _parts_of(hint: Any) -> Iterator[Any]:
     yield hint
     for part in typing.get_args(hint):
@@ -84,13 +80,12 @@ def _parts_of(hint: Any) -> Iterator[Any]:
 
 
 def _field(parameter: inspect.Parameter, hint: Any) -> Any:
-    if parameter.default is parameter.empty:
-        return (parameter.name, hint)
     default: Any = parameter.default
+    if default is parameter.empty:
+        return (parameter.name, hint)
     if isinstance(default, list | dict | set):
-        fresh = functools.partial(copy.deepcopy, typing.cast(Any, default))
-        return (parameter.name, hint, msgspec.field(default_factory=fresh))
-    return (parameter.name, hint, parameter.default)
+        default = msgspec.field(default_factory=functools.partial(copy.deepcopy, typing.cast(Any, default)))
+    return (parameter.name, hint, default)
 
 
 def _schema(tool: str, struct: type[msgspec.Struct]) -> dict[str, Any]:
@@ -120,25 +115,24 @@ class ToolFunction:
         call_context = context or ToolContext(
             caller=ToolCaller(user_id=0, username="", permission_level=CommandPermission.READ_ONLY)
         )
-        problems = self._check.problems(call_arguments)
         if self.definition.is_async:
-            return self._run_async(call_arguments, call_context, problems)
-        if problems:
-            return ToolResult.fail("; ".join(problems.values()))
+            return self._run_async(call_arguments, call_context)
         try:
+            self._require_valid(call_arguments)
             return result_of(self.definition.handler(call_arguments, call_context))
         except Exception as error:
             return result_of_error(error)
 
-    async def _run_async(
-        self, arguments: dict[str, Any], context: ToolContext, problems: dict[str, str]
-    ) -> ToolResult:
-        if problems:
-            return ToolResult.fail("; ".join(problems.values()))
+    async def _run_async(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         try:
+            self._require_valid(arguments)
             return result_of(await self.definition.handler(arguments, context))
         except Exception as error:
             return result_of_error(error)
+
+    def _require_valid(self, arguments: dict[str, Any]) -> None:
+        if problems := self._check.problems(arguments):
+            raise ToolFailed("; ".join(problems.values()))
 
 
 def tool(
@@ -170,6 +164,10 @@ def tool(
             raise ConfigError(f"tool {own_name}: it needs a description or a docstring")
         if timeout is not None and timeout <= 0:
             raise ConfigError(f"tool {own_name}: its timeout must be more than 0 seconds")
+        try:
+            checked_risk = Risk(risk)
+        except ValueError as error:
+            raise ConfigError(f"tool {own_name}: its risk is {risk!r}; use {', '.join(Risk)}") from error
         handler, schema = _handler(own_name, function, parameters)
         definition = ToolDefinition(
             name=own_name,
@@ -178,7 +176,7 @@ def tool(
             handler=handler,
             category=category,
             required_permission=CommandPermission(required_permission),
-            risk=_risk(own_name, risk),
+            risk=checked_risk,
             repeatable=repeatable,
             timeout=timeout,
             subject=subject,
@@ -192,49 +190,29 @@ def tool(
     return decorate
 
 
-def _risk(name: str, risk: Risk | str) -> Risk:
-    try:
-        return Risk(risk)
-    except ValueError as error:
-        raise ConfigError(f"tool {name}: its risk is {risk!r}; use {', '.join(Risk)}") from error
-
-
 def _handler(
     name: str, function: Callable[..., Any], parameters: dict[str, Any] | None
 ) -> tuple[Callable[..., Any], dict[str, Any] | None]:
+    """A handler that calls the function with `(arguments, context)`, and its schema."""
     names = list(inspect.signature(function).parameters)
     if parameters is not None or names[:1] == ["arguments"]:
         if not 1 <= len(names) <= 2:
             raise ConfigError(f"tool {name}: its function must take (arguments) or (arguments, context)")
-        takes_context = len(names) == 2
-        return _with_arguments(function, takes_context), parameters
-    signature = Signature(name, function)
-    return _with_signature(function, signature), signature.schema
+        takes_context, schema = len(names) == 2, parameters
 
+        def run(arguments: dict[str, Any], context: ToolContext) -> Any:
+            return function(arguments, context) if takes_context else function(arguments)
+    else:
+        signature = Signature(name, function)
+        schema = signature.schema
 
-def _with_arguments(function: Callable[..., Any], takes_context: bool) -> Callable[..., Any]:
-    if inspect.iscoroutinefunction(function):
+        def run(arguments: dict[str, Any], context: ToolContext) -> Any:
+            return function(**signature.bind(arguments, {ToolContext: context}))
 
-        async def run_async(arguments: dict[str, Any], context: ToolContext) -> Any:
-            return await (function(arguments, context) if takes_context else function(arguments))
+    if not inspect.iscoroutinefunction(function):
+        return run, schema
 
-        return run_async
+    async def run_async(arguments: dict[str, Any], context: ToolContext) -> Any:
+        return await run(arguments, context)
 
-    def run(arguments: dict[str, Any], context: ToolContext) -> Any:
-        return function(arguments, context) if takes_context else function(arguments)
-
-    return run
-
-
-def _with_signature(function: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
-    if inspect.iscoroutinefunction(function):
-
-        async def run_async(arguments: dict[str, Any], context: ToolContext) -> Any:
-            return await function(**signature.bind(arguments, {ToolContext: context}))
-
-        return run_async
-
-    def run(arguments: dict[str, Any], context: ToolContext) -> Any:
-        return function(**signature.bind(arguments, {ToolContext: context}))
-
-    return run
+    return run_async, schema

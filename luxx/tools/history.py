@@ -1,6 +1,5 @@
-"""The outcome of executed calls, the in-memory history, and the records in metrics and audit log."""
+"""The outcome of executed calls, and their records: in memory, in the metrics and in the audit log."""
 
-from collections import deque
 from enum import StrEnum
 
 import msgspec
@@ -22,8 +21,6 @@ from luxx.tools.core import ToolContext, ToolRegistry
 from luxx.tools.permissions.judge import PermissionVerdict
 from luxx.wire.step import StepImage
 from luxx.wire.tool import ToolCall, ToolResult
-
-_MAX_RECORDS = 1000
 
 
 class CallStatus(StrEnum):
@@ -95,21 +92,6 @@ def record_of(
     )
 
 
-class CallHistory:
-    """The last 1,000 calls. In memory only."""
-
-    def __init__(self) -> None:
-        self._records: deque[CallRecord] = deque(maxlen=_MAX_RECORDS)
-
-    def add(self, record: CallRecord) -> None:
-        self._records.append(record)
-
-    def latest(self, user_id: int | None, limit: int) -> list[CallRecord]:
-        """At most `limit` records, newest first."""
-        records = [item for item in reversed(self._records) if user_id is None or item.user_id == user_id]
-        return records[: max(limit, 0)]
-
-
 MAX_ENTRIES = 10
 """Audit entries per call and outcome. One further entry names all hosts beyond this limit."""
 
@@ -125,8 +107,8 @@ class EgressRecord:
         """Write the audit entries of one session. Raises nothing: the connections have already happened."""
         caller = egress_session.caller
         actor = Actor(user_id=caller.user_id, tenant_id=caller.tenant_id, username=caller.username or None)
-        reached = [(one.host, "", one.connections) for one in egress_session.reached]
-        refused = [(one.host, one.kind, one.times) for one in egress_session.refused]
+        reached = [(each.host, "", each.connections) for each in egress_session.reached]
+        refused = [(each.host, each.kind, each.times) for each in egress_session.refused]
         entries = [
             AuditEntry(action=Action.EGRESS, actor=actor, target_type="host", target_id=target, detail=detail)
             for target, _, detail in _audit_rows(caller, reached)

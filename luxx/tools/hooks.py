@@ -140,16 +140,15 @@ async def _call_hook(hook: ToolHook, *hook_arguments: Any) -> Any:
         raise ToolFailed(f"a hook failed: {describe_error(error)}") from error
 
 
-class CallMetadata:
+class CallMetadata(msgspec.Struct):
     """Metadata of one call, written by its tool: the `images` it shows, whether its content is untrusted,
     whether it followed a redirect, and the number of member `calls` it made."""
 
-    def __init__(self, call_id: str = "") -> None:
-        self.call_id = call_id
-        self.images: list[StepImage] = []
-        self.is_untrusted = False
-        self.is_redirected = False
-        self.calls = 0
+    call_id: str = ""
+    images: list[StepImage] = []
+    is_untrusted: bool = False
+    is_redirected: bool = False
+    calls: int = 0
 
 
 class SavedFigures(msgspec.Struct, frozen=True, kw_only=True):

@@ -189,17 +189,17 @@ def takes_more_than(budget: int, value: Any, longest: int = MAX_OUTPUT_BYTES) ->
     """
     pending = [value]
     while pending and budget >= 0:
-        one = pending.pop()
-        if isinstance(one, str):
-            budget -= min(len(one), longest) + 2
-        elif isinstance(one, dict):
-            inner = cast(dict[str, Any], one)
+        item = pending.pop()
+        if isinstance(item, str):
+            budget -= min(len(item), longest) + 2
+        elif isinstance(item, dict):
+            inner = cast(dict[str, Any], item)
             budget -= 1 + 4 * len(inner)
             if budget >= 0:
                 budget -= sum(map(len, inner))
                 pending.extend(inner.values())
-        elif isinstance(one, list):
-            inner = cast(list[Any], one)
+        elif isinstance(item, list):
+            inner = cast(list[Any], item)
             budget -= 1 + len(inner)
             if budget >= 0:
                 pending.extend(inner)
@@ -216,7 +216,7 @@ def _sources_of(fields: dict[str, Any]) -> dict[str, Any]:
         return {}
     remaining_bytes = MAX_OUTPUT_BYTES // 2
     kept: list[Source] = []
-    for source in citable(*(source_of(one.url, one.title, one.snippet) for one in sources)):
+    for source in citable(*(source_of(each.url, each.title, each.snippet) for each in sources)):
         remaining_bytes -= len(msgspec.json.encode(source)) + 1
         if remaining_bytes < 0:
             break
@@ -316,17 +316,14 @@ _MAX_BYTES = 32 * 1024 * 1024
 _MAX_ENTRY_BYTES = _MAX_BYTES // 32
 
 
-class CacheKey(msgspec.Struct, frozen=True):
-    """`digest` is the hash of the tool's name and its arguments with sorted keys."""
-
-    user_id: int
-    digest: bytes
+CacheKey = tuple[int, bytes]
+"""The user id, and the hash of the tool's name and its arguments with sorted keys."""
 
 
 def cache_key(tool: str, arguments: dict[str, Any], user_id: int) -> CacheKey:
     """The key for this tool, user and arguments, independent of the order of the arguments."""
     text = msgspec.json.encode([tool, arguments], order="sorted")
-    return CacheKey(user_id, blake2b(text, digest_size=32).digest())
+    return user_id, blake2b(text, digest_size=32).digest()
 
 
 class ResultCache:
@@ -369,7 +366,7 @@ class ResultCache:
     def clear(self, user_id: int | None = None) -> int:
         """Remove one user's results, or all; return how many."""
         with self._lock:
-            keys = [key for key in self._entries if user_id is None or key.user_id == user_id]
+            keys = [key for key in self._entries if user_id is None or key[0] == user_id]
             for key in keys:
                 self._drop(key)
         return len(keys)

@@ -33,9 +33,7 @@ def compile_regex(pattern: str, *, ignore_case: bool = False) -> CompiledPattern
     """Raises ToolFailed for what RE2 does not support (look-around, back-references) or finds too big."""
     if len(pattern) > MAX_PATTERN_LENGTH:
         raise ToolFailed(f"the pattern is longer than {MAX_PATTERN_LENGTH} characters")
-    options: Any = _RE2.Options()
-    options.max_mem = _MAX_MEMORY
-    options.log_errors = False
+    options = _options(_MAX_MEMORY)
     # Callers need only the position of the match, and capturing groups multiply the work.
     options.never_capture = True
     options.case_sensitive = not ignore_case
@@ -153,7 +151,7 @@ def _compiled_words(pattern: tuple[str, ...]) -> CompiledPattern:
             parts.append("\\x00" + "".join(map(_word_regex, _collapse_stars(word))))
         elif not parts or parts[-1] != _ANY_WORDS:
             parts.append(_ANY_WORDS)
-    return cast(CompiledPattern, _RE2.compile("(?s)" + "".join(parts), _options()))
+    return cast(CompiledPattern, _RE2.compile("(?s)" + "".join(parts), _options(_WILDCARD_MEMORY)))
 
 
 def _word_regex(char: str) -> str:
@@ -165,12 +163,12 @@ def _compiled(pattern: str) -> CompiledPattern:
     parts = [
         {"*": ".*", "?": "."}.get(char) or cast(str, _RE2.escape(char)) for char in _collapse_stars(pattern)
     ]
-    return cast(CompiledPattern, _RE2.compile("(?s)" + "".join(parts), _options()))
+    return cast(CompiledPattern, _RE2.compile("(?s)" + "".join(parts), _options(_WILDCARD_MEMORY)))
 
 
-def _options() -> Any:
+def _options(max_memory: int) -> Any:
     options: Any = _RE2.Options()
-    options.max_mem = _WILDCARD_MEMORY
+    options.max_mem = max_memory
     options.log_errors = False
     return options
 

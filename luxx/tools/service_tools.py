@@ -10,12 +10,14 @@ import inspect
 import sqlite3
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any, cast
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 from sqlalchemy import event, text
 from sqlalchemy.orm import Session, SessionTransaction
 
@@ -109,29 +111,17 @@ POLL_SECONDS = 0.25
 logger = structlog.get_logger()
 
 
-class ServiceTool:
+class ServiceTool(msgspec.Struct, frozen=True, kw_only=True):
     """A service function as a tool; a registry takes the definition that `bind_store` returns."""
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        signature: Signature,
-        definition: ToolDefinition,
-        *,
-        writes: bool,
-    ) -> None:
-        self._function = function
-        self._signature = signature
-        self._definition = definition
-        self._writes = writes
+    function: Callable[..., Any]
+    signature: Signature
+    definition: ToolDefinition
+    writes: bool
 
     def bind_store(self, store: Store) -> ToolDefinition:
         """The tool definition with sessions of this database."""
-
-        def handler(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-            return self._call(store, arguments, context)
-
-        return msgspec.structs.replace(self._definition, handler=handler)
+        return replace(self.definition, handler=partial(self._call, store))
 
     def _call(self, store: Store, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         """Run the call in one transaction, in the current thread. Raises ToolFailed."""
@@ -139,17 +129,17 @@ class ServiceTool:
         def work(session: Session) -> ToolResult:
             return self._perform(session, arguments, context)
 
-        name = self._definition.name
+        name = self.definition.name
         try:
             with _database_slot(store, context):
-                return store.write_now(work) if self._writes else store.read_now(work)
+                return store.write_now(work) if self.writes else store.read_now(work)
         except LuxxError as error:
             raise ToolFailed(error.message) from error
         except Exception as error:
             logger.exception("service_tool_failed", tool=name, user_id=context.caller.user_id)
             raise ToolFailed(
                 f"{name} failed with an internal error; the server log has the details"
-                + ("; nothing was changed" if self._writes else "")
+                + ("; nothing was changed" if self.writes else "")
             ) from error
 
     def _perform(self, session: Session, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
@@ -157,15 +147,15 @@ class ServiceTool:
         if context.actions.cancelled():
             raise ToolFailed(CALL_ABANDONED)
         injected: dict[type, Any] = {Session: session, ToolContext: context}
-        if Caller in self._signature.injected.values():
+        if Caller in self.signature.injected.values():
             injected[Caller] = service_caller(context.caller)
-        with scoped_session(session, reads=not self._writes):
+        with scoped_session(session, reads=not self.writes):
             # Converted while the session is open, because rows may still load related rows.
-            result = result_of(self._function(**self._signature.bind(arguments, injected)))
+            result = result_of(self.function(**self.signature.bind(arguments, injected)))
             if not result.success:
                 raise ToolFailed(result.error or "no reason was given")
             session.flush()
-        if context.actions.cancelled() or (self._writes and not context.actions.may_commit()):
+        if context.actions.cancelled() or (self.writes and not context.actions.may_commit()):
             raise ToolFailed(CALL_ABANDONED)
         return result
 
@@ -226,7 +216,8 @@ def service_tool(
         timeout=timeout,
         subject=subject,
     )
-    return ServiceTool(function, signature, make_tool(_unbound).definition, writes=writes)
+    definition = make_tool(_unbound).definition
+    return ServiceTool(function=function, signature=signature, definition=definition, writes=writes)
 
 
 def _unbound(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
@@ -284,41 +275,28 @@ def load_modules(
     """
     items_by_id: dict[int, LoadedItem] = {}
     for name in names:
-        _collect(items_by_id, f"tools.modules: {name}", _import_module(name))
+        _collect(items_by_id, f"tools.modules: {name}", partial(importlib.import_module, name))
     for entry in entry_points:
-        _collect(items_by_id, f"entry point {entry.name} ({entry.value})", _load_entry_point(entry))
-    for hook in items_by_id.values():
-        if isinstance(hook, ToolHook):
-            registry.hooks.add(hook)
-    tools = [tool for each in items_by_id.values() if (tool := _definition(each, store)) is not None]
-    for definition in tools:
-        registry.register(definition)
-    return [definition.name for definition in tools]
+        _collect(items_by_id, f"entry point {entry.name} ({entry.value})", entry.load)
+    tool_names: list[str] = []
+    for item in items_by_id.values():
+        if isinstance(item, ToolHook):
+            registry.hooks.add(item)
+            continue
+        if isinstance(item, ServiceTool):
+            if store is None:
+                continue
+            item = item.bind_store(store)
+        registry.register(item)
+        tool_names.append(item.name)
+    return tool_names
 
 
-def _definition(item: LoadedItem, store: Store | None) -> ToolDefinition | None:
-    if isinstance(item, ServiceTool):
-        return None if store is None else item.bind_store(store)
-    return item if isinstance(item, ToolDefinition) else None
-
-
-def _import_module(name: str) -> ModuleType:
+def _collect(items_by_id: dict[int, LoadedItem], where: str, load: Callable[[], Any]) -> None:
     try:
-        return importlib.import_module(name)
+        item = load()
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"tools.modules: {name} cannot be imported: {describe_error(error)}") from error
-
-
-def _load_entry_point(entry: EntryPoint) -> Any:
-    try:
-        return entry.load()
-    except (Exception, SystemExit) as error:
-        raise ConfigError(
-            f"entry point {entry.name} ({entry.value}) cannot be imported: {describe_error(error)}"
-        ) from error
-
-
-def _collect(items_by_id: dict[int, LoadedItem], where: str, item: Any) -> None:
+        raise ConfigError(f"{where} cannot be imported: {describe_error(error)}") from error
     tools = list(_tools_in(item))
     if not tools:
         raise ConfigError(f"{where} contains no tool; decorate a function in it with @tool")

@@ -89,6 +89,18 @@ def similarity(one: Counter[str], other: Counter[str]) -> float:
     return 2 * (one & other).total() / size if size else 1.0
 
 
+def common_ends(old: list[str], new: list[str]) -> tuple[int, int]:
+    """How many parts are the same at the begin, and how many of the others at the end."""
+    head = _common_length(old, new)
+    return head, _common_length(old[head:][::-1], new[head:][::-1])
+
+
+def _common_length(old: Sequence[str], new: Sequence[str]) -> int:
+    """The length of the common prefix."""
+    pairs = enumerate(zip(old, new, strict=False))
+    return next((at for at, pair in pairs if pair[0] != pair[1]), min(len(old), len(new)))
+
+
 def split_words(text: str) -> list[str]:
     return _WORD.findall(text)
 
@@ -165,11 +177,7 @@ def _escaped_lines(lines: _Lines, positions: list[int], old: str, new: str) -> l
     old_parts, new_parts = (
         _LETTER_OR_ESCAPE.findall("\n".join(side)) for side in (searched.old, searched.new)
     )
-    max_common = min(len(old_parts), len(new_parts))
-    head = next((at for at in range(max_common) if old_parts[at] != new_parts[at]), max_common)
-    tail = next(
-        (at for at in range(max_common - head) if old_parts[-1 - at] != new_parts[-1 - at]), max_common - head
-    )
+    head, tail = common_ends(old_parts, new_parts)
     middle = new_parts[head : len(new_parts) - tail]
     text_edits: list[TextEdit] = []
     for at in positions:
@@ -236,10 +244,7 @@ def _dedented(bodies: Sequence[str]) -> list[str]:
     """The lines without their common indentation and without trailing whitespace."""
     indents = [_indent(body) for body in bodies if body.strip()]
     # The common prefix of the smallest and the largest is the common prefix of all.
-    first, last = min(indents, default=""), max(indents, default="")
-    shared = next(
-        (at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first)
-    )
+    shared = _common_length(min(indents, default=""), max(indents, default=""))
     return [body[shared:].rstrip() for body in bodies]
 
 

@@ -7,7 +7,7 @@ Inside, line ends are `\\n`.
 import difflib
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from luxx.tools.builtin.edit_matching import (
     MatchResult,
     Strategy,
     TextEdit,
+    common_ends,
     find,
     split_words,
 )
@@ -177,16 +178,18 @@ class EditedText:
     def changes(self) -> Iterator[Change]:
         """The changed line ranges from top to bottom; no two are adjacent."""
         before, after = self.lines_before(), self.lines_after()
-        comparer = _LineComparer(before, after)
+        return _refined(self._changed_ranges(before, after), before, after)
+
+    def _changed_ranges(self, before: list[str], after: list[str]) -> Iterator[Change]:
         old_from = new_from = 0
         for at, origin in enumerate(self._origins):
             if origin == _NEW or at >= len(after) or origin >= len(before) or after[at] != before[origin]:
                 continue
             if origin > old_from or at > new_from:
-                yield from comparer.refine(Change(old_from, origin, new_from, at))
+                yield Change(old_from, origin, new_from, at)
             old_from, new_from = origin + 1, at + 1
         if old_from < len(before) or new_from < len(after):
-            yield from comparer.refine(Change(old_from, len(before), new_from, len(after)))
+            yield Change(old_from, len(before), new_from, len(after))
 
     def _replace(self, text_edits: list[TextEdit]) -> None:
         size = len(self._text) + sum(len(edit.new) - (edit.end - edit.start) for edit in text_edits)
@@ -234,11 +237,8 @@ class EditedText:
         nearest_lines = nearest(self._text, old)
         if nearest_lines is None:
             return f"old_string is not in {where}, nor anything like it; read the file again"
-        lines = (
-            f"line {nearest_lines.first}"
-            if nearest_lines.first == nearest_lines.last
-            else f"lines {nearest_lines.first} to {nearest_lines.last}"
-        )
+        first, last = nearest_lines.first, nearest_lines.last
+        lines = f"line {first}" if first == last else f"lines {first} to {last}"
         return f"old_string is not in {where}; nearest to it is {lines}:\n{nearest_lines.shown}"
 
 
@@ -274,11 +274,7 @@ def _spliced(text: str, begin: int, end: int, text_edits: list[TextEdit]) -> str
 
 def _origins_of(new_lines: list[str], bodies: list[str], origins: list[int]) -> list[int]:
     """The original line of each new line; only equal lines at the begin and at the end have one."""
-    max_common = min(len(new_lines), len(bodies))
-    head = next((at for at in range(max_common) if new_lines[at] != bodies[at]), max_common)
-    tail = next(
-        (at for at in range(max_common - head) if new_lines[-1 - at] != bodies[-1 - at]), max_common - head
-    )
+    head, tail = common_ends(bodies, new_lines)
     middle = [_NEW] * (len(new_lines) - head - tail)
     return [*origins[:head], *middle, *origins[len(origins) - tail :]]
 
@@ -293,23 +289,17 @@ def _fit_line_ends(is_crlf: list[bool], count: int) -> list[bool]:
     return [*before, *([common_end] * (count - 1 - len(before))), last]
 
 
-class _LineComparer:
-    """Finds unchanged lines inside changes, within a limit of work."""
-
-    def __init__(self, before: list[str], after: list[str]) -> None:
-        self._before = before
-        self._after = after
-        self._remaining = _MAX_TOTAL_COMPARED
-
-    def refine(self, change: Change) -> Iterator[Change]:
-        """Split the change at its unchanged lines, if it is small enough to compare."""
+def _refined(changes: Iterable[Change], before: list[str], after: list[str]) -> Iterator[Change]:
+    """The changes, split at their unchanged lines where they are small enough to compare."""
+    remaining = _MAX_TOTAL_COMPARED
+    for change in changes:
         old_from, old_to, new_from, new_to = change
         size = (old_to - old_from) * (new_to - new_from)
-        self._remaining -= min(size, _MAX_COMPARED)
-        if size > _MAX_COMPARED or self._remaining < 0:
+        remaining -= min(size, _MAX_COMPARED)
+        if size > _MAX_COMPARED or remaining < 0:
             yield change
-            return
-        sides = self._before[old_from:old_to], self._after[new_from:new_to]
+            continue
+        sides = before[old_from:old_to], after[new_from:new_to]
         for kind, old_a, old_b, new_a, new_b in difflib.SequenceMatcher(None, *sides, False).get_opcodes():
             if kind != "equal":
                 yield Change(old_from + old_a, old_from + old_b, new_from + new_a, new_from + new_b)
@@ -370,15 +360,11 @@ def _hunk_lines(before: list[str], after: list[str], hunk: list[Change]) -> Iter
     yield f"@@ -{_range(old_from, old_to)} +{_range(new_from, new_to)} @@\n"
     line_index = old_from
     for change in hunk:
-        for line in before[line_index : change.old_from]:
-            yield _line(" ", line)
-        for line in before[change.old_from : change.old_to]:
-            yield _line("-", line)
-        for line in after[change.new_from : change.new_to]:
-            yield _line("+", line)
+        yield from (_line(" ", line) for line in before[line_index : change.old_from])
+        yield from (_line("-", line) for line in before[change.old_from : change.old_to])
+        yield from (_line("+", line) for line in after[change.new_from : change.new_to])
         line_index = change.old_to
-    for line in before[line_index:old_to]:
-        yield _line(" ", line)
+    yield from (_line(" ", line) for line in before[line_index:old_to])
 
 
 def _range(first: int, end: int) -> str:

@@ -63,18 +63,31 @@ def read_page(fd: int, name: str, *, offset: int, limit: int, is_cancelled: Call
     size = os.fstat(fd).st_size
     if size > MAX_FILE_BYTES:
         raise ToolFailed(f"{name} has {size:,} bytes; files of up to {MAX_FILE_BYTES:,} bytes are read")
-    reader = _PageReader(offset, limit)
+    start = scanned = ends = 0
+    last = b"\n"
     with translate_os_errors(name):
         for piece in _pieces(fd, is_cancelled):
-            if not reader.size:
+            if not scanned:
                 require_text(piece, name, size)
-            reader.feed(piece)
-    if offset and offset >= reader.total:
-        raise ToolFailed(f"{name} has {reader.total} lines; there is none at offset {offset}")
-    page = reader.page()
-    if any("\0" in line for line in page.lines):
+            count = piece.count(b"\n")
+            if ends < offset <= ends + count:
+                start = scanned + _offset_after_lines(piece, offset - ends)
+            ends += count
+            scanned += len(piece)
+            last = piece[-1:]
+        data = os.pread(fd, min(scanned - start, MAX_LINE_BYTES + 1), start)
+    total = ends + (last != b"\n")
+    if offset and offset >= total:
+        raise ToolFailed(f"{name} has {total} lines; there is none at offset {offset}")
+    is_cut = len(data) > MAX_LINE_BYTES and b"\n" not in data[:MAX_LINE_BYTES]
+    page_bytes = data[:MAX_LINE_BYTES] if is_cut else _whole_lines(data, limit, start + len(data) < scanned)
+    if offset == 0:
+        page_bytes = page_bytes.removeprefix(codecs.BOM_UTF8)
+    text, is_utf8 = _decoded(page_bytes, is_cut=is_cut)
+    lines = _within_budget(split_lines(text))
+    if any("\0" in line for line in lines):
         raise ToolFailed(f"{name} is a binary file of {size:,} bytes, not text")
-    return page
+    return LinePage(lines=lines, total=total, is_cut=is_cut, is_utf8=is_utf8)
 
 
 def split_lines(text: str) -> list[str]:
@@ -82,60 +95,6 @@ def split_lines(text: str) -> list[str]:
     lines = [f"{line}\n" for line in text.split("\n")]
     lines[-1] = lines[-1][:-1]
     return lines if lines[-1] else lines[:-1]
-
-
-class _PageReader:
-    """Processes a file piece by piece: collects the bytes of the page and counts all lines."""
-
-    def __init__(self, offset: int, limit: int) -> None:
-        self.page_bytes = bytearray()
-        self.size = 0
-        self._offset = offset
-        self._limit = limit
-        self._to_skip = offset
-        self._ends = 0
-        self._page_line_ends = 0
-        self._is_full = False
-        self._has_more = False
-        self._last = b"\n"
-
-    @property
-    def total(self) -> int:
-        return self._ends + (self._last != b"\n")
-
-    def feed(self, piece: bytes) -> None:
-        ends = piece.count(b"\n")
-        self.size += len(piece)
-        self._ends += ends
-        self._last = piece[-1:]
-        if self._is_full:
-            self._has_more = True
-            return
-        if self._to_skip > ends:
-            self._to_skip -= ends
-            return
-        start = _offset_after_lines(piece, self._to_skip)
-        ends -= self._to_skip
-        self._to_skip = 0
-        remaining = self._limit - self._page_line_ends
-        stop = len(piece) if ends < remaining else start + _offset_after_lines(piece[start:], remaining)
-        self.page_bytes += piece[start:stop]
-        self._page_line_ends += min(ends, remaining)
-        self._is_full = ends >= remaining or len(self.page_bytes) > MAX_LINE_BYTES
-        self._has_more = stop < len(piece)
-
-    def page(self) -> LinePage:
-        """The collected bytes as whole lines within the limits."""
-        data = bytes(self.page_bytes)
-        end = data.rfind(b"\n") + 1 if self._has_more else len(data)
-        first_end = data.find(b"\n") + 1 or len(data)
-        is_cut = first_end > MAX_LINE_BYTES
-        data = data[:MAX_LINE_BYTES] if is_cut else data[:end]
-        if self._offset == 0:
-            data = data.removeprefix(codecs.BOM_UTF8)
-        text, is_utf8 = _decoded(data, is_cut=is_cut)
-        lines = _within_budget(split_lines(text)[: self._limit])
-        return LinePage(lines=lines, total=self.total, is_cut=is_cut, is_utf8=is_utf8)
 
 
 def _pieces(fd: int, is_cancelled: Callable[[], bool]) -> Iterator[bytes]:
@@ -159,6 +118,13 @@ def _offset_after_lines(piece: bytes, count: int) -> int:
     for _ in range(count):
         position = piece.index(b"\n", position) + 1
     return position
+
+
+def _whole_lines(data: bytes, limit: int, has_more: bool) -> bytes:
+    """At most `limit` lines; without the last one if the file goes on in it."""
+    if data.count(b"\n") >= limit:
+        return data[: _offset_after_lines(data, limit)]
+    return data[: data.rfind(b"\n") + 1] if has_more else data
 
 
 def _decoded(data: bytes, *, is_cut: bool) -> tuple[str, bool]:

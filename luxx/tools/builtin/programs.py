@@ -138,14 +138,15 @@ _MAX_SHOWN_HOSTS = 20
 
 def program_tools(sandbox: Sandbox, save_figures: SaveFigures = save_no_figures) -> list[ToolDefinition]:
     """The tools python_execute and shell_execute in one server's sandbox."""
-    network = _network_description(sandbox)
-    shell = _shell_argv()
+    return [_python_tool(sandbox, save_figures), _shell_tool(sandbox, save_figures)]
 
+
+def _python_tool(sandbox: Sandbox, save_figures: SaveFigures) -> ToolDefinition:
     @_program_tool(
         sandbox,
         name="python_execute",
         description=(
-            f"Run a Python program in the workspace, in a sandbox{network}: "
+            f"Run a Python program in the workspace, in a sandbox{_network_description(sandbox)}: "
             "the workspace can be written, the system only read, nothing else is there. Print what you want "
             "to know. Gives exit code, stdout, stderr and the files that changed; open matplotlib figures "
             "are saved, named and shown. Each program starts anew; files stay."
@@ -165,11 +166,17 @@ def program_tools(sandbox: Sandbox, save_figures: SaveFigures = save_no_figures)
         )
         return await program.result(run, save_figures)
 
+    return python_execute.definition
+
+
+def _shell_tool(sandbox: Sandbox, save_figures: SaveFigures) -> ToolDefinition:
+    shell = _shell_argv()
+
     @_program_tool(
         sandbox,
         name="shell_execute",
         description=(
-            f"Run a shell command in the workspace, in a sandbox{network}: "
+            f"Run a shell command in the workspace, in a sandbox{_network_description(sandbox)}: "
             "the workspace can be written, the system only read, nothing else is there. Gives exit code, "
             "stdout, stderr and the files that changed. Nothing goes on running afterwards; files stay."
         ),
@@ -195,7 +202,7 @@ def program_tools(sandbox: Sandbox, save_figures: SaveFigures = save_no_figures)
         )
         return await program.result(run, save_figures)
 
-    return [python_execute.definition, shell_execute.definition]
+    return shell_execute.definition
 
 
 def _program_tool(

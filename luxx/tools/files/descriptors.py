@@ -65,22 +65,20 @@ def open_beneath_stepwise(root_fd: int, path: str, flags: int) -> int:
         os.close(current_fd)
 
 
-def _find_syscall() -> Callable[..., int] | None:
+def _find_syscall() -> Callable[..., int]:
     if platform.system() != "Linux":
-        return None
+        return _no_syscall
     syscall = ctypes.CDLL(None, use_errno=True).syscall
     syscall.restype = ctypes.c_long
     return syscall
 
 
-_libc_syscall = _find_syscall()
+def _no_syscall(*arguments: object) -> int:
+    ctypes.set_errno(errno.ENOSYS)
+    return -1
 
 
-def _syscall(*arguments: object) -> int:
-    if _libc_syscall is None:
-        ctypes.set_errno(errno.ENOSYS)
-        return -1
-    return _libc_syscall(*arguments)
+_syscall = _find_syscall()
 
 
 def has_openat2() -> bool:
@@ -193,18 +191,14 @@ def _temporary_file(directory: int, data: bytes, mode: int) -> Generator[str]:
             os.unlink(name, dir_fd=directory)
 
 
-def _find_exchange() -> Callable[..., int] | None:
-    return getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+_renameat2: Callable[..., int] | None = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
 
 
-_renameat2 = _find_exchange()
-
-
-def _exchange(directory: int, one: str, other: str) -> None:
+def _exchange(directory: int, first: str, second: str) -> None:
     if _renameat2 is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     directory_fd = ctypes.c_int(directory)
-    names = [ctypes.c_char_p(os.fsencode(name)) for name in (one, other)]
+    names = [ctypes.c_char_p(os.fsencode(name)) for name in (first, second)]
     if _renameat2(directory_fd, names[0], directory_fd, names[1], ctypes.c_uint(_EXCHANGE)) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -48,7 +48,8 @@ def walk(
                     current_fd = _leave_directory(current_fd, fd, levels)
                 continue
             yield entry
-            if recursive and entry.kind == "directory" and _should_enter(entry.name, len(levels)):
+            is_entered = recursive and entry.kind == "directory" and entry.name not in SKIPPED_DIRECTORIES
+            if is_entered and len(levels) <= MAX_DEPTH:
                 child_fd = _open_directory(current_fd, entry.name)
                 if child_fd is not None:
                     previous_fd, current_fd = current_fd, child_fd
@@ -86,10 +87,6 @@ class _Level:
             kind, path = kind_of(status.st_mode), f"{self._prefix}{name}"
             return WalkEntry(path=path, name=name, kind=kind, size=status.st_size, directory_fd=fd)
         return None
-
-
-def _should_enter(name: str, depth: int) -> bool:
-    return name not in SKIPPED_DIRECTORIES and depth <= MAX_DEPTH
 
 
 def _leave_directory(current_fd: int, top: int, levels: list[_Level]) -> int:

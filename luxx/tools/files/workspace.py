@@ -58,16 +58,7 @@ _ERRNO_MESSAGES = {
 }
 
 
-def select_open_beneath() -> OpenBeneath:
-    """openat2 if the kernel has it."""
-    return open_beneath_openat2 if has_openat2() else open_beneath_stepwise
-
-
-_DEFAULT_OPEN_BENEATH = select_open_beneath()
-
-
-def no_precondition() -> None:
-    """Default for `precondition`: the change is always made."""
+_DEFAULT_OPEN_BENEATH: OpenBeneath = open_beneath_openat2 if has_openat2() else open_beneath_stepwise
 
 
 class Workspace:
@@ -134,7 +125,11 @@ class Workspace:
             try:
                 fd = self._open_beneath(root, name, _READ_FILE)
             except OSError as error:
-                return self._kind_after_open_error(error, name)
+                if error.errno in (errno.ENOENT, errno.ENOTDIR):
+                    return None
+                if error.errno in (errno.ENXIO, errno.EACCES, errno.EPERM):
+                    return "other"
+                raise ToolFailed(_error_message(name, error)) from error
         try:
             return kind_of(os.fstat(fd).st_mode)
         finally:
@@ -163,7 +158,7 @@ class Workspace:
         work: Callable[[bytes], bytes],
         limit: int = MAX_FILE_BYTES,
         *,
-        precondition: Callable[[], None] = no_precondition,
+        precondition: Callable[[], None] = lambda: None,
     ) -> None:
         """Replace the content of a file atomically by `work(content)`; keep the file mode.
 
@@ -243,13 +238,6 @@ class Workspace:
         with suppress(FileExistsError):
             os.mkdir(name, _DIRECTORY_MODE, dir_fd=current_fd)
         return self._open_beneath(root, prefix, _READ_DIRECTORY)
-
-    def _kind_after_open_error(self, error: OSError, name: str) -> str | None:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR):
-            return None
-        if error.errno in (errno.ENXIO, errno.EACCES, errno.EPERM):
-            return "other"
-        raise ToolFailed(_error_message(name, error)) from error
 
 
 @contextmanager

@@ -16,7 +16,7 @@ def read_constraints() -> dict[str, Requirement]:
     return {canonicalize_name(requirement.name): requirement for requirement in requirements}
 
 
-def declared() -> list[Requirement]:
+def declared_requirements() -> list[Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     groups = [project["dependencies"], *project["optional-dependencies"].values()]
     return [Requirement(line) for group in groups for line in group]
@@ -30,13 +30,13 @@ def pinned_version(requirement: Requirement) -> str:
 
 def test_every_dependency_has_a_tested_version_that_it_allows() -> None:
     constraints = read_constraints()
-    for requirement in declared():
+    for requirement in declared_requirements():
         pin = constraints[canonicalize_name(requirement.name)]
         assert requirement.specifier.contains(pinned_version(pin), prereleases=True), requirement
 
 
 def test_the_tested_versions_are_installed() -> None:
-    differing: list[str] = []
+    wrong_versions: list[str] = []
     for name, requirement in read_constraints().items():
         if requirement.marker is not None and not requirement.marker.evaluate():
             continue
@@ -45,14 +45,15 @@ def test_the_tested_versions_are_installed() -> None:
         except PackageNotFoundError:
             continue  # It belongs to an extra that is not installed here.
         if installed != pinned_version(requirement):
-            differing.append(f"{name} {installed}, not {pinned_version(requirement)}")
-    assert differing == [], "run make clean, or make lock where new versions are wanted"
+            wrong_versions.append(f"{name} {installed}, not {pinned_version(requirement)}")
+    assert wrong_versions == [], "run make clean, or make lock where new versions are wanted"
 
 
-def test_what_a_server_imports_is_bounded_by_the_next_major_version() -> None:
-    unbounded = {"cryptography", "idna", "structlog"}
+def test_dependencies_of_the_server_are_bounded_by_the_next_major_version() -> None:
+    # Their major version is a year or the number of any release, so it announces no incompatible change.
+    allowed_without_bound = {"cryptography", "idna", "structlog"}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     for line in project["dependencies"]:
         requirement = Requirement(line)
-        has_upper_bound = any(one.operator == "<" for one in requirement.specifier)
-        assert has_upper_bound or canonicalize_name(requirement.name) in unbounded, line
+        has_upper_bound = any(clause.operator == "<" for clause in requirement.specifier)
+        assert has_upper_bound or canonicalize_name(requirement.name) in allowed_without_bound, line

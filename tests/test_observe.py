@@ -26,19 +26,19 @@ from luxx.infra.observe import (
 )
 
 
-class Lines(io.StringIO):
-    """A stream whose lines can be read back."""
+class LogStream(io.StringIO):
+    """A stream whose JSON lines can be read back as events."""
 
     def events(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.getvalue().splitlines()]
 
 
 @pytest.fixture
-def stream() -> Iterator[Lines]:
+def stream() -> Iterator[LogStream]:
     """A stream for logs; restores the logging of the process afterwards."""
     loggers = [logging.getLogger(name) for name in (None, *LIBRARIES, *QUIET_LIBRARIES)]
     before = [(logger, logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
-    yield Lines()
+    yield LogStream()
     for logger, handlers, level, propagate in before:
         logger.handlers[:] = handlers
         logger.setLevel(level)
@@ -46,7 +46,7 @@ def stream() -> Iterator[Lines]:
     structlog.reset_defaults()
 
 
-def test_a_log_is_an_event_with_fields_on_one_json_line(stream: Lines) -> None:
+def test_a_log_is_an_event_with_fields_on_one_json_line(stream: LogStream) -> None:
     configure_logging("INFO", stream=stream)
     structlog.get_logger().info("run_finished", run_id="r1", tokens=12, status=None)
     [event] = stream.events()
@@ -60,7 +60,7 @@ def test_a_log_is_an_event_with_fields_on_one_json_line(stream: Lines) -> None:
     }
 
 
-def test_the_level_holds_for_own_logs_and_for_libraries(stream: Lines) -> None:
+def test_the_level_applies_to_own_logs_and_to_those_of_libraries(stream: LogStream) -> None:
     configure_logging("WARNING", stream=stream)
     structlog.get_logger().info("quiet")
     structlog.get_logger().warning("loud")
@@ -70,14 +70,14 @@ def test_the_level_holds_for_own_logs_and_for_libraries(stream: Lines) -> None:
 
 
 @pytest.mark.parametrize("name", ["uvicorn.error", "uvicorn", "litestar"])
-def test_libraries_log_in_the_same_format(stream: Lines, name: str) -> None:
+def test_libraries_log_in_the_same_format(stream: LogStream, name: str) -> None:
     configure_logging("INFO", stream=stream)
     logging.getLogger(name).info("listening on %s", "http://127.0.0.1:1")
     [event] = stream.events()
     assert (event["event"], event["logger"]) == ("listening on http://127.0.0.1:1", name)
 
 
-def test_verbose_libraries_log_only_at_debug(stream: Lines) -> None:
+def test_verbose_libraries_log_only_at_debug(stream: LogStream) -> None:
     configure_logging("INFO", stream=stream)
     logging.getLogger("alembic").info("quiet")
     assert stream.events() == []
@@ -86,8 +86,8 @@ def test_verbose_libraries_log_only_at_debug(stream: Lines) -> None:
     assert [event["event"] for event in stream.events()] == ["loud"]
 
 
-def test_configuring_again_replaces_the_stream(stream: Lines) -> None:
-    other = Lines()
+def test_configuring_again_replaces_the_stream(stream: LogStream) -> None:
+    other = LogStream()
     configure_logging("INFO", stream=other)
     configure_logging("INFO", stream=stream)
     logging.getLogger("uvicorn.error").info("once")
@@ -95,7 +95,7 @@ def test_configuring_again_replaces_the_stream(stream: Lines) -> None:
     assert len(stream.events()) == 1
 
 
-def test_the_console_format_is_readable(stream: Lines) -> None:
+def test_the_console_format_is_text_and_not_json(stream: LogStream) -> None:
     configure_logging("INFO", stream=stream, is_console=True)
     structlog.get_logger().info("run_finished", run_id="r1")
     assert "run_finished" in stream.getvalue()
@@ -104,7 +104,7 @@ def test_the_console_format_is_readable(stream: Lines) -> None:
 
 
 @pytest.mark.parametrize("is_console", [True, False])
-def test_no_secret_reaches_a_log_by_key_text_or_exception(stream: Lines, is_console: bool) -> None:
+def test_no_secret_reaches_a_log_by_key_text_or_exception(stream: LogStream, is_console: bool) -> None:
     configure_logging("DEBUG", stream=stream, is_console=is_console)
     log = structlog.get_logger()
     log.info("call", api_key="hunter2", headers={"X-Api-Key": "hunter2", "list": [{"password": "hunter2"}]})
@@ -115,6 +115,7 @@ def test_no_secret_reaches_a_log_by_key_text_or_exception(stream: Lines, is_cons
             raise ValueError("bad key sk-hunter2hunter2")
         except ValueError:
             logger.exception("failed")
+    # Both tracebacks are there, without the secret of their message.
     assert stream.getvalue().count("ValueError") >= 2
     assert "hunter2" not in stream.getvalue()
 
@@ -137,7 +138,7 @@ def test_no_secret_reaches_a_log_by_key_text_or_exception(stream: Lines, is_cons
         ("https://host/path@2", "https://host/path@2"),
     ],
 )
-def test_secrets_are_cut_out_of_text_and_the_rest_stays(text: str, expected: str) -> None:
+def test_secrets_in_a_text_are_hidden_and_the_rest_stays(text: str, expected: str) -> None:
     assert redact(text) == expected
 
 
@@ -147,7 +148,7 @@ def test_token_counts_are_not_redacted() -> None:
 
 
 @given(st.text(alphabet="ab -:/@.'\"=tokensk_", max_size=400))
-def test_redacting_twice_changes_nothing_more_than_once(text: str) -> None:
+def test_redacting_a_second_time_changes_nothing(text: str) -> None:
     assert redact(redact(text)) == redact(text)
 
 
@@ -160,6 +161,7 @@ def test_redaction_of_hostile_text_takes_linear_time(piece: str) -> None:
         return time.perf_counter() - started
 
     short = min(seconds(2_000) for _ in range(5))
+    # Ten times the text takes ten times as long where the time is linear, a hundred times where quadratic.
     assert min(seconds(20_000) for _ in range(3)) < 40 * short + 0.01
 
 
@@ -203,13 +205,13 @@ def test_every_documented_metric_exists() -> None:
 
 async def test_a_blocked_event_loop_shows_in_its_lag() -> None:
     metrics = Metrics()
-
+    # This blocks the event loop for 80 ms, so at least one wait of 10 ms lasts more than 50 ms longer.
     asyncio.get_running_loop().call_later(0.005, time.sleep, 0.08)
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(watch_event_loop(metrics, interval=0.01), 0.3)
     text = metrics.render().decode()
-    slow = re.search(r'lag_seconds_bucket\{le="0.05"\} (\S+)', text)
-    measured = re.search(r"lag_seconds_count (\S+)", text)
-    assert slow is not None
-    assert measured is not None
-    assert float(slow[1]) < float(measured[1])
+    at_most_50_ms = re.search(r'lag_seconds_bucket\{le="0.05"\} (\S+)', text)
+    all_waits = re.search(r"lag_seconds_count (\S+)", text)
+    assert at_most_50_ms is not None
+    assert all_waits is not None
+    assert float(at_most_50_ms[1]) < float(all_waits[1])

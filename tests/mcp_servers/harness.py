@@ -26,9 +26,9 @@ from luxx.tools.history import Executed
 from luxx.tools.sandbox.service import Sandbox
 
 SAMPLES = Path(__file__).parent / "samples"
-PATIENCE = 30.0
+WAIT_SECONDS = 30.0
 TENANTS = {"default": 1, "other": 2}
-OF_THE_SDK = frozenset(
+SDK_PACKAGES = frozenset(
     {
         "_cffi_backend", "annotated_types", "anyio", "attr", "attrs", "click", "cryptography", "h11",
         "httpcore2", "httpx2", "idna", "jsonschema", "jsonschema_specifications", "jwt", "mcp", "mcp_types",
@@ -44,7 +44,7 @@ def sdk_packages() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="luxx-mcp-packages-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     folder.chmod(0o755)
-    for name in sorted(OF_THE_SDK):
+    for name in sorted(SDK_PACKAGES):
         module_spec = importlib.util.find_spec(name)
         if module_spec is None:
             continue
@@ -53,9 +53,9 @@ def sdk_packages() -> Path:
             shutil.copytree(locations[0], folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         elif module_spec.origin is not None:
             shutil.copy(module_spec.origin, folder)
-    for one in Path(str(mcp_types.__file__)).parents[1].glob("*.dist-info"):
-        if one.name.partition("-")[0] in OF_THE_SDK:
-            shutil.copytree(one, folder / one.name)
+    for dist_info in Path(str(mcp_types.__file__)).parents[1].glob("*.dist-info"):
+        if dist_info.name.partition("-")[0] in SDK_PACKAGES:
+            shutil.copytree(dist_info, folder / dist_info.name)
     return folder
 
 
@@ -84,12 +84,12 @@ class McpHarness:
 
     def tool(self, name: str, server: str = "notes") -> ToolDefinition:
         definition = self.registry.get(f"mcp__default_{server}__{name}")
-        assert definition is not None, [one.name for one in self.registry.list_all()]
+        assert definition is not None, [tool.name for tool in self.registry.list_all()]
         return definition
 
-    async def until(self, state: ServerState, harness: int = 0) -> McpStatus:
-        """The server's status when it has this state."""
-        return await until(lambda: self.servers.statuses[harness], lambda status: status.state == state)
+    async def wait_for_state(self, state: ServerState, server: int = 0) -> McpStatus:
+        """The status of the server with this index, as soon as it has this state."""
+        return await until(lambda: self.servers.statuses[server], lambda status: status.state == state)
 
     async def call(
         self, tool: str, server: str = "notes", tenant_id: int = 1, level: int = 3, **arguments: Any
@@ -108,7 +108,7 @@ class McpHarness:
 
 
 @asynccontextmanager
-async def try_servers(
+async def open_harness(
     servers: list[dict[str, Any]], backend: str = "auto", **tools: Any
 ) -> AsyncIterator[McpHarness | None]:
     """A harness with these servers; None if this machine does not offer the backend."""
@@ -118,12 +118,12 @@ async def try_servers(
         (root_dir / "data").mkdir(mode=0o755)
         (root_dir / "workspaces").mkdir(mode=0o755)
         (root_dir / "data/packages").symlink_to(sdk_packages())
-        plain = {
+        settings = {
             "tools": {"sandbox": backend, **tools},
             "workspace": {"root": str(root_dir / "workspaces")},
             "mcp": {"servers": servers},
         }
-        config = msgspec.convert(plain, Config)
+        config = msgspec.convert(settings, Config)
         sandbox = Sandbox(config.tools, root_dir / "data", root_dir / "workspaces")
         await sandbox.open()
         if sandbox.backend_name == "none" and not sandbox.is_unprotected and backend != "auto":
@@ -140,7 +140,7 @@ async def try_servers(
 
 async def until(look: Any, is_it: Any) -> Any:
     """The result of `look` when `is_it` accepts it."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + WAIT_SECONDS
     while not is_it(result := look()):
         assert time.monotonic() < deadline, result
         await asyncio.sleep(0.02)
@@ -176,12 +176,13 @@ def readable(file: str) -> Path:
 
 def processes_in(workspace: Path) -> list[int]:
     """The processes whose working directory it is, also inside a sandbox."""
-    wanted = workspace.stat()
+    expected = workspace.stat()
     pids: list[int] = []
-    for one in Path("/proc").iterdir():
-        if one.name.isdigit():
+    for directory in Path("/proc").iterdir():
+        if directory.name.isdigit():
             with suppress(OSError):
-                there = os.stat(one / "cwd")
-                if (there.st_dev, there.st_ino) == (wanted.st_dev, wanted.st_ino):
-                    pids.append(int(one.name))
+                # In a sandbox the path differs, the device and the inode do not.
+                actual = os.stat(directory / "cwd")
+                if (actual.st_dev, actual.st_ino) == (expected.st_dev, expected.st_ino):
+                    pids.append(int(directory.name))
     return pids

@@ -13,7 +13,7 @@ from luxx.domain.mcp.server import ServerState
 from luxx.errors import ConfigError
 from luxx.infra.config.file import load_config
 from luxx.infra.config.schema import McpServerConfig
-from mcp_servers.harness import try_servers
+from mcp_servers.harness import open_harness
 
 PAGE = (Path(__file__).parents[2] / "docs/mcp.md").read_text("utf-8")
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -38,10 +38,10 @@ async def test_the_example_of_the_documentation_works(opt: Path) -> None:
     (opt / "config.yaml").write_text(documented_block("yaml").replace("/opt/notes", str(opt)), "utf-8")
     config = load_config(opt / "config.yaml", {"NOTES_AUTHOR": "carol"}, {})
 
-    async with try_servers([msgspec.to_builtins(one) for one in config.mcp.servers]) as harness:
+    async with open_harness([msgspec.to_builtins(one) for one in config.mcp.servers]) as harness:
         if harness is None:
             return
-        await harness.until(ServerState.RUNNING)
+        await harness.wait_for_state(ServerState.RUNNING)
         assert (
             await harness.call("keep_note", name="milk", text="two bottles")
         ).result.data == "kept as milk"

@@ -12,7 +12,7 @@ import pytest
 from luxx.domain.mcp.server import ServerState
 from luxx.tools.history import CallStatus
 from mcp_servers import hostile
-from mcp_servers.harness import processes_in, script, try_servers, until
+from mcp_servers.harness import open_harness, processes_in, script, until
 
 WHEN_CALLED: dict[str, tuple[str, dict[str, Any], str]] = {
     "dies": (hostile.DIES_WHEN_CALLED, {}, "has ended: the program ended with exit code 3"),
@@ -36,11 +36,11 @@ async def test_a_server_that_misbehaves_in_a_call_fails_that_call_with_a_sentenc
 ) -> None:
     text, more, sentence = WHEN_CALLED[what]
 
-    async with try_servers([script("bad", text, **more), script("good", hostile.WELL)], backend) as harness:
+    async with open_harness([script("bad", text, **more), script("good", hostile.WELL)], backend) as harness:
         if harness is None:
             return
-        await harness.until(ServerState.RUNNING)
-        await harness.until(ServerState.RUNNING, 1)
+        await harness.wait_for_state(ServerState.RUNNING)
+        await harness.wait_for_state(ServerState.RUNNING, 1)
         bad, good = await asyncio.gather(harness.call("act", "bad"), harness.call("act", "good"))
         assert (bad.status, bad.result.success) == (CallStatus.FAILED, False)
         assert str(bad.result.error).startswith("the MCP server bad ")
@@ -60,29 +60,29 @@ AT_THE_START: dict[str, tuple[str, str]] = {
 async def test_a_server_that_does_not_start_is_reported_with_its_reason(what: str) -> None:
     text, sentence = AT_THE_START[what]
 
-    async with try_servers([script("bad", text, start_seconds=2)]) as harness:
+    async with open_harness([script("bad", text, start_seconds=2)]) as harness:
         if harness is None:
             return
-        status = await harness.until(ServerState.FAILED)
+        status = await harness.wait_for_state(ServerState.FAILED)
         assert sentence in status.reason
         assert status.tools == 0
         assert (await harness.call("act", "bad")).status == CallStatus.UNKNOWN
 
 
 async def test_secrets_of_a_server_are_not_shown_with_its_last_output() -> None:
-    async with try_servers([script("bad", hostile.TELLS_SECRETS, env=["TOKEN=sk-a-secret"])]) as harness:
+    async with open_harness([script("bad", hostile.TELLS_SECRETS, env=["TOKEN=sk-a-secret"])]) as harness:
         if harness is None:
             return
-        status = await harness.until(ServerState.FAILED)
+        status = await harness.wait_for_state(ServerState.FAILED)
         assert status.reason == "has ended: the program ended with exit code 1: bad token …"
 
 
 @pytest.mark.parametrize("server", [hostile.TELLS_SECRETS_IN_ANSWERS, hostile.TELLS_SECRETS_IN_ERRORS])
 async def test_secrets_of_a_server_are_not_shown_with_its_errors(server: str) -> None:
-    async with try_servers([script("bad", server, env=["TOKEN=sk-a-secret"])]) as harness:
+    async with open_harness([script("bad", server, env=["TOKEN=sk-a-secret"])]) as harness:
         if harness is None:
             return
-        await harness.until(ServerState.RUNNING)
+        await harness.wait_for_state(ServerState.RUNNING)
         done = await harness.call("act", "bad")
         assert not done.result.success
         assert str(done.result.error).rstrip("…")[-8:] in ("401 for ", "x" * 8)
@@ -92,7 +92,7 @@ async def test_secrets_of_a_server_are_not_shown_with_its_errors(server: str) ->
 async def test_a_server_that_never_becomes_ready_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("luxx.domain.mcp.service.MOST_TRIES", 1)
 
-    async with try_servers([script("bad", hostile.DIES)]) as harness:
+    async with open_harness([script("bad", hostile.DIES)]) as harness:
         if harness is None:
             return
         status = await until(
@@ -105,10 +105,10 @@ async def test_a_server_that_never_becomes_ready_times_out(monkeypatch: pytest.M
 async def test_a_server_that_has_filled_its_directory_is_not_started_again() -> None:
 
     limits = {"limits": [{"tool": "mcp", "disk_mb": 1}]}
-    async with try_servers([script("bad", hostile.FILLS_ITS_DIRECTORY)], **limits) as harness:
+    async with open_harness([script("bad", hostile.FILLS_ITS_DIRECTORY)], **limits) as harness:
         if harness is None:
             return
-        await harness.until(ServerState.RUNNING)
+        await harness.wait_for_state(ServerState.RUNNING)
         assert "exit code 3" in str((await harness.call("act", "bad")).result.error)
         assert "holds 2 MiB by now; delete some of it" in str((await harness.call("act", "bad")).result.error)
 
@@ -119,10 +119,10 @@ async def test_a_server_ended_for_its_resources_restarts_after_growing_pauses(
     monkeypatch.setattr("luxx.domain.mcp.server.RESET_AFTER_SECONDS", 0)
 
     limits = {"limits": [{"tool": "mcp", "disk_mb": 1}]}
-    async with try_servers([script("bad", hostile.WRITES_AND_WRITES)], **limits) as harness:
+    async with open_harness([script("bad", hostile.WRITES_AND_WRITES)], **limits) as harness:
         if harness is None:
             return
-        await harness.until(ServerState.RUNNING)
+        await harness.wait_for_state(ServerState.RUNNING)
         for _ in range(2):
             assert "wrote more than 1 MiB" in str((await harness.call("act", "bad")).result.error)
         assert "it can be started again in" in str((await harness.call("act", "bad")).result.error)
@@ -133,10 +133,10 @@ async def test_a_list_that_changes_with_each_read_is_read_less_and_less_often(
 ) -> None:
     monkeypatch.setattr("luxx.domain.mcp.server.FIRST_PAUSE", 0.2)
 
-    async with try_servers([script("restless", hostile.COUNTS_ITS_LISTS)]) as harness:
+    async with open_harness([script("restless", hostile.COUNTS_ITS_LISTS)]) as harness:
         if harness is None:
             return
-        await harness.until(ServerState.RUNNING)
+        await harness.wait_for_state(ServerState.RUNNING)
         began = time.monotonic()
         file = harness.workspace("restless") / "lists"
         await until(file.read_text, lambda lists: len(lists) >= 5)
@@ -144,10 +144,10 @@ async def test_a_list_that_changes_with_each_read_is_read_less_and_less_often(
 
 
 async def test_a_server_that_died_is_started_again_at_the_next_call_and_then_with_pauses() -> None:
-    async with try_servers([script("bad", hostile.DIES_WHEN_CALLED)]) as harness:
+    async with open_harness([script("bad", hostile.DIES_WHEN_CALLED)]) as harness:
         if harness is None:
             return
-        await harness.until(ServerState.RUNNING)
+        await harness.wait_for_state(ServerState.RUNNING)
         errors = [str((await harness.call("act", "bad")).result.error) for _ in range(3)]
         assert "exit code 3" in errors[0]
         assert harness.servers.statuses[0].state == ServerState.FAILED
@@ -168,40 +168,40 @@ async def test_a_server_that_died_is_started_again_at_the_next_call_and_then_wit
 async def test_a_server_that_stops_answering_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("luxx.domain.mcp.connection._PING_SECONDS", 0.5)
 
-    async with try_servers([script("bad", hostile.STOPS_READING, call_seconds=0.5)]) as harness:
+    async with open_harness([script("bad", hostile.STOPS_READING, call_seconds=0.5)]) as harness:
         if harness is None:
             return
-        await harness.until(ServerState.RUNNING)
+        await harness.wait_for_state(ServerState.RUNNING)
         await harness.call("act", "bad")
-        status = await harness.until(ServerState.FAILED)
+        status = await harness.wait_for_state(ServerState.FAILED)
         assert status.reason == "was ended: it did not answer any more"
 
 
 async def test_a_slow_server_is_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("luxx.domain.mcp.connection._PING_SECONDS", 0.5)
 
-    async with try_servers([script("slow", hostile.ANSWERS_NO_CALL, call_seconds=0.5)]) as harness:
+    async with open_harness([script("slow", hostile.ANSWERS_NO_CALL, call_seconds=0.5)]) as harness:
         if harness is None:
             return
-        await harness.until(ServerState.RUNNING)
+        await harness.wait_for_state(ServerState.RUNNING)
         for _ in range(3):
             assert "did not answer" in str((await harness.call("act", "slow")).result.error)
         assert harness.servers.statuses[0].state == ServerState.RUNNING
 
 
 async def test_lines_that_are_no_messages_are_ignored() -> None:
-    async with try_servers([script("chatty", hostile.PRINTS_GARBAGE)]) as harness:
+    async with open_harness([script("chatty", hostile.PRINTS_GARBAGE)]) as harness:
         if harness is None:
             return
-        await harness.until(ServerState.RUNNING)
+        await harness.wait_for_state(ServerState.RUNNING)
         assert (await harness.call("act", "chatty")).result.data == "well"
 
 
 async def test_of_a_thousand_tools_the_first_are_offered_under_unique_names() -> None:
-    async with try_servers([script("many", hostile.A_THOUSAND_TOOLS)]) as harness:
+    async with open_harness([script("many", hostile.A_THOUSAND_TOOLS)]) as harness:
         if harness is None:
             return
-        status = await harness.until(ServerState.RUNNING)
+        status = await harness.wait_for_state(ServerState.RUNNING)
         assert status.tools == 64
         assert status.left_out == ["others: only the first 64 tools are offered"]
         names = [tool.name for tool in harness.registry.list_all()]
@@ -210,33 +210,33 @@ async def test_of_a_thousand_tools_the_first_are_offered_under_unique_names() ->
 
 
 async def test_a_list_without_an_end_is_read_up_to_a_page() -> None:
-    async with try_servers([script("endless", hostile.ENDLESS_PAGES)]) as harness:
+    async with open_harness([script("endless", hostile.ENDLESS_PAGES)]) as harness:
         if harness is None:
             return
-        status = await harness.until(ServerState.RUNNING)
+        status = await harness.wait_for_state(ServerState.RUNNING)
         assert status.tools == 1
 
 
 async def test_an_oversized_list_is_not_read() -> None:
-    async with try_servers([script("many", hostile.A_HUNDRED_THOUSAND_TOOLS)]) as harness:
+    async with open_harness([script("many", hostile.A_HUNDRED_THOUSAND_TOOLS)]) as harness:
         if harness is None:
             return
-        status = await harness.until(ServerState.FAILED)
+        status = await harness.wait_for_state(ServerState.FAILED)
         assert "the answer has more than 50,000 parts" in status.reason
 
 
 async def test_no_page_is_asked_for_after_a_long_one() -> None:
-    async with try_servers([script("long", hostile.LONG_PAGES)]) as harness:
+    async with open_harness([script("long", hostile.LONG_PAGES)]) as harness:
         if harness is None:
             return
-        assert (await harness.until(ServerState.RUNNING)).left_out == []
+        assert (await harness.wait_for_state(ServerState.RUNNING)).left_out == []
 
 
 async def test_long_change_notifications_cost_nothing() -> None:
-    async with try_servers([script("restless", hostile.CHANGES_ARE_DENSE)]) as harness:
+    async with open_harness([script("restless", hostile.CHANGES_ARE_DENSE)]) as harness:
         if harness is None:
             return
-        await harness.until(ServerState.RUNNING)
+        await harness.wait_for_state(ServerState.RUNNING)
         lag = asyncio.create_task(worst_lag())
         assert (await harness.call("act", "restless")).result.data == "well"
         lag.cancel()
@@ -244,10 +244,10 @@ async def test_long_change_notifications_cost_nothing() -> None:
 
 
 async def test_late_answers_are_dropped() -> None:
-    async with try_servers([script("late", hostile.ANSWERS_TOO_LATE, call_seconds=0.5)]) as harness:
+    async with open_harness([script("late", hostile.ANSWERS_TOO_LATE, call_seconds=0.5)]) as harness:
         if harness is None:
             return
-        await harness.until(ServerState.RUNNING)
+        await harness.wait_for_state(ServerState.RUNNING)
         late = [asyncio.create_task(harness.call("act", "late")) for _ in range(2)]
         done = [await one for one in late]
         assert all("did not answer within" in str(one.result.error) for one in done)
@@ -266,19 +266,19 @@ async def worst_lag() -> float:
 
 
 async def test_a_constantly_changing_list_is_read_at_intervals() -> None:
-    async with try_servers([script("restless", hostile.TELLS_OF_CHANGES)]) as harness:
+    async with open_harness([script("restless", hostile.TELLS_OF_CHANGES)]) as harness:
         if harness is None:
             return
-        await harness.until(ServerState.RUNNING)
+        await harness.wait_for_state(ServerState.RUNNING)
         for _ in range(2):
             assert (await harness.call("act", "restless")).result.data == "well"
 
 
 async def test_patterns_of_a_server_do_not_block_the_event_loop() -> None:
-    async with try_servers([script("evil", hostile.EVIL_PATTERN)]) as harness:
+    async with open_harness([script("evil", hostile.EVIL_PATTERN)]) as harness:
         if harness is None:
             return
-        await harness.until(ServerState.RUNNING)
+        await harness.wait_for_state(ServerState.RUNNING)
         began = time.monotonic()
         refused = await harness.call("act", "evil", a="a" * 5000 + "!")
         passed = await harness.call("act", "evil", **{"b" * 5000 + "!": 1})
@@ -288,18 +288,18 @@ async def test_patterns_of_a_server_do_not_block_the_event_loop() -> None:
 
 
 async def test_a_server_that_sends_requests_is_refused() -> None:
-    async with try_servers([script("curious", hostile.ASKS_BACK)]) as harness:
+    async with open_harness([script("curious", hostile.ASKS_BACK)]) as harness:
         if harness is None:
             return
-        await harness.until(ServerState.RUNNING)
+        await harness.wait_for_state(ServerState.RUNNING)
         assert (await harness.call("act", "curious")).result.data == '"Sampling not supported"'
 
 
 async def test_all_processes_of_a_server_end_with_luxx(backend: str) -> None:
-    async with try_servers([script("parent", hostile.LEAVES_A_CHILD)], backend) as harness:
+    async with open_harness([script("parent", hostile.LEAVES_A_CHILD)], backend) as harness:
         if harness is None:
             return
-        await harness.until(ServerState.RUNNING)
+        await harness.wait_for_state(ServerState.RUNNING)
         assert (await harness.call("act", "parent")).result.data == "well"
         await until(lambda: processes_in(harness.workspace("parent")), lambda pids: len(pids) >= 2)
         await harness.servers.close()

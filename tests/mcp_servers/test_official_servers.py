@@ -1,4 +1,7 @@
-"""A server made with the official SDK: its tools for users of its tenant, through the executor."""
+"""An MCP server made with the official SDK: its tools for users of its tenant, through the executor.
+
+The harness is None where this machine does not offer the sandbox backend; then the test has nothing to check.
+"""
 
 import asyncio
 import subprocess
@@ -13,106 +16,111 @@ from luxx.domain.mcp.server import ServerState
 from luxx.tools.core import CommandPermission, Risk
 from luxx.tools.history import CallStatus
 from mcp_servers import hostile
-from mcp_servers.harness import sample_server, script, try_servers, until
+from mcp_servers.harness import open_harness, sample_server, script, until
 
 PROC = Path("/proc")
+TOOLS_OF_NOTES = 11
+"""The tools in `samples/notes.py` at its start."""
 NOTES = sample_server("notes", "notes.py", env=["NOTES_TOKEN=top secret 'x'"])
 
 
 async def test_tools_of_a_server_are_called_like_any_other(backend: str) -> None:
-    async with try_servers([NOTES], backend) as harness:
+    async with open_harness([NOTES], backend) as harness:
         if harness is None:
             return
-        status = await harness.until(ServerState.RUNNING)
-        assert (status.tools, status.left_out) == (11, [])
+        status = await harness.wait_for_state(ServerState.RUNNING)
+        assert (status.tools, status.left_out) == (TOOLS_OF_NOTES, [])
         assert (await harness.call("add", a=1, b=2)).result.data == 3
         assert (await harness.call("count_words", text="a b a")).result.data == {"a": 2, "b": 1}
         assert (await harness.call("draw")).result.data == "[image: image/png, 70 bytes]"
         failed = await harness.call("fail")
         assert (failed.status, failed.result.error) == (CallStatus.FAILED, "Error executing tool fail")
-        invalid = await harness.call("add", a="one", b=2)
+        invalid = await harness.call("add", a="no number", b=2)
         assert (invalid.status, list(invalid.problems)) == (CallStatus.INVALID, ["arguments.a"])
 
 
 async def test_a_server_sees_its_own_directory_and_its_variables_and_nothing_of_the_host(
     backend: str,
 ) -> None:
-    async with try_servers([NOTES], backend) as harness:
+    async with open_harness([NOTES], backend) as harness:
         if harness is None:
             return
-        await harness.until(ServerState.RUNNING)
+        await harness.wait_for_state(ServerState.RUNNING)
         assert (await harness.call("variable", name="NOTES_TOKEN")).result.data == "top secret 'x'"
         assert (await harness.call("variable", name="LUXX_SECRET")).result.data == ""
         note_result = await harness.call("write_note", name="milk", text="two bottles")
         assert note_result.result.data == "kept milk beside ['milk']"
         assert (harness.workspace() / "milk").read_text("utf-8") == "two bottles"
-        world = (await harness.call("world")).result.data
-        assert world["uid"] != 0
+        surroundings = (await harness.call("world")).result.data
+        assert surroundings["uid"] != 0
         assert "top secret" not in arguments_of_all_processes()
 
 
 def arguments_of_all_processes() -> str:
-    from_proc: list[str] = []
-    for one in PROC.iterdir():
-        if one.name.isdigit():
+    command_lines: list[str] = []
+    for directory in PROC.iterdir():
+        if directory.name.isdigit():
             with suppress(OSError):
-                from_proc.append((one / "cmdline").read_text("utf-8", "replace"))
-    return "\n".join(from_proc)
+                command_lines.append((directory / "cmdline").read_text("utf-8", "replace"))
+    return "\n".join(command_lines)
 
 
 def test_the_sdk_is_not_loaded_until_a_server_is_started() -> None:
-    look = (
+    program = (
         "import sys, luxx.app.application; print(sorted({'mcp', 'mcp_types', 'pydantic'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert finished.stdout.strip() == "[]"
 
 
 async def test_hints_of_a_server_decide_the_risk_and_all_its_content_is_untrusted() -> None:
-    async with try_servers([NOTES]) as harness:
+    async with open_harness([NOTES]) as harness:
         if harness is None:
             return
-        await harness.until(ServerState.RUNNING)
-        reads, writes = harness.tool("add"), harness.tool("write_note")
-        assert (reads.risk, writes.risk) == (Risk.LOW, Risk.HIGH)
-        for one in (reads, writes):
-            assert one.category == "mcp"
-            assert one.required_permission == CommandPermission.EXECUTE
-            assert (one.brings_untrusted, one.is_egress, one.starts_programs) == (True, True, True)
+        await harness.wait_for_state(ServerState.RUNNING)
+        # The sample server says of `add` that it only reads.
+        add, write_note = harness.tool("add"), harness.tool("write_note")
+        assert (add.risk, write_note.risk) == (Risk.LOW, Risk.HIGH)
+        for tool in (add, write_note):
+            assert tool.category == "mcp"
+            assert tool.required_permission == CommandPermission.EXECUTE
+            assert (tool.brings_untrusted, tool.is_egress, tool.starts_programs) == (True, True, True)
         assert (await harness.call("add", a=1, b=2)).is_untrusted
 
 
 async def test_a_server_is_available_to_its_tenant_and_level_only() -> None:
-    async with try_servers([NOTES]) as harness:
+    async with open_harness([NOTES]) as harness:
         if harness is None:
             return
-        await harness.until(ServerState.RUNNING)
+        await harness.wait_for_state(ServerState.RUNNING)
         foreign = await harness.call("add", tenant_id=2, a=1, b=2)
         unknown = await harness.call("nothing", tenant_id=2)
         assert (foreign.status, unknown.status) == (CallStatus.UNKNOWN, CallStatus.UNKNOWN)
+        # The error names the called tool; the tools that it lists after `;` have none of the other tenant.
         assert "mcp__" not in str(foreign.result.error).partition(";")[2]
         assert (await harness.call("add", level=2, a=1, b=2)).status == CallStatus.DENIED
-        for tenant_id, count in ((1, 11), (2, 0), (None, 0)):
+        for tenant_id, tool_count in ((1, TOOLS_OF_NOTES), (2, 0), (None, 0)):
             tools = harness.registry.available_to(CommandPermission.ADMIN, tenant_id=tenant_id)
-            assert len(tools) == count
+            assert len(tools) == tool_count
 
 
 async def test_calls_of_one_server_run_at_the_same_time() -> None:
-    async with try_servers([NOTES]) as harness:
+    async with open_harness([NOTES]) as harness:
         if harness is None:
             return
-        await harness.until(ServerState.RUNNING)
-        ran = await asyncio.gather(
+        await harness.wait_for_state(ServerState.RUNNING)
+        # Each call of `meet` returns only when the other one has begun.
+        meetings = await asyncio.gather(
             harness.call("meet", name="ann", other="bob"), harness.call("meet", name="bob", other="ann")
         )
-        assert [one.result.data for one in ran] == ["ann met bob", "bob met ann"]
+        assert [executed.result.data for executed in meetings] == ["ann met bob", "bob met ann"]
 
 
 async def test_a_cancelled_call_is_cancelled_at_the_server_within_a_second(backend: str) -> None:
-    async with try_servers([NOTES], backend) as harness:
+    async with open_harness([NOTES], backend) as harness:
         if harness is None:
             return
-        await harness.until(ServerState.RUNNING)
+        await harness.wait_for_state(ServerState.RUNNING)
         call = asyncio.create_task(harness.call("wait", name="long"))
         await until((harness.workspace() / "long.began").exists, bool)
         began = time.monotonic()
@@ -125,10 +133,10 @@ async def test_a_cancelled_call_is_cancelled_at_the_server_within_a_second(backe
 
 
 async def test_a_tool_added_later_is_offered() -> None:
-    async with try_servers([NOTES]) as harness:
+    async with open_harness([NOTES]) as harness:
         if harness is None:
             return
-        await harness.until(ServerState.RUNNING)
+        await harness.wait_for_state(ServerState.RUNNING)
         assert harness.registry.get("mcp__default_notes__grown") is None
         assert (await harness.call("grow")).result.data == "more"
         await until(lambda: harness.registry.get("mcp__default_notes__grown"), lambda tool: tool is not None)
@@ -136,35 +144,36 @@ async def test_a_tool_added_later_is_offered() -> None:
 
 
 async def test_long_results_are_cut_and_stored_completely() -> None:
-    async with try_servers([NOTES]) as harness:
+    async with open_harness([NOTES]) as harness:
         if harness is None:
             return
-        await harness.until(ServerState.RUNNING)
-        done = await harness.call("long_text", lines=20_000)
-        assert "output cut" in done.result.data
-        assert done.full_output is not None
-        assert done.full_output.endswith("line 19999")
+        await harness.wait_for_state(ServerState.RUNNING)
+        executed = await harness.call("long_text", lines=20_000)
+        assert "output cut" in executed.result.data
+        assert executed.full_output is not None
+        assert executed.full_output.endswith("line 19999")
 
 
 async def test_without_a_sandbox_no_server_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As on a machine with none of the programs that make a sandbox, and a kernel without Landlock.
     monkeypatch.setattr("luxx.tools.sandbox.choosing.find_programs", list)
     monkeypatch.setattr("luxx.tools.sandbox.choosing.landlock_abi", lambda: 0)
 
-    async with try_servers([script("well", hostile.WELL)]) as harness:
+    async with open_harness([script("well", hostile.WELL)]) as harness:
         if harness is None:
             return
         assert harness.sandbox.backend_name == "none"
-        status = await harness.until(ServerState.FAILED)
+        status = await harness.wait_for_state(ServerState.FAILED)
         assert status.reason.startswith("could not be started: programs are not started,")
         assert harness.registry.list_all() == []
 
 
 async def test_a_server_without_a_tenant_or_program_reports_it() -> None:
-
     no_program = {"name": "nothing", "command": ["no-such-program"]}
-    async with try_servers([script("well", hostile.WELL, tenant="nobody"), no_program]) as harness:
+    async with open_harness([script("well", hostile.WELL, tenant="nobody"), no_program]) as harness:
         if harness is None:
             return
-        nobody, nothing = await harness.until(ServerState.FAILED), await harness.until(ServerState.FAILED, 1)
-        assert nobody.reason == "is not started: there is no tenant named 'nobody'"
-        assert "there is no program named 'no-such-program'" in nothing.reason
+        without_tenant = await harness.wait_for_state(ServerState.FAILED, server=0)
+        without_program = await harness.wait_for_state(ServerState.FAILED, server=1)
+        assert without_tenant.reason == "is not started: there is no tenant named 'nobody'"
+        assert "there is no program named 'no-such-program'" in without_program.reason

@@ -1,4 +1,4 @@
-"""The Gemini adapter behind the real client, against the scripted provider's side of the dialect."""
+"""The Gemini adapter with the real client, against the scripted provider, which speaks this dialect."""
 
 import json
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from provider_calls import KEY, CallResult, calling
 from luxx.errors import ProviderFailed, ProviderRefused, RateLimited, StreamInterrupted
 from luxx.providers.adapter import CompletionRequest, Target
 from luxx.providers.check import check_provider
-from luxx.providers.client import Completion
+from luxx.providers.client import MAX_MODEL_PAGES, Completion
 from luxx.providers.scripted import (
     Bytes,
     Call,
@@ -46,8 +46,8 @@ def gemini_at(url: str) -> Target:
 async def ask(*rules: Rule, request: CompletionRequest = HELLO, **settings: Any) -> CallResult:
     async with ScriptedProvider(Script(rules=list(rules))) as server, calling(**settings) as caller:
         called = await caller.call(gemini_at(server.url), request)
-        assert all(one.headers["x-goog-api-key"] == KEY for one in server.requests)
-        assert all(KEY not in one.path for one in server.requests)
+        assert all(sent.headers["x-goog-api-key"] == KEY for sent in server.requests)
+        assert all(KEY not in sent.path for sent in server.requests)
         return called
 
 
@@ -90,7 +90,7 @@ async def test_length_finish_is_reported() -> None:
     assert (await complete(rule)).finish is FinishReason.LENGTH
 
 
-async def test_signature_of_a_call_comes_back_with_its_result() -> None:
+async def test_signature_of_a_call_is_sent_back_with_its_result() -> None:
     rules = [
         Rule(when=When(has_tool_result=False), reply=[Text(text="Let me see."), Call(name="now", id="c1")]),
         Rule(when=When(has_tool_result=True), reply=[Text(text="Noon.")]),
@@ -100,33 +100,34 @@ async def test_signature_of_a_call_comes_back_with_its_result() -> None:
         (replay,) = [delta.data for delta in first.deltas if isinstance(delta, ReplayDelta)]
         call = ToolCall(call_id="c1", name="now", arguments="{}")
         answer = AssistantPrompt(text=first.text, tool_calls=[call], replay=replay)
-        result = ToolPrompt(call_id="c1", name="now", content="12:00")
-        again = CompletionRequest(model="gemini-x", messages=[*HELLO.messages, answer, result])
-        assert (await caller.call(gemini_at(server.url), again)).text == "Noon."
-        result = server.requests[1].json["contents"][1]["parts"]
-    assert result == [
+        tool_result = ToolPrompt(call_id="c1", name="now", content="12:00")
+        second = CompletionRequest(model="gemini-x", messages=[*HELLO.messages, answer, tool_result])
+        assert (await caller.call(gemini_at(server.url), second)).text == "Noon."
+        parts_of_answer = server.requests[1].json["contents"][1]["parts"]
+    # The signature is the base64 of "scripted", which the scripted provider sends with each call.
+    assert parts_of_answer == [
         {"text": "Let me see."},
         {"functionCall": {"id": "c1", "name": "now", "args": {}}, "thoughtSignature": "c2NyaXB0ZWQ="},
     ]
 
 
-async def test_error_in_the_stream_keeps_what_came_and_is_tried_again_only_before() -> None:
-    late = await ask(Rule(reply=[Text(text="half"), Fail(message="overloaded")]), retries=2)
-    early = await ask(
+async def test_error_in_the_stream_is_retried_only_before_the_first_text() -> None:
+    after_text = await ask(Rule(reply=[Text(text="half"), Fail(message="overloaded")]), retries=2)
+    before_text = await ask(
         Rule(reply=[Fail(message="overloaded")], times=1), Rule(reply=[Text(text="whole")]), retries=2
     )
 
-    assert (late.text, type(late.error), late.retries) == ("half", ProviderFailed, [])
-    assert (early.text, early.error, len(early.retries)) == ("whole", None, 1)
+    assert (after_text.text, type(after_text.error), after_text.retries) == ("half", ProviderFailed, [])
+    assert (before_text.text, before_text.error, len(before_text.retries)) == ("whole", None, 1)
 
 
 async def test_malformed_call_reported_by_the_server_is_retried() -> None:
-    broken = {
+    malformed_call = {
         "candidates": [{"finishReason": "MALFORMED_FUNCTION_CALL", "finishMessage": "print(now())"}],
         "usageMetadata": {"promptTokenCount": 9, "totalTokenCount": 9},
     }
     rules = (
-        Rule(reply=[Bytes(data=f"data: {json.dumps(broken)}\r\n\r\n")], times=1),
+        Rule(reply=[Bytes(data=f"data: {json.dumps(malformed_call)}\r\n\r\n")], times=1),
         Rule(reply=[Text(text="at last")]),
     )
 
@@ -149,14 +150,15 @@ async def test_array_instead_of_events_is_read() -> None:
     assert (called.text, called.error) == ("from an array", None)
 
 
-async def test_body_left_open_after_an_array_ends_the_answer() -> None:
+async def test_an_array_is_complete_though_the_connection_stays_open() -> None:
     chunk = {"candidates": [{"content": {"parts": [{"text": "done"}]}, "finishReason": "STOP"}]}
     rule = Rule(reply=[Bytes(data=json.dumps([chunk]))], faults=Faults(keep_open=True))
 
+    # The end of the array ends the answer, not the idle timeout, for which the test would wait too long.
     assert (await ask(rule, idle_timeout_seconds=60)).text == "done"
 
 
-async def test_socket_closed_in_the_middle_is_a_drop_and_after_the_end_none() -> None:
+async def test_stream_cut_in_the_middle_fails_and_one_left_open_after_the_end_does_not() -> None:
     cut = await ask(Rule(reply=[Text(text="one two three", pieces=0)], faults=Faults(drop_at=200)))
     left_open = await ask(
         Rule(reply=[Text(text="whole")], faults=Faults(keep_open=True)), idle_timeout_seconds=0.3
@@ -172,23 +174,27 @@ def rate_limit_body(*details: dict[str, Any]) -> str:
     return json.dumps({"error": error})
 
 
-DELAY = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "7.5s"}
-PER_DAY = {
+RETRY_AFTER_7_5_SECONDS = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "7.5s"}
+DAILY_QUOTA = {
     "@type": "type.googleapis.com/google.rpc.QuotaFailure",
     "violations": [{"quotaId": "GenerateRequestsPerDayPerProjectPerModel-FreeTier"}],
 }
 
 
 async def test_rate_limit_is_retried_after_the_time_in_its_body() -> None:
-    rules = (Rule(status=429, body=rate_limit_body(DELAY), times=1), Rule(reply=[Text(text="at last")]))
+    rules = (
+        Rule(status=429, body=rate_limit_body(RETRY_AFTER_7_5_SECONDS), times=1),
+        Rule(reply=[Text(text="at last")]),
+    )
 
     called = await ask(*rules, retries=1)
 
     assert called.text == "at last"
+    # The time of the body, and a random addition against many clients that retry together.
     assert 7.5 <= called.waits[0] < 9
 
 
-@pytest.mark.parametrize("body", [rate_limit_body(DELAY, PER_DAY), rate_limit_body()])
+@pytest.mark.parametrize("body", [rate_limit_body(RETRY_AFTER_7_5_SECONDS, DAILY_QUOTA), rate_limit_body()])
 async def test_daily_or_spending_limit_is_not_retried(body: str) -> None:
     called = await ask(Rule(status=429, body=body), retries=3)
 
@@ -205,7 +211,7 @@ async def test_error_in_an_array_is_read_for_its_message() -> None:
     assert "valid role" in called.error.message
 
 
-async def test_google_key_is_not_in_an_error() -> None:
+async def test_key_quoted_by_google_is_not_in_the_error() -> None:
     key = "AIza" + "Sy0123456789abcdefghijklmnopqrstuvw"
 
     called = await ask(Rule(status=400, message=f"consumer {key} is suspended"))
@@ -222,13 +228,13 @@ async def test_models_are_listed() -> None:
 
 @contextmanager
 def paged_models(pages: list[dict[str, Any]]) -> Iterator[tuple[str, list[str]]]:
-    """A server that lists models in pages and repeats the last one; its address, and the requests it got."""
-    asked: list[str] = []
+    """A server that lists models in pages and repeats the last one; its address, and the paths requested."""
+    requested_paths: list[str] = []
 
     class Pages(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = json.dumps(pages[min(len(asked), len(pages) - 1)]).encode()
-            asked.append(self.path)
+            body = json.dumps(pages[min(len(requested_paths), len(pages) - 1)]).encode()
+            requested_paths.append(self.path)
             self.send_response(200)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
@@ -241,13 +247,13 @@ def paged_models(pages: list[dict[str, Any]]) -> Iterator[tuple[str, list[str]]]
         thread = Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}", asked
+            yield f"http://127.0.0.1:{server.server_port}", requested_paths
         finally:
             server.shutdown()
             thread.join()
 
 
-async def _list_models(url: str) -> list[str]:
+async def list_models_at(url: str) -> list[str]:
     async with calling() as caller:
         return await caller.client.list_models(gemini_at(url))
 
@@ -258,15 +264,18 @@ async def test_models_are_listed_page_by_page() -> None:
         {"models": [{"name": "models/b"}], "nextPageToken": "three"},
         {"models": [{"name": "models/c"}]},
     ]
-    with paged_models(pages) as (url, asked):
-        assert (await _list_models(url)) == ["a", "b", "c"]
+    with paged_models(pages) as (url, requested_paths):
+        assert (await list_models_at(url)) == ["a", "b", "c"]
 
-    assert [path.partition("pageToken=")[2] for path in asked] == ["", "two", "three"]
+    assert [path.partition("pageToken=")[2] for path in requested_paths] == ["", "two", "three"]
 
 
-async def test_list_of_models_without_an_end_is_cut() -> None:
-    with paged_models([{"models": [{"name": "models/a"}], "nextPageToken": "again"}]) as (url, asked):
-        assert len(await _list_models(url)) == len(asked) == 20
+async def test_endless_list_of_models_is_cut() -> None:
+    with paged_models([{"models": [{"name": "models/a"}], "nextPageToken": "again"}]) as (
+        url,
+        requested_paths,
+    ):
+        assert len(await list_models_at(url)) == len(requested_paths) == MAX_MODEL_PAGES
 
 
 @pytest.mark.parametrize(

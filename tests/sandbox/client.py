@@ -62,11 +62,11 @@ OpenSandboxClient = Callable[..., AbstractAsyncContextManager[SandboxClient | No
 def processes_with(token: str) -> list[int]:
     """All processes of the machine that have the token in their command line."""
     pids: list[int] = []
-    for one in Path("/proc").iterdir():
-        if one.name.isdigit():
+    for directory in Path("/proc").iterdir():
+        if directory.name.isdigit():
             with suppress(OSError):
-                if token.encode() in (one / "cmdline").read_bytes():
-                    pids.append(int(one.name))
+                if token.encode() in (directory / "cmdline").read_bytes():
+                    pids.append(int(directory.name))
     return pids
 
 

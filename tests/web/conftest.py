@@ -26,32 +26,35 @@ RUN_SECONDS = 60.0
 
 
 class FakeResolver:
-    """A resolver: every name is this machine unless set otherwise. `asked` are the names in order."""
+    """Resolves every name to this machine, unless `addresses` or `changes` has other addresses for it.
+
+    `changes` has the addresses of the first, second, ... time; the last ones stay.
+    """
 
     def __init__(self) -> None:
         self.addresses: dict[str, list[str]] = {}
         self.changes: dict[str, list[list[str]]] = {}
-        self.asked: list[str] = []
+        self.resolved_hosts: list[str] = []
 
     async def resolve(self, host: str, port: int) -> list[str]:
-        self.asked.append(host)
+        self.resolved_hosts.append(host)
         if later := self.changes.get(host):
             return later.pop(0) if len(later) > 1 else later[0]
         return self.addresses.get(host, ["127.0.0.1"])
 
 
 class WebTools:
-    """The three tools behind an executor; `execute` drives one within bounds of time."""
+    """The three web tools behind an executor; `execute` runs one of them and fails after RUN_SECONDS."""
 
     def __init__(
         self,
         *allowed: str,
-        names: FakeResolver | None = None,
+        resolver: FakeResolver | None = None,
         engines: Callable[[Fetcher, PageProcess], Sequence[SearchEngine]] = lambda _fetcher, _pages: [],
         tls: Callable[[], ssl.SSLContext] = httpx.create_ssl_context,
         **bounds: Any,
     ) -> None:
-        self.names = names or FakeResolver()
+        self.resolver = resolver or FakeResolver()
         fetcher = Fetcher(WebGuard(allowed), FetchBounds(**({"seconds": 10.0} | bounds)), tls=tls)
         pages = PageProcess()
         access = WebAccess(
@@ -62,7 +65,7 @@ class WebTools:
         self.executor = ToolExecutor(ToolRegistry(web_tools(access)), ToolsConfig())
 
     def _resolve_for(self, _user_id: int) -> Resolve:
-        return self.names.resolve
+        return self.resolver.resolve
 
     async def call(self, name: str, user_id: int = 1, **arguments: Any) -> ToolResult:
         context = ToolContext(
@@ -99,31 +102,31 @@ class WebTools:
 @pytest.fixture
 def forbidden_site() -> Iterator[Site]:
     """A site of this machine that no tool may reach."""
-    with site() as one:
-        one.routes["*"] = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nthe secret"
-        yield one
+    with site() as forbidden:
+        forbidden.routes["*"] = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nthe secret"
+        yield forbidden
 
 
 @pytest.fixture
-def public() -> Iterator[Site]:
+def public_site() -> Iterator[Site]:
     """A site that may be reached as `public.example`, with its port."""
-    with site() as one:
-        yield one
+    with site() as reachable:
+        yield reachable
 
 
 @pytest.fixture
-def listed(public: Site) -> dict[str, Any]:
-    """An allow list with `public`, which may be reached although it is on this machine."""
-    entry = f"public.example:{public.port}"
-    return {"allow": [entry], "private": (entry,)}
+def allow_list(public_site: Site) -> dict[str, Any]:
+    """Arguments of `run_with_proxy` that allow `public_site`, although it is on this machine."""
+    entry = f"public.example:{public_site.port}"
+    return {"allow": [entry], "allow_private": (entry,)}
 
 
 @pytest.fixture
-def web(public: Site) -> WebTools:
-    return WebTools(f"public.example:{public.port}")
+def web(public_site: Site) -> WebTools:
+    return WebTools(f"public.example:{public_site.port}")
 
 
 @pytest.fixture
-def base_url(public: Site) -> str:
-    """The address of `public`."""
-    return f"http://public.example:{public.port}"
+def base_url(public_site: Site) -> str:
+    """The address of `public_site`."""
+    return f"http://public.example:{public_site.port}"

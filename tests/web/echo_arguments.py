@@ -7,6 +7,6 @@ import msgspec
 
 if __name__ == "__main__":
     arguments = Path("/proc/self/cmdline").read_bytes().decode()
-    report = {"arguments": arguments, "given": sys.stdin.buffer.read().decode()}
+    report = {"arguments": arguments, "input": sys.stdin.buffer.read().decode()}
     sys.stdout.buffer.write(msgspec.json.encode(report))
     sys.stdout.buffer.flush()

@@ -25,15 +25,18 @@ def redirect(to: str, status: str = "302 Found") -> bytes:
 
 
 class Site:
-    """`routes` has the answers by path; `visits` are the requested paths, `connections` the number of
-    connections."""
+    """`routes` has the answers by path, `*` that for all other paths. An answer is the bytes to send, or a
+    function that gets the connection and the head of the request.
+
+    `visits` are the requested paths, `heads` the whole heads, `connections` the number of connections.
+    """
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.routes: dict[str, Answer] = {}
         self.visits: list[str] = []
         self.heads: list[str] = []
         self.connections = 0
-        self._came = threading.Condition()
+        self._visit_added = threading.Condition()
         self._tls = tls
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
@@ -53,8 +56,8 @@ class Site:
 
     def visited(self, count: int, timeout: float = 20.0) -> bool:
         """Whether this many visits have come; waits for them."""
-        with self._came:
-            return self._came.wait_for(lambda: len(self.visits) >= count, timeout)
+        with self._visit_added:
+            return self._visit_added.wait_for(lambda: len(self.visits) >= count, timeout)
 
     def _accept(self) -> None:
         while True:
@@ -68,22 +71,22 @@ class Site:
 
     def _serve(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            talking = self._tls.wrap_socket(connection, server_side=True) if self._tls else connection
-            with talking:
-                talking.settimeout(30)
-                head = _head_of(talking)
+            connection = self._tls.wrap_socket(connection, server_side=True) if self._tls else connection
+            with connection:
+                connection.settimeout(30)
+                head = _head_of(connection)
                 path = head.split(" ", 2)[1]
                 self.heads.append(head)
-                with self._came:
+                with self._visit_added:
                     self.visits.append(path)
-                    self._came.notify_all()
+                    self._visit_added.notify_all()
                 answer = self.routes.get(
                     path, self.routes.get("*", page("nothing here", status="404 Not Found"))
                 )
                 if isinstance(answer, bytes):
-                    talking.sendall(answer)
+                    connection.sendall(answer)
                 else:
-                    answer(talking, head)
+                    answer(connection, head)
 
 
 def _head_of(connection: socket.socket) -> str:
@@ -104,8 +107,8 @@ def _head_of(connection: socket.socket) -> str:
 
 @contextmanager
 def site(tls: ssl.SSLContext | None = None) -> Iterator[Site]:
-    one = Site(tls)
+    started = Site(tls)
     try:
-        yield one
+        yield started
     finally:
-        one.close()
+        started.close()

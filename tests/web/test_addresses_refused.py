@@ -95,7 +95,7 @@ def test_no_address_of_special_use_is_reached(address: str, forbidden_site: Site
     web = WebTools(seconds=1.0)
     host = f"[{address}]" if ":" in address else address
     assert "not on the public internet" in web.refusal(f"http://{host}:{forbidden_site.port}/")
-    web.names.addresses["named.example"] = [address]
+    web.resolver.addresses["named.example"] = [address]
     assert "not on the public internet" in web.refusal(f"http://named.example:{forbidden_site.port}/")
 
 
@@ -115,9 +115,9 @@ def test_the_addresses_of_a_name_decide_not_its_spelling(forbidden_site: Site) -
     ]
     for host in hosts:
         assert "not on the public internet" in web.refusal(f"http://{host}:{forbidden_site.port}/")
-    web.names.addresses["both.example"] = ["93.184.215.14", "127.0.0.1"]
+    web.resolver.addresses["both.example"] = ["93.184.215.14", "127.0.0.1"]
     assert "not on the public internet" in web.refusal(f"http://both.example:{forbidden_site.port}/")
-    web.names.addresses["cloud.example"] = ["169.254.169.254"]
+    web.resolver.addresses["cloud.example"] = ["169.254.169.254"]
     assert "metadata" in web.refusal(f"http://cloud.example:{forbidden_site.port}/")
     assert forbidden_site.connections == 0
 
@@ -126,14 +126,14 @@ def test_the_addresses_of_a_name_decide_not_its_spelling(forbidden_site: Site) -
 def test_a_url_that_two_parsers_may_read_differently_is_refused(url: str) -> None:
     web = WebTools()
     assert web.refusal(url)
-    assert web.names.asked == []
+    assert web.resolver.resolved_hosts == []
 
 
 @pytest.mark.parametrize(
     "status", ["301 Moved", "302 Found", "303 See Other", "307 Temporary", "308 Permanent"]
 )
 def test_no_redirect_reaches_a_private_address(
-    web: WebTools, public: Site, forbidden_site: Site, base_url: str, status: str
+    web: WebTools, public_site: Site, forbidden_site: Site, base_url: str, status: str
 ) -> None:
     targets = [
         f"http://127.0.0.1:{forbidden_site.port}/",
@@ -149,50 +149,52 @@ def test_no_redirect_reaches_a_private_address(
         "http://[",
     ]
     for target in targets:
-        public.routes["/"] = redirect(target, status)
+        public_site.routes["/"] = redirect(target, status)
         assert web.refusal(f"{base_url}/")
-    assert len(public.visits) == len(targets)
+    assert len(public_site.visits) == len(targets)
     assert forbidden_site.connections == 0
 
 
 def test_a_redirect_after_many_harmless_ones_is_checked_too(
-    web: WebTools, public: Site, forbidden_site: Site, base_url: str
+    web: WebTools, public_site: Site, forbidden_site: Site, base_url: str
 ) -> None:
     for step in range(4):
-        public.routes[f"/{step}"] = redirect(f"/{step + 1}")
-    public.routes["/4"] = redirect(f"http://127.0.0.1:{forbidden_site.port}/")
+        public_site.routes[f"/{step}"] = redirect(f"/{step + 1}")
+    public_site.routes["/4"] = redirect(f"http://127.0.0.1:{forbidden_site.port}/")
     assert "not on the public internet" in web.refusal(f"{base_url}/0")
-    assert public.visits == ["/0", "/1", "/2", "/3", "/4"]
+    assert public_site.visits == ["/0", "/1", "/2", "/3", "/4"]
     assert forbidden_site.connections == 0
 
 
 def test_control_a_redirect_to_what_may_be_reached_is_followed(
-    web: WebTools, public: Site, base_url: str
+    web: WebTools, public_site: Site, base_url: str
 ) -> None:
-    public.routes["/a"] = redirect("/b?x=1#part", "301 Moved")
-    public.routes["/b?x=1"] = page("<title>Here</title><p>There you are.")
+    public_site.routes["/a"] = redirect("/b?x=1#part", "301 Moved")
+    public_site.routes["/b?x=1"] = page("<title>Here</title><p>There you are.")
     data = web.read(f"{base_url}/a")
     assert (data["url"], data["title"], data["content"]) == (f"{base_url}/b?x=1", "Here", "There you are.")
 
 
 def test_a_name_is_resolved_once_and_the_connection_uses_the_checked_address(forbidden_site: Site) -> None:
-    names = FakeResolver()
-    names.changes["rebind.example"] = [["93.184.215.14"], ["127.0.0.1"]]
-    web = WebTools(names=names, seconds=1.0)
+    resolver = FakeResolver()
+    resolver.changes["rebind.example"] = [["93.184.215.14"], ["127.0.0.1"]]
+    web = WebTools(resolver=resolver, seconds=1.0)
     assert web.refusal(f"http://rebind.example:{forbidden_site.port}/")
-    assert names.asked == ["rebind.example"]
+    assert resolver.resolved_hosts == ["rebind.example"]
     assert "not on the public internet" in web.refusal(f"http://rebind.example:{forbidden_site.port}/again")
     assert forbidden_site.connections == 0
 
 
-def test_a_name_that_changes_between_redirects_is_checked_again(public: Site, forbidden_site: Site) -> None:
-    names = FakeResolver()
-    names.changes["flip.example"] = [["93.184.215.14"], ["127.0.0.1"]]
-    web = WebTools(f"public.example:{public.port}", names=names, seconds=2.0)
-    public.routes["/"] = redirect(f"http://flip.example:{forbidden_site.port}/")
-    base_url = f"http://public.example:{public.port}/"
+def test_a_name_that_changes_between_redirects_is_checked_again(
+    public_site: Site, forbidden_site: Site
+) -> None:
+    resolver = FakeResolver()
+    resolver.changes["flip.example"] = [["93.184.215.14"], ["127.0.0.1"]]
+    web = WebTools(f"public.example:{public_site.port}", resolver=resolver, seconds=2.0)
+    public_site.routes["/"] = redirect(f"http://flip.example:{forbidden_site.port}/")
+    base_url = f"http://public.example:{public_site.port}/"
     assert web.refusal(base_url)
-    public.routes["/again"] = redirect(f"http://flip.example:{forbidden_site.port}/")
+    public_site.routes["/again"] = redirect(f"http://flip.example:{forbidden_site.port}/")
     assert "not on the public internet" in web.refusal(f"{base_url}again")
     assert forbidden_site.connections == 0
 
@@ -214,10 +216,10 @@ def test_an_entry_that_cannot_be_allowed_stops_the_start(entry: str) -> None:
 
 
 def test_proxies_of_the_environment_are_not_used(
-    web: WebTools, public: Site, forbidden_site: Site, base_url: str, monkeypatch: pytest.MonkeyPatch
+    web: WebTools, public_site: Site, forbidden_site: Site, base_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, f"http://127.0.0.1:{forbidden_site.port}")
-    public.routes["/"] = page("<p>direct")
+    public_site.routes["/"] = page("<p>direct")
     assert web.read(f"{base_url}/")["content"] == "direct"
     assert forbidden_site.connections == 0

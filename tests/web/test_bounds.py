@@ -22,15 +22,15 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n"
 
 
 @pytest.fixture
-def web(public: Site) -> WebTools:
-    return WebTools(f"public.example:{public.port}", seconds=SECONDS)
+def web(public_site: Site) -> WebTools:
+    return WebTools(f"public.example:{public_site.port}", seconds=SECONDS)
 
 
 def endless_answer(first: bytes, piece: bytes, pause: float = 0.0) -> Callable[[socket.socket, str], None]:
-    def answer(talking: socket.socket, _head: str) -> None:
-        talking.sendall(first)
+    def answer(connection: socket.socket, _head: str) -> None:
+        connection.sendall(first)
         while True:
-            talking.sendall(piece)
+            connection.sendall(piece)
             if pause:
                 time.sleep(pause)
 
@@ -49,50 +49,52 @@ DRIPS = {
 
 
 @pytest.mark.parametrize("name", DRIPS)
-def test_a_slow_answer_ends_at_the_deadline(web: WebTools, public: Site, base_url: str, name: str) -> None:
-    public.routes["/"] = DRIPS[name]
+def test_a_slow_answer_ends_at_the_deadline(
+    web: WebTools, public_site: Site, base_url: str, name: str
+) -> None:
+    public_site.routes["/"] = DRIPS[name]
     started = time.monotonic()
     assert f"did not answer in full within {SECONDS:g} seconds" in web.refusal(f"{base_url}/")
     assert time.monotonic() - started < MAX_SECONDS
 
 
-def test_the_deadline_is_one_for_all_redirects(web: WebTools, public: Site, base_url: str) -> None:
-    def slow(talking: socket.socket, head: str) -> None:
+def test_the_deadline_is_one_for_all_redirects(web: WebTools, public_site: Site, base_url: str) -> None:
+    def slow(connection: socket.socket, head: str) -> None:
         time.sleep(0.4)
-        talking.sendall(redirect(head.split(" ", 2)[1] + "x"))
+        connection.sendall(redirect(head.split(" ", 2)[1] + "x"))
 
-    public.routes["*"] = slow
+    public_site.routes["*"] = slow
     started = time.monotonic()
     assert "did not answer in full" in web.refusal(f"{base_url}/")
     assert time.monotonic() - started < MAX_SECONDS
 
 
-def test_a_head_without_end_is_refused_early(public: Site, base_url: str) -> None:
-    web = WebTools(f"public.example:{public.port}", seconds=30.0)
+def test_a_head_without_end_is_refused_early(public_site: Site, base_url: str) -> None:
+    web = WebTools(f"public.example:{public_site.port}", seconds=30.0)
     for piece in (b"X-A: " + b"x" * 1000 + b"\r\n", b"x" * 1000):
-        public.routes["/"] = endless_answer(b"HTTP/1.1 200 OK\r\nX-B: ", piece)
+        public_site.routes["/"] = endless_answer(b"HTTP/1.1 200 OK\r\nX-B: ", piece)
         started = time.monotonic()
         assert "sent no valid HTTP response" in web.refusal(f"{base_url}/")
         assert time.monotonic() - started < MAX_SECONDS
 
 
-def test_redirects_without_end_are_counted(web: WebTools, public: Site, base_url: str) -> None:
-    public.routes["/"] = redirect("/")
+def test_redirects_without_end_are_counted(web: WebTools, public_site: Site, base_url: str) -> None:
+    public_site.routes["/"] = redirect("/")
     assert "redirects more than 5 times" in web.refusal(f"{base_url}/")
-    assert len(public.visits) == 6
+    assert len(public_site.visits) == 6
 
 
-def test_the_body_of_a_redirect_is_not_read(web: WebTools, public: Site, base_url: str) -> None:
-    public.routes["/"] = endless_answer(
+def test_the_body_of_a_redirect_is_not_read(web: WebTools, public_site: Site, base_url: str) -> None:
+    public_site.routes["/"] = endless_answer(
         b"HTTP/1.1 302 Found\r\nLocation: /b\r\nContent-Type: text/html\r\n\r\n", b"x" * 65_536
     )
-    public.routes["/b"] = page("<p>arrived")
+    public_site.routes["/b"] = page("<p>arrived")
     assert web.read(f"{base_url}/")["content"] == "arrived"
 
 
-def test_a_body_without_end_is_read_to_its_bound(public: Site, base_url: str) -> None:
-    web = WebTools(f"public.example:{public.port}", seconds=20.0)
-    public.routes["/"] = endless_answer(OK.replace(b"html", b"plain") + b"\r\n", b"word " * 10_000)
+def test_a_body_without_end_is_read_to_its_bound(public_site: Site, base_url: str) -> None:
+    web = WebTools(f"public.example:{public_site.port}", seconds=20.0)
+    public_site.routes["/"] = endless_answer(OK.replace(b"html", b"plain") + b"\r\n", b"word " * 10_000)
     data = web.read(f"{base_url}/")
     assert "Only the beginning was read: 500,000 characters" in data["note"]
 
@@ -108,10 +110,10 @@ def bombs() -> dict[str, tuple[str, bytes]]:
     }
 
 
-def test_a_bomb_unpacks_to_its_bound_and_no_further(public: Site, base_url: str) -> None:
-    web = WebTools(f"public.example:{public.port}", seconds=20.0)
+def test_a_bomb_unpacks_to_its_bound_and_no_further(public_site: Site, base_url: str) -> None:
+    web = WebTools(f"public.example:{public_site.port}", seconds=20.0)
     for name, (encoding, body) in bombs().items():
-        public.routes["/"] = (
+        public_site.routes["/"] = (
             page(b"", Content_Encoding=encoding).replace(
                 b"Content-Length: 0", b"Content-Length: %d" % len(body)
             )
@@ -129,17 +131,17 @@ def test_a_bomb_unpacks_to_its_bound_and_no_further(public: Site, base_url: str)
 
 @pytest.mark.parametrize("encoding", ["gzip, gzip", "br", "zstd", "gzip, gzip, gzip, gzip", "x" * 500])
 def test_an_unrequested_encoding_is_not_unpacked(
-    web: WebTools, public: Site, base_url: str, encoding: str
+    web: WebTools, public_site: Site, base_url: str, encoding: str
 ) -> None:
-    public.routes["/"] = page(gzip.compress(gzip.compress(b"x" * MIB)), Content_Encoding=encoding)
+    public_site.routes["/"] = page(gzip.compress(gzip.compress(b"x" * MIB)), Content_Encoding=encoding)
     assert "which is not supported" in web.refusal(f"{base_url}/")
-    assert "accept-encoding: gzip, deflate\r\n" in public.heads[0].lower()
+    assert "accept-encoding: gzip, deflate\r\n" in public_site.heads[0].lower()
 
 
-def test_control_a_requested_encoding_is_unpacked(web: WebTools, public: Site, base_url: str) -> None:
-    public.routes["/gzip"] = page(gzip.compress(b"<p>packed"), Content_Encoding="gzip")
-    public.routes["/deflate"] = page(zlib.compress(b"<p>packed"), Content_Encoding="deflate")
-    public.routes["/bare"] = page(zlib.compress(b"<p>packed")[2:-4], Content_Encoding="deflate")
+def test_control_a_requested_encoding_is_unpacked(web: WebTools, public_site: Site, base_url: str) -> None:
+    public_site.routes["/gzip"] = page(gzip.compress(b"<p>packed"), Content_Encoding="gzip")
+    public_site.routes["/deflate"] = page(zlib.compress(b"<p>packed"), Content_Encoding="deflate")
+    public_site.routes["/bare"] = page(zlib.compress(b"<p>packed")[2:-4], Content_Encoding="deflate")
     for path in ("gzip", "deflate", "bare"):
         assert web.read(f"{base_url}/{path}")["content"] == "packed"
 
@@ -160,25 +162,25 @@ def test_control_a_requested_encoding_is_unpacked(web: WebTools, public: Site, b
     ],
 )
 def test_an_invalid_answer_is_reported_in_a_sentence(
-    web: WebTools, public: Site, base_url: str, answer: bytes
+    web: WebTools, public_site: Site, base_url: str, answer: bytes
 ) -> None:
-    public.routes["/"] = answer
+    public_site.routes["/"] = answer
     error = web.refusal(f"{base_url}/")
     assert error.startswith("public.example ")
     assert "Error" not in error
 
 
-def test_a_missing_server_is_reported_in_a_sentence(public: Site, base_url: str) -> None:
-    web = WebTools(f"public.example:{public.port}")
-    public.close()
+def test_a_missing_server_is_reported_in_a_sentence(public_site: Site, base_url: str) -> None:
+    web = WebTools(f"public.example:{public_site.port}")
+    public_site.close()
     assert "public.example cannot be reached" in web.refusal(f"{base_url}/")
 
 
 def test_a_form_and_cookies_are_sent_only_to_their_own_server(
-    web: WebTools, public: Site, base_url: str
+    web: WebTools, public_site: Site, base_url: str
 ) -> None:
-    public.routes["/"] = page("<p>a", Set_Cookie="id=1; Domain=public.example")
+    public_site.routes["/"] = page("<p>a", Set_Cookie="id=1; Domain=public.example")
     web.read(f"{base_url}/")
-    public.routes["/b"] = page("<p>b")
+    public_site.routes["/b"] = page("<p>b")
     web.read(f"{base_url}/b")
-    assert "cookie" not in public.heads[1].lower()
+    assert "cookie" not in public_site.heads[1].lower()

@@ -20,16 +20,16 @@ from luxx.infra.network.hosts import WebGuard
 from luxx.infra.network.proxy import PolicyProxy
 from luxx.infra.network.urls import AllowList, allowed_host
 from web.conftest import FakeResolver
-from web.proxy_client import SECONDS, ProxyClient, read_all, status, with_proxy
+from web.proxy_client import SECONDS, ProxyClient, read_all, run_with_proxy, status
 from web.site import Site, page, site
 
 
 def check_refusal(words: bytes, client: ProxyClient) -> bytes:
-    return client.say(words)
+    return client.send(words)
 
 
 @pytest.fixture
-def public() -> Iterator[Site]:
+def public_site() -> Iterator[Site]:
     with site() as one:
         one.routes["*"] = page("hello", "text/plain")
         yield one
@@ -38,47 +38,47 @@ def public() -> Iterator[Site]:
 # --- the control --------------------------------------------------------------------------------------
 
 
-def test_a_listed_host_is_reached_by_a_plain_request(public: Site, listed: dict[str, Any]) -> None:
-    def work(client: ProxyClient) -> None:
-        answer = client.get(f"http://public.example:{public.port}/a?b=c")
+def test_a_listed_host_is_reached_by_a_plain_request(public_site: Site, allow_list: dict[str, Any]) -> None:
+    def use_proxy(client: ProxyClient) -> None:
+        answer = client.get(f"http://public.example:{public_site.port}/a?b=c")
         assert status(answer) == 200
         assert answer.endswith(b"\r\n\r\nhello")
         (reached,) = client.egress_session.reached
-        assert (reached.host, reached.connections) == (f"public.example:{public.port}", 1)
+        assert (reached.host, reached.connections) == (f"public.example:{public_site.port}", 1)
         assert reached.received >= len(b"hello")
 
-    with_proxy(work, **listed)
-    assert public.visits == ["/a?b=c"]
+    run_with_proxy(use_proxy, **allow_list)
+    assert public_site.visits == ["/a?b=c"]
 
 
 def test_a_listed_host_is_reached_through_a_tunnel_whatever_is_spoken_there(
-    public: Site, listed: dict[str, Any]
+    public_site: Site, allow_list: dict[str, Any]
 ) -> None:
-    def work(client: ProxyClient) -> None:
+    def use_proxy(client: ProxyClient) -> None:
         with client.connect_socket() as one:
             # Some clients send the first bytes for the host together with the request for the tunnel.
-            tunnel = f"CONNECT public.example:{public.port} HTTP/1.1\r\nHost: x\r\n\r\n"
+            tunnel = f"CONNECT public.example:{public_site.port} HTTP/1.1\r\nHost: x\r\n\r\n"
             one.sendall(f"{tunnel}GET /in HTTP/1.1\r\n".encode())
             one.sendall(b"Host: inside\r\n\r\n")
             answer = read_all(one)
         assert status(answer) == 200
         assert answer.endswith(b"\r\n\r\nhello")
 
-    with_proxy(work, **listed)
-    assert public.visits == ["/in"]
+    run_with_proxy(use_proxy, **allow_list)
+    assert public_site.visits == ["/in"]
 
 
-def test_a_body_is_passed_on_in_either_framing(public: Site, listed: dict[str, Any]) -> None:
-    url = f"http://public.example:{public.port}/take"
+def test_a_body_is_passed_on_in_either_framing(public_site: Site, allow_list: dict[str, Any]) -> None:
+    url = f"http://public.example:{public_site.port}/take"
 
-    def echo(talking: socket.socket, head: str) -> None:
-        talking.sendall(page(head, "text/plain"))
+    def echo(connection: socket.socket, head: str) -> None:
+        connection.sendall(page(head, "text/plain"))
 
-    public.routes["*"] = echo
+    public_site.routes["*"] = echo
 
-    def work(client: ProxyClient) -> None:
+    def use_proxy(client: ProxyClient) -> None:
         sized = f"PUT {url} HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody".encode()
-        assert client.say(sized).endswith(b"body")
+        assert client.send(sized).endswith(b"body")
         waiting = (
             f"PUT {url} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n".encode()
         )
@@ -88,17 +88,17 @@ def test_a_body_is_passed_on_in_either_framing(public: Site, listed: dict[str, A
             one.sendall(b"late")
             assert read_all(one).endswith(b"late")
 
-    with_proxy(work, **listed)
-    assert len(public.visits) == 2
+    run_with_proxy(use_proxy, **allow_list)
+    assert len(public_site.visits) == 2
 
 
 # --- what is not listed -------------------------------------------------------------------------------
 
 
 def test_hosts_that_are_not_listed_are_refused_and_not_even_looked_up(forbidden_site: Site) -> None:
-    names = FakeResolver()
+    resolver = FakeResolver()
 
-    def work(client: ProxyClient) -> None:
+    def use_proxy(client: ProxyClient) -> None:
         for target in (
             "other.example",
             "public.example.evil.example",
@@ -107,11 +107,11 @@ def test_hosts_that_are_not_listed_are_refused_and_not_even_looked_up(forbidden_
         ):
             assert status(client.connect(f"{target}:443")) == 403
             assert status(client.get(f"http://{target}/")) == 403
-        assert client.kinds == {"host_not_listed"}
+        assert client.refusal_kinds == {"host_not_listed"}
         assert not client.egress_session.reached
 
-    with_proxy(work, ["public.example"], names=names)
-    assert names.asked == []
+    run_with_proxy(use_proxy, ["public.example"], resolver=resolver)
+    assert resolver.resolved_hosts == []
 
 
 @pytest.mark.parametrize(
@@ -128,82 +128,85 @@ def test_hosts_that_are_not_listed_are_refused_and_not_even_looked_up(forbidden_
     ],
 )
 def test_this_machine_is_refused_in_every_spelling(forbidden_site: Site, host: str) -> None:
-    def work(client: ProxyClient) -> None:
+    def use_proxy(client: ProxyClient) -> None:
         assert status(client.connect(f"{host}:{forbidden_site.port}")) == 403
         assert status(client.get(f"http://{host}:{forbidden_site.port}/")) == 403
 
-    with_proxy(work, ["public.example", "*.example.org"])
+    run_with_proxy(use_proxy, ["public.example", "*.example.org"])
     # A listed private address also needs the operator's `web_allow_private`.
-    with_proxy(work, ["public.example", f"{host}:{forbidden_site.port}"])
+    run_with_proxy(use_proxy, ["public.example", f"{host}:{forbidden_site.port}"])
     assert forbidden_site.connections == 0
 
 
 def test_a_listed_host_is_refused_at_another_port(
-    public: Site, forbidden_site: Site, listed: dict[str, Any]
+    public_site: Site, forbidden_site: Site, allow_list: dict[str, Any]
 ) -> None:
-    def work(client: ProxyClient) -> None:
+    def use_proxy(client: ProxyClient) -> None:
         assert status(client.connect(f"public.example:{forbidden_site.port}")) == 403
         assert status(client.get(f"http://public.example:{forbidden_site.port}/")) == 403
         assert status(client.get("http://public.example/")) == 403
 
-    with_proxy(work, **listed)
-    assert (forbidden_site.connections, public.connections) == (0, 0)
+    run_with_proxy(use_proxy, **allow_list)
+    assert (forbidden_site.connections, public_site.connections) == (0, 0)
 
 
 @pytest.mark.parametrize(
     "address", ["127.0.0.1", "169.254.169.254", "10.0.0.1", "::ffff:127.0.0.1", "fd00:ec2::254"]
 )
 def test_a_listed_name_with_a_private_address_is_refused(forbidden_site: Site, address: str) -> None:
-    names = FakeResolver()
-    names.addresses["public.example"] = [address]
+    resolver = FakeResolver()
+    resolver.addresses["public.example"] = [address]
     entry = f"public.example:{forbidden_site.port}"
 
-    def work(client: ProxyClient) -> None:
+    def use_proxy(client: ProxyClient) -> None:
         assert status(client.connect(entry)) == 403
         assert status(client.get(f"http://{entry}/")) == 403
         assert not client.egress_session.reached
 
-    with_proxy(work, [entry], names=names)
+    run_with_proxy(use_proxy, [entry], resolver=resolver)
     assert forbidden_site.connections == 0
 
 
 def test_a_listed_name_that_changes_its_address_is_checked_at_each_connection(forbidden_site: Site) -> None:
-    names = FakeResolver()
+    resolver = FakeResolver()
     # Public, but used for a UDP protocol (AMT) only: nothing accepts connections there.
-    names.changes["public.example"] = [["192.52.193.1"], ["127.0.0.1"]]
+    resolver.changes["public.example"] = [["192.52.193.1"], ["127.0.0.1"]]
     entry = f"public.example:{forbidden_site.port}"
 
-    def work(client: ProxyClient) -> None:
+    def use_proxy(client: ProxyClient) -> None:
         assert status(client.connect(entry)) in (403, 502)
         assert status(client.connect(entry)) == 403
 
-    with_proxy(work, [entry], names=names)
-    assert names.asked == ["public.example", "public.example"]
+    run_with_proxy(use_proxy, [entry], resolver=resolver)
+    assert resolver.resolved_hosts == ["public.example", "public.example"]
     assert forbidden_site.connections == 0
 
 
 # --- ambiguous requests -------------------------------------------------------------------------------
 
 
-def test_the_host_header_is_the_name_that_was_checked(public: Site, listed: dict[str, Any]) -> None:
-    def work(client: ProxyClient) -> None:
-        assert status(client.get(f"http://public.example:{public.port}/", host="other.example")) == 200
+def test_the_host_header_is_the_name_that_was_checked(public_site: Site, allow_list: dict[str, Any]) -> None:
+    def use_proxy(client: ProxyClient) -> None:
+        assert status(client.get(f"http://public.example:{public_site.port}/", host="other.example")) == 200
 
-    with_proxy(work, **listed)
-    assert "other.example" not in public.heads[0]
-    assert f"host: public.example:{public.port}\r\n" in public.heads[0].lower()
+    run_with_proxy(use_proxy, **allow_list)
+    assert "other.example" not in public_site.heads[0]
+    assert f"host: public.example:{public_site.port}\r\n" in public_site.heads[0].lower()
 
 
 def test_a_second_request_on_a_connection_is_not_passed_on(
-    public: Site, forbidden_site: Site, listed: dict[str, Any]
+    public_site: Site, forbidden_site: Site, allow_list: dict[str, Any]
 ) -> None:
-    first = f"GET http://public.example:{public.port}/1 HTTP/1.1\r\nHost: x\r\n\r\n"
-    for second in (f"http://127.0.0.1:{forbidden_site.port}/2", f"http://public.example:{public.port}/2"):
+    first = f"GET http://public.example:{public_site.port}/1 HTTP/1.1\r\nHost: x\r\n\r\n"
+    for second in (
+        f"http://127.0.0.1:{forbidden_site.port}/2",
+        f"http://public.example:{public_site.port}/2",
+    ):
         again = f"GET {second} HTTP/1.1\r\nHost: x\r\n\r\n"
-        answer = with_proxy(partial(check_refusal, (first + again).encode()), **listed)
+        answer = run_with_proxy(partial(check_refusal, (first + again).encode()), **allow_list)
         assert answer.count(b"HTTP/1.1 ") == 1
         assert b"connection: close" in answer.lower()
-    assert public.visits == ["/1", "/1"]
+    assert public_site.visits == ["/1", "/1"]
     assert forbidden_site.connections == 0
 
 
@@ -223,30 +226,29 @@ def test_a_second_request_on_a_connection_is_not_passed_on(
     ],
 )
 def test_a_request_with_an_ambiguous_length_or_host_is_not_passed_on(
-    public: Site, listed: dict[str, Any], lines: str
+    public_site: Site, allow_list: dict[str, Any], lines: str
 ) -> None:
-    smuggled = f"GET http://public.example:{public.port}/smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
-    head = f"POST http://public.example:{public.port}/ HTTP/1.1\r\nHost: x\r\n{lines}\r\n\r\n0\r\n\r\n"
+    smuggled = f"GET http://public.example:{public_site.port}/smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
+    head = f"POST http://public.example:{public_site.port}/ HTTP/1.1\r\nHost: x\r\n{lines}\r\n\r\n0\r\n\r\n"
 
-    def work(client: ProxyClient) -> None:
-        answer = client.say((head + smuggled).encode())
+    def use_proxy(client: ProxyClient) -> None:
+        answer = client.send((head + smuggled).encode())
         is_folded = "folded" in lines
         assert status(answer) in ((200,) if is_folded else (400, 501))
         assert answer.count(b"HTTP/1.1 ") == 1
 
-    with_proxy(work, **listed)
-    assert not [head for head in public.heads if "smuggled" in head.split("\r\n\r\n")[0]]
+    run_with_proxy(use_proxy, **allow_list)
+    assert not [head for head in public_site.heads if "smuggled" in head.split("\r\n\r\n")[0]]
 
 
-def test_headers_for_the_proxy_are_not_passed_on(public: Site, listed: dict[str, Any]) -> None:
+def test_headers_for_the_proxy_are_not_passed_on(public_site: Site, allow_list: dict[str, Any]) -> None:
     more = (
         "Connection: X-Mine, Upgrade\r\nX-Mine: 1\r\nUpgrade: websocket\r\nProxy-Authorization: c2VjcmV0\r\n"
     )
-    words = (
-        f"GET http://public.example:{public.port}/ HTTP/1.1\r\nHost: x\r\n{more}X-Kept: 2\r\n\r\n".encode()
-    )
-    assert status(with_proxy(lambda client: client.say(words), **listed)) == 200
-    said = public.heads[0].lower()
+    url = f"http://public.example:{public_site.port}/"
+    words = f"GET {url} HTTP/1.1\r\nHost: x\r\n{more}X-Kept: 2\r\n\r\n".encode()
+    assert status(run_with_proxy(lambda client: client.send(words), **allow_list)) == 200
+    said = public_site.heads[0].lower()
     assert not re.search("x-mine|upgrade|proxy-|c2vj", said)
     assert "x-kept: 2" in said
 
@@ -271,35 +273,35 @@ def test_headers_for_the_proxy_are_not_passed_on(public: Site, listed: dict[str,
     ],
 )
 def test_an_invalid_proxy_request_is_answered_with_400(words: bytes) -> None:
-    names = FakeResolver()
+    resolver = FakeResolver()
 
-    def work(client: ProxyClient) -> None:
-        assert status(client.say(words)) == 400
-        assert client.kinds == {"bad_request"}
+    def use_proxy(client: ProxyClient) -> None:
+        assert status(client.send(words)) == 400
+        assert client.refusal_kinds == {"bad_request"}
 
-    with_proxy(work, ["public.example"], names=names)
-    assert names.asked == []
+    run_with_proxy(use_proxy, ["public.example"], resolver=resolver)
+    assert resolver.resolved_hosts == []
 
 
 # --- bounds -------------------------------------------------------------------------------------------
 
 
-def test_a_request_line_of_ten_megabytes_is_refused_early(listed: dict[str, Any]) -> None:
-    def work(client: ProxyClient) -> None:
+def test_a_request_line_of_ten_megabytes_is_refused_early(allow_list: dict[str, Any]) -> None:
+    def use_proxy(client: ProxyClient) -> None:
         began = time.monotonic()
-        answer = client.say(
+        answer = client.send(
             b"GET http://public.example/" + b"a" * 10_000_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n"
         )
         assert status(answer) in (0, 431)
         assert time.monotonic() - began < 5
         assert client.egress_session.bytes < 1_000_000
-        assert client.kinds == {"bad_request"}
+        assert client.refusal_kinds == {"bad_request"}
 
-    with_proxy(work, **listed)
+    run_with_proxy(use_proxy, **allow_list)
 
 
-def test_a_slow_head_times_out(listed: dict[str, Any]) -> None:
-    def work(client: ProxyClient) -> None:
+def test_a_slow_head_times_out(allow_list: dict[str, Any]) -> None:
+    def use_proxy(client: ProxyClient) -> None:
         with client.connect_socket() as one:
             one.settimeout(0.05)
             answer = b""
@@ -311,29 +313,31 @@ def test_a_slow_head_times_out(listed: dict[str, Any]) -> None:
                 except TimeoutError:
                     continue
         assert status(answer) == 408
-        assert client.kinds == {"slow_request"}
+        assert client.refusal_kinds == {"slow_request"}
 
-    with_proxy(work, **listed, head_seconds=0.5)
+    run_with_proxy(use_proxy, **allow_list, head_seconds=0.5)
 
 
-def test_a_silent_tunnel_is_closed(public: Site, listed: dict[str, Any]) -> None:
-    def work(client: ProxyClient) -> None:
-        assert status(client.connect(f"public.example:{public.port}")) == 200
+def test_a_silent_tunnel_is_closed(public_site: Site, allow_list: dict[str, Any]) -> None:
+    def use_proxy(client: ProxyClient) -> None:
+        assert status(client.connect(f"public.example:{public_site.port}")) == 200
 
-    with_proxy(work, **listed, idle_seconds=0.2)
+    run_with_proxy(use_proxy, **allow_list, idle_seconds=0.2)
 
 
 def test_a_thousand_connections_end_the_egress_of_their_program_only(
-    public: Site, listed: dict[str, Any]
+    public_site: Site, allow_list: dict[str, Any]
 ) -> None:
-    def work(client: ProxyClient) -> None:
+    def use_proxy(client: ProxyClient) -> None:
         open_connections = [client.connect_socket() for _ in range(8)]
         for one in open_connections:
-            one.sendall(f"CONNECT public.example:{public.port} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            one.sendall(f"CONNECT public.example:{public_site.port} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             assert one.recv(1000).startswith(b"HTTP/1.1 200")
         # One more connection waits until another has ended.
         with client.connect_socket() as waiting:
-            waiting.sendall(f"GET http://public.example:{public.port}/w HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            waiting.sendall(
+                f"GET http://public.example:{public_site.port}/w HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+            )
             waiting.settimeout(0.2)
             with pytest.raises(TimeoutError):
                 waiting.recv(1000)
@@ -351,35 +355,37 @@ def test_a_thousand_connections_end_the_egress_of_their_program_only(
         assert attempts < 1000
         with pytest.raises(ConnectionRefusedError):
             client.connect_socket()
-        assert client.kinds == {"too_many_connections"}
+        assert client.refusal_kinds == {"too_many_connections"}
 
-    with_proxy(work, **listed, at_once=8, connections=200)
-    assert public.connections == 9
+    run_with_proxy(use_proxy, **allow_list, at_once=8, connections=200)
+    assert public_site.connections == 9
 
 
-def test_too_many_bytes_end_the_connection(public: Site, listed: dict[str, Any]) -> None:
-    public.routes["*"] = page(b"x" * 3_000_000, "text/plain")
+def test_too_many_bytes_end_the_connection(public_site: Site, allow_list: dict[str, Any]) -> None:
+    public_site.routes["*"] = page(b"x" * 3_000_000, "text/plain")
 
-    def work(client: ProxyClient) -> None:
-        url = f"http://public.example:{public.port}/"
+    def use_proxy(client: ProxyClient) -> None:
+        url = f"http://public.example:{public_site.port}/"
         assert len(client.get(url)) < 2_500_000
-        assert client.kinds == {"too_many_bytes"}
+        assert client.refusal_kinds == {"too_many_bytes"}
 
-    with_proxy(work, **listed, size=1_000_000)
+    run_with_proxy(use_proxy, **allow_list, size=1_000_000)
 
 
-def test_an_interrupted_answer_is_not_treated_as_complete(public: Site, listed: dict[str, Any]) -> None:
-    public.routes["*"] = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf"
-    url = f"http://public.example:{public.port}/"
-    answer = with_proxy(lambda client: client.get(url), **listed)
+def test_an_interrupted_answer_is_not_treated_as_complete(
+    public_site: Site, allow_list: dict[str, Any]
+) -> None:
+    public_site.routes["*"] = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf"
+    url = f"http://public.example:{public_site.port}/"
+    answer = run_with_proxy(lambda client: client.get(url), **allow_list)
     assert len(answer.partition(b"\r\n\r\n")[2]) < 100
     for broken in (b"no HTTP at all\r\n\r\n", b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 100):
-        public.routes["*"] = broken
-        assert status(with_proxy(lambda client: client.get(url), **listed)) == 502
+        public_site.routes["*"] = broken
+        assert status(run_with_proxy(lambda client: client.get(url), **allow_list)) == 502
 
 
-async def test_an_allow_list_applies_to_its_own_program_only(public: Site) -> None:
-    entry = f"public.example:{public.port}"
+async def test_an_allow_list_applies_to_its_own_program_only(public_site: Site) -> None:
+    entry = f"public.example:{public_site.port}"
 
     guard = WebGuard((entry,), resolve=FakeResolver().resolve)
     with two_clients() as (first, second):

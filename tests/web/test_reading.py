@@ -16,10 +16,10 @@ def read_saved_page(name: str) -> str:
     return (SAVED / name).read_text("utf-8")
 
 
-def test_an_article_is_read_as_markdown(web: WebTools, public: Site, base_url: str) -> None:
-    public.routes["/blog/1"] = page(read_saved_page("article.html"))
+def test_an_article_is_read_as_markdown(web: WebTools, public_site: Site, base_url: str) -> None:
+    public_site.routes["/blog/1"] = page(read_saved_page("article.html"))
     data = web.read(f"{base_url}/blog/1")
-    assert data["content"].replace(f":{public.port}", "") + "\n" == read_saved_page("article.md")
+    assert data["content"].replace(f":{public_site.port}", "") + "\n" == read_saved_page("article.md")
     assert data["title"] == "How bread rises – The Bread Blog"
     assert (data["format"], data["content_type"], data["charset"]) == ("markdown", "text/html", "utf-8")
     assert data["links"] == [
@@ -38,17 +38,17 @@ def test_an_article_is_read_as_markdown(web: WebTools, public: Site, base_url: s
 
 
 def test_format_text_has_no_markup_and_format_html_is_the_source(
-    web: WebTools, public: Site, base_url: str
+    web: WebTools, public_site: Site, base_url: str
 ) -> None:
-    public.routes["/"] = page(read_saved_page("article.html"))
+    public_site.routes["/"] = page(read_saved_page("article.html"))
     text = web.read(f"{base_url}/", format="text")["content"]
     assert "It comes from yeast (see how yeast lives)." in text
     assert not any(mark in text for mark in ("**", "](", "# How", "```", "| ---"))
     assert web.read(f"{base_url}/", format="html")["content"] == read_saved_page("article.html")
 
 
-def test_invisible_text_is_not_read(web: WebTools, public: Site, base_url: str) -> None:
-    public.routes["/"] = page(read_saved_page("article.html"))
+def test_invisible_text_is_not_read(web: WebTools, public_site: Site, base_url: str) -> None:
+    public_site.routes["/"] = page(read_saved_page("article.html"))
     for form in ("markdown", "text"):
         content = web.read(f"{base_url}/", format=form)["content"]
         for unseen in (
@@ -64,37 +64,37 @@ def test_invisible_text_is_not_read(web: WebTools, public: Site, base_url: str) 
 
 
 def test_a_page_without_structure_is_read_where_most_text_is(
-    web: WebTools, public: Site, base_url: str
+    web: WebTools, public_site: Site, base_url: str
 ) -> None:
-    public.routes["/"] = page(read_saved_page("old.html"))
+    public_site.routes["/"] = page(read_saved_page("old.html"))
     data = web.read(f"{base_url}/")
     assert data["content"].startswith("**Radios of the fifties**\n\nI have collected valve radios")
     assert data["content"].endswith("for mine has gone dark.")
     assert "Links" not in data["content"]
 
 
-def test_a_short_page_is_read_whole(web: WebTools, public: Site, base_url: str) -> None:
-    public.routes["/"] = page(
+def test_a_short_page_is_read_whole(web: WebTools, public_site: Site, base_url: str) -> None:
+    public_site.routes["/"] = page(
         "<p>One <a href='a b(c)'>two</a> <a href='javascript:x()'>three</a> <a href='mailto:x'>four"
     )
     assert web.read(f"{base_url}/")["content"] == f"One [two]({base_url}/a%20b%28c%29) three four"
 
 
-def test_a_page_without_a_body_s_tag_is_read(web: WebTools, public: Site, base_url: str) -> None:
-    public.routes["/"] = page(
+def test_a_page_without_a_body_s_tag_is_read(web: WebTools, public_site: Site, base_url: str) -> None:
+    public_site.routes["/"] = page(
         "<!DOCTYPE html><title>T</title><style>a{}</style><article><p>One</article><p>Two"
     )
     data = web.read(f"{base_url}/")
     assert (data["title"], data["content"]) == ("T", "One\n\nTwo")
 
 
-def test_links_use_the_base_of_the_page(web: WebTools, public: Site, base_url: str) -> None:
-    public.routes["/x/"] = page("<base href='https://else.example/y/'><p><a href='z'>there</a>")
+def test_links_use_the_base_of_the_page(web: WebTools, public_site: Site, base_url: str) -> None:
+    public_site.routes["/x/"] = page("<base href='https://else.example/y/'><p><a href='z'>there</a>")
     assert web.read(f"{base_url}/x/")["links"] == [{"text": "there", "url": "https://else.example/y/z"}]
 
 
-def test_a_page_that_needs_scripts_is_reported(web: WebTools, public: Site, base_url: str) -> None:
-    public.routes["/"] = page("<title>App</title><div id=root></div><script src=app.js></script>")
+def test_a_page_that_needs_scripts_is_reported(web: WebTools, public_site: Site, base_url: str) -> None:
+    public_site.routes["/"] = page("<title>App</title><div id=root></div><script src=app.js></script>")
     data = web.read(f"{base_url}/")
     assert (data["title"], data["content"]) == ("App", "")
     assert "scripts may create its content" in data["note"]
@@ -133,23 +133,25 @@ ENCODINGS = [
 
 
 @pytest.mark.parametrize("case", ENCODINGS, ids=lambda case: case[0])
-def test_the_encoding_is_detected(web: WebTools, public: Site, base_url: str, case: tuple[str, ...]) -> None:
+def test_the_encoding_is_detected(
+    web: WebTools, public_site: Site, base_url: str, case: tuple[str, ...]
+) -> None:
     _, text, encoding, kind, head = case
-    public.routes["/"] = page(
+    public_site.routes["/"] = page(
         f"<html><head>{head}</head><body><p>{text}</p></body></html>".encode(encoding), kind
     )
     assert web.read(f"{base_url}/")["content"] == text.strip()
 
 
 def test_one_broken_character_does_not_make_it_another_encoding(
-    web: WebTools, public: Site, base_url: str
+    web: WebTools, public_site: Site, base_url: str
 ) -> None:
-    public.routes["/"] = page("naïve “quote” – it’s ".encode() + b"\xa0 end", "text/plain")
+    public_site.routes["/"] = page("naïve “quote” – it’s ".encode() + b"\xa0 end", "text/plain")
     data = web.read(f"{base_url}/")
     assert (data["content"], data["charset"]) == ("naïve “quote” – it’s \ufffd end", "utf-8")
 
 
-def test_other_texts_are_returned_unchanged(web: WebTools, public: Site, base_url: str) -> None:
+def test_other_texts_are_returned_unchanged(web: WebTools, public_site: Site, base_url: str) -> None:
     texts = {
         "text/plain": "a  <b>\n c",
         "application/json": '{"a": [1, 2]}',
@@ -160,21 +162,23 @@ def test_other_texts_are_returned_unchanged(web: WebTools, public: Site, base_ur
         "application/octet-stream": "a text all the same",
     }
     for path, (kind, body) in zip(["/a", "/b", "/c", "/d", "/e", "/f", "/g"], texts.items(), strict=True):
-        public.routes[path] = page(body, kind)
+        public_site.routes[path] = page(body, kind)
         data = web.read(f"{base_url}{path}")
         assert (data["content"], data["format"]) == (body, "text")
         assert data["sources"][0]["url"] == f"{base_url}{path}"
 
 
-def test_html_without_a_type_is_known_by_its_beginning(web: WebTools, public: Site, base_url: str) -> None:
-    public.routes["/"] = page("\n <!DOCTYPE html><title>T</title><p><b>x</b>", "")
+def test_html_without_a_type_is_known_by_its_beginning(
+    web: WebTools, public_site: Site, base_url: str
+) -> None:
+    public_site.routes["/"] = page("\n <!DOCTYPE html><title>T</title><p><b>x</b>", "")
     assert web.read(f"{base_url}/")["content"] == "**x**"
 
 
-def test_a_pdf_is_read_as_text(web: WebTools, public: Site, base_url: str) -> None:
+def test_a_pdf_is_read_as_text(web: WebTools, public_site: Site, base_url: str) -> None:
     for number, kind in enumerate(("application/pdf", "application/octet-stream", "")):
         name = f"paper{number}.pdf"
-        public.routes[f"/{name}"] = page(pdf("On bread", "It rises"), kind)
+        public_site.routes[f"/{name}"] = page(pdf("On bread", "It rises"), kind)
         data = web.read(f"{base_url}/{name}")
         assert (data["content"], data["pages"], data["title"]) == ("On bread\n\nIt rises", 2, name)
         assert data["sources"][0]["url"] == f"{base_url}/{name}"
@@ -189,26 +193,26 @@ def test_a_pdf_is_read_as_text(web: WebTools, public: Site, base_url: str) -> No
     ],
 )
 def test_a_pdf_that_cannot_be_read_says_why(
-    web: WebTools, public: Site, base_url: str, body: bytes, words: str
+    web: WebTools, public_site: Site, base_url: str, body: bytes, words: str
 ) -> None:
-    public.routes["/a.pdf"] = page(body, "application/pdf")
+    public_site.routes["/a.pdf"] = page(body, "application/pdf")
     assert words in web.refusal(f"{base_url}/a.pdf")
 
 
-def test_other_types_are_named_and_not_read(web: WebTools, public: Site, base_url: str) -> None:
-    public.routes["/a.png"] = page(b"\x89PNG" + b"\0" * 100_000, "image/png")
+def test_other_types_are_named_and_not_read(web: WebTools, public_site: Site, base_url: str) -> None:
+    public_site.routes["/a.png"] = page(b"\x89PNG" + b"\0" * 100_000, "image/png")
     assert web.refusal(f"{base_url}/a.png") == (
         f"{base_url}/a.png is image/png, 100,004 bytes: only web pages, texts and PDFs can be read"
     )
-    public.routes["/a.bin"] = page(b"\x7fELF\0\0\0" * 100, "application/octet-stream")
+    public_site.routes["/a.bin"] = page(b"\x7fELF\0\0\0" * 100, "application/octet-stream")
     assert "is application/octet-stream, 700 bytes" in web.refusal(f"{base_url}/a.bin")
-    public.routes["/a.txt"] = page(b"MZ\0\0\0" * 100, "text/plain")
+    public_site.routes["/a.txt"] = page(b"MZ\0\0\0" * 100, "text/plain")
     assert "is text/plain, 500 bytes" in web.refusal(f"{base_url}/a.txt")
 
 
-def test_a_failure_is_reported_by_its_status(web: WebTools, public: Site, base_url: str) -> None:
-    public.routes["/b"] = page("no", status="503 Busy")
-    public.routes["/c"] = page("no", status="599 X")
+def test_a_failure_is_reported_by_its_status(web: WebTools, public_site: Site, base_url: str) -> None:
+    public_site.routes["/b"] = page("no", status="503 Busy")
+    public_site.routes["/c"] = page("no", status="599 X")
     assert web.refusal(f"{base_url}/a") == f"{base_url}/a answered 404 Not Found"
     assert web.refusal(f"{base_url}/b") == f"{base_url}/b answered 503 Service Unavailable"
     assert web.refusal(f"{base_url}/c") == f"{base_url}/c answered 599"
@@ -236,26 +240,26 @@ HOSTILE = {
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_malicious_page_ends_in_a_result_or_a_sentence(
-    web: WebTools, public: Site, base_url: str, name: str
+    web: WebTools, public_site: Site, base_url: str, name: str
 ) -> None:
-    public.routes["/"] = page(HOSTILE[name][: 5 * 1024 * 1024])
+    public_site.routes["/"] = page(HOSTILE[name][: 5 * 1024 * 1024])
     result = web.fetch(f"{base_url}/")
     assert result.success or "cannot be read: it " in (result.error or "")
 
 
 @pytest.mark.heavy
-def test_a_page_too_heavy_for_its_process_is_reported_in_a_sentence(public: Site, base_url: str) -> None:
+def test_a_page_too_heavy_for_its_process_is_reported_in_a_sentence(public_site: Site, base_url: str) -> None:
     assert PAGE_MEMORY_BYTES >= 512 * 1024 * 1024
-    web = WebTools(f"public.example:{public.port}")
-    public.routes["/"] = page(MANY_ATTRIBUTES)
+    web = WebTools(f"public.example:{public_site.port}")
+    public_site.routes["/"] = page(MANY_ATTRIBUTES)
     assert "cannot be read: it takes too long" in web.refusal(f"{base_url}/")
 
 
 def test_pages_are_read_concurrently_with_separate_results(
-    web: WebTools, public: Site, base_url: str
+    web: WebTools, public_site: Site, base_url: str
 ) -> None:
     for number in range(4):
-        public.routes[f"/{number}"] = page(f"<title>{number}</title><p>page {number}")
+        public_site.routes[f"/{number}"] = page(f"<title>{number}</title><p>page {number}")
     urls = [
         f"{base_url}/0",
         f"{base_url}/missing",
@@ -298,24 +302,26 @@ def test_a_batch_of_failures_is_a_failure_that_names_each(web: WebTools, base_ur
 def test_a_batch_out_of_bounds_is_not_run(web: WebTools, arguments: dict[str, object]) -> None:
     result = web.execute("batch_fetch", **arguments)
     assert "batch_fetch was not run" in (result.error or "")
-    assert web.names.asked == []
+    assert web.resolver.resolved_hosts == []
 
 
-def test_a_page_read_before_is_answered_from_the_cache(web: WebTools, public: Site, base_url: str) -> None:
-    public.routes["/"] = page("<p>once")
+def test_a_page_read_before_is_answered_from_the_cache(
+    web: WebTools, public_site: Site, base_url: str
+) -> None:
+    public_site.routes["/"] = page("<p>once")
     assert web.read(f"{base_url}/") == web.read(f"{base_url}/")
-    assert public.visits == ["/"]
+    assert public_site.visits == ["/"]
     web.read(f"{base_url}/", format="text")
-    assert public.visits == ["/", "/"]
+    assert public_site.visits == ["/", "/"]
     assert web.refusal(f"{base_url}/gone") == web.refusal(f"{base_url}/gone")
-    assert public.visits.count("/gone") == 2
+    assert public_site.visits.count("/gone") == 2
 
 
 def test_a_long_paragraph_is_read_whole_though_long_lines_are_cut(
-    web: WebTools, public: Site, base_url: str
+    web: WebTools, public_site: Site, base_url: str
 ) -> None:
     for number, sentence in enumerate(("Bread rises slowly. ", "面包慢慢发酵。")):
-        public.routes[f"/{number}"] = page(f"<p>{sentence * 400}</p>")
+        public_site.routes[f"/{number}"] = page(f"<p>{sentence * 400}</p>")
         content = web.read(f"{base_url}/{number}")["content"]
         assert content.replace("\n", " " * sentence.count(" ", -1)) == (sentence * 400).strip()
         assert max(len(line) for line in content.split("\n")) <= 1500

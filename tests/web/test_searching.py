@@ -3,6 +3,7 @@
 import importlib
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
@@ -20,45 +21,45 @@ from luxx.wire.step import Source, source_of
 from web.conftest import WebTools
 from web.site import Site, page
 
-SAVED = Path(__file__).parent / "saved"
+SAVED_PAGES = Path(__file__).parent / "saved"
 
 
 def read_saved_page(name: str) -> str:
-    return (SAVED / name).read_text("utf-8")
+    return (SAVED_PAGES / name).read_text("utf-8")
 
 
 class FixedEngine:
-    """An engine that returns the given sources."""
+    """An engine that returns the given sources, or fails with `problem`. `queries` are those that it got."""
 
     def __init__(self, name: str, *sources: Source, problem: str = "") -> None:
         self.name = name
-        self.asked: list[str] = []
+        self.queries: list[str] = []
         self._sources = list(sources)
         self._problem = problem
 
     async def search(self, query: str, client: WebClient) -> list[Source]:
-        self.asked.append(query)
+        self.queries.append(query)
         if self._problem:
             raise Unavailable(self._problem)
         return self._sources
 
 
-def web_of(*engines: FixedEngine) -> WebTools:
+def web_with_engines(*engines: FixedEngine) -> WebTools:
     return WebTools(engines=lambda _fetcher, _pages: engines)
 
 
 @pytest.fixture
-def searching(public: Site) -> WebTools:
-    """DuckDuckGo's saved result page, served by a site of this machine."""
-    url = f"http://public.example:{public.port}/html/"
+def local_duckduckgo(public_site: Site) -> WebTools:
+    """Web tools whose search engine is DuckDuckGo, with `public_site` for its server."""
+    url = f"http://public.example:{public_site.port}/html/"
     return WebTools(
-        f"public.example:{public.port}", engines=lambda fetcher, pages: [DuckDuckGo(fetcher, pages, url)]
+        f"public.example:{public_site.port}", engines=lambda fetcher, pages: [DuckDuckGo(fetcher, pages, url)]
     )
 
 
-def test_the_results_of_a_saved_page_are_read(searching: WebTools, public: Site) -> None:
-    public.routes["/html/"] = page(read_saved_page("duckduckgo.html"))
-    result = searching.execute("web_search", query="  why does\nbread rise ")
+def test_the_results_of_a_saved_page_are_read(local_duckduckgo: WebTools, public_site: Site) -> None:
+    public_site.routes["/html/"] = page(read_saved_page("duckduckgo.html"))
+    result = local_duckduckgo.execute("web_search", query="  why does\nbread rise ")
     assert result.error is None
     assert result.data == {
         "query": "why does bread rise",
@@ -84,20 +85,20 @@ def test_the_results_of_a_saved_page_are_read(searching: WebTools, public: Site)
             },
         ],
     }
-    (head,) = public.heads
+    (head,) = public_site.heads
     assert head.startswith("POST /html/ ")
     assert parse_qs(head.partition("\r\n\r\n")[2])["q"] == ["why does bread rise"]
 
 
-def test_no_more_results_are_given_than_were_asked_for(searching: WebTools, public: Site) -> None:
-    public.routes["/html/"] = page(read_saved_page("duckduckgo.html"))
-    result = searching.execute("web_search", query="bread", max_results=2)
+def test_no_more_results_are_given_than_were_asked_for(local_duckduckgo: WebTools, public_site: Site) -> None:
+    public_site.routes["/html/"] = page(read_saved_page("duckduckgo.html"))
+    result = local_duckduckgo.execute("web_search", query="bread", max_results=2)
     assert len(result.data["sources"]) == 2
 
 
-def test_a_search_without_results_is_an_answer(searching: WebTools, public: Site) -> None:
-    public.routes["/html/"] = page(read_saved_page("duckduckgo_none.html"))
-    result = searching.execute("web_search", query="qwzxv")
+def test_a_search_without_results_is_an_answer(local_duckduckgo: WebTools, public_site: Site) -> None:
+    public_site.routes["/html/"] = page(read_saved_page("duckduckgo_none.html"))
+    result = local_duckduckgo.execute("web_search", query="qwzxv")
     assert (result.success, result.data["sources"], result.data["note"]) == (True, [], "Nothing was found.")
 
 
@@ -116,10 +117,10 @@ def test_a_search_without_results_is_an_answer(searching: WebTools, public: Site
     ],
 )
 def test_an_engine_that_does_not_answer_is_reported_in_a_sentence(
-    searching: WebTools, public: Site, answer: bytes, words: str
+    local_duckduckgo: WebTools, public_site: Site, answer: bytes, words: str
 ) -> None:
-    public.routes["/html/"] = answer
-    result = searching.execute("web_search", query="bread")
+    public_site.routes["/html/"] = answer
+    result = local_duckduckgo.execute("web_search", query="bread")
     assert result.success is False
     assert (result.error or "").startswith("no search engine answers at the moment; try later (DuckDuckGo: ")
     assert words in (result.error or "")
@@ -127,18 +128,18 @@ def test_an_engine_that_does_not_answer_is_reported_in_a_sentence(
 
 def test_the_next_engine_is_asked_where_one_fails_or_finds_nothing() -> None:
     failing, empty = FixedEngine("a", problem="it is tired"), FixedEngine("b")
-    good, unasked = FixedEngine("c", source_of("https://x.example/", "X", "")), FixedEngine("d")
-    result = web_of(failing, empty, good, unasked).execute("web_search", query="x")
-    assert (result.data["engine"], [one["url"] for one in result.data["sources"]]) == (
+    good, unused = FixedEngine("c", source_of("https://x.example/", "X", "")), FixedEngine("d")
+    result = web_with_engines(failing, empty, good, unused).execute("web_search", query="x")
+    assert (result.data["engine"], [source["url"] for source in result.data["sources"]]) == (
         "c",
         ["https://x.example/"],
     )
-    assert [len(one.asked) for one in (failing, empty, good, unasked)] == [1, 1, 1, 0]
-    nothing = web_of(failing, empty).execute("web_search", query="x")
-    assert (nothing.success, nothing.data["engine"]) == (True, "b")
+    assert [len(engine.queries) for engine in (failing, empty, good, unused)] == [1, 1, 1, 0]
+    no_sources = web_with_engines(failing, empty).execute("web_search", query="x")
+    assert (no_sources.success, no_sources.data["engine"]) == (True, "b")
 
 
-def test_each_page_is_one_result_and_invalid_addresses_are_none() -> None:
+def test_a_page_appears_once_and_invalid_addresses_are_left_out() -> None:
     engine = FixedEngine(
         "a",
         source_of("https://www.x.example/a/?utm_source=b", "A", "first"),
@@ -149,15 +150,15 @@ def test_each_page_is_one_result_and_invalid_addresses_are_none() -> None:
         source_of("https://x.example/untitled", "", ""),
         source_of("https://[", "no address", ""),
     )
-    sources = web_of(engine).execute("web_search", query="x").data["sources"]
-    assert [one["title"] for one in sources] == ["A", "A, page 2"]
+    sources = web_with_engines(engine).execute("web_search", query="x").data["sources"]
+    assert [source["title"] for source in sources] == ["A", "A, page 2"]
 
 
 def test_a_search_made_before_is_answered_from_the_cache() -> None:
     engine = FixedEngine("a", source_of("https://x.example/", "X", ""))
-    web = web_of(engine)
+    web = web_with_engines(engine)
     assert web.execute("web_search", query="x") == web.execute("web_search", query="x")
-    assert engine.asked == ["x"]
+    assert engine.queries == ["x"]
 
 
 @pytest.mark.parametrize(
@@ -172,14 +173,15 @@ def test_a_search_made_before_is_answered_from_the_cache() -> None:
 )
 def test_a_search_out_of_bounds_is_not_run(arguments: dict[str, object]) -> None:
     engine = FixedEngine("a")
-    assert "was not run" in (web_of(engine).execute("web_search", **arguments).error or "")
-    assert web_of(engine).execute("web_search", query=" \n ").error == (
+    assert "was not run" in (web_with_engines(engine).execute("web_search", **arguments).error or "")
+    assert web_with_engines(engine).execute("web_search", query=" \n ").error == (
         "the query is empty; write what to search for"
     )
-    assert engine.asked == []
+    assert engine.queries == []
 
 
 def test_the_engine_is_requested_through_the_guarded_transport() -> None:
+    # The fake resolver resolves each name to this machine, which the guard refuses.
     result = WebTools(engines=lambda fetcher, pages: [DuckDuckGo(fetcher, pages)]).execute(
         "web_search", query="x"
     )
@@ -190,24 +192,28 @@ def test_the_library_opens_no_connection_of_its_own() -> None:
     def engines(fetcher: Fetcher, pages: PageProcess) -> list[DdgsEngine]:
         return [DdgsEngine("mojeek", fetcher, pages)]
 
+    # As above: the guard refuses the request that the library would send itself.
     result = WebTools(engines=engines).execute("web_search", query="why does bread rise")
     assert "www.mojeek.com:443 is not on the public internet" in (result.error or "")
 
 
+def library_engines() -> Any:
+    """The text engines of `ddgs` by name."""
+    return importlib.import_module("ddgs.engines").ENGINES["text"]
+
+
 @pytest.mark.parametrize("name", ENGINES)
 def test_the_library_has_the_engines_that_are_used(name: str) -> None:
-    known = importlib.import_module("ddgs.engines").ENGINES
-    wanted = run_engine(known["text"], EngineRequest(engine=name, query="why bread"), b"")
-    assert wanted.problem == ""
-    assert wanted.url.startswith("https://")
-    assert "why bread" in (wanted.parameters | (wanted.form or {})).values()
+    request = run_engine(library_engines(), EngineRequest(engine=name, query="why bread"), b"")
+    assert request.problem == ""
+    assert request.url.startswith("https://")
+    assert "why bread" in (request.parameters | (request.form or {})).values()
 
 
 def test_results_parsed_by_the_library_are_used() -> None:
-    known = importlib.import_module("ddgs.engines").ENGINES
-    question = EngineRequest(engine="mojeek", query="x", is_answered=True)
-    answer = run_engine(known["text"], question, read_saved_page("mojeek.html").encode())
-    assert [(one.url, one.title, one.snippet) for one in answer.sources] == [
+    request = EngineRequest(engine="mojeek", query="x", is_answered=True)
+    answer = run_engine(library_engines(), request, read_saved_page("mojeek.html").encode())
+    assert [(source.url, source.title, source.snippet) for source in answer.sources] == [
         (
             "https://www.breadblog.example/why-rises",
             "Why bread rises",

@@ -24,10 +24,10 @@ PIECE = b"1\r\n\n\r\n" * 20_000
 
 
 def pour(first: bytes, piece: bytes) -> Callable[[socket.socket, str], None]:
-    def answer(talking: socket.socket, _head: str) -> None:
-        talking.sendall(first)
+    def answer(connection: socket.socket, _head: str) -> None:
+        connection.sendall(first)
         while True:
-            talking.sendall(piece)
+            connection.sendall(piece)
 
     return answer
 
@@ -50,10 +50,10 @@ async def longest_blocked(work: asyncio.Task[object]) -> float:
 
 
 @pytest.mark.parametrize("name", FLOODS)
-async def test_other_tasks_run_while_a_flood_is_read(public: Site, base_url: str, name: str) -> None:
-    web = WebTools(f"public.example:{public.port}", seconds=20.0)
-    public.routes["/flood"] = FLOODS[name]
-    public.routes["/"] = page("<p>first")
+async def test_other_tasks_run_while_a_flood_is_read(public_site: Site, base_url: str, name: str) -> None:
+    web = WebTools(f"public.example:{public_site.port}", seconds=20.0)
+    public_site.routes["/flood"] = FLOODS[name]
+    public_site.routes["/"] = page("<p>first")
 
     try:
         # The first visit also creates what all later ones share.
@@ -67,25 +67,25 @@ async def test_other_tasks_run_while_a_flood_is_read(public: Site, base_url: str
         gc.unfreeze()
 
 
-def test_a_body_of_small_chunks_is_read_to_a_bound(public: Site, base_url: str) -> None:
-    web = WebTools(f"public.example:{public.port}", seconds=20.0)
-    public.routes["/"] = pour(CHUNKED, PIECE)
+def test_a_body_of_small_chunks_is_read_to_a_bound(public_site: Site, base_url: str) -> None:
+    web = WebTools(f"public.example:{public_site.port}", seconds=20.0)
+    public_site.routes["/"] = pour(CHUNKED, PIECE)
     data = web.read(f"{base_url}/")
     assert data["content"].strip() == ""
     assert data["note"].startswith("Only the beginning was read: 4,0")
 
 
-def test_preliminary_answers_without_end_are_refused_early(public: Site, base_url: str) -> None:
-    web = WebTools(f"public.example:{public.port}", seconds=20.0)
-    public.routes["/"] = FLOODS["preliminary answers"]
+def test_preliminary_answers_without_end_are_refused_early(public_site: Site, base_url: str) -> None:
+    web = WebTools(f"public.example:{public_site.port}", seconds=20.0)
+    public_site.routes["/"] = FLOODS["preliminary answers"]
     assert "sent no valid HTTP response" in web.refusal(f"{base_url}/")
 
 
 def test_control_small_chunks_and_a_preliminary_answer_are_accepted(
-    web: WebTools, public: Site, base_url: str
+    web: WebTools, public_site: Site, base_url: str
 ) -> None:
     chunks = b"".join(b"5\r\nword\n\r\n" for _ in range(3000))
-    public.routes["/"] = b"HTTP/1.1 103 Early Hints\r\n\r\n" + CHUNKED + chunks + b"0\r\n\r\n"
+    public_site.routes["/"] = b"HTTP/1.1 103 Early Hints\r\n\r\n" + CHUNKED + chunks + b"0\r\n\r\n"
     data = web.read(f"{base_url}/")
     assert (data["content"].count("word"), data.get("note")) == (3000, None)
 
@@ -114,13 +114,13 @@ def test_a_raw_deflate_stream_is_recognised() -> None:
     assert unpack("deflate", *one_by_one(zlib.compress(b"hello"))) == (b"hello", True)
 
 
-def test_a_truncated_stream_is_reported_as_cut(web: WebTools, public: Site, base_url: str) -> None:
+def test_a_truncated_stream_is_reported_as_cut(web: WebTools, public_site: Site, base_url: str) -> None:
     packed = gzip.compress(bytes(range(256)) * 1000)
     assert unpack("gzip", packed[:-20])[1] is False
     assert unpack("gzip", gzip.compress(b"a") + packed[:100])[1] is False
     assert unpack("gzip", b"") == (b"", True)
     text = gzip.compress(b"words of a page " * 10, 0)
-    public.routes["/"] = page(text[:100], "text/plain", Content_Encoding="gzip")
+    public_site.routes["/"] = page(text[:100], "text/plain", Content_Encoding="gzip")
     assert "Only the beginning was read" in web.read(f"{base_url}/")["note"]
 
 

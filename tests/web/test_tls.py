@@ -88,9 +88,9 @@ def test_a_self_signed_certificate_is_refused(secure: Site) -> None:
 def test_tls_that_breaks_after_its_handshake_is_reported_in_a_sentence(
     secure: Site, files: tuple[Path, Path], begun: bytes
 ) -> None:
-    def rubbish(talking: socket.socket, _head: str) -> None:
-        talking.sendall(begun)
-        with socket.socket(fileno=os.dup(talking.fileno())) as below:
+    def rubbish(connection: socket.socket, _head: str) -> None:
+        connection.sendall(begun)
+        with socket.socket(fileno=os.dup(connection.fileno())) as below:
             below.sendall(b"\x17\x03\x03\x00\x40" + b"\x99" * 64)
 
     secure.routes["/"] = rubbish

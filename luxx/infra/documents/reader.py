@@ -133,7 +133,7 @@ class ReaderSlots:
         self._queues: dict[int, _UserQueue] = {}
 
     @asynccontextmanager
-    async def of(self, user_id: int) -> AsyncGenerator[None]:
+    async def hold(self, user_id: int) -> AsyncGenerator[None]:
         """Holds a slot for the user. Raises TimeoutError after `max_wait` seconds."""
         queue = self._queues.setdefault(user_id, _UserQueue(self._per_user))
         queue.waiting += 1
@@ -244,7 +244,7 @@ class PageProcess:
         """
         document = msgspec.json.encode(page_request) + b"\n" + data
         try:
-            async with self._slots.of(user_id):
+            async with self._slots.hold(user_id):
                 return await self._run_reader(module, [], document, self._bounds, limit=limit)
         except TimeoutError as error:
             raise Unavailable("the server is reading too many pages at the moment; try again") from error
@@ -294,7 +294,7 @@ class PdfProcess:
         `may_cut`, else an error. Raises Unavailable if too many PDFs are being read.
         """
         try:
-            async with self._slots.of(user_id):
+            async with self._slots.hold(user_id):
                 answer = await self._run_reader(
                     "luxx.infra.documents.pdf_text",
                     [str(characters), str(int(may_cut))],

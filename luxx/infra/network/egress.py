@@ -144,7 +144,7 @@ class FairSlots:
         self._waiting: dict[int, deque[asyncio.Future[None]]] = {}
 
     @asynccontextmanager
-    async def one(self, user_id: int, seconds: float) -> AsyncGenerator[None]:
+    async def hold(self, user_id: int, seconds: float) -> AsyncGenerator[None]:
         """Holds a slot. Raises TimeoutError if none is free within `seconds`."""
         await self._acquire(user_id, seconds)
         try:

@@ -110,7 +110,7 @@ class PolicyProxy:
         try:
             proxy_connection = _ProxyConnection(self, egress_session, *await _opened(connection))
             await proxy_connection.run(
-                self._slots.one(egress_session.caller.user_id, self.bounds.wait_seconds)
+                self._slots.hold(egress_session.caller.user_id, self.bounds.wait_seconds)
             )
         except OSError:
             return

@@ -169,7 +169,7 @@ async def test_output_is_reported_as_it_arrives(open_sandbox_client: OpenSandbox
             )
         )
         await wait_until(lambda: output_pieces == [("stdout", b"one\n")])
-        assert not running.executed()
+        assert not running.done()
         (workspace / "go").touch()
         program = await running
         assert output_pieces == [("stdout", b"one\n"), ("stderr", b"two\n")]

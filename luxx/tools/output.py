@@ -6,6 +6,7 @@ results uncut, because the note in a cut result names the id of one call.
 """
 
 import asyncio
+import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -57,11 +58,8 @@ def cut_output(
             return CutOutput(result=result)
         return _cut(result, read_on_hint, keeps_lines)
     except UnicodeEncodeError:
-        repaired = ToolResult(
-            success=result.success,
-            data=_replace_surrogates(result.data),
-            error=_replace_surrogates(result.error),
-        )
+        data, error = _replace_surrogates([result.data, result.error])
+        repaired = ToolResult(success=result.success, data=data, error=error)
         return _cut(repaired, read_on_hint, keeps_lines)
     except RecursionError:
         return CutOutput(result=ToolResult.fail("the tool's answer is nested too deeply"))
@@ -79,7 +77,11 @@ def _cut(result: ToolResult, read_on_hint: str, keeps_lines: bool) -> CutOutput:
         error = truncate_to_bytes(error, MAX_ERROR_BYTES) + "…"
     note = f"{size:,} bytes in all. {truncate_to_bytes(read_on_hint, MAX_READ_ON_BYTES)}"
     if len(msgspec.json.encode(data)) > MAX_LINE_LENGTH:
-        data = _cut_text(data, note) if isinstance(data, str) else _cut_value(data, note)
+        if isinstance(data, str):
+            data = truncate_to_bytes(cut_lines(data), MAX_OUTPUT_BYTES - _NOTE_BYTES)
+            data += f"\n[output cut: {note}]"
+        else:
+            data = _cut_value(data, note)
     return CutOutput(
         result=ToolResult(success=result.success, data=data, error=error), full=_full_text(full_data)
     )
@@ -124,11 +126,6 @@ def _cut_line(line: str) -> str:
     if len(line) <= MAX_LINE_LENGTH:
         return line
     return f"{line[:MAX_LINE_LENGTH]}… [line cut: {len(line) - MAX_LINE_LENGTH:,} more characters]"
-
-
-def _cut_text(text: str, note: str) -> str:
-    shown = truncate_to_bytes(cut_lines(text), MAX_OUTPUT_BYTES - _NOTE_BYTES)
-    return f"{shown}\n[output cut: {note}]"
 
 
 def _cut_value(data: Any, note: str) -> dict[str, Any]:
@@ -240,14 +237,7 @@ def _map_text(value: Any, change: Callable[[str], str]) -> Any:
 
 def _replace_surrogates(value: Any) -> Any:
     """The value with lone surrogates, which UTF-8 cannot encode, replaced by `?`."""
-    if isinstance(value, dict):
-        return {
-            _replace_surrogates(key): _replace_surrogates(item)
-            for key, item in cast(dict[str, Any], value).items()
-        }
-    if isinstance(value, list):
-        return [_replace_surrogates(item) for item in cast(list[Any], value)]
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+    return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
 
 
 def _has_long_line(value: Any) -> bool:

@@ -3,6 +3,7 @@
 All of them run on RE2, in linear time.
 """
 
+import re
 from functools import lru_cache
 from typing import Any, Protocol, cast
 
@@ -59,44 +60,32 @@ def compile_glob(glob: str) -> CompiledPattern:
     return compile_regex(_glob_to_regex(glob))
 
 
+_GLOB_TOKEN = re.compile(r"\*\*/|\*\*|\[.[^\]]*\]|.", re.DOTALL)
+
+
 def _glob_to_regex(glob: str) -> str:
-    parts: list[str] = []
-    index = 0
+    parts = ["(?s)"]
     depth = 0
-    while index < len(glob):
-        char = glob[index]
-        if glob.startswith("**/", index):
-            parts.append("(?:.*/)?")
-            index += 3
-            continue
-        if glob.startswith("**", index):
-            parts.append(".*")
-            index += 2
-            continue
-        if char == "[" and (end := glob.find("]", index + 2)) != -1:
-            parts.append(_glob_class(glob[index + 1 : end]))
-            index = end + 1
-            continue
-        depth += (char == "{") - (char == "}" and depth > 0)
-        parts.append(_glob_char(char, is_open=depth > 0 or char == "}"))
-        index += 1
-    return "(?s)" + "".join(parts)
-
-
-def _glob_char(char: str, *, is_open: bool) -> str:
-    match char:
-        case "*":
-            return "[^/]*"
-        case "?":
-            return "[^/]"
-        case "{" if is_open:
-            return "(?:"
-        case "}" if is_open:
-            return ")"
-        case "," if is_open:
-            return "|"
-        case _:
-            return cast(str, _RE2.escape(char))
+    for token in _GLOB_TOKEN.findall(glob):
+        depth += (token == "{") - (token == "}" and depth > 0)
+        match token:
+            case "**/":
+                parts.append("(?:.*/)?")
+            case "**":
+                parts.append(".*")
+            case "*":
+                parts.append("[^/]*")
+            case "?":
+                parts.append("[^/]")
+            case "{":
+                parts.append("(?:")
+            case "}":
+                parts.append(")")
+            case "," if depth:
+                parts.append("|")
+            case _:
+                parts.append(_glob_class(token[1:-1]) if len(token) > 1 else cast(str, _RE2.escape(token)))
+    return "".join(parts)
 
 
 def _glob_class(content: str) -> str:

@@ -24,7 +24,7 @@ from luxx.tools.builtin.edit_matching import (
     find,
     split_words,
 )
-from luxx.tools.builtin.file import split_lines
+from luxx.tools.builtin.file import shorten_line, split_lines
 from luxx.tools.files.workspace import MAX_FILE_BYTES
 
 _MAX_CHARACTERS = 1_000_000
@@ -306,7 +306,6 @@ def _refined(changes: Iterable[Change], before: list[str], after: list[str]) -> 
 
 
 MAX_DIFF_BYTES = 40 * 1024
-_MAX_LINE = 500
 _CONTEXT = 3
 _NO_END = "\\ No newline at end of file\n"
 
@@ -376,6 +375,5 @@ def _range(first: int, end: int) -> str:
 
 
 def _line(prefix: str, line: str) -> str:
-    body = line.removesuffix("\n")
-    shown = body if len(body) <= _MAX_LINE else f"{body[:_MAX_LINE]}… [{len(body) - _MAX_LINE:,} more]"
-    return f"{prefix}{shown}\n" if line.endswith("\n") else f"{prefix}{shown}\n{_NO_END}"
+    shown = prefix + shorten_line(line.removesuffix("\n")) + "\n"
+    return shown if line.endswith("\n") else f"{shown}{_NO_END}"

@@ -148,6 +148,7 @@ def _within_budget(lines: list[str]) -> list[str]:
 
 DEFAULT_LINES = 2000
 _MAX_LINES = 100_000
+_MAX_LINE = 500
 MAX_ENTRIES = 1000
 MAX_LIST_BYTES = 40 * 1024
 PATH = {"type": "string", "minLength": 1, "description": "Path relative to the workspace"}
@@ -288,6 +289,11 @@ def encode_text(text: str) -> bytes:
         return text.encode("utf-8")
     except UnicodeEncodeError:
         raise ToolFailed("the text contains a lone surrogate, which cannot be written as UTF-8") from None
+
+
+def shorten_line(line: str) -> str:
+    """The line, or its beginning and how many characters it has more."""
+    return line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]}… [{len(line) - _MAX_LINE:,} more]"
 
 
 def too_many_names_note(directory: str) -> str:

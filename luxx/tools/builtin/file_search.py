@@ -12,6 +12,7 @@ from luxx.tools.builtin.file import (
     MAX_ENTRIES,
     MAX_LIST_BYTES,
     printable_path,
+    shorten_line,
     too_many_names_note,
     workspace_of,
 )
@@ -31,7 +32,6 @@ _MAX_MATCHES = 200
 _MAX_FILES = 20_000
 _MAX_SEARCHED_BYTES = 200 * 1024 * 1024
 _MAX_ANSWER_BYTES = 40 * 1024
-_MAX_LINE = 500
 _MAX_SKIPPED_REPORTED = 10
 _MAX_CONTEXT = 10
 # Characters that are searched between two checks for cancellation; less with a slow pattern.
@@ -113,17 +113,13 @@ class _Search:
         self.skip_file(printable_path(directory), too_many_names_note("it"))
 
     def _add(self, path: str, number: int, text: str, start: int, end: int) -> None:
-        match: dict[str, Any] = {
-            "path": path,
-            "line_number": number,
-            "line": _shortened_line(text[start:end]),
-        }
+        match: dict[str, Any] = {"path": path, "line_number": number, "line": _shown(text[start:end])}
         if self._context_lines:
             before = _lines_back(text, start, self._context_lines)
             after = islice(_lines(text, end + 1), self._context_lines)
             match |= {
-                "before": [_shortened_line(text[first:last]) for first, last in before],
-                "after": [_shortened_line(text[first:last]) for first, last in after],
+                "before": [_shown(text[first:last]) for first, last in before],
+                "after": [_shown(text[first:last]) for first, last in after],
             }
         self._answer_bytes += len(msgspec.json.encode(match)) + 1
         if len(self.matches) >= _MAX_MATCHES or self._answer_bytes > _MAX_ANSWER_BYTES:
@@ -247,9 +243,8 @@ def _lines_back(text: str, start: int, count: int) -> list[tuple[int, int]]:
     return spans[::-1]
 
 
-def _shortened_line(line: str) -> str:
-    text = line.removesuffix("\r")
-    return text if len(text) <= _MAX_LINE else f"{text[:_MAX_LINE]}… [{len(text) - _MAX_LINE:,} more]"
+def _shown(line: str) -> str:
+    return shorten_line(line.removesuffix("\r"))
 
 
 _MAX_VISITED = 200_000
@@ -268,25 +263,23 @@ class _Glob:
         self.is_truncated = False
 
     def search(self, fd: int, context: ToolContext, *, recursive: bool) -> None:
-        walk_entries = walk(fd, recursive=recursive, on_truncated=self._on_truncated)
+        def on_truncated(directory: str) -> None:
+            self._end(too_many_names_note(printable_path(self._prefix + directory)))
+
+        walk_entries = walk(fd, recursive=recursive, on_truncated=on_truncated)
         for count, walk_entry in enumerate(walk_entries):
             if count >= _MAX_VISITED or context.actions.cancelled():
                 self._end(f"the search ended after {count:,} files and directories; narrow the path")
                 break
             if walk_entry.kind != "file" or not self._pattern.fullmatch(printable_path(walk_entry.path)):
                 continue
-            entry: dict[str, Any] = {
-                "path": printable_path(self._prefix + walk_entry.path),
-                "size": walk_entry.size,
-            }
+            path = printable_path(self._prefix + walk_entry.path)
+            entry: dict[str, Any] = {"path": path, "size": walk_entry.size}
             self._size += len(msgspec.json.encode(entry)) + 1
             if len(self.files) >= MAX_ENTRIES or self._size > MAX_LIST_BYTES:
                 self._end("there are more files; narrow the pattern or the path")
                 break
             self.files.append(entry)
-
-    def _on_truncated(self, directory: str) -> None:
-        self._end(too_many_names_note(printable_path(self._prefix + directory)))
 
     def _end(self, note: str) -> None:
         self.is_truncated = True
@@ -317,7 +310,8 @@ def file_glob(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]
     path = workspace.relative(arguments.get("path", "."))
     pattern: str = arguments["pattern"]
     fixed_parts, rest = _split(pattern)
-    glob = _Glob(compile_glob(rest), base := _base(workspace, path, fixed_parts))
+    base = workspace.relative("/".join([path, *fixed_parts]))
+    glob = _Glob(compile_glob(rest), base)
     kind = workspace.kind(base)
     if kind != "directory" and base == path:
         raise ToolFailed(f"{path} does not exist" if kind is None else f"{path} is not a directory")
@@ -351,7 +345,3 @@ def _split(pattern: str) -> tuple[list[str], str]:
     while len(parts) > 1 and not set(parts[0]) & set("*?[{"):
         fixed_parts.append(parts.pop(0))
     return fixed_parts, "/".join(parts) or "*"
-
-
-def _base(workspace: Workspace, path: str, fixed_parts: list[str]) -> str:
-    return workspace.relative("/".join([path, *fixed_parts]))

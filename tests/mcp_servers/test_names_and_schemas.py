@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from luxx.domain.mcp.offering import server_prefix, tool_name
-from luxx.domain.mcp.schema import UnusableSchema, sanitized_schema
+from luxx.domain.mcp.offering import UnusableSchema, sanitized_schema, server_prefix, tool_name
 from luxx.tools.schema import ArgumentCheck
 
 TAKEN_BY_ALL = re.compile(r"[a-zA-Z0-9_-]{1,64}")

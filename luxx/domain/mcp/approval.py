@@ -63,12 +63,6 @@ class McpDefinition(msgspec.Struct, frozen=True, kw_only=True):
     is_read_only: bool
 
 
-class StoredDefinition(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    approved_hash: str
-    pending_hash: str | None
-
-
 _tools = table_of(McpToolRow)
 _of_server = select(_tools.c.tool, _tools.c.id, _tools.c.approved_hash, _tools.c.pending_hash).where(
     _tools.c.tenant_id == bindparam("tenant_id"), _tools.c.server == bindparam("server")
@@ -92,13 +86,10 @@ def _hash_of(encoded: str) -> str:
     return sha256(encoded.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def read_server(connection: Connection, tenant_id: int, server: str) -> dict[str, StoredDefinition]:
-    """All tools that this server has ever listed, by their names."""
+def read_server(connection: Connection, tenant_id: int, server: str) -> dict[str, Any]:
+    """Id and hashes of all tools that this server has ever listed, by their names."""
     rows = connection.execute(_of_server, {"tenant_id": tenant_id, "server": server})
-    return {
-        row.tool: StoredDefinition(id=row.id, approved_hash=row.approved_hash, pending_hash=row.pending_hash)
-        for row in rows
-    }
+    return {row.tool: row for row in rows}
 
 
 def _insert_tools(
@@ -246,7 +237,7 @@ class Definitions:
         await self._store.write(work)
 
 
-def _compare(stored_by_name: Mapping[str, StoredDefinition], listed: Mapping[str, str]) -> _Comparison:
+def _compare(stored_by_name: Mapping[str, Any], listed: Mapping[str, str]) -> _Comparison:
     new: dict[str, str] = {}
     pending: dict[str, str | None] = {}
     withheld: dict[str, Withheld] = {}

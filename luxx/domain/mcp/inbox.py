@@ -10,8 +10,6 @@ from typing import Any, cast
 
 import msgspec
 
-from luxx.domain.mcp.schema import shortened
-
 MIB = 1024 * 1024
 MOST_BYTES = 4 * MIB
 """The size limit of one message."""
@@ -204,3 +202,7 @@ class Secrets:
             values = cast("dict[str, Any]", data)
             replaced = {self.hidden(name): self.hidden_in(one) for name, one in values.items()}
         return cast(Any, data) if replaced == data else replaced
+
+
+def shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -1,97 +1,24 @@
-"""Turns tools of MCP servers into Luxx tool definitions, and their answers into tool results. Pure.
+"""Turns tools of MCP servers into Luxx tool definitions: their names, and their sanitized JSON schemas. Pure.
 
-A result holds no images and sounds: text names their type and size instead.
+A sanitized schema has known keywords, no references, and a bounded size and depth. Removing a keyword may
+only make the schema allow more, because the server validates its arguments itself. So keywords that allow
+less when their subschema allows more (`not`, `if`) are dropped, and `oneOf` becomes `anyOf`.
 """
 
 import hashlib
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import msgspec
 
 from luxx.domain.mcp.connection import ListedTool
-from luxx.domain.mcp.inbox import MOST_PARTS, Secrets, parts
-from luxx.domain.mcp.schema import UnusableSchema, sanitized_schema
+from luxx.domain.mcp.inbox import Secrets, shortened
 from luxx.errors import ConfigError, ToolFailed
 from luxx.infra.config.schema import McpServerConfig
 from luxx.tools.core import ToolContext, ToolDefinition, ToolRegistry
+from luxx.tools.pattern import compile_regex
 from luxx.wire.tool import CommandPermission, Risk, ToolResult
-
-if TYPE_CHECKING:
-    from mcp_types import CallToolResult
-
-_NO_REASON = "the tool failed without an error message"
-
-
-def result_of_answer(answer: "CallToolResult") -> ToolResult:
-    """Text content as text, structured content as data; only the data if both are equal."""
-    text = "\n".join(_block_text(block) for block in answer.content)
-    structured = answer.structured_content
-    if answer.is_error:
-        return ToolResult(success=False, data=structured, error=text or _NO_REASON)
-    if structured is None:
-        return ToolResult.ok(text)
-    inner = _unwrapped(structured)
-    for data in (structured, inner):
-        if not text or _says_same(text, data):
-            return ToolResult.ok(inner)
-    return ToolResult.ok({"text": text, "structured": structured})
-
-
-def _unwrapped(structured: Any) -> Any:
-    """Undoes the wrapping of values that are no objects, which servers with the official SDK do."""
-    if isinstance(structured, dict) and list(cast("dict[str, Any]", structured)) == ["result"]:
-        return cast("dict[str, Any]", structured)["result"]
-    return cast(Any, structured)
-
-
-def _says_same(text: str, data: Any) -> bool:
-    if text == data:
-        return True
-    encoded = text.encode("utf-8", "replace")
-    if parts(encoded) > MOST_PARTS:
-        # Parsing would take too long; the result then holds both.
-        return False
-    with suppress(msgspec.DecodeError, RecursionError):
-        return bool(msgspec.json.decode(encoded) == data)
-    return False
-
-
-def _block_text(block: Any) -> str:
-    match block.type:
-        case "text":
-            return block.text
-        case "image" | "audio":
-            return f"[{block.type}: {_short(block.mime_type) or 'unknown kind'}, {_bytes_in(block.data)}]"
-        case "resource_link":
-            return _line("resource", block.uri, block.title or block.name, block.mime_type)
-        case "resource":
-            return _resource(block.resource)
-        case _:
-            return f"[{_short(str(block.type))}]"
-
-
-def _resource(resource: Any) -> str:
-    head = _line("resource", resource.uri, None, resource.mime_type)
-    text = getattr(resource, "text", None)
-    return f"{head}\n{text}" if isinstance(text, str) else f"{head[:-1]}, {_bytes_in(resource.blob)}]"
-
-
-def _line(*values: str | None) -> str:
-    first, *others = [_short(one) for one in values if one]
-    return f"[{first}: {', '.join(others)}]" if others else f"[{first}]"
-
-
-def _bytes_in(base64: str) -> str:
-    """The decoded size of a base64 text."""
-    return f"{len(base64.rstrip('=')) * 3 // 4:,} bytes"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 500 else f"{text[:500]}…"
-
 
 PREFIX = "mcp__"
 MOST = 64
@@ -204,3 +131,195 @@ def _definition(
         starts_programs=True,
         tenant_id=tenant_id,
     )
+
+
+MOST_NODES = 2_000
+MOST_DEPTH = 24
+MOST_SCHEMA_BYTES = 32 * 1024
+MOST_NODE_DESCRIPTION = 1_000
+"""Characters of one description."""
+
+MOST_ALTERNATIVES = 20
+MOST_ALTERNATIVES_IN_ALL = 200
+"""In one `anyOf` or `allOf`, and in the whole schema; a keyword with more is dropped."""
+
+MOST_VALUES = 500
+MOST_VALUE = 200
+"""Values of an `enum`, and characters of one value."""
+
+LARGEST = 2**53
+"""JSON parsers differ for larger numbers, or refuse them."""
+
+Schema = dict[str, Any]
+
+_ONE = frozenset({"items", "additionalProperties", "contains", "propertyNames"})
+_SEVERAL = {"allOf": "allOf", "anyOf": "anyOf", "oneOf": "anyOf", "prefixItems": "prefixItems"}
+_COUNTS = frozenset(
+    {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains"}
+)
+_NUMBERS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
+_COPIED = frozenset({"type", "required"})
+_ANNOTATIONS = frozenset({"description", "default"})
+"""Keywords beside a reference that do not restrict values."""
+
+_REFUSED_AT_THE_TOP = frozenset({"allOf", "anyOf", "enum", "const", "not"})
+"""Model vendors refuse a request if one tool's schema has these at the top level."""
+
+_ALTERNATIVES = frozenset({"allOf", "anyOf", "oneOf"})
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+"""Argument names that all vendors accept; they restrict the top level only."""
+
+
+class UnusableSchema(Exception):
+    """The tool cannot be offered; the message says why."""
+
+
+def sanitized_schema(original: Schema) -> Schema:
+    """The schema for models and for the check of arguments. Raises UnusableSchema."""
+    if original.get("type", "object") != "object":
+        raise UnusableSchema("its arguments are no object")
+    try:
+        schema = _at_the_top(_Sanitizer(original).copy(original, (), 0), original)
+        size = len(msgspec.json.encode(schema))
+    except RecursionError as error:
+        raise UnusableSchema("its schema is nested too deeply") from error
+    if size > MOST_SCHEMA_BYTES:
+        raise UnusableSchema(f"its schema takes more than {MOST_SCHEMA_BYTES // 1024} KiB")
+    return schema
+
+
+def _at_the_top(sanitized: Schema, original: Schema) -> Schema:
+    schema: Schema = {key: sanitized[key] for key in sanitized if key not in _REFUSED_AT_THE_TOP}
+    schema["type"] = "object"
+    properties = schema.setdefault("properties", {})
+    if not properties and not _ALTERNATIVES.isdisjoint(sanitized.keys() | original.keys()):
+        raise UnusableSchema("its arguments are described only as alternatives, which models do not support")
+    for name in properties:
+        if not _NAME.fullmatch(name):
+            raise UnusableSchema(f"models do not accept an argument named {name!r}")
+    required = schema.pop("required", None)
+    if isinstance(required, list):
+        # Some vendors refuse a required name without a property; the server still checks for it.
+        names = [one for one in cast("list[Any]", required) if isinstance(one, str) and one in properties]
+        schema |= {"required": names} if names else {}
+    return schema
+
+
+class _Sanitizer:
+    """Copies a schema within the bounds on its nodes and alternatives."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._nodes = 0
+        self._alternatives = 0
+
+    def copy(self, node: Any, within: tuple[str, ...], depth: int) -> Any:
+        """The sanitized node. `within`: the references on the path; a circular one allows anything."""
+        self._nodes += 1
+        if self._nodes > MOST_NODES:
+            raise UnusableSchema(f"its schema has more than {MOST_NODES:,} parts")
+        if depth > MOST_DEPTH:
+            raise UnusableSchema("its schema is nested too deeply")
+        if node is False:
+            return {"not": {}}
+        if not isinstance(node, dict):
+            return {}
+        source = cast(Schema, node)
+
+        def inner(child: Any) -> Any:
+            return self.copy(child, within, depth + 1)
+
+        copied = self._plain(source) | self._nested(source, inner)
+        reference = source.get("$ref")
+        if not isinstance(reference, str) or reference in within:
+            return copied
+        target = self.copy(self._target(reference), (*within, reference), depth + 1)
+        same_type = {"type"} if copied.get("type") == target.get("type") else set[str]()
+        if copied.keys() - same_type <= _ANNOTATIONS:
+            return target | copied
+        return {**copied, "allOf": [target, *copied.get("allOf", [])]}
+
+    def _plain(self, source: Schema) -> Schema:
+        """The keywords of a node without subschemas."""
+        kept: Schema = {key: source[key] for key in source if key in _COPIED}
+        kept |= {key: source[key] for key in source if key in _NUMBERS and _is_number(source[key])}
+        kept |= {
+            key: source[key]
+            for key in source
+            if key in _COUNTS and type(source[key]) is int and _is_number(source[key])
+        }
+        kept |= {key: source[key] for key in ("const", "default") if key in source and _is_short(source[key])}
+        if _are_values(source.get("enum")):
+            kept["enum"] = source["enum"]
+        if isinstance(source.get("description"), str):
+            kept["description"] = shortened(source["description"], MOST_NODE_DESCRIPTION)
+        if isinstance(source.get("format"), str) and len(source["format"]) <= MOST_VALUE:
+            kept["format"] = source["format"]
+        if isinstance(source.get("pattern"), str) and _is_searchable(source["pattern"]):
+            kept["pattern"] = source["pattern"]
+        return kept
+
+    def _nested(self, source: Schema, inner: Callable[[Any], Any]) -> Schema:
+        """The keywords of a node with subschemas."""
+        copied: Schema = {}
+        for key in source:
+            if key == "items" and isinstance(source[key], list):
+                copied["prefixItems"] = [inner(one) for one in source[key]]
+            elif key == "additionalProperties" and isinstance(source[key], bool):
+                copied[key] = source[key]
+            elif key in _ONE:
+                copied[key] = inner(source[key])
+        for key in source:
+            if key in _SEVERAL and isinstance(source[key], list) and self._are_few(key, len(source[key])):
+                copied.setdefault(_SEVERAL[key], [inner(one) for one in source[key]])
+        properties = source.get("properties")
+        if isinstance(properties, dict):
+            copied["properties"] = {name: inner(one) for name, one in cast(Schema, properties).items()}
+        if "patternProperties" in source:
+            # The dropped patternProperties allow more properties.
+            copied.pop("additionalProperties", None)
+        return copied
+
+    def _are_few(self, key: str, count: int) -> bool:
+        if key == "prefixItems":
+            return count > 0
+        if not 0 < count <= MOST_ALTERNATIVES or self._alternatives + count > MOST_ALTERNATIVES_IN_ALL:
+            return False
+        self._alternatives += count
+        return True
+
+    def _target(self, reference: str) -> Any:
+        """The node that a local reference points to; `True` (allows anything) for any other reference."""
+        if not reference.startswith("#"):
+            return True
+        node: Any = self._root
+        for part in reference[1:].split("/")[1:]:
+            key = part.replace("~1", "/").replace("~0", "~")
+            if not isinstance(node, dict) or key not in node:
+                return True
+            node = cast(Schema, node)[key]
+        return node
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) <= LARGEST
+
+
+def _is_short(value: Any) -> bool:
+    if isinstance(value, str):
+        return len(value) <= MOST_VALUE
+    return value is None or isinstance(value, bool) or _is_number(value)
+
+
+def _are_values(values: Any) -> bool:
+    many = cast("list[Any]", values) if isinstance(values, list) else []
+    return 0 < len(many) <= MOST_VALUES and all(_is_short(one) for one in many)
+
+
+def _is_searchable(pattern: str) -> bool:
+    try:
+        compile_regex(pattern)
+    except ToolFailed:
+        return False
+    return True

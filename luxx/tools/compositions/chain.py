@@ -18,17 +18,6 @@ from luxx.wire.composition import Composition, CompositionKind, Fallback, Member
 from luxx.wire.tool import ToolCall, ToolResult
 
 
-class MemberSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The entry for one member call in the result of a composition."""
-
-    id: str
-    tool: str
-    status: str
-    duration_ms: int
-    error: str | None = None
-    note: str | None = None
-
-
 async def cannot_ask(question: dict[str, Any]) -> dict[str, Any]:
     """The `ask` of a member call."""
     raise ToolFailed("a tool cannot ask a person while it is a member of a composition")
@@ -156,11 +145,13 @@ class Chain:
     def _answer(self, error: str | None) -> ToolResult:
         is_parallel = self._composition.kind == CompositionKind.PARALLEL
         last = next(reversed(self._outputs.values()), None)
-        ids = [member.id for member in self._composition.members]
+        by_member = {
+            member.id: self._outputs[member.id]
+            for member in self._composition.members
+            if member.id in self._outputs
+        }
         data: dict[str, Any] = {
-            "output": {each: self._outputs[each] for each in ids if each in self._outputs}
-            if is_parallel
-            else last,
+            "output": by_member if is_parallel else last,
             "members": [_summary(call) for call in self._calls],
         }
         # Citations refer to the field `sources` of a result.
@@ -208,15 +199,11 @@ def _member_ended(key: str, member_id: str, executed: Executed) -> MemberEnded:
 
 
 def _summary(call: MemberEnded) -> dict[str, Any]:
-    summary = MemberSummary(
-        id=call.id,
-        tool=call.tool,
-        status=call.status.value,
-        duration_ms=call.duration_ms,
-        error=call.result.error,
-        note=call.note if isinstance(call.note, str) else None,
-    )
-    return msgspec.to_builtins(summary)
+    """The entry for one member call in the result of a composition."""
+    error = {} if call.result.error is None else {"error": call.result.error}
+    note = {} if call.note is UNSET else {"note": call.note}
+    named = {"id": call.id, "tool": call.tool, "status": call.status.value}
+    return {**named, "duration_ms": call.duration_ms, **error, **note}
 
 
 def _failure_text(ended: MemberEnded) -> str:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -57,7 +58,9 @@ def check_composition(
     if size > MAX_BYTES:
         raise composition_error({"$": f"a composition has at most {MAX_BYTES:,} bytes"})
     problems = dict[str, str]()
-    for path, problem in _Check(composition, registry, level, own, tenant_id).problems():
+    available = [] if registry is None else registry.available_to(level, tenant_id=tenant_id)
+    check = _Check(composition, registry, own, {tool.name: tool for tool in available})
+    for path, problem in check.problems():
         problems.setdefault(path[:200], problem)
         if len(problems) == _MAX_PROBLEMS:
             break
@@ -69,9 +72,7 @@ def composition_error(problems: dict[str, str]) -> InvalidInput:
     """The error that names these problems."""
     named = "; ".join(f"{path}: {problem}" for path, problem in problems.items())
     return InvalidInput(
-        f"this composition is not valid: {named}",
-        kind="composition_invalid",
-        detail={"fields": problems},
+        f"this composition is not valid: {named}", kind="composition_invalid", detail={"fields": problems}
     )
 
 
@@ -82,37 +83,29 @@ def member_refusal(tool: ToolDefinition) -> str | None:
     return None
 
 
+@dataclass(slots=True, frozen=True)
 class _Check:
-    def __init__(
-        self,
-        composition: Composition,
-        registry: ToolRegistry | None,
-        level: CommandPermission,
-        own: Collection[str],
-        tenant_id: int | None,
-    ) -> None:
-        self._composition = composition
-        self._registry = registry
-        available = [] if registry is None else registry.available_to(level, tenant_id=tenant_id)
-        self._tools = {tool.name: tool for tool in available}
-        self._own = own
-        self._is_conditional = composition.kind == CompositionKind.CONDITIONAL
-        self._parameters = {parameter.name for parameter in composition.parameters}
+    """`tools`: those that its owner may use, by name."""
+
+    composition: Composition
+    registry: ToolRegistry | None
+    own: Collection[str]
+    tools: dict[str, ToolDefinition]
 
     def problems(self) -> Iterator[Problem]:
-        yield from self._name(self._composition.name)
-        yield from _repeated([one.name for one in self._composition.parameters], "$.parameters[{}].name")
-        yield from _repeated([member.id for member in self._composition.members], "$.members[{}].id")
-        if not self._composition.description.strip():
+        yield from self._name(self.composition.name)
+        yield from _repeated([one.name for one in self.composition.parameters], "$.parameters[{}].name")
+        yield from _repeated([member.id for member in self.composition.members], "$.members[{}].id")
+        if not self.composition.description.strip():
             yield "$.description", "describe what it does; the model reads this text"
-        for position, member in enumerate(self._composition.members):
+        for position, member in enumerate(self.composition.members):
             yield from self._member(position, member, f"$.members[{position}]")
 
     def _name(self, name: str) -> Iterator[Problem]:
         # Checked first, so that the message does not reveal MCP tools of other tenants.
         if name in RESERVED_NAMES or name.startswith(MCP_PREFIX):
             yield "$.name", "this name is reserved; choose another"
-        elif self._registry is not None and self._registry.get(name) is not None:
+        elif self.registry is not None and self.registry.get(name) is not None:
             yield "$.name", "a tool of the server has this name"
 
     def _member(self, position: int, member: Member, json_path: str) -> Iterator[Problem]:
@@ -121,19 +114,19 @@ class _Check:
         yield from self._call(position, member, json_path)
         for index, fallback in enumerate(member.fallbacks):
             yield from self._call(position, fallback, f"{json_path}.fallbacks[{index}]")
-        if member.then and not self._is_conditional:
+        if member.then and self.composition.kind != CompositionKind.CONDITIONAL:
             yield f"{json_path}.then", "only a conditional composition has branches"
             return
-        later = {END, *(one.id for one in self._composition.members[position + 1 :])}
+        later = {END, *(one.id for one in self.composition.members[position + 1 :])}
         for index, branch in enumerate(member.then):
             yield from _branch(branch, later, f"{json_path}.then[{index}]")
 
     def _call(self, position: int, call: Member | Fallback, json_path: str) -> Iterator[Problem]:
         yield from problems_in(call.arguments, f"{json_path}.arguments", partial(self._reference, position))
-        if self._registry is None:
+        if self.registry is None:
             return
-        tool = self._tools.get(call.tool)
-        if call.tool == self._composition.name or (tool is None and call.tool in self._own):
+        tool = self.tools.get(call.tool)
+        if call.tool == self.composition.name or (tool is None and call.tool in self.own):
             yield f"{json_path}.tool", "a composition cannot contain a composition"
         elif tool is None:
             yield f"{json_path}.tool", f"there is no tool named {call.tool} at your permission level"
@@ -146,14 +139,16 @@ class _Check:
         source = reference.source
         if source == INPUT:
             name = reference.parts[0] if reference.parts else None
-            known = ", ".join(sorted(self._parameters)) or "none"
-            is_known = name is None or name in self._parameters
-            return None if is_known else f"the composition has no parameter {name}; it has {known}"
-        if self._composition.kind == CompositionKind.PARALLEL:
+            parameters = {parameter.name for parameter in self.composition.parameters}
+            if name is None or name in parameters:
+                return None
+            known = ", ".join(sorted(parameters)) or "none"
+            return f"the composition has no parameter {name}; it has {known}"
+        if self.composition.kind == CompositionKind.PARALLEL:
             return "the members run in parallel, so they can only refer to the input"
         if not _is_in_result(reference.parts):
             return RESULT_PATH_HELP
-        earlier = [member.id for member in self._composition.members[:position]]
+        earlier = [member.id for member in self.composition.members[:position]]
         if source == PREVIOUS:
             return None if earlier else "the first member has no previous member"
         return None if source in earlier else f"no earlier member has the id {source[:64]}"

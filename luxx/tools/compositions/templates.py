@@ -123,10 +123,7 @@ class _TemplateFiller:
 
 
 def problems_in(
-    template: Any,
-    json_path: str,
-    check_reference: Callable[[Reference], str | None],
-    depth: int = MAX_DEPTH,
+    template: Any, json_path: str, check_reference: Callable[[Reference], str | None], depth: int = MAX_DEPTH
 ) -> Iterator[Problem]:
     """The problems of a template by JSON path. `check_reference` returns the problem of one reference."""
     if depth == 0:

@@ -283,11 +283,7 @@ _DEFAULT_DECISIONS = (DecidedBy.TAINT, DecidedBy.RISK)
 
 
 def with_redirect_check(
-    judge: Judge,
-    tool: ToolDefinition,
-    arguments: dict[str, Any],
-    context: ToolContext,
-    on_refused: OnRefused,
+    judge: Judge, tool: ToolDefinition, arguments: dict[str, Any], context: ToolContext, on_refused: OnRefused
 ) -> ToolContext:
     """The context for a call with these arguments, with a `check_redirect` that applies the rules."""
 

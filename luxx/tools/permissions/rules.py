@@ -14,6 +14,7 @@ from functools import lru_cache
 import msgspec
 
 from luxx.errors import InvalidInput
+from luxx.infra.network.urls import WebUrl
 from luxx.tools.core import ToolDefinition
 from luxx.tools.pattern import check_wildcards, join_words, matches_wildcards, matches_words
 from luxx.tools.permissions.programs import (
@@ -23,13 +24,13 @@ from luxx.tools.permissions.programs import (
     runs_other_programs,
 )
 from luxx.tools.permissions.subjects import (
-    CanonicalUrl,
     Subject,
     SubjectKind,
     SubjectPart,
     canonical_host_pattern,
     canonical_url,
     decode_unreserved,
+    is_wild,
 )
 from luxx.wire.tool import Narrowing, PlacedRule, RuleAction, RuleScope
 
@@ -162,7 +163,7 @@ def _may_equal(exact_text: str, kind: SubjectKind, part: SubjectPart) -> bool:
             return posixpath.normpath(exact_text or ".") == part.text
         case SubjectKind.URL:
             address = canonical_url(exact_text)
-            return isinstance(address, CanonicalUrl) and address.text == part.text
+            return isinstance(address, WebUrl) and address.text == part.text
         case SubjectKind.TEXT:
             return False
 
@@ -193,7 +194,7 @@ def _matches_command(pattern: str, part: SubjectPart) -> bool:
     ):
         return False
     # `docs/*` must not allow `docs/../secret`.
-    has_wild_word = any(word != "*" and _is_wild(word) for word in pattern_words)
+    has_wild_word = any(word != "*" and is_wild(word) for word in pattern_words)
     if has_wild_word and any(".." in word.split("/") for word in part.words):
         return False
     return matches_words(pattern_words, join_words(part.words))
@@ -223,14 +224,10 @@ def _matches_text(pattern: str, text: str, *, is_wide: bool) -> bool:
     """Match plain text. It may be a path, so an `allow` with wildcards does not match a text with `..`."""
     is_climbing = ".." in text and ".." in text.replace("\\", "/").split("/")
     if is_climbing and not is_wide:
-        return matches_wildcards(pattern, text) and not _is_wild(pattern)
+        return matches_wildcards(pattern, text) and not is_wild(pattern)
     return matches_wildcards(pattern, text) or (
         is_climbing and matches_wildcards(pattern, posixpath.normpath(text))
     )
-
-
-def _is_wild(pattern: str) -> bool:
-    return "*" in pattern or "?" in pattern
 
 
 ACTIVATE_TOOL, READ_TOOL = "activate_skill", "skill_read"

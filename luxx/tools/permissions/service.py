@@ -160,22 +160,20 @@ def replace_list(connection: Connection, owner: Owner, rules: Sequence[Rule]) ->
 
 def append_rule(connection: Connection, owner: Owner, rule: Rule) -> None:
     """Append a rule, so that it decides. Removes an equal rule that is already in the list."""
-    others = [each for each in read_list(connection, owner) if not _is_equal(each, rule)]
+    added = (rule.tool, rule.pattern, rule.action)
+    rules = read_list(connection, owner)
+    others = [each for each in rules if (each.tool, each.pattern, each.action) != added]
     replace_list(connection, owner, [*others, rule])
 
 
 def _owned_by(owner: Owner) -> Any:
-    same_user = _rules.c.user_id.is_(None) if owner.user_id is None else _rules.c.user_id == owner.user_id
     return and_(
         _rules.c.tenant_id == owner.tenant_id,
-        same_user,
+        # `== None` becomes IS NULL.
+        _rules.c.user_id == owner.user_id,
         _rules.c.scope == owner.scope.value,
         *([] if owner.project_id is None else [_rules.c.project_id == owner.project_id]),
     )
-
-
-def _is_equal(one: Rule, other: Rule) -> bool:
-    return (one.tool, one.pattern, one.action) == (other.tool, other.pattern, other.action)
 
 
 def _rule_of_row(row: Any) -> PlacedRule:

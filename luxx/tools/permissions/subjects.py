@@ -18,7 +18,7 @@ import msgspec
 
 from luxx.errors import InvalidInput
 from luxx.infra.network.hosts import canonical_host
-from luxx.infra.network.urls import parse_url
+from luxx.infra.network.urls import WebUrl, parse_url
 from luxx.tools.core import ToolDefinition
 from luxx.tools.permissions.command_line import read_command
 from luxx.tools.permissions.programs import CommandWords, always_pattern_words, variants
@@ -33,19 +33,7 @@ _AMBIGUOUS_PATH = re.compile(r"(?<!:)//|(?:^|/)\.\.?(?:[/;]|$)|%2F|%5C|%25")
 """What servers normalize differently: dot segments, empty segments, and escaped `/`, `\\` and `%`."""
 
 
-class CanonicalUrl(msgspec.Struct, frozen=True, kw_only=True):
-    """`authority`: the host, with its port unless it is the default; `target`: the path with its query."""
-
-    scheme: str
-    authority: str
-    target: str
-
-    @property
-    def text(self) -> str:
-        return f"{self.scheme}://{self.authority}{self.target}"
-
-
-def canonical_url(raw_url: str) -> CanonicalUrl | str:
+def canonical_url(raw_url: str) -> WebUrl | str:
     """The canonical URL, or the reason why the URL is ambiguous."""
     if not _URL_CHARACTERS.fullmatch(raw_url):
         return AMBIGUOUS_URL
@@ -56,8 +44,7 @@ def canonical_url(raw_url: str) -> CanonicalUrl | str:
     target = decode_unreserved(url.target)
     if _BAD_ESCAPE.search(target) or _AMBIGUOUS_PATH.search(target.partition("?")[0]):
         return AMBIGUOUS_URL
-    scheme, _, rest = url.text.partition("://")
-    return CanonicalUrl(scheme=scheme, authority=rest.partition("/")[0], target=target)
+    return msgspec.structs.replace(url, target=target)
 
 
 def decode_unreserved(target: str) -> str:
@@ -86,9 +73,6 @@ def canonical_host_pattern(pattern: str) -> str:
 
 MCP_PREFIX = "mcp__"
 
-_SUBJECT_NAMES = ("command", "path", "url", "urls")
-"""Argument names that determine the kind of the subject, in order of preference."""
-
 MAX_PARTS = 40
 """Limit for one call, because each part is matched with all rules."""
 
@@ -98,6 +82,15 @@ class SubjectKind(StrEnum):
     PATH = "path"
     URL = "url"
     TEXT = "text"
+
+
+_KINDS = {
+    "command": SubjectKind.COMMAND,
+    "path": SubjectKind.PATH,
+    "url": SubjectKind.URL,
+    "urls": SubjectKind.URL,
+}
+"""Argument names that determine the kind of the subject, in order of preference; others are text."""
 
 
 class SubjectPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,12 +118,12 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def subject_name(tool: ToolDefinition) -> str | None:
-    """The argument that rules match: the tool's `subject`, one of `_SUBJECT_NAMES`, the first required, or
+    """The argument that rules match: the tool's `subject`, one of `_KINDS`, the first required, or
     the first of all."""
     properties = cast("dict[str, Any]", tool.parameters.get("properties", {}))
     if tool.subject:
         return tool.subject
-    for name in (*_SUBJECT_NAMES, *cast("list[str]", tool.parameters.get("required", []))):
+    for name in (*_KINDS, *cast("list[str]", tool.parameters.get("required", []))):
         if name in properties:
             return name
     return next(iter(properties), None)
@@ -153,7 +146,7 @@ def subject_of(tool: ToolDefinition, arguments: dict[str, Any], workspace: PureP
     problems += [f"it has more than {MAX_PARTS} parts"] if len(raw) > MAX_PARTS else []
     usual = {one.usual for one in subjects}
     return Subject(
-        kind=_kind(name),
+        kind=_KINDS.get(name, SubjectKind.TEXT),
         raw=_text(value),
         parts=tuple(part for one in subjects for part in one.parts),
         problem=problems[0] if problems else None,
@@ -183,7 +176,7 @@ def _subject(
 
 
 def _read(name: str, raw: str, workspace: PurePath | None, *, is_server_tool: bool) -> Subject:
-    match _kind(name):
+    match _KINDS.get(name, SubjectKind.TEXT):
         case SubjectKind.COMMAND:
             return _command(raw)
         case SubjectKind.PATH if is_server_tool:
@@ -194,11 +187,6 @@ def _read(name: str, raw: str, workspace: PurePath | None, *, is_server_tool: bo
             return _url(raw)
         case SubjectKind.TEXT:
             return _subject(SubjectKind.TEXT, raw, raw, usual="*")
-
-
-def _kind(name: str) -> SubjectKind:
-    kinds = {"command": SubjectKind.COMMAND, "path": SubjectKind.PATH}
-    return SubjectKind.URL if name in ("url", "urls") else kinds.get(name, SubjectKind.TEXT)
 
 
 def _text(value: Any) -> str:
@@ -234,7 +222,7 @@ def _path(path: str, raw: str) -> Subject:
     path = posixpath.normpath(path or ".")
     is_inside = not path.startswith(("/", "../")) and path != ".."
     folder = posixpath.dirname(path)
-    is_plain = is_inside and folder and not _is_wild(folder) and not folder.startswith("=")
+    is_plain = is_inside and folder and not is_wild(folder) and not folder.startswith("=")
     problem = None if is_inside else "it is not a path within the workspace"
     return _subject(SubjectKind.PATH, raw, path, problem=problem, usual=f"{folder}/*" if is_plain else None)
 
@@ -254,7 +242,8 @@ def _url(raw: str) -> Subject:
     return _subject(SubjectKind.URL, raw, address.text, usual=f"{address.scheme}://{address.authority}/*")
 
 
-def _is_wild(text: str) -> bool:
+def is_wild(text: str) -> bool:
+    """Whether the text has wildcards."""
     return "*" in text or "?" in text
 
 

@@ -148,7 +148,7 @@ class Bubblewrap(Backend):
         return PACKAGES if self._settings.packages.is_dir() else None
 
     def shown_code(self, code: Sequence[Path]) -> list[str]:
-        return [self._code_path(number) for number in range(len(code))]
+        return [f"{CODE}/{number}" for number in range(len(code))]
 
     def spec(self, program_spec: ProgramSpec) -> SupervisorSpec:
         settings = self._settings
@@ -168,7 +168,7 @@ class Bubblewrap(Backend):
         program = self._program
         prefixes = [] if program_spec.interpreter is None else [*program_spec.interpreter.prefixes]
         binds += [("--ro-bind", one, one) for one in prefixes]
-        binds += [("--ro-bind", str(one), self._code_path(n)) for n, one in enumerate(program_spec.code)]
+        binds += [("--ro-bind", str(one), f"{CODE}/{n}") for n, one in enumerate(program_spec.code)]
         etc = [*ETC, *(NETWORK_ETC if program_spec.network else ())]
         binds += [("--ro-bind", one, one) for one in etc if os.path.exists(one)]
         if self.packages is not None:
@@ -200,16 +200,13 @@ class Bubblewrap(Backend):
             ],
         }
 
-    def _code_path(self, number: int) -> str:
-        return f"{CODE}/{number}"
-
     def _masks_within(self, code: Sequence[Path]) -> list[str]:
         """Masks for hidden paths beneath the shown directories of the server's code."""
         arguments: list[str] = []
         for number, source in enumerate(code):
             for path in self._existing_hidden(str(source)):
                 if path != str(source):
-                    arguments += _mask(path, f"{self._code_path(number)}{path.removeprefix(str(source))}")
+                    arguments += _mask(path, f"{CODE}/{number}{path.removeprefix(str(source))}")
         return arguments
 
     def _masks(self, prefixes: list[str]) -> list[str]:

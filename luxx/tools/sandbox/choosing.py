@@ -29,7 +29,7 @@ from luxx.tools.sandbox.backends import (
     landlock_abi,
 )
 from luxx.tools.sandbox.plan import Interpreter, ProgramLimits, ProgramSpec, SandboxSettings
-from luxx.tools.sandbox.process import SandboxProcess
+from luxx.tools.sandbox.process import SandboxProcess, last_line
 
 _QUERY_SECONDS = 10.0
 _QUERY_CODE = (
@@ -157,9 +157,8 @@ async def choose(
     wanted = [name for name in ("bubblewrap", "landlock") if config.sandbox in ("auto", name)]
     tries = await asyncio.gather(*(_try_backend(name, settings, workspaces) for name in wanted))
     tried = dict(zip(wanted, tries, strict=True))
-    backend: Backend | None = next((one for one, _ in tried.values() if one is not None), None)
-    if config.sandbox == "none":
-        backend = Unprotected(settings)
+    unprotected = Unprotected(settings) if config.sandbox == "none" else None
+    backend: Backend | None = next((one for one, _ in tried.values() if one is not None), unprotected)
     return BackendChoice(
         backend=backend,
         interpreter=await _choose_interpreter(backend, interpreters),
@@ -176,11 +175,8 @@ def _own_files(interpreters: list[Interpreter]) -> list[Path]:
     """The server's own files, and its working directory if it holds one and programs need nothing in it."""
     here = Path.cwd()
     own = [here / name for name in OWN_FILES]
-    needed = [
-        *SYSTEM,
-        sys.base_prefix,
-        *(path for one in interpreters for path in (one.program, *one.prefixes)),
-    ]
+    needed = [*SYSTEM, sys.base_prefix]
+    needed += [path for one in interpreters for path in (one.program, *one.prefixes)]
     if any(one.exists() for one in own) and not any(Path(one).is_relative_to(here) for one in needed):
         own.append(here)
     return own
@@ -255,14 +251,13 @@ async def _probe_problem(
         return f"the supervisor cannot be started: {error.strerror}"
     if result.exit_code == 0:
         return None
-    output = result.stderr.decode("utf-8", "replace").strip().splitlines()
-    return f"{argv[0]} ended with exit code {result.exit_code}" + (f": {output[-1][:300]}" if output else "")
+    output = last_line(result.stderr)
+    return f"{argv[0]} ended with exit code {result.exit_code}" + (f": {output}" if output else "")
 
 
 async def _choose_interpreter(backend: Backend | None, interpreters: list[Interpreter]) -> Interpreter | None:
-    if backend is None:
-        return None
     for one in interpreters:
-        if await _probe_problem(backend, (one.program, "-I", "-S", "-c", ""), one) is None:
+        argv = (one.program, "-I", "-S", "-c", "")
+        if backend is not None and await _probe_problem(backend, argv, one) is None:
             return one
     return None

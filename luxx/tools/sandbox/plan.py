@@ -43,9 +43,8 @@ def limits_for(tool: str, level: CommandPermission, configured: Iterable[ToolLim
     for entry in configured:
         if entry.tool in ("*", tool) and entry.level in (None, level):
             values = {name: getattr(entry, name) for name in ProgramLimits.__struct_fields__}
-            limits = msgspec.structs.replace(
-                limits, **{name: value for name, value in values.items() if value is not None}
-            )
+            set_values = {name: value for name, value in values.items() if value is not None}
+            limits = msgspec.structs.replace(limits, **set_values)
     return limits
 
 

@@ -11,6 +11,7 @@ import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, AsyncIterable, Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,6 @@ class SandboxProcess:
         assert process.stderr is not None
         self.stdin, self.stdout, self.stderr = process.stdin, process.stdout, process.stderr
         """For a caller that talks to the program instead of calling `run`."""
-        self._proxy_socket: socket.socket | None = None
         self._fd_channel = fd_channel
         self._waits = bool(spec["waits"])
         self._has_begun = asyncio.Event()
@@ -132,7 +132,6 @@ class SandboxProcess:
                 data = marshal.dumps(spec_with_channel)
                 await asyncio.get_running_loop().sock_sendall(own_socket, len(data).to_bytes(4, "big") + data)
                 await started._wait_for_message("started")
-            started._receive_proxy_socket()
         except BaseException as error:
             await started.close()
             if isinstance(error, TimeoutError):
@@ -148,7 +147,7 @@ class SandboxProcess:
         Of `limits` this uses the seconds (for a program that waited) and the output size. Raises ToolFailed
         if the sandbox could not be set up, ProgramNotStarted if a waiting process ended too early.
         """
-        output = _OutputCollector(limits, on_output, self._close_control)
+        output = _OutputCollector(limits.output_kb * 1024, on_output, self._close_control)
         streams = [
             asyncio.create_task(self._feed_once_begun(stdin, limits.seconds)),
             asyncio.create_task(output.listen("stdout", self.stdout)),
@@ -180,20 +179,18 @@ class SandboxProcess:
                 self._process.kill()
             await self._process.wait()
         finally:
-            _close(self._control, self._fd_channel, self._proxy_socket)
+            _close(self._control, self._fd_channel)
 
     def take_proxy_socket(self) -> socket.socket | None:
         """The proxy socket that listens inside the sandbox, or None. The caller serves it and closes it."""
-        proxy_socket, self._proxy_socket = self._proxy_socket, None
+        if self._fd_channel is None:
+            return None
+        # The supervisor has sent it before `started`.
+        self._fd_channel.setblocking(False)
+        _, fds, _, _ = socket.recv_fds(self._fd_channel, 1, 1)
+        proxy_socket = socket.socket(fileno=fds[0])
+        proxy_socket.setblocking(False)
         return proxy_socket
-
-    def _receive_proxy_socket(self) -> None:
-        """Reads the socket from the fd channel, where the supervisor has put it before it sends `started`."""
-        if self._fd_channel is not None:
-            self._fd_channel.setblocking(False)
-            _, fds, _, _ = socket.recv_fds(self._fd_channel, 1, 1)
-            self._proxy_socket = socket.socket(fileno=fds[0])
-            self._proxy_socket.setblocking(False)
 
     def _close_control(self) -> None:
         """The supervisor ends the whole tree when its control socket is closed."""
@@ -233,8 +230,8 @@ class SandboxProcess:
         message = await self._receive_message()
         if message is None or key not in message:
             reason = "its supervisor ended" if message is None else str(message.get("failed"))
-            stderr_text = (await self.stderr.read(1000)).decode("utf-8", "replace").strip()
-            raise ToolFailed(f"{reason}: {stderr_text.splitlines()[-1]}" if stderr_text else reason)
+            error_line = last_line(await self.stderr.read(1000))
+            raise ToolFailed(f"{reason}: {error_line}" if error_line else reason)
 
     async def _receive_message(self) -> dict[str, Any] | None:
         length = await self._receive_exactly(4)
@@ -269,34 +266,32 @@ def _close(*sockets: socket.socket | None) -> None:
             one.close()
 
 
+@dataclass(slots=True)
 class _OutputCollector:
-    """Keeps a program's output, up to one limit for stdout and stderr together."""
+    """Keeps a program's output, up to `limit` bytes of stdout and stderr together."""
 
-    def __init__(
-        self, limits: ProgramLimits, on_output: OnOutput | None, stop_program: Callable[[], None]
-    ) -> None:
-        self.kept: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
-        self.size = 0
-        self.is_output_exceeded = False
-        self._limit = limits.output_kb * 1024
-        self._on_output = on_output
-        self._stop_program = stop_program
+    limit: int
+    on_output: OnOutput | None
+    stop_program: Callable[[], None]
+    kept: dict[str, list[bytes]] = field(default_factory=lambda: {"stdout": [], "stderr": []})
+    size: int = 0
+    is_output_exceeded: bool = False
 
     @property
     def is_truncated(self) -> bool:
-        return self.size > self._limit
+        return self.size > self.limit
 
     async def listen(self, name: str, reader: asyncio.StreamReader) -> None:
         while piece := await reader.read(_CHUNK_BYTES):
-            remaining = max(self._limit - self.size, 0)
+            remaining = max(self.limit - self.size, 0)
             self.size += len(piece)
             if remaining:
                 self.kept[name].append(piece[:remaining])
-                if self._on_output is not None:
-                    self._on_output(name, piece[:remaining])
-            if self.size > OUTPUT_KILL_FACTOR * self._limit and not self.is_output_exceeded:
+                if self.on_output is not None:
+                    self.on_output(name, piece[:remaining])
+            if self.size > OUTPUT_KILL_FACTOR * self.limit and not self.is_output_exceeded:
                 self.is_output_exceeded = True
-                self._stop_program()
+                self.stop_program()
 
 
 def program_result(
@@ -309,8 +304,8 @@ def program_result(
     """The result for the supervisor's last message. Raises ToolFailed if the program never started."""
     stdout, stderr = (b"".join(kept[name]) for name in ("stdout", "stderr"))
     if "failed" in ended:
-        stderr_lines = stderr.decode("utf-8", "replace").strip().splitlines()
-        raise ToolFailed(f"{ended['failed']}: {stderr_lines[-1][:300]}" if stderr_lines else ended["failed"])
+        error_line = last_line(stderr)
+        raise ToolFailed(f"{ended['failed']}: {error_line}" if error_line else ended["failed"])
     limit = ended["exceeded_limit"]
     exceeded_limit = ExceededLimit(limit) if limit else _limit_from_exit_code(ended["code"])
     return ProgramResult(
@@ -323,6 +318,12 @@ def program_result(
         cpu_seconds=ended["cpu"],
         memory=ended["memory"],
     )
+
+
+def last_line(output: bytes) -> str:
+    """The last line that is not blank, shortened; empty if there is none."""
+    lines = output.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1][:300] if lines else ""
 
 
 def _limit_from_exit_code(code: int) -> ExceededLimit | None:

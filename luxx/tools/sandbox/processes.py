@@ -1,11 +1,11 @@
-"""The process tree and what each process uses, read from /proc, and the memory state of the machine.
+"""The process tree and what it uses, read from /proc, and the memory state of the machine.
 
-Part of the supervisor: imports only fast modules of the standard library. Not here: totals over time, with
-ended processes (`accounting`).
+Part of the supervisor: imports only fast modules of the standard library.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import stat
@@ -32,6 +32,10 @@ PATIENCE = 3
 """How many of these checks a program that holds no memory survives while the machine is short of memory."""
 _DEAD = (b"Z", b"X", b"")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_from_kernel = ctypes.CDLL(None)
+
+Key = tuple[int, int]
+"""The pid with the start time: the kernel reuses pids, but never both."""
 
 
 class ProcessSample:
@@ -59,8 +63,7 @@ class ProcessSample:
         self.used = (cpu, float(written))
 
     @property
-    def key(self) -> tuple[int, int]:
-        """The pid with the start time: the kernel reuses pids, but never both."""
+    def key(self) -> Key:
         return self.pid, self.start_ticks
 
 
@@ -262,3 +265,95 @@ def _sockets_in(pid: int) -> int:
 def _buffer(name: str) -> int:
     # Older kernels hide the setting in a network namespace.
     return int(_read(f"/proc/sys/net/core/{name}") or DEFAULT_BUFFER_BYTES)
+
+
+class TreeUsage:
+    """Memory, tasks, processor time and written bytes of a process tree.
+
+    `uid`: read /proc as this user (None: as the own one), because root without capabilities may not read it.
+    `trusted` are pids of Luxx's own processes, whose written bytes may be unreadable.
+
+    The kernel adds the usage of an ended process to its parent only if the parent waits for it. So an ended
+    process counts with its last measured usage, minus what its nearest living ancestor has gained since.
+    """
+
+    def __init__(self, trusted: set[int], uid: int | None, buffers: KernelBuffers) -> None:
+        self.memory = 0
+        self.tasks = 0
+        self.is_hiding = False
+        """Whether a process was unreadable in two updates in a row; in one it may just start or end."""
+        self._trusted = trusted
+        self._uid = uid
+        self._buffers = buffers
+        self._hidden: set[Key] = set()
+        self._last: dict[Key, ProcessSample] = {}
+        self._gone_usage = [0.0, 0.0]
+        self._start = (0.0, 0.0)
+
+    @property
+    def cpu(self) -> float:
+        return self._total(0) - self._start[0]
+
+    @property
+    def written(self) -> float:
+        return self._total(1) - self._start[1]
+
+    def begin(self) -> None:
+        """Count only what is used from now on."""
+        self._start = (self._total(0), self._total(1))
+
+    def update(self, pids: list[int]) -> None:
+        """Measure the tree that consists of `pids`."""
+        processes, buffered = self._read_processes(pids)
+        current = {one.key: one for one in processes if one.exists}
+        for key, one in current.items():
+            if one.is_unreadable and key in self._last:
+                one.used = (one.used[0], self._last[key].used[1])
+        gone = [one for key, one in self._last.items() if key not in current]
+        self._keep_usage_of_gone(gone, current)
+        hidden = {key for key, one in current.items() if one.is_hidden and one.pid not in self._trusted}
+        self.is_hiding = self.is_hiding or bool(hidden & self._hidden)
+        self._hidden = hidden
+        self.memory = sum(one.memory for one in current.values()) + buffered
+        self.tasks = sum(one.tasks for one in current.values())
+        self._last = current
+
+    def _read_processes(self, pids: Iterable[int]) -> tuple[list[ProcessSample], int]:
+        """The processes, and the bytes that their pipes and sockets may hold."""
+        if self._uid is None:
+            current = [ProcessSample(pid) for pid in pids]
+            return current, self._buffers.measure(current)
+        # The file system uid only: unlike the effective one, it lets that user send this process no signals.
+        _from_kernel.setfsgid(self._uid)
+        _from_kernel.setfsuid(self._uid)
+        try:
+            current = [ProcessSample(pid) for pid in pids]
+            return current, self._buffers.measure(current)
+        finally:
+            _from_kernel.setfsuid(0)
+            _from_kernel.setfsgid(0)
+
+    def _keep_usage_of_gone(self, gone: list[ProcessSample], current: dict[Key, ProcessSample]) -> None:
+        by_ancestor: dict[Key | None, list[ProcessSample]] = {}
+        before = {one.pid: one for one in self._last.values()}
+        for one in gone:
+            by_ancestor.setdefault(_nearest_living_ancestor(one, before, current), []).append(one)
+        for ancestor, dead in by_ancestor.items():
+            for kind in (0, 1):
+                gained = 0.0
+                if ancestor is not None:
+                    gained = max(current[ancestor].used[kind] - self._last[ancestor].used[kind], 0.0)
+                self._gone_usage[kind] += max(sum(one.used[kind] for one in dead) - gained, 0.0)
+
+    def _total(self, kind: int) -> float:
+        return self._gone_usage[kind] + sum(one.used[kind] for one in self._last.values())
+
+
+def _nearest_living_ancestor(
+    dead: ProcessSample, before: dict[int, ProcessSample], current: dict[Key, ProcessSample]
+) -> Key | None:
+    """The nearest ancestor that still lives; None if it is outside of the tree."""
+    one, steps = before.get(dead.parent), 0
+    while one is not None and one.key not in current and steps < len(before):
+        one, steps = before.get(one.parent), steps + 1
+    return None if one is None or one.key not in current else one.key

@@ -19,7 +19,7 @@ from luxx.infra.documents.reader import PageForm, PageRequest, ReaderBounds, Rea
 from luxx.tools.sandbox.backends import Backend
 from luxx.tools.sandbox.choosing import own_interpreter
 from luxx.tools.sandbox.plan import MIB, ProgramLimits, ProgramSpec, SupervisorSpec
-from luxx.tools.sandbox.process import ExceededLimit, ProgramResult, SandboxProcess
+from luxx.tools.sandbox.process import ExceededLimit, ProgramResult, SandboxProcess, last_line
 from luxx.tools.sandbox.resident import PrewarmedPool
 
 MOST_WAITING = 2
@@ -141,8 +141,7 @@ class DocumentReaders:
             return str(error)
         if b"probe" in result.stdout:
             return ""
-        stderr_lines = result.stderr.decode("utf-8", "replace").strip().splitlines()
-        return stderr_lines[-1][:300] if stderr_lines else f"a reader ended with exit code {result.exit_code}"
+        return last_line(result.stderr) or f"a reader ended with exit code {result.exit_code}"
 
 
 def _code() -> tuple[Path, ...]:

@@ -20,13 +20,7 @@ from msgspec.structs import replace
 
 from luxx.errors import ToolFailed
 from luxx.tools.sandbox.backends import Backend
-from luxx.tools.sandbox.plan import (
-    Interpreter,
-    ProgramLimits,
-    ProgramSpec,
-    SupervisorSpec,
-    environment,
-)
+from luxx.tools.sandbox.plan import Interpreter, ProgramLimits, ProgramSpec, SupervisorSpec, environment
 from luxx.tools.sandbox.process import ProgramNotStarted, ProgramResult, SandboxProcess, program_result
 
 IDLE_SECONDS = 60.0

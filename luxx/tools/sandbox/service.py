@@ -30,12 +30,12 @@ from luxx.tools.sandbox.choosing import (
     choose,
     forbid_unprotected_root,
 )
+from luxx.tools.sandbox.directories import remove_leftovers
 from luxx.tools.sandbox.egress import Egress
 from luxx.tools.sandbox.plan import Interpreter, ProgramLimits, ProgramSpec, limits_for
 from luxx.tools.sandbox.process import OnOutput, ProgramResult, SandboxProcess
 from luxx.tools.sandbox.readers import DocumentReaders
 from luxx.tools.sandbox.resident import PrewarmedKey, PrewarmedPool, Resident, ResidentSpec, resident_spec
-from luxx.tools.sandbox.workspace_setup import remove_leftovers
 from luxx.wire.tool import CommandPermission
 
 
@@ -122,7 +122,8 @@ class Sandbox:
         self._hidden = (data_dir, workspace_root, *hidden)
         self._workspaces = workspace_root.absolute()
         self.packages = data_dir.absolute() / FOLDER
-        self._choice: BackendChoice | None = None
+        self._choice = BackendChoice(backend=None, interpreter=None, reports=[])
+        self._is_open = False
         self._prewarmed = PrewarmedPool(self.start_prewarmed, config.prewarmed)
         self.readers = DocumentReaders(self._active_backend)
         self.egress = Egress(config, self._active_backend, resolve_for=resolve_for, bounds=bounds)
@@ -144,18 +145,19 @@ class Sandbox:
     @property
     def reports(self) -> list[BackendReport]:
         """The status of each backend on this host; empty before `open`."""
-        return [] if self._choice is None else self._choice.reports
+        return self._choice.reports
 
     @property
     def interpreter(self) -> Interpreter | None:
-        return None if self._choice is None else self._choice.interpreter
+        return self._choice.interpreter
 
     async def open(self) -> None:
         """Tries the backends, and deletes scratch directories that a killed server left."""
         await asyncio.to_thread(remove_leftovers, {os.geteuid(), SANDBOX_UID})
         self._choice = await choose(self._config, self._hidden, self.packages, self._workspaces)
+        self._is_open = True
         await self.egress.open()
-        python = None if self._choice.interpreter is None else self._choice.interpreter.program
+        python = None if self.interpreter is None else self.interpreter.program
         logger.info("sandbox", backend=self.backend_name, python=python)
 
     async def close(self) -> None:
@@ -229,7 +231,7 @@ class Sandbox:
             return await self._prewarmed.use(key, run)
 
     def _active_backend(self) -> Backend | None:
-        return None if self._choice is None else self._choice.backend
+        return self._choice.backend
 
     async def start_resident(self, program_spec: ResidentSpec) -> Resident:
         """Start a program that runs until it ends or is closed; it takes no program slot.
@@ -240,16 +242,16 @@ class Sandbox:
         return Resident(await SandboxProcess.start(spec))
 
     def _backend(self) -> Backend:
-        choice = self._choice
-        if choice is None:
+        backend = self._choice.backend
+        if not self._is_open:
             raise ToolFailed("programs cannot be started yet: the server is still looking for a sandbox")
-        if choice.backend is None:
-            reasons = "; ".join(f"{one.name}: {one.reason}" for one in choice.reports)
+        if backend is None:
+            reasons = "; ".join(f"{one.name}: {one.reason}" for one in self.reports)
             raise ToolFailed(
                 f"programs are not started, because no sandbox is available ({reasons}); "
                 "run `luxx doctor` for help"
             )
-        return choice.backend
+        return backend
 
     async def start_prewarmed(self, key: PrewarmedKey) -> SandboxProcess:
         """A process whose Python waits for code. Raises ToolFailed if it cannot be started."""

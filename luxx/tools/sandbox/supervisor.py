@@ -15,12 +15,19 @@ import select
 import time
 
 from luxx.infra.descriptors import close_all_but
-from luxx.tools.sandbox.accounting import DiskUsage, TreeUsage
+from luxx.tools.sandbox.directories import (
+    DiskUsage,
+    give_workspace_to_user,
+    make_scratch,
+    new_scratch,
+    remove_scratch,
+)
 from luxx.tools.sandbox.processes import (
     SIGKILL,
     SIGSTOP,
     KernelBuffers,
     MachineMemory,
+    TreeUsage,
     living,
     name_memory_bytes,
     reap,
@@ -33,12 +40,6 @@ from luxx.tools.sandbox.program_start import (
     limit_inside,
     make_proxy_socket,
     most_tasks,
-)
-from luxx.tools.sandbox.workspace_setup import (
-    give_workspace_to_user,
-    make_scratch,
-    new_scratch,
-    remove_scratch,
 )
 
 TYPE_CHECKING = False
@@ -372,18 +373,9 @@ def _first_process(status: int) -> int | None:
 
 
 def _read_spec(control: int) -> SupervisorSpec:
-    length = int.from_bytes(_read_exactly(control, 4), "big")
-    return marshal.loads(_read_exactly(control, length))
-
-
-def _read_exactly(fd: int, length: int) -> bytes:
-    data = b""
-    while len(data) < length:
-        piece = os.read(fd, length - len(data))
-        if not piece:
-            raise SystemExit(1)
-        data += piece
-    return data
+    with open(control, "rb", closefd=False) as stream:
+        length = int.from_bytes(stream.read(4), "big")
+        return marshal.loads(stream.read(length))
 
 
 def _send_message(control: int, message: dict[str, Any]) -> None:

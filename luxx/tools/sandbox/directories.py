@@ -1,4 +1,4 @@
-"""What a supervisor prepares on disk: the owner of the workspace, and a scratch directory.
+"""A supervisor's directories: the owner of the workspace, a scratch directory, and how much both grow.
 
 Part of the supervisor: imports only fast modules of the standard library.
 """
@@ -14,6 +14,7 @@ from luxx.infra.removal import remove_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing takes as long to load as all the rest
+    from collections.abc import Iterator
     from typing import Any
 
 SCRATCH = "/tmp"
@@ -21,7 +22,13 @@ SCRATCH_PREFIX = "luxx-sandbox-"
 MAX_DEPTH = 64
 """The depth limit of the file tools."""
 
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+ENTRIES_AT_ONCE = 500
+PAUSED_UPDATES = 20
+"""After a full count, this many updates do not count."""
+MIN_ENTRY_BYTES = 4096
+"""The minimum that each entry counts: names and links take disk space, too, which `st_blocks` omits."""
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class ControlClosed(OSError):
@@ -119,3 +126,66 @@ def remove_leftovers(owners: set[int]) -> None:
             continue
         finally:
             os.close(fd)
+
+
+class DiskUsage:
+    """`grown`: by how many bytes the directories `paths` have grown since the first full count."""
+
+    def __init__(self, paths: list[str]) -> None:
+        self.grown = 0
+        self._paths = paths
+        self._first: int | None = None
+        self._sum = 0
+        self._counting: Iterator[int] | None = None
+        self._pause = 0
+
+    def update(self) -> None:
+        """Continue the count by up to ENTRIES_AT_ONCE entries."""
+        if self._pause:
+            self._pause -= 1
+            return
+        if self._counting is None:
+            self._sum = 0
+            self._counting = (size for path in self._paths for size in _sizes(path))
+        for _ in range(ENTRIES_AT_ONCE):
+            size = next(self._counting, None)
+            if size is None:
+                self._finish_count()
+                return
+            self._sum += size
+            if self._first is not None:
+                self.grown = max(self.grown, self._sum - self._first)
+
+    def _finish_count(self) -> None:
+        self._counting = None
+        self._pause = PAUSED_UPDATES
+        if self._first is None:
+            self._first = self._sum
+        self.grown = self._sum - self._first
+
+
+def _sizes(path: str) -> Iterator[int]:
+    try:
+        fd = os.open(path, _DIRECTORY)
+    except OSError:
+        return
+    yield from _below(fd, MAX_DEPTH)
+
+
+def _below(fd: int, depth: int) -> Iterator[int]:
+    try:
+        with os.scandir(fd) as entries:
+            for entry in entries:
+                try:
+                    status = os.stat(entry.name, dir_fd=fd, follow_symlinks=False)
+                    is_directory = stat.S_ISDIR(status.st_mode)
+                    below = os.open(entry.name, _DIRECTORY, dir_fd=fd) if is_directory and depth else None
+                except OSError:
+                    continue
+                yield max(status.st_blocks * 512, MIN_ENTRY_BYTES)
+                if below is not None:
+                    yield from _below(below, depth - 1)
+    except OSError:
+        return
+    finally:
+        os.close(fd)

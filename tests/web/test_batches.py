@@ -40,8 +40,8 @@ def test_an_invalid_address_fails_only_its_own_page(
     assert result.error is None
     good, *bad = result.data["results"]
     assert good["data"]["content"] == "good"
-    assert not any(one["success"] for one in bad)
-    assert not any("Error" in one["error"] or "Invalid" in one["error"] for one in bad)
+    assert not any(entry["success"] for entry in bad)
+    assert not any("Error" in entry["error"] or "Invalid" in entry["error"] for entry in bad)
 
 
 def test_a_long_batch_keeps_its_shape_its_sources_and_a_share_for_each(
@@ -54,10 +54,10 @@ def test_a_long_batch_keeps_its_shape_its_sources_and_a_share_for_each(
     data = web.execute("batch_fetch", urls=urls).data
     assert "output_cut" in data
     assert [source["url"] for source in data["sources"]] == urls
-    assert [one["url"] for one in data["results"]] == urls
-    for one in data["results"]:
-        assert len(one["data"]["content"]) > 2000
-        assert [len(link["url"]) for link in one["data"]["links"]] == [len(f"{base_url}/0/0/") + 60] * 5
+    assert [entry["url"] for entry in data["results"]] == urls
+    for entry in data["results"]:
+        assert len(entry["data"]["content"]) > 2000
+        assert [len(link["url"]) for link in entry["data"]["links"]] == [len(f"{base_url}/0/0/") + 60] * 5
 
 
 def test_links_of_any_length_leave_space_for_the_page(

@@ -54,9 +54,9 @@ def is_gone(pid: int, seconds: float) -> bool:
 
 async def test_chat_completion_is_streamed(model_data: Path, tmp_path: Path) -> None:
     async with run_model(file_in(model_data), tmp_path) as local:
-        assert local.status().state is LocalState.STOPPED
+        assert local.state is LocalState.STOPPED
         address = await local.ensure_ready(60)
-        assert local.status().state is LocalState.READY
+        assert local.state is LocalState.READY
         assert local.base_url == address.base_url
         assert {f"http://{one}/v1" for one in local.host_ports()} == {address.base_url}
         body = {
@@ -171,10 +171,9 @@ async def test_broken_file_is_reported_with_the_reason(
     async with run_model(broken, tmp_path) as local:
         with pytest.raises(Unavailable, match=reason):
             await local.ensure_ready(60)
-        status = local.status()
-        assert status.state is LocalState.FAILED
-        assert reason in status.reason
-        assert "broken.gguf" in status.reason
+        assert local.state is LocalState.FAILED
+        assert reason in local.reason
+        assert "broken.gguf" in local.reason
 
 
 async def test_a_missing_part_is_reported_at_once(model_data: Path, tmp_path: Path) -> None:
@@ -184,7 +183,7 @@ async def test_a_missing_part_is_reported_at_once(model_data: Path, tmp_path: Pa
         ({}, tmp_path / "none.gguf", "does not exist"),
     ):
         async with run_model(model, tmp_path, **config) as local:
-            assert reason in local.status().reason
+            assert reason in (local.unavailable_reason() or "")
             with pytest.raises(Unavailable, match=reason):
                 await local.ensure_ready(5)
 
@@ -207,7 +206,7 @@ async def test_start_returns_before_anything_is_loaded(model_data: Path, tmp_pat
     async with run_model(file_in(model_data), tmp_path) as local:
         local.start()
         local.start()
-        assert local.status().state is LocalState.STARTING
+        assert local.state is LocalState.STARTING
         with pytest.raises(Unavailable, match="not ready"):
             await local.ensure_ready(0.001)
         addresses = await asyncio.gather(*[local.ensure_ready(60) for _ in range(5)])

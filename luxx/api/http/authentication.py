@@ -128,7 +128,6 @@ def caller_of(scope: Scope) -> Caller | None:
 
 
 async def provide_peer(request: Request[Any, Any, Any]) -> Peer:
-    """The dependency `peer`."""
     peer: Peer = request.scope["state"][PEER]
     return peer
 

@@ -97,7 +97,6 @@ class ConnectionBounds:
         return network
 
     def release(self, network: str) -> None:
-        """Uncounts a closed connection."""
         if network and self._by_network[network] > 1:
             self._by_network[network] -= 1
         else:

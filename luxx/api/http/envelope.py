@@ -35,7 +35,6 @@ class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 
 def success(data: T, message: str = "") -> Success[T]:
-    """The envelope for `data`."""
     return Success(data=data, message=message)
 
 

@@ -61,12 +61,10 @@ logger = structlog.get_logger()
 
 
 def status_of(error: LuxxError) -> int:
-    """The HTTP status of a LuxxError."""
     return next((status for kind, status in STATUS if isinstance(error, kind)), 500)
 
 
 def failure(status: int, error: str, kind: str, **detail: Any) -> Response[Failure]:
-    """An error response in the envelope."""
     return Response(
         Failure(error=error, code=status, detail={"kind": kind, **detail}),
         status_code=status,

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import structlog
@@ -92,7 +93,6 @@ class StreamLimit:
         self._open[user_id] += 1
 
     def release(self, user_id: int) -> None:
-        """Counts one less."""
         self._open[user_id] -= 1
         if not self._open[user_id]:
             del self._open[user_id]
@@ -163,19 +163,16 @@ class WriteFlow(Protocol):
     write_paused: bool
 
 
+@dataclass(slots=True, eq=False)
 class ChunkedConnection:
     """A client's connection as a `Pipe` (`runs/streams/watch.py`), one per request."""
 
-    __slots__ = ("_disconnect", "_flow", "_transport")
-
-    def __init__(self, transport: asyncio.Transport, flow: WriteFlow, disconnect: ClientDisconnect) -> None:
-        self._transport = transport
-        self._flow = flow
-        self._disconnect = disconnect
+    _transport: asyncio.Transport
+    _flow: WriteFlow
+    _disconnect: ClientDisconnect
 
     @property
     def is_writable(self) -> bool:
-        """See `Pipe`."""
         return not (self._flow.write_paused or self._disconnect.is_gone or self._transport.is_closing())
 
     def push(self, data: bytes) -> None:
@@ -223,7 +220,6 @@ class OpenStream(ASGIResponse):
             await self.stream(request_scope, send)
 
     async def stream(self, request_scope: dict[str, Any], send: Send) -> None:
-        """Sends the whole stream."""
         self._abort = request_scope.get(ABORT_KEY)
         pipe: ChunkedConnection | None = request_scope.get(PIPE_KEY)
         if pipe is not None:
@@ -257,7 +253,6 @@ class OpenStream(ASGIResponse):
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
     def revoke(self) -> None:
-        """See `LiveConnection`."""
         self._watch.stop()
         if self._abort is not None and self._abort_timer is None:
             # Otherwise the stream would last until the client has read all buffered data.

@@ -347,7 +347,6 @@ class _PipelineFlowControl(FlowControl):
 
 
 def bounded_protocol(bounds: ConnectionBounds) -> type[asyncio.Protocol]:
-    """The protocol class with these bounds, for uvicorn."""
     return cast("type[asyncio.Protocol]", partial(BoundedProtocol, bounds=bounds))
 
 

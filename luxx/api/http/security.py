@@ -8,6 +8,7 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
@@ -199,16 +200,14 @@ class _ProtectionMiddleware:
         return None if _is_same_host(request_headers.origin, request_headers.host) else ORIGIN_NOT_ALLOWED
 
 
+@dataclass(slots=True, eq=False)
 class _ResponseSender:
     """Forwards messages to the server, adds headers to the response start and records its status."""
 
-    __slots__ = ("_request_id", "_send", "began", "status")
-
-    def __init__(self, send: ASGISend, request_id: str) -> None:
-        self._send = send
-        self._request_id = request_id
-        self.status = 500
-        self.began = 0.0
+    _send: ASGISend
+    _request_id: str
+    status: int = 500
+    began: float = 0.0
 
     def send(self, message: ASGIMessage) -> Awaitable[None]:
         # Not a coroutine: a streamed body calls this for each chunk.

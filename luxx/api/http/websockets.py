@@ -124,7 +124,6 @@ class Socket:
             await asyncio.gather(*both, return_exceptions=True)
 
     def revoke(self) -> None:
-        """See `LiveConnection`."""
         self.force_close(SIGN_IN_ENDED)
 
     def force_close(self, close: CloseReason) -> None:
@@ -278,7 +277,6 @@ class Sockets:
 
 
 def error_message(error: LuxxError, session_id: str | None = None) -> Refusal:
-    """The socket message for an error."""
     return Refusal(
         error=error.message,
         code=status_of(error),

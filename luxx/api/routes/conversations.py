@@ -124,7 +124,7 @@ class ProjectBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     description: ProjectDescription = ""
 
 
-class ProjectChangeBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ProjectChangeBody(ProjectChange, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An omitted field does not change."""
 
     name: ProjectName | UnsetType = UNSET
@@ -171,8 +171,7 @@ class ProjectController(Controller):
         data: JSONBody[ProjectChangeBody],
     ) -> Success[ProjectView]:
         """Change the given fields of a project."""
-        changes = ProjectChange(name=data.name, description=data.description)
-        return success(await projects.update(caller, project_id, changes), "saved")
+        return success(await projects.update(caller, project_id, data), "saved")
 
     @delete("/{project_id:str}", status_code=200)
     async def delete(

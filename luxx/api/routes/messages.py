@@ -52,7 +52,7 @@ MAX_SCHEMA_VALUES = 2000
 """Providers allow less of all three. Larger schemas could overload a parser."""
 
 
-class AttachmentBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AttachmentBody(GivenAttachment, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One of three: a text (`name`, `content`, optional `extension`), an image (`name`, `data` in base64,
     optional `media_type`), or a file of the workspace (`file_id`): text, a PDF, or an image.
     """
@@ -192,14 +192,13 @@ async def _new_message(body: MessageBody) -> NewMessage:
     return NewMessage(
         conversation_id=body.conversation_id,
         text=body.content,
-        attachments=[attachment(file) for file in body.attachments],
+        attachments=[*body.attachments],
         parent_id=body.parent_id,
         **await _options(body),
     )
 
 
 async def _options(body: AnswerOptionsBody) -> dict[str, Any]:
-    """The fields of AnswerOptions."""
     return {
         "response_schema": await response_schema(body.response_format),
         "when_asked": body.when_asked,
@@ -208,11 +207,6 @@ async def _options(body: AnswerOptionsBody) -> dict[str, Any]:
         "model": body.model,
         "provider_id": body.provider_id,
     }
-
-
-def attachment(file: AttachmentBody) -> GivenAttachment:
-    """Converts a body to the type of `AttachmentReader`."""
-    return GivenAttachment(**msgspec.structs.asdict(file))
 
 
 class EditBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -273,7 +267,7 @@ class MessageBranchController(Controller):
         check_text(data.content)
         if data.attachments is UNSET:
             return success(await branches.edit(caller, message_id, data.content), "saved")
-        new = await attachments.read_attachments(caller, [attachment(file) for file in data.attachments])
+        new = await attachments.read_attachments(caller, [*data.attachments])
         edited = await branches.edit(caller, message_id, data.content, new.attachments, new.images)
         return success(edited, "saved")
 

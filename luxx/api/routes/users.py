@@ -29,7 +29,7 @@ UserSearchText = Annotated[
 ]
 
 
-class NewUserBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NewUserBody(NewAccount, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`tenant_id`: default your own tenant; only operators may set another."""
 
     username: Username
@@ -39,7 +39,7 @@ class NewUserBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     tenant_id: RowId | None = None
 
 
-class UserBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class UserBody(UserChange, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An omitted field does not change; `role` follows the level. Null removes the email address."""
 
     permission_level: CommandPermission | UnsetType = UNSET
@@ -76,8 +76,7 @@ class UserController(Controller):
         self, caller: InjectedCaller, administration: InjectedAdministration, data: JSONBody[NewUserBody]
     ) -> Success[UserView]:
         """Add a user."""
-        new = NewAccount(**msgspec.structs.asdict(data))
-        return success(await administration.create_user(caller, new), "created")
+        return success(await administration.create_user(caller, data), "created")
 
     @get("/{user_id:int}")
     async def show(
@@ -96,8 +95,7 @@ class UserController(Controller):
     ) -> Success[UserView]:
         """Change the level or email address of a user, disable or enable the user, or (operators) change the
         tenant. The user's runs end when you disable the user or change the tenant."""
-        change = UserChange(**msgspec.structs.asdict(data))
-        return success(await administration.update_user(caller, user_id, change), "saved")
+        return success(await administration.update_user(caller, user_id, data), "saved")
 
     @post("/{user_id:int}/password", status_code=200)
     async def reset_password(
@@ -120,7 +118,7 @@ class UserController(Controller):
         return success(None, "deleted")
 
 
-class SettingsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SettingsBody(SettingsChange, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An omitted field does not change; null clears it."""
 
     default_provider_id: RowId | UnsetType | None = UNSET
@@ -144,15 +142,14 @@ class SettingsController(Controller):
         self, user_settings: InjectedSettings, caller: InjectedCaller, data: JSONBody[SettingsBody]
     ) -> Success[SettingsView]:
         """Change your defaults."""
-        change = SettingsChange(**msgspec.structs.asdict(data))
-        return success(await user_settings.update(caller, change), "saved")
+        return success(await user_settings.update(caller, data), "saved")
 
 
 InjectedTenants = NamedDependency[TenantService]
 TenantName = Annotated[str, Meta(min_length=1, max_length=200, pattern=NAME, description=IN_NAME)]
 
 
-class TenantBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TenantBody(TenantChange, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An omitted field does not change."""
 
     name: TenantName | UnsetType = UNSET
@@ -181,7 +178,7 @@ class TenantController(Controller):
         self, caller: InjectedCaller, tenants: InjectedTenants, data: JSONBody[TenantBody]
     ) -> Success[TenantView]:
         """Change your own tenant. ADMIN only."""
-        return success(await tenants.update_own(caller, _change(data)), "saved")
+        return success(await tenants.update_own(caller, data), "saved")
 
 
 class TenantsController(Controller):
@@ -220,7 +217,7 @@ class TenantsController(Controller):
         data: JSONBody[TenantBody],
     ) -> Success[TenantView]:
         """Change a tenant."""
-        return success(await tenants.update(caller, tenant_id, _change(data)), "saved")
+        return success(await tenants.update(caller, tenant_id, data), "saved")
 
     @delete("/{tenant_id:int}", status_code=200)
     async def delete_tenant(
@@ -229,7 +226,3 @@ class TenantsController(Controller):
         """Delete a tenant that has no users."""
         await tenants.delete(caller, tenant_id)
         return success(None, "deleted")
-
-
-def _change(data: TenantBody) -> TenantChange:
-    return TenantChange(**msgspec.structs.asdict(data))

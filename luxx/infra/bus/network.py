@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Protocol, cast
 
 import msgspec
@@ -36,14 +37,12 @@ logger = structlog.get_logger()
 _encode = msgspec.msgpack.Encoder().encode
 
 
+@dataclass(slots=True, eq=False)
 class _ReceiverQueue:
     """The messages that wait for one receiver."""
 
-    __slots__ = ("messages", "size")
-
-    def __init__(self) -> None:
-        self.messages: deque[OutboxMessage] = deque()
-        self.size = 0
+    messages: deque[OutboxMessage] = field(default_factory=deque[OutboxMessage])
+    size: int = 0
 
 
 class Outbox:

@@ -45,7 +45,6 @@ class PostgresqlTransport:
         self._statement: _Statement | None = None
 
     async def open(self, process: str) -> None:
-        """Opens both connections and subscribes."""
         self._listening = await self._connect()
         self._sending = await self._connect()
         for channel in (CHANNEL, _channel(process)):
@@ -91,7 +90,6 @@ class PostgresqlTransport:
         await self._statement.run([b"{%s}" % channels, b"{%s}" % payloads])
 
     async def close(self) -> None:
-        """Closes both connections."""
         if self._statement is not None:
             self._statement.close()
             self._statement = None
@@ -127,7 +125,6 @@ class _Statement:
         await self._answer
 
     def close(self) -> None:
-        """Stops watching the socket."""
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
 

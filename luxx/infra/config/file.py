@@ -8,6 +8,7 @@ import difflib
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -162,16 +163,14 @@ def _compose(text: str, location: str, *, has_lines: bool = False) -> yaml.Node 
         raise _config_error(location, "", problem) from error
 
 
+@dataclass(frozen=True, slots=True)
 class _NodeReader:
     """Converts YAML nodes to types. With `environ` None it does not substitute `${…}`."""
 
-    def __init__(
-        self, location: str, environ: Mapping[str, str] | None, locations: dict[str, str], *, has_lines: bool
-    ) -> None:
-        self._location = location
-        self._environ = environ
-        self._locations = locations
-        self._has_lines = has_lines
+    _location: str
+    _environ: Mapping[str, str] | None
+    _locations: dict[str, str]
+    has_lines: bool
 
     def read(self, node: yaml.Node, type_: Any, key: str) -> Any:
         """The value of `node` as `type_`, or UNSET if its variables are all empty."""
@@ -258,7 +257,7 @@ class _NodeReader:
         return _config_error(self._location_of(node), key, problem)
 
     def _location_of(self, node: yaml.Node) -> str:
-        return f"{self._location}:{node.start_mark.line + 1}" if self._has_lines else self._location
+        return f"{self._location}:{node.start_mark.line + 1}" if self.has_lines else self._location
 
 
 def _converted(value: Any, type_: Any, key: str, location: str) -> Any:

@@ -57,11 +57,10 @@ _LATIN_RUN_LENGTH = 1.5
 
 
 class Decoded(msgspec.Struct, frozen=True, kw_only=True):
-    """`charset` is the codec's name; `is_guess`: nothing declared it. Undecodable bytes became U+FFFD."""
+    """`charset` is the codec's name. Undecodable bytes became U+FFFD."""
 
     text: str
     charset: str
-    is_guess: bool = False
 
 
 def decode(data: bytes, declared_by_server: str = "") -> Decoded:
@@ -77,7 +76,7 @@ def decode(data: bytes, declared_by_server: str = "") -> Decoded:
     if _decodes_well(data, "utf-8"):
         return Decoded(text=data.decode("utf-8", "replace"), charset="utf-8")
     guess = _guess(data)
-    return Decoded(text=data.decode(guess, "replace"), charset=guess, is_guess=True)
+    return Decoded(text=data.decode(guess, "replace"), charset=guess)
 
 
 def _declared(data: bytes) -> str:

@@ -6,6 +6,7 @@ banners, scripts and hidden elements are dropped from the content.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 from urllib.parse import urljoin, urlsplit
 
@@ -199,14 +200,14 @@ _TEXT_OF_LINK = 200
 _LONG_LINE = 1500
 
 
+@dataclass(slots=True, eq=False)
 class MarkdownWriter:
     """Writes elements as Markdown; `is_plain`: as text without marks and URLs. `base`: the base of links."""
 
-    def __init__(self, base: str, *, is_plain: bool = False) -> None:
-        self._base = base
-        self._is_plain = is_plain
-        self.links: dict[str, str] = {}
-        """Link texts by URL, in the order of the page."""
+    _base: str
+    is_plain: bool = False
+    links: dict[str, str] = field(default_factory=dict[str, str], init=False)
+    """Link texts by URL, in the order of the page."""
 
     def write(self, element: HtmlElement) -> str:
         """The text of the element, without blank lines at its ends, and never two in a row."""
@@ -245,13 +246,13 @@ class MarkdownWriter:
             case "blockquote":
                 inner = self.write(element)
                 return (
-                    inner if self._is_plain else "\n".join(f"> {line}".rstrip() for line in inner.split("\n"))
+                    inner if self.is_plain else "\n".join(f"> {line}".rstrip() for line in inner.split("\n"))
                 )
             case "hr":
-                return "" if self._is_plain else "---"
+                return "" if self.is_plain else "---"
             case _ if tag in _HEADINGS:
                 text = self._line(element)
-                return text if self._is_plain or not text else f"{'#' * _HEADINGS[tag]} {text}"
+                return text if self.is_plain or not text else f"{'#' * _HEADINGS[tag]} {text}"
             case _:
                 return self._blocks(element)
 
@@ -272,13 +273,13 @@ class MarkdownWriter:
             return "\x1e"
         if tag == "img":
             alt = _SPACES.sub(" ", element.attrib.get("alt", "")).strip()[:_TEXT_OF_LINK]
-            return alt if self._is_plain or not alt else f"![{alt}]"
+            return alt if self.is_plain or not alt else f"![{alt}]"
         if tag == "a":
             return self._link(element)
         inner = self._inside(element)
         if _is_block(element):
             return f" {inner} "
-        if self._is_plain or not inner.strip():
+        if self.is_plain or not inner.strip():
             return inner
         if tag in ("code", "kbd", "samp", "tt"):
             return _wrap(inner, "``" if "`" in inner else "`")
@@ -292,13 +293,13 @@ class MarkdownWriter:
         text = _SPACES.sub(" ", inner.replace("\x1e", " ")).strip()
         if address not in self.links or not self.links[address]:
             self.links[address] = text[:_TEXT_OF_LINK]
-        if self._is_plain or not text:
+        if self.is_plain or not text:
             return inner
         return _wrap(inner.replace("\x1e", " "), "[", f"]({address})")
 
     def _code(self, element: HtmlElement) -> str:
         text = "".join(element.itertext()).replace("\r\n", "\n").strip("\n")
-        if self._is_plain or not text.strip():
+        if self.is_plain or not text.strip():
             return text
         longest = max((len(ticks) for ticks in re.findall(r"`+", text)), default=0)
         fence = "`" * max(3, longest + 1)
@@ -333,7 +334,7 @@ class MarkdownWriter:
             # A table with one column or with nested tables is page layout.
             return "\n\n".join(part for cell in element.iter("td", "th", "caption")
                                if cell.find(".//td") is None and (part := self._blocks(cell)))  # fmt: skip
-        if self._is_plain:
+        if self.is_plain:
             return "\n".join("\t".join(row) for row in rows)
         cells = [[cell.replace("|", "\\|") for cell in [*row, *[""] * (width - len(row))]] for row in rows]
         lines = [f"| {' | '.join(row)} |" for row in cells]

@@ -82,7 +82,6 @@ class EgressSession:
         return host_port in self._hosts
 
     def record_connection(self, host_port: str) -> ReachedHost:
-        """Record a new connection to the host."""
         if host_port not in self._reached:
             self._reached[host_port] = ReachedHost(host=host_port)
             self._log("egress", host=host_port)

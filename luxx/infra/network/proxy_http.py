@@ -200,7 +200,6 @@ async def read_response_head(upstream: HttpPeer) -> h11.Response:
 
 
 async def forward_response(answer: h11.Response, upstream: HttpPeer, client: HttpPeer) -> None:
-    """Send the response with its body to the program."""
     headers = [*_end_to_end(answer.headers), (b"connection", b"close")]
     await client.send(h11.Response(status_code=answer.status_code, headers=headers, reason=answer.reason))
     async with aclosing(upstream.body()) as pieces:

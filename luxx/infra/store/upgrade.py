@@ -93,7 +93,6 @@ def known_steps() -> list[str]:
 
 
 def newest_step() -> str:
-    """The newest step that this version knows."""
     return known_steps()[-1]
 
 
@@ -103,7 +102,6 @@ def is_too_old(step: str) -> bool:
 
 
 def unknown_step_error(step: str) -> DatabaseTooNew | DatabaseTooOld:
-    """The error for a database at a step that this version does not know."""
     if is_too_old(step):
         return DatabaseTooOld(
             f"the database is at step '{step}', made by a development version that this version cannot "

@@ -42,7 +42,6 @@ class ThreadWaiter:
         self._lock.acquire()
 
     def resolve(self, value: Any, failure: BaseException | None) -> None:
-        """See `Waiter`."""
         self._value, self._failure = value, failure
         self._lock.release()
 
@@ -69,7 +68,6 @@ class LoopWaiter:
         self.future: asyncio.Future[Any] = self.loop.create_future()
 
     def resolve(self, value: Any, failure: BaseException | None) -> None:
-        """See `Waiter`."""
         if self.future.done():
             return
         if failure is None:

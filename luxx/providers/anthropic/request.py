@@ -205,7 +205,12 @@ def _headers(target: Target) -> dict[str, str]:
 
 def _tools(offered: list[ToolSpec], request_messages: list[dict[str, Any]]) -> dict[str, Any]:
     if offered:
-        return {"tools": [_tool(tool) for tool in offered]}
+        return {
+            "tools": [
+                {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
+                for tool in offered
+            ]
+        }
     called = called_tools(request_messages)
     if not called:
         return {}
@@ -215,10 +220,6 @@ def _tools(offered: list[ToolSpec], request_messages: list[dict[str, Any]]) -> d
         for name in called
     ]
     return {"tools": tools, "tool_choice": {"type": "none"}}
-
-
-def _tool(tool: ToolSpec) -> dict[str, Any]:
-    return {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
 
 
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}

@@ -16,7 +16,6 @@ from luxx.providers.adapter import Adapter, Target, UpstreamRequest
 from luxx.providers.failures import as_provider_error, read_error, read_error_body, truncate
 from luxx.providers.gemini.content import (
     ArraySplitter,
-    Candidate,
     FunctionCallReader,
     GeminiChunk,
     UsageCounts,
@@ -188,8 +187,13 @@ class GeminiParser:
             index = candidate.index or 0
             if self._candidate is None:
                 self._candidate = index
-            if index == self._candidate:
-                self._read_candidate(candidate, out)
+            if index != self._candidate:
+                continue
+            for part in (candidate.content.parts or []) if candidate.content is not None else ():
+                self._read_part(part, out)
+            if candidate.finish_reason:
+                self._finish = candidate.finish_reason
+                self._finish_message = candidate.finish_message or ""
         feedback = chunk.prompt_feedback
         if feedback is not None and feedback.block_reason:
             self._blocked = feedback.block_reason
@@ -198,14 +202,6 @@ class GeminiParser:
             self._read_usage(chunk.usage_metadata)
         if chunk.error:
             self._failure = as_provider_error(read_error({"error": chunk.error}))
-
-    def _read_candidate(self, candidate: Candidate, out: list[Delta]) -> None:
-        if candidate.content is not None:
-            for part in candidate.content.parts or []:
-                self._read_part(part, out)
-        if candidate.finish_reason:
-            self._finish = candidate.finish_reason
-            self._finish_message = candidate.finish_message or ""
 
     def _read_part(self, part: dict[str, Any], out: list[Delta]) -> None:
         reported = part.get("thoughtSignature")
@@ -256,7 +252,11 @@ class GeminiParser:
             self._usage = None
 
     def _end(self, out: list[Delta]) -> None:
-        reason = self._reason()
+        reason = (
+            finish_reason(_REASONS, self._finish, has_calls=self._calls.has_calls)
+            if self._finish
+            else FinishReason.REFUSED
+        )
         self._calls.close(out, is_complete=self._finish == "STOP")
         if self._usage is not None:
             out.append(self._usage)
@@ -272,11 +272,6 @@ class GeminiParser:
             return True
         is_known = self._finish in _REASONS or not self._finish
         return not (is_known or self._has_text or self._calls.has_calls)
-
-    def _reason(self) -> FinishReason:
-        if not self._finish:
-            return FinishReason.REFUSED
-        return finish_reason(_REASONS, self._finish, has_calls=self._calls.has_calls)
 
     def _refusal(self) -> str:
         reported = self._finish or self._blocked

@@ -96,7 +96,7 @@ def parts_of(prompt: AssistantPrompt, call_part: Callable[[ToolCall], GeminiPart
     If the message's text no longer has the recorded length, it becomes one part without signatures; calls
     keep theirs.
     """
-    notes = _notes(prompt)
+    notes = json_objects(prompt.replay.get(REPLAY_KEY))
     if sum(_length(note, "text") for note in notes) != len(prompt.text):
         notes = [{"text": len(prompt.text)}, *(note for note in notes if "call" in note)]
     has_thoughts = sum(_length(note, "thought") for note in notes) == len(prompt.thinking)
@@ -120,12 +120,9 @@ def parts_of(prompt: AssistantPrompt, call_part: Callable[[ToolCall], GeminiPart
             text_offset += len(text)
             part = {"text": text} if text or _signature(note) else None
         if part is not None:
-            parts.append(_signed(part, note))
+            signature = _signature(note)
+            parts.append({**part, "thoughtSignature": signature} if signature else part)
     return parts + [call_part(call) for call in calls.values()]
-
-
-def _notes(prompt: AssistantPrompt) -> list[dict[str, Any]]:
-    return json_objects(prompt.replay.get(REPLAY_KEY))
 
 
 def _length(note: dict[str, Any], kind: str) -> int:
@@ -145,11 +142,6 @@ def _other_part(part: object) -> GeminiPart | None:
 def _signature(note: dict[str, Any]) -> str:
     signature = note.get("signature")
     return signature if isinstance(signature, str) and _BASE64.fullmatch(signature) else ""
-
-
-def _signed(part: GeminiPart, note: dict[str, Any]) -> GeminiPart:
-    signature = _signature(note)
-    return {**part, "thoughtSignature": signature} if signature else part
 
 
 MODELS_PER_PAGE = 1000

@@ -98,7 +98,6 @@ def find_model(model_path: str | None, data_dir: Path) -> Path | None:
 
 
 def model_name_of(path: Path) -> str:
-    """The model name of a file."""
     return next(
         (model_file.model for model_file in KNOWN_MODELS if model_file.file == path.name), path.stem.lower()
     )

@@ -72,15 +72,6 @@ class LocalAddress(msgspec.Struct, frozen=True, kw_only=True):
         return f"LocalAddress({self.base_url})"
 
 
-class LocalStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """`reason`: why it is not running; `note`: a description of the model for users."""
-
-    state: LocalState
-    model: str
-    reason: str = ""
-    note: str = NOTE
-
-
 class _ServerExited(Exception):
     """The child did not start, or (`was_ready`) it exited later."""
 
@@ -98,11 +89,13 @@ class _StartupReport(msgspec.Struct):
 
 
 class LocalModel:
+    """`reason`: why it is not running, after a failure."""
+
     def __init__(self, config: LocalConfig, data_dir: Path) -> None:
         self._config = config
         self._data_dir = data_dir.absolute()
-        self._state = LocalState.STOPPED
-        self._reason = ""
+        self.state = LocalState.STOPPED
+        self.reason = ""
         self._failed_at = 0.0
         self._address: LocalAddress | None = None
         self._pid: int | None = None
@@ -142,12 +135,6 @@ class LocalModel:
             return f"local.model_path: the file {path} does not exist"
         return None
 
-    def status(self) -> LocalStatus:
-        reason = self._reason
-        if self._state is LocalState.STOPPED:
-            reason = self.unavailable_reason() or ""
-        return LocalStatus(state=self._state, model=self.model_name, reason=reason)
-
     def host_ports(self) -> frozenset[str]:
         """The `host:port` that the address guard must allow: the one the child listens on."""
         if self._address is None:
@@ -159,7 +146,7 @@ class LocalModel:
         if self._is_closed or (self._supervisor is not None and not self._supervisor.done()):
             return
         self._start_finished.clear()
-        self._state, self._reason = LocalState.STARTING, ""
+        self.state, self.reason = LocalState.STARTING, ""
         self._supervisor = asyncio.create_task(self._supervise(), name="local-model")
 
     async def stop(self) -> None:
@@ -169,20 +156,20 @@ class LocalModel:
             self._supervisor.cancel()
             with suppress(asyncio.CancelledError):
                 await self._supervisor
-        self._state = LocalState.STOPPED
+        self.state = LocalState.STOPPED
         self._start_finished.set()
 
     async def ensure_ready(self, timeout: float) -> LocalAddress:
         """The address, once the child is ready. Raises Unavailable with the reason."""
         failed_recently = time.monotonic() - self._failed_at < RETRY_SECONDS
-        if self._state is LocalState.STOPPED or (self._state is LocalState.FAILED and not failed_recently):
+        if self.state is LocalState.STOPPED or (self.state is LocalState.FAILED and not failed_recently):
             self.start()
         try:
             async with asyncio.timeout(timeout):
                 await self._start_finished.wait()
         except TimeoutError as error:
             raise Unavailable(f"the embedded model was not ready in {timeout:.0f} s; try again") from error
-        match self._state:
+        match self.state:
             case LocalState.READY if self._address is not None:
                 return self._address
             case LocalState.STARTING | LocalState.READY:
@@ -190,9 +177,9 @@ class LocalModel:
             case LocalState.STOPPED:
                 raise Unavailable("the embedded model is being shut down")
             case LocalState.FAILED:
-                raise Unavailable(self._reason, kind="local_model_failed")
+                raise Unavailable(self.reason, kind="local_model_failed")
             case _:
-                assert_never(self._state)
+                assert_never(self.state)
 
     async def _supervise(self) -> None:
         restarts = 0
@@ -208,12 +195,12 @@ class LocalModel:
                     return
                 delay = min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2**restarts)
                 restarts += 1
-                self._state, self._reason = LocalState.STARTING, exited.reason
+                self.state, self.reason = LocalState.STARTING, exited.reason
                 log.warning("local_model_restarting", reason=exited.reason, delay_seconds=delay)
                 await asyncio.sleep(delay)
 
     def _fail(self, reason: str) -> None:
-        self._state, self._reason, self._failed_at = LocalState.FAILED, reason, time.monotonic()
+        self.state, self.reason, self._failed_at = LocalState.FAILED, reason, time.monotonic()
         self._start_finished.set()
         log.warning("local_model_failed", reason=reason)
 
@@ -232,7 +219,7 @@ class LocalModel:
         try:
             url = await self._wait_until_listening(child, path)
             self._address = LocalAddress(base_url=f"{url}/v1", api_key=api_key)
-            self._state, self._reason = LocalState.READY, ""
+            self.state, self.reason = LocalState.READY, ""
             self._start_finished.set()
             log.info(
                 "local_model_ready", model=model_name_of(path), base_url=self._address.base_url, note=NOTE

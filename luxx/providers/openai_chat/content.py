@@ -7,6 +7,7 @@ empty ids and names, null arguments, complete calls in one chunk, one id for sev
 import json
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -177,19 +178,17 @@ class ToolCallReader:
         )
 
 
+@dataclass(slots=True, eq=False)
 class _OpenAICall:
     """`is_emitted`: its first delta, with id and name, was returned."""
 
-    __slots__ = ("_object", "_scanned_count", "arguments", "call_id", "is_emitted", "name", "slot")
-
-    def __init__(self, slot: int, call_id: str) -> None:
-        self.slot = slot
-        self.call_id = call_id
-        self.name = ""
-        self.arguments: list[str] = []
-        self.is_emitted = False
-        self._object = _ObjectReader()
-        self._scanned_count = 0
+    slot: int
+    call_id: str
+    name: str = ""
+    arguments: list[str] = field(default_factory=list[str])
+    is_emitted: bool = False
+    _object: "_ObjectReader" = field(default_factory=lambda: _ObjectReader())
+    _scanned_count: int = 0
 
     def is_complete(self) -> bool:
         """Whether the arguments so far are one complete JSON object. Scans each fragment only once."""
@@ -201,17 +200,15 @@ class _OpenAICall:
         return self._object.has_ended
 
 
+@dataclass(slots=True, eq=False)
 class _ObjectReader:
     """Finds where the text of a JSON object ends, fed in fragments cut anywhere."""
 
-    __slots__ = ("_depth", "_ends", "_in_string", "_is_escaped", "_start")
-
-    def __init__(self) -> None:
-        self._start = ""
-        self._depth = 0
-        self._ends = 0
-        self._in_string = False
-        self._is_escaped = False
+    _start: str = ""
+    _depth: int = 0
+    _ends: int = 0
+    _in_string: bool = False
+    _is_escaped: bool = False
 
     @property
     def has_ended(self) -> bool:
@@ -277,12 +274,10 @@ class ReasoningDetails:
         return [block.to_json() for block in self._blocks]
 
 
+@dataclass(slots=True, eq=False)
 class _Block:
-    __slots__ = ("_fields", "_texts")
-
-    def __init__(self) -> None:
-        self._fields: dict[str, Any] = {}
-        self._texts: dict[str, list[str]] = {}
+    _fields: dict[str, Any] = field(default_factory=dict[str, Any])
+    _texts: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
     def continues_with(self, detail: dict[str, Any]) -> bool:
         return all(self._fields.get(key) == detail.get(key) for key in ("type", "index"))

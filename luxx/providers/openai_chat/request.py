@@ -42,7 +42,12 @@ def build_completion_request(request: CompletionRequest, target: Target, *, stre
     if request.max_tokens is not None:
         body["max_completion_tokens" if kind == "openai" else "max_tokens"] = request.max_tokens
     if request.response_schema is not None:
-        body["response_format"] = _response_format(request.response_schema, kind)
+        schema = {"name": "answer", "schema": request.response_schema}
+        body["response_format"] = (
+            {"type": "json_object"}
+            if kind in _JSON_OBJECT_ONLY
+            else {"type": "json_schema", "json_schema": schema}
+        )
     body.update(_thinking_switch(request, kind))
     url = endpoint(target.base_url, "chat/completions")
     return post_request(url, _headers(target), body, stream=stream)
@@ -130,23 +135,23 @@ def _assistant(prompt: AssistantPrompt, kind: str, request: CompletionRequest) -
         is_accepted = field == "reasoning_content" and kind not in _TAKES_NO_REASONING
         if is_accepted and (prompt.thinking or request.thinking_enabled):
             message["reasoning_content"] = prompt.thinking
-    details = _reasoning_details(prompt)
+    # The details may come from an imported file, so invalid items are dropped.
+    stored = json_objects(prompt.replay.get("reasoning_details"))
+    details = [item for item in stored if isinstance(item.get("type"), str)]
     if kind in _TAKES_REASONING_DETAILS and details:
         message["reasoning_details"] = details
     return message
-
-
-def _reasoning_details(prompt: AssistantPrompt) -> list[dict[str, Any]]:
-    """The stored details. They may come from an imported file, so invalid items are dropped."""
-    stored = json_objects(prompt.replay.get("reasoning_details"))
-    return [item for item in stored if isinstance(item.get("type"), str)]
 
 
 def _tool_call(call: ToolCall, kind: str) -> dict[str, Any]:
     return {
         "id": _call_id(call.call_id, kind),
         "type": "function",
-        "function": {"name": _name(call.name), "arguments": _object_text(call.arguments)},
+        # Servers that parse the arguments fail on other JSON than an object.
+        "function": {
+            "name": _name(call.name),
+            "arguments": call.arguments if parse_arguments(call.arguments) else "{}",
+        },
     }
 
 
@@ -167,22 +172,11 @@ def _call_id(call_id: str, kind: str) -> str:
     return call_id
 
 
-def _object_text(arguments: str) -> str:
-    """The arguments as the model wrote them, or `{}`: servers that parse them fail on other JSON."""
-    return arguments if parse_arguments(arguments) else "{}"
-
-
 def _tool(tool: ToolSpec) -> dict[str, Any]:
     return {
         "type": "function",
         "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
     }
-
-
-def _response_format(schema: dict[str, Any], kind: str) -> dict[str, Any]:
-    if kind in _JSON_OBJECT_ONLY:
-        return {"type": "json_object"}
-    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
 
 
 def _thinking_switch(request: CompletionRequest, kind: str) -> dict[str, Any]:

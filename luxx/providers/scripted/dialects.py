@@ -1,5 +1,6 @@
 """Writes the three dialects for the scripted provider: streams, complete bodies and errors."""
 
+from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 import msgspec
@@ -94,15 +95,15 @@ class OpenAIWriter:
         return [named, *parts]
 
 
+@dataclass(eq=False)
 class AnthropicWriter:
-    def __init__(self, model: str, line: bytes) -> None:
-        self._model = model
-        self._line = line
-        self._blocks = 0
-        self._calls = 0
-        self._open = ""
-        self._usage = Counts()
-        self._reason = "end_turn"
+    _model: str
+    _line: bytes
+    _blocks: int = 0
+    _calls: int = 0
+    _open: str = ""
+    _usage: Counts = field(default_factory=Counts)
+    _reason: str = "end_turn"
 
     def begin(self) -> list[Any]:
         message: dict[str, Any] = {
@@ -194,16 +195,16 @@ class AnthropicWriter:
         return closing
 
 
+@dataclass(eq=False)
 class GeminiWriter:
     """With `is_array`, it writes one JSON array instead of events, like the API without `alt=sse`."""
 
-    def __init__(self, model: str, line: bytes, *, is_array: bool) -> None:
-        self._model = model
-        self._line = line
-        self._is_array = is_array
-        self._has_item = False
-        self._usage = Counts()
-        self._reason = "STOP"
+    _model: str
+    _line: bytes
+    is_array: bool
+    _has_item: bool = False
+    _usage: Counts = field(default_factory=Counts)
+    _reason: str = "STOP"
 
     def begin(self) -> list[Any]:
         return []
@@ -238,10 +239,10 @@ class GeminiWriter:
             "candidatesTokenCount": self._usage.completion,
             "totalTokenCount": self._usage.prompt + self._usage.completion,
         }
-        return [last, "]"] if self._is_array else [last]
+        return [last, "]"] if self.is_array else [last]
 
     def frame(self, value: Any) -> bytes:
-        if not self._is_array:
+        if not self.is_array:
             return b"data: " + msgspec.json.encode(value) + self._line * 2
         if value == "]":
             return b"]"

@@ -116,14 +116,14 @@ async def read_request(connection: ClientConnection) -> Received | None:
     return Received(method, path, headers, body, connection)
 
 
+@dataclass(eq=False)
 class Reply:
     """One reply: writes the head, then the body, with the faults at their offsets."""
 
-    def __init__(self, connection: ClientConnection, faults: Faults) -> None:
-        self._connection = connection
-        self._faults = faults
-        self._sent = 0
-        self._is_chunked = False
+    _connection: ClientConnection
+    _faults: Faults
+    _sent: int = 0
+    _is_chunked: bool = False
 
     async def begin(self, status: int, headers: dict[str, str], *, size: int | None) -> None:
         """Sends the head; without a size, the body is chunked."""

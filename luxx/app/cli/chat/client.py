@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -51,15 +52,15 @@ class ConversationStatus(msgspec.Struct, frozen=True, kw_only=True):
     run: ObjectWithId | None
 
 
+@dataclass(slots=True, eq=False)
 class ChatClient:
     """One conversation. `send` sends a message and shows its answer while it arrives."""
 
-    def __init__(self, server: ChatApi, screen: Screen, conversation_id: str, extras: dict[str, Any]) -> None:
-        self._server = server
-        self._screen = screen
-        self._conversation_id = conversation_id
-        self._extras = extras
-        self._last_run = ""
+    _server: ChatApi
+    _screen: Screen
+    _conversation_id: str
+    _extras: dict[str, Any]
+    _last_run: str = ""
 
     async def open(self) -> None:
         """Reads the id of the newest run, to recognize a newer one."""
@@ -193,7 +194,6 @@ class ChatClient:
 
 
 def add_chat_options(parser: argparse.ArgumentParser) -> None:
-    """The options of `luxx chat`."""
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="the server (default: %(default)s)")
     parser.add_argument("--username")
     parser.add_argument("--password", help="better set in LUXX_PASSWORD, or entered at the prompt")

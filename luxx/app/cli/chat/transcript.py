@@ -288,7 +288,6 @@ class Screen:
         self.show(note(text))
 
     def end_line(self) -> None:
-        """Ends an unfinished line."""
         if self._open_stream is not None:
             self._open_stream.write("\n")
             self._open_stream.flush()

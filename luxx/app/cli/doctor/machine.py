@@ -22,7 +22,7 @@ from luxx.infra.secrets import MIN_SECRET_BYTES, SECRET_FILE, Vault, is_too_shor
 from luxx.infra.store.engine import Store, resolve_url, sqlite_file
 from luxx.providers.queries import has_no_daily_limit, open_registration_warning, secret_key_problem
 from luxx.tools.core import ToolRegistry
-from luxx.tools.sandbox.choosing import BackendReport, BackendStatus
+from luxx.tools.sandbox.choosing import BackendStatus
 from luxx.tools.sandbox.service import Sandbox, installed
 
 
@@ -145,7 +145,11 @@ async def examine_sandbox(config: Config) -> list[Finding]:
         return [bad(SANDBOX_PART, error.message, "set tools.sandbox to auto")]
     await sandbox.open()
     await sandbox.readers.open()
-    others = "; ".join(_report_text(one) for one in sandbox.reports if one.standing != BackendStatus.IN_FORCE)
+    others = "; ".join(
+        f"{one.name}: {one.reason}" + (f" ({one.output})" if one.output else "")
+        for one in sandbox.reports
+        if one.standing != BackendStatus.IN_FORCE
+    )
     return [_in_force(sandbox, others), _readers(sandbox), *_network(sandbox), *_python(sandbox, config)]
 
 
@@ -178,10 +182,6 @@ def _network(sandbox: Sandbox) -> list[Finding]:
         fix = "use bubblewrap, or empty tools.network_allow"
         return [bad(NETWORK, egress.problem, fix)]
     return [ok(NETWORK, f"programs can reach only {', '.join(egress.hosts)}")]
-
-
-def _report_text(report: BackendReport) -> str:
-    return f"{report.name}: {report.reason}" + (f" ({report.output})" if report.output else "")
 
 
 def _python(sandbox: Sandbox, config: Config) -> list[Finding]:

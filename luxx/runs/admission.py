@@ -12,11 +12,10 @@ from sqlalchemy import Connection, Select, bindparam, delete, func, insert, sele
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.conversations.access import check_idle, run_active_error, title_after
+from luxx.domain.conversations.access import check_idle, own_message, run_active_error, title_after
 from luxx.domain.conversations.images import Images, store_images
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.conversations.search import index_message, index_title
-from luxx.domain.conversations.service import own_message
 from luxx.domain.conversations.views import MessageView, message_view
 from luxx.domain.usage.reserve import check_daily_limits
 from luxx.errors import Conflict, ProviderFailed, TooLarge, Unavailable

@@ -15,11 +15,13 @@ from luxx.errors import Conflict, NotFound
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
 
-_own = select(ConversationRow).where(
-    ConversationRow.id == bindparam("b_id"),
-    ConversationRow.user_id == bindparam("b_user"),
-    ConversationRow.import_id.is_(None),
+_conversations = table_of(ConversationRow)
+own_conversations = and_(
+    _conversations.c.user_id == bindparam("user_id"), _conversations.c.import_id.is_(None)
 )
+"""The condition on conversations that a user may see; it takes `user_id`."""
+
+_own = select(ConversationRow).where(ConversationRow.id == bindparam("b_id"), own_conversations)
 _own_locked = _own.with_for_update()
 
 
@@ -32,7 +34,7 @@ def own_conversation(
     ends.
     """
     statement = _own_locked if is_locked else _own
-    row = session.scalar(statement, {"b_id": conversation_id, "b_user": caller.user_id})
+    row = session.scalar(statement, {"b_id": conversation_id, "user_id": caller.user_id})
     if row is None:
         raise NotFound("no conversation with this id", kind="conversation_not_found")
     return row
@@ -46,14 +48,21 @@ def own_message(session: Session, caller: Caller, message_id: str) -> MessageRow
     return row
 
 
-def locked_message(session: Session, caller: Caller, message_id: str) -> tuple[ConversationRow, MessageRow]:
-    """A message of one of the caller's conversations; locks the conversation. Raises NotFound."""
+def message_and_conversation(
+    session: Session, caller: Caller, message_id: str, *, is_locked: bool = False
+) -> tuple[MessageRow, ConversationRow | None]:
+    """The caller's message of this id and its conversation, if it has one. Raises NotFound."""
     row = own_message(session, caller, message_id)
     if row.conversation_id is None:
-        raise _message_not_found()
-    conversation = own_conversation(session, caller, row.conversation_id, is_locked=True)
+        return row, None
+    return row, own_conversation(session, caller, row.conversation_id, is_locked=is_locked)
+
+
+def locked_message(session: Session, caller: Caller, message_id: str) -> tuple[ConversationRow, MessageRow]:
+    """A message of one of the caller's conversations; locks the conversation. Raises NotFound."""
+    row, conversation = message_and_conversation(session, caller, message_id, is_locked=True)
     # Read again: on PostgreSQL it may have been deleted while this waited for the lock.
-    if session.get(MessageRow, message_id, populate_existing=True) is None:
+    if conversation is None or session.get(MessageRow, message_id, populate_existing=True) is None:
         raise _message_not_found()
     return conversation, row
 
@@ -116,7 +125,6 @@ DeleteRuns = Callable[[Session, str], bool]
 ended.
 """
 
-_conversations = table_of(ConversationRow)
 _messages = table_of(MessageRow)
 _of_import = and_(
     _conversations.c.user_id == bindparam("b_user"), _conversations.c.import_id == bindparam("b_import")

@@ -4,8 +4,8 @@
 """
 
 import asyncio
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -30,7 +30,7 @@ from luxx.domain.conversations.images import (
 )
 from luxx.domain.conversations.models import MessageRow
 from luxx.domain.conversations.prompt import assistant_steps, user_content, user_text_of
-from luxx.domain.conversations.search import index_message
+from luxx.domain.conversations.search import INDEXED_FIELDS, index_message
 from luxx.domain.conversations.views import ConversationView, MessageView, message_view
 from luxx.errors import InvalidInput
 from luxx.infra.clock import new_id, utc_now
@@ -67,13 +67,13 @@ class ConversationTree(msgspec.Struct, frozen=True, kw_only=True):
     selected_path: list[str]
 
 
+@dataclass(frozen=True, slots=True)
 class BranchService:
     """One per process."""
 
-    def __init__(self, store: Store, *, quota_mb: float, delete_runs: DeleteRuns) -> None:
-        self._store = store
-        self._quota_mb = quota_mb
-        self._delete_runs = delete_runs
+    store: Store
+    quota_mb: float
+    delete_runs: DeleteRuns
 
     async def edit(
         self,
@@ -88,7 +88,7 @@ class BranchService:
         It takes over the old attachments, with the images that they name, unless new ones are given. Raises
         Conflict while an answer is being written, TooLarge if it exceeds the user's quota.
         """
-        await self._store.read(
+        await self.store.read(
             lambda session: self._check_quota(session, caller, message_id, text, attachments)
         )
 
@@ -117,12 +117,12 @@ class BranchService:
             session.add(new)
             session.flush()
             store_images(connection, new.id, copied_images)
-            index_message(connection, _index_fields(new))
+            index_message(connection, {name: getattr(new, name) for name in INDEXED_FIELDS})
             conversation.selected_leaf_id = new.id
             conversation.updated_at = new.created_at
             return message_view(new)
 
-        return await self._store.write(work)
+        return await self.store.write(work)
 
     def _check_quota(
         self,
@@ -140,7 +140,7 @@ class BranchService:
             size += sum(
                 file.size if isinstance(file.size, int) else len(file.content) for file in attachments
             )
-        check_message_quota(session, caller.user_id, size, self._quota_mb, what="this message")
+        check_message_quota(session, caller.user_id, size, self.quota_mb, what="this message")
 
     async def tree(self, caller: Caller, conversation_id: str) -> ConversationTree:
         """The tree of all branches of a conversation."""
@@ -153,18 +153,17 @@ class BranchService:
                 nodes=nodes, selected_leaf_id=leaf_id, selected_path=_path_to(leaf_id, nodes)
             )
 
-        return await self._store.read(work)
+        return await self.store.read(work)
 
     async def fork(self, caller: Caller, conversation_id: str, message_id: str | None) -> ConversationView:
         """A new conversation with a copy of the path to a message, by default to the selected leaf.
 
         Raises TooLarge if it exceeds the user's quota, Conflict if a part of the path is deleted meanwhile.
         """
-
-        fork = Fork(self._store, caller, conversation_id, self._quota_mb, self._delete_runs)
-        path = await self._store.read(lambda session: fork.read_path(session, message_id))
+        fork = Fork(self.store, caller, conversation_id, self.quota_mb, self.delete_runs)
+        path = await self.store.read(lambda session: fork.read_path(session, message_id))
         if len(path) == 1:
-            return await self._store.write(lambda session: fork.copy_at_once(session, path[0]))
+            return await self.store.write(lambda session: fork.copy_at_once(session, path[0]))
         # Continues if the client disconnects; if the server stops, the next start deletes the partial copy.
         return await asyncio.shield(asyncio.to_thread(fork.copy, path))
 
@@ -172,12 +171,7 @@ class BranchService:
 def _nodes(session: Session, conversation_id: str) -> list[TreeNode]:
     rows = session.connection().execute(
         select(
-            _messages.c.id,
-            _messages.c.parent_id,
-            _messages.c.role,
-            _messages.c.content,
-            _messages.c.status,
-            _messages.c.created_at,
+            *(_messages.c[name] for name in ("id", "parent_id", "role", "content", "status", "created_at"))
         )
         .where(_messages.c.conversation_id == conversation_id)
         .order_by(_messages.c.id)
@@ -215,10 +209,6 @@ def _path_to(leaf_id: str | None, nodes: list[TreeNode]) -> list[str]:
         path.append(leaf_id)
         leaf_id = parents.get(leaf_id)
     return path[::-1]
-
-
-def _index_fields(row: MessageRow) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in ("id", "user_id", "conversation_id", "content")}
 
 
 def subtree_ids(message_id: str) -> Select[str]:

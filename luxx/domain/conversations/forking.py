@@ -24,7 +24,7 @@ from luxx.domain.conversations.images import (
 )
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.conversations.prompt import read_path_ids, user_content
-from luxx.domain.conversations.search import index_messages, index_title
+from luxx.domain.conversations.search import INDEXED_FIELDS, index_messages, index_title
 from luxx.domain.conversations.views import ConversationView, conversation_view
 from luxx.errors import Conflict, NotFound
 from luxx.infra.clock import new_id, utc_now
@@ -57,7 +57,7 @@ _copy_message = insert(_messages).from_select(
 
 _content = select(_messages.c.content).where(_messages.c.id == bindparam("b_id"))
 _copied_rows = (
-    select(_messages.c.id, _messages.c.user_id, _messages.c.conversation_id, _messages.c.content)
+    select(*(_messages.c[name] for name in INDEXED_FIELDS))
     .where(_messages.c.id.in_(bindparam("ids", expanding=True)))
     .order_by(_messages.c.id)
 )

@@ -16,7 +16,6 @@ from sqlalchemy import (
     Row,
     Select,
     UnaryExpression,
-    and_,
     bindparam,
     cast,
     exists,
@@ -29,6 +28,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
+from luxx.domain.conversations.access import own_conversations
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.conversations.prompt import user_content
 from luxx.domain.conversations.views import (
@@ -58,18 +58,17 @@ OrderBy = Sequence[UnaryExpression[Any]]
 
 _conversations = table_of(ConversationRow)
 _messages = table_of(MessageRow)
-_is_own = and_(_conversations.c.user_id == bindparam("user_id"), _conversations.c.import_id.is_(None))
 _newest_first = (_conversations.c.id.desc(),)
 _in_conversation = _messages.c.conversation_id == bindparam("conversation_id")
 
 
 def _conversation_page(where: Conditions, order: OrderBy) -> AnySelect:
     """Each row carries the total: one statement costs less than two."""
-    total = select(func.count()).select_from(_conversations).where(_is_own, *where)
+    total = select(func.count()).select_from(_conversations).where(own_conversations, *where)
     columns = [_conversations.c[name] for name in ConversationView.__struct_fields__]
     return (
         select(*columns, total.scalar_subquery().label("total"))
-        .where(_is_own, *where)
+        .where(own_conversations, *where)
         .order_by(*order)
         .limit(bindparam("many"))
         .offset(bindparam("start"))
@@ -80,7 +79,7 @@ _all_conversations = _conversation_page((), _newest_first)
 _message_columns = [name for name in MessageView.__struct_fields__ if name in _messages.c]
 _message_total = select(func.count()).select_from(_messages).where(_in_conversation)
 _own_conversation = select(_conversations.c.id).where(
-    _conversations.c.id == bindparam("conversation_id"), _is_own
+    _conversations.c.id == bindparam("conversation_id"), own_conversations
 )
 _message_page = (
     select(
@@ -129,7 +128,7 @@ class _Steps(msgspec.Struct):
 
 
 class _StoredText(msgspec.Struct):
-    """The text steps of an assistant's message; the decoder skips the others."""
+    """The text steps of an assistant's message, joined as in `steps_text`; the decoder skips the others."""
 
     steps: list[_TextStep | SkippedThinking | SkippedCall | SkippedResult]
 
@@ -251,20 +250,12 @@ def _message(row: AnyRow) -> MessageView:
         text, attachments = content.text, content.attachments
     else:
         steps = _steps.decode(stored).steps
-        text = _text(stored)
+        text_steps = (step for step in _stored_text.decode(stored).steps if type(step) is _TextStep)
+        text = "".join(step.content for step in text_steps if step.status != StepStatus.INTERRUPTED)
         citations = citations_in(stored)
     fields["content"] = text
     fields["usage"] = None if row.usage is None else msgspec.Raw(row.usage)
     return MessageView(**fields, steps=steps, text=text, attachments=attachments, citations=citations)
-
-
-def _text(stored: str) -> str:
-    """The message's text, as `steps_text` joins it."""
-    return "".join(
-        step.content
-        for step in _stored_text.decode(stored).steps
-        if type(step) is _TextStep and step.status != StepStatus.INTERRUPTED
-    )
 
 
 class ConversationSort(StrEnum):

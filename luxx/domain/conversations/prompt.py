@@ -13,7 +13,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 from sqlalchemy import Connection, Row, bindparam, literal, select
 
-from luxx.domain.conversations.images import MessageBlobRow, newest_images
+from luxx.domain.conversations.images import MessageBlobRow, image_ids, newest_images
 from luxx.domain.conversations.models import MessageRow
 from luxx.infra.store.tables import table_of
 from luxx.wire.delta import PAUSED_KEY
@@ -68,8 +68,7 @@ def user_text(content: UserContent, shown: Container[str] = ()) -> str:
 
 
 def _user_prompt(content: UserContent, images: Mapping[str, PromptImage]) -> UserPrompt:
-    named = [file.blob_id for file in content.attachments if isinstance(file.blob_id, str)]
-    shown = tuple(images[blob_id] for blob_id in named if blob_id in images)
+    shown = tuple(images[blob_id] for blob_id in image_ids(content) if blob_id in images)
     return UserPrompt(text=user_text(content, images), images=shown)
 
 
@@ -231,13 +230,12 @@ def read_path(connection: Connection, leaf_id: str, *, with_images: bool = False
     """The messages from the root to `leaf_id`, oldest first; `with_images` adds the newest of their
     images."""
     past_messages = [_past_message(row) for row in connection.execute(_path, {"leaf_id": leaf_id})]
-    user_contents = (
-        [message.user for message in past_messages if message.user is not None] if with_images else []
-    )
-    image_ids = newest_images(user_contents)
-    if not image_ids:
+    if not with_images:
         return past_messages
-    image_rows = connection.execute(_images, {"leaf_id": leaf_id, "ids": image_ids})
+    blob_ids = newest_images([message.user for message in past_messages if message.user is not None])
+    if not blob_ids:
+        return past_messages
+    image_rows = connection.execute(_images, {"leaf_id": leaf_id, "ids": blob_ids})
     images = {row.id: PromptImage(media_type=row.media_type, data=row.data) for row in image_rows}
     return [
         replace(message, images=images) if message.user is not None else message for message in past_messages

@@ -7,6 +7,7 @@ that many. `infra/store/search_words.py` makes the words.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -53,6 +54,10 @@ _message_contents = select(MessageRow.id, MessageRow.conversation_id, MessageRow
 _conversation_titles = select(ConversationRow.id, ConversationRow.title).where(
     ConversationRow.id.in_(_id_list)
 )
+
+
+INDEXED_FIELDS = ("id", "user_id", "conversation_id", "content")
+"""The columns of a message that `index_message` needs."""
 
 
 def index_message(connection: Connection, message: Mapping[str, Any]) -> None:
@@ -238,15 +243,15 @@ class SearchResults(msgspec.Struct, frozen=True, kw_only=True):
     has_more: bool
 
 
+@dataclass(frozen=True, slots=True)
 class SearchService:
     """One per process."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    store: Store
 
     async def find(self, caller: Caller, search: Search, *, page: int, page_size: int) -> SearchResults:
         """A page of the caller's hits. Raises NotFound for a conversation that is not the caller's."""
-        return await self._store.read(
+        return await self.store.read(
             lambda session: find(session, caller, search, page=page, page_size=page_size)
         )
 
@@ -260,13 +265,20 @@ def find(session: Session, caller: Caller, search: Search, *, page: int, page_si
         return SearchResults(hits=[], total=0, has_more=False)
     connection = session.connection()
     # A single conversation was read above and is not hidden.
-    is_some_hidden = search.conversation_id is None and _has_hidden(connection, caller)
-    statements = _find_visible if is_some_hidden else _find_any
+    has_hidden = search.conversation_id is None and (
+        connection.execute(_hidden, {"user_id": caller.user_id}).first() is not None
+    )
+    statement = (_find_visible if has_hidden else _find_any)[connection.dialect.name]
     hit_ids: list[int] = []
     has_more = False
     for kind in SearchKind if search.kind is None else (search.kind,):
-        expression = _match_expression(connection.dialect.name, terms, caller, kind, search.conversation_id)
-        ids = _ids(connection, statements[connection.dialect.name], expression)
+        scope = [owner_word(kind, caller.user_id)]
+        if search.conversation_id is not None:
+            scope.append(conversation_word(search.conversation_id))
+        expression = _expression(
+            connection.dialect.name, [*(Term(words=(word,), pieces=()) for word in scope), *terms]
+        )
+        ids = connection.scalars(statement, {"expression": expression, "max_hits": MAX_HITS + 1}).all()
         has_more |= len(ids) > MAX_HITS
         hit_ids += ids[:MAX_HITS]
     start = (page - 1) * page_size
@@ -277,25 +289,6 @@ def find(session: Session, caller: Caller, search: Search, *, page: int, page_si
         for row in _rows(connection, caller, page_ids[first : first + ROWS_AT_ONCE]):
             hits.append(_hit(row, start + len(hits) + 1, matcher))
     return SearchResults(hits=hits, total=len(hit_ids), has_more=has_more)
-
-
-def _has_hidden(connection: Connection, caller: Caller) -> bool:
-    """Whether a conversation of the caller is hidden."""
-    return connection.execute(_hidden, {"user_id": caller.user_id}).first() is not None
-
-
-def _match_expression(
-    dialect: str, terms: list[Term], caller: Caller, kind: SearchKind, conversation_id: str | None
-) -> str:
-    scope = [owner_word(kind, caller.user_id)]
-    if conversation_id is not None:
-        scope.append(conversation_word(conversation_id))
-    return _expression(dialect, [*(Term(words=(word,), pieces=()) for word in scope), *terms])
-
-
-def _ids(connection: Connection, statement: TextClause, expression: str) -> list[int]:
-    """The newest ids, at most one more than MAX_HITS."""
-    return list(connection.execute(statement, {"expression": expression, "max_hits": MAX_HITS + 1}).scalars())
 
 
 def _expression(dialect: str, terms: list[Term]) -> str:

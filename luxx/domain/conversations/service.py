@@ -20,9 +20,9 @@ from luxx.domain.conversations.access import (
     DeleteRuns,
     check_idle,
     delete_hidden,
+    message_and_conversation,
     message_in,
     own_conversation,
-    own_message,
 )
 from luxx.domain.conversations.branches import newest_leaf_in, newest_leaf_under, subtree_ids
 from luxx.domain.conversations.images import AttachedBytes, read_attachment
@@ -125,11 +125,14 @@ class ConversationService:
 
         def work(session: Session) -> bool:
             row = own_conversation(session, caller, conversation_id, is_locked=True)
+            in_conversation = MessageRow.conversation_id == row.id
             has_more_runs = self.delete_runs(session, row.id)
-            if has_more_runs or _is_long(session, row.id):
+            # More messages than one transaction should delete.
+            further = select(MessageRow.id).where(in_conversation).order_by(MessageRow.id)
+            if has_more_runs or session.scalar(further.offset(DELETE_ROWS).limit(1)) is not None:
                 row.import_id = new_id()
                 return True
-            session.execute(delete(MessageRow).where(MessageRow.conversation_id == row.id))
+            session.execute(delete(MessageRow).where(in_conversation))
             session.delete(row)
             return False
 
@@ -163,9 +166,7 @@ class ConversationService:
         """An attachment of the caller's message; `index` counts from 0. Raises NotFound."""
 
         def work(session: Session) -> AttachedBytes:
-            row = own_message(session, caller, message_id)
-            if row.conversation_id is not None:
-                own_conversation(session, caller, row.conversation_id)
+            row, _ = message_and_conversation(session, caller, message_id)
             attachments = user_content(row.content).attachments if row.role == "user" else []
             if index < len(attachments):
                 attached = read_attachment(session.connection(), message_id, attachments[index])
@@ -186,9 +187,7 @@ class ConversationService:
             await self.stop_run(caller, run_id)
 
         def work(session: Session) -> None:
-            row = own_message(session, caller, message_id)
-            if row.conversation_id is not None:
-                own_conversation(session, caller, row.conversation_id, is_locked=True)
+            row, _ = message_and_conversation(session, caller, message_id, is_locked=True)
             if _run_answering(session, caller, message_id) is not None:
                 raise Conflict(
                     "a message was sent to this conversation a moment ago; try again", kind="run_active"
@@ -200,11 +199,11 @@ class ConversationService:
     def _delete_following(self, session: Session, row: MessageRow) -> None:
         deleted_ids = subtree_ids(row.id)
         self.delete_runs_of(session, deleted_ids)
-        in_conversation = ConversationRow.id == row.conversation_id
-        affected = select(ConversationRow).where(
-            in_conversation, ConversationRow.selected_leaf_id.in_(deleted_ids)
+        conversation = session.scalar(
+            select(ConversationRow).where(
+                ConversationRow.id == row.conversation_id, ConversationRow.selected_leaf_id.in_(deleted_ids)
+            )
         )
-        conversation = session.scalar(affected)
         session.execute(
             delete(MessageRow)
             .where(MessageRow.id.in_(deleted_ids))
@@ -232,22 +231,11 @@ def _change(session: Session, caller: Caller, row: ConversationRow, changes: Con
             case "tags":
                 row.tags = msgspec.json.encode(value).decode()
             case "selected_leaf_id":
-                row.selected_leaf_id = _leaf_for(session, row, value)
+                message_in(session, row, value)
+                check_idle(row)
+                row.selected_leaf_id = newest_leaf_under(session, value)
             case _:
                 setattr(row, name, value)
-
-
-def _is_long(session: Session, conversation_id: str) -> bool:
-    """Whether the conversation has more messages than one transaction should delete."""
-    in_conversation = select(MessageRow.id).where(MessageRow.conversation_id == conversation_id)
-    return session.scalar(in_conversation.order_by(MessageRow.id).offset(DELETE_ROWS).limit(1)) is not None
-
-
-def _leaf_for(session: Session, conversation: ConversationRow, message_id: str) -> str:
-    """The leaf to select for a message: itself, or the newest leaf below it."""
-    message_in(session, conversation, message_id)
-    check_idle(conversation)
-    return newest_leaf_under(session, message_id)
 
 
 def _index_title(session: Session, row: ConversationRow, changes: ConversationChange) -> None:
@@ -257,11 +245,8 @@ def _index_title(session: Session, row: ConversationRow, changes: ConversationCh
 
 def _run_answering(session: Session, caller: Caller, message_id: str) -> str | None:
     """The active run of the message's conversation, if it answers the message or one below it."""
-    row = own_message(session, caller, message_id)
-    if row.conversation_id is None:
-        return None
-    conversation = own_conversation(session, caller, row.conversation_id)
-    if conversation.run_id is None:
+    row, conversation = message_and_conversation(session, caller, message_id)
+    if conversation is None or conversation.run_id is None:
         return None
     leaf = subtree_ids(row.id).subquery()
     is_below = session.scalar(select(leaf.c.id).where(leaf.c.id == conversation.selected_leaf_id))
@@ -286,11 +271,11 @@ class ProjectChange(msgspec.Struct, frozen=True, kw_only=True):
     description: str | UnsetType = UNSET
 
 
+@dataclass(frozen=True, slots=True)
 class ProjectService:
     """One per process."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    store: Store
 
     async def create(self, caller: Caller, *, name: str, description: str) -> ProjectView:
         now = utc_now()
@@ -304,7 +289,7 @@ class ProjectService:
             session.flush()
             return _project_view(row)
 
-        return await self._store.write(work)
+        return await self.store.write(work)
 
     async def list_page(self, caller: Caller, *, page: int, page_size: int) -> tuple[list[ProjectView], int]:
         """The caller's projects, newest first, and their number."""
@@ -316,10 +301,10 @@ class ProjectService:
             rows = session.scalars(newest.limit(page_size).offset((page - 1) * page_size))
             return [_project_view(row) for row in rows], total
 
-        return await self._store.read(work)
+        return await self.store.read(work)
 
     async def get(self, caller: Caller, project_id: str) -> ProjectView:
-        return await self._store.read(lambda session: _project_view(own_project(session, caller, project_id)))
+        return await self.store.read(lambda session: _project_view(own_project(session, caller, project_id)))
 
     async def update(self, caller: Caller, project_id: str, changes: ProjectChange) -> ProjectView:
         """Sets the given fields."""
@@ -334,11 +319,11 @@ class ProjectService:
             session.flush()
             return _project_view(row)
 
-        return await self._store.write(work)
+        return await self.store.write(work)
 
     async def delete(self, caller: Caller, project_id: str) -> None:
         """Deletes the project; its conversations stay, without a project."""
-        await self._store.write(lambda session: session.delete(own_project(session, caller, project_id)))
+        await self.store.write(lambda session: session.delete(own_project(session, caller, project_id)))
 
 
 def own_project(session: Session, caller: Caller, project_id: str) -> ProjectRow:

@@ -228,10 +228,16 @@ class _Tree:
 
     def __init__(self, mapping: JsonObject, losses: Losses) -> None:
         self._nodes = {key: object_of(node) for key, node in mapping.items()}
+        self._raw_messages = {key: object_of(node.get("message")) for key, node in self._nodes.items()}
         parent_values = {key: node.get("parent") for key, node in self._nodes.items()}
         self._parents = {key: name if isinstance(name, str) else None for key, name in parent_values.items()}
         self._losses = losses
-        self._read = {key: self._read_node(node) for key, node in self._nodes.items()}
+        self._read = {
+            key: read_message(self._raw_messages[key], losses)
+            if isinstance(node.get("message"), dict)
+            else NOTHING
+            for key, node in self._nodes.items()
+        }
         # Computed once per node: many nodes may share an ancestor, and its text may be long.
         self._kept = {key for key in self._nodes if self._has_something(key)}
         self._message_keys: dict[str, str] = {}
@@ -285,10 +291,6 @@ class _Tree:
     def newest(self) -> str | None:
         return self.messages[-1].key if self.messages else None
 
-    def _read_node(self, node: JsonObject) -> ChatGptMessage:
-        message = node.get("message")
-        return read_message(object_of(message), self._losses) if isinstance(message, dict) else NOTHING
-
     def _has_something(self, key: str) -> bool:
         message_read = self._read[key]
         if message_read.kind in (ChatGptKind.NOTHING, ChatGptKind.INSTRUCTIONS):
@@ -300,22 +302,17 @@ class _Tree:
         )
 
     def _is_users(self, key: str) -> bool:
-        return self._author(key).get("role") == "user"
+        return object_of(self._raw_messages[key].get("author")).get("role") == "user"
 
     def _has_files(self, key: str) -> bool:
         """Whether a user sent something other than text: its message is kept."""
         if not self._is_users(key):
             return False
-        message = object_of(self._nodes[key].get("message"))
-        parts = list_of(object_of(message.get("content")).get("parts"))
+        parts = list_of(object_of(self._raw_messages[key].get("content")).get("parts"))
         return any(isinstance(part, dict) for part in parts) or bool(self._files(key))
 
     def _files(self, key: str) -> list[Any]:
-        message = object_of(self._nodes[key].get("message"))
-        return list_of(object_of(message.get("metadata")).get("attachments"))
-
-    def _author(self, key: str) -> JsonObject:
-        return object_of(object_of(self._nodes[key].get("message")).get("author"))
+        return list_of(object_of(self._raw_messages[key].get("metadata")).get("attachments"))
 
     def _parents_first(self) -> list[str]:
         """All nodes, parents first. Cuts cycles; a node whose parent is missing becomes a root."""
@@ -349,19 +346,17 @@ class _Tree:
         return kept_parent
 
     def _start_message(self, key: str, parent: str | None) -> DraftMessage:
-        message, message_read = object_of(self._nodes[key].get("message")), self._read[key]
-        is_users = self._is_users(key)
-        files = self._files(key)
+        is_users, files, text = self._is_users(key), self._files(key), self._read[key].text
         self._losses.add("attached files", len(files))
-        text = message_read.text
         if not text.strip():
-            text = ", ".join(_names(files, self._losses)) or WITHOUT_TEXT
+            names = (text_of(object_of(file).get("name"), self._losses)[:255] for file in files)
+            text = ", ".join([name for name in names if name][:20]) or WITHOUT_TEXT
         return DraftMessage(
             key=key,
             parent=None if parent is None else self._message_keys[parent],
             role="user" if is_users else "assistant",
             text=text if is_users else "",
-            created_at=time_of(message.get("create_time"), self._losses),
+            created_at=time_of(self._raw_messages[key].get("create_time"), self._losses),
         )
 
     def _add_step(self, key: str, writer: StepWriter, message: DraftMessage) -> None:
@@ -381,7 +376,3 @@ class _Tree:
                 return
         if str(node.get("status")) in UNFINISHED:
             message.status = "partial"
-
-
-def _names(files: list[Any], losses: Losses) -> list[str]:
-    return [name for file in files if (name := text_of(object_of(file).get("name"), losses)[:255])][:20]

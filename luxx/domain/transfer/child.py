@@ -32,6 +32,8 @@ from luxx.domain.transfer.document import (
     draft_of_document,
 )
 from luxx.domain.transfer.draft import (
+    CONVERSATION_SETTINGS,
+    MESSAGE_DETAILS,
     ConversationDraft,
     DraftMessage,
     JsonObject,
@@ -39,6 +41,7 @@ from luxx.domain.transfer.draft import (
     Unusable,
     keep_within_bounds,
     object_of,
+    shared_fields,
     title_of,
 )
 from luxx.domain.transfer.reading import ImportElement, Unreadable, read_file
@@ -196,22 +199,21 @@ def rows_of_draft(
     conversation = ReadyConversation(
         id=id_at(_milliseconds(started_at), 0),
         title=draft.title or untitled,
-        model=draft.model,
-        system_prompt=draft.system_prompt,
-        temperature=draft.temperature,
-        max_tokens=draft.max_tokens,
-        thinking_enabled=draft.thinking_enabled,
-        pinned=draft.pinned,
-        archived=draft.archived,
         tags=_encode(draft.tags).decode(),
         selected_leaf_id=_leaf(draft, ids),
         created_at=started_at,
         updated_at=draft.updated_at or ended_at,
+        **shared_fields(draft, CONVERSATION_SETTINGS),
     )
     rows: list[ReadyMessage | ReadyImage] = []
     for key, moment in order:
-        rows.append(_row(messages_by_key[key], ids[key], conversation.id, _id_of(parents[key], ids), moment))
-        rows.extend(_images(messages_by_key[key], ids[key]))
+        message, parent = messages_by_key[key], parents[key]
+        parent_id = None if parent is None else ids[parent]
+        rows.append(_row(message, ids[key], conversation.id, parent_id, moment))
+        for blob_id, image in message.images.items():
+            rows.append(
+                ReadyImage(id=blob_id, message_id=ids[key], media_type=image.media_type, data=image.data)
+            )
     return conversation, rows
 
 
@@ -292,10 +294,6 @@ def _leaf(draft: ConversationDraft, ids: dict[str, str]) -> str | None:
     return max(ids.values(), default=None)
 
 
-def _id_of(key: str | None, ids: dict[str, str]) -> str | None:
-    return None if key is None else ids[key]
-
-
 def _row(
     message: DraftMessage, id_: str, conversation_id: str, parent_id: str | None, moment: datetime
 ) -> ReadyMessage:
@@ -310,19 +308,10 @@ def _row(
         role=message.role,
         content=content.decode(),
         replay=_encode(message.replay).decode() if message.replay else None,
-        token_count=message.token_count,
         usage=_encode(message.usage).decode() if message.usage is not None else None,
-        status=message.status,
-        sender_name=message.sender_name,
-        sender_color=message.sender_color,
-        round_number=message.round_number,
         created_at=moment,
+        **shared_fields(message, MESSAGE_DETAILS),
     )
-
-
-def _images(message: DraftMessage, message_id: str) -> Iterator[ReadyImage]:
-    for blob_id, image in message.images.items():
-        yield ReadyImage(id=blob_id, message_id=message_id, media_type=image.media_type, data=image.data)
 
 
 # The process

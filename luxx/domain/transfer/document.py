@@ -14,7 +14,9 @@ from msgspec import UNSET, Meta, UnsetType
 
 from luxx.domain.files.attachments import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES, image_type
 from luxx.domain.transfer.draft import (
+    CONVERSATION_SETTINGS,
     MAX_TEXT_CHARACTERS,
+    MESSAGE_DETAILS,
     TITLE_LENGTH,
     ConversationDraft,
     DraftMessage,
@@ -23,6 +25,7 @@ from luxx.domain.transfer.draft import (
     Unusable,
     list_of,
     object_of,
+    shared_fields,
     text_of,
     time_of,
 )
@@ -228,17 +231,11 @@ def draft_of_document(document: JsonObject, losses: Losses) -> ConversationDraft
         title=exported.title[:TITLE_LENGTH] if exported.title.strip() else "",
         messages=[_message(message, losses) for message in read.messages],
         leaf=exported.selected_leaf_id,
-        model=exported.model,
-        system_prompt=exported.system_prompt,
-        temperature=exported.temperature,
-        max_tokens=exported.max_tokens,
-        thinking_enabled=exported.thinking_enabled,
-        pinned=exported.pinned,
-        archived=exported.archived,
         tags=exported.tags,
-        created_at=time_of(_iso(exported.created_at), losses),
-        updated_at=time_of(_iso(exported.updated_at), losses),
+        created_at=time_of(exported.created_at, losses),
+        updated_at=time_of(exported.updated_at, losses),
         losses=losses,
+        **shared_fields(exported, CONVERSATION_SETTINGS),
     )
 
 
@@ -280,6 +277,10 @@ def _bytes_of(encoded: Any) -> bytes:
 def _message(message: ExportedMessage, losses: Losses) -> DraftMessage:
     is_users = message.role == "user"
     images: dict[str, PromptImage] = {}
+    replay = message.replay
+    if len(msgspec.json.encode(replay)) > MAX_REPLAY_CHARACTERS:
+        losses.add("replay data of the model")
+        replay = []
     return DraftMessage(
         key=message.id,
         parent=message.parent_id,
@@ -288,14 +289,10 @@ def _message(message: ExportedMessage, losses: Losses) -> DraftMessage:
         attachments=[_attachment(each, images, losses) for each in message.attachments] if is_users else [],
         images=images,
         steps=[] if is_users else _steps(message.steps, losses),
-        replay=_replay_notes(message, losses),
-        token_count=message.token_count,
+        replay=replay,
         usage=message.usage,
-        status=message.status,
-        sender_name=message.sender_name,
-        sender_color=message.sender_color,
-        round_number=message.round_number,
-        created_at=time_of(_iso(message.created_at), losses),
+        created_at=time_of(message.created_at, losses),
+        **shared_fields(message, MESSAGE_DETAILS),
     )
 
 
@@ -307,13 +304,6 @@ def _attachment(file: ExportedAttachment, images: dict[str, PromptImage], losses
     blob_id = new_id()
     images[blob_id] = PromptImage(media_type=file.media_type, data=file.data)
     return msgspec.structs.replace(plain, media_type=file.media_type, size=len(file.data), blob_id=blob_id)
-
-
-def _replay_notes(message: ExportedMessage, losses: Losses) -> list[JsonObject]:
-    if len(msgspec.json.encode(message.replay)) > MAX_REPLAY_CHARACTERS:
-        losses.add("replay data of the model")
-        return []
-    return message.replay
 
 
 def _steps(steps: list[Step], losses: Losses) -> list[Step]:
@@ -366,7 +356,3 @@ def _is_too_long(step: Step) -> bool:
     name_length = sum(len(text) for text in names if isinstance(text, str))
     note = step.note if isinstance(step.note, str) else ""
     return name_length > MAX_NAME_CHARACTERS or max(len(arguments), len(note)) > MAX_TEXT_CHARACTERS
-
-
-def _iso(moment: datetime) -> str:
-    return moment.isoformat()

@@ -4,6 +4,7 @@ It has no ids yet and may lack times. `Losses` counts what does not fit; `child.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, cast
@@ -90,6 +91,18 @@ class ConversationDraft(msgspec.Struct, kw_only=True):
     losses: Losses
 
 
+CONVERSATION_SETTINGS = (
+    "model", "system_prompt", "temperature", "max_tokens", "thinking_enabled", "pinned", "archived",
+)  # fmt: skip
+MESSAGE_DETAILS = ("token_count", "status", "sender_name", "sender_color", "round_number")
+"""Fields that documents, drafts and rows have in common."""
+
+
+def shared_fields(source: object, names: Iterable[str]) -> dict[str, Any]:
+    """These fields of a value, to make another of them."""
+    return {name: getattr(source, name) for name in names}
+
+
 # Texts
 
 
@@ -133,8 +146,8 @@ def time_of(value: Any, losses: Losses) -> datetime | None:
         return None
     moment: datetime | None = None
     try:
-        if isinstance(value, str):
-            moment = datetime.fromisoformat(value[:64])
+        if isinstance(value, str | datetime):
+            moment = value if isinstance(value, datetime) else datetime.fromisoformat(value[:64])
             moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
         elif isinstance(value, int | float | Decimal) and not isinstance(value, bool):
             moment = datetime.fromtimestamp(float(value), UTC)
@@ -225,18 +238,13 @@ class StepWriter:
 MAX_STEPS = 100_000
 """Maximum steps of one answer: what a run of ten completions can store."""
 
-
 MOST_CONTENT = 64 * 1024 * 1024
 """Maximum stored bytes of one answer, which is read, sent and backed up as a whole."""
-
 
 WITHOUT_TEXT = "(no text)"
 """Text of a user message without text: the API does not accept it, and models refuse it."""
 
-
 UNNAMED = "file"
-
-
 _encode = msgspec.json.Encoder().encode
 
 

@@ -16,10 +16,10 @@ from sqlalchemy import Connection, Row, bindparam, func, select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
+from luxx.domain.conversations.access import own_conversation
 from luxx.domain.conversations.images import image_ids, read_images
-from luxx.domain.conversations.models import ConversationRow, MessageRow
+from luxx.domain.conversations.models import MessageRow
 from luxx.domain.conversations.prompt import assistant_steps, fenced, read_path_ids, user_content
-from luxx.domain.conversations.service import own_conversation
 from luxx.domain.conversations.views import ConversationView, MessageView, conversation_view, message_view
 from luxx.domain.transfer.document import (
     FORMAT,
@@ -28,10 +28,11 @@ from luxx.domain.transfer.document import (
     ExportedConversation,
     ExportedMessage,
 )
+from luxx.domain.transfer.draft import MESSAGE_DETAILS, shared_fields
 from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import table_of
 from luxx.wire.delta import Usage
-from luxx.wire.message import Attachment, UserContent
+from luxx.wire.message import UserContent
 from luxx.wire.step import Step, StepStatus, StepType
 
 MARKUP = re.compile(r"([\\`*_\[\]<>#|~&])")
@@ -45,11 +46,9 @@ def heading_of(conversation: ConversationView, hidden_count: int) -> str:
     if conversation.tags:
         lines.append(f"- tags {inline(', '.join(conversation.tags))}")
     if hidden_count:
-        many = (
-            "1 more message is on another branch, which is"
-            if hidden_count == 1
-            else (f"{hidden_count:,} more messages are on other branches, which are")
-        )
+        many = "1 more message is on another branch, which is"
+        if hidden_count > 1:
+            many = f"{hidden_count:,} more messages are on other branches, which are"
         lines.append(f"- {many} not shown here")
     if conversation.system_prompt:
         lines += ["", *collapsible("Instructions", conversation.system_prompt)]
@@ -64,7 +63,7 @@ def message_text(message: MessageView) -> str:
     if message.role == "user":
         lines += quoted(message.text)
         for attachment in message.attachments:
-            lines += ["", *_attachment(attachment)]
+            lines += ["", *collapsible(f"Attached: {attachment.name}", attachment.content)]
     for step in message.steps:
         lines += [*_step(step), ""]
     return "\n".join(lines).rstrip("\n") + "\n"
@@ -105,10 +104,6 @@ def _step(step: Step) -> list[str]:
             )
 
 
-def _attachment(attachment: Attachment) -> list[str]:
-    return collapsible(f"Attached: {attachment.name}", attachment.content)
-
-
 def _lines(text: str) -> Iterator[str]:
     yield from text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
@@ -143,7 +138,9 @@ def write_json(session: Session, caller: Caller, conversation_id: str, file: IO[
         "format": FORMAT,
         "version": VERSION,
         "exported_at": utc_now(),
-        "conversation": _exported_conversation(row),
+        "conversation": ExportedConversation(
+            **shared_fields(conversation_view(row), ExportedConversation.__struct_fields__)
+        ),
     }
     file.write(_encode(header_fields)[:-1] + b',"messages":[')
     separator = b""
@@ -158,7 +155,8 @@ def write_json(session: Session, caller: Caller, conversation_id: str, file: IO[
 def write_markdown(session: Session, caller: Caller, conversation_id: str, file: IO[bytes]) -> str:
     """Writes the selected path as Markdown."""
     conversation = conversation_view(own_conversation(session, caller, conversation_id))
-    ids = _path(session, conversation)
+    leaf_id = conversation.selected_leaf_id
+    ids = [] if leaf_id is None else read_path_ids(session.connection(), leaf_id)
     total = session.scalar(_count, {"b_id": conversation.id}) or 0
     file.write(heading_of(conversation, total - len(ids)).encode())
     for start in range(0, len(ids), ROWS_AT_ONCE):
@@ -168,18 +166,6 @@ def write_markdown(session: Session, caller: Caller, conversation_id: str, file:
             file.write(message_text(message_view(rows[id_])).encode())
         session.expunge_all()
     return conversation.title
-
-
-def _path(session: Session, conversation: ConversationView) -> list[str]:
-    if conversation.selected_leaf_id is None:
-        return []
-    return read_path_ids(session.connection(), conversation.selected_leaf_id)
-
-
-def _exported_conversation(row: ConversationRow) -> ExportedConversation:
-    view = conversation_view(row)
-    fields = ExportedConversation.__struct_fields__
-    return ExportedConversation(**{name: getattr(view, name) for name in fields})
 
 
 def _exported(connection: Connection, row: Row[Any]) -> ExportedMessage:
@@ -192,13 +178,9 @@ def _exported(connection: Connection, row: Row[Any]) -> ExportedMessage:
         attachments=_attachments(connection, row.id, user) if user else [],
         steps=[] if user else assistant_steps(row.content),
         replay=_replay.decode(row.replay) if row.replay else [],
-        token_count=row.token_count,
         usage=_usage.decode(row.usage) if row.usage else None,
-        status=row.status,
-        sender_name=row.sender_name,
-        sender_color=row.sender_color,
-        round_number=row.round_number,
         created_at=row.created_at,
+        **shared_fields(row, MESSAGE_DETAILS),
     )
 
 

@@ -185,38 +185,27 @@ class TransferService:
         written."""
         with self._new_file() as rows:
             read = await self._read(file, rows)
-            await self._check_quota(caller, read.size)
+            quota_mb, what = self._config.quota_mb, "this import"
+            await self._store.read(
+                lambda session: check_message_quota(session, caller.user_id, read.size, quota_mb, what=what)
+            )
             await asyncio.shield(asyncio.to_thread(self._write, caller, rows))
         logger.info("import_finished", conversations=read.report.conversations, messages=read.report.messages)
         return read.report
 
     async def _export(self, caller: Caller, conversation_id: str, write: Export) -> ExportFile:
-        self._check_exports(caller)
-        self._exporting.add(caller.user_id)
-        try:
-            file = self._new_file()
-        except BaseException:
-            self._exporting.discard(caller.user_id)
-            raise
-
-        def close() -> None:
-            file.close()
-            self._exporting.discard(caller.user_id)
-
-        try:
-            title = await self._write_export(lambda session: write(session, caller, conversation_id, file))
-        except BaseException:
-            close()
-            raise
-        size = file.tell()
-        file.seek(0)
-        return ExportFile(file=file, size=size, title=title, close=close)
-
-    def _check_exports(self, caller: Caller) -> None:
         if caller.user_id in self._exporting:
             raise _export_active("you already have a running export; wait until it finishes")
         if self._active_exports >= MOST_EXPORTS:
             raise _export_active("the server is busy with other exports; try again in a moment")
+        self._exporting.add(caller.user_id)
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._exporting.discard, caller.user_id)
+            file = undo.enter_context(self._new_file())
+            title = await self._write_export(lambda session: write(session, caller, conversation_id, file))
+            size = file.tell()
+            file.seek(0)
+            return ExportFile(file=file, size=size, title=title, close=undo.pop_all().close)
 
     async def _write_export(self, write: Callable[[Session], str]) -> str:
         """Runs `write` in a thread of the store. It counts as active until it ends, even after a
@@ -256,12 +245,6 @@ class TransferService:
             raise refuse(outcome.reason, kind=outcome.kind)
         return outcome
 
-    async def _check_quota(self, caller: Caller, size: int) -> None:
-        quota_mb = self._config.quota_mb
-        await self._store.read(
-            lambda session: check_message_quota(session, caller.user_id, size, quota_mb, what="this import")
-        )
-
     def _write(self, caller: Caller, rows: IO[bytes]) -> None:
         import_id = new_id()
         rows.seek(0)
@@ -282,10 +265,14 @@ def _export_active(sentence: str) -> TooMany:
 
 async def _read_in_child(file: IO[bytes], rows: IO[bytes], limit: int) -> ImportOutcome:
     file.seek(0)
+    # Only the paths of programs and modules: no secrets, no keys.
+    environment = {
+        "PATH": os.environ.get("PATH", ""), "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }  # fmt: skip
     child = await start_child(
         sys.executable, "-P", "-m", "luxx.domain.transfer.child", str(limit), str(rows.fileno()),
         stdin=file.fileno(), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        pass_fds=(rows.fileno(),), env=_environment(),
+        pass_fds=(rows.fileno(),), env=environment,
     )  # fmt: skip
     try:
         async with asyncio.timeout(READ_SECONDS):
@@ -312,8 +299,3 @@ async def _read_in_child(file: IO[bytes], rows: IO[bytes], limit: int) -> Import
 TAKES_TOO_LONG = ImportRefused(
     kind="import_too_large", reason="the file takes too much time or memory to read", is_too_large=True
 )
-
-
-def _environment() -> dict[str, str]:
-    """Only the paths of programs and modules: no secrets, no keys."""
-    return {"PATH": os.environ.get("PATH", ""), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import Tenant, User
+from luxx.domain.conversations.access import own_conversations
 from luxx.domain.conversations.models import ConversationRow
 from luxx.domain.usage.ledger import UsageRow
 from luxx.domain.usage.reserve import midnight_of, read_day
@@ -319,11 +320,10 @@ def _names(session: Session, caller: Caller, group_by: GroupBy, keys: list[Any])
                 ProviderRow.id.in_(keys), visible_to(caller)
             )
         case GroupBy.CONVERSATION:
-            statement = select(ConversationRow.id, ConversationRow.title).where(
-                ConversationRow.id.in_(keys),
-                ConversationRow.user_id == caller.user_id,
-                ConversationRow.import_id.is_(None),
+            titles = select(ConversationRow.id, ConversationRow.title).where(
+                ConversationRow.id.in_(keys), own_conversations
             )
+            statement = titles.params(user_id=caller.user_id)
         case GroupBy.USER:
             is_visible = true() if caller.is_operator else User.tenant_id == caller.tenant_id
             statement = select(User.id, User.username).where(User.id.in_(keys), is_visible)

@@ -14,8 +14,8 @@ from sqlalchemy import ColumnElement, Row, and_, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.conversations.models import MessageRow
-from luxx.domain.conversations.service import own_conversation
+from luxx.domain.conversations.access import message_in, own_conversation
+from luxx.domain.conversations.models import ConversationRow
 from luxx.errors import InvalidInput, NotFound
 from luxx.infra.store.engine import Store
 from luxx.runs.engine.slots import find_waiting_subagent
@@ -181,12 +181,12 @@ class ReplayService:
         position = read_cursor(cursor)
 
         def read_executions(session: Session) -> tuple[list[ToolExecution], str | None, bool]:
-            own_conversation(session, caller, conversation_id)
+            conversation = own_conversation(session, caller, conversation_id)
             query = _calls(caller).where(
                 RunRow.subject_id == conversation_id, _is_top_level, *_after(position, ToolCallRow.step_index)
             )
             if message_id is not None:
-                query = query.where(_belongs(session, caller, conversation_id, message_id))
+                query = query.where(_belongs(session, caller, conversation, message_id))
             rows = session.execute(query.order_by(RunRow.id, ToolCallRow.step_index).limit(limit + 1)).all()
             page = rows[:limit]
             after = ReplayPosition(page[-1].run_id, page[-1].step_index) if page else position
@@ -281,16 +281,15 @@ def _after(position: ReplayPosition | None, number: Any) -> list[ColumnElement[b
     return [RunRow.id >= position.run_id, or_(RunRow.id > position.run_id, number > position.number)]
 
 
-def _belongs(session: Session, caller: Caller, conversation_id: str, message_id: str) -> ColumnElement[bool]:
+def _belongs(
+    session: Session, caller: Caller, conversation: ConversationRow, message_id: str
+) -> ColumnElement[bool]:
     """The condition on runs: the run that writes the message or, for a user's message, all that answer it."""
-    writes = and_(RunRow.message_id == message_id, RunRow.subject_id == conversation_id)
+    writes = and_(RunRow.message_id == message_id, RunRow.subject_id == conversation.id)
     run_id = session.scalar(select(RunRow.id).where(visible_to(caller), writes))
     if run_id is not None:
         return RunRow.id == run_id
-    message = session.get(MessageRow, message_id)
-    is_here = message is not None and message.conversation_id == conversation_id
-    if message is None or not is_here or message.user_id != caller.user_id:
-        raise NotFound("no message with this id", kind="message_not_found")
+    message = message_in(session, conversation, message_id)
     return or_(RunRow.question_id == message_id, RunRow.id == (message.run_id or ""))
 
 

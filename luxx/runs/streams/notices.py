@@ -15,6 +15,7 @@ import structlog
 from sqlalchemy import Connection, Row, bindparam, select
 from sqlalchemy.exc import SQLAlchemyError
 
+from luxx.domain.conversations.access import own_conversations
 from luxx.domain.conversations.models import ConversationRow
 from luxx.infra.bus.core import Bus, Topic
 from luxx.infra.clock import id_at
@@ -46,11 +47,7 @@ _states = (
         _runs.c.message_id, _runs.c.stop_reason, _runs.c.error, _runs.c.started_at, _runs.c.finished_at,
     )
     .select_from(_sessions.outerjoin(_runs, _runs.c.id == _newest))
-    .where(
-        _sessions.c.id.in_(bindparam("ids", expanding=True)),
-        _sessions.c.user_id == bindparam("user"),
-        _sessions.c.import_id.is_(None),
-    )
+    .where(_sessions.c.id.in_(bindparam("ids", expanding=True)), own_conversations)
 )  # fmt: skip
 _changes = select(
     _runs.c.id, _runs.c.user_id, _runs.c.subject_id, _runs.c.parent_run_id, _runs.c.status, _runs.c.error,
@@ -82,7 +79,7 @@ class RunChange(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_states(connection: Connection, user_id: int, session_ids: Sequence[str]) -> dict[str, SessionState]:
     """The states of those sessions that belong to the user, each with its newest run, by session id."""
-    rows = connection.execute(_states, {"ids": list(session_ids), "user": user_id})
+    rows = connection.execute(_states, {"ids": list(session_ids), "user_id": user_id})
     return {row.session_id: _state(row) for row in rows}
 
 

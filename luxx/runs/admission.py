@@ -5,7 +5,7 @@ It also decides whether the run starts at once or waits for a slot (`engine/slot
 
 import time
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select
@@ -26,9 +26,9 @@ from luxx.infra.store.tables import table_of
 from luxx.providers.models import ProviderRow
 from luxx.runs.engine.slots import find_slot, find_waiting_subagent
 from luxx.runs.log.events import read_last_error
-from luxx.runs.models import RunRow, find_run, run_view
+from luxx.runs.models import RunRow, find_run, is_unended, run_view
 from luxx.runs.turn.spending import no_budget_left
-from luxx.runs.turn.state import ChatRequest
+from luxx.runs.turn.state import ChatRequest, RunSpec
 from luxx.wire.message import UserContent
 from luxx.wire.run import ENDED, Run, RunKind, RunPhase, RunStatus, StopReason
 from luxx.wire.tool import CommandPermission
@@ -45,7 +45,7 @@ _link_run_to_message = (
     _messages.update().where(_messages.c.id == bindparam("b_id")).values(run_id=bindparam("run"))
 )
 _runs_of_subject = select(_runs.c.id).where(_runs.c.subject_id == bindparam("subject"))
-_active_run = _runs_of_subject.where(_runs.c.status.not_in([status.value for status in ENDED])).limit(1)
+_active_run = _runs_of_subject.where(is_unended).limit(1)
 _next_runs = _runs_of_subject.order_by(_runs.c.id).limit(bindparam("limit"))
 _delete_runs = delete(_runs).where(_runs.c.id.in_(bindparam("ids", expanding=True)))
 _set_active_run = (
@@ -100,7 +100,14 @@ def admit(
         connection.execute(_link_run_to_message, {"b_id": message_id, "run": run_id})
     else:
         title = title_after(title, chat.content.text)
-        _store_message(connection, caller, conversation.id, chat, (message_id, run_id), now)
+        message: dict[str, Any] = {
+            "id": message_id, "user_id": caller.user_id, "conversation_id": conversation.id,
+            "parent_id": chat.parent_id, "run_id": run_id, "role": "user",
+            "content": _encode(chat.content).decode(), "created_at": now,
+        }  # fmt: skip
+        connection.execute(_insert_message, message)
+        index_message(connection, message)
+        store_images(connection, message_id, chat.images)
     request = msgspec.structs.replace(chat.request, parent_id=message_id)
     run = new_run(run_id, conversation.id, status, message_id=answer_id, created_at=now)
     create_run(connection, run, request, caller, process, size=chat.size)
@@ -115,16 +122,6 @@ def admit(
         session.refresh(conversation)
         raise run_active_error(conversation.run_id or "")
     return run
-
-
-class RunOwner(Protocol):
-    """Whose run it is: a caller, or the run that delegates."""
-
-    @property
-    def user_id(self) -> int: ...
-
-    @property
-    def tenant_id(self) -> int: ...
 
 
 def new_run(
@@ -147,11 +144,17 @@ def new_run(
 
 
 def create_run(
-    connection: Connection, run: Run, request: ChatRequest, owner: RunOwner, process: str, *, size: int = 0
+    connection: Connection,
+    run: Run,
+    request: ChatRequest,
+    owner: Caller | RunSpec,
+    process: str,
+    *,
+    size: int = 0,
 ) -> None:
     """Inserts the row of a new run, which `process` drives if it starts at once. Nothing else inserts runs.
 
-    `size` is the bytes of its message.
+    `owner` is the caller, or the run that delegates. `size` is the bytes of the run's message.
     """
     starts_now = run.status == RunStatus.RUNNING
     request_json = _encode(request).decode()
@@ -164,26 +167,6 @@ def create_run(
         "stored_bytes": size + len(request_json), "created_at": run.created_at, "started_at": run.started_at,
     }  # fmt: skip
     connection.execute(_insert_run, row)
-
-
-def _store_message(
-    connection: Connection,
-    caller: Caller,
-    conversation_id: str,
-    chat: NewChat,
-    ids: tuple[str, str],
-    now: datetime,
-) -> None:
-    """Stores the user's message. `ids` are its id and its run's."""
-    message_id, run_id = ids
-    message: dict[str, Any] = {
-        "id": message_id, "user_id": caller.user_id, "conversation_id": conversation_id,
-        "parent_id": chat.parent_id, "run_id": run_id, "role": "user",
-        "content": _encode(chat.content).decode(), "created_at": now,
-    }  # fmt: skip
-    connection.execute(_insert_message, message)
-    index_message(connection, message)
-    store_images(connection, message_id, chat.images)
 
 
 def limits_for(session: Session, caller: Caller, provider_id: int, limits: LimitsConfig) -> LimitsConfig:

@@ -24,10 +24,10 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import NotFound
-from luxx.infra.store.tables import Base, UtcDateTime
+from luxx.infra.store.tables import Base, UtcDateTime, table_of
 from luxx.tools.output import MAX_REF
 from luxx.wire.delta import Usage
-from luxx.wire.run import Run, RunKind, RunPhase, RunStatus
+from luxx.wire.run import ENDED, Run, RunKind, RunStatus
 
 CALL_ID_LENGTH = MAX_REF
 TOOL_LENGTH = 200
@@ -166,26 +166,14 @@ class QuestionRow(Base):
 
 _usage = msgspec.json.Decoder(Usage)
 
+is_unended = table_of(RunRow).c.status.not_in([status.value for status in ENDED])
+"""The condition on runs that have not ended."""
+
 
 def run_view(row: RunRow) -> Run:
     """The row of a run as the API returns it."""
-    return Run(
-        id=row.id,
-        kind=RunKind(row.kind),
-        subject_id=row.subject_id,
-        status=RunStatus(row.status),
-        phase=None if row.phase is None else RunPhase(row.phase),
-        parent_run_id=row.parent_run_id,
-        message_id=row.message_id,
-        stop_reason=row.stop_reason,
-        error=row.error,
-        usage=_usage.decode(row.usage),
-        cost=row.cost,
-        last_seq=row.last_seq,
-        created_at=row.created_at,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
-    )
+    fields = {name: getattr(row, name) for name in Run.__struct_fields__}
+    return msgspec.convert(fields | {"usage": _usage.decode(row.usage)}, Run)
 
 
 class RunRight(StrEnum):
@@ -232,12 +220,10 @@ def page_of_runs(
 ) -> tuple[list[Run], int]:
     """A page of the caller's runs, newest first, and how many match."""
     query: Select[RunRow] = select(RunRow).where(visible_to(caller))
-    if run_filter.kind is not None:
-        query = query.where(RunRow.kind == run_filter.kind.value)
-    if run_filter.subject_id is not None:
-        query = query.where(RunRow.subject_id == run_filter.subject_id)
-    if run_filter.status is not None:
-        query = query.where(RunRow.status == run_filter.status.value)
+    for name in ("kind", "subject_id", "status"):
+        value = getattr(run_filter, name)
+        if value is not None:
+            query = query.where(getattr(RunRow, name) == value)
     total = session.scalar(select(func.count()).select_from(query.subquery())) or 0
     if run_filter.before is not None:
         query = query.where(RunRow.id < run_filter.before)

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, Select, bindparam, insert, select, update
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.authentication import user_as_caller
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import Conflict, InvalidInput, LuxxError
-from luxx.infra.clock import DATABASE_NOW, database_now, timestamp, utc_now
+from luxx.infra.clock import DATABASE_NOW, database_now, utc_now
 from luxx.infra.store.tables import table_of
 from luxx.runs.engine.processes import wake
+from luxx.runs.log.events import event_row, stamped
 from luxx.runs.models import QuestionRow, RunEventRow, RunRow
 from luxx.runs.turn.asking import bind_answer, may_be_rule
 from luxx.runs.turn.resources import rules_for
@@ -103,12 +104,7 @@ def store_answer(connection: Connection, row: QuestionRow, answer: QuestionAnswe
     }
     if connection.execute(_update_answer, values).rowcount != 1:
         raise _too_late(_status(connection, row.id))
-    event = msgspec.structs.replace(answer, run_id=row.run_id, timestamp=timestamp())
-    data = _encode(event)
-    kind = str(event.__struct_config__.tag)
-    connection.execute(
-        _event, {"run_id": row.run_id, "seq": seq, "type": kind, "data": data, "internal": None}
-    )
+    connection.execute(_event, event_row(seq, stamped(answer, row.run_id)))
     is_last = connection.execute(_one_open, {"run_id": row.run_id}).first() is None
     if is_last:
         wake(connection, RunRow.id == row.run_id)
@@ -134,20 +130,14 @@ def question_of(row: QuestionRow) -> Question:
 
 def question_view(row: QuestionRow, subject_id: str) -> QuestionView:
     """The row of a question as the API returns it."""
-    question = question_of(row)
+    copied = ("id", "run_id", "call_id", "created_at", "due_at", "answered_at", "note")
     return QuestionView(
-        **{name: getattr(question, name) for name in question.__struct_fields__},
-        id=row.id,
-        run_id=row.run_id,
+        **msgspec.structs.asdict(question_of(row)),
+        **{name: getattr(row, name) for name in copied},
         subject_id=subject_id,
-        call_id=row.call_id,
         status=QuestionStatus(row.status),
-        created_at=row.created_at,
-        due_at=row.due_at,
-        answered_at=row.answered_at,
         answered_by=None if row.answered_by is None else AnsweredBy(row.answered_by),
         answer=None if row.answer is None else _answer.decode(row.answer),
-        note=row.note,
     )
 
 
@@ -242,18 +232,8 @@ def open_permissions(session: Session, user_id: int, workspace: Path) -> list[Op
         caller = user_as_caller(session.connection(), user_id)
     except LuxxError:
         return []
-    rows = session.execute(
-        select(QuestionRow, RunRow.subject_id)
-        .join(RunRow, RunRow.id == QuestionRow.run_id)
-        .where(
-            QuestionRow.user_id == user_id,
-            QuestionRow.status == QuestionStatus.OPEN.value,
-            QuestionRow.kind == QuestionKind.PERMISSION.value,
-            RunRow.status == RunStatus.WAITING.value,
-        )
-        .order_by(QuestionRow.run_id, QuestionRow.id)
-        .limit(MAX_PERMISSIONS)
-    ).all()
+    is_permission = QuestionRow.kind == QuestionKind.PERMISSION.value
+    rows = session.execute(_open_of_user(user_id).where(is_permission).limit(MAX_PERMISSIONS)).all()
     connection = session.connection()
     run_ids = sorted({row.run_id for row, _ in rows})
     events = connection.execute(_tainted, {"run_ids": run_ids})
@@ -292,17 +272,7 @@ def store_covered_answers(session: Session, user_id: int, question_ids: Sequence
     """Answers those of the questions that are still open."""
     connection = session.connection()
     connection.execute(_lock_waiting_runs, {"user_id": user_id}).all()
-    rows = session.scalars(
-        select(QuestionRow)
-        .join(RunRow, RunRow.id == QuestionRow.run_id)
-        .where(
-            QuestionRow.id.in_(question_ids),
-            QuestionRow.user_id == user_id,
-            QuestionRow.status == QuestionStatus.OPEN.value,
-            RunRow.status == RunStatus.WAITING.value,
-        )
-        .order_by(QuestionRow.run_id, QuestionRow.id)
-    ).all()
+    rows = session.scalars(_open_of_user(user_id).where(QuestionRow.id.in_(question_ids))).all()
     stored: list[StoredAnswer] = []
     for row in rows:
         answered = QuestionAnswered(
@@ -310,6 +280,20 @@ def store_covered_answers(session: Session, user_id: int, question_ids: Sequence
         )
         stored.append(store_answer(connection, row, bind_answer(row.run_id, question_of(row), answered)))
     return stored
+
+
+def _open_of_user(user_id: int) -> Select[QuestionRow, str]:
+    """The open questions of the user's waiting runs, each with the subject of its run."""
+    return (
+        select(QuestionRow, RunRow.subject_id)
+        .join(RunRow, RunRow.id == QuestionRow.run_id)
+        .where(
+            QuestionRow.user_id == user_id,
+            QuestionRow.status == QuestionStatus.OPEN.value,
+            RunRow.status == RunStatus.WAITING.value,
+        )
+        .order_by(QuestionRow.run_id, QuestionRow.id)
+    )
 
 
 def _is_allowed(executor: ToolExecutor, question: Question, context: ToolContext) -> bool:

@@ -239,7 +239,7 @@ def _answer_due(session: Session, question_id: str) -> tuple[int, StoredAnswer] 
     run = None if row is None else session.get(RunRow, row.run_id)
     if row is None or run is None:
         return None
-    if run.status in [status.value for status in ENDED]:
+    if run.status in ENDED:
         close_questions(session.connection(), run.id)
         return None
     question = question_of(row)

@@ -272,13 +272,12 @@ class RunService:
         with suppress(Conflict):  # The run has ended already.
             await self.cancel(caller, run_id)
         run = await self._ended_within(caller, run_id, STOP_SECONDS)
-        while run.status not in ENDED or await self._has_subagents(run.subject_id):
+        while run.status not in ENDED or await self._store.read_rows(
+            lambda connection: has_subagents(connection, run.subject_id)
+        ):
             if time.monotonic() > until:
                 raise Conflict("a run of this conversation is still stopping; try again", kind="run_active")
             await asyncio.sleep(POLL_SECONDS)
-
-    async def _has_subagents(self, subject_id: str) -> bool:
-        return await self._store.read_rows(lambda connection: has_subagents(connection, subject_id))
 
     async def _ended_within(self, caller: Caller, run_id: str, seconds: float) -> Run:
         """The run once it has ended, or its current state after `seconds`."""

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import assert_never
 
 import msgspec
+from msgspec.structs import asdict
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -93,27 +94,9 @@ class SpentAmount(msgspec.Struct, frozen=True, kw_only=True):
 
 def record(connection: Connection, entry: UsageEntry) -> None:
     """Adds a completion to the ledger, in the transaction that records its end."""
-    usage = entry.usage
-    connection.execute(
-        _insert,
-        {
-            "user_id": entry.user_id,
-            "tenant_id": entry.tenant_id,
-            "run_id": entry.run_id,
-            "kind": entry.kind.value,
-            "subject_id": entry.subject_id,
-            "provider_id": entry.provider_id,
-            "model": entry.model,
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.completion_tokens,
-            "cached_tokens": usage.cached_tokens,
-            "cache_write_tokens": usage.cache_write_tokens,
-            "reasoning_tokens": usage.reasoning_tokens,
-            "cost": entry.cost,
-            "is_estimated": entry.is_estimated,
-            "created_at": utc_now(),
-        },
-    )
+    row = asdict(entry) | asdict(entry.usage) | {"kind": entry.kind.value, "created_at": utc_now()}
+    del row["usage"], row["total_tokens"]
+    connection.execute(_insert, row)
 
 
 def spent_since(connection: Connection, user_id: int, since: datetime) -> SpentAmount:

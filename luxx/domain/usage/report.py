@@ -4,6 +4,7 @@ Costs are sums over completions of known price; a report also has the number of 
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 from typing import Any, assert_never, cast
@@ -171,25 +172,25 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     page_size: int = 20
 
 
+@dataclass(frozen=True, slots=True)
 class UsageService:
-    """One per process."""
+    """One per process. `iterations`: the limit of model calls per run."""
 
-    def __init__(self, store: Store, limits: LimitsConfig, iterations: int) -> None:
-        self._store = store
-        self._limits = limits
-        self._iterations = iterations
+    store: Store
+    limits_config: LimitsConfig
+    iterations: int
 
     async def report(self, caller: Caller, query: UsageQuery) -> UsageReport:
         """Raises InvalidInput if `first` is after `last`, NotAllowed for a scope the caller may not read."""
         if query.first is not None and query.last is not None and query.first > query.last:
             raise InvalidInput("'from' must not be later than 'to'", field="from")
         _check_scope(caller, query.scope)
-        return await self._store.read(lambda session: _report(session, caller, query))
+        return await self.store.read(lambda session: _report(session, caller, query))
 
     async def limits(self, caller: Caller) -> UsageLimits:
         """The caller's limits and what is left of them."""
-        return await self._store.read(
-            lambda session: read_limits(session, caller, self._limits, self._iterations)
+        return await self.store.read(
+            lambda session: read_limits(session, caller, self.limits_config, self.iterations)
         )
 
 

@@ -265,18 +265,18 @@ def check_daily_limits(connection: Connection, user_id: int, limits: LimitsConfi
     if not has_daily_limits(limits):
         return
     spent, wait = spent_since(connection, user_id, midnight_of(now)), seconds_to_midnight(now)
-    if limits.tokens_per_day and spent.tokens >= limits.tokens_per_day:
-        raise TooMany(
-            f"the daily limit of {limits.tokens_per_day} tokens is reached; it resets at midnight UTC",
-            retry_after=wait,
-            kind=SpendingLimit.TOKENS_PER_DAY,
-        )
-    if limits.cost_per_day and spent.cost >= limits.cost_per_day:
-        raise TooMany(
-            f"the daily limit of ${limits.cost_per_day:g} is reached; it resets at midnight UTC",
-            retry_after=wait,
-            kind=SpendingLimit.COST_PER_DAY,
-        )
+    for limit, amount, used, text in (
+        (
+            SpendingLimit.TOKENS_PER_DAY,
+            limits.tokens_per_day,
+            spent.tokens,
+            f"{limits.tokens_per_day} tokens",
+        ),
+        (SpendingLimit.COST_PER_DAY, limits.cost_per_day, spent.cost, f"${limits.cost_per_day:g}"),
+    ):
+        if amount and used >= amount:
+            problem = f"the daily limit of {text} is reached; it resets at midnight UTC"
+            raise TooMany(problem, retry_after=wait, kind=limit)
 
 
 def midnight_of(now: datetime) -> datetime:

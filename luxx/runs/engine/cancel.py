@@ -19,8 +19,8 @@ from luxx.errors import LimitReached
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
 from luxx.runs.engine.processes import wake
-from luxx.runs.models import RunRow
-from luxx.wire.run import ENDED, StopReason
+from luxx.runs.models import RunRow, is_unended
+from luxx.wire.run import StopReason
 
 T = TypeVar("T")
 
@@ -155,12 +155,8 @@ class WallTime:
         if not self._limit:
             return
         values = {**self._key, "seconds": time.monotonic() - self._started}
-
-        def write_time(connection: Connection) -> None:
-            connection.execute(_save, values)
-
         try:
-            await self._store.write_rows(write_time)
+            await self._store.write_rows(lambda connection: connection.execute(_save, values))
         except SQLAlchemyError as error:
             logger.warning("driven_time_not_saved", run_id=self._key["b_id"], error=str(error))
 
@@ -183,8 +179,7 @@ class WallTime:
             self._signal.fire()
 
 
-_not_ended = RunRow.status.not_in([status.value for status in ENDED])
-_mark_cancelled = _runs.update().where(_not_ended).values(is_cancelled=True).returning(_runs.c.id)
+_mark_cancelled = _runs.update().where(is_unended).values(is_cancelled=True).returning(_runs.c.id)
 
 
 def cancel_runs_of(session: Session, user_id: int) -> None:

@@ -8,11 +8,11 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from dataclasses import dataclass
 
 import structlog
 from sqlalchemy import Connection, select
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session
 
 from luxx.infra.bus.core import Bus, Topic
 from luxx.infra.config.schema import Config
@@ -22,9 +22,9 @@ from luxx.runs.engine.cancel import CancelSignal, RunCancelled, cancel_runs_of
 from luxx.runs.engine.heartbeat import ActiveDrive, Heartbeat
 from luxx.runs.engine.processes import ClaimedRun, ProcessInfo
 from luxx.runs.log.events import LostRun
-from luxx.runs.models import RunRow
+from luxx.runs.models import RunRow, is_unended
 from luxx.runs.turn.ending import fail_run
-from luxx.wire.run import ENDED, Run, RunStatus
+from luxx.wire.run import Run, RunStatus
 
 Drive = Callable[[str, int, CancelSignal], Awaitable[None]]
 
@@ -200,11 +200,10 @@ class RunDriver:
     def _on_cancel(self, _process: str, run_id: bytes) -> None:
         self._fire(run_id.decode("utf-8", "replace"))
 
-    def _fire(self, run_id: str) -> bool:
+    def _fire(self, run_id: str) -> None:
         driven = self._driven.get(run_id)
         if driven is not None:
             driven.signal.fire()
-        return driven is not None
 
     def _unregister(self, connection: Connection) -> None:
         processes.release(connection, self.process)
@@ -234,26 +233,22 @@ class RunDriver:
             self._bus.publish(Topic.QUEUE, b"")
 
 
+@dataclass(frozen=True, slots=True)
 class RunStopper:
     """Cancels runs. `engine` is None in a process that drives no runs; then other processes end them."""
 
-    def __init__(self, store: Store, engine: RunDriver | None) -> None:
-        self._store = store
-        self._engine = engine
+    store: Store
+    engine: RunDriver | None
 
     async def stop_all_of(self, user_id: int) -> None:
         """Cancels the user's runs; returns when they have ended, or after MAX_STOP_SECONDS."""
-        await self._store.write(lambda session: cancel_runs_of(session, user_id))
+        await self.store.write(lambda session: cancel_runs_of(session, user_id))
         until = time.monotonic() + MAX_STOP_SECONDS
-        running = await self._store.read(lambda session: _unended_of(session, user_id))
+        unended = select(RunRow.id).where(RunRow.user_id == user_id, is_unended)
+        running = await self.store.read(lambda session: session.scalars(unended).all())
         for run_id in running:
-            if self._engine is not None:
-                await self._engine.cancel(run_id)
+            if self.engine is not None:
+                await self.engine.cancel(run_id)
         while running and time.monotonic() < until:
             await asyncio.sleep(POLL_SECONDS)
-            running = await self._store.read(lambda session: _unended_of(session, user_id))
-
-
-def _unended_of(session: Session, user_id: int) -> list[str]:
-    is_unended = RunRow.status.not_in([status.value for status in ENDED])
-    return list(session.scalars(select(RunRow.id).where(RunRow.user_id == user_id, is_unended)))
+            running = await self.store.read(lambda session: session.scalars(unended).all())

@@ -21,8 +21,8 @@ from luxx.infra.store.tables import table_of
 from luxx.runs.engine import processes, slots
 from luxx.runs.engine.cancel import CancelSignal
 from luxx.runs.engine.processes import ClaimedRun, OwnedRun, ProcessInfo
-from luxx.runs.models import RunRow
-from luxx.wire.run import ENDED, RunKind
+from luxx.runs.models import RunRow, is_unended
+from luxx.wire.run import RunKind
 
 HEARTBEATS_PER_LEASE = 4
 """Renewals per lease: a process that misses three heartbeats keeps its lease."""
@@ -117,7 +117,7 @@ class Heartbeat:
             lambda connection: processes.register(connection, self._process, lease)
         )
         self._last_heartbeat = time.monotonic()
-        await self._repair()
+        await self._repair_if_due()
         await self._scan()
         self._maintenance_requested.set()
         self._heartbeat_task = asyncio.create_task(self._heartbeat_loop())
@@ -218,15 +218,14 @@ class Heartbeat:
             if run.is_cancelled and run.run_id in own_drives:
                 own_drives[run.run_id].signal.fire()
         driven = self._driver.drives()
-        await self._claim_orphaned(
-            [ClaimedRun(run.run_id, run.fence) for run in owned if run.run_id not in driven]
-        )
+        await self._claim_orphaned([run for run in owned if run.run_id not in driven])
 
-    async def _claim_orphaned(self, orphaned_runs: list[ClaimedRun]) -> None:
+    async def _claim_orphaned(self, orphaned: list[OwnedRun]) -> None:
         """Claims own runs again whose drive failed. A newly admitted run has no drive yet, so it gets half a
         heartbeat of time."""
         now = time.monotonic()
-        self._orphaned_runs = {run: self._orphaned_runs.get(run, now) for run in orphaned_runs}
+        runs = [ClaimedRun(run.run_id, run.fence) for run in orphaned]
+        self._orphaned_runs = {run: self._orphaned_runs.get(run, now) for run in runs}
         due = [
             run
             for run, since in self._orphaned_runs.items()
@@ -250,7 +249,9 @@ class Heartbeat:
         if scan.queued & scan.kinds:
             async with self._driver.admission_lock:
                 claimed = await self._store.write_rows(
-                    lambda connection: self._claim_queued(connection, scan)
+                    lambda connection: slots.claim_queued(
+                        connection, self._process.id, scan.kinds, self._limits
+                    )
                 )
             await self._driver.start_claimed(claimed)
 
@@ -277,21 +278,16 @@ class Heartbeat:
             claimed += processes.claim_undriven(connection, own_id, run_id)
         return claimed
 
-    def _claim_queued(self, connection: Connection, scan: ScanResult) -> list[ClaimedRun]:
-        return slots.claim_queued(connection, self._process.id, scan.kinds, self._limits)
-
     async def _repair_if_due(self) -> None:
-        if time.monotonic() >= self._next_repair:
-            await self._repair()
-
-    async def _repair(self) -> None:
+        """Clears the active run of conversations if it has ended or was deleted."""
+        if time.monotonic() < self._next_repair:
+            return
         self._next_repair = time.monotonic() + REPAIR_SECONDS
-        stale = await self._store.read_rows(find_stale)
+        stale = await self._store.read_rows(lambda connection: connection.execute(_stale).all())
         if stale:
-            logger.warning(
-                "stale_active_runs_cleared", conversations=[conversation for conversation, _ in stale]
-            )
-            await self._store.write_rows(lambda connection: clear_stale(connection, stale))
+            logger.warning("stale_active_runs_cleared", conversations=[row.id for row in stale])
+            values = [{"b_id": row.id, "b_run": row.run_id} for row in stale]
+            await self._store.write_rows(lambda connection: connection.execute(_clear_active_run, values))
 
 
 async def _cancel_task(task: asyncio.Task[None] | None) -> None:
@@ -302,9 +298,7 @@ async def _cancel_task(task: asyncio.Task[None] | None) -> None:
 
 _runs = table_of(RunRow)
 _conversations = table_of(ConversationRow)
-_active = select(_runs.c.id).where(
-    _runs.c.id == _conversations.c.run_id, _runs.c.status.not_in([status.value for status in ENDED])
-)
+_active = select(_runs.c.id).where(_runs.c.id == _conversations.c.run_id, is_unended)
 _stale = select(_conversations.c.id, _conversations.c.run_id).where(
     _conversations.c.run_id.is_not(None), ~_active.exists()
 )
@@ -313,14 +307,4 @@ _clear_active_run = (
     .where(_conversations.c.id == bindparam("b_id"), _conversations.c.run_id == bindparam("b_run"))
     .values(run_id=null())
 )
-
-
-def find_stale(connection: Connection) -> list[tuple[str, str]]:
-    """Conversations with an active run that has ended or was deleted, and the id of that run."""
-    return [(row.id, row.run_id) for row in connection.execute(_stale)]
-
-
-def clear_stale(connection: Connection, stale: list[tuple[str, str]]) -> None:
-    """Clears the active run of those conversations that still name the same run."""
-    for conversation_id, run_id in stale:
-        connection.execute(_clear_active_run, {"b_id": conversation_id, "b_run": run_id})
+"""Only if the conversation still names the same run."""

@@ -7,6 +7,7 @@ a lease. Every append names the fence of its claim, so a process that lost a run
 import os
 import socket
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
@@ -122,16 +123,16 @@ def has_workers(connection: Connection) -> bool:
     return connection.scalar(worker) is not None
 
 
+@dataclass(frozen=True, slots=True)
 class ProcessService:
     """Lists the processes for operators."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    store: Store
 
     async def list_page(self, caller: Caller, *, page: int, page_size: int) -> tuple[list[ProcessView], int]:
         """A page of the processes, newest first, and how many there are. Raises NotAllowed for others."""
         caller.require_operator()
-        all_processes = await self._store.read(read_processes)
+        all_processes = await self.store.read(read_processes)
         begin = (page - 1) * page_size
         return all_processes[begin : begin + page_size], len(all_processes)
 
@@ -152,19 +153,7 @@ def read_processes(session: Session) -> list[ProcessView]:
         .outerjoin(driven, driven.c.owner == _processes.c.id)
         .order_by(_processes.c.started_at.desc(), _processes.c.id.desc())
     )
-    return [
-        ProcessView(
-            id=row.id,
-            kind=ProcessKind(row.kind),
-            host=row.host,
-            pid=row.pid,
-            version=row.version,
-            started_at=row.started_at,
-            is_alive=bool(row.is_alive),
-            runs=row.runs,
-        )
-        for row in rows
-    ]
+    return [msgspec.convert(row, ProcessView, from_attributes=True) for row in rows]
 
 
 def _is_alive(connection: Connection) -> ColumnElement[bool]:
@@ -222,7 +211,11 @@ def find_lost(
     """
     rows = connection.execute(
         select(_runs.c.id, _runs.c.fence)
-        .where(_is_running, _of_kinds(kinds), _is_lost(connection, owner, is_alone=is_alone))
+        .where(
+            _is_running,
+            _runs.c.kind.in_([kind.value for kind in kinds]),
+            _is_lost(connection, owner, is_alone=is_alone),
+        )
         .order_by(_runs.c.id)
     )
     return [ClaimedRun(row.id, row.fence) for row in rows]
@@ -262,16 +255,9 @@ def claim_undriven(connection: Connection, owner: str, run_id: str) -> list[Clai
 
 def find_cancelled(connection: Connection) -> list[str]:
     """Cancelled runs that no process drives; a drive must end them."""
-    return list(
-        connection.scalars(
-            select(_runs.c.id).where(
-                # The condition of the partial index `ix_runs_cancelled`.
-                _runs.c.is_cancelled,
-                _runs.c.finished_at.is_(None),
-                _runs.c.status.in_(UNDRIVEN),
-            )
-        )
-    )
+    # The first two are the condition of the partial index `ix_runs_cancelled`.
+    conditions = (_runs.c.is_cancelled, _runs.c.finished_at.is_(None), _runs.c.status.in_(UNDRIVEN))
+    return list(connection.scalars(select(_runs.c.id).where(*conditions)))
 
 
 def claim_one(connection: Connection, owner: str, run_id: str, *, is_alone: bool) -> list[ClaimedRun]:
@@ -290,10 +276,6 @@ def claim_one(connection: Connection, owner: str, run_id: str, *, is_alone: bool
 def release(connection: Connection, owner: str) -> None:
     """Releases the runs of `owner`, so that other processes can claim them before its lease expires."""
     connection.execute(update(_runs).where(_is_running, _runs.c.owner == owner).values(owner=None))
-
-
-def _of_kinds(kinds: Collection[RunKind]) -> ColumnElement[bool]:
-    return _runs.c.kind.in_([kind.value for kind in kinds])
 
 
 def _is_lost(connection: Connection, owner: str, *, is_alone: bool) -> ColumnElement[bool]:

@@ -19,9 +19,9 @@ from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.store.locks import Lock, lock_until_commit
 from luxx.infra.store.tables import table_of
 from luxx.runs.engine.processes import ClaimedRun, ProcessKind, claim_undriven, has_workers
-from luxx.runs.models import RunRow, ToolCallRow
+from luxx.runs.models import RunRow, ToolCallRow, is_unended
 from luxx.tools.builtin.run import DELEGATE_TOOL
-from luxx.wire.run import ENDED, RunKind, RunStatus
+from luxx.wire.run import RunKind, RunStatus
 from luxx.wire.step import StepStatus
 
 RETRY_SECONDS = 5
@@ -60,9 +60,8 @@ MAX_IDLE_PER_USER = 100
 """How many idle runs of a user need no slot. Further ones keep theirs: each is a drive in memory."""
 
 _parents = _runs.alias("parents")
-_unended = _runs.c.status.not_in([status.value for status in ENDED])
 _unended_subagents = select(_runs.c.id, _runs.c.parent_run_id, _runs.c.user_id, _runs.c.status).where(
-    _unended
+    is_unended
 )
 _children_of_roots = _unended_subagents.join(_parents, _parents.c.id == _runs.c.parent_run_id).where(
     _parents.c.parent_run_id.is_(None), _parents.c.status == RunStatus.RUNNING.value
@@ -70,7 +69,7 @@ _children_of_roots = _unended_subagents.join(_parents, _parents.c.id == _runs.c.
 _unended_children = _unended_subagents.where(_runs.c.parent_run_id.in_(bindparam("ids", expanding=True)))
 _runs_of_subject = (
     select(_runs.c.id)
-    .where(_runs.c.subject_id == bindparam("subject"), _runs.c.parent_run_id.is_not(None), _unended)
+    .where(_runs.c.subject_id == bindparam("subject"), _runs.c.parent_run_id.is_not(None), is_unended)
     .limit(1)
 )
 _calls = table_of(ToolCallRow)

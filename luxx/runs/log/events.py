@@ -6,7 +6,7 @@ An event is published only after it is on disk, so the last event id of a client
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from sqlalchemy import Connection, Update, bindparam, case, delete, func, insert, select
@@ -18,8 +18,8 @@ from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
 from luxx.runs.engine.cancel import CancelSignal
 from luxx.runs.models import TOOL_LENGTH, RunEventRow, RunResultRow, RunRow, ToolCallRow
-from luxx.runs.streams.channel import Channel, Frame, logged_frame
-from luxx.wire.event import CLOSING_EVENT_TYPES, CompletionNote, ErrorEvent, Event, LoggedEvent, ProcessStep
+from luxx.runs.streams.channel import Channel, event_frame
+from luxx.wire.event import CompletionNote, ErrorEvent, Event, LoggedEvent, ProcessStep
 from luxx.wire.step import Step, StepStatus, StepType
 
 _calls, _results = table_of(ToolCallRow), table_of(RunResultRow)
@@ -46,11 +46,6 @@ def tool_call_rows(run_id: str, logged: Sequence[LoggedEvent]) -> list[dict[str,
         elif step.type == StepType.TOOL_RESULT and last_call:
             last_call["result_seq"] = item.seq
     return list(calls.values())
-
-
-def store_calls(connection: Connection, calls: list[dict[str, Any]]) -> None:
-    """Writes the rows of `tool_call_rows`; None keeps the stored value."""
-    connection.execute(_upserts[connection.dialect.name], calls)
 
 
 def store_output(connection: Connection, row: dict[str, str]) -> None:
@@ -94,7 +89,7 @@ def _upsert(dialect_insert: Any) -> Any:
 
 
 _upserts = {"sqlite": _upsert(sqlite.insert), "postgresql": _upsert(postgresql.insert)}
-"""Built once, because every tool call uses it twice."""
+"""Built once, because every tool call uses it twice. None keeps the stored value."""
 
 PAGE_EVENTS = 500
 """Events per page."""
@@ -115,6 +110,7 @@ def _fenced_update(columns: tuple[str, ...]) -> Update:
     return owned.values({**values, "stored_bytes": runs.c.stored_bytes + bindparam("b_stored")})
 
 
+E = TypeVar("E", bound=Event)
 LogEntry = Event | tuple[Event, CompletionNote]
 
 _encode = msgspec.json.Encoder().encode
@@ -195,11 +191,13 @@ class RunLog:
         size = extra_bytes + sum(len(row["data"]) + len(row["internal"] or b"") for row in rows)
 
         def write_entries(connection: Connection) -> None:
-            self._update_run(connection, values, size)
+            key = {"b_id": self.run_id, "b_fence": self._fence, "b_stored": size}
+            if connection.execute(_fenced_update(tuple(values)), key | values).rowcount != 1:
+                raise LostRun(self.run_id)
             if rows:
                 connection.execute(_insert, rows)
             if calls:
-                store_calls(connection, calls)
+                connection.execute(_upserts[connection.dialect.name], calls)
             if extra_write is not None:
                 extra_write(connection)
 
@@ -215,28 +213,13 @@ class RunLog:
         """The entries as they would be logged next, for decisions before the write."""
         return [_logged(self.seq + offset, entry) for offset, entry in enumerate(entries, 1)]
 
-    def _update_run(self, connection: Connection, values: dict[str, Any], size: int) -> None:
-        key = {"b_id": self.run_id, "b_fence": self._fence, "b_stored": size}
-        if connection.execute(_fenced_update(tuple(values)), key | values).rowcount != 1:
-            raise LostRun(self.run_id)
-
     def _stamp(self, entries: Sequence[LogEntry]) -> tuple[list[LoggedEvent], list[dict[str, Any]]]:
         logged: list[LoggedEvent] = []
         rows: list[dict[str, Any]] = []
-        now = timestamp()
         for item in self.preview(entries):
-            event = msgspec.structs.replace(item.event, run_id=self.run_id, timestamp=now)
-            data = _encode(event)
+            event = stamped(item.event, self.run_id)
             logged.append(LoggedEvent(seq=item.seq, event=event, note=item.note))
-            rows.append(
-                {
-                    "run_id": self.run_id,
-                    "seq": item.seq,
-                    "type": event.__struct_config__.tag,
-                    "data": data,
-                    "internal": None if item.note is None else _encode(item.note),
-                }
-            )
+            rows.append(event_row(item.seq, event, item.note))
         return logged, rows
 
     def _publish(self, logged: list[LoggedEvent], rows: list[dict[str, Any]]) -> None:
@@ -245,15 +228,23 @@ class RunLog:
             if isinstance(item.event, ProcessStep):
                 channel.open_steps.pop(item.event.step.index, None)
         channel.logged = self.seq
-        frames = [
-            Frame(
-                logged_frame(row["seq"], row["type"], row["data"]),
-                row["seq"],
-                is_last=row["type"] in CLOSING_EVENT_TYPES,
-            )
-            for row in rows
-        ]
-        channel.publish_events(*frames)
+        channel.publish_events(*(event_frame(row["seq"], row["type"], row["data"]) for row in rows))
+
+
+def stamped(event: E, run_id: str) -> E:
+    """The event with its run and the current time, as it is stored."""
+    return msgspec.structs.replace(event, run_id=run_id, timestamp=timestamp())
+
+
+def event_row(seq: int, event: Event, note: CompletionNote | None = None) -> dict[str, Any]:
+    """The row of a stamped event."""
+    return {
+        "run_id": event.run_id,
+        "seq": seq,
+        "type": event.__struct_config__.tag,
+        "data": _encode(event),
+        "internal": None if note is None else _encode(note),
+    }
 
 
 def _logged(seq: int, entry: LogEntry) -> LoggedEvent:

@@ -5,6 +5,7 @@
 
 import base64
 import binascii
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, assert_never
@@ -110,11 +111,11 @@ class WholeResult(msgspec.Struct, frozen=True, kw_only=True):
     is_cut: bool
 
 
+@dataclass(frozen=True, slots=True)
 class ReplayService:
     """One per process."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    store: Store
 
     async def events(
         self, caller: Caller, conversation_id: str, *, cursor: str | None, limit: int
@@ -145,7 +146,7 @@ class ReplayService:
             events = [StoredEvent(row.seq, row.type, bytes(row.data)) for row in page]
             return events, write_cursor(after), len(sizes) > len(page)
 
-        return await self._store.read(read_events)
+        return await self.store.read(read_events)
 
     async def status(self, caller: Caller, conversation_id: str) -> ExecutionStatus:
         """The state of the conversation."""
@@ -169,7 +170,7 @@ class ReplayService:
                 run=run,
             )
 
-        return await self._store.read(read_status)
+        return await self.store.read(read_status)
 
     async def executions(
         self, caller: Caller, conversation_id: str, *, message_id: str | None, cursor: str | None, limit: int
@@ -192,7 +193,7 @@ class ReplayService:
             after = ReplayPosition(page[-1].run_id, page[-1].step_index) if page else position
             return [_execution(row) for row in page], write_cursor(after), len(rows) > limit
 
-        return await self._store.read(read_executions)
+        return await self.store.read(read_executions)
 
     async def calls(
         self, caller: Caller, *, tool: str | None, run_id: str | None, page: int, page_size: int
@@ -213,7 +214,7 @@ class ReplayService:
             rows = session.execute(query.limit(page_size).offset((page - 1) * page_size))
             return [_execution(row) for row in rows], total
 
-        return await self._store.read(read_calls)
+        return await self.store.read(read_calls)
 
     async def result(
         self, caller: Caller, run_id: str, call_id: str, *, offset: int, limit: int
@@ -242,7 +243,7 @@ class ReplayService:
                 is_cut=stored_output is not None,
             )
 
-        return await self._store.read(read_result)
+        return await self.store.read(read_result)
 
 
 def _is_waiting(session: Session, run: Run) -> bool:

@@ -46,6 +46,16 @@ _delete_rest = [
     delete(table).where(table.c.run_id == _of_run)
     for table in (table_of(ToolCallRow), table_of(RunResultRow))
 ]
+_of_log = select(
+    func.sum(func.length(_events.c.data) + func.coalesce(func.length(_events.c.internal), 0))
+).where(_events.c.run_id == _of_run, _events.c.seq <= bindparam("last"))
+_results = table_of(RunResultRow)
+_of_results = select(func.sum(func.length(_results.c.output))).where(_results.c.run_id == _of_run)
+_shrink = (
+    _runs.update()
+    .where(_runs.c.id == bindparam("b_id"))
+    .values(stored_bytes=_runs.c.stored_bytes - bindparam("size"))
+)
 _has_first_event = select(_events.c.seq).where(_events.c.run_id == _of_run, _events.c.seq == 1)
 
 
@@ -94,7 +104,10 @@ def _delete_batch(session: Session, run_id: str) -> bool:
     connection = session.connection()
     seqs = list(connection.scalars(_first, {"b_run": run_id}))
     if seqs:
-        subtract_event_bytes(connection, run_id, seqs[-1])
+        # Subtracts the size of these events and of all tool outputs from that of the run.
+        key = {"b_run": run_id, "last": seqs[-1]}
+        size = int(connection.scalar(_of_log, key) or 0) + int(connection.scalar(_of_results, key) or 0)
+        connection.execute(_shrink, {"b_id": run_id, "size": size})
         connection.execute(_delete_events, {"b_run": run_id, "last": seqs[-1]})
     for statement in _delete_rest:
         connection.execute(statement, {"b_run": run_id})
@@ -103,7 +116,7 @@ def _delete_batch(session: Session, run_id: str) -> bool:
 
 def check_log(connection: Connection, run: RunRow) -> None:
     """Raises Gone if the log of the run was deleted."""
-    if run.status not in _ended or not run.last_seq:
+    if run.status not in ENDED or not run.last_seq:
         return
     if connection.scalar(_has_first_event, {"b_run": run.id}) is None:
         raise Gone(
@@ -111,26 +124,3 @@ def check_log(connection: Connection, run: RunRow) -> None:
             "available",
             kind="log_deleted",
         )
-
-
-_of_log = select(
-    func.coalesce(
-        func.sum(func.length(_events.c.data) + func.coalesce(func.length(_events.c.internal), 0)), 0
-    )
-).where(_events.c.run_id == bindparam("run_id"), _events.c.seq <= bindparam("last"))
-_results = table_of(RunResultRow)
-_of_results = select(func.coalesce(func.sum(func.length(_results.c.output)), 0)).where(
-    _results.c.run_id == bindparam("run_id")
-)
-_shrink = (
-    _runs.update()
-    .where(_runs.c.id == bindparam("b_id"))
-    .values(stored_bytes=_runs.c.stored_bytes - bindparam("size"))
-)
-
-
-def subtract_event_bytes(connection: Connection, run_id: str, last: int) -> None:
-    """Subtracts the size of the events up to number `last` and of all tool outputs, before their deletion."""
-    key = {"run_id": run_id, "last": last}
-    size = int(connection.scalar(_of_log, key) or 0) + int(connection.scalar(_of_results, key) or 0)
-    connection.execute(_shrink, {"b_id": run_id, "size": size})

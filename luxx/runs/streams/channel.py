@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from luxx.infra.clock import timestamp
+from luxx.wire.event import CLOSING_EVENT_TYPES
 from luxx.wire.run import Run
 from luxx.wire.step import Step, StepStatus, StepType, step_id
 
@@ -108,26 +110,11 @@ class OpenStep:
 
     def closed(self, status: StepStatus) -> Step:
         """The step as it is logged, with the final status."""
-        step_id_ = step_id(self.index)
+        step = Step(id=step_id(self.index), index=self.index, type=self.type, status=status)
         if self.type == StepType.TOOL_CALL:
-            return Step(
-                id=step_id_,
-                index=self.index,
-                type=self.type,
-                name=self.name,
-                id_ref=self.call_id,
-                arguments=self.content(),
-                status=status,
-            )
+            return replace(step, name=self.name, id_ref=self.call_id, arguments=self.content())
         duration = int((time.monotonic() - self.started) * 1000)
-        return Step(
-            id=step_id_,
-            index=self.index,
-            type=self.type,
-            content=self.content(),
-            status=status,
-            duration_ms=duration,
-        )
+        return replace(step, content=self.content(), duration_ms=duration)
 
 
 RING_FRAMES = 2048
@@ -163,6 +150,11 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 
 
 GAP = Frame(b"", is_gap=True)
+
+
+def event_frame(seq: int, event_type: str, data: bytes) -> Frame:
+    """The frame of a logged event."""
+    return Frame(logged_frame(seq, event_type, data), seq, is_last=event_type in CLOSING_EVENT_TYPES)
 
 
 class RingReader(Protocol):

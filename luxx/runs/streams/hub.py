@@ -166,7 +166,7 @@ class RunRelay:
 
     def driven(self, channel: Channel, fence: int) -> None:
         """This process begins to drive the run; called before the first frame."""
-        self._unsubscribe(channel)
+        self.unwatched(channel)
         if not self._bus.is_alone:
             self._publisher.driven(channel, fence)
             self._note_busy()
@@ -188,10 +188,7 @@ class RunRelay:
             self._request_follow(subscriber, None)
 
     def unwatched(self, channel: Channel) -> None:
-        """The run no longer has a watcher."""
-        self._unsubscribe(channel)
-
-    def _unsubscribe(self, channel: Channel) -> None:
+        """The run no longer has a watcher, or is driven here now."""
         subscriber = self._subscribers.pop(channel.run_id, None)
         if subscriber is None:
             return

@@ -27,9 +27,8 @@ from luxx.wire.socket import NotificationData, SessionState, SessionStatus
 
 IDS_PER_QUERY = 100
 ERROR_CHARACTERS = 500
-UNENDED = [
-    status.value for status in (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.WAITING, RunStatus.PAUSED)
-]
+UNENDED = [status.value for status in RunStatus if status not in ENDED]
+"""Not `is_unended`: a database can look these up in an index."""
 
 _runs = table_of(RunRow)
 _newer = _runs.alias("newer")

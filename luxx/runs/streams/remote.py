@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from luxx.infra.store.engine import Store
 from luxx.runs.log.events import StoredEvent, read_page
-from luxx.runs.streams.channel import Channel, Frame, OpenStep, logged_frame
+from luxx.runs.streams.channel import Channel, Frame, OpenStep, event_frame
 from luxx.runs.streams.publisher import (
     NOT_COUNTED,
     DriveEnded,
@@ -165,15 +165,13 @@ class RemoteSubscriber:
         self._stream, self._number = message.stream, 0
         self._has_received = True
         logged, *items = message.items
-        opened = [self._opened(item) for item in items if isinstance(item, StepOpened)]
+        opened = [self._open_step(item, item.text) for item in items if isinstance(item, StepOpened)]
         self.channel.begin(logged.seq if isinstance(logged, LogGrown) else 0, opened)
         if isinstance(message.items[-1], DriveEnded):
             self.end_feed()
 
-    def _opened(self, item: StepOpened) -> OpenStep:
-        return OpenStep(
-            self.run_id, item.index, item.kind, call_id=item.call_id, name=item.name, text=item.text
-        )
+    def _open_step(self, item: StepOpened, text: str = "") -> OpenStep:
+        return OpenStep(self.run_id, item.index, item.kind, call_id=item.call_id, name=item.name, text=text)
 
     def _process_queue(self) -> None:
         """Publishes the queued items up to the next one that needs the log."""
@@ -203,8 +201,7 @@ class RemoteSubscriber:
 
     def _apply_text(self, item: StepGrown | StepOpened) -> Frame | None:
         if isinstance(item, StepOpened):
-            step = OpenStep(self.run_id, item.index, item.kind, call_id=item.call_id, name=item.name)
-            self.channel.open_steps[item.index] = step
+            step = self.channel.open_steps[item.index] = self._open_step(item)
         elif (step := self.channel.open_steps.get(item.index)) is None:
             return None
         return Frame(step.grow(item.text), 0, step, item.text)
@@ -213,7 +210,10 @@ class RemoteSubscriber:
         """Publishes the log up to `seq`, then continues with the queued items."""
         try:
             while self.channel.logged < seq:
-                page = await self._read_page(self.channel.logged, seq)
+                after = self.channel.logged
+                page = await self._store.read(
+                    lambda session, after=after: read_page(session, self.run_id, after, seq)
+                )
                 if not page:
                     break  # The run was deleted; the next poll notices.
                 self._publish(page)
@@ -230,9 +230,6 @@ class RemoteSubscriber:
         elif not self.is_over:
             self._process_queue()
 
-    async def _read_page(self, after: int, until: int) -> list[StoredEvent]:
-        return await self._store.read(lambda session: read_page(session, self.run_id, after, until))
-
     def _publish(self, page: list[StoredEvent]) -> None:
         channel = self.channel
         for event in page:
@@ -240,13 +237,4 @@ class RemoteSubscriber:
                 channel.open_steps.pop(_step_of(event.data).step.index, None)
         channel.logged = page[-1].seq
         self.is_over = self.is_over or page[-1].type in CLOSING_EVENT_TYPES
-        channel.publish_events(
-            *(
-                Frame(
-                    logged_frame(event.seq, event.type, event.data),
-                    event.seq,
-                    is_last=event.type in CLOSING_EVENT_TYPES,
-                )
-                for event in page
-            )
-        )
+        channel.publish_events(*(event_frame(event.seq, event.type, event.data) for event in page))

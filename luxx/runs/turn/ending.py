@@ -14,10 +14,10 @@ from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.conversations.search import index_message
 from luxx.domain.usage.reserve import charge_orphaned_reserve
 from luxx.errors import LimitReached, LuxxError, ProviderError
-from luxx.infra.clock import timestamp, utc_now
+from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import table_of
 from luxx.runs.engine.cancel import mark_cancelled
-from luxx.runs.log.events import LostRun
+from luxx.runs.log.events import LostRun, event_row, stamped
 from luxx.runs.models import RunEventRow, RunRow
 from luxx.runs.question_rows import close_questions
 from luxx.runs.turn.state import RunSpec, TurnState
@@ -107,6 +107,7 @@ def prepare_message(
     """
     if spec.request.delegated is not None:
         return lambda _connection: None, 0
+    has_replay = any(note.replay for note in state.notes)
     row: dict[str, Any] = {
         "id": spec.message_id,
         "user_id": spec.user_id,
@@ -115,7 +116,7 @@ def prepare_message(
         "run_id": spec.run_id,
         "role": "assistant",
         "content": _encode(AssistantContent(steps=list(state.steps))).decode(),
-        "replay": _encode([note.replay for note in state.notes]).decode() if _has_replay(state) else None,
+        "replay": _encode([note.replay for note in state.notes]).decode() if has_replay else None,
         "token_count": state.usage.completion_tokens,
         "usage": _encode(state.usage).decode(),
         "status": _message_status(state, ending),
@@ -136,10 +137,6 @@ def prepare_message(
         )
 
     return write_message, len(row["content"]) + len(row["replay"] or "")
-
-
-def _has_replay(state: TurnState) -> bool:
-    return any(note.replay for note in state.notes)
 
 
 def _message_status(state: TurnState, ending: Ending) -> str:
@@ -165,16 +162,7 @@ def fail_run(connection: Connection, run_id: str, fence: int, *, error: str, kin
         return
     ending = failure_ending(LuxxError(error, kind=kind))
     events = ending_events(run.message_id or "", msgspec.json.decode(run.usage, type=Usage), ending)
-    now = timestamp()
-    rows: list[dict[str, Any]] = [
-        {
-            "run_id": run_id,
-            "seq": seq,
-            "type": event.__struct_config__.tag,
-            "data": _encode(msgspec.structs.replace(event, run_id=run_id, timestamp=now)),
-        }
-        for seq, event in enumerate(events, run.last_seq + 1)
-    ]
+    rows = [event_row(seq, stamped(event, run_id)) for seq, event in enumerate(events, run.last_seq + 1)]
     connection.execute(insert(table_of(RunEventRow)), rows)
     ended = connection.execute(
         _runs.update()

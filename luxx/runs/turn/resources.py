@@ -8,6 +8,7 @@ tainted too.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -83,15 +84,11 @@ def read_spec(connection: Connection, run_id: str, fence: int) -> RunSpec | None
         is_cancelled=run.is_cancelled,
         driven_seconds=run.driven_seconds,
         request=request,
-        past=_past(connection, request),
+        past=[PastMessage(user=UserContent(text=request.delegated.task))]
+        if request.delegated is not None
+        else read_path(connection, request.parent_id, with_images=request.takes_images),
         events=read_log(connection, run_id) if run.last_seq else [],
     )
-
-
-def _past(connection: Connection, request: ChatRequest) -> list[PastMessage]:
-    if request.delegated is not None:
-        return [PastMessage(user=UserContent(text=request.delegated.task))]
-    return read_path(connection, request.parent_id, with_images=request.takes_images)
 
 
 class CompletionCut(Exception):
@@ -167,24 +164,16 @@ class RunInputs(msgspec.Struct, frozen=True, kw_only=True):
     own_tools: OwnTools | None
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class ResourceFinder:
     """Finds the resources of a run at the start of each drive."""
 
-    def __init__(
-        self,
-        providers: ProviderService,
-        executor: ToolExecutor,
-        workspaces: Workspaces,
-        replay: ReplayService,
-        read_own_tools: ReadOwnTools,
-        skill_registry: SkillRegistry,
-    ) -> None:
-        self._read_own_tools = read_own_tools
-        self._skill_registry = skill_registry
-        self._providers = providers
-        self._executor = executor
-        self._workspaces = workspaces
-        self._replay = replay
+    providers: ProviderService
+    executor: ToolExecutor
+    workspaces: Workspaces
+    replay: ReplayService
+    read_own_tools: ReadOwnTools
+    skill_registry: SkillRegistry
 
     def read(self, session: Session, spec: RunSpec) -> RunInputs:
         """Reads the inputs, in the transaction that reads the `RunSpec`.
@@ -195,7 +184,7 @@ class ResourceFinder:
         request = spec.request
         return RunInputs(
             caller=caller,
-            provider_choice=self._providers.select_provider(
+            provider_choice=self.providers.select_provider(
                 session, caller, request.provider_id, request.model
             ),
             # A run without tools needs no rules yet; `read_context` reads them before any tool runs.
@@ -205,9 +194,9 @@ class ResourceFinder:
 
     def _own_tools(self, connection: Connection, spec: RunSpec) -> OwnTools | None:
         """The user's own tools, if the run uses any that are not the server's."""
-        registry = self._executor.registry
+        registry = self.executor.registry
         needs_own_tools = any(registry.get(name) is None for name in spec.request.tools)
-        return self._read_own_tools(connection, spec.user_id) if needs_own_tools else None
+        return self.read_own_tools(connection, spec.user_id) if needs_own_tools else None
 
     async def prepare(
         self, spec: RunSpec, inputs: RunInputs, signal: CancelSignal, *, delegation_depth: int
@@ -216,13 +205,13 @@ class ResourceFinder:
 
         Raises Unavailable if the embedded model cannot be started.
         """
-        resolved = await self._providers.resolve_selection(inputs.provider_choice)
+        resolved = await self.providers.resolve_selection(inputs.provider_choice)
         # A thread creates the directory, before any transaction: a slow disk must not block database writes.
-        workspace = await asyncio.to_thread(self._workspaces.prepare_if_enabled, spec.user_id)
-        await self._executor.registry.wait_for(spec.request.tools)
-        level, judge = inputs.caller.permission_level, self._executor.judge
+        workspace = await asyncio.to_thread(self.workspaces.prepare_if_enabled, spec.user_id)
+        await self.executor.registry.wait_for(spec.request.tools)
+        level, judge = inputs.caller.permission_level, self.executor.judge
         offered_names = _offered_names(spec.request, delegation_depth)
-        tools = self._executor.registry.available_to(level, offered_names, tenant_id=inputs.caller.tenant_id)
+        tools = self.executor.registry.available_to(level, offered_names, tenant_id=inputs.caller.tenant_id)
         if inputs.own_tools is not None:
             tools += available_own_tools(inputs.own_tools, level, spec.request.tools)
 
@@ -250,7 +239,7 @@ class ResourceFinder:
             target=resolved.target,
             card=resolved.choice.card,
             tools=offered,
-            skills=self._skill_registry.prompt if may_activate else "",
+            skills=self.skill_registry.prompt if may_activate else "",
             context=make_context(inputs.caller, inputs.rules, inputs.own_tools),
             read_context=read_context,
         )
@@ -262,7 +251,7 @@ class ResourceFinder:
         try:
             if "\0" in ref:
                 raise NotFound("no call has such an id")
-            result = await self._replay.result(caller, run_id, ref, offset=offset, limit=limit)
+            result = await self.replay.result(caller, run_id, ref, offset=offset, limit=limit)
         except (NotFound, Gone) as error:
             raise ToolFailed(
                 "no output of this run has this ref; a shortened result names its ref, and a result that was "

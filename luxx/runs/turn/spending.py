@@ -21,6 +21,7 @@ from luxx.domain.usage.reserve import (
     ReserveResult,
     ReserveVerdict,
     SpendingLimit,
+    SpentAndReserved,
     add_reserve,
     charge_orphaned_reserve,
     check_price,
@@ -191,7 +192,7 @@ class Spending:
             headrooms = self._headroom_of_run(self._log.state, connection)
             if self._has_daily:
                 lock_until_commit(connection, Lock.USER_RESERVES, spec.user_id)
-                headrooms += self._headroom_of_day(connection)
+                headrooms += _headrooms(self._limits, read_day(connection, spec.user_id), is_daily=True)
             answer = fit_call(call, headrooms, may_wait=may_wait)
             if answer.verdict == ReserveVerdict.FITS and answer.tokens < least:
                 answer = replace(answer, verdict=ReserveVerdict.NEVER)
@@ -217,28 +218,13 @@ class Spending:
             spent = SpentAmount(
                 tokens=logged_spending.tokens + extra.tokens, cost=logged_spending.cost + extra.cost
             )
-            reserved = NO_SPENDING
+            used = SpentAndReserved(spent, NO_SPENDING)
         else:
             # A run and all its subagents share one limit and reserve concurrently.
             lock_until_commit(connection, Lock.USER_RESERVES, self._spec.user_id)
             root = self._spec.run_id if delegated is None else delegated.root_run_id
-            tree = spent_by_tree(connection, _tree_ids.params(root=root))
-            spent, reserved = tree.spent, tree.reserved
-        return _headrooms(
-            (SpendingLimit.TOKENS_PER_RUN, limits.tokens_per_run),
-            (SpendingLimit.COST_PER_RUN, limits.cost_per_run),
-            spent,
-            reserved,
-        )
-
-    def _headroom_of_day(self, connection: Connection) -> list[LimitHeadroom]:
-        day, limits = read_day(connection, self._spec.user_id), self._limits
-        return _headrooms(
-            (SpendingLimit.TOKENS_PER_DAY, limits.tokens_per_day),
-            (SpendingLimit.COST_PER_DAY, limits.cost_per_day),
-            day.spent,
-            day.reserved,
-        )
+            used = spent_by_tree(connection, _tree_ids.params(root=root))
+        return _headrooms(limits, used, is_daily=False)
 
     def close(self, connection: Connection, entry: UsageEntry | None) -> None:
         """Records the ledger entry of a completion, if there is one, and releases its reservation."""
@@ -289,19 +275,18 @@ class Spending:
         return self._limits.tool_calls_per_run or None
 
 
-def _headrooms(
-    tokens: tuple[SpendingLimit, float],
-    cost: tuple[SpendingLimit, float],
-    spent: SpentAmount,
-    reserved: SpentAmount,
-) -> list[LimitHeadroom]:
-    """The headroom of those of the two limits that are set."""
-    (token_limit, most_tokens), (cost_limit, most_cost) = tokens, cost
-    headrooms = (
-        LimitHeadroom(limit=token_limit, amount=most_tokens, spent=spent.tokens, reserved=reserved.tokens),
-        LimitHeadroom(limit=cost_limit, amount=most_cost, spent=spent.cost, reserved=reserved.cost),
-    )
-    return [headroom for headroom in headrooms if headroom.amount]
+def _headrooms(limits: LimitsConfig, used: SpentAndReserved, *, is_daily: bool) -> list[LimitHeadroom]:
+    """The headroom of those limits of a day, or of a run, that are set."""
+    return [
+        LimitHeadroom(
+            limit=limit,
+            amount=amount,
+            spent=used.spent.cost if limit.is_money else used.spent.tokens,
+            reserved=used.reserved.cost if limit.is_money else used.reserved.tokens,
+        )
+        for limit in SpendingLimit
+        if limit.is_daily == is_daily and (amount := getattr(limits, limit.value))
+    ]
 
 
 def worst_case(request: CompletionRequest, card: ModelCard) -> PlannedCall:

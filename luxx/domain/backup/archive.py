@@ -108,11 +108,17 @@ class ArchiveWriter:
 
 
 @contextlib.contextmanager
-def new_file(path: Path) -> Generator[IO[bytes]]:
-    """A file with mode 0600 that appears when it is complete. Raises LuxxError if it exists already."""
+def new_file(path: Path, *, may_replace: bool = False) -> Generator[IO[bytes]]:
+    """A file with mode 0600 that appears when it is complete. Raises LuxxError if it cannot be written, or
+    exists already and may not be replaced."""
     partial_path = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+
+    def check_not_existing() -> None:
+        if not may_replace and path.exists():
+            raise LuxxError(f"{path} already exists; choose another name or remove it")
+
     try:
-        _check_not_existing(path)
+        check_not_existing()
         descriptor = os.open(partial_path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise LuxxError(f"{path} cannot be written: {error.strerror}") from error
@@ -121,18 +127,13 @@ def new_file(path: Path) -> Generator[IO[bytes]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        _check_not_existing(path)
+        check_not_existing()
         partial_path.rename(path)
         sync_folder(path.parent)
     except OSError as error:
         raise LuxxError(f"{path} could not be written: {error.strerror or error}") from error
     finally:
         partial_path.unlink(missing_ok=True)
-
-
-def _check_not_existing(path: Path) -> None:
-    if path.exists():
-        raise LuxxError(f"{path} already exists; choose another name or remove it")
 
 
 def sync_folder(folder: Path) -> None:
@@ -244,9 +245,8 @@ class VerifyingReader:
         self._hash.update(data)
         self._size += len(data)
         is_at_end = not data and size > 0
-        if self._size > self._member.size or (is_at_end and not self._matches_manifest()):
+        expected = (self._member.size, self._member.sha256)
+        is_wrong = is_at_end and (self._size, self._hash.hexdigest()) != expected
+        if is_wrong or self._size > self._member.size:
             raise self._archive.damaged(f"{self._member.name} does not match the manifest")
         return data
-
-    def _matches_manifest(self) -> bool:
-        return self._size == self._member.size and self._hash.hexdigest() == self._member.sha256

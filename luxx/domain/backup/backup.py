@@ -3,8 +3,6 @@
 Increase `VERSION` when current readers could misread the new format. `restore.py` restores a backup.
 """
 
-import os
-import secrets
 import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -19,7 +17,7 @@ from sqlalchemy import URL, Connection, Engine, select, text
 from luxx import __version__
 from luxx.domain.accounts.models import User
 from luxx.domain.accounts.user_data import Workspaces
-from luxx.domain.backup.archive import ArchiveMember, ArchiveWriter, Size, new_file, sync_folder
+from luxx.domain.backup.archive import ArchiveMember, ArchiveWriter, Size, new_file
 from luxx.domain.backup.folders import pack
 from luxx.domain.backup.rows import Identifier, TablePart, sequences_of, tables_of, write_rows
 from luxx.errors import LuxxError
@@ -159,18 +157,9 @@ def last_backup(data_dir: Path) -> LastBackup | None:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Replaces a small file atomically, with mode 0600."""
-    temporary_path = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(temporary_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary_path.rename(path)
-        sync_folder(path.parent)
-    finally:
-        temporary_path.unlink(missing_ok=True)
+    """Replaces a small file atomically, with mode 0600. Raises LuxxError."""
+    with new_file(path, may_replace=True) as file:
+        file.write(data)
 
 
 FORMAT = "luxx.backup"
@@ -222,8 +211,10 @@ def create_backup(data_paths: DataPaths, path: Path) -> Manifest:
 
 
 def _write_tables(connection: Connection, archive: ArchiveWriter) -> _TableContents:
+    if not connection.dialect.has_table(connection, "alembic_version"):
+        raise LuxxError("the database is empty; there is nothing to back up")
+    step = str(connection.scalar(text("SELECT version_num FROM alembic_version")))
     steps = known_steps()
-    step = _step(connection)
     if step not in steps:
         raise unknown_step_error(step)
     parts: list[TablePart] = []
@@ -247,12 +238,6 @@ def _undecryptable_key_notes(connection: Connection, key: str) -> list[str]:
     if undecryptable == len(sealed):
         raise LuxxError(f"the provider keys are encrypted with a different app.secret_key; {SECRET_HINT}")
     return [f"{undecryptable} provider keys are encrypted with another secret, which is not in the backup"]
-
-
-def _step(connection: Connection) -> str:
-    if not connection.dialect.has_table(connection, "alembic_version"):
-        raise LuxxError("the database is empty; there is nothing to back up")
-    return str(connection.scalar(text("SELECT version_num FROM alembic_version")))
 
 
 def _write_workspaces(

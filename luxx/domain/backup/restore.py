@@ -22,7 +22,7 @@ from luxx.domain.accounts.models import User
 from luxx.domain.backup.archive import ArchiveReader
 from luxx.domain.backup.backup import FORMAT, VERSION, DataPaths, Manifest, check_disk_space, write_private
 from luxx.domain.backup.folders import unpack
-from luxx.domain.backup.rows import SEARCH_TABLE, RowLoader, TablePart, set_sequences, tables_of
+from luxx.domain.backup.rows import SEARCH_TABLE, RowLoader, TablePart, error_line, set_sequences, tables_of
 from luxx.domain.backup.staging import (
     REPLACED_FOLDER,
     STAGING_PREFIX,
@@ -170,7 +170,7 @@ class _Restorer:
         except Exception as error:
             if clear_staging(folder):
                 raise
-            error_text = error.message if isinstance(error, LuxxError) else " ".join(str(error).split())[:500]
+            error_text = error.message if isinstance(error, LuxxError) else error_line(error)
             raise LuxxError(
                 f"{error_text}; and not all users' files could be moved back: move the content of "
                 f"{folder / REPLACED_FOLDER} to {self.data_paths.root}"
@@ -188,8 +188,7 @@ class _Restorer:
         try:
             self._load(engine)
         except SQLAlchemyError as error:
-            error_text = " ".join(str(getattr(error, "orig", None) or error).split())
-            raise self.archive.damaged(f"its rows are inconsistent: {error_text[:500]}") from error
+            raise self.archive.damaged(f"its rows are inconsistent: {error_line(error)}") from error
         upgrade_database(engine)
         with engine.begin() as connection:
             self._rebuild_derived(connection, secret)
@@ -269,8 +268,7 @@ class _Restorer:
             except Unavailable:
                 lost += 1
                 continue
-            change = update(ProviderRow).where(ProviderRow.id == row.id).values(api_key=sealed)
-            connection.execute(change)
+            connection.execute(update(ProviderRow).where(ProviderRow.id == row.id).values(api_key=sealed))
         if secret:
             self._notes.append(
                 "app.secret_key differs from that of the backup: all users have to sign in again"

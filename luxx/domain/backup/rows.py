@@ -133,23 +133,23 @@ def write_rows(connection: Connection, name: str, columns: list[Column], out: Ca
     return rows
 
 
-class LineReader:
+def error_line(error: Exception) -> str:
+    """An error of the database on one line, at most 500 characters."""
+    return " ".join(str(getattr(error, "orig", None) or error).split())[:500]
+
+
+def lines_of(file: Any) -> Iterator[bytes]:
     """The lines of a file, of any length: the manifest bounds the file's size."""
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-
-    def __iter__(self) -> Iterator[bytes]:
-        pending: list[bytes] = []
-        while data := self._file.read(BATCH_BYTES):
-            first, *lines = data.split(b"\n")
-            pending.append(first)
-            if lines:
-                yield b"".join(pending)
-                pending = [lines.pop()]
-                yield from lines
-        if rest := b"".join(pending):
-            yield rest
+    pending: list[bytes] = []
+    while data := file.read(BATCH_BYTES):
+        first, *lines = data.split(b"\n")
+        pending.append(first)
+        if lines:
+            yield b"".join(pending)
+            pending = [lines.pop()]
+            yield from lines
+    if rest := b"".join(pending):
+        yield rest
 
 
 class RowLoader:
@@ -169,8 +169,7 @@ class RowLoader:
             try:
                 self._connection.execute(write, batch)
             except (SQLAlchemyError, OverflowError) as error:
-                error_text = " ".join(str(getattr(error, "orig", None) or error).split())
-                raise LuxxError(f"the rows of {part.name} cannot be stored: {error_text[:500]}") from error
+                raise LuxxError(f"the rows of {part.name} cannot be stored: {error_line(error)}") from error
         if count != part.rows:
             raise LuxxError(f"the backup has {count} rows of {part.name}, but its manifest says {part.rows}")
 
@@ -180,16 +179,18 @@ class RowLoader:
         readers = [self._reader(each.kind) for each in part.columns]
         batch: list[dict[str, Any]] = []
         size = 0
-        for line in LineReader(file):
+        for line in lines_of(file):
             try:
                 values = _decode(line)
-                fields = [None if value is None else reader(value) for reader, value in
-                        zip(readers, values, strict=True)]  # fmt: skip
+                row = {
+                    name: None if value is None else reader(value)
+                    for name, reader, value in zip(names, readers, values, strict=True)
+                }
             except ROW_ERRORS as error:
                 raise LuxxError(
                     f"the backup has a row of {part.name} that cannot be read: {error}"
                 ) from error
-            batch.append(dict(zip(names, fields, strict=True)))
+            batch.append(row)
             size += len(line)
             if size >= BATCH_BYTES or len(batch) >= BATCH_ROWS:
                 yield batch
@@ -232,13 +233,11 @@ def sequences_of(connection: Connection, names: list[str]) -> dict[str, int]:
         has_any = connection.scalar(text("SELECT 1 FROM sqlite_master WHERE name = 'sqlite_sequence'"))
         rows = connection.execute(text("SELECT name, seq FROM sqlite_sequence")) if has_any else ()
         return {str(name): int(seq) for name, seq in rows if name in names}
-    result: dict[str, int] = {}
-    for name, sequence in _sequences(connection, names):
-        last = connection.scalar(
-            text(f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {sequence}")
-        )
-        result[name] = int(last or 0)
-    return result
+    last = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {}"
+    return {
+        name: int(connection.scalar(text(last.format(sequence))) or 0)
+        for name, sequence in _sequences(connection, names)
+    }
 
 
 def set_sequences(connection: Connection, names: list[str], last: dict[str, int]) -> None:

@@ -17,6 +17,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.models import User, UserSettings
+from luxx.domain.accounts.users import view_of
 from luxx.domain.backup.archive import ArchiveReader
 from luxx.domain.backup.backup import DataPaths, check_disk_space
 from luxx.domain.backup.folders import Readable, TarEntry, entries
@@ -34,7 +35,7 @@ from luxx.domain.backup.user_export import (
 from luxx.domain.conversations.access import delete_hidden, hidden_ids, reveal
 from luxx.domain.conversations.images import MIB, check_message_quota
 from luxx.domain.conversations.models import ConversationRow, ProjectRow
-from luxx.domain.files.storage import MAX_ENTRIES, WorkspaceFiles, display_path, measure
+from luxx.domain.files.storage import MAX_ENTRIES, WorkspaceFiles, display_path
 from luxx.domain.transfer.child import ImportReader
 from luxx.domain.transfer.document import (
     ImportedRows,
@@ -152,7 +153,8 @@ class _UserImporter:
 
     def run(self, username: str | None, rows: IO[bytes]) -> UserImportResult:
         name = username or self.profile.username
-        user_id, name = self.store.read_now(lambda session: _id_and_name(require_user(session, name)))
+        user = self.store.read_now(lambda session: view_of(require_user(session, name)))
+        user_id = user.id
         read, reader = self._read(rows)
         quota = self.config.quota_mb
         self.store.read_now(
@@ -167,7 +169,7 @@ class _UserImporter:
             self.store.write_now(lambda session: self._finish(session, user_id, import_id, reader))
             undo.pop_all()
         return UserImportResult(
-            username=name,
+            username=user.username,
             report=read.report,
             projects=len(self.profile.projects),
             files=files,
@@ -224,7 +226,7 @@ class _UserImporter:
             self._notes.append(f"{renamed} files got another name, because theirs was taken")
         # Fails if old and new files together are too many to count: the user could add none any more.
         if files or len(self._folders) > 1:
-            self._used_bytes(workspace_files)
+            workspace_files.used_bytes()
         return files
 
     def _make_folder(self, workspace_files: WorkspaceFiles, path: Path, undo: ExitStack) -> None:
@@ -245,13 +247,8 @@ class _UserImporter:
                 if workspace_files.find_entry(str(folder)) is None:
                     undo.callback(_remove, workspace_files, str(folder))
 
-    def _used_bytes(self, workspace_files: WorkspaceFiles) -> int:
-        with workspace_files.open_root() as root:
-            return measure(root)
-
     def _check_quota(self, workspace_files: WorkspaceFiles) -> None:
-        used_bytes = self._used_bytes(workspace_files)
-        if used_bytes + self.manifest.files.size > self.config.quota_mb * MIB:
+        if workspace_files.used_bytes() + self.manifest.files.size > self.config.quota_mb * MIB:
             raise TooLarge(
                 f"with these files the workspace would hold more than {self.config.quota_mb:g} MiB, the "
                 "limit of this server for each user (files.quota_mb)",
@@ -314,10 +311,6 @@ class _UserImporter:
                 unchanged += 1
         if unchanged:
             self._notes.append(f"{unchanged} settings kept their present value")
-
-
-def _id_and_name(user: Any) -> tuple[int, str]:
-    return user.id, user.username
 
 
 def _place_file(workspace_files: WorkspaceFiles, entry: TarEntry, data: Readable) -> str:

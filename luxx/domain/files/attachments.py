@@ -101,7 +101,8 @@ MAX_TEXT = 2_000_000
 """The limit of one text in characters, and of one text file in bytes."""
 
 _HEAD_BYTES = 1024
-_SOURCES = ("content", "file_id", "data")
+_TAKES = {"content": {"name", "extension"}, "file_id": set[str](), "data": {"name", "media_type"}}
+"""The sources of an attachment, with the fields that may accompany each."""
 
 
 class GivenAttachment(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,7 +160,12 @@ class AttachmentReader:
             blob_id = new_id()
             images[blob_id] = image
             attachments.append(_image_attachment(name, image, blob_id))
-            _check_image_totals(list(images.values()))
+            if len(images) > MAX_IMAGES:
+                raise TooLarge(f"a message may have at most {MAX_IMAGES} images")
+            if sum(len(each.data) for each in images.values()) > MAX_IMAGES_BYTES:
+                raise TooLarge(
+                    f"the images of a message may have at most {MAX_IMAGES_BYTES // 2**20} MiB together"
+                )
         return MessageAttachments(attachments=attachments, images=images)
 
     async def _read_given(
@@ -198,29 +204,20 @@ class AttachmentReader:
 
 def _check_one_source(given: GivenAttachment, path: str) -> None:
     """Raises InvalidInput unless it is exactly one of a text, an image and a file id."""
-    sources = [source for source in _SOURCES if getattr(given, source) is not UNSET]
+    sources = [source for source in _TAKES if getattr(given, source) is not UNSET]
     if not sources:
         raise _invalid_fields({f"{path}.content": "content, data or file_id is needed"})
     if len(sources) > 1:
         raise _invalid_fields(
             {f"{path}.{source}": f"cannot be combined with {sources[0]}" for source in sources[1:]}
         )
-    takes = {"content": {"name", "extension"}, "data": {"name", "media_type"}, "file_id": set[str]()}[
-        sources[0]
-    ]
+    takes = _TAKES[sources[0]]
     others = {"name", "extension", "media_type"} - takes
     wrong = [name for name in sorted(others) if getattr(given, name) is not UNSET]
     if wrong:
         raise _invalid_fields({f"{path}.{name}": f"cannot be combined with {sources[0]}" for name in wrong})
     if "name" in takes and given.name is UNSET:
         raise _invalid_fields({f"{path}.name": "this field is required"})
-
-
-def _check_image_totals(images: list[PromptImage]) -> None:
-    if len(images) > MAX_IMAGES:
-        raise TooLarge(f"a message may have at most {MAX_IMAGES} images")
-    if sum(len(image.data) for image in images) > MAX_IMAGES_BYTES:
-        raise TooLarge(f"the images of a message may have at most {MAX_IMAGES_BYTES // 2**20} MiB together")
 
 
 def _check_image_size(name: str, image: PromptImage) -> PromptImage:

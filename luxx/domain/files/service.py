@@ -7,8 +7,10 @@ or removed are reported correctly.
 import asyncio
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TypeVar
 
 import msgspec
 import sqlalchemy.dialects.postgresql as pg
@@ -26,16 +28,18 @@ from sqlalchemy import (
     insert,
     select,
 )
-from sqlalchemy.orm import Mapped, Session, mapped_column
+from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.user_data import Workspaces
 from luxx.domain.files.names import media_type_of
-from luxx.domain.files.storage import FILE_NOT_FOUND, FileEntry, OpenFile, WorkspaceFiles, display_path
+from luxx.domain.files.storage import FileEntry, OpenFile, WorkspaceFiles, display_path, file_not_found
 from luxx.errors import InvalidInput, NotFound
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import Base, UtcDateTime, table_of
+
+T = TypeVar("T")
 
 
 class FileRow(Base):
@@ -143,12 +147,12 @@ class FileView(msgspec.Struct, frozen=True, kw_only=True):
     modified_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
 class FileService:
     """One per process."""
 
-    def __init__(self, store: Store, workspaces: Workspaces) -> None:
-        self._store = store
-        self._workspaces = workspaces
+    store: Store
+    workspaces: Workspaces
 
     async def list_page(
         self, caller: Caller, path: str, *, page: int, page_size: int
@@ -158,38 +162,25 @@ class FileService:
         Raises NotFound if there is no such folder, InvalidInput for a path outside the workspace.
         """
         first = (page - 1) * page_size
-
-        def read_folder() -> tuple[list[FileEntry], int]:
-            return self.workspace_files(caller).list_folder(path, offset=first, limit=page_size)
-
-        entries, total = await asyncio.to_thread(read_folder)
+        entries, total = await asyncio.to_thread(
+            lambda: self.workspace_files(caller).list_folder(path, offset=first, limit=page_size)
+        )
         return await self.views(caller, entries), total
 
     async def open(self, caller: Caller, file_id: str) -> OpenFile:
         """Opens a file of the caller. Raises NotFound, also if the file no longer exists."""
-        path = await self._path(caller, file_id)
 
-        def work() -> OpenFile:
-            workspace_files = self.workspace_files(caller)
+        def work(workspace_files: WorkspaceFiles, path: str) -> OpenFile:
             entry = workspace_files.find_entry(path)
             if entry is not None and entry.is_folder:
                 raise InvalidInput("this is a folder; GET /files?path= lists it", kind="is_folder")
             return workspace_files.open_download(path)
 
-        try:
-            return await asyncio.to_thread(work)
-        except NotFound as error:
-            await self._delete_id(caller, path)
-            raise NotFound(FILE_NOT_FOUND, kind="file_not_found") from error
+        return (await self._with_file(caller, file_id, work))[0]
 
     async def delete(self, caller: Caller, file_id: str) -> None:
         """Removes a file or an empty folder. Raises NotFound, or Conflict for a folder that is not empty."""
-        path = await self._path(caller, file_id)
-        try:
-            await asyncio.to_thread(lambda: self.workspace_files(caller).remove(path))
-        except NotFound as error:
-            await self._delete_id(caller, path)
-            raise NotFound(FILE_NOT_FOUND, kind="file_not_found") from error
+        _, path = await self._with_file(caller, file_id, WorkspaceFiles.remove)
         await self._delete_id(caller, path)
 
     async def views(self, caller: Caller, entries: list[FileEntry]) -> list[FileView]:
@@ -198,30 +189,36 @@ class FileService:
             return []
         paths = [entry.path for entry in entries]
 
-        def read(session: Session) -> dict[str, FileRecord]:
-            return find_rows(session.connection(), caller.user_id, paths)
+        def read(connection: Connection) -> dict[str, FileRecord]:
+            return find_rows(connection, caller.user_id, paths)
 
-        records = await self._store.read(read)
+        records = await self.store.read_rows(read)
         new = [entry for entry in entries if entry.path not in records]
         if new:
-            await self._store.write(
-                lambda session: add_missing_ids(session.connection(), caller.user_id, new)
-            )
-            records = await self._store.read(read)
+            await self.store.write_rows(lambda connection: add_missing_ids(connection, caller.user_id, new))
+            records = await self.store.read_rows(read)
         return [_view(entry, records[entry.path]) for entry in entries if entry.path in records]
 
     def workspace_files(self, caller: Caller) -> WorkspaceFiles:
         """The caller's workspace; may block. Raises Unavailable if it is missing and cannot be created."""
-        return WorkspaceFiles(self._workspaces.prepare(caller.user_id))
+        return WorkspaceFiles(self.workspaces.prepare(caller.user_id))
 
-    async def _path(self, caller: Caller, file_id: str) -> str:
-        path = await self._store.read(lambda session: path_of(session.connection(), caller.user_id, file_id))
+    async def _with_file(
+        self, caller: Caller, file_id: str, work: Callable[[WorkspaceFiles, str], T]
+    ) -> tuple[T, str]:
+        """The result of `work`, which runs in a thread, and the file's path. The id of a file that no longer
+        exists is deleted."""
+        path = await self.store.read_rows(lambda connection: path_of(connection, caller.user_id, file_id))
         if path is None:
-            raise NotFound(FILE_NOT_FOUND, kind="file_not_found")
-        return path
+            raise file_not_found()
+        try:
+            return await asyncio.to_thread(lambda: work(self.workspace_files(caller), path)), path
+        except NotFound as error:
+            await self._delete_id(caller, path)
+            raise file_not_found() from error
 
     async def _delete_id(self, caller: Caller, path: str) -> None:
-        await self._store.write(lambda session: delete_id(session.connection(), caller.user_id, path))
+        await self.store.write_rows(lambda connection: delete_id(connection, caller.user_id, path))
 
 
 def _view(entry: FileEntry, row: FileRecord) -> FileView:

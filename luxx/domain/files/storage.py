@@ -30,12 +30,8 @@ _VANISHED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 def measure(fd: int) -> int:
-    """The sum of the file sizes below an open directory.
-
-    Raises Conflict if it cannot be measured completely.
-    """
-    counted = [0]
-    return _sum(os.dup(fd), counted, 0)
+    """The sum of the file sizes below an open directory. Raises Conflict if not all can be measured."""
+    return _sum(os.dup(fd), [0], 0)
 
 
 def _sum(fd: int, counted: list[int], depth: int) -> int:
@@ -177,7 +173,7 @@ class WorkspaceFiles(Workspace):
             yield root
 
     def used_bytes(self) -> int:
-        """The size of all files. Raises Conflict if it cannot be measured."""
+        """The size of all files. Raises Conflict if they cannot all be measured."""
         with self.open_root() as root:
             return measure(root)
 
@@ -207,7 +203,7 @@ class WorkspaceFiles(Workspace):
                 fd = self._open_beneath(root, name, _READ)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
-            raise NotFound(FILE_NOT_FOUND, kind="file_not_found")
+            raise file_not_found()
         return OpenFile(fd, safe_name(display_path(name.rpartition("/")[2])))
 
     def remove(self, path: str) -> None:
@@ -215,7 +211,7 @@ class WorkspaceFiles(Workspace):
         with user_errors(), self._parent(path) as (fd, prefix, last):
             entry = _entry(fd, prefix, last)
             if entry is None:
-                raise NotFound(FILE_NOT_FOUND, kind="file_not_found")
+                raise file_not_found()
             with translate_os_errors(f"{prefix}{last}"):
                 if entry.is_folder:
                     os.rmdir(last, dir_fd=fd)
@@ -283,7 +279,9 @@ class WorkspaceFiles(Workspace):
                 yield True
 
 
-FILE_NOT_FOUND = "no file with this id"
+def file_not_found() -> NotFound:
+    """The error for an unknown id, or a file that no longer exists."""
+    return NotFound("no file with this id", kind="file_not_found")
 
 
 @contextmanager
@@ -313,8 +311,9 @@ def _first_names(fd: int, count: int) -> tuple[int, list[str]]:
         nonlocal total
         with os.scandir(fd) as entries:
             for entry in entries:
+                is_draft = entry.name.startswith(_DRAFT_PREFIX) and entry.name.endswith(".tmp")
                 is_folder = entry.is_dir(follow_symlinks=False)
-                if (is_folder or entry.is_file(follow_symlinks=False)) and not _is_draft(entry.name):
+                if (is_folder or entry.is_file(follow_symlinks=False)) and not is_draft:
                     total += 1
                     yield not is_folder, entry.name
 
@@ -325,10 +324,6 @@ def _first_names(fd: int, count: int) -> tuple[int, list[str]]:
 def display_path(path: str) -> str:
     """The path with invalid UTF-8 replaced, so that it can be encoded as JSON."""
     return os.fsencode(path).decode("utf-8", "replace")
-
-
-def _is_draft(name: str) -> bool:
-    return name.startswith(_DRAFT_PREFIX) and name.endswith(".tmp")
 
 
 def _entry(fd: int, prefix: str, name: str) -> FileEntry | None:

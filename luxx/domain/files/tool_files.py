@@ -108,7 +108,8 @@ def png_size(data: bytes) -> PngSize:
     if depth not in _DEPTHS or colour not in _CHANNELS or packing or filtering or interlace > 1:
         raise NotDisplayable("is a PNG image of an unknown type")
     for kind, body in chunks:
-        if kind in _PACKED or (kind == _PACKED_TEXT and _is_packed_text(body)):
+        is_packed_text = kind == _PACKED_TEXT and body.partition(b"\0")[2][:1] != b"\0"
+        if kind in _PACKED or is_packed_text:
             raise NotDisplayable("contains compressed data other than pixels")
         if kind in _ANIMATION_CHUNKS:
             raise NotDisplayable("is an animated image")
@@ -135,10 +136,6 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
             break
     if at != len(data):
         raise NotDisplayable(_NOT_ONE_IMAGE)
-
-
-def _is_packed_text(body: bytes) -> bool:
-    return body.partition(b"\0")[2][:1] != b"\0"
 
 
 def _pixel_bytes(width: int, height: int, bits: int, *, is_interlaced: bool) -> int:
@@ -188,12 +185,10 @@ class FigureService:
         figures, problems = await asyncio.to_thread(self._read_figures, user_id, workspace, paths)
         if not figures:
             return SavedFigures(problems=problems)
-
-        def work(session: Session) -> list[StepImage]:
-            return [_step_image(session, user_id, figure) for figure in figures]
-
         try:
-            images = await self._store.write(work)
+            images = await self._store.write(
+                lambda session: [_step_image(session, user_id, figure) for figure in figures]
+            )
         except (SQLAlchemyError, LuxxError, RuntimeError):
             return SavedFigures(problems=[*problems, "the figures could not be registered as files"])
         return SavedFigures(images=images, problems=problems)
@@ -256,23 +251,21 @@ def _read_figure(workspace_files: WorkspaceFiles, path: str) -> _Figure:
 
 
 def _step_image(session: Session, user_id: int, figure: _Figure) -> StepImage:
-    path = display_path(figure.entry.path)
+    """The image of a figure; an unchanged file keeps its id, as concurrent programs see each other's."""
+    entry, connection = figure.entry, session.connection()
+    row = rows.find_rows(connection, user_id, [entry.path]).get(entry.path)
+    if row is not None and (row.size, row.modified_ns) == (entry.size, entry.modified_ns):
+        file_id = str(row.id)
+    else:
+        file_id = rows.record_upload(connection, user_id, entry, figure.sha256)
+    path = display_path(entry.path)
     return StepImage(
-        file_id=_file_id(session, user_id, figure),
+        file_id=file_id,
         name=path.rpartition("/")[2],
         path=path,
         media_type="image/png",
-        size=figure.entry.size,
+        size=entry.size,
         width=figure.size.width,
         height=figure.size.height,
         sha256=figure.sha256,
     )
-
-
-def _file_id(session: Session, user_id: int, figure: _Figure) -> str:
-    """The id of the file; an unchanged file keeps its id, as concurrent programs see each other's figures."""
-    entry, connection = figure.entry, session.connection()
-    row = rows.find_rows(connection, user_id, [entry.path]).get(entry.path)
-    if row is not None and (row.size, row.modified_ns) == (entry.size, entry.modified_ns):
-        return str(row.id)
-    return rows.record_upload(connection, user_id, entry, figure.sha256)

@@ -7,7 +7,7 @@ from typing import Any, assert_never
 
 import msgspec
 import structlog
-from sqlalchemy import Select, func, select
+from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -86,7 +86,15 @@ class QuestionService:
         def read_page(session: Session) -> tuple[list[QuestionView], int]:
             if question_filter.run_id is not None:
                 find_run(session, caller, question_filter.run_id)
-            query = _matching(caller, question_filter)
+            query = (
+                select(QuestionRow, RunRow.subject_id)
+                .join(RunRow, RunRow.id == QuestionRow.run_id)
+                .where(QuestionRow.user_id == caller.user_id)
+            )
+            if question_filter.run_id is not None:
+                query = query.where(QuestionRow.run_id == question_filter.run_id)
+            if question_filter.status is not None:
+                query = query.where(QuestionRow.status == question_filter.status.value)
             total = session.scalar(select(func.count()).select_from(query.subquery())) or 0
             ordered = query.order_by(QuestionRow.id.desc()).offset((page - 1) * page_size).limit(page_size)
             return [question_view(row, subject_id) for row, subject_id in session.execute(ordered)], total
@@ -200,19 +208,6 @@ class QuestionService:
                 detail={"fields": fields},
             )
         return msgspec.json.encode(arguments).decode()
-
-
-def _matching(caller: Caller, question_filter: QuestionFilter) -> Select[QuestionRow, str]:
-    query = (
-        select(QuestionRow, RunRow.subject_id)
-        .join(RunRow, RunRow.id == QuestionRow.run_id)
-        .where(QuestionRow.user_id == caller.user_id)
-    )
-    if question_filter.run_id is not None:
-        query = query.where(QuestionRow.run_id == question_filter.run_id)
-    if question_filter.status is not None:
-        query = query.where(QuestionRow.status == question_filter.status.value)
-    return query
 
 
 def _find_question(

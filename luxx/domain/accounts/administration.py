@@ -24,10 +24,10 @@ from luxx.domain.accounts.rights import (
     RevocationReason,
     StopRuns,
     UserChange,
+    change_password,
     change_user,
     check_still_admin,
     delete_user,
-    record_password_change,
     record_user_created,
 )
 from luxx.domain.accounts.tenants import find_tenant, tenant_id_of, tenant_not_found
@@ -128,20 +128,17 @@ class Administration:
         user = await self.get_user(caller, user_id)
         check_password(password, username=user.username)
         new_hash, now = await self.resources.passwords.hash(password), self.resources.clock()
+        because, action = RevocationReason.PASSWORD_RESET, Action.PASSWORD_RESET
 
         def work(session: Session) -> UserView:
             check_still_admin(session, caller)
             _managed_user(session, caller, user_id)
-            reset = users.set_password(
-                session, user_id, new_hash, now=now, because=RevocationReason.PASSWORD_RESET, must_change=True
+            return change_password(
+                session, user_id, new_hash, now=now, actor=caller.actor, because=because, action=action
             )
-            record_password_change(session, reset, Action.PASSWORD_RESET, caller.actor)
-            return reset
 
         reset = await self.resources.store.write(work)
-        self.resources.changes.publish(
-            AccountChange(user_id=user_id, because=RevocationReason.PASSWORD_RESET)
-        )
+        self.resources.changes.publish(AccountChange(user_id=user_id, because=because))
         return reset
 
     async def delete_user(self, caller: Caller, user_id: int) -> None:
@@ -262,13 +259,12 @@ class Operator:
         """Ends all sign-ins of the user. Raises InvalidInput, or NotFound for an unknown name."""
         check_password(password, username=username)
         password_hash, now = await self.resources.passwords.hash(password), self.resources.clock()
-        because = RevocationReason.PASSWORD_CHANGED
 
         def work(session: Session) -> UserView:
             user_id = _require_user(session, username).id
-            user = users.set_password(session, user_id, password_hash, now=now, because=because)
-            record_password_change(session, user, Action.PASSWORD_RESET, COMMAND_LINE)
-            return user
+            return change_password(
+                session, user_id, password_hash, now=now, actor=COMMAND_LINE, action=Action.PASSWORD_RESET
+            )
 
         return await self.resources.store.write(work)
 

@@ -319,19 +319,17 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     expires_in: int
 
 
+@dataclass(frozen=True, slots=True)
 class TicketService:
     """One per process. A ticket is valid at any process of the same database."""
 
-    def __init__(
-        self, store: Store, authenticator: Authenticator, *, clock: Callable[[], datetime] = utc_now
-    ) -> None:
-        self._store = store
-        self._authenticator = authenticator
-        self._clock = clock
+    store: Store
+    authenticator: Authenticator
+    clock: Callable[[], datetime] = utc_now
 
     async def issue(self, caller: Caller) -> Ticket:
         """A new ticket for the caller's sign-in; it ends with the sign-in. Deletes all expired tickets."""
-        ticket, now = secrets.token_urlsafe(TICKET_BYTES), self._clock()
+        ticket, now = secrets.token_urlsafe(TICKET_BYTES), self.clock()
         row = {
             "ticket_hash": _ticket_hash(ticket),
             "sign_in_id": caller.sign_in_id,
@@ -342,18 +340,18 @@ class TicketService:
             connection.execute(_delete_expired_tickets, {"now": now})
             connection.execute(_insert_ticket, row)
 
-        await self._store.write_rows(work)
+        await self.store.write_rows(work)
         return Ticket(ticket=ticket, expires_in=int(TICKET_LIFETIME.total_seconds()))
 
     async def redeem(self, ticket: str, peer: Peer) -> Caller:
         """The caller whose ticket it is; the ticket is used up. Raises NotSignedIn."""
-        parameters = {"hash": _ticket_hash(ticket), "now": self._clock()}
+        parameters = {"hash": _ticket_hash(ticket), "now": self.clock()}
         sign_in_id = None
         # Read first, so that invalid tickets cost no write.
-        if 0 < len(ticket) <= MAX_TICKET_LENGTH and await self._store.read_rows(
+        if 0 < len(ticket) <= MAX_TICKET_LENGTH and await self.store.read_rows(
             lambda connection: connection.scalar(_find_ticket, parameters)
         ):
-            sign_in_id = await self._store.write_rows(
+            sign_in_id = await self.store.write_rows(
                 lambda connection: connection.scalar(_delete_ticket, parameters)
             )
         if sign_in_id is None:
@@ -361,7 +359,7 @@ class TicketService:
                 "this ticket is invalid, used or expired; get a new one (POST /auth/ticket)",
                 kind="ticket_invalid",
             )
-        return await self._authenticator.caller_of_sign_in(sign_in_id, peer)
+        return await self.authenticator.caller_of_sign_in(sign_in_id, peer)
 
 
 def _ticket_hash(ticket: str) -> str:

@@ -210,9 +210,32 @@ def record_user_created(
     record(session, _user_entry(user, action, actor, detail))
 
 
-def record_password_change(session: Session, user: UserView, action: Action, actor: Actor) -> None:
-    """Records the entry for a password that was changed or reset."""
-    record(session, _user_entry(user, action, actor, Detail(name=user.username)))
+def change_password(
+    session: Session,
+    user_id: int,
+    password_hash: str,
+    *,
+    now: datetime,
+    actor: Actor,
+    because: RevocationReason = RevocationReason.PASSWORD_CHANGED,
+    action: Action = Action.PASSWORD_CHANGE,
+    expected: str | None = None,
+    spared_sign_in_id: str | None = None,
+) -> UserView:
+    """Ends the user's sign-ins but `spared_sign_in_id`. Raises Conflict if the hash is no longer `expected`.
+
+    After PASSWORD_RESET the user can do nothing but choose another password.
+    """
+    user = session.get(User, user_id, with_for_update=True)
+    if user is None or (expected is not None and user.password_hash != expected):
+        raise Conflict("the password was changed elsewhere at the same moment", kind="password_changed")
+    user.password_hash, user.has_default_password = password_hash, False
+    user.must_change_password = because == RevocationReason.PASSWORD_RESET
+    users.revoke(session, user_id=user_id, because=because, now=now, spared_sign_in_id=spared_sign_in_id)
+    session.flush()
+    changed = view_of(user)
+    record(session, _user_entry(changed, action, actor, Detail(name=changed.username)))
+    return changed
 
 
 def _next_admin(session: Session, user: User, actor: Actor) -> int | None:

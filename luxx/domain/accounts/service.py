@@ -24,12 +24,7 @@ from luxx.domain.accounts.authentication import (
 from luxx.domain.accounts.caller import Caller, Peer
 from luxx.domain.accounts.models import SignIn, User
 from luxx.domain.accounts.passwords import check_password
-from luxx.domain.accounts.rights import (
-    AccountChange,
-    RevocationReason,
-    record_password_change,
-    record_user_created,
-)
+from luxx.domain.accounts.rights import AccountChange, RevocationReason, change_password, record_user_created
 from luxx.domain.accounts.tenants import allows_registration
 from luxx.domain.accounts.users import NewUser, UserView, view_of
 from luxx.domain.audit import Action, Actor, AuditEntry, record
@@ -216,17 +211,10 @@ class AccountService:
         now, because, sign_in_id = self._clock(), RevocationReason.PASSWORD_CHANGED, caller.sign_in_id
 
         def work(session: Session) -> UserView:
-            user = users.set_password(
-                session,
-                caller.user_id,
-                new_hash,
-                now=now,
-                because=because,
-                expected=old_hash,
+            return change_password(
+                session, caller.user_id, new_hash, now=now, actor=caller.actor, expected=old_hash,
                 spared_sign_in_id=sign_in_id,
-            )
-            record_password_change(session, user, Action.PASSWORD_CHANGE, caller.actor)
-            return user
+            )  # fmt: skip
 
         user = await self._store.write(work)
         self._resources.changes.publish(AccountChange(user_id=user.id, because=because, spared=sign_in_id))

@@ -12,12 +12,11 @@ import msgspec
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from luxx.domain.accounts import users
 from luxx.domain.accounts.authentication import AccountResources, claims_of, signed_token
 from luxx.domain.accounts.caller import Peer
 from luxx.domain.accounts.models import User
 from luxx.domain.accounts.passwords import check_password
-from luxx.domain.accounts.rights import AccountChange, RevocationReason, record_password_change
+from luxx.domain.accounts.rights import AccountChange, RevocationReason, change_password
 from luxx.domain.accounts.users import UserView
 from luxx.domain.audit import Action, Actor
 from luxx.errors import Conflict, NotAllowed
@@ -98,16 +97,9 @@ class PasswordSetup:
         actor = Actor(username="setup address", address=peer.address, request_id=peer.request_id)
 
         def work(session: Session) -> UserView:
-            user = users.set_password(
-                session,
-                verified.user_id,
-                new_hash,
-                now=now,
-                because=because,
-                expected=verified.password_hash,
+            return change_password(
+                session, verified.user_id, new_hash, now=now, actor=actor, expected=verified.password_hash
             )
-            record_password_change(session, user, Action.PASSWORD_CHANGE, actor)
-            return user
 
         try:
             user = await self._store.write(work)

@@ -175,32 +175,6 @@ def page_of_users(
     return [view_of(user) for user in rows], total
 
 
-def set_password(
-    session: Session,
-    user_id: int,
-    password_hash: str,
-    *,
-    now: datetime,
-    because: str,
-    expected: str | None = None,
-    spared_sign_in_id: str | None = None,
-    must_change: bool = False,
-) -> UserView:
-    """Ends the user's sign-ins but `spared_sign_in_id`. Raises Conflict if the hash is no longer
-    `expected`.
-
-    `must_change`: the user can do nothing but choose another password.
-    """
-    user = session.get(User, user_id, with_for_update=True)
-    if user is None or (expected is not None and user.password_hash != expected):
-        raise Conflict("the password was changed elsewhere at the same moment", kind="password_changed")
-    user.password_hash = password_hash
-    user.must_change_password, user.has_default_password = must_change, False
-    revoke(session, user_id=user_id, because=because, now=now, spared_sign_in_id=spared_sign_in_id)
-    session.flush()
-    return view_of(user)
-
-
 def sign_in_of(session: Session, sign_in_id: str) -> Row[User, SignIn] | None:
     return session.execute(
         select(User, SignIn).join(SignIn, SignIn.user_id == User.id).where(SignIn.id == sign_in_id)

@@ -112,7 +112,7 @@ def pack(root: Path, out: Writable, spool: Path) -> PackResult:
     try:
         packer.folder(descriptor, "")
     except BaseException as error:
-        packer.abandon()
+        packer.out.detach()
         if isinstance(error, _Unreadable):
             raise LuxxError(f"the workspace {root} {error.why}") from error
         raise
@@ -134,10 +134,10 @@ class _DetachableOutput:
 
 class _Packer:
     def __init__(self, out: Writable, spool: Path) -> None:
-        self._out = _DetachableOutput(out)
+        self.out = _DetachableOutput(out)
         # `finish` closes it; without `finish` the file is discarded.
         self._tar = tarfile.open(  # noqa: SIM115
-            fileobj=cast("IO[bytes]", self._out),
+            fileobj=cast("IO[bytes]", self.out),
             mode="w|",
             format=tarfile.PAX_FORMAT,
             errors="surrogateescape",
@@ -149,9 +149,6 @@ class _Packer:
     def finish(self) -> PackResult:
         self._tar.close()
         return PackResult(files=self._files, left_out=self._left_out)
-
-    def abandon(self) -> None:
-        self._out.detach()
 
     def folder(self, descriptor: int, prefix: str) -> None:
         """Packs the entries of an open folder, by name."""

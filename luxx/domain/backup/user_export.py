@@ -212,7 +212,6 @@ def _write_usage(session: Session, user: User, archive: ArchiveWriter) -> Archiv
     with archive.open(USAGE) as out:
         for row in session.scalars(rows.execution_options(yield_per=ROWS_AT_ONCE)):
             fields = {name: getattr(row, name) for name in copied_fields}
-            out.write(
-                _encode(ExportedUsage(at=row.created_at, conversation=row.subject_id, **fields)) + b"\n"
-            )
+            usage = ExportedUsage(at=row.created_at, conversation=row.subject_id, **fields)
+            out.write(_encode(usage) + b"\n")
     return out.member(USAGE)

@@ -273,14 +273,9 @@ class _UserImporter:
         reveal(session, user_id, import_id)
 
     def _add_project(self, session: Session, user_id: int, project: ExportedProject) -> str:
-        row = ProjectRow(
-            id=new_id(),
-            user_id=user_id,
-            name=project.name,
-            description=project.description,
-            created_at=project.created_at,
-            updated_at=project.updated_at,
-        )
+        fields = msgspec.structs.asdict(project)
+        del fields["conversations"]
+        row = ProjectRow(id=new_id(), user_id=user_id, **fields)
         session.add(row)
         return row.id
 

@@ -36,8 +36,13 @@ def own_conversation(
     statement = _own_locked if is_locked else _own
     row = session.scalar(statement, {"b_id": conversation_id, "user_id": caller.user_id})
     if row is None:
-        raise NotFound("no conversation with this id", kind="conversation_not_found")
+        raise conversation_not_found()
     return row
+
+
+def conversation_not_found() -> NotFound:
+    """The error for an unknown conversation, or one of another user."""
+    return NotFound("no conversation with this id", kind="conversation_not_found")
 
 
 def own_message(session: Session, caller: Caller, message_id: str) -> MessageRow:

@@ -28,7 +28,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.conversations.access import own_conversations
+from luxx.domain.conversations.access import conversation_not_found, own_conversations
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.conversations.prompt import user_content
 from luxx.domain.conversations.views import (
@@ -40,7 +40,7 @@ from luxx.domain.conversations.views import (
     SkippedThinking,
     citations_in,
 )
-from luxx.errors import NotFound, TooLarge
+from luxx.errors import TooLarge
 from luxx.infra.store.engine import CASEFOLD_FUNCTION
 from luxx.infra.store.tables import table_of
 from luxx.wire.message import Attachment
@@ -229,7 +229,7 @@ def _total(connection: Connection, parameters: dict[str, Any], rows: list[AnyRow
         total: int = rows[0].total
         return total
     if connection.execute(_own_conversation, parameters).first() is None:
-        raise NotFound("no conversation with this id", kind="conversation_not_found")
+        raise conversation_not_found()
     return connection.execute(_message_total, parameters).scalar_one()
 
 
@@ -281,21 +281,18 @@ def page_of_conversations(
 ) -> tuple[list[ConversationView], int]:
     """The caller's matching conversations, and the number of matches."""
     connection = session.connection()
-    where = _conditions(connection.dialect.name, filters)
-    if filters.sort == ConversationSort.NEWEST:
-        return conversation_page(connection, caller, page=page, page_size=page_size, where=where)
-    order = (ConversationRow.updated_at.desc(), ConversationRow.id.desc())
+    where, order = _conditions(connection.dialect.name, filters), _newest_first
+    if filters.sort == ConversationSort.UPDATED:
+        order = (ConversationRow.updated_at.desc(), ConversationRow.id.desc())
     return conversation_page(connection, caller, page=page, page_size=page_size, where=where, order=order)
 
 
 def _conditions(dialect: str, filters: ConversationFilter) -> list[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = []
-    if filters.pinned is not None:
-        conditions.append(ConversationRow.pinned == filters.pinned)
-    if filters.archived is not None:
-        conditions.append(ConversationRow.archived == filters.archived)
-    if filters.project_id is not None:
-        conditions.append(ConversationRow.project_id == filters.project_id)
+    for name in ("pinned", "archived", "project_id"):
+        value = getattr(filters, name)
+        if value is not None:
+            conditions.append(getattr(ConversationRow, name) == value)
     if filters.tag is not None:
         conditions.append(_has_tag(dialect, filters.tag))
     if filters.q:

@@ -55,7 +55,9 @@ def prompt_messages(
     messages: list[PromptMessage] = [SystemPrompt(text=system)] if system else []
     for message in past:
         if message.user is not None:
-            messages.append(_user_prompt(message.user, message.images))
+            shown = [message.images[id_] for id_ in image_ids(message.user) if id_ in message.images]
+            text = user_text(message.user, message.images)
+            messages.append(UserPrompt(text=text, images=tuple(shown)))
         else:
             messages.extend(assistant_messages(message.steps, message.replay))
     messages.extend(assistant_messages(steps, replay))
@@ -65,11 +67,6 @@ def prompt_messages(
 def user_text(content: UserContent, shown: Container[str] = ()) -> str:
     """A user's text followed by the attached files, each named and fenced; of an image the name."""
     return "\n\n".join([content.text, *(_attached(file, shown) for file in content.attachments)])
-
-
-def _user_prompt(content: UserContent, images: Mapping[str, PromptImage]) -> UserPrompt:
-    shown = tuple(images[blob_id] for blob_id in image_ids(content) if blob_id in images)
-    return UserPrompt(text=user_text(content, images), images=shown)
 
 
 def assistant_messages(steps: Sequence[Step], replay: Sequence[Replay]) -> list[PromptMessage]:

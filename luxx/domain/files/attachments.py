@@ -6,6 +6,7 @@ A file is read when the message is sent; later changes to the file do not affect
 import asyncio
 import codecs
 import os
+from dataclasses import dataclass
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -123,12 +124,12 @@ class MessageAttachments(msgspec.Struct, frozen=True, kw_only=True):
     images: dict[str, PromptImage] = {}
 
 
+@dataclass(frozen=True, slots=True)
 class AttachmentReader:
     """One per process."""
 
-    def __init__(self, files: FileService, pdfs: PdfReader) -> None:
-        self._files = files
-        self._pdfs = pdfs
+    files: FileService
+    pdfs: PdfReader
 
     async def read_attachments(self, caller: Caller, given: list[GivenAttachment]) -> MessageAttachments:
         """Validates attachments and reads the named files.
@@ -186,7 +187,7 @@ class AttachmentReader:
 
     async def _read(self, caller: Caller, file_id: str) -> Attachment | tuple[str, PromptImage]:
         """Reads a workspace file; its first bytes decide the type, not its name."""
-        file = await self._files.open(caller, file_id)
+        file = await self.files.open(caller, file_id)
         try:
             head = await asyncio.to_thread(file.read_at, 0, _HEAD_BYTES)
             kind = image_type(head)
@@ -194,7 +195,7 @@ class AttachmentReader:
                 data = await _read_all(file, MAX_IMAGE_BYTES)
                 return file.name, _check_image_size(file.name, PromptImage(media_type=kind, data=data))
             if b"%PDF-" in head:
-                text = await self._pdfs.text_of(file, characters=MAX_TEXT, user_id=caller.user_id)
+                text = await self.pdfs.text_of(file, characters=MAX_TEXT, user_id=caller.user_id)
             else:
                 text = _decode_text(file.name, await _read_all(file, MAX_TEXT))
         finally:

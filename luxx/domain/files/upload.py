@@ -122,8 +122,7 @@ class Uploads:
             await asyncio.to_thread(_remove_placed, form.workspace_files, entries)
             raise
         views = await self._files.views(caller, entries)
-        first = {name: getattr(views[0], name) for name in FileView.__struct_fields__}
-        return UploadView(**first, files=views)
+        return UploadView(**msgspec.structs.asdict(views[0]), files=views)
 
     def _place_files(self, form: "_Form") -> list[FileEntry] | None:
         """Places all files of a form or none. Returns None while another upload has the lock."""

@@ -76,7 +76,9 @@ class RunDriver:
     async def open(self) -> None:
         """Claims the runs of dead processes and queued runs, from now on until `stop_admitting`."""
         self.is_open = True
-        self._bus.subscribe(Topic.CANCEL, self._on_cancel)
+        self._bus.subscribe(
+            Topic.CANCEL, lambda _process, run_id: self._fire(run_id.decode("utf-8", "replace"))
+        )
         self._bus.subscribe(Topic.QUEUE, lambda _process, _nothing: self.heartbeat.request_scan())
         self._bus.on_reconnect(self.heartbeat.request_scan)
         await self.heartbeat.open()
@@ -196,9 +198,6 @@ class RunDriver:
         if self._driven.get(run_id) is driven:
             logger.info("run_lost", run_id=run_id)
             driven.task.cancel()
-
-    def _on_cancel(self, _process: str, run_id: bytes) -> None:
-        self._fire(run_id.decode("utf-8", "replace"))
 
     def _fire(self, run_id: str) -> None:
         driven = self._driven.get(run_id)

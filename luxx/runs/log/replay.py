@@ -294,19 +294,19 @@ def _belongs(
     return or_(RunRow.question_id == message_id, RunRow.id == (message.run_id or ""))
 
 
+_CALL_COLUMNS = ("run_id", "seq", "started_at", "completed_at", "duration_ms")
+_RUN_COLUMNS = ("subject_id", "message_id")
+"""The columns of a call and of its run that a ToolExecution has unchanged."""
+
+
 def _calls(caller: Caller) -> Any:
     call_event, result_event = aliased(RunEventRow), aliased(RunEventRow)
     return (
         select(
-            ToolCallRow.run_id,
+            *(getattr(ToolCallRow, name) for name in _CALL_COLUMNS),
             ToolCallRow.step_index,
-            ToolCallRow.seq,
             ToolCallRow.status,
-            ToolCallRow.started_at,
-            ToolCallRow.completed_at,
-            ToolCallRow.duration_ms,
-            RunRow.subject_id,
-            RunRow.message_id,
+            *(getattr(RunRow, name) for name in _RUN_COLUMNS),
             RunRow.status.label("run_status"),
             call_event.data.label("call_event"),
             result_event.data.label("result_event"),
@@ -325,19 +325,13 @@ def _execution(row: Row[Any]) -> ToolExecution:
     call_event = _events.decode(row.call_event)
     assert isinstance(call_event, ProcessStep)
     return ToolExecution(
-        run_id=row.run_id,
-        seq=row.seq,
-        subject_id=row.subject_id,
-        message_id=row.message_id,
+        **{name: getattr(row, name) for name in (*_CALL_COLUMNS, *_RUN_COLUMNS)},
         call_id=call_event.step.id_ref or "",
         tool_name=call_event.step.name or "",
         tool_input=call_event.step.arguments or "",
         tool_output=None if row.result_event is None else _output(row.result_event),
         status=_status(StepStatus(row.status), RunStatus(row.run_status)),
         step_number=row.step_index,
-        started_at=row.started_at,
-        completed_at=row.completed_at,
-        duration_ms=row.duration_ms,
     )
 
 

@@ -1,4 +1,4 @@
-"""Notices: tell the listeners of a user, in every process, that the status of a run changed.
+"""Notices: notify the listeners of a user, in every process, of changed statuses of runs.
 
 Call `notify` after the change is on disk. It sends a hint without the new status: the rows have it, and a
 sweep finds the changes whose hint was lost. `api/http/websockets.py` has the listeners.

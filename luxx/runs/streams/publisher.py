@@ -302,7 +302,9 @@ class RunPublisher:
         now = time.monotonic()
         for request in decode_follow_requests(payload):
             if request.run_id not in self._driven:
-                self._remember_wanted(request.run_id, sender, now)
+                self._wanted.setdefault(request.run_id, {})[sender] = now + SUBSCRIPTION_SECONDS
+                while len(self._wanted) > MAX_WANTED_RUNS:
+                    del self._wanted[next(iter(self._wanted))]
                 continue
             subscriber = self._subscribers.get(sender)
             subscription = None if subscriber is None else subscriber.subscriptions.get(request.run_id)
@@ -366,8 +368,3 @@ class RunPublisher:
             for subscription in candidates
             if subscription is not None and not subscription.is_over
         )
-
-    def _remember_wanted(self, run_id: str, process: str, now: float) -> None:
-        self._wanted.setdefault(run_id, {})[process] = now + SUBSCRIPTION_SECONDS
-        while len(self._wanted) > MAX_WANTED_RUNS:
-            del self._wanted[next(iter(self._wanted))]

@@ -196,9 +196,6 @@ class RunWatch:
             return run_frame(self.run)
         return await self._catch_up()
 
-    def _has_to_stop(self) -> bool:
-        return self._is_over or self.hub.closed.is_set()
-
     async def _catch_up(self) -> bytes:
         """The next bytes before the live frames; empty once there are none."""
         if not self._has_position:
@@ -224,7 +221,11 @@ class RunWatch:
     async def _take_position(self) -> None:
         """Takes a position in the ring, with the end of the log and the snapshots of the open steps there."""
         channel = self._channel
-        while channel.has_producer and channel.logged < self._sent and not self._has_to_stop():
+        while (
+            channel.has_producer
+            and channel.logged < self._sent
+            and not (self._is_over or self.hub.closed.is_set())
+        ):
             await channel.next_change()
         self._has_position = True
         self._index, self._until, self._snapshots = channel.end, None, b""

@@ -62,10 +62,7 @@ class Services(CoreServices):
     """All parts of one server process. `open` migrates the database and starts the work, `close` ends it."""
 
     def __init__(
-        self,
-        config: Config,
-        environ: Mapping[str, str] = os.environ,
-        kind: ProcessKind = ProcessKind.SERVE,
+        self, config: Config, environ: Mapping[str, str] = os.environ, kind: ProcessKind = ProcessKind.SERVE
     ) -> None:
         super().__init__(config)
         self.kind = kind

@@ -43,9 +43,7 @@ async def _start(*command: str, **options: Any) -> tuple[Process, asyncio.Subpro
     # Afterwards the event loop makes `pass_fds` inheritable until the child exists.
     close_all_on_exec()
     transport, protocol = await loop.subprocess_exec(
-        lambda: SubprocessStreamProtocol(limit=STREAM_BYTES, loop=loop),
-        *command,
-        **all_options,
+        lambda: SubprocessStreamProtocol(limit=STREAM_BYTES, loop=loop), *command, **all_options
     )
     return Process(transport, protocol, loop), transport
 

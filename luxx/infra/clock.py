@@ -82,10 +82,7 @@ def deletion_time(session: Session) -> datetime | None:
     local_now, database_value = utc_now(), database_now(session.connection())
     if abs(database_value - local_now) > MAX_CLOCK_SKEW:
         logger.warning(
-            "cleanup_skipped",
-            reason="clocks disagree",
-            local=str(local_now),
-            database=str(database_value),
+            "cleanup_skipped", reason="clocks disagree", local=str(local_now), database=str(database_value)
         )
         return None
     return database_value

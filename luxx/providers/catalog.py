@@ -1,11 +1,8 @@
-"""The model catalog: context windows, capabilities and prices by model name, whichever provider serves it.
-
-The vendors published these figures on their model and price pages at the end of 2025. An unknown price is
-null, never 0. Open models have no price: it depends on who serves them.
-"""
+"""The model catalog: context windows, capabilities and prices by model name, from `catalog.toml`."""
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from importlib.resources import files
 
 import msgspec
 
@@ -13,44 +10,11 @@ from luxx.infra.config.schema import ModelConfig
 from luxx.providers.models import ModelView
 from luxx.wire.delta import Usage
 
-CACHE_PRICE_RATIOS = {
-    "gpt-4o*": (0.5, 1.0),
-    "gpt-4.1*": (0.25, 1.0),
-    "gpt-5*": (0.1, 1.0),
-    "o3-mini*": (0.5, 1.0),
-    "o3-pro*": (1.0, 1.0),
-    "o[34]*": (0.25, 1.0),
-    "deepseek-*": (0.1, 1.0),
-    # A cache that lives for five minutes, Anthropic's default.
-    "claude-*": (0.1, 1.25),
-    "gemini-2.5-*": (0.1, 1.0),
-    "gemini-2.0-*": (0.25, 1.0),
-    "glm-4*": (0.11 / 0.60, 1.0),
-    "*": (1.0, 1.0),
-}
-"""The prices of reading and of writing cached tokens, as multiples of the input price; the first matching
-pattern applies."""
 
-
-class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """`pattern` is matched against the lower-case name, without a vendor's prefix (`openai/…`) unless the
-    pattern has one.
-
-    Windows are in tokens, prices in US dollars per million tokens. The prices of cache reads and writes
-    default to the input price.
+class ModelCard(ModelConfig, frozen=True, kw_only=True):
+    """The properties of the models whose lower-case names match `pattern`, without a vendor's prefix
+    (`openai/…`) unless the pattern has one. The prices of cache reads and writes default to the input price.
     """
-
-    pattern: str
-    context_window: int
-    max_output: int
-    tools: bool = True
-    thinking: bool = False
-    images: bool = False
-    structured: bool = False
-    input_price: float | None = None
-    output_price: float | None = None
-    cached_input_price: float | None = None
-    cache_write_price: float | None = None
 
     @property
     def may_take_images(self) -> bool:
@@ -80,101 +44,41 @@ EMBEDDED_CONTEXT = 8_192
 """The context window of the embedded model, which SmolLM2 was trained for."""
 
 
-def _card(
-    pattern: str,
-    window: int,
-    output: int,
-    capabilities: str,
-    prices: tuple[float, float] | None = None,
-) -> ModelCard:
-    enabled = capabilities.split()
-    read, write = next(ratio for key, ratio in CACHE_PRICE_RATIOS.items() if fnmatchcase(pattern, key))
-    input_price, output_price = prices or (None, None)
+class _CardRow(msgspec.Struct, frozen=True, array_like=True):
+    pattern: str
+    context_window: int
+    max_output: int
+    capabilities: str
+    input_price: float | None = None
+    output_price: float | None = None
+
+
+class _CatalogFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    cards: list[_CardRow]
+    cache_prices: dict[str, tuple[float, float]]
+
+
+def _read_built_in() -> tuple[ModelCard, ...]:
+    text = files("luxx.providers").joinpath("catalog.toml").read_bytes()
+    catalog = msgspec.toml.decode(text, type=_CatalogFile)
+    return tuple(_card(row, catalog.cache_prices) for row in catalog.cards)
+
+
+def _card(row: _CardRow, cache_prices: dict[str, tuple[float, float]]) -> ModelCard:
+    read, write = next(
+        ratios for pattern, ratios in cache_prices.items() if fnmatchcase(row.pattern, pattern)
+    )
+    fields = msgspec.structs.asdict(row)
+    enabled = fields.pop("capabilities").split()
+    fields |= {name: name in enabled for name in ("tools", "thinking", "images", "structured")}
     return ModelCard(
-        pattern=pattern,
-        context_window=window,
-        max_output=output,
-        **{name: name in enabled for name in ("tools", "thinking", "images", "structured")},
-        input_price=input_price,
-        output_price=output_price,
-        cached_input_price=None if input_price is None else input_price * read,
-        cache_write_price=None if input_price is None else input_price * write,
+        **fields,
+        cached_input_price=None if row.input_price is None else row.input_price * read,
+        cache_write_price=None if row.input_price is None else row.input_price * write,
     )
 
 
-BUILT_IN: tuple[ModelCard, ...] = (
-    # Too small to use tools reliably.
-    _card("smollm*", EMBEDDED_CONTEXT, 2_048, "structured"),
-    _card("*[-:_]135m*", EMBEDDED_CONTEXT, 2_048, "structured"),
-    _card("*[-:_]360m*", EMBEDDED_CONTEXT, 2_048, "structured"),
-    _card("*[-:_]0.[5-8]b*", 32_768, 4_096, "structured"),
-    _card("*[-:_]1b*", 32_768, 4_096, "structured"),
-    # OpenAI
-    _card("gpt-4o-mini*", 128_000, 16_384, "tools images structured", (0.15, 0.60)),
-    _card("gpt-4o*", 128_000, 16_384, "tools images structured", (2.50, 10.00)),
-    _card("gpt-4.1-nano*", 1_047_576, 32_768, "tools images structured", (0.10, 0.40)),
-    _card("gpt-4.1-mini*", 1_047_576, 32_768, "tools images structured", (0.40, 1.60)),
-    _card("gpt-4.1*", 1_047_576, 32_768, "tools images structured", (2.00, 8.00)),
-    _card("gpt-5-nano*", 400_000, 128_000, "tools thinking images structured", (0.05, 0.40)),
-    _card("gpt-5-mini*", 400_000, 128_000, "tools thinking images structured", (0.25, 2.00)),
-    _card("gpt-5-pro*", 400_000, 128_000, "tools thinking images structured"),
-    _card("gpt-5", 400_000, 128_000, "tools thinking images structured", (1.25, 10.00)),
-    _card("gpt-5-20*", 400_000, 128_000, "tools thinking images structured", (1.25, 10.00)),
-    _card("gpt-5*", 400_000, 128_000, "tools thinking images structured"),
-    _card("o3-mini*", 200_000, 100_000, "tools thinking structured", (1.10, 4.40)),
-    _card("o3-pro*", 200_000, 100_000, "tools thinking images structured", (20.00, 80.00)),
-    _card("o3*", 200_000, 100_000, "tools thinking images structured", (2.00, 8.00)),
-    _card("o4-mini*", 200_000, 100_000, "tools thinking images structured", (1.10, 4.40)),
-    # DeepSeek (V3.2, prices without a cache hit)
-    _card("deepseek-chat*", 128_000, 8_192, "tools", (0.28, 0.42)),
-    _card("deepseek-reasoner*", 128_000, 65_536, "tools thinking", (0.28, 0.42)),
-    _card("deepseek-r1*", 128_000, 32_768, "thinking"),
-    # Anthropic (as of autumn 2026)
-    _card("claude-fable-5*", 1_000_000, 128_000, "tools thinking images structured", (10.00, 50.00)),
-    _card("claude-mythos-*", 1_000_000, 128_000, "tools thinking images structured"),
-    _card("claude-opus-5-5*", 1_000_000, 128_000, "tools thinking images structured", (4.00, 20.00)),
-    _card("claude-opus-5*", 1_000_000, 128_000, "tools thinking images structured", (5.00, 25.00)),
-    _card("claude-sonnet-5*", 1_000_000, 128_000, "tools thinking images structured", (2.00, 10.00)),
-    _card("claude-haiku-5*", 1_000_000, 128_000, "tools thinking images structured"),
-    _card("claude-opus-4-[678]*", 1_000_000, 128_000, "tools thinking images structured", (5.00, 25.00)),
-    _card("claude-opus-4-5*", 200_000, 64_000, "tools thinking images structured", (5.00, 25.00)),
-    _card("claude-opus-4*", 200_000, 32_000, "tools thinking images", (15.00, 75.00)),
-    _card("claude-sonnet-4-[56]*", 200_000, 64_000, "tools thinking images structured", (3.00, 15.00)),
-    _card("claude-sonnet-4*", 200_000, 64_000, "tools thinking images", (3.00, 15.00)),
-    _card("claude-haiku-4-5*", 200_000, 64_000, "tools thinking images structured", (1.00, 5.00)),
-    _card("claude-3-7-sonnet*", 200_000, 64_000, "tools thinking images", (3.00, 15.00)),
-    _card("claude-3-5-sonnet*", 200_000, 8_192, "tools images", (3.00, 15.00)),
-    _card("claude-3-5-haiku*", 200_000, 8_192, "tools images", (0.80, 4.00)),
-    _card("claude-*", 200_000, 8_192, "tools images"),
-    # Google (prices of prompts up to 200k tokens)
-    _card("gemini-3-pro-image*", 65_536, 32_768, "images"),
-    _card("gemini-3-pro*", 1_048_576, 65_536, "tools thinking images structured", (2.00, 12.00)),
-    _card("gemini-3-flash*", 1_048_576, 65_536, "tools thinking images structured", (0.50, 3.00)),
-    _card("gemini-3*", 1_048_576, 65_536, "tools thinking images structured"),
-    _card("gemini-2.5-flash-image*", 32_768, 32_768, "images"),
-    _card("gemini-2.5-flash-lite*", 1_048_576, 65_536, "tools thinking images structured", (0.10, 0.40)),
-    _card("gemini-2.5-flash*", 1_048_576, 65_536, "tools thinking images structured", (0.30, 2.50)),
-    _card("gemini-2.5-pro*", 1_048_576, 65_536, "tools thinking images structured", (1.25, 10.00)),
-    _card("gemini-2.0-flash*", 1_048_576, 8_192, "tools images structured", (0.10, 0.40)),
-    _card("gemini-*-latest", 1_048_576, 65_536, "tools thinking images structured"),
-    _card("gemini-*", 1_048_576, 8_192, "tools images structured"),
-    # Zhipu
-    _card("glm-4.[56]v*", 64_000, 16_384, "tools thinking images"),
-    _card("glm-4.6*", 200_000, 128_000, "tools thinking", (0.60, 2.20)),
-    _card("glm-4.5", 128_000, 96_000, "tools thinking", (0.60, 2.20)),
-    _card("glm-4*", 128_000, 4_096, "tools"),
-    # Open models; a local server may run them with a smaller window than they were trained for.
-    _card("qwq*", 32_768, 8_192, "tools thinking"),
-    _card("qwen*vl*", 32_768, 8_192, "tools images"),
-    _card("qwen3*", 32_768, 8_192, "tools thinking"),
-    _card("qwen*", 32_768, 8_192, "tools"),
-    _card("llama*vision*", 128_000, 4_096, "images"),
-    _card("llama3.[1-3]*", 128_000, 4_096, "tools"),
-    _card("llama-3.[1-3]*", 128_000, 4_096, "tools"),
-    _card("llama-4*", 128_000, 4_096, "tools images"),
-    _card("llama4*", 128_000, 4_096, "tools images"),
-    _card("llama*", 8_192, 2_048, ""),
-)
+BUILT_IN = _read_built_in()
 
 
 class Catalog:

@@ -29,13 +29,7 @@ from luxx.errors import (
 from luxx.infra.config.schema import ProvidersConfig
 from luxx.providers.adapter import UpstreamRequest
 from luxx.providers.addresses import AddressGuard, AddressRefused, GuardedResolver
-from luxx.providers.failures import (
-    as_provider_error,
-    read_error_body,
-    redact,
-    retry_after_seconds,
-    truncate,
-)
+from luxx.providers.failures import as_provider_error, read_error_body, redact, retry_after_seconds, truncate
 
 MAX_ERROR_BODY_BYTES = 64 * 1024
 MAX_FETCH_BYTES = 16 * 1024 * 1024

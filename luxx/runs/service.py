@@ -157,11 +157,7 @@ class RunService:
                 request = self._resolve_request(session, caller, conversation, submission, gathered)
                 content = UserContent(text=submission.text, attachments=gathered.attachments)
                 chat = NewChat(
-                    parent_id=parent_id,
-                    content=content,
-                    images=gathered.images,
-                    request=request,
-                    size=size,
+                    parent_id=parent_id, content=content, images=gathered.images, request=request, size=size
                 )
             limits = limits_for(session, caller, chat.request.provider_id, self._limits)
             return admit(session, caller, conversation, chat, self._engine.process, limits)

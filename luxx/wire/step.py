@@ -105,10 +105,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 def source_of(url: str, title: str, snippet: str) -> Source:
     """A normalised source: title and snippet on one line, shortened to their limits."""
     return Source(
-        url=url,
-        title=_line(title, MAX_TITLE),
-        domain=domain_of(url),
-        snippet=_line(snippet, MAX_SNIPPET),
+        url=url, title=_line(title, MAX_TITLE), domain=domain_of(url), snippet=_line(snippet, MAX_SNIPPET)
     )
 
 

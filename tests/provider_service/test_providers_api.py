@@ -173,4 +173,4 @@ async def test_description_of_the_routes_names_every_field(services: ProviderSer
         for field in FIELDS:
             assert f'"{field}"' in schema
         paths = msgspec.json.decode(schema)["paths"]
-        assert set(paths["/providers/{provider_id}"]) == {"get", "head", "put", "delete"}
+        assert set(paths["/providers/{provider_id}"]) - {"head"} == {"get", "put", "delete"}

@@ -17,12 +17,7 @@ from litestar.typing import FieldDefinition
 from luxx.api.http.authentication import PUBLIC
 from luxx.api.http.envelope import Failure, Success
 from luxx.api.http.json_body import BODY
-from luxx.api.http.parameters import (
-    OPENAPI_EXTRA,
-    declared_parameters,
-    parameter_type,
-    with_openapi_extra,
-)
+from luxx.api.http.parameters import OPENAPI_EXTRA, declared_parameters, parameter_type, with_openapi_extra
 from luxx.api.openapi.types import (
     DESCRIPTIONS,
     DOWNLOAD_ROUTES,

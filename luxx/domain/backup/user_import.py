@@ -179,10 +179,7 @@ class _UserImporter:
     def _read(self, rows: IO[bytes]) -> tuple[ImportedRows, _UserReader]:
         reader = _UserReader(rows, self.profile.projects)
         member = self.manifest.conversations
-        with (
-            self.archive.open(member) as file,
-            tempfile.TemporaryFile(dir=self.data_paths.data_dir) as whole,
-        ):
+        with self.archive.open(member) as file, tempfile.TemporaryFile(dir=self.data_paths.data_dir) as whole:
             while data := file.read(CHUNK):
                 whole.write(data)
             whole.seek(0)

@@ -82,10 +82,7 @@ _own_conversation = select(_conversations.c.id).where(
     _conversations.c.id == bindparam("conversation_id"), own_conversations
 )
 _message_page = (
-    select(
-        *(_messages.c[name] for name in _message_columns),
-        _message_total.scalar_subquery().label("total"),
-    )
+    select(*(_messages.c[name] for name in _message_columns), _message_total.scalar_subquery().label("total"))
     .where(_in_conversation, _own_conversation.exists())
     .order_by(_messages.c.id.desc())
     .limit(bindparam("many"))

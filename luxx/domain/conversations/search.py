@@ -190,10 +190,7 @@ _hit_rows = (
         _conversations,
         _conversations.c.id == func.coalesce(_texts.c.conversation_id, _messages.c.conversation_id),
     )
-    .where(
-        _texts.c.id.in_(bindparam("ids", expanding=True)),
-        _texts.c.user_id == bindparam("user_id"),
-    )
+    .where(_texts.c.id.in_(bindparam("ids", expanding=True)), _texts.c.user_id == bindparam("user_id"))
 )
 
 

@@ -78,12 +78,7 @@ class ConversationService:
         return await self.store.write(work)
 
     async def list_page(
-        self,
-        caller: Caller,
-        filters: ConversationFilter,
-        *,
-        page: int,
-        page_size: int,
+        self, caller: Caller, filters: ConversationFilter, *, page: int, page_size: int
     ) -> tuple[list[ConversationView], int]:
         """The caller's matching conversations, by default newest first, and the number of matches."""
         return await self.store.read(

@@ -136,9 +136,7 @@ class WireAnswer:
 
 @asynccontextmanager
 async def open_response(
-    request: WireRequest,
-    addresses_of: Callable[[str, int], Awaitable[Sequence[str]]],
-    tls: ssl.SSLContext,
+    request: WireRequest, addresses_of: Callable[[str, int], Awaitable[Sequence[str]]], tls: ssl.SSLContext
 ) -> AsyncGenerator[WireAnswer]:
     """The answer from the first address that accepts a connection. Uses neither cookies nor proxies.
 
@@ -179,10 +177,7 @@ def _request_to_address(request: WireRequest, address: str) -> httpcore.Request:
     url, form, wait = request.url, request.form, request.seconds
     headers = {"Host": url.authority, **request.headers}
     if form is not None:
-        headers |= {
-            "Content-Type": "application/x-www-form-urlencoded",
-            "Content-Length": str(len(form)),
-        }
+        headers |= {"Content-Type": "application/x-www-form-urlencoded", "Content-Length": str(len(form))}
     return httpcore.Request(
         "GET" if form is None else "POST",
         httpcore.URL(

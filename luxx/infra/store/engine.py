@@ -18,12 +18,7 @@ from typing import Any, TypeVar, cast
 
 from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import (
-    ArgumentError,
-    DBAPIError,
-    InternalError,
-    OperationalError,
-)
+from sqlalchemy.exc import ArgumentError, DBAPIError, InternalError, OperationalError
 
 from luxx.errors import ConfigError
 from luxx.infra.store.writer import (

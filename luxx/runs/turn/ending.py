@@ -52,9 +52,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 
 FINISHED = Ending(status=RunStatus.COMPLETED, stop_reason=StopReason.FINISHED, done=DoneStatus.COMPLETED)
 OUT_OF_ITERATIONS = Ending(
-    status=RunStatus.COMPLETED,
-    stop_reason=StopReason.MAX_ITERATIONS,
-    done=DoneStatus.MAX_ITERATIONS_REACHED,
+    status=RunStatus.COMPLETED, stop_reason=StopReason.MAX_ITERATIONS, done=DoneStatus.MAX_ITERATIONS_REACHED
 )
 CANCELLED = Ending(status=RunStatus.CANCELLED, stop_reason=StopReason.CANCELLED, done=DoneStatus.STOPPED)
 

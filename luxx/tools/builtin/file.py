@@ -236,10 +236,7 @@ def file_write(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any
         "List a directory of the workspace, by name. With `recursive` also what lies below; "
         ".git, node_modules and __pycache__ are named but not entered."
     ),
-    parameters={
-        "path": {**PATH, "default": "."},
-        "recursive": {"type": "boolean", "default": False},
-    },
+    parameters={"path": {**PATH, "default": "."}, "recursive": {"type": "boolean", "default": False}},
     category="file",
 )
 def file_list(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:

@@ -134,11 +134,7 @@ _PDF_PROBLEMS = {
     "time": "that takes too long to be read",
     "long": "with too much text to be read",
 }
-_PAGE_PROBLEMS = {
-    "memory": "it needs too much memory",
-    "time": "it takes too long",
-    "long": "it is too long",
-}
+_PAGE_PROBLEMS = {"memory": "it needs too much memory", "time": "it takes too long", "long": "it is too long"}
 _IMAGES_ONLY_NOTE = "This PDF has no text in it: its pages are images."
 _NEEDS_SCRIPTS_NOTE = "This page has no text; scripts may create its content, and web_fetch runs no scripts."
 

@@ -13,7 +13,7 @@ from scenarios.server import LuxxServer
 
 from luxx.providers.scripted import Call, ScriptedProvider
 from mcp_servers import hostile
-from mcp_servers.harness import PATIENCE, processes_in, sample_server, script, sdk_packages, until
+from mcp_servers.harness import WAIT_SECONDS, processes_in, sample_server, script, sdk_packages, until
 
 SERVERS = [
     sample_server("notes", "notes.py"),
@@ -37,7 +37,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LuxxServer]:
 
 async def ready(ann: AsyncApiClient) -> None:
     """Returns when the working server runs."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_SECONDS):
         while (await ann.get("/health"))["mcp_servers"]["running"] < 1:  # noqa: ASYNC110 - asked over HTTP
             await asyncio.sleep(0.05)
 

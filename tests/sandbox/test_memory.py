@@ -32,7 +32,7 @@ print(len(found) >> 20)
 """
 FOLLOWED = """
 touch log; tail -f log > seen 2> complaint & echo hello >> log
-until grep -q hello seen; do sleep 0.1; done; cat seen complaint
+until grep -q hello seen && grep -q "cannot be used" complaint; do sleep 0.1; done; cat seen complaint
 """
 WAITS = "touch here-{name}; until test -e here-{other}; do sleep 0.05; done; echo met"
 

@@ -28,10 +28,10 @@ SOON_SECONDS = 25.0
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory, postgresql: str) -> Iterator[list[LuxxServer]]:
-    folder: Path = tmp_path_factory.mktemp("two")
+    folder: Path = tmp_path_factory.mktemp("delegation")
     with ExitStack() as hold:
         environment = {
-            "LUXX_DATABASE__URL": new_database(postgresql, "delegation"),
+            "LUXX_DATABASE__URL": new_database(postgresql, folder.name),
             "LUXX_APP__SECRET_KEY": "a secret that all servers of one database share, long enough",
             "LUXX_WORKSPACE__ROOT": str(folder / "workspaces"),
             "LUXX_RUNS__LEASE_SECONDS": "2",

@@ -45,7 +45,7 @@ def cluster(
     folder: Path = tmp_path_factory.mktemp(f"several-{request.param}")
     with ExitStack() as hold:
         environment = {
-            "LUXX_DATABASE__URL": new_database(postgresql, f"several_{request.param}"),
+            "LUXX_DATABASE__URL": new_database(postgresql, folder.name),
             "LUXX_APP__SECRET_KEY": "a secret that all servers of one database share, long enough",
             "LUXX_WORKSPACE__ROOT": str(folder / "workspaces"),
             "LUXX_RUNS__LEASE_SECONDS": str(LEASE_SECONDS),

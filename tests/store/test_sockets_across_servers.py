@@ -39,7 +39,7 @@ def upstream() -> Iterator[ScriptedProvider]:
 @contextmanager
 def pair_of(postgresql: str, folder: Path, upstream: ScriptedProvider) -> Iterator[Pair]:
     settings = {
-        "LUXX_DATABASE__URL": new_database(postgresql, "sockets"),
+        "LUXX_DATABASE__URL": new_database(postgresql, folder.name),
         "LUXX_APP__SECRET_KEY": SECRET,
         "LUXX_PROVIDERS__ALLOW_PRIVATE": upstream.url.removeprefix("http://"),
     }

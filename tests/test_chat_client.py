@@ -35,7 +35,7 @@ from luxx.app.cli.chat.transcript import (
     PieceKind,
     StreamFrame,
     Transcript,
-    typed_answer,
+    parse_answer,
 )
 from luxx.providers.scripted import Call, Gate, Rule, Script, Text, Thinking, When
 
@@ -332,11 +332,11 @@ OPTIONS = [FrameOption(label="red"), FrameOption(label="blue", is_recommended=Tr
 )
 def test_what_is_typed_becomes_an_answer(multiple: bool, line: str, answer: Any) -> None:
     question = FrameQuestion(question_id="q", prompt="Which?", options=OPTIONS, multiple=multiple)
-    assert typed_answer(question, line) == answer
+    assert parse_answer(question, line) == answer
 
 
 def test_an_empty_input_is_no_answer_without_a_recommended_option() -> None:
-    assert typed_answer(FrameQuestion(question_id="q", prompt="Which?"), " ") is None
+    assert parse_answer(FrameQuestion(question_id="q", prompt="Which?"), " ") is None
 
 
 class Terminal:

@@ -113,8 +113,8 @@ class Services(CoreServices):
             _repeat(self._delete_old_audit_entries, PRUNE_SECONDS, "audit_prune_failed"),
             _repeat(self._delete_old_run_logs, PRUNE_SECONDS, "run_log_cleanup_failed"),
             self.notices.keep_notifying(),
-            self.sockets.keep_checking(),
-            self.streams.keep_checking(),
+            self.sockets.check_sign_ins(),
+            self.streams.check_sign_ins(),
         ]
         if not self.store.is_sqlite:
             sweep = self.transfer.sweep

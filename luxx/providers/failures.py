@@ -15,6 +15,7 @@ from luxx.errors import ContextTooLong, ProviderError, ProviderFailed, ProviderR
 from luxx.infra.clock import utc_now
 
 MAX_MESSAGE_CHARS = 500
+"""The most of a provider's text in one message, so that it cannot fill logs and events."""
 
 _CONTEXT_TOO_LONG = re.compile(
     r"context[ _-]?(length|window|size)|maximum context|prompt is too long|input is too long"
@@ -50,12 +51,9 @@ def read_error(value: object) -> UpstreamError:
     fields = cast("dict[str, Any]", value)
     inner = fields.get("error")
     if isinstance(inner, dict | list):
-        upstream_error = read_error(cast("object", inner))
-        return (
-            upstream_error
-            if upstream_error.message
-            else msgspec.structs.replace(upstream_error, message=_to_json(cast("object", inner)))
-        )
+        inner_error = read_error(cast("object", inner))
+        message = inner_error.message or _to_json(cast("object", inner))
+        return msgspec.structs.replace(inner_error, message=message)
     if isinstance(inner, str):
         fields = {"message": inner, **{k: v for k, v in fields.items() if k != "error"}}
     text = fields.get("message") or fields.get("detail") or fields.get("error_msg") or ""
@@ -78,11 +76,15 @@ def read_error_body(body: bytes) -> UpstreamError:
 
 
 def as_provider_error(upstream_error: UpstreamError, *, retry_after: float | None = None) -> ProviderError:
-    """The ProviderError for an upstream error; without a status, code and message decide."""
+    """The ProviderError for an upstream error; without a status, code and message decide.
+
+    `retry_after`: the seconds of the HTTP header, which precede those of the body.
+    """
     status = upstream_error.status
     context = "in its stream" if status is None else f"with status {status}"
     reason = truncate(upstream_error.message) or truncate(upstream_error.code) or "no reason given"
     error_text = f"{upstream_error.code} {upstream_error.message}"
+    # 413 is always the size; with the other statuses, servers also report other errors.
     if status in (None, 400, 413, 422, 500) and (status == 413 or _CONTEXT_TOO_LONG.search(error_text)):
         return ContextTooLong(f"The prompt is too long for the model: {reason}", status=status)
     if status == 429 or (
@@ -96,16 +98,17 @@ def as_provider_error(upstream_error: UpstreamError, *, retry_after: float | Non
             retryable=upstream_error.retry_after is not None or not _OUT_OF_CREDIT.search(error_text),
         )
     if status is None:
-        refused = "invalid_request" in upstream_error.code and not _BUSY.search(error_text)
+        is_refused = "invalid_request" in upstream_error.code and not _BUSY.search(error_text)
     else:
-        refused = status < 500 and status not in (408, 409, 425)
-    if refused:
+        # Timeout, conflict and "too early" pass, so a retry may help.
+        is_refused = status < 500 and status not in (408, 409, 425)
+    if is_refused:
         return ProviderRefused(f"The provider refused the request {context}: {reason}", status=status)
     return ProviderFailed(
         f"The provider failed {context}: {reason}",
         status=status,
         retry_after=retry_after,
-        retryable=status not in (501, 505),
+        retryable=status not in (501, 505),  # "Not implemented" and "HTTP version not supported" stay.
     )
 
 
@@ -124,12 +127,12 @@ def retry_after_seconds(value: str | None) -> float | None:
 
 
 def truncate(text: str) -> str:
-    """At most 500 characters, so that a provider cannot fill logs and events."""
+    """At most MAX_MESSAGE_CHARS of the text."""
     return text if len(text) <= MAX_MESSAGE_CHARS else text[: MAX_MESSAGE_CHARS - 1] + "…"
 
 
 def redact(text: str, secret: str) -> str:
-    """`text` without the key, in any encoding that a provider may echo, and without similar strings."""
+    """`text` without the key, in any encoding that a provider may echo, and without strings like keys."""
     if secret:
         for spelling in {secret, quote(secret, safe=""), json.dumps(secret)[1:-1]}:
             text = text.replace(spelling, "[redacted]")

@@ -23,7 +23,7 @@ from luxx.infra.secrets import Vault, mask
 from luxx.providers.models import AllowedHostRow, ProviderChanges, ProviderRow, ServerValueRow
 from luxx.providers.registry import adapter_for
 
-MAX_ID = 2**31 - 1
+MAX_ID = 2**31 - 1  # The largest INTEGER of PostgreSQL, which raises an error for a larger one.
 
 logger = structlog.get_logger()
 
@@ -161,7 +161,8 @@ def record_provider_change(
 ) -> None:
     """Adds the audit entry for a provider, with the names of the changed fields but not their values."""
     record(
-        session, _provider_entry(action, caller.actor, row, UNSET if changes is None else _changed(changes))
+        session,
+        _provider_entry(action, caller.actor, row, UNSET if changes is None else _changed_fields(changes)),
     )
 
 
@@ -178,7 +179,7 @@ def _provider_entry(
     )
 
 
-def _changed(changes: ProviderChanges) -> list[str]:
+def _changed_fields(changes: ProviderChanges) -> list[str]:
     return [name for name in changes.__struct_fields__ if getattr(changes, name) is not UNSET]
 
 
@@ -206,7 +207,7 @@ def row_to_change(
     check_sharing(changes.is_shared, is_admin=is_admin)
     if row.user_id == caller.user_id:
         return row
-    if not ADMIN_EDITABLE_FIELDS.issuperset(_changed(changes)):
+    if not ADMIN_EDITABLE_FIELDS.issuperset(_changed_fields(changes)):
         raise NotAllowed(
             f"provider '{row.name}' belongs to another administrator; you may only disable it (enabled), "
             "stop sharing it (is_shared) or delete it"
@@ -251,20 +252,20 @@ def _check_shared(row: ProviderRow, *, is_admin: bool) -> None:
 
 
 def open_registration_warning(session: Session, auth: AuthConfig, limits: LimitsConfig) -> str | None:
-    """A warning if anyone can register and use shared providers without a limit for all users, else None."""
+    """A warning if anyone can register and use shared providers, and no daily limit applies to every user."""
     has_limit = limits.tokens_per_day or limits.cost_per_day
     shared = select(ProviderRow.id).where(ProviderRow.is_shared, ProviderRow.enabled).limit(1)
     if not auth.allow_registration or has_limit or session.scalar(shared) is None:
         return None
-    level1 = auth.default_permission_level == 1 and limits.level1_tokens_per_day
-    amount = f"{level1} tokens a day each" if level1 else "without a daily limit"
+    level1_limit = auth.default_permission_level == 1 and limits.level1_tokens_per_day
+    amount = f"{level1_limit} tokens a day each" if level1_limit else "without a daily limit"
     return f"anyone who can connect to this server can register and use shared providers, {amount}"
 
 
 def has_no_daily_limit(auth: AuthConfig, limits: LimitsConfig) -> bool:
     """Whether a newly registered user has no daily limit on shared providers."""
-    level1 = auth.default_permission_level == 1 and limits.level1_tokens_per_day
-    return not (limits.tokens_per_day or limits.cost_per_day or level1)
+    level1_limit = auth.default_permission_level == 1 and limits.level1_tokens_per_day
+    return not (limits.tokens_per_day or limits.cost_per_day or level1_limit)
 
 
 def select_provider_row(
@@ -317,6 +318,8 @@ def _has_adapter(row: ProviderRow) -> bool:
 
 
 SECRET_CHECK = "secret_check"
+"""The row whose value is a sealed text: it shows whether the secret key is the one of this database."""
+
 _CHECK_TEXT = "sealed with this server's secret key"
 
 
@@ -325,7 +328,7 @@ def secret_key_problem(session: Session, vault: Vault) -> str | None:
     stored = session.get(ServerValueRow, SECRET_CHECK)
     # An old database, and one after `--forget-sealed-keys`, has no check value, only provider keys.
     sealed = [row.api_key for row in _sealed_rows(session)] if stored is None else [stored.value]
-    if not sealed or any(vault.has_key_for(each) for each in sealed):
+    if not sealed or any(vault.has_key_for(sealed_text) for sealed_text in sealed):
         return None
     return (
         "app.secret_key does not match this database, so stored provider keys cannot be decrypted; set the "

@@ -1,4 +1,5 @@
-"""Provider management for users and provider selection for runs; `resolve` returns a target with its key.
+"""Provider management for users and provider selection for runs; `resolve_selection` returns a target with
+its key.
 
 API views never contain a key. `queries.py` decides who may see and change a provider, `addresses.py`
 checks addresses, `registry.py` has the adapters.
@@ -56,6 +57,7 @@ from luxx.providers.queries import (
 from luxx.providers.registry import adapter_for, default_base_url
 
 LOCAL_START_SECONDS = 60.0
+"""How long a run waits for the embedded model to start."""
 
 
 class ProviderChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +85,7 @@ class ResolvedProvider(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProviderService:
-    """`local` is None if the embedded model is disabled."""
+    """The providers of users. `local`, the embedded model, is None if it is disabled."""
 
     def __init__(
         self,
@@ -124,7 +126,7 @@ class ProviderService:
         _check_type(caller, new.provider_type)
         check_sharing(new.is_shared, is_admin=caller.is_admin)
         api_key = validate_api_key(new.api_key)
-        url, allowed = await self._check_base_url(caller, new.provider_type, new.base_url)
+        url, newly_allowed = await self._check_base_url(caller, new.provider_type, new.base_url)
         now = utc_now()
 
         def work(session: Session) -> ProviderView:
@@ -150,7 +152,7 @@ class ProviderService:
             session.flush()
             store_key(self._vault, row, api_key)
             set_default(session, row, wants_default)
-            allow_host(session, caller, allowed)
+            allow_host(session, caller, newly_allowed)
             record_provider_change(session, caller, Action.PROVIDER_CREATE, row)
             return self._view(row, caller)
 
@@ -170,10 +172,10 @@ class ProviderService:
         provider_type = current.provider_type if changes.provider_type is UNSET else changes.provider_type
         if provider_type != current.provider_type:
             _check_type(caller, provider_type)
-        url, allowed = current.base_url, None
+        url, newly_allowed = current.base_url, None
         if changes.base_url is not UNSET or provider_type != current.provider_type:
             wanted = "" if changes.base_url is UNSET else changes.base_url
-            url, allowed = await self._check_base_url(caller, provider_type, wanted)
+            url, newly_allowed = await self._check_base_url(caller, provider_type, wanted)
 
         def work(session: Session) -> ProviderView:
             row = row_to_change(session, caller, provider_id, changes, is_write=True)
@@ -183,7 +185,7 @@ class ProviderService:
             apply_changes(row, changes)
             if changes.is_default is not UNSET:
                 set_default(session, row, changes.is_default)
-            allow_host(session, caller, allowed)
+            allow_host(session, caller, newly_allowed)
             row.updated_at = utc_now()
             session.flush()
             record_provider_change(session, caller, Action.PROVIDER_CHANGE, row, changes)
@@ -213,7 +215,7 @@ class ProviderService:
             return ProviderCheck(ok=False, latency_ms=0, kind=error.kind, error=error.message)
         return await check_provider(self._client, target, model)
 
-    async def models(self, caller: Caller, provider_id: int) -> UpstreamModels:
+    async def list_models(self, caller: Caller, provider_id: int) -> UpstreamModels:
         """The models that the upstream offers. Raises ProviderError."""
         row = await self._store.read(lambda session: visible_row(session, caller, provider_id))
         names = await self._client.list_models(await self._target(row))
@@ -307,6 +309,7 @@ class ProviderService:
     async def _check_base_url(
         self, caller: Caller, provider_type: str, base_url: str
     ) -> tuple[str, str | None]:
+        """The address to store, and its `host:port` if saving allows a private host. Raises InvalidInput."""
         if provider_type == LOCAL:
             if base_url:
                 raise InvalidInput(
@@ -324,6 +327,7 @@ class ProviderService:
         return checked.url, checked.newly_allowed
 
     def _change_key(self, row: ProviderRow, changes: ProviderChanges, *, is_url_changed: bool) -> None:
+        """Stores a new key. The mask of the stored key, which a form sends back unchanged, is no new key."""
         new_key = changes.api_key
         if new_key is UNSET or (new_key and new_key == masked_key(self._vault, row)):
             if is_url_changed:
@@ -333,9 +337,12 @@ class ProviderService:
 
     def _view(self, row: ProviderRow, caller: Caller) -> ProviderView:
         is_own = row.user_id == caller.user_id
-        own: dict[str, Any] = {"is_own": is_own, "api_key": masked_key(self._vault, row) if is_own else ""}
-        columns = {name: getattr(row, name) for name in ProviderView.__struct_fields__ if name not in own}
-        return ProviderView(**columns, **own)
+        key = masked_key(self._vault, row) if is_own else ""
+        computed: dict[str, Any] = {"is_own": is_own, "api_key": key}
+        columns = {
+            name: getattr(row, name) for name in ProviderView.__struct_fields__ if name not in computed
+        }
+        return ProviderView(**columns, **computed)
 
 
 def _check_type(caller: Caller, provider_type: str) -> None:

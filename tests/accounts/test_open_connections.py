@@ -39,7 +39,7 @@ async def test_many_connections_are_checked_in_one_query_and_ended_sign_ins_are_
     for stream in lines:
         connections.add(stream)
     asked: list[str] = []
-    checking = asyncio.create_task(connections.keep_checking())
+    checking = asyncio.create_task(connections.check_sign_ins())
     async with asyncio.timeout(10):
         await asyncio.sleep(0.2)
         event.listen(
@@ -60,7 +60,7 @@ async def test_only_connections_of_an_ended_sign_in_are_refused_and_closed_ones_
     for stream in (here, there, closed):
         connections.add(stream)
     connections.remove(closed)
-    assert (len(connections), connections.of(here.caller.user_id), connections.of(0)) == (2, 2, 0)
+    assert (len(connections), connections.count_of(here.caller.user_id), connections.count_of(0)) == (2, 2, 0)
     await account_server.accounts.sign_out(here.caller)
     await account_server.accounts.sign_out(closed.caller)
     assert [stream.refused.is_set() for stream in (here, there, closed)] == [True, False, False]

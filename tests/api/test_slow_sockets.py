@@ -124,7 +124,7 @@ async def test_a_client_that_does_not_read_gets_the_newest_state_once_when_it_do
     for number in range(50):
         for name in names:
             rows.titles[name] = f"title {number}"
-            line.changed(name)
+            line.mark_changed(name)
         await yield_to_loop()
     assert rows.reads <= 2, "nothing is read that could not be sent"
     client.reads.set()
@@ -145,7 +145,7 @@ async def test_of_many_notifications_a_slow_client_gets_the_newest() -> None:
         notification = NotificationData(
             title="t", message=str(number), session_id="s", run_id="r", status=SessionStatus.COMPLETED
         )
-        line.show(notification)
+        line.add_notification(notification)
         if number == 0:
             await yield_to_loop()  # One is already being sent.
     client.reads.set()

@@ -59,7 +59,7 @@ async def test_address_is_checked_again_whenever_it_is_called(services: Provider
             check = await service.test(caller_, one.id)
             assert (check.ok, check.kind) == (False, "private_address")
             with pytest.raises(ProviderRefused, match="private"):
-                await service.models(caller_, one.id)
+                await service.list_models(caller_, one.id)
         assert all(KEY not in authorization for _, authorization in upstream.requests_seen[2:])
         await service.set_allowed_hosts(ADMIN, [f"models.example:{upstream.port}"])
         assert (await service.test(ANN, named.id)).ok
@@ -70,10 +70,10 @@ async def test_models_are_the_upstreams_and_its_refusal_does_not_repeat_the_key(
 ) -> None:
     async with Upstream().serve() as upstream, services.open() as service:
         mine = await service.create(ADMIN, new_provider(base_url=upstream.base_url))
-        assert (await service.models(ADMIN, mine.id)).models == ["one", "two"]
+        assert (await service.list_models(ADMIN, mine.id)).models == ["one", "two"]
         upstream.key = "changed"
         with pytest.raises(ProviderError) as caught:
-            await service.models(ADMIN, mine.id)
+            await service.list_models(ADMIN, mine.id)
         assert KEY not in str(caught.value) + repr(caught.value.__cause__)
 
 

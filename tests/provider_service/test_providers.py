@@ -86,7 +86,7 @@ async def test_provider_of_another_user_looks_like_a_missing_one(services: Provi
                 service.update(stranger, mine.id, ProviderChanges(name="x")),
                 service.delete(stranger, mine.id),
                 service.test(stranger, mine.id),
-                service.models(stranger, mine.id),
+                service.list_models(stranger, mine.id),
                 service.resolve(stranger, mine.id),
             ):
                 with pytest.raises(NotFound) as caught:

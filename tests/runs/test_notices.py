@@ -48,11 +48,11 @@ class Listener:
     def is_subscribed(self, session_id: str) -> bool:
         return session_id in self.sessions
 
-    def changed(self, session_id: str) -> None:
+    def mark_changed(self, session_id: str) -> None:
         self.changes.append(session_id)
         self._changed.set()
 
-    def show(self, notification: NotificationData) -> None:
+    def add_notification(self, notification: NotificationData) -> None:
         self.notes.append(notification)
         self._changed.set()
 

@@ -13,13 +13,13 @@ from api.client import ApiClient
 from luxx.domain.transfer.child import ImportReader
 from luxx.domain.transfer.document import ImportedRows
 from luxx.domain.transfer.draft import (
-    MOST_CONTENT,
+    MAX_CONTENT_BYTES,
     WITHOUT_TEXT,
     ConversationDraft,
     DraftMessage,
     Losses,
-    StepWriter,
-    keep_within_bounds,
+    StepBuilder,
+    cut_to_limits,
 )
 from luxx.wire.message import (
     MAX_ATTACHED_TEXT,
@@ -130,10 +130,10 @@ def test_a_stored_answer_fits_into_a_backup_row() -> None:
     step = Step(id="step-0", index=0, type=StepType.TEXT, content='"' * 4_000_000)
     answer = DraftMessage(key="m", parent=None, role="assistant", steps=[step] * 18)
     draft = ConversationDraft(title="t", messages=[answer], losses=Losses())
-    keep_within_bounds(draft)
+    cut_to_limits(draft)
     assert draft.losses.counts == {"steps past 64 MiB of an answer": 10}
     assert len(answer.steps) == 8
-    assert len(msgspec.json.encode(answer.steps)) < MOST_CONTENT
+    assert len(msgspec.json.encode(answer.steps)) < MAX_CONTENT_BYTES
 
 
 # --- time
@@ -159,13 +159,13 @@ def many_below_a_long_one(size: int) -> dict[str, Any]:
     return {"title": "t", "mapping": mapping}
 
 
-def answered_backwards(size: int) -> StepWriter:
+def answered_backwards(size: int) -> StepBuilder:
     """All calls first, then their results in reverse order."""
-    writer = StepWriter()
+    writer = StepBuilder()
     for position in range(size):
-        writer.call(f"c{position}", "a_tool", "{}")
+        writer.add_call(f"c{position}", "a_tool", "{}")
     while (call := writer.open_call()) is not None:
-        writer.result(*call, "{}", success=True)
+        writer.add_result(*call, "{}", success=True)
     assert len(writer.steps) == 2 * size
     return writer
 

@@ -81,7 +81,7 @@ class StreamLimit:
         self._max_open = max_open
         self._open: Counter[int] = Counter()
 
-    def take(self, user_id: int) -> None:
+    def acquire(self, user_id: int) -> None:
         """Counts one more. Raises TooMany."""
         if self._max_open and self._open[user_id] >= self._max_open:
             raise TooMany(
@@ -112,7 +112,7 @@ class LiveConnections(Generic[T]):
     def __len__(self) -> int:
         return sum(len(each) for each in self._open.values())
 
-    def of(self, user_id: int) -> int:
+    def count_of(self, user_id: int) -> int:
         """The number of connections of this user."""
         return len(self._open.get(user_id, ()))
 
@@ -125,7 +125,7 @@ class LiveConnections(Generic[T]):
         if not connections:
             del self._open[one.caller.user_id]
 
-    async def keep_checking(self) -> None:
+    async def check_sign_ins(self) -> None:
         """Ends connections whose sign-in ended or whose rights shrank, until cancelled."""
         while True:
             await asyncio.sleep(RECHECK_SECONDS)
@@ -153,7 +153,7 @@ class LiveConnections(Generic[T]):
                 one.revoke()
 
 
-PIPE_KEY = "luxx.pipe"
+CONNECTION_KEY = "luxx.pipe"
 """Scope key of the request's `ChunkedConnection`, which `protocol.py` sets."""
 
 
@@ -221,7 +221,7 @@ class OpenStream(ASGIResponse):
 
     async def stream(self, request_scope: dict[str, Any], send: Send) -> None:
         self._abort = request_scope.get(ABORT_KEY)
-        pipe: ChunkedConnection | None = request_scope.get(PIPE_KEY)
+        pipe: ChunkedConnection | None = request_scope.get(CONNECTION_KEY)
         if pipe is not None:
             self._watch.write_to(pipe)
         disconnect: ClientDisconnect = request_scope.get(DISCONNECT_KEY) or ClientDisconnect()
@@ -268,7 +268,7 @@ class Streams(LiveConnections[OpenStream]):
 
     async def follow(self, caller: Caller, watch: Callable[[], Awaitable[RunWatch]]) -> PreparedResponse:
         """The response that streams the watch. Raises TooMany before it calls `watch`."""
-        self.limit.take(caller.user_id)
+        self.limit.acquire(caller.user_id)
         try:
             return PreparedResponse(OpenStream(await watch(), caller, self))
         except BaseException:

@@ -18,14 +18,14 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import CloseCode, Frame
 
 from luxx.api.http.connection_limits import ConnectionBounds, closing_response
-from luxx.api.http.event_streams import DISCONNECT_KEY, PIPE_KEY, ChunkedConnection, ClientDisconnect
+from luxx.api.http.event_streams import CONNECTION_KEY, DISCONNECT_KEY, ChunkedConnection, ClientDisconnect
 from luxx.api.http.files import ABORT_KEY
 from luxx.api.http.security import HEAD_TOO_LARGE, MAX_HEADERS
 from luxx.infra.config.schema import ServerConfig
 
 MAX_MESSAGE_BYTES = 16 * 1024
 MAX_FRAGMENTS = 64
-"""Fragments of one message. MAX_MESSAGE_BYTES does not limit the number of empty fragments."""
+"""Of one message of a client. MAX_MESSAGE_BYTES does not limit the number of empty fragments."""
 
 MAX_BYTES_AFTER_CLOSE = 64 * 1024
 """Bytes that a client may still send after the server's close frame."""
@@ -38,14 +38,14 @@ PING_SECONDS = 20.0
 
 
 class BoundedSocketProtocol(WebSocketsSansIOProtocol):
-    """Stops reading from a client that does not read, because responses would pile up."""
+    """uvicorn's WebSocket protocol. Stops reading from a client that does not read its answers."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # uvicorn logs a line for each connection here; Luxx writes no access log.
         self.logger = self.conn.logger = logging.getLogger("uvicorn.sockets")
         self._bytes_after_close = 0
-        self.on_lost: Callable[[], None] | None = None
+        self.on_lost: Callable[[], None] | None = None  # Called when the connection is lost.
 
     def data_received(self, data: bytes) -> None:
         """Aborts a connection that sends too much after the close. uvicorn reads without a limit."""
@@ -140,11 +140,11 @@ SILENT_LOGGER = logging.Logger("silent", logging.CRITICAL)
 
 
 class PipelineFull(Exception):
-    """Stops the parser."""
+    """Stops the parser: raised in a callback, it makes the parser drop the rest of the data."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """The `http` option of uvicorn; `bounded_protocol` sets other bounds than the defaults."""
+    """uvicorn's HTTP protocol with limits, for its `http` option; `bounded_protocol` binds the bounds."""
 
     # The parent class has a `__dict__`, which would double in size with these names.
     __slots__ = (
@@ -157,16 +157,18 @@ class BoundedProtocol(HttpToolsProtocol):
         "_is_refused",
         "_last_data_at",
         "_network",
-        "_unparsed",
+        "_unparsed_bytes",
         "_write_deadline",
     )
 
     def __init__(self, *args: Any, bounds: ConnectionBounds | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._bounds = bounds or ConnectionBounds(ServerConfig())
-        self._network = ""
+        self._network = (
+            ""  # What `ConnectionBounds.release` takes; empty if it does not count this connection.
+        )
         self._active_cycle: RequestResponseCycle | None = None
-        self._unparsed = 0
+        self._unparsed_bytes = 0
         self._is_refused = False
         self._disconnect = ClientDisconnect()
         self._expected = EXPECT_HEAD
@@ -179,14 +181,14 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.flow = _PipelineFlowControl(transport, self.pipeline)
         address = self.client[0] if self.client else ""
-        admitted = self._bounds.admit(address, len(self.connections))
-        if isinstance(admitted, bytes):
+        network_or_refusal = self._bounds.admit(address, len(self.connections))
+        if isinstance(network_or_refusal, bytes):
             self._is_refused = True
             self._bounds.log_refused(address, self.loop.time())
-            transport.write(admitted)
+            transport.write(network_or_refusal)
             transport.close()
             return
-        self._network = admitted
+        self._network = network_or_refusal
         connection = transport.get_extra_info("socket")
         if connection is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
             milliseconds = STALLED_CLIENT_SECONDS * 1000
@@ -213,9 +215,9 @@ class BoundedProtocol(HttpToolsProtocol):
             self._expected_since = self.loop.time()
         elif self._expected is EXPECT_BODY:
             self._last_data_at = self.loop.time()
-        self._unparsed += len(data)
+        self._unparsed_bytes += len(data)
         super().data_received(data)
-        if self._unparsed > MAX_HEAD_BYTES:
+        if self._unparsed_bytes > MAX_HEAD_BYTES:
             self._refuse(HEAD_TOO_LARGE_RESPONSE)
 
     def send_400_response(self, msg: str) -> None:
@@ -224,7 +226,7 @@ class BoundedProtocol(HttpToolsProtocol):
             super().send_400_response(msg)
 
     def handle_websocket_upgrade(self) -> None:
-        """Hands the connection to the WebSocket protocol. It counts until that protocol loses it."""
+        """Gives the connection to the WebSocket protocol. The bounds count it until it is lost."""
         super().handle_websocket_upgrade()
         socket_protocol = self.transport.get_protocol()
         if isinstance(socket_protocol, BoundedSocketProtocol):
@@ -238,10 +240,11 @@ class BoundedProtocol(HttpToolsProtocol):
             # The request arrived in the same data as the one before.
             self._expected = EXPECT_HEAD
             self._expected_since = self.loop.time()
-            self._unparsed = 1
+            self._unparsed_bytes = 1  # Not 0, which means that the client has sent nothing of a request.
+        # For event streams and file responses, which write, abort and watch the connection themselves.
         scope = cast("dict[str, Any]", self.scope)
         scope[ABORT_KEY], scope[DISCONNECT_KEY] = self.transport.abort, self._disconnect
-        scope[PIPE_KEY] = ChunkedConnection(self.transport, self.flow, self._disconnect)
+        scope[CONNECTION_KEY] = ChunkedConnection(self.transport, self.flow, self._disconnect)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keeps one header more than allowed, enough for `security.py` to refuse the request."""
@@ -249,7 +252,7 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self._unparsed = 0
+        self._unparsed_bytes = 0
         self._expected = EXPECT_BODY
         self._expected_since = self._last_data_at = self.loop.time()
         self._body_received = 0
@@ -263,7 +266,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        self._unparsed = 0
+        self._unparsed_bytes = 0
         self._body_received += len(body)
         super().on_body(body)
 
@@ -288,7 +291,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._expected_since = self._last_data_at = now
             self._body_received = 0
         elif self._expected is EXPECT_HEAD and now - self._expected_since > self._bounds.head_seconds:
-            self._refuse(self._bounds.head_timeout_response if self._unparsed else b"")
+            self._refuse(self._bounds.head_timeout_response if self._unparsed_bytes else b"")
         elif self._expected is EXPECT_BODY and self._bounds.is_too_slow(
             idle=now - self._last_data_at, total=now - self._expected_since, received=self._body_received
         ):
@@ -305,6 +308,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def _refuse_late_body(self) -> None:
+        """Sends the timeout response if the application has not begun its own, which it then cannot send."""
         cycle = self._active_cycle
         if cycle is None or cycle.response_complete:
             self._refuse(b"")
@@ -317,6 +321,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(self._bounds.body_timeout_response)
 
     def _refuse(self, answer: bytes) -> None:
+        """Stops parsing, sends the complete response `answer` if none is in progress, and closes."""
         self._is_refused = True
         if self.transport.is_closing():
             return

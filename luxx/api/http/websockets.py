@@ -1,7 +1,7 @@
 """Open WebSockets: subscriptions to session states, notifications, and limits per user.
 
-The notices mark a session as changed; the socket reads its state from the database before it sends it. A slow
-client thus costs one mark per session and never gets an old state after a newer one. `routes/auth.py`
+The notices say only that a session changed; the socket reads its state from the database when it can send. A
+slow client thus needs one id per session, and never gets an old state after a newer one. `routes/auth.py`
 does the handshake.
 """
 
@@ -48,7 +48,7 @@ MAX_PENDING_NOTIFICATIONS = 20
 """Notifications that wait for a slow client. Beyond that the oldest are dropped."""
 
 MESSAGES_PER_MINUTE = 1200
-"""Messages of one socket, also in one burst, so that a client can renew all subscriptions on reconnect."""
+"""Messages of one socket. All may come at once, so that a client can renew its subscriptions on reconnect."""
 
 REFRESH_SECONDS = 60.0
 """The interval at which the socket reads all subscribed states again. It sends only changed ones."""
@@ -56,6 +56,7 @@ REFRESH_SECONDS = 60.0
 RETRY_SECONDS = 1.0
 """The pause after the database did not answer."""
 
+# Close codes of RFC 6455; 4000 and above are for applications.
 CLOSE_SIGN_IN_AGAIN = 4401
 CLOSE_POLICY_VIOLATION = 1008
 CLOSE_INTERNAL_ERROR = 1011
@@ -92,7 +93,7 @@ TOO_MANY_SOCKETS = CloseReason(
 
 
 class Socket:
-    """One open WebSocket. It implements `Listener` of the notices; `serve` runs it."""
+    """One open WebSocket. It implements `SessionListener` of the notices; `serve` runs it."""
 
     def __init__(
         self, caller: Caller, notices: Notices, limit: RateLimit, *, receive: SocketReceive, send: SocketSend
@@ -103,9 +104,9 @@ class Socket:
         self._rate_limit = limit
         self._receive = receive
         self._send = send
-        # The hash of the last update sent for each session, to send only changes.
+        # The hash of the last update sent for each session, to send only changes; 0 before the first.
         self._subscribed: dict[str, int] = {}
-        self._due: dict[str, None] = {}
+        self._due: dict[str, None] = {}  # The sessions whose state is to be sent: an ordered set.
         self._notifications: deque[NotificationData] = deque(maxlen=MAX_PENDING_NOTIFICATIONS)
         self._wake = asyncio.Event()
         self._close: CloseReason | None = None
@@ -133,16 +134,16 @@ class Socket:
             self._wake.set()
             asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_SECONDS, self._writer.cancel)
 
-    # Methods of `Listener`
+    # Methods of `SessionListener`
 
     def is_subscribed(self, session_id: str) -> bool:
         return session_id in self._subscribed
 
-    def changed(self, session_id: str) -> None:
+    def mark_changed(self, session_id: str) -> None:
         self._due[session_id] = None
         self._wake.set()
 
-    def show(self, notification: NotificationData) -> None:
+    def add_notification(self, notification: NotificationData) -> None:
         self._notifications.append(notification)
         self._wake.set()
 
@@ -164,7 +165,7 @@ class Socket:
         except TooMany:
             self.force_close(TOO_MANY_MESSAGES)
         except LuxxError as error:
-            await self._send_struct(error_message(error))
+            await self._send_struct(refusal_of(error))
 
     async def _execute(self, command: ClientMessage) -> None:
         match command:
@@ -172,11 +173,11 @@ class Socket:
                 if len(self._subscribed) >= MAX_SUBSCRIPTIONS and session_id not in self._subscribed:
                     problem = f"a socket may have {MAX_SUBSCRIPTIONS} subscriptions; end one first"
                     await self._send_struct(
-                        error_message(InvalidInput(problem, kind="too_many_subscriptions"), session_id)
+                        refusal_of(InvalidInput(problem, kind="too_many_subscriptions"), session_id)
                     )
                     return
                 self._subscribed[session_id] = 0
-                self.changed(session_id)
+                self.mark_changed(session_id)
             case Unsubscribe(session_id=session_id):
                 self._subscribed.pop(session_id, None)
                 self._due.pop(session_id, None)
@@ -220,7 +221,7 @@ class Socket:
             if state is None:
                 del self._subscribed[session_id]
                 missing = NotFound("no conversation with this id", kind="conversation_not_found")
-                await self._send_struct(error_message(missing, session_id))
+                await self._send_struct(refusal_of(missing, session_id))
                 continue
             update = _encode(SessionUpdate(session_id=session_id, data=state))
             if last_sent != hash(update):
@@ -246,12 +247,12 @@ class Socket:
 class Sockets:
     """The open sockets of this process, by user."""
 
-    def __init__(self, authenticator: Authenticator, notices: Notices, streams: StreamLimit) -> None:
+    def __init__(self, authenticator: Authenticator, notices: Notices, stream_limit: StreamLimit) -> None:
         self._notices = notices
-        self._streams = streams
+        self._stream_limit = stream_limit
         self._rate_limit = RateLimit(MESSAGES_PER_MINUTE, "too many messages")
         self._open: LiveConnections[Socket] = LiveConnections(authenticator)
-        self.keep_checking = self._open.keep_checking
+        self.check_sign_ins = self._open.check_sign_ins
 
     def __len__(self) -> int:
         return len(self._open)
@@ -259,9 +260,9 @@ class Sockets:
     async def serve(self, caller: Caller, receive: SocketReceive, send: SocketSend) -> None:
         """Serves an accepted socket until it is closed. Closes it at once if the user has too many."""
         try:
-            if self._open.of(caller.user_id) >= MAX_SOCKETS:
+            if self._open.count_of(caller.user_id) >= MAX_SOCKETS:
                 raise TooMany(TOO_MANY_SOCKETS.reason, retry_after=1)
-            self._streams.take(caller.user_id)
+            self._stream_limit.acquire(caller.user_id)
         except TooMany:
             await send(TOO_MANY_SOCKETS.message)
             return
@@ -273,10 +274,11 @@ class Sockets:
         finally:
             unsubscribe()
             self._open.remove(socket)
-            self._streams.release(caller.user_id)
+            self._stream_limit.release(caller.user_id)
 
 
-def error_message(error: LuxxError, session_id: str | None = None) -> Refusal:
+def refusal_of(error: LuxxError, session_id: str | None = None) -> Refusal:
+    """The message that tells the client of an error; `session_id` names the subscription concerned."""
     return Refusal(
         error=error.message,
         code=status_of(error),

@@ -83,7 +83,7 @@ class ProvidersController(Controller):
         self, providers: InjectedProviders, caller: InjectedCaller, provider_id: FromPath[int]
     ) -> Success[UpstreamModels]:
         """The models that the provider offers, with their known properties."""
-        return success(await providers.models(caller, provider_id))
+        return success(await providers.list_models(caller, provider_id))
 
 
 class AllowedHostsController(Controller):

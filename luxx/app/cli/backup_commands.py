@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from luxx.domain.backup.backup import DataPaths, create_backup
 from luxx.domain.backup.restore import restore
-from luxx.domain.backup.user_export import check_step, export_user
+from luxx.domain.backup.user_export import check_database_revision, export_user
 from luxx.domain.backup.user_import import import_user
 from luxx.errors import LuxxError
 from luxx.infra.config.schema import Config
@@ -27,11 +27,11 @@ MAX_NOTES = 20
 """The most notes that are printed. A backup may leave out thousands of files, with one note each."""
 
 
-def add_backup_commands(command: AddCommand, load: LoadConfig) -> None:
-    """Adds the parsers with `command`; `load` reads the configuration of a command."""
+def add_backup_commands(add_command: AddCommand, load_config: LoadConfig) -> None:
+    """Adds the parsers. `add_command` takes a name, the function that runs the command, and a help text."""
 
     def add(name: str, work: Work, help_text: str) -> argparse.ArgumentParser:
-        return command(name, lambda options: _run(work, options, load(options)), help_text)
+        return add_command(name, lambda options: _run(work, options, load_config(options)), help_text)
 
     backup = add("backup", _backup, "back up all data while the server runs")
     backup.add_argument("file", type=Path, help="a new file; it holds the keys, so keep it safe")
@@ -99,7 +99,7 @@ def _export(data_paths: DataPaths, options: argparse.Namespace, _config: Config)
 
 
 def _import(data_paths: DataPaths, options: argparse.Namespace, config: Config) -> list[str]:
-    check_step(data_paths)
+    check_database_revision(data_paths)
     with closing(Store(data_paths.engine)) as store:
         result = import_user(data_paths, store, options.file, options.username, config.files)
     report = result.report
@@ -107,8 +107,8 @@ def _import(data_paths: DataPaths, options: argparse.Namespace, config: Config) 
         f"{result.username} has {report.conversations} conversations with {report.messages} messages, "
         f"{result.projects} projects and {result.files} files more"
     )
-    lost = [f"{each.conversation}: {each.count} {each.what} could not be imported" for each in report.lost]
-    skipped = [f"{each.title or 'a conversation'} was left out: {each.reason}" for each in report.skipped]
+    lost = [f"{loss.conversation}: {loss.count} {loss.what} could not be imported" for loss in report.lost]
+    skipped = [f"{skip.title or 'a conversation'} was left out: {skip.reason}" for skip in report.skipped]
     return [*result.notes, *skipped, *lost]
 
 

@@ -111,7 +111,7 @@ ROWS_AT_ONCE = 500
 
 def export_user(data_paths: DataPaths, username: str, path: Path) -> UserManifest:
     """Writes a user's export from a database snapshot. Raises LuxxError and leaves no file on failure."""
-    check_step(data_paths)
+    check_database_revision(data_paths)
     with new_file(path) as file, ArchiveWriter(file) as archive:
         with data_paths.snapshot() as connection, Session(connection) as session:
             user = require_user(session, username)
@@ -137,7 +137,7 @@ def export_user(data_paths: DataPaths, username: str, path: Path) -> UserManifes
     return manifest
 
 
-def check_step(data_paths: DataPaths) -> None:
+def check_database_revision(data_paths: DataPaths) -> None:
     """Raises LuxxError if the database is not at this version's migration step."""
     if not data_paths.has_database or current_step(data_paths.engine) != newest_step():
         raise LuxxError("the database does not have this version's schema; run `luxx migrate` first")

@@ -29,7 +29,7 @@ from luxx.domain.backup.user_export import (
     ExportedProject,
     UserManifest,
     UserProfile,
-    check_step,
+    check_database_revision,
     require_user,
 )
 from luxx.domain.conversations.access import delete_hidden, hidden_ids, reveal
@@ -100,7 +100,7 @@ def import_user(
 
     Raises LuxxError, with nothing changed.
     """
-    check_step(data_paths)
+    check_database_revision(data_paths)
     data_paths.data_dir.mkdir(parents=True, exist_ok=True)
     archive = ArchiveReader(path)
     with contextlib.closing(archive), tempfile.TemporaryFile(dir=data_paths.data_dir) as rows:

@@ -19,8 +19,8 @@ from luxx.domain.transfer.draft import (
     DraftMessage,
     JsonObject,
     Losses,
-    StepWriter,
-    Unusable,
+    StepBuilder,
+    UnusableConversation,
     list_of,
     object_of,
     prompt_of,
@@ -202,10 +202,10 @@ WITHOUT_TEXT = "(a picture or a recording)"
 
 
 def draft_of(conversation: JsonObject, losses: Losses) -> ConversationDraft:
-    """Raises Unusable if the conversation has no tree of messages."""
+    """Raises UnusableConversation if the conversation has no tree of messages."""
     mapping = conversation.get("mapping")
     if not isinstance(mapping, dict):
-        raise Unusable("its mapping of messages is missing")
+        raise UnusableConversation("its mapping of messages is missing")
     tree = _Tree(object_of(mapping), losses)
     tree.read()
     for name, what in (("gizmo_id", "the custom GPT"), ("voice", "the voice")):
@@ -253,7 +253,7 @@ class _Tree:
             if key in self._kept:
                 parent = self._kept_parent(key)
                 branches[parent] = branches.get(parent, 0) + 1
-        writers: dict[str, StepWriter] = {}
+        writers: dict[str, StepBuilder] = {}
         messages_by_key: dict[str, DraftMessage] = {}
         for key in order:
             message_read = self._read[key]
@@ -267,7 +267,7 @@ class _Tree:
                 message_key = key
                 messages_by_key[key] = self._start_message(key, parent)
                 if not is_users:
-                    writers[key] = StepWriter()
+                    writers[key] = StepBuilder()
             self._message_keys[key] = message_key
             if not is_users:
                 self._add_step(key, writers[message_key], messages_by_key[message_key])
@@ -359,7 +359,7 @@ class _Tree:
             created_at=time_of(self._raw_messages[key].get("create_time"), self._losses),
         )
 
-    def _add_step(self, key: str, writer: StepWriter, message: DraftMessage) -> None:
+    def _add_step(self, key: str, writer: StepBuilder, message: DraftMessage) -> None:
         message_read, node = self._read[key], object_of(self._nodes[key].get("message"))
         match message_read.kind:
             case ChatGptKind.TEXT:
@@ -367,11 +367,11 @@ class _Tree:
             case ChatGptKind.THINKING:
                 writer.add_text(StepType.THINKING, message_read.text)
             case ChatGptKind.CALL:
-                writer.call(writer.new_call_id(), message_read.name, message_read.arguments)
+                writer.add_call(writer.new_call_id(), message_read.name, message_read.arguments)
             case ChatGptKind.RESULT:
                 call_id, name = writer.open_call() or (writer.new_call_id(), message_read.name)
                 result = result_text(message_read.text, is_error=message_read.is_error)
-                writer.result(call_id, name, result, success=not message_read.is_error)
+                writer.add_result(call_id, name, result, success=not message_read.is_error)
             case ChatGptKind.INSTRUCTIONS | ChatGptKind.NOTHING:
                 return
         if str(node.get("status")) in UNFINISHED:

@@ -38,8 +38,8 @@ from luxx.domain.transfer.draft import (
     DraftMessage,
     JsonObject,
     Losses,
-    Unusable,
-    keep_within_bounds,
+    UnusableConversation,
+    cut_to_limits,
     object_of,
     shared_fields,
     title_of,
@@ -115,22 +115,22 @@ class ImportReader:
         try:
             if element.problem:
                 self._recognized += 1  # It was not built; its format may well be known.
-                raise Unusable(element.problem)
+                raise UnusableConversation(element.problem)
             self._store(self._draft(element.value, losses))
-        except Unusable as error:
+        except UnusableConversation as error:
             self._skip(element.title or _title(element.value), str(error))
 
     def _draft(self, value: Any, losses: Losses) -> ConversationDraft:
         read_draft = reader_of(value)
         if read_draft is None:
-            raise Unusable("its format is unknown")
+            raise UnusableConversation("its format is unknown")
         self._recognized += 1
         draft = read_draft(value, losses)
         if not draft.messages and read_draft is not draft_of_document:
-            raise Unusable("it has no messages")
+            raise UnusableConversation("it has no messages")
         if len(draft.messages) > MAX_CONVERSATION_MESSAGES:
-            raise Unusable(f"it has more than {MAX_CONVERSATION_MESSAGES:,} messages")
-        keep_within_bounds(draft)
+            raise UnusableConversation(f"it has more than {MAX_CONVERSATION_MESSAGES:,} messages")
+        cut_to_limits(draft)
         return draft
 
     def _store(self, draft: ConversationDraft) -> None:
@@ -186,10 +186,10 @@ IDS_PER_MILLISECOND = 4096
 def rows_of_draft(
     draft: ConversationDraft, untitled: str
 ) -> tuple[ReadyConversation, list[ReadyMessage | ReadyImage]]:
-    """The rows of a draft, parents first, images after their message. Raises Unusable."""
+    """The rows of a draft, parents first, images after their message. Raises UnusableConversation."""
     messages_by_key = {message.key: message for message in draft.messages}
     if len(messages_by_key) < len(draft.messages):
-        raise Unusable("two of its messages have the same id")
+        raise UnusableConversation("two of its messages have the same id")
     parents = _repaired_parents(draft, messages_by_key)
     first = min((m.created_at for m in draft.messages if m.created_at is not None), default=None)
     started_at = draft.created_at or first or draft.updated_at or datetime.now(UTC)

@@ -13,8 +13,8 @@ from luxx.domain.transfer.draft import (
     DraftMessage,
     JsonObject,
     Losses,
-    StepWriter,
-    Unusable,
+    StepBuilder,
+    UnusableConversation,
     list_of,
     object_of,
     text_of,
@@ -36,10 +36,10 @@ WITHOUT_TEXT = "(a file)"
 
 
 def draft_of(conversation: JsonObject, losses: Losses) -> ConversationDraft:
-    """Raises Unusable if the conversation has no list of messages."""
+    """Raises UnusableConversation if the conversation has no list of messages."""
     raw_messages = conversation.get("chat_messages")
     if not isinstance(raw_messages, list):
-        raise Unusable("its list of messages is missing")
+        raise UnusableConversation("its list of messages is missing")
     messages = _messages([object_of(message) for message in list_of(raw_messages)], losses)
     leaf = conversation.get("current_leaf_message_uuid")
     keys = {message.key for message in messages}
@@ -152,7 +152,7 @@ def _file_names(message: JsonObject) -> str:
 
 
 def _steps(message: JsonObject, losses: Losses) -> list[Any]:
-    writer = StepWriter()
+    writer = StepBuilder()
     for block in map(object_of, list_of(message.get("content"))):
         _add_step(block, writer, losses)
     losses.add("attached files", len(list_of(message.get("files"))))
@@ -161,7 +161,7 @@ def _steps(message: JsonObject, losses: Losses) -> list[Any]:
     return writer.steps
 
 
-def _add_step(block: JsonObject, writer: StepWriter, losses: Losses) -> None:
+def _add_step(block: JsonObject, writer: StepBuilder, losses: Losses) -> None:
     match block.get("type"):
         case "text":
             # Adjacent blocks of text are one text.
@@ -175,13 +175,13 @@ def _add_step(block: JsonObject, writer: StepWriter, losses: Losses) -> None:
         case "tool_use":
             arguments = json.dumps(object_of(block.get("input")), ensure_ascii=False)
             call_id = _call_id(block.get("id")) or writer.new_call_id()
-            writer.call(call_id, valid_name(block.get("name")), text_of(arguments, losses))
+            writer.add_call(call_id, valid_name(block.get("name")), text_of(arguments, losses))
         case "tool_result":
             text, is_error = _result(block, losses), block.get("is_error") is True
             call = writer.open_call()
             call_id = _call_id(block.get("tool_use_id")) or (call[0] if call else writer.new_call_id())
             result = result_text(text, is_error=is_error)
-            writer.result(call_id, valid_name(block.get("name")), result, success=not is_error)
+            writer.add_result(call_id, valid_name(block.get("name")), result, success=not is_error)
         case kind:
             losses.add(UNKNOWN, 0 if isinstance(kind, str) and kind in IGNORED_BLOCKS else 1)
 

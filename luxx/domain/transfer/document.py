@@ -22,7 +22,7 @@ from luxx.domain.transfer.draft import (
     DraftMessage,
     JsonObject,
     Losses,
-    Unusable,
+    UnusableConversation,
     list_of,
     object_of,
     shared_fields,
@@ -217,15 +217,17 @@ UNFINISHED = frozenset({StepStatus.PENDING, StepStatus.RUNNING})
 
 
 def draft_of_document(document: JsonObject, losses: Losses) -> ConversationDraft:
-    """Raises Unusable if the document does not match its version."""
+    """Raises UnusableConversation if the document does not match its version."""
     if document.get("version") != VERSION:
-        raise Unusable(f"it is not version {VERSION} of the format; a newer Luxx may have made it")
+        raise UnusableConversation(
+            f"it is not version {VERSION} of the format; a newer Luxx may have made it"
+        )
     for message in list_of(document.get("messages")):
         _check_attachments(object_of(message), losses)
     try:
         read = msgspec.convert(document, ExportDocument)
     except msgspec.ValidationError as error:
-        raise Unusable(f"it is not a valid export: {str(error)[:300]}") from error
+        raise UnusableConversation(f"it is not a valid export: {str(error)[:300]}") from error
     exported = read.conversation
     return ConversationDraft(
         title=exported.title[:TITLE_LENGTH] if exported.title.strip() else "",

@@ -1,6 +1,6 @@
 """The intermediate form of an imported conversation, which every format is read into.
 
-It has no ids yet and may lack times. `Losses` counts what does not fit; `child.py` makes the rows.
+It has no ids yet and may lack times. `Losses` counts what is left out. `child.py`, a process, makes the rows.
 """
 
 from collections import Counter
@@ -28,17 +28,19 @@ MAX_TEXT_CHARACTERS = 4_000_000
 
 TITLE_LENGTH = 300
 PROMPT_LENGTH = 100_000
-EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
+"""Maximum characters of a conversation's title and system prompt, as in the API."""
+
+EARLIEST_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 
 JsonObject = dict[str, Any]
 
 
-class Unusable(Exception):
+class UnusableConversation(Exception):
     """A conversation that cannot be imported, with the reason."""
 
 
 class Losses:
-    """Counts, under plain names, what is lost of a conversation."""
+    """Counts what an import leaves out of a conversation, by the words that the report shows."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -51,7 +53,8 @@ class Losses:
 class DraftMessage(msgspec.Struct, kw_only=True):
     """`key` and `parent` are the file's own ids; a missing time is computed later.
 
-    `images` are those of the attachments, by their new `blob_id`.
+    `images` are those of the attachments, by their new `blob_id`. `replay` is what the adapters recorded, one
+    object per completion, to send it back unchanged.
     """
 
     key: str
@@ -117,6 +120,7 @@ def text_of(value: Any, losses: Losses) -> str:
 
 def title_of(value: Any) -> str:
     """A title on one line; empty if there is none."""
+    # The first cut keeps the work small for a title of megabytes; the rest allows for repeated spaces.
     return " ".join(value[: TITLE_LENGTH * 4].split())[:TITLE_LENGTH] if isinstance(value, str) else ""
 
 
@@ -141,7 +145,7 @@ def list_of(value: Any) -> list[Any]:
 
 
 def time_of(value: Any, losses: Losses) -> datetime | None:
-    """A time given in seconds since 1970 or ISO 8601; None unless it is after 1970 and not in the future."""
+    """A time given in seconds since 1970 or ISO 8601; None if it is before 1970 or in the future."""
     if value is None:
         return None
     moment: datetime | None = None
@@ -153,7 +157,8 @@ def time_of(value: Any, losses: Losses) -> datetime | None:
             moment = datetime.fromtimestamp(float(value), UTC)
     except (ValueError, OverflowError, OSError):
         moment = None
-    if moment is None or not EARLIEST <= moment <= datetime.now(UTC) + timedelta(days=1):
+    # The day allows for another clock, or a time without its zone.
+    if moment is None or not EARLIEST_TIME <= moment <= datetime.now(UTC) + timedelta(days=1):
         losses.add("invalid times")
         return None
     return moment
@@ -162,13 +167,14 @@ def time_of(value: Any, losses: Losses) -> datetime | None:
 # Steps
 
 
-class StepWriter:
+class StepBuilder:
     """Builds the steps of one assistant message and keeps calls and results together."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
+        # The calls that can still get a result, as names by id; and the ids of all calls in order.
         self._open: dict[str, str] = {}
-        self._called: list[str] = []
+        self._call_ids: list[str] = []
 
     def new_call_id(self) -> str:
         """An id for a call without one."""
@@ -176,10 +182,10 @@ class StepWriter:
 
     def open_call(self) -> tuple[str, str] | None:
         """Id and name of the latest call that can still get a result."""
-        # Not the last entry of the dict, which would skip all deleted entries at its end each time.
-        while self._called and self._called[-1] not in self._open:
-            self._called.pop()
-        return (self._called[-1], self._open[self._called[-1]]) if self._called else None
+        # `next(reversed(self._open))` would pass over all deleted entries each time: quadratic.
+        while self._call_ids and self._call_ids[-1] not in self._open:
+            self._call_ids.pop()
+        return (self._call_ids[-1], self._open[self._call_ids[-1]]) if self._call_ids else None
 
     def add_text(self, type_: StepType, text: str, *, is_new_paragraph: bool = True) -> None:
         """Adds text or thinking. `is_new_paragraph`: text after other text starts a new paragraph."""
@@ -193,21 +199,21 @@ class StepWriter:
             text = f"\n\n{text}"
         self._add(Step(id="", index=0, type=type_, content=text))
 
-    def call(self, call_id: str, name: str, arguments: str) -> None:
+    def add_call(self, call_id: str, name: str, arguments: str) -> None:
         self._add(
             Step(id="", index=0, type=StepType.TOOL_CALL, id_ref=call_id, name=name, arguments=arguments)
         )
         self._open[call_id] = name
-        self._called.append(call_id)
+        self._call_ids.append(call_id)
 
-    def result(self, call_id: str, name: str, content: str, *, success: bool) -> None:
+    def add_result(self, call_id: str, name: str, content: str, *, success: bool) -> None:
         """Adds a result, and a call if its call is missing, because models refuse a result without a call.
 
         Its author is unknown, so it counts as untrusted.
         """
         if call_id not in self._open:
             call_id = self.new_call_id()
-            self.call(call_id, name, "{}")
+            self.add_call(call_id, name, "{}")
         del self._open[call_id]
         self._add(
             Step(
@@ -224,11 +230,12 @@ class StepWriter:
         )
 
     def _add(self, step: Step) -> None:
+        """Appends a step under the next index and its id; `step` has none."""
         index = len(self.steps)
         if step.type != StepType.TOOL_RESULT and index and self.steps[-1].type == StepType.TOOL_RESULT:
             # Results end a completion: a call without a result stays without one.
             self._open.clear()
-            self._called.clear()
+            self._call_ids.clear()
         self.steps.append(replace(step, id=step_id(index), index=index))
 
 
@@ -238,17 +245,17 @@ class StepWriter:
 MAX_STEPS = 100_000
 """Maximum steps of one answer: what a run of ten completions can store."""
 
-MOST_CONTENT = 64 * 1024 * 1024
+MAX_CONTENT_BYTES = 64 * 1024 * 1024
 """Maximum stored bytes of one answer, which is read, sent and backed up as a whole."""
 
 WITHOUT_TEXT = "(no text)"
-"""Text of a user message without text: the API does not accept it, and models refuse it."""
+"""Replaces the text of a user message without text, which the API and the models refuse."""
 
-UNNAMED = "file"
+UNNAMED_FILE = "file"
 _encode = msgspec.json.Encoder().encode
 
 
-def keep_within_bounds(draft: ConversationDraft) -> None:
+def cut_to_limits(draft: ConversationDraft) -> None:
     """Cuts the draft's messages to the limits of the API."""
     for message in draft.messages:
         if message.role == "user":
@@ -257,13 +264,15 @@ def keep_within_bounds(draft: ConversationDraft) -> None:
         if len(message.steps) > MAX_STEPS:
             draft.losses.add(f"steps past {MAX_STEPS:,} of an answer", len(message.steps) - MAX_STEPS)
             message.steps = message.steps[:MAX_STEPS]
-        count = _steps_within(message.steps, MOST_CONTENT)
-        draft.losses.add(f"steps past {MOST_CONTENT // 2**20} MiB of an answer", len(message.steps) - count)
+        count = _steps_within(message.steps, MAX_CONTENT_BYTES)
+        draft.losses.add(
+            f"steps past {MAX_CONTENT_BYTES // 2**20} MiB of an answer", len(message.steps) - count
+        )
         message.steps = message.steps[:count]
 
 
 def _steps_within(steps: list[Step], bytes_left: int) -> int:
-    """How many of the first steps fit into the bytes."""
+    """How many of the first steps fit into the bytes, each with the comma after it in the JSON array."""
     for index, step in enumerate(steps):
         bytes_left -= len(_encode(step)) + 1
         if bytes_left < 0:
@@ -288,7 +297,7 @@ def _cut_user_message(message: DraftMessage, losses: Losses) -> None:
 def _cut_attachment(file: Attachment, losses: Losses) -> Attachment:
     return replace(
         file,
-        name=_cut(file.name, MAX_FILE_NAME, "names of attached files", losses) or UNNAMED,
+        name=_cut(file.name, MAX_FILE_NAME, "names of attached files", losses) or UNNAMED_FILE,
         extension=_cut(file.extension, MAX_EXTENSION, "extensions of attached files", losses),
         content=_cut(file.content, MAX_ATTACHED_TEXT, "attached text", losses),
     )

@@ -25,9 +25,11 @@ EARLIER_CONVERSATION_TEXT = "(The conversation began earlier.)"
 BlockJson = dict[str, Any]
 RequestMessage = dict[str, Any]
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_THINKING = frozenset({"thinking", "redacted_thinking"})
-_SERVER_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
+_VALID_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""What the API accepts as the name of a tool or the id of a call."""
+
+_THINKING_TYPES = frozenset({"thinking", "redacted_thinking"})
+_SERVER_CALL_TYPES = frozenset({"server_tool_use", "mcp_tool_use"})
 _USER_BLOCK_TYPES = frozenset({"tool_result", "image", "document", "search_result"})
 
 
@@ -41,22 +43,24 @@ def system_text(messages: Iterable[PromptMessage]) -> str:
 def build_messages(messages: Sequence[PromptMessage], model: str) -> list[RequestMessage]:
     """The messages of the history for `model`. In finished turns, another model's thinking is left out."""
     last_user_index = max(
-        (at for at, message in enumerate(messages) if isinstance(message, UserPrompt)), default=-1
+        (index for index, message in enumerate(messages) if isinstance(message, UserPrompt)), default=-1
     )
     ids = _CallIds()
     request_messages: list[RequestMessage] = []
-    for at, message in enumerate(messages):
+    for index, message in enumerate(messages):
         match message:
             case SystemPrompt():
                 continue
             case UserPrompt():
-                _add(request_messages, "user", _user_blocks(message))
+                _append_content(request_messages, "user", _user_blocks(message))
             case ToolPrompt():
-                _add(request_messages, "user", [_result(message, ids)])
+                _append_content(request_messages, "user", [_tool_result_block(message, ids)])
             case AssistantPrompt():
                 is_same = _is_same_model(str(message.replay.get(MODEL_KEY, "")), model)
-                content = _assistant_blocks(message, ids, includes_thinking=at > last_user_index or is_same)
-                _add(request_messages, "assistant", content)
+                content = _assistant_blocks(
+                    message, ids, includes_thinking=index > last_user_index or is_same
+                )
+                _append_content(request_messages, "assistant", content)
     if request_messages and request_messages[0]["role"] != "user":
         request_messages.insert(
             0, {"role": "user", "content": [{"type": "text", "text": EARLIER_CONVERSATION_TEXT}]}
@@ -65,21 +69,19 @@ def build_messages(messages: Sequence[PromptMessage], model: str) -> list[Reques
 
 
 def begins_with_thinking(request_messages: list[RequestMessage]) -> bool:
-    """Whether the unfinished turn begins with thinking; true if there is no unfinished turn."""
-    first_assistant = next(
-        (
-            request_message
-            for request_message in _unfinished_messages(request_messages)
-            if request_message["role"] == "assistant"
-        ),
-        None,
-    )
-    return first_assistant is None or first_assistant["content"][0]["type"] in _THINKING
+    """Whether the unfinished turn begins with thinking; true if there is no unfinished turn.
+
+    The API refuses to think in a turn that began without thinking.
+    """
+    for message in _unfinished_messages(request_messages):
+        if message["role"] == "assistant":
+            return message["content"][0]["type"] in _THINKING_TYPES
+    return True
 
 
 def called_tools(request_messages: list[RequestMessage]) -> list[str]:
     """The distinct names of the tools that the history calls."""
-    blocks = (block for request_message in request_messages for block in request_message["content"])
+    blocks = (block for message in request_messages for block in message["content"])
     return list(dict.fromkeys(block["name"] for block in blocks if block["type"] == "tool_use"))
 
 
@@ -92,18 +94,20 @@ class _CallIds:
 
     def assign(self, call_id: str) -> str:
         """The id to send for a call; its result is sent under the same id."""
-        sent = call_id if _NAME.fullmatch(call_id) else f"call_{sha256(call_id.encode()).hexdigest()[:24]}"
+        sent = (
+            call_id if _VALID_NAME.fullmatch(call_id) else f"call_{sha256(call_id.encode()).hexdigest()[:24]}"
+        )
         if sent in self._used_ids:
-            sent = f"{sent[:48]}_{len(self._used_ids)}"
+            sent = f"{sent[:48]}_{len(self._used_ids)}"  # At most 64 characters.
         self._used_ids.add(sent)
         self._sent_ids[call_id] = sent
         return sent
 
-    def of_result(self, call_id: str) -> str:
+    def sent_id(self, call_id: str) -> str:
         return self._sent_ids.get(call_id, call_id)
 
 
-def _add(request_messages: list[RequestMessage], role: str, content: list[BlockJson]) -> None:
+def _append_content(request_messages: list[RequestMessage], role: str, content: list[BlockJson]) -> None:
     if not content:
         return
     if request_messages and request_messages[-1]["role"] == role:
@@ -129,8 +133,8 @@ def _user_blocks(message: UserPrompt) -> list[BlockJson]:
     return blocks or [{"type": "text", "text": EMPTY_TEXT}]
 
 
-def _result(message: ToolPrompt, ids: _CallIds) -> BlockJson:
-    block: BlockJson = {"type": "tool_result", "tool_use_id": ids.of_result(message.call_id)}
+def _tool_result_block(message: ToolPrompt, ids: _CallIds) -> BlockJson:
+    block: BlockJson = {"type": "tool_result", "tool_use_id": ids.sent_id(message.call_id)}
     if message.content.strip():
         block["content"] = message.content
     if not message.success:
@@ -149,14 +153,14 @@ def _assistant_blocks(message: AssistantPrompt, ids: _CallIds, *, includes_think
             if block["type"] == "tool_use":
                 call = calls.pop(str(block.get("id")), None)
                 if call is not None:
-                    content.append({**block, **_tool_use(call, ids)})
+                    content.append({**block, **_tool_use_block(call, ids)})
             elif _is_sendable(block, includes_thinking=includes_thinking):
                 content.append(block)
     if rest.strip():
         content.append({"type": "text", "text": rest})
-    content += [_tool_use(call, ids) for call in calls.values()]
-    if all(block["type"] in _THINKING for block in content):
-        return []
+    content += [_tool_use_block(call, ids) for call in calls.values()]
+    if all(block["type"] in _THINKING_TYPES for block in content):
+        return []  # The API refuses a message of thinking alone.
     return content
 
 
@@ -174,10 +178,10 @@ def _stored_content(message: AssistantPrompt) -> list[BlockJson] | None:
 
 def _is_assistant_block(block: BlockJson) -> bool:
     """Whether a block has the fields of its type; a block of an unknown type may have any fields."""
-    kind = block.get("type")
-    if not isinstance(kind, str) or kind in _USER_BLOCK_TYPES:
+    block_type = block.get("type")
+    if not isinstance(block_type, str) or block_type in _USER_BLOCK_TYPES:
         return False
-    match kind:
+    match block_type:
         case "text":
             citations = block.get("citations")
             return isinstance(block.get("text"), str) and (citations is None or isinstance(citations, list))
@@ -189,7 +193,7 @@ def _is_assistant_block(block: BlockJson) -> bool:
             has_names = isinstance(block.get("id"), str) and isinstance(block.get("name"), str)
             return has_names and isinstance(block.get("input"), dict)
         case _:
-            return not kind.endswith("_tool_result") or isinstance(block.get("tool_use_id"), str)
+            return not block_type.endswith("_tool_result") or isinstance(block.get("tool_use_id"), str)
 
 
 def _text_of(blocks: list[BlockJson]) -> str:
@@ -208,8 +212,8 @@ def _is_sendable(block: BlockJson, *, includes_thinking: bool) -> bool:
             return True
 
 
-def _tool_use(call: ToolCall, ids: _CallIds) -> BlockJson:
-    name = call.name if _NAME.fullmatch(call.name) else re.sub(r"[^A-Za-z0-9_-]", "_", call.name)[:64]
+def _tool_use_block(call: ToolCall, ids: _CallIds) -> BlockJson:
+    name = call.name if _VALID_NAME.fullmatch(call.name) else re.sub(r"[^A-Za-z0-9_-]", "_", call.name)[:64]
     return {
         "type": "tool_use",
         "id": ids.assign(call.call_id),
@@ -230,40 +234,35 @@ def _drop_unpaired_server_calls(request_messages: list[RequestMessage]) -> list[
     Calls of the unfinished turn stay: the server may still work on them (a paused turn, or code that called
     a client's tool).
     """
-    blocks = [block for request_message in request_messages for block in request_message["content"]]
-    called = {block["id"] for block in blocks if block["type"] in _SERVER_CALLS}
-    unfinished_blocks = [
-        block
-        for request_message in _unfinished_messages(request_messages)
-        for block in request_message["content"]
-    ]
+    blocks = [block for message in request_messages for block in message["content"]]
+    call_ids = {block["id"] for block in blocks if block["type"] in _SERVER_CALL_TYPES}
+    unfinished = _unfinished_messages(request_messages)
+    unfinished_blocks = [block for message in unfinished for block in message["content"]]
     kept_ids = {block["tool_use_id"] for block in blocks if _is_server_result(block)}
-    kept_ids |= {block["id"] for block in unfinished_blocks if block["type"] in _SERVER_CALLS}
-    complete: list[RequestMessage] = []
-    for request_message in request_messages:
+    kept_ids |= {block["id"] for block in unfinished_blocks if block["type"] in _SERVER_CALL_TYPES}
+    paired_messages: list[RequestMessage] = []
+    for message in request_messages:
         content = [
             block
-            for block in request_message["content"]
+            for block in message["content"]
             if not (
-                (block["type"] in _SERVER_CALLS and block["id"] not in kept_ids)
-                or (_is_server_result(block) and block["tool_use_id"] not in called)
+                (block["type"] in _SERVER_CALL_TYPES and block["id"] not in kept_ids)
+                or (_is_server_result(block) and block["tool_use_id"] not in call_ids)
             )
         ]
-        if all(block["type"] in _THINKING for block in content):
+        if all(block["type"] in _THINKING_TYPES for block in content):
             continue
-        _add(complete, request_message["role"], content)
-    return complete
+        _append_content(paired_messages, message["role"], content)
+    return paired_messages
 
 
 def _unfinished_messages(request_messages: list[RequestMessage]) -> list[RequestMessage]:
     """The messages after the last user message that has text or an image: the unfinished turn."""
-    content_indexes = [
-        at
-        for at, request_message in enumerate(request_messages)
-        if any(b["type"] in ("text", "image") for b in request_message["content"])
-    ]
-    user_indexes = [at for at in content_indexes if request_messages[at]["role"] == "user"]
-    return request_messages[user_indexes[-1] + 1 :] if user_indexes else request_messages
+    for index in reversed(range(len(request_messages))):
+        message = request_messages[index]
+        if message["role"] == "user" and any(b["type"] in ("text", "image") for b in message["content"]):
+            return request_messages[index + 1 :]
+    return request_messages
 
 
 def _is_server_result(block: BlockJson) -> bool:

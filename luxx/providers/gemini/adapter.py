@@ -46,7 +46,7 @@ from luxx.wire.delta import (
     UsageDelta,
 )
 
-_REASONS = {
+_FINISH_REASONS = {
     "STOP": FinishReason.STOP,
     "MAX_TOKENS": FinishReason.LENGTH,
     "SAFETY": FinishReason.REFUSED,
@@ -79,8 +79,8 @@ _BLOCK_REASONS = {
     "MODEL_ARMOR": "a filter of the project",
     "JAILBREAK": "an attempt to get around the rules",
 }
-_REFUSAL = "refusal"
-"""The key in `replay` of the text that stands for a refused completion."""
+_REFUSAL_KEY = "refusal"
+"""The key in `replay` of the text that replaces a refused completion, which has no text of its own."""
 
 
 class GeminiParser:
@@ -90,13 +90,13 @@ class GeminiParser:
     after a finish reason or a block reason. The last finish reason counts: older models send one per chunk.
     """
 
-    drain_seconds = 0.2
+    drain_seconds = 0.2  # See `StreamParser`.
 
     def __init__(self, new_call_id: Callable[[], str] = new_id) -> None:
         self._splitter = SseSplitter()
         self._array: ArraySplitter | None = None
         self._framing = FramingDetector()
-        self._retained = RetainedBytes()
+        self._retained = RetainedBytes()  # Bounds what is recorded besides text.
         self._calls = FunctionCallReader(new_call_id)
         self._recorder = PartRecorder()
         self._failure: ProviderError | None = None
@@ -105,15 +105,15 @@ class GeminiParser:
         self._has_chunks = False
         self._has_emitted = False
         self._has_text = False
-        self._candidate: int | None = None
-        self._finish = ""
+        self._candidate: int | None = None  # The index of the candidate that is read.
+        self._finish_reason = ""
         self._finish_message = ""
-        self._blocked = ""
-        self._blocked_message = ""
+        self._block_reason = ""
+        self._block_message = ""
 
     @property
     def is_done(self) -> bool:
-        """Whether an end marker came; the body may still be open. Events have no marker, an array has one."""
+        """Whether an end marker came: an array's bracket, or the `[DONE]` that some gateways send."""
         return self._is_marked_done or (self._array is not None and self._array.is_done)
 
     def feed(self, piece: bytes) -> list[Delta]:
@@ -131,23 +131,24 @@ class GeminiParser:
         return out
 
     def close(self) -> list[Delta]:
+        """The last deltas, at the end of the body. Raises ProviderError if the completion failed."""
         out: list[Delta] = []
         if self._failure is None and self._array is None:
             with suppress(MalformedStream):  # The stream was cut within its last event.
                 self._read_events(self._splitter.finish(), out)
-        if self._failure is None and not (self._finish or self._blocked):
+        if self._failure is None and not (self._finish_reason or self._block_reason):
             self._failure = self._incomplete_error()
-        if self._failure is None and self._array is not None and self._array.is_within:
+        if self._failure is None and self._array is not None and self._array.is_in_object:
             self._failure = StreamInterrupted("The provider's response ended in the middle.")
-        if self._failure is None and self._has_failed():
-            reason = truncate(": ".join(item for item in (self._finish, self._finish_message) if item))
+        if self._failure is None and self._is_failed_finish():
+            reason = truncate(": ".join(item for item in (self._finish_reason, self._finish_message) if item))
             self._failure = ProviderFailed(
                 f"The provider stopped its response early: {reason}",
-                retryable=_FAILED_REASONS.get(self._finish, True),
+                retryable=_FAILED_REASONS.get(self._finish_reason, True),
             )
         if self._failure is not None:
             raise self._failure
-        self._end(out)
+        self._emit_end(out)
         return out
 
     def _split(self, piece: bytes) -> list[SseEvent]:
@@ -192,12 +193,12 @@ class GeminiParser:
             for part in (candidate.content.parts or []) if candidate.content is not None else ():
                 self._read_part(part, out)
             if candidate.finish_reason:
-                self._finish = candidate.finish_reason
+                self._finish_reason = candidate.finish_reason
                 self._finish_message = candidate.finish_message or ""
         feedback = chunk.prompt_feedback
         if feedback is not None and feedback.block_reason:
-            self._blocked = feedback.block_reason
-            self._blocked_message = feedback.block_reason_message or ""
+            self._block_reason = feedback.block_reason
+            self._block_message = feedback.block_reason_message or ""
         if chunk.usage_metadata is not None:
             self._read_usage(chunk.usage_metadata)
         if chunk.error:
@@ -251,36 +252,37 @@ class GeminiParser:
             out.append(self._usage)
             self._usage = None
 
-    def _end(self, out: list[Delta]) -> None:
+    def _emit_end(self, out: list[Delta]) -> None:
         reason = (
-            finish_reason(_REASONS, self._finish, has_calls=self._calls.has_calls)
-            if self._finish
+            finish_reason(_FINISH_REASONS, self._finish_reason, has_calls=self._calls.has_calls)
+            if self._finish_reason
             else FinishReason.REFUSED
         )
-        self._calls.close(out, is_complete=self._finish == "STOP")
+        self._calls.close(out, is_complete=self._finish_reason == "STOP")
         if self._usage is not None:
             out.append(self._usage)
         replay = self._recorder.replay()
         if reason is FinishReason.REFUSED and not self._has_text:
-            replay[_REFUSAL] = self._refusal()
+            replay[_REFUSAL_KEY] = self._refusal()
         if replay:
             out.append(ReplayDelta(data=replay))
-        out.append(FinishDelta(reason=reason, raw=self._finish or self._blocked))
+        out.append(FinishDelta(reason=reason, raw=self._finish_reason or self._block_reason))
 
-    def _has_failed(self) -> bool:
-        if self._finish in _FAILED_REASONS:
+    def _is_failed_finish(self) -> bool:
+        """Whether the finish reason is a failure; an unknown one is, if there is no text and no call."""
+        if self._finish_reason in _FAILED_REASONS:
             return True
-        is_known = self._finish in _REASONS or not self._finish
+        is_known = self._finish_reason in _FINISH_REASONS or not self._finish_reason
         return not (is_known or self._has_text or self._calls.has_calls)
 
     def _refusal(self) -> str:
-        reported = self._finish or self._blocked
+        reported = self._finish_reason or self._block_reason
         why = _BLOCK_REASONS.get(reported.removeprefix("IMAGE_"), "")
-        what = "gave no answer to this" if self._finish else "did not pass this on to the model"
+        what = "gave no answer to this" if self._finish_reason else "did not pass this on to the model"
         explanation = (
             f"The provider {what}: {why} ({reported})." if why else f"The provider {what} ({reported})."
         )
-        message = truncate(self._finish_message if self._finish else self._blocked_message)
+        message = truncate(self._finish_message if self._finish_reason else self._block_message)
         return f"{explanation} {message}" if message else explanation
 
     def _incomplete_error(self) -> ProviderError:
@@ -316,8 +318,8 @@ def _model_name(item: object) -> str:
     if not isinstance(item, dict):
         return ""
     fields = cast("dict[str, Any]", item)
-    verbs = fields.get("supportedGenerationMethods")
-    if isinstance(verbs, list) and "generateContent" not in verbs:
+    methods = fields.get("supportedGenerationMethods")
+    if isinstance(methods, list) and "generateContent" not in methods:
         return ""
     name = fields.get("name")
     return name.rpartition("models/")[2] if isinstance(name, str) else ""

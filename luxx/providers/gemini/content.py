@@ -83,7 +83,7 @@ def decode_chunks(data: bytes) -> list[GeminiChunk]:
 class ArraySplitter:
     """Splits `[{…},{…}]`, or a single `{…}`, into the bytes of its objects, fed in pieces of any size.
 
-    `is_done`: the array or the single object has ended. `is_within`: an object has begun and not ended.
+    `is_done`: the array or the single object has ended. `is_in_object`: an object has begun and not ended.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class ArraySplitter:
         self.is_done = False
 
     @property
-    def is_within(self) -> bool:
+    def is_in_object(self) -> bool:
         return self._depth > 0
 
     def feed(self, piece: bytes) -> list[bytes]:
@@ -106,7 +106,7 @@ class ArraySplitter:
         objects: list[bytes] = []
         while not self.is_done and (delimiter := self._next_delimiter()):
             self._read_delimiter(delimiter, objects)
-        if not self.is_within:
+        if not self.is_in_object:
             del self._buffer[: self._at]
             self._at = 0
         if len(self._buffer) > MAX_EVENT_BYTES:

@@ -161,14 +161,14 @@ class SessionListener(Protocol):
     """A listener for one user. Its methods run on the event loop's thread and must not block."""
 
     def is_subscribed(self, session_id: str) -> bool:
-        """Whether it gets `changed` for this session; else it gets `show`."""
+        """Whether it gets `mark_changed` for this session; else `add_notification`."""
         ...
 
-    def changed(self, session_id: str) -> None:
+    def mark_changed(self, session_id: str) -> None:
         """The state of a subscribed session may have changed."""
         ...
 
-    def show(self, notification: NotificationData) -> None:
+    def add_notification(self, notification: NotificationData) -> None:
         """A notification of a session without a subscription."""
         ...
 
@@ -329,9 +329,9 @@ class Notices:
             is_watched = is_watched or self._is_watched(change.run_id)
         for listener in tuple(listeners):
             if listener.is_subscribed(change.session_id):
-                listener.changed(change.session_id)
+                listener.mark_changed(change.session_id)
             elif is_notable and not is_watched:
-                listener.show(notification(change))
+                listener.add_notification(notification(change))
 
 
 def notification(change: RunChange) -> NotificationData:

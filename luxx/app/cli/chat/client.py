@@ -132,7 +132,7 @@ class ChatClient:
         else:
             path = f"/runs/{transcript.run_id}/events"
             frames = self._server.frames("GET", path, after=transcript.last_seq)
-        async with aclosing(frames), aclosing(with_pauses(frames, transcript.pause)) as paused_frames:
+        async with aclosing(frames), aclosing(with_pauses(frames, transcript.poll_delay)) as paused_frames:
             async for frame in paused_frames:
                 for piece in () if frame is None else transcript.receive(frame):
                     self._screen.show(piece)

@@ -68,7 +68,7 @@ def question_lines(question: FrameQuestion) -> list[str]:
     return lines
 
 
-def typed_answer(question: FrameQuestion, line: str) -> str | list[str] | None:
+def parse_answer(question: FrameQuestion, line: str) -> str | list[str] | None:
     """The answer for a typed line, or None if an empty line has no recommended option.
 
     A number selects an option, several numbers select several if allowed, an empty line selects the
@@ -90,7 +90,7 @@ def read_answer(question: FrameQuestion, read: ReadLine = input) -> str | list[s
         raise Unanswered
     previous_handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        while (answer := typed_answer(question, read(PROMPT))) is None:
+        while (answer := parse_answer(question, read(PROMPT))) is None:
             pass
         return answer
     except EOFError:
@@ -106,8 +106,8 @@ def _is_choice(question: FrameQuestion, text: str) -> bool:
 
 
 MAX_RESULT_CHARS = 200
-SUBAGENTS_SECONDS = 2.0
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+SUBAGENT_POLL_SECONDS = 2.0  # See `poll_delay`.
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Control characters, removed so that models and tools cannot control the terminal."""
 
 
@@ -162,7 +162,7 @@ class StreamFrame(FrameQuestion, frozen=True, kw_only=True):
 
 
 class Transcript:
-    """The state of a run. Resuming the stream neither repeats nor loses text."""
+    """What a stream has shown of a run so far. Resuming the stream neither repeats nor loses text."""
 
     def __init__(self) -> None:
         self.run_id = ""
@@ -174,9 +174,10 @@ class Transcript:
         self.subagents: set[str] = set()
         """The runs of subagents that have not ended."""
         self._asked_ids: set[str] = set()
+        # By step index: the text as on the server, the text as on the screen, the tool calls shown.
         self._texts: dict[int, str] = {}
         self._displayed: dict[int, str] = {}
-        self._announced: set[int] = set()
+        self._shown_calls: set[int] = set()
 
     def receive(self, frame: StreamFrame) -> list[Piece]:
         """Applies a frame and returns the pieces to show."""
@@ -188,7 +189,8 @@ class Transcript:
             self.run_id = frame.run.id
             self._texts.clear()
         if frame.subagent_run_id:
-            (self.subagents.discard if frame.status in ENDED else self.subagents.add)(frame.subagent_run_id)
+            change_set = self.subagents.discard if frame.status in ENDED else self.subagents.add
+            change_set(frame.subagent_run_id)
         if frame.type in CLOSING_EVENT_TYPES:
             self.is_over = True
             self.status = frame.status
@@ -210,9 +212,9 @@ class Transcript:
             case _:
                 return []
 
-    def pause(self) -> float | None:
+    def poll_delay(self) -> float | None:
         """The silence after which the client polls for questions of subagents, which come in no frame."""
-        return SUBAGENTS_SECONDS if self.subagents else None
+        return SUBAGENT_POLL_SECONDS if self.subagents else None
 
     def add_question(self, question: FrameQuestion) -> list[Piece]:
         """Adds a question and returns its pieces; none if it was added before."""
@@ -228,8 +230,8 @@ class Transcript:
                 return self._append(PieceKind.TEXT, step, is_logged=is_logged)
             case StepType.THINKING:
                 return self._append(PieceKind.THINKING, step, is_logged=is_logged)
-            case StepType.TOOL_CALL if is_logged and step.index not in self._announced:
-                self._announced.add(step.index)
+            case StepType.TOOL_CALL if is_logged and step.index not in self._shown_calls:
+                self._shown_calls.add(step.index)
                 return [note(f"→ {step.name} {step.arguments or ''}".rstrip())]
             case StepType.TOOL_RESULT:
                 return [note(_result_line(step))]
@@ -237,7 +239,7 @@ class Transcript:
                 return []
 
     def _append(self, kind: PieceKind, step: FrameStep, *, is_logged: bool) -> list[Piece]:
-        """Updates the text of a step. `_texts`: as on the server; `_displayed`: as on the screen."""
+        """Updates the text of a step and returns what the screen lacks of it."""
         so_far, displayed = self._texts.get(step.index, ""), self._displayed.get(step.index, "")
         text = so_far + step.delta if isinstance(step.delta, str) else step.content or ""
         self._texts[step.index] = text
@@ -275,7 +277,7 @@ class Screen:
         if self._open_stream is not None and (piece.kind is not self._kind or piece.kind is PieceKind.NOTE):
             self.end_line()
         is_terminal = stream.isatty()
-        text = CONTROL.sub("", piece.text) if is_terminal else piece.text
+        text = CONTROL_CHARACTERS.sub("", piece.text) if is_terminal else piece.text
         if is_terminal and piece.kind is not PieceKind.TEXT:
             text = f"\x1b[2m{text}\x1b[0m"
         stream.write(text + ("\n" if piece.kind is PieceKind.NOTE else ""))

@@ -322,7 +322,7 @@ async def _provider(service: ProviderService, row: ProviderRow, *, has_secret: b
     )
     try:
         async with asyncio.timeout(PROVIDER_SECONDS):
-            offered = await service.models(owner, row.id)
+            offered = await service.list_models(owner, row.id)
     except LuxxError as error:
         return bad(part, redact(error.message), fix)
     except TimeoutError:

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
-from luxx.app.cli.doctor.checks import Finding, examine
+from luxx.app.cli.doctor.checks import Finding, examine_installation
 from luxx.app.container import Services
 from luxx.domain.backup.backup import DataPaths, create_backup
 from luxx.infra.clock import utc_now
@@ -48,7 +48,7 @@ def config_in(folder: Path, **sections: object) -> Config:
 
 
 def run_checks(config: Config, environ: dict[str, str] | None = None) -> dict[str, Finding]:
-    return {finding.part: finding for finding in asyncio.run(examine(config, environ or {}))}
+    return {finding.part: finding for finding in asyncio.run(examine_installation(config, environ or {}))}
 
 
 async def start_once(config: Config) -> None:
@@ -85,7 +85,7 @@ async def test_a_started_server_with_an_answering_provider_is_fine(tmp_path: Pat
     try:
         config = with_model(tmp_path, provider.url)
         await start_once(config)
-        findings = await examine(config, {})
+        findings = await examine_installation(config, {})
     finally:
         await provider.stop()
     assert [str(one) for one in findings if one.is_bad] == []
@@ -100,7 +100,7 @@ async def test_a_provider_that_does_not_answer_is_bad_and_its_key_is_not_shown(t
     config = with_model(tmp_path, provider.url)
     await start_once(config)
     await provider.stop()
-    result = await examine(config, {})
+    result = await examine_installation(config, {})
     report = {finding.part: finding for finding in result}["provider openai_compatible"]
     assert report.is_bad
     assert report.fix

@@ -16,7 +16,7 @@ from litestar.response import Stream
 from litestar.testing import TestClient
 
 from luxx.api.http.envelope import Failure
-from luxx.api.http.security import DETACHED_STREAM, protection
+from luxx.api.http.security import DETACHED_STREAM_KEY, protection
 from luxx.api.routes.service import ProbeController, ServiceInfoController, ServiceState
 from luxx.domain.accounts.caller import Peer
 from luxx.errors import LuxxError, NotAllowed, Unavailable
@@ -607,11 +607,11 @@ def test_a_detached_stream_has_the_request_and_nothing_of_the_framework() -> Non
     async def app(scope: Any, receive: Any, send: Any) -> None:
         scope["state"] = {"kept": "by the framework"}
         scope["route_handler"] = app
-        scope[DETACHED_STREAM] = go_on
+        scope[DETACHED_STREAM_KEY] = go_on
 
     sent = call(config(), app=app)
     assert sent[-1]["body"] == b"later"
     assert (b"x-content-type-options", b"nosniff") in sent[0]["headers"]
-    assert not known & {"state", "route_handler", DETACHED_STREAM}
+    assert not known & {"state", "route_handler", DETACHED_STREAM_KEY}
     # A server writes them to its access log when the answer begins.
     assert {"method", "path", "query_string", "headers", "server"} <= known

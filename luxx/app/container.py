@@ -21,7 +21,7 @@ from luxx.domain.accounts.administration import Administration
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.tenants import TenantService, refuse_all_agents
 from luxx.domain.accounts.user_data import SettingsService
-from luxx.domain.audit import WINDOW_SECONDS, delete_old_entries
+from luxx.domain.audit import REFUSAL_WINDOW_SECONDS, delete_old_entries
 from luxx.domain.conversations.branches import BranchService
 from luxx.domain.conversations.service import ConversationService, ProjectService
 from luxx.domain.skills.registry import log_problems
@@ -82,10 +82,10 @@ class Services(CoreServices):
         await self.bus.open()
         await self.relay.open()
         await self.transfer.open()
-        self._wire_providers()
-        self._wire_runs()
-        self._wire_conversations()
-        self._wire_account_services()
+        self._make_providers()
+        self._make_runs()
+        self._make_conversations()
+        self._make_account_services()
         if await self.operator.ensure_first_user(self.environ.get("LUXX_ADMIN_PASSWORD")):
             logger.info("first_user_created", username="admin")
         await connect_discovered_providers(self.store, self.vault, self.environ, self.config, self.local)
@@ -109,7 +109,7 @@ class Services(CoreServices):
         jobs = [
             self._keep_streams_alive(),
             watch_event_loop(self.metrics),
-            _repeat(self.refusals.flush_if_due, WINDOW_SECONDS / 2, "audit_prune_failed"),
+            _repeat(self.refusals.flush_if_due, REFUSAL_WINDOW_SECONDS / 2, "audit_prune_failed"),
             _repeat(self._delete_old_audit_entries, PRUNE_SECONDS, "audit_prune_failed"),
             _repeat(self._delete_old_run_logs, PRUNE_SECONDS, "run_log_cleanup_failed"),
             self.notices.keep_notifying(),
@@ -177,7 +177,7 @@ class Services(CoreServices):
         await self.bus.close()
         await asyncio.to_thread(self.release)
 
-    def _wire_providers(self) -> None:
+    def _make_providers(self) -> None:
         config = self.config
         self.local = LocalModel(config.local, self.data_dir)
         guard = AddressGuard(self.store, config.providers.allow_private, internal=self.local.host_ports)
@@ -190,7 +190,7 @@ class Services(CoreServices):
         )
         self.settings = SettingsService(self.store, check_provider=self._check_provider)
 
-    def _wire_runs(self) -> None:
+    def _make_runs(self) -> None:
         self.run_services = RunServices(
             config=self.config,
             store=self.store,
@@ -204,6 +204,7 @@ class Services(CoreServices):
         resources = ResourceFinder(
             self.providers, self.executor, self.workspaces, self.replay, read_own_tools, self.skill_registry
         )
+        # The lambdas: the driver and the questions are made after the loop that they need.
         loop = RunLoop(
             self.run_services,
             self.client,
@@ -215,7 +216,7 @@ class Services(CoreServices):
             self.config,
             self.store,
             self.bus,
-            this_process(self.process, self.kind),
+            this_process(self.process_id, self.kind),
             drive=loop.drive,
             on_heartbeat=lambda: self.questions.answer_due(),
         )
@@ -223,7 +224,7 @@ class Services(CoreServices):
             self.run_services, self.run_driver, self.providers, self.attachments, read_own_tools
         )
 
-    def _wire_conversations(self) -> None:
+    def _make_conversations(self) -> None:
         self.questions = QuestionService(self.run_services, self.run_driver, self.workspaces.path_of)
         self.processes = ProcessService(self.store)
         quota_mb = self.config.files.quota_mb
@@ -237,7 +238,7 @@ class Services(CoreServices):
             delete_runs_of=delete_runs_of,
         )
 
-    def _wire_account_services(self) -> None:
+    def _make_account_services(self) -> None:
         self.tenants = TenantService(self.store, check_agent=refuse_all_agents)
         self.administration = Administration(
             self.account_resources,
@@ -275,7 +276,7 @@ class Services(CoreServices):
             sandbox=self.sandbox.backend_name,
             sandbox_backends=self.sandbox.reports,
             document_readers=self.sandbox.readers.backend_name,
-            mcp_servers=lambda: [one.state for one in self.mcp.statuses],
+            mcp_servers=lambda: [status.state for status in self.mcp.statuses],
             metrics=self.metrics,
             is_metrics_public=self.config.observability.metrics_public,
             checks={"database": database, "engine": engine},

@@ -15,7 +15,7 @@ from luxx.domain.accounts.passwords import Passwords
 from luxx.domain.accounts.rights import AccountChanges, Offboarding
 from luxx.domain.accounts.service import AccountService
 from luxx.domain.accounts.setup import PasswordSetup
-from luxx.domain.accounts.tenants import ids_by_name, refuse_all_agents
+from luxx.domain.accounts.tenants import refuse_all_agents, tenant_ids_by_name
 from luxx.domain.accounts.user_data import Workspaces
 from luxx.domain.audit import Refusals
 from luxx.domain.conversations.search import SearchService
@@ -24,7 +24,7 @@ from luxx.domain.files.attachments import AttachmentReader, PdfReader
 from luxx.domain.files.service import FileService
 from luxx.domain.files.tool_files import FigureService, quota_hooks
 from luxx.domain.files.upload import Uploads
-from luxx.domain.mcp.approval import Definitions
+from luxx.domain.mcp.approval import McpDefinitions
 from luxx.domain.mcp.service import McpServers
 from luxx.domain.skills.registry import read_skills
 from luxx.domain.skills.tools import skill_tools
@@ -33,7 +33,7 @@ from luxx.domain.usage.report import UsageService
 from luxx.infra.bus.network import choose_bus
 from luxx.infra.clock import new_id
 from luxx.infra.config.schema import Config
-from luxx.infra.data_permissions import SecuredPaths, secure
+from luxx.infra.data_permissions import SecuredPaths, restrict_permissions
 from luxx.infra.observe import Metrics
 from luxx.infra.secrets import Vault, find_secret
 from luxx.infra.store.engine import Store, open_engine, resolve_url, sqlite_file
@@ -60,20 +60,20 @@ SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 
 
 class CoreServices:
-    """Construction starts no task and migrates nothing. `release` ends threads and connections."""
+    """Creates the parts in the order in which they need each other; starts no task and migrates nothing."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self.data_dir = Path(config.data_dir)
-        self.process = new_id()
+        self.process_id = new_id()
         self.metrics = Metrics()
         url = resolve_url(config.database.url, self.data_dir)
-        self._secure_data(sqlite_file(url))
+        self._restrict_data_permissions(sqlite_file(url))
         self.lock = DataDirLock(self.data_dir, sqlite_file(url))
         self.engine = open_engine(url, idle_timeout_seconds=config.runs.lease_seconds / 2)
         self.store = Store(self.engine, on_write=self.metrics.db_write_seconds.observe)
         secret = find_secret(config.app.secret_key, self.data_dir, is_shared=not self.store.is_sqlite)
-        self.bus = choose_bus(self.process, self.engine, config.hub.url, secret, self.metrics)
+        self.bus = choose_bus(self.process_id, self.engine, config.hub.url, secret, self.metrics)
         self.vault = Vault(secret, previous=config.app.previous_secret_keys)
         self.passwords = Passwords(cost=config.auth.password_cost)
         self.workspaces = Workspaces(config.workspace.root, auto_create=config.workspace.auto_create)
@@ -91,10 +91,10 @@ class CoreServices:
         self.tickets = TicketService(self.store, self.authenticator)
         self._make_streams()
 
-    def _secure_data(self, database: Path | None) -> None:
+    def _restrict_data_permissions(self, database: Path | None) -> None:
         workspace = self.config.workspace
         paths = SecuredPaths(data_dir=self.data_dir, database=database, workspaces=Path(workspace.root))
-        secure(paths, makes_workspaces=workspace.auto_create)
+        restrict_permissions(paths, makes_workspaces=workspace.auto_create)
 
     def _make_accounts(self, secret: str) -> None:
         config = self.config
@@ -120,13 +120,13 @@ class CoreServices:
         self.operator = Operator(
             self.account_resources,
             offboarding=self.offboarding,
-            stop_runs=RunStopper(self.store, None).stop_all_of,
+            stop_runs=RunStopper(self.store, None).stop_all_of,  # A command drives no runs itself.
         )
 
     def _make_tools(self) -> None:
         config, store = self.config, self.store
         database = sqlite_file(store.engine.url)
-        database_files = [] if database is None else [Path(f"{database}{one}") for one in SQLITE_SUFFIXES]
+        database_files = [Path(f"{database}{suffix}") for suffix in SQLITE_SUFFIXES if database is not None]
         self.sandbox = Sandbox(config.tools, self.data_dir, Path(config.workspace.root), database_files)
         self.sandbox.egress.on_ended = EgressRecord(store, self.refusals).record
         figures = FigureService(store, self.workspaces, config.files)
@@ -152,13 +152,13 @@ class CoreServices:
         )
 
     def _make_tool_services(self) -> None:
-        self.mcp_definitions = Definitions(self.store)
+        self.mcp_definitions = McpDefinitions(self.store)
         self.mcp = McpServers(
             self.config,
             self.sandbox,
             self.registry,
-            lambda: self.store.read(ids_by_name),
-            self.mcp_definitions.withheld,
+            lambda: self.store.read(tenant_ids_by_name),
+            self.mcp_definitions.compare_and_record,
         )
         self.compositions = CompositionService(self.store, self.executor)
         self.rules = RuleService(

@@ -184,7 +184,7 @@ async def _run_worker(
     if probes is not None and listen_socket is not None:
         probe_task = asyncio.create_task(probes.serve(sockets=[listen_socket]))
         print(f"health on http://{LOOPBACK}:{listen_socket.getsockname()[1]}", flush=True)
-    print(f"Luxx worker runs as process {services.process}", flush=True)
+    print(f"Luxx worker runs as process {services.process_id}", flush=True)
     await stop_event.wait()
     services.stop_admitting()
     await services.drain()

@@ -276,7 +276,7 @@ def _view(row: AuditRow) -> AuditView:
 
 # Refusals
 
-WINDOW_SECONDS = 60.0
+REFUSAL_WINDOW_SECONDS = 60.0
 MAX_PER_ACTOR = 10
 MAX_PER_WINDOW = 60
 MAX_ACTOR_SUMMARIES = 20
@@ -328,7 +328,7 @@ class Refusals:
         await self._write(self._start_window())
 
     def _is_window_over(self) -> bool:
-        return self._clock() - self._window_start >= WINDOW_SECONDS
+        return self._clock() - self._window_start >= REFUSAL_WINDOW_SECONDS
 
     def _has_capacity(self, entry: AuditEntry) -> bool:
         key = f"user {entry.actor.user_id}" if entry.actor.user_id else entry.actor.address

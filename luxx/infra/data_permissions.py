@@ -50,7 +50,7 @@ def make_directory(path: Path) -> None:
         path.chmod(_max_mode())
 
 
-def secure(paths: SecuredPaths, *, makes_workspaces: bool) -> None:
+def restrict_permissions(paths: SecuredPaths, *, makes_workspaces: bool) -> None:
     """Creates missing directories and removes the rights of other users. Logs a warning where that fails."""
     try:
         make_directory(paths.data_dir.parent)
@@ -60,7 +60,7 @@ def secure(paths: SecuredPaths, *, makes_workspaces: bool) -> None:
     except OSError:
         pass  # The code that uses the directory reports the error.
     tightened, still_open = 0, list[str]()
-    for path, max_mode in _open_to_others(paths):
+    for path, max_mode in _modes_of_open_paths(paths):
         if _tighten(path, max_mode):
             tightened += 1
         else:
@@ -71,9 +71,9 @@ def secure(paths: SecuredPaths, *, makes_workspaces: bool) -> None:
         logger.warning("data_open_to_other_users", paths=still_open[:10], count=len(still_open))
 
 
-def open_to_others(paths: SecuredPaths) -> list[Path]:
+def paths_open_to_others(paths: SecuredPaths) -> list[Path]:
     """The paths that other users of this machine may read or list."""
-    return [path for path, _ in _open_to_others(paths)]
+    return [path for path, _ in _modes_of_open_paths(paths)]
 
 
 def set_traversable(directory: Path, *, is_traversable: bool) -> None:
@@ -91,7 +91,7 @@ def _max_mode() -> int:
     return TRAVERSABLE if os.geteuid() == 0 else PRIVATE
 
 
-def _open_to_others(paths: SecuredPaths) -> Iterator[tuple[Path, int]]:
+def _modes_of_open_paths(paths: SecuredPaths) -> Iterator[tuple[Path, int]]:
     """Each path whose mode is too open, with the widest mode it may have."""
     for path, max_mode in _stored_paths(paths):
         try:

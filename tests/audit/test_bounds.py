@@ -68,7 +68,7 @@ async def test_refusals_over_the_bound_are_counted_in_one_entry_when_the_minute_
     await refusals.record_refusal(Action.REQUEST, someone(2), "not_allowed")
     await refusals.flush_if_due()
     assert len(entries(store)) == bounds.MAX_PER_ACTOR + 1
-    clock.now += bounds.WINDOW_SECONDS
+    clock.now += bounds.REFUSAL_WINDOW_SECONDS
     await refusals.flush_if_due()
     await refusals.flush_if_due()
     (summary,) = entries(store)[bounds.MAX_PER_ACTOR + 1 :]

@@ -10,7 +10,7 @@ import pytest
 from store.databases import new_database
 
 from bus.redis_server import RedisServer
-from luxx.app.cli.doctor.checks import Finding, examine
+from luxx.app.cli.doctor.checks import Finding, examine_installation
 from luxx.errors import ConfigError
 from luxx.infra.bus.core import Bus
 from luxx.infra.bus.network import NetworkBus, choose_bus
@@ -75,7 +75,7 @@ def check_bus(folder: Path, database_url: str, hub_url: str) -> Finding:
         local=LocalConfig(enabled=False),
         hub=HubConfig(url=hub_url),
     )
-    return next(one for one in asyncio.run(examine(config, {})) if one.part == "bus")
+    return next(one for one in asyncio.run(examine_installation(config, {})) if one.part == "bus")
 
 
 def test_doctor_tests_the_bus(postgresql: str, redis: RedisServer, tmp_path: Path) -> None:

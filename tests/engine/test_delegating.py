@@ -45,7 +45,9 @@ async def test_a_run_has_no_more_subagents_than_allowed(tmp_path: Path) -> None:
         )
         assert (await ended(services, ann, lead)).status == RunStatus.COMPLETED
         assert len([one for one in cluster.model.requests if one.rule == "child"]) == 1
-        (calls, _total) = await services.replay.calls(ann, tool="delegate", run_id=None, page=1, page_size=9)
+        (calls, _total) = await services.replay.list_calls(
+            ann, tool="delegate", run_id=None, page=1, page_size=9
+        )
         refused = [
             str(call.tool_output.error) for call in calls if call.status == "failed" and call.tool_output
         ]
@@ -80,7 +82,9 @@ async def test_a_skill_activated_in_the_same_answer_removes_no_subagent_at_a_han
         await cluster.kill(services)
         services = await cluster.services()
         assert (await ended(services, ann, lead)).status == RunStatus.COMPLETED
-        (calls, _total) = await services.replay.calls(ann, tool="delegate", run_id=None, page=1, page_size=9)
+        (calls, _total) = await services.replay.list_calls(
+            ann, tool="delegate", run_id=None, page=1, page_size=9
+        )
         assert [call.status for call in calls] == ["success"]
 
 

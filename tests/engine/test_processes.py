@@ -337,7 +337,7 @@ async def test_operators_see_the_processes_and_what_they_drive(shared_url: str, 
         assert total == 2
         assert [(each.id, each.kind, each.runs, each.is_alive) for each in items] == [
             (worker.process, "worker", 0, True),
-            (services.process, "serve", 1, True),
+            (services.process_id, "serve", 1, True),
         ]
         with pytest.raises(NotAllowed):
             await services.processes.list_page(ann, page=1, page_size=20)

@@ -69,7 +69,7 @@ async def test_a_process_whose_lease_expired_does_not_treat_its_own_run_as_lost(
                 lost_runs = leases.find_lost(connection, owner, [RunKind.CHAT], is_alone=False)
                 return [each.run_id for each in lost_runs]
 
-        assert await asyncio.to_thread(lost, services.process) == []
+        assert await asyncio.to_thread(lost, services.process_id) == []
         assert await asyncio.to_thread(lost, "another") == [sent.id]
         cluster.model.release("gate")
         await ended(services, ann, sent)

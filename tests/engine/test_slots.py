@@ -345,7 +345,7 @@ async def test_a_run_holds_no_slot_while_its_subagent_waits_for_an_answer_and_no
         with pytest.raises(Conflict) as refused:
             await services.runs.answer(ann, lead)
         assert refused.value.kind == "run_waiting"
-        assert (await services.replay.status(ann, talk.id)).is_waiting
+        assert (await services.replay.read_status(ann, talk.id)).is_waiting
         (question,), _total = await services.questions.list_page(
             ann, QuestionFilter(status=QuestionStatus.OPEN), page=1, page_size=9
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from luxx.errors import Unavailable
-from luxx.providers.local.files import pull
+from luxx.providers.local.files import pull_model
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,7 +26,7 @@ def model_data() -> Path:
     if importlib.util.find_spec("xllamacpp") is None:
         without("xllamacpp is not installed: pip install -e '.[local]'")
     try:
-        pull("smollm2", folder, print)
+        pull_model("smollm2", folder, print)
     except Unavailable as error:
         without(error.message)
     return folder

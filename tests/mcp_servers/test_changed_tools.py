@@ -12,9 +12,9 @@ from scenarios.client import AsyncApiClient, Json
 from scenarios.server import LuxxServer
 from sqlalchemy import Connection, text
 
-from luxx.app.cli.doctor.checks import examine
+from luxx.app.cli.doctor.checks import examine_installation
 from luxx.app.cli.doctor.runtime import Finding
-from luxx.domain.mcp.approval import MOST_KNOWN, Definitions, Withheld, difference, read_server
+from luxx.domain.mcp.approval import MOST_KNOWN, McpDefinitions, Withheld, difference, read_server
 from luxx.infra.config.schema import Config
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.tools.core import ToolDefinition
@@ -228,7 +228,10 @@ async def test_doctor_reports_what_is_withheld_and_records_nothing(notes: NotesS
     }
 
     async def check() -> Finding:
-        findings = {finding.part: finding for finding in await examine(msgspec.convert(config, Config), {})}
+        findings = {
+            finding.part: finding
+            for finding in await examine_installation(msgspec.convert(config, Config), {})
+        }
         return findings["mcp default/notes"]
 
     assert (await check()).text == "starts and offers 2 tools"
@@ -252,19 +255,19 @@ def definition(description: str) -> ToolDefinition:
 async def test_processes_of_one_database_agree_and_the_tools_of_a_server_are_bounded(tmp_path: Path) -> None:
     prepare(tmp_path)
     stores = [Store(open_engine(resolve_url("sqlite:///./luxx.db", tmp_path))) for _ in range(2)]
-    first, second = (Definitions(store) for store in stores)
+    first, second = (McpDefinitions(store) for store in stores)
     await stores[0].write_rows(lambda connection: connection.execute(text(INSERT_TENANT)).rowcount)
     withheld = await asyncio.gather(
-        first.withheld(1, "notes", {"read": definition("One.")}),
-        second.withheld(1, "notes", {"read": definition("Another.")}),
+        first.compare_and_record(1, "notes", {"read": definition("One.")}),
+        second.compare_and_record(1, "notes", {"read": definition("Another.")}),
     )
     # The process that came first recorded its definition; the definition of the other differs from it.
     assert sorted(map(bool, withheld)) == [False, True]
     # Another MCP server may have a tool of the same name.
-    assert await second.withheld(1, "other", {"read": definition("Another.")}) == {}
+    assert await second.compare_and_record(1, "other", {"read": definition("Another.")}) == {}
     many = {f"t{n}": definition("One.") for n in range(MOST_KNOWN)}
     # One tool is recorded already, so the last of these is one too many.
-    assert await first.withheld(1, "notes", many) == {f"t{MOST_KNOWN - 1}": Withheld.TOO_MANY}
+    assert await first.compare_and_record(1, "notes", many) == {f"t{MOST_KNOWN - 1}": Withheld.TOO_MANY}
 
     def count(connection: Connection) -> int:
         return len(read_server(connection, 1, "notes"))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from luxx.app.cli.doctor.checks import examine
+from luxx.app.cli.doctor.checks import examine_installation
 from luxx.app.container import Services
 from luxx.infra.config.schema import Config
 from mcp_servers import hostile
@@ -29,7 +29,7 @@ async def test_doctor_reports_each_server(tmp_path: Path) -> None:
     services = Services(msgspec.convert(plain, Config), {})
     await services.open()
     await services.close()
-    result = await examine(msgspec.convert({**plain, "mcp": {"servers": servers}}, Config), {})
+    result = await examine_installation(msgspec.convert({**plain, "mcp": {"servers": servers}}, Config), {})
     findings_by_part = {finding.part: finding for finding in result}
     assert not findings_by_part["mcp default/well"].is_bad
     assert findings_by_part["mcp default/well"].text == "starts and offers 1 tools"

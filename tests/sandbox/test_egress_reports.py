@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from luxx.app.cli.doctor.machine import NETWORK, examine_sandbox
+from luxx.app.cli.doctor.machine import NETWORK_PART, examine_sandbox
 from luxx.errors import ConfigError
 from luxx.infra.config.file import load_config
 from luxx.infra.config.schema import Config
@@ -65,7 +65,7 @@ def test_doctor_says_what_programs_reach_and_why_not(tmp_path: Path) -> None:
         )
         findings = asyncio.run(examine_sandbox(config))
         in_force = f"{backend} is active" in findings[0].text
-        network_findings = [one for one in findings if one.part == NETWORK]
+        network_findings = [one for one in findings if one.part == NETWORK_PART]
         return {"in_force": in_force, "findings": network_findings}
 
     assert probe_result("bubblewrap")["findings"] == []

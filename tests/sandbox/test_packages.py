@@ -1,4 +1,4 @@
-"""Python packages for programs: installed as a whole or not at all, and visible in the sandbox."""
+"""Python packages for programs: installed_packages as a whole or not at all, and visible in the sandbox."""
 
 import sys
 import zipfile
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from luxx.errors import Unavailable
-from luxx.tools.sandbox.service import install, installed
+from luxx.tools.sandbox.service import install_packages, installed_packages
 from sandbox.client import OpenSandboxClient
 
 
@@ -34,8 +34,8 @@ async def test_installed_packages_are_visible_in_the_sandbox_and_replaced_as_a_w
         program = client.sandbox.interpreter.program
         for name, other in (("first", "second"), ("second", "first")):
             wheel = wheel_in(tmp_path, name)
-            install([wheel], program, client.sandbox.packages)
-            assert installed(client.sandbox.packages) == [wheel]
+            install_packages([wheel], program, client.sandbox.packages)
+            assert installed_packages(client.sandbox.packages) == [wheel]
             done = await client.python(f"import {name}; print({name}.NAME)\nimport {other}")
             assert done.result.data["stdout"] == f"{name}\n", done.result
             assert f"No module named '{other}'" in (done.result.error or "")
@@ -44,10 +44,10 @@ async def test_installed_packages_are_visible_in_the_sandbox_and_replaced_as_a_w
 def test_a_failed_installation_keeps_the_earlier_packages(tmp_path: Path) -> None:
     folder = tmp_path / "packages"
     wheel = wheel_in(tmp_path, "kept")
-    install([wheel], sys.executable, folder)
-    with pytest.raises(Unavailable, match="the packages were not installed: "):
-        install([str(tmp_path / "missing-1.0-py3-none-any.whl")], sys.executable, folder)
-    assert installed(folder) == [wheel]
+    install_packages([wheel], sys.executable, folder)
+    with pytest.raises(Unavailable, match="the packages were not installed_packages: "):
+        install_packages([str(tmp_path / "missing-1.0-py3-none-any.whl")], sys.executable, folder)
+    assert installed_packages(folder) == [wheel]
     assert (folder / "kept.py").exists()
-    install([], sys.executable, folder)
+    install_packages([], sys.executable, folder)
     assert not (folder / "kept.py").exists()

@@ -165,18 +165,20 @@ async def test_events_are_replayed_in_order(engine: Engine) -> None:
     replay = ReplayService(store)
 
     try:
-        page_events, cursor, has_more = await replay.events(ANN, CHAT, cursor=None, limit=3)
+        page_events, cursor, has_more = await replay.list_events(ANN, CHAT, cursor=None, limit=3)
         assert ([event.seq for event in page_events], has_more) == ([1, 2, 3], True)
-        page_events, _cursor, has_more = await replay.events(ANN, CHAT, cursor=cursor, limit=3)
+        page_events, _cursor, has_more = await replay.list_events(ANN, CHAT, cursor=cursor, limit=3)
         assert ([event.seq for event in page_events], has_more) == ([4, 5], False)
-        calls, total = await replay.calls(ANN, tool=None, run_id=None, page=1, page_size=9)
+        calls, total = await replay.list_calls(ANN, tool=None, run_id=None, page=1, page_size=9)
         assert [(call.call_id, call.status) for call in calls] == [("b", "running"), ("a", "success")]
         assert total == 2
         assert calls[1].tool_output == ToolResult.ok("seen")
-        mine, _cursor, _more = await replay.executions(ANN, CHAT, message_id="answer-1", cursor=None, limit=9)
+        mine, _cursor, _more = await replay.list_executions(
+            ANN, CHAT, message_id="answer-1", cursor=None, limit=9
+        )
         assert [call.tool_name for call in mine] == ["look", "touch"]
-        assert (await replay.result(ANN, RUN, "a", offset=1, limit=2)).output == "ee"
-        status = await replay.status(ANN, CHAT)
+        assert (await replay.read_result(ANN, RUN, "a", offset=1, limit=2)).output == "ee"
+        status = await replay.read_status(ANN, CHAT)
         assert (status.is_running, status.last_sequence, status.current_message_id) == (True, 5, "answer-1")
     finally:
         store.close()

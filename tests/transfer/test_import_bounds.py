@@ -13,7 +13,7 @@ from api.client import ApiClient
 from luxx.domain.transfer.child import ImportReader
 from luxx.domain.transfer.document import ImportedRows
 from luxx.domain.transfer.draft import (
-    MAX_CONTENT_BYTES,
+    MAX_CONTENT,
     WITHOUT_TEXT,
     ConversationDraft,
     DraftMessage,
@@ -133,7 +133,7 @@ def test_a_stored_answer_fits_into_a_backup_row() -> None:
     cut_to_limits(draft)
     assert draft.losses.counts == {"steps past 64 MiB of an answer": 10}
     assert len(answer.steps) == 8
-    assert len(msgspec.json.encode(answer.steps)) < MAX_CONTENT_BYTES
+    assert len(msgspec.json.encode(answer.steps)) < MAX_CONTENT
 
 
 # --- time

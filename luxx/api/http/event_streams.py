@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from luxx.api.http.errors import DATABASE_DOWN_ERRORS
 from luxx.api.http.files import ABORT_KEY, PreparedResponse, is_head
-from luxx.api.http.security import DETACHED_STREAM, RAW_SEND
+from luxx.api.http.security import DETACHED_STREAM_KEY, RAW_SEND_KEY
 from luxx.domain.accounts.authentication import Authenticator
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.rights import AccountChange
@@ -58,7 +58,7 @@ RECHECK_SECONDS = 3.0
 CLOSE_TIMEOUT_SECONDS = 1.0
 """How long a close waits for a client that does not read."""
 
-RETRY_SECONDS = 5
+RETRY_AFTER_SECONDS = 5  # The Retry-After header of a refused stream.
 
 logger = structlog.get_logger()
 
@@ -87,7 +87,7 @@ class StreamLimit:
             raise TooMany(
                 f"you have {self._max_open} streams and sockets open, which is the limit; close one "
                 "and try again",
-                retry_after=RETRY_SECONDS,
+                retry_after=RETRY_AFTER_SECONDS,
                 kind="too_many_streams",
             )
         self._open[user_id] += 1
@@ -107,23 +107,23 @@ class LiveConnections(Generic[T]):
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
         self._open: dict[int, set[T]] = {}
-        authenticator.subscribe(self._revoke_changed)
+        authenticator.subscribe(self._revoke_affected)
 
     def __len__(self) -> int:
-        return sum(len(each) for each in self._open.values())
+        return sum(len(connections) for connections in self._open.values())
 
     def count_of(self, user_id: int) -> int:
         """The number of connections of this user."""
         return len(self._open.get(user_id, ()))
 
-    def add(self, one: T) -> None:
-        self._open.setdefault(one.caller.user_id, set()).add(one)
+    def add(self, connection: T) -> None:
+        self._open.setdefault(connection.caller.user_id, set()).add(connection)
 
-    def remove(self, one: T) -> None:
-        connections = self._open[one.caller.user_id]
-        connections.remove(one)
+    def remove(self, connection: T) -> None:
+        connections = self._open[connection.caller.user_id]
+        connections.remove(connection)
         if not connections:
-            del self._open[one.caller.user_id]
+            del self._open[connection.caller.user_id]
 
     async def check_sign_ins(self) -> None:
         """Ends connections whose sign-in ended or whose rights shrank, until cancelled."""
@@ -133,27 +133,28 @@ class LiveConnections(Generic[T]):
             await self._check()
 
     async def _check(self) -> None:
-        open_ = [one for each in self._open.values() for one in each]
-        if not open_:
+        live = [connection for connections in self._open.values() for connection in connections]
+        if not live:
             return
+        callers = [connection.caller for connection in live]
         try:
-            revoked_callers = await self._authenticator.revoked_callers([one.caller for one in open_])
+            revoked_callers = await self._authenticator.revoked_callers(callers)
         except SQLAlchemyError:
             return  # The database does not answer; the next check repeats it.
         except Exception:
             logger.exception("sign_ins_not_checked")
             return
-        for one in open_:
-            if one.caller in revoked_callers:
-                one.revoke()
+        for connection in live:
+            if connection.caller in revoked_callers:
+                connection.revoke()
 
-    def _revoke_changed(self, change: AccountChange) -> None:
-        for one in tuple(self._open.get(change.user_id, ())):
-            if change.concerns(one.caller):
-                one.revoke()
+    def _revoke_affected(self, change: AccountChange) -> None:
+        for connection in tuple(self._open.get(change.user_id, ())):
+            if change.concerns(connection.caller):
+                connection.revoke()
 
 
-CONNECTION_KEY = "luxx.pipe"
+CONNECTION_KEY = "luxx.connection"
 """Scope key of the request's `ChunkedConnection`, which `protocol.py` sets."""
 
 
@@ -206,7 +207,8 @@ class OpenStream(ASGIResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Leaves the stream to `security.py`, or without that middleware streams at once.
 
-        HEAD follows no run and takes no place in the limit.
+        `security.py` runs `stream` after Litestar, so that a long stream keeps no request in memory. HEAD
+        follows no run and does not count in the limit.
         """
         del receive
         request_scope = cast("dict[str, Any]", scope)
@@ -214,8 +216,8 @@ class OpenStream(ASGIResponse):
             self._streams.limit.release(self.caller.user_id)
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-        elif RAW_SEND in request_scope:
-            request_scope[DETACHED_STREAM] = self.stream
+        elif RAW_SEND_KEY in request_scope:
+            request_scope[DETACHED_STREAM_KEY] = self.stream
         else:
             await self.stream(request_scope, send)
 
@@ -229,7 +231,7 @@ class OpenStream(ASGIResponse):
         self._streams.add(self)
         try:
             # Middleware that wraps `send` needs only the response start, and costs a coroutine per frame.
-            await self._send(send, request_scope.get(RAW_SEND, send))
+            await self._send(send, request_scope.get(RAW_SEND_KEY, send))
         except OSError:
             pass  # The client disconnected; the run continues.
         finally:
@@ -266,11 +268,13 @@ class Streams(LiveConnections[OpenStream]):
         super().__init__(authenticator)
         self.limit = limit
 
-    async def follow(self, caller: Caller, watch: Callable[[], Awaitable[RunWatch]]) -> PreparedResponse:
-        """The response that streams the watch. Raises TooMany before it calls `watch`."""
+    async def follow(
+        self, caller: Caller, start_watch: Callable[[], Awaitable[RunWatch]]
+    ) -> PreparedResponse:
+        """The response that streams a run. Raises TooMany before it calls `start_watch`."""
         self.limit.acquire(caller.user_id)
         try:
-            return PreparedResponse(OpenStream(await watch(), caller, self))
+            return PreparedResponse(OpenStream(await start_watch(), caller, self))
         except BaseException:
             self.limit.release(caller.user_id)
             raise

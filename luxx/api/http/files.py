@@ -14,7 +14,7 @@ from luxx.domain.files.names import content_disposition
 from luxx.domain.files.storage import OpenFile
 from luxx.errors import InvalidInput
 
-READ_BYTES = 256 * 1024
+READ_BYTES = 256 * 1024  # Read at once, in one call of a thread.
 RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 
 
@@ -129,8 +129,8 @@ class TempFileASGIResponse(ASGIResponse):
                 data = await asyncio.to_thread(self._file.read, SEND_BYTES)
                 if not data:
                     break
-                await self._send(send, data, more=True)
-            await self._send(send, b"", more=False)
+                await self._send(send, data, has_more=True)
+            await self._send(send, b"", has_more=False)
         except TimeoutError:
             # A close would wait until the client reads the buffered data.
             abort = cast("dict[str, Any]", scope).get(ABORT_KEY)
@@ -144,9 +144,9 @@ class TempFileASGIResponse(ASGIResponse):
             self._close()
             await asyncio.gather(disconnect, return_exceptions=True)
 
-    async def _send(self, send: Send, data: bytes, *, more: bool) -> None:
+    async def _send(self, send: Send, data: bytes, *, has_more: bool) -> None:
         async with asyncio.timeout(self._stalled_seconds):
-            await send({"type": "http.response.body", "body": data, "more_body": more})
+            await send({"type": "http.response.body", "body": data, "more_body": has_more})
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:
@@ -158,36 +158,36 @@ FILE_FIELD = "file"
 WRITE_BYTES = 1024 * 1024
 """The bytes that are buffered before a thread writes them."""
 
-MAX_PARTS = 20
+MAX_PARTS = 20  # Parts of a form; only one of them is used.
 BOUNDARY = re.compile(r';\s*boundary="?([^";,]{1,200})', re.IGNORECASE)
-NO_FILE = "send the file as the body, or as the part 'file' of a form"
+HOW_TO_SEND = "send the file as the body, or as the part 'file' of a form"
 
 
 async def body_chunks(receive: Receive) -> AsyncIterator[bytes]:
     """The body of an upload in chunks. Raises InvalidInput if the client disconnects."""
-    more = True
-    while more:
+    has_more = True
+    while has_more:
         message = await receive()
         if message["type"] != "http.request":
             raise InvalidInput("the upload was interrupted; nothing was saved", kind="upload_broken")
-        more = message.get("more_body", False)
+        has_more = message.get("more_body", False)
         yield message.get("body", b"")
 
 
 async def receive_file(request: Request[Any, Any, Any], file: IO[bytes]) -> None:
     """Writes the upload to `file`. Raises InvalidInput if there is no file or the upload is interrupted."""
-    kind = request.headers.get("content-type", "")
+    content_type = request.headers.get("content-type", "")
     writer = _BufferedWriter(file)
     body = body_chunks(request.receive)
-    if kind.lower().startswith("multipart/form-data"):
-        boundary = BOUNDARY.search(kind)
+    if content_type.lower().startswith("multipart/form-data"):
+        boundary = BOUNDARY.search(content_type)
         await _receive_part(body, boundary[1] if boundary else "", writer)
     else:
         async for chunk in body:
             await writer.write(chunk)
     await writer.end()
     if not writer.size:
-        raise InvalidInput(f"there is no file in the request: {NO_FILE}", kind="file_missing")
+        raise InvalidInput(f"there is no file in the request: {HOW_TO_SEND}", kind="file_missing")
 
 
 class _BufferedWriter:

@@ -164,9 +164,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, bounds: ConnectionBounds | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._bounds = bounds or ConnectionBounds(ServerConfig())
-        self._network = (
-            ""  # What `ConnectionBounds.release` takes; empty if it does not count this connection.
-        )
+        # What `ConnectionBounds.release` takes; empty if it does not count this connection.
+        self._network = ""
         self._active_cycle: RequestResponseCycle | None = None
         self._unparsed_bytes = 0
         self._is_refused = False

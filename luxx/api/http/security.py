@@ -48,10 +48,10 @@ CONTENT_SECURITY_POLICY = (
 )
 FIXED_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
 POLICY_HEADER = (b"content-security-policy", CONTENT_SECURITY_POLICY.encode())
-RAW_SEND = "luxx.raw_send"
+RAW_SEND_KEY = "luxx.raw_send"
 """Scope key of the server's own `send`. A stream uses it after the start of its response."""
 
-DETACHED_STREAM = "luxx.detached_stream"
+DETACHED_STREAM_KEY = "luxx.detached_stream"
 """Scope key of the coroutine function that sends a long stream, called with the scope and `send`."""
 
 KEPT_SCOPE_KEYS = frozenset(
@@ -147,7 +147,7 @@ class _ProtectionMiddleware:
         structlog.contextvars.bind_contextvars(request_id=request_id)
         scope[REQUEST_ID] = request_id
         response = _ResponseSender(send, request_id)
-        scope[RAW_SEND] = send
+        scope[RAW_SEND_KEY] = send
         request_headers = _read_headers(scope["headers"])
         limit = self._limit(scope["method"], scope["path"])
         refusal = self._request_refusal(scope, request_headers) or _length_refusal(
@@ -163,7 +163,7 @@ class _ProtectionMiddleware:
                 await _run_limited(self._app, scope, receive, response, limit)
             else:
                 await self._app(scope, receive, response.send)
-            if DETACHED_STREAM in scope:
+            if DETACHED_STREAM_KEY in scope:
                 await _run_detached(scope, response.send)
         except asyncio.CancelledError:
             # Only a server that stops cancels a request.
@@ -172,7 +172,7 @@ class _ProtectionMiddleware:
             await _refuse(response.send, SERVER_STOPPING)
         finally:
             # `send` references the scope; without this cycle, reference counting frees both at once.
-            del scope[RAW_SEND]
+            del scope[RAW_SEND_KEY]
             if refusal is None:
                 # Litestar stores the template in the scope when it has found the route.
                 route = scope.get("path_template", "unknown") or "mounted"
@@ -226,7 +226,7 @@ async def _run_detached(scope: ASGIScope, send: ASGISend) -> None:
     """Sends a stream after Litestar has returned, so that its stack frames and request objects are freed."""
     for name in [name for name in scope if name not in KEPT_SCOPE_KEYS and not name.startswith("luxx.")]:
         del scope[name]
-    await scope.pop(DETACHED_STREAM)(scope, send)
+    await scope.pop(DETACHED_STREAM_KEY)(scope, send)
 
 
 class _LimitedBody:

@@ -23,7 +23,7 @@ from luxx.api.http.parameters import (
 from luxx.api.routes.messages import wants_json
 from luxx.errors import InvalidInput
 from luxx.runs.log.events import StoredEvent
-from luxx.runs.log.replay import CURSOR_LENGTH, ExecutionStatus, ReplayService, ToolExecution, WholeResult
+from luxx.runs.log.replay import MAX_CURSOR_LENGTH, ExecutionStatus, ReplayService, ToolExecution, WholeResult
 from luxx.runs.models import RunFilter
 from luxx.runs.questions import GivenAnswer, QuestionFilter, QuestionService
 from luxx.runs.service import RunService
@@ -188,7 +188,7 @@ InjectedReplay = NamedDependency[ReplayService]
 Cursor = Annotated[
     str | None,
     QueryParameter(
-        min_length=1, max_length=CURSOR_LENGTH, description="the `cursor` of the previous response"
+        min_length=1, max_length=MAX_CURSOR_LENGTH, description="the `cursor` of the previous response"
     ),
 ]
 OptionalId = Annotated[str | None, QueryParameter(min_length=1, max_length=64)]
@@ -225,7 +225,9 @@ class ReplayController(Controller):
         limit: LogPageSize = 100,
     ) -> Success[ReplayedEvents]:
         """All logged events of a conversation, over all its runs, oldest first."""
-        events, after, has_more = await replay.events(caller, conversation_id, cursor=cursor, limit=limit)
+        events, after, has_more = await replay.list_events(
+            caller, conversation_id, cursor=cursor, limit=limit
+        )
         return success(ReplayedEvents(events=_with_seq(events), has_more=has_more, cursor=after))
 
     @get("/conversations/{conversation_id:str}/execution-status")
@@ -233,7 +235,7 @@ class ReplayController(Controller):
         self, caller: InjectedCaller, replay: InjectedReplay, conversation_id: TextId
     ) -> Success[ExecutionStatus]:
         """The current run of a conversation, if any, and the end of its log."""
-        return success(await replay.status(caller, conversation_id))
+        return success(await replay.read_status(caller, conversation_id))
 
     @get("/conversations/{conversation_id:str}/tool-executions")
     async def tool_executions(
@@ -246,7 +248,7 @@ class ReplayController(Controller):
         limit: LogPageSize = 100,
     ) -> Success[ToolExecutions]:
         """The tool calls of a conversation, oldest first; with `message_id` only those of that message."""
-        executions_page, after, has_more = await replay.executions(
+        executions_page, after, has_more = await replay.list_executions(
             caller, conversation_id, message_id=message_id, cursor=cursor, limit=limit
         )
         return success(ToolExecutions(executions=executions_page, has_more=has_more, cursor=after))
@@ -262,7 +264,7 @@ class ReplayController(Controller):
         page_size: PageSize = 20,
     ) -> Success[Page[ToolExecution]]:
         """All tool calls of your runs, newest first."""
-        found = await replay.calls(caller, tool=tool, run_id=run_id, page=page, page_size=page_size)
+        found = await replay.list_calls(caller, tool=tool, run_id=run_id, page=page, page_size=page_size)
         return page_of(found, page, page_size)
 
     @get("/runs/{run_id:str}/results/{call_id:str}")
@@ -276,4 +278,4 @@ class ReplayController(Controller):
         limit: Annotated[int, QueryParameter(ge=1, le=100_000, description="characters")] = 50_000,
     ) -> Success[WholeResult]:
         """The whole output of a tool call in parts, also if the model got a shortened one."""
-        return success(await replay.result(caller, run_id, call_id, offset=offset, limit=limit))
+        return success(await replay.read_result(caller, run_id, call_id, offset=offset, limit=limit))

@@ -16,7 +16,7 @@ from msgspec import Meta
 from luxx.api.http.envelope import Page, Success, page_of, success
 from luxx.api.http.parameters import InjectedCaller, PageNumber, PageSize, TextId
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.mcp.approval import Definitions, McpChange
+from luxx.domain.mcp.approval import McpChange, McpDefinitions
 from luxx.domain.mcp.service import McpServers
 from luxx.domain.skills.registry import SkillRegistry
 from luxx.errors import InvalidInput, NotAllowed, NotFound
@@ -271,7 +271,7 @@ class SkillController(Controller):
         return success(Page(items=items, total=len(views), page=page, page_size=page_size))
 
 
-InjectedDefinitions = NamedDependency[Definitions]
+InjectedMcpDefinitions = NamedDependency[McpDefinitions]
 InjectedServers = NamedDependency[McpServers]
 
 
@@ -297,7 +297,7 @@ class McpController(Controller):
     async def list_changes(
         self,
         caller: InjectedCaller,
-        mcp_definitions: InjectedDefinitions,
+        mcp_definitions: InjectedMcpDefinitions,
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[Page[McpChange]]:
@@ -309,7 +309,7 @@ class McpController(Controller):
     async def approve(
         self,
         caller: InjectedCaller,
-        mcp_definitions: InjectedDefinitions,
+        mcp_definitions: InjectedMcpDefinitions,
         mcp_servers: InjectedServers,
         change_id: TextId,
         data: JSONBody[Approval],

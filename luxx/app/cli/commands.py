@@ -21,7 +21,7 @@ from luxx.api.http.protocol import BoundedProtocol, socket_options
 from luxx.app.application import create_app
 from luxx.app.cli.backup_commands import add_backup_commands, confirm
 from luxx.app.cli.chat.client import add_chat_options, chat
-from luxx.app.cli.doctor.checks import examine
+from luxx.app.cli.doctor.checks import examine_installation
 from luxx.app.container import Services
 from luxx.app.core_services import CoreServices
 from luxx.app.serve import DRAIN_SECONDS, run_worker, serve
@@ -34,9 +34,9 @@ from luxx.infra.observe import configure_logging
 from luxx.infra.secrets import Vault, find_secret
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.upgrade import upgrade_database
-from luxx.providers.local.files import list_models, pull
+from luxx.providers.local.files import list_models, pull_model
 from luxx.providers.queries import delete_unreadable_keys
-from luxx.tools.sandbox.service import Sandbox, install
+from luxx.tools.sandbox.service import Sandbox, install_packages
 from luxx.wire.tool import CommandPermission
 
 T = TypeVar("T")
@@ -61,10 +61,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="luxx", description="People and AI agents, working together.")
     parser.add_argument("--version", action="version", version=f"luxx {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
-    serve = _command(commands, "serve", _serve, "run the server")
-    serve.add_argument("--host")
-    serve.add_argument("--port", type=int)
-    serve.add_argument("--reload", action="store_true", help="start again when the code changes")
+    serve_parser = _command(commands, "serve", _serve, "run the server")
+    serve_parser.add_argument("--host")
+    serve_parser.add_argument("--port", type=int)
+    serve_parser.add_argument("--reload", action="store_true", help="start again when the code changes")
     worker = _command(commands, "worker", _worker, "drive runs for the servers of a PostgreSQL database")
     worker.add_argument("--health-port", type=_port, help="answer /health, /ready and /metrics on 127.0.0.1")
     migrate = _command(commands, "migrate", _migrate, "migrate the database to this version")
@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     _command(commands, "packages", _packages, "install tools.packages for the Python of python_execute")
     _user_commands(_command(commands, "user", None, "add, list, change and delete users"))
     _model_commands(_command(commands, "model", None, "the embedded model's files"))
-    add_backup_commands(partial(_command, commands), load)
+    add_backup_commands(partial(_command, commands), configure)
     chat_parser = _command(
         commands, "chat", lambda options: asyncio.run(chat(options)), "chat in the terminal"
     )
@@ -138,8 +138,8 @@ def _port(text: str) -> int:
     return port
 
 
-def load(options: argparse.Namespace) -> Config:
-    """The configuration of a command. Options override the environment, which overrides the file."""
+def configure(options: argparse.Namespace) -> Config:
+    """Loads the configuration, first from options, then environment, then file; sets up logging with it."""
     values = {
         "app.host": getattr(options, "host", None),
         "app.port": getattr(options, "port", None),
@@ -152,14 +152,14 @@ def load(options: argparse.Namespace) -> Config:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    config = load(options)
+    config = configure(options)
     if options.reload:
         return _serve_reloading(options, config)
     return 0 if serve(config) else 1
 
 
 def _worker(options: argparse.Namespace) -> int:
-    run_worker(load(options), options.health_port)
+    run_worker(configure(options), options.health_port)
     return 0
 
 
@@ -193,11 +193,11 @@ def reloaded_app() -> Litestar:
         host=None,
         port=None,
     )
-    return create_app(Services(load(options)))
+    return create_app(Services(configure(options)))
 
 
 def _migrate(options: argparse.Namespace) -> int:
-    config = load(options)
+    config = configure(options)
     engine = open_engine(resolve_url(config.database.url, Path(config.data_dir)))
     print(f"the database is at revision {upgrade_database(engine)}")
     if options.forget_sealed_keys:
@@ -220,19 +220,19 @@ def _forget_sealed_keys(config: Config, engine: Engine) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    findings = asyncio.run(examine(load(options)))
+    findings = asyncio.run(examine_installation(configure(options)))
     for finding in findings:
         print(finding)
     return 1 if any(finding.is_bad for finding in findings) else 0
 
 
 def _packages(options: argparse.Namespace) -> int:
-    config = load(options)
+    config = configure(options)
     sandbox = Sandbox(config.tools, Path(config.data_dir), Path(config.workspace.root))
     asyncio.run(sandbox.open())
     if sandbox.interpreter is None:
         raise Unavailable("Python does not start in the sandbox; run `luxx doctor` for the reason")
-    install(config.tools.packages, sandbox.interpreter.program, sandbox.packages)
+    install_packages(config.tools.packages, sandbox.interpreter.program, sandbox.packages)
     print(f"python_execute has {', '.join(sorted(config.tools.packages)) or 'no packages'}")
     return 0
 
@@ -281,9 +281,8 @@ def _user_delete(options: argparse.Namespace) -> int:
 
 def _user_list(options: argparse.Namespace) -> int:
     async def read(services: CoreServices) -> tuple[list[UserView], dict[int, str]]:
-        return await services.operator.all_users(
-            tenant=options.tenant
-        ), await services.operator.tenant_names()
+        operator = services.operator
+        return await operator.all_users(tenant=options.tenant), await operator.tenant_names()
 
     users, tenants = _with_services(options, read)
     for user in users:
@@ -297,8 +296,8 @@ def _state(user: UserView) -> str:
 
 
 def _with_services(options: argparse.Namespace, work: Callable[[CoreServices], Awaitable[T]]) -> T:
-    """Runs `work` on a migrated database, without opening a server."""
-    services = CoreServices(load(options))
+    """Migrates the database, creates the first user if there is none and runs `work`; opens no server."""
+    services = CoreServices(configure(options))
 
     async def run() -> T:
         await asyncio.to_thread(upgrade_database, services.engine)
@@ -321,11 +320,11 @@ def _ask_password() -> str:
 
 
 def _model_pull(options: argparse.Namespace) -> int:
-    pull(options.name, Path(load(options).data_dir), lambda line: print(line, flush=True))
+    pull_model(options.name, Path(configure(options).data_dir), lambda line: print(line, flush=True))
     return 0
 
 
 def _model_list(options: argparse.Namespace) -> int:
-    for model in list_models(Path(load(options).data_dir)):
+    for model in list_models(Path(configure(options).data_dir)):
         print(model)
     return 0

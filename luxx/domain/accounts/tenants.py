@@ -159,7 +159,7 @@ def check_may_connect_provider(session: Session, caller: Caller) -> None:
         )
 
 
-def ids_by_name(session: Session) -> dict[str, int]:
+def tenant_ids_by_name(session: Session) -> dict[str, int]:
     """The ids of all tenants by name."""
     return {row.name: row.id for row in session.scalars(select(Tenant))}
 

@@ -156,14 +156,14 @@ class _Comparison(msgspec.Struct, frozen=True, kw_only=True):
     withheld: dict[str, Withheld]
 
 
-class Definitions:
+class McpDefinitions:
     """One per process. `is_read_only`: records nothing (for `luxx doctor`)."""
 
     def __init__(self, store: Store, *, is_read_only: bool = False) -> None:
         self._store = store
         self._is_read_only = is_read_only
 
-    async def withheld(
+    async def compare_and_record(
         self, tenant_id: int, server: str, tools: Mapping[str, ToolDefinition]
     ) -> dict[str, Withheld]:
         """The tools that may not be offered, and why, by name without the server's prefix.

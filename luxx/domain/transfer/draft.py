@@ -230,7 +230,6 @@ class StepBuilder:
         )
 
     def _add(self, step: Step) -> None:
-        """Appends a step under the next index and its id; `step` has none."""
         index = len(self.steps)
         if step.type != StepType.TOOL_RESULT and index and self.steps[-1].type == StepType.TOOL_RESULT:
             # Results end a completion: a call without a result stays without one.
@@ -245,7 +244,7 @@ class StepBuilder:
 MAX_STEPS = 100_000
 """Maximum steps of one answer: what a run of ten completions can store."""
 
-MAX_CONTENT_BYTES = 64 * 1024 * 1024
+MAX_CONTENT = 64 * 1024 * 1024
 """Maximum stored bytes of one answer, which is read, sent and backed up as a whole."""
 
 WITHOUT_TEXT = "(no text)"
@@ -264,10 +263,8 @@ def cut_to_limits(draft: ConversationDraft) -> None:
         if len(message.steps) > MAX_STEPS:
             draft.losses.add(f"steps past {MAX_STEPS:,} of an answer", len(message.steps) - MAX_STEPS)
             message.steps = message.steps[:MAX_STEPS]
-        count = _steps_within(message.steps, MAX_CONTENT_BYTES)
-        draft.losses.add(
-            f"steps past {MAX_CONTENT_BYTES // 2**20} MiB of an answer", len(message.steps) - count
-        )
+        count = _steps_within(message.steps, MAX_CONTENT)
+        draft.losses.add(f"steps past {MAX_CONTENT // 2**20} MiB of an answer", len(message.steps) - count)
         message.steps = message.steps[:count]
 
 

@@ -217,7 +217,7 @@ class GeminiParser:
         raw_text = part.get("text")
         if raw_text is None and any(kind in part for kind in REPLAYED_PARTS):
             self._retained.retain_event()
-            self._recorder.add_other(part)
+            self._recorder.add_replayed_part(part)
             return
         text = raw_text if isinstance(raw_text, str) else ""
         is_thought = part.get("thought") is True

@@ -1,11 +1,10 @@
 """Builds `generateContent` requests of the Gemini dialect: contents, tools and options.
 
-`PartRecorder` records which parts of a completion must be sent back unchanged; `parts_of` restores them.
+`PartRecorder` records which parts of a completion must be sent back unchanged; `restore_parts` restores them.
 """
 
 import re
 from base64 import b64encode
-from collections.abc import Callable
 from typing import Any, cast
 from urllib.parse import quote
 
@@ -24,7 +23,11 @@ from luxx.wire.message import (
 from luxx.wire.tool import ToolCall, ToolSpec
 
 REPLAY_KEY = "gemini"
-"""The dialect's key in a ReplayDelta; its value is a list with one note per part, in order."""
+"""The dialect's key in a ReplayDelta; its value is a list with one note per part, in order.
+
+A note is `{"text": length}`, `{"thought": length}`, `{"call": call_id}` or `{"part": part}`, and may have a
+`signature`. The lengths, in characters, cut the stored text and thinking into parts.
+"""
 
 MAX_PART_BYTES = 256 * 1024
 """A larger part of a replayed kind is not stored: generated images have megabytes."""
@@ -50,29 +53,29 @@ class PartRecorder:
 
     def __init__(self) -> None:
         self._notes: list[dict[str, Any]] = []
-        self._by_call: dict[str, dict[str, Any]] = {}
-        self._is_needed = False
+        self._by_call: dict[str, dict[str, Any]] = {}  # The notes of calls, by call id.
+        self._is_needed = False  # Whether text and calls alone would not restore the parts.
 
     def add_text(self, text: str, signature: str, *, is_thought: bool) -> None:
-        kind = "thought" if is_thought else "text"
-        # Without notes, text is sent before the calls.
+        key = "thought" if is_thought else "text"
+        # Without notes, `restore_parts` puts text before the calls.
         self._is_needed |= bool(text and self._by_call and not is_thought)
         last = self._notes[-1] if self._notes else {}
-        if text and not signature and kind in last and "signature" not in last:
-            last[kind] += len(text)
+        if text and not signature and key in last and "signature" not in last:
+            last[key] += len(text)
         elif text or signature:
-            self._note({kind: len(text)}, signature)
+            self._add_note({key: len(text)}, signature)
 
     def add_call(self, call_id: str, signature: str) -> None:
         """Records a fragment of a call; any fragment may have the signature."""
         note = self._by_call.get(call_id)
         if note is None:
-            self._by_call[call_id] = self._note({"call": call_id}, signature)
+            self._by_call[call_id] = self._add_note({"call": call_id}, signature)
         elif signature:
             note["signature"] = signature
             self._is_needed = True
 
-    def add_other(self, part: GeminiPart) -> None:
+    def add_replayed_part(self, part: GeminiPart) -> None:
         """Records a part that no delta represents, such as code that the server executed."""
         if len(msgspec.json.encode(part)) <= MAX_PART_BYTES:
             self._is_needed = True
@@ -82,7 +85,7 @@ class PartRecorder:
         """What to store; empty if the message's text and calls are enough."""
         return {REPLAY_KEY: self._notes} if self._is_needed else {}
 
-    def _note(self, note: dict[str, Any], signature: str) -> dict[str, Any]:
+    def _add_note(self, note: dict[str, Any], signature: str) -> dict[str, Any]:
         if signature:
             note["signature"] = signature
             self._is_needed = True
@@ -90,7 +93,7 @@ class PartRecorder:
         return note
 
 
-def parts_of(prompt: AssistantPrompt, call_part: Callable[[ToolCall], GeminiPart]) -> list[GeminiPart]:
+def restore_parts(prompt: AssistantPrompt) -> list[GeminiPart]:
     """The parts of an earlier completion, each with its signature.
 
     If the message's text no longer has the recorded length, it becomes one part without signatures; calls
@@ -107,9 +110,9 @@ def parts_of(prompt: AssistantPrompt, call_part: Callable[[ToolCall], GeminiPart
         part: GeminiPart | None = None
         if "call" in note:
             call = calls.pop(str(note["call"]), None)
-            part = call_part(call) if call is not None else None
+            part = _call_part(call) if call is not None else None
         elif "part" in note:
-            part = _other_part(note["part"])
+            part = _replayed_part(note["part"])
         elif "thought" in note:
             text = prompt.thinking[thought_offset : thought_offset + _length(note, "thought")]
             thought_offset += len(text)
@@ -122,16 +125,16 @@ def parts_of(prompt: AssistantPrompt, call_part: Callable[[ToolCall], GeminiPart
         if part is not None:
             signature = _signature(note)
             parts.append({**part, "thoughtSignature": signature} if signature else part)
-    return parts + [call_part(call) for call in calls.values()]
+    return parts + [_call_part(call) for call in calls.values()]
 
 
-def _length(note: dict[str, Any], kind: str) -> int:
-    length = note.get(kind)
+def _length(note: dict[str, Any], key: str) -> int:
+    length = note.get(key)
     return max(0, length) if isinstance(length, int) else 0
 
 
-def _other_part(part: object) -> GeminiPart | None:
-    """A part that `add_other` recorded, else None: notes may be imported, and a call has no result there."""
+def _replayed_part(part: object) -> GeminiPart | None:
+    """A part of `add_replayed_part`, else None: notes may be imported, and a call has no result there."""
     if not isinstance(part, dict):
         return None
     fields = cast("GeminiPart", part)
@@ -170,12 +173,12 @@ def build_completion_request(request: CompletionRequest, target: Target, *, stre
     if system:
         body["systemInstruction"] = {"parts": [{"text": system}]}
     if request.tools:
-        body["tools"] = [{"functionDeclarations": [_tool(tool) for tool in request.tools]}]
+        body["tools"] = [{"functionDeclarations": [_function_declaration(tool) for tool in request.tools]}]
     config = _generation_config(request)
     if config:
         body["generationConfig"] = config
-    verb = "streamGenerateContent?alt=sse" if stream else "generateContent"
-    url = f"{endpoint(target.base_url)}/{_model_path(request.model)}:{verb}"
+    method = "streamGenerateContent?alt=sse" if stream else "generateContent"
+    url = f"{endpoint(target.base_url)}/{_model_path(request.model)}:{method}"
     return post_request(url, _headers(target), body, stream=stream)
 
 
@@ -228,21 +231,21 @@ def _role_and_parts(message: PromptMessage) -> tuple[str, list[GeminiPart]]:
             return "", []
         case UserPrompt():
             text: list[GeminiPart] = [{"text": message.text}] if message.text else []
-            return "user", [*(_image(image) for image in message.images), *text]
+            return "user", [*(_image_part(image) for image in message.images), *text]
         case AssistantPrompt():
-            return "model", parts_of(message, _call)
+            return "model", restore_parts(message)
         case ToolPrompt():
-            return "user", [_result(message)]
+            return "user", [_result_part(message)]
 
 
-def _image(image: PromptImage) -> GeminiPart:
+def _image_part(image: PromptImage) -> GeminiPart:
     if image.media_type not in _SUPPORTED_IMAGE_TYPES:
         # The API would reject the whole request.
         return {"text": f"[An image of type {image.media_type}, which this model cannot read.]"}
     return {"inlineData": {"mimeType": image.media_type, "data": b64encode(image.data).decode()}}
 
 
-def _call(call: ToolCall) -> GeminiPart:
+def _call_part(call: ToolCall) -> GeminiPart:
     return {
         "functionCall": {
             "id": call.call_id,
@@ -252,7 +255,7 @@ def _call(call: ToolCall) -> GeminiPart:
     }
 
 
-def _result(prompt: ToolPrompt) -> GeminiPart:
+def _result_part(prompt: ToolPrompt) -> GeminiPart:
     # As text: the API takes only JSON objects, and it turns all numbers into doubles.
     response = {"output" if prompt.success else "error": prompt.content}
     name = _function_name(prompt.name)
@@ -281,7 +284,7 @@ def _sign_foreign_calls(contents: list[ContentJson]) -> None:
             first.setdefault("thoughtSignature", _SIGNATURE_PLACEHOLDER)
 
 
-def _tool(tool: ToolSpec) -> dict[str, Any]:
+def _function_declaration(tool: ToolSpec) -> dict[str, Any]:
     declared: dict[str, Any] = {"name": tool.name, "description": tool.description}
     schema = {key: value for key, value in tool.parameters.items() if key != "$schema"}
     if schema.get("properties") or schema.keys() - {"type", "properties", "required", "additionalProperties"}:
@@ -296,7 +299,7 @@ def _generation_config(request: CompletionRequest) -> dict[str, Any]:
         config["temperature"] = request.temperature
     if request.max_tokens is not None:
         config["maxOutputTokens"] = request.max_tokens
-    thinking = _thinking(request.model, wanted=request.thinking_enabled)
+    thinking = _thinking_config(request.model, wanted=request.thinking_enabled)
     if thinking:
         config["thinkingConfig"] = thinking
     # Models before Gemini 3 reject a response schema together with tools.
@@ -317,7 +320,7 @@ def _generation(model: str) -> tuple[int, int]:
     return int(match[1]), int(match[2] or 0)
 
 
-def _thinking(model: str, *, wanted: bool) -> dict[str, Any]:
+def _thinking_config(model: str, *, wanted: bool) -> dict[str, Any]:
     """The model's thinking options, at its minimum if not `wanted`; empty if it has none."""
     name = model.lower()
     generation = _generation(model)
@@ -326,8 +329,8 @@ def _thinking(model: str, *, wanted: bool) -> dict[str, Any]:
     is_pro = "pro" in name
     if generation < (3, 0):
         if wanted:
-            return {"includeThoughts": True, "thinkingBudget": -1}
-        return {"thinkingBudget": 128 if is_pro else 0}
+            return {"includeThoughts": True, "thinkingBudget": -1}  # -1: the model decides.
+        return {"thinkingBudget": 128 if is_pro else 0}  # Tokens; the pro models accept no less.
     if wanted:
         return {"includeThoughts": True}
     if name.endswith("-latest"):

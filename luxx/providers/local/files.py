@@ -103,7 +103,7 @@ def model_name_of(path: Path) -> str:
     )
 
 
-def pull(name: str, data_dir: Path, report: Callable[[str], None]) -> Path:
+def pull_model(name: str, data_dir: Path, report: Callable[[str], None]) -> Path:
     """Downloads a model by name, unless its file exists and is valid. Can be repeated after a failure.
 
     Raises InvalidInput for an unknown name, Unavailable if the download fails or the file is wrong.

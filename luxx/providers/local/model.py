@@ -31,17 +31,17 @@ from luxx.providers.local.files import find_model, model_name_of
 LOCAL = "local"
 """The provider type and the name of the embedded model."""
 
-NOTE = "a very small model that only shows that everything works; connect a real one under providers"
+READY_NOTE = "a very small model that only shows that everything works; connect a real one under providers"
 SERVER_SCRIPT = Path(__file__).with_name("server.py")
 LOG_FILE = "local-model.log"
 
-PARALLEL = 4
-CACHE_MIB = 128
-LOAD_SECONDS = 300.0
-HEALTH_SECONDS = 60.0
+PARALLEL = 4  # Requests that the child answers at once.
+CACHE_MIB = 128  # The child's cache of prompts that it has processed.
+LOAD_SECONDS = 300.0  # Time to load the model file, also from a slow disk.
+HEALTH_SECONDS = 60.0  # Time until `/health` returns 200 after that.
 HEALTH_PAUSE_SECONDS = 0.05
 MAX_RESTARTS = 5
-FIRST_DELAY_SECONDS = 0.5
+FIRST_DELAY_SECONDS = 0.5  # The delay before the first restart; it doubles with each.
 MAX_DELAY_SECONDS = 8.0
 STABLE_SECONDS = 60.0
 """After a child ran this long, the restart count is reset."""
@@ -89,7 +89,7 @@ class _StartupReport(msgspec.Struct):
 
 
 class LocalModel:
-    """`reason`: why it is not running, after a failure."""
+    """Starts the child, supervises it and ends it. `reason`: why it is not running, after a failure."""
 
     def __init__(self, config: LocalConfig, data_dir: Path) -> None:
         self._config = config
@@ -98,7 +98,7 @@ class LocalModel:
         self.reason = ""
         self._failed_at = 0.0
         self._address: LocalAddress | None = None
-        self._pid: int | None = None
+        self.pid: int | None = None  # Of the child; None without one.
         self._start_finished = asyncio.Event()
         self._supervisor: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -112,11 +112,6 @@ class LocalModel:
     def base_url(self) -> str | None:
         """None while it is not listening."""
         return self._address.base_url if self._address else None
-
-    @property
-    def pid(self) -> int | None:
-        """The child's process id, None without a child."""
-        return self._pid
 
     @property
     def log_path(self) -> Path:
@@ -182,6 +177,7 @@ class LocalModel:
                 assert_never(self.state)
 
     async def _supervise(self) -> None:
+        """Restarts a child that was ready and exited. A child that never was ready would fail again."""
         restarts = 0
         while True:
             started = time.monotonic()
@@ -215,14 +211,17 @@ class LocalModel:
             child = await self._spawn(path, api_key)
         except OSError as error:
             raise _ServerExited(f"the embedded model's process cannot be started: {error}") from error
-        self._pid = child.pid
+        self.pid = child.pid
         try:
             url = await self._wait_until_listening(child, path)
             self._address = LocalAddress(base_url=f"{url}/v1", api_key=api_key)
             self.state, self.reason = LocalState.READY, ""
             self._start_finished.set()
             log.info(
-                "local_model_ready", model=model_name_of(path), base_url=self._address.base_url, note=NOTE
+                "local_model_ready",
+                model=model_name_of(path),
+                base_url=self._address.base_url,
+                note=READY_NOTE,
             )
             code = await child.wait()
             raise _ServerExited(
@@ -230,7 +229,7 @@ class LocalModel:
             )
         finally:
             self._start_finished.clear()
-            self._address, self._pid = None, None
+            self._address, self.pid = None, None
             if child.returncode is None:
                 child.kill()
             await child.wait()
@@ -282,7 +281,7 @@ class LocalModel:
         if not report.address:
             raise _ServerExited(
                 f"the embedded model {path.name} cannot be run: "
-                f"{_last_error(self.log_path) or report.error}; see {self.log_path}"
+                f"{_first_error(self.log_path) or report.error}; see {self.log_path}"
             )
         await self._wait_until_healthy(report.address)
         return report.address
@@ -307,7 +306,7 @@ def _environment(environ: Mapping[str, str], threads: int) -> dict[str, str]:
     return passed | {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(max(1, threads))}
 
 
-def _last_error(path: Path) -> str:
+def _first_error(path: Path) -> str:
     """The first error in the child's log, because later lines only repeat that loading failed."""
     with suppress(OSError):
         match = _LOG_ERROR.search(path.read_text(encoding="utf-8", errors="replace")[:65_536])

@@ -17,13 +17,13 @@ from luxx.providers.parsing import decode_leniently
 from luxx.wire.delta import Delta, TextDelta, ThinkingDelta, ToolCallDelta
 
 MAX_BLANKS = 1_000
-"""Leading whitespace to hold back while waiting for `<think>`; past it, everything is text."""
+"""Characters of leading whitespace to hold back while waiting for `<think>`; past it, everything is text."""
 
 _DELIMITERS = re.compile(r'["{}\[\]]')
 _STRING_DELIMITERS = re.compile(r'"|\\.?', re.DOTALL)
-_JOINED = ("text", "summary")
-_OPEN = "<think>"
-_CLOSE = "</think>"
+_JOINED_FIELDS = ("text", "summary")
+_OPEN_TAG = "<think>"
+_CLOSE_TAG = "</think>"
 
 
 class ChunkFunction(msgspec.Struct, gc=False):
@@ -160,9 +160,7 @@ class ToolCallReader:
             call.arguments.append(arguments)
         if call.is_emitted:
             if arguments:
-                out.append(
-                    ToolCallDelta(slot=call.slot, call_id=call.call_id, name=call.name, arguments=arguments)
-                )
+                out.append(call.delta(arguments))
         elif name:
             call.name = name
             self._emit_first(call, out)
@@ -171,33 +169,32 @@ class ToolCallReader:
         call.is_emitted = True
         # OpenAI accepts ids of at most 40 characters.
         call.call_id = call.call_id or f"call_{self._new_id().replace('-', '')}"
-        out.append(
-            ToolCallDelta(
-                slot=call.slot, call_id=call.call_id, name=call.name, arguments="".join(call.arguments)
-            )
-        )
+        out.append(call.delta("".join(call.arguments)))
 
 
 @dataclass(slots=True, eq=False)
 class _OpenAICall:
-    """`is_emitted`: its first delta, with id and name, was returned."""
+    """A call while its fragments arrive. `is_emitted`: its first delta, with id and name, was returned."""
 
     slot: int
     call_id: str
     name: str = ""
     arguments: list[str] = field(default_factory=list[str])
     is_emitted: bool = False
-    _object: "_ObjectReader" = field(default_factory=lambda: _ObjectReader())
+    _object_reader: "_ObjectReader" = field(default_factory=lambda: _ObjectReader())
     _scanned_count: int = 0
+
+    def delta(self, arguments: str) -> ToolCallDelta:
+        return ToolCallDelta(slot=self.slot, call_id=self.call_id, name=self.name, arguments=arguments)
 
     def is_complete(self) -> bool:
         """Whether the arguments so far are one complete JSON object. Scans each fragment only once."""
         if not self.arguments or not self.arguments[-1].rstrip().endswith("}"):
             return False
         for fragment in self.arguments[self._scanned_count :]:
-            self._object.read(fragment)
+            self._object_reader.read(fragment)
         self._scanned_count = len(self.arguments)
-        return self._object.has_ended
+        return self._object_reader.has_ended
 
 
 @dataclass(slots=True, eq=False)
@@ -206,20 +203,20 @@ class _ObjectReader:
 
     _start: str = ""
     _depth: int = 0
-    _ends: int = 0
+    _end_count: int = 0
     _in_string: bool = False
     _is_escaped: bool = False
 
     @property
     def has_ended(self) -> bool:
-        return self._start == "{" and self._ends == 1 and self._depth == 0 and not self._in_string
+        return self._start == "{" and self._end_count == 1 and self._depth == 0 and not self._in_string
 
     def read(self, fragment: str) -> None:
         self._start = self._start or fragment.lstrip()[:1]
-        at = int(self._is_escaped)
+        offset = int(self._is_escaped)
         self._is_escaped = False
-        while match := (_STRING_DELIMITERS if self._in_string else _DELIMITERS).search(fragment, at):
-            at = match.end()
+        while match := (_STRING_DELIMITERS if self._in_string else _DELIMITERS).search(fragment, offset):
+            offset = match.end()
             delimiter = match[0]
             if delimiter == '"':
                 self._in_string = not self._in_string
@@ -230,7 +227,7 @@ class _ObjectReader:
                 self._depth += 1
             else:
                 self._depth -= 1
-                self._ends += self._depth == 0
+                self._end_count += self._depth == 0
 
 
 def _name_and_arguments(fragment: ChunkToolCall) -> tuple[str, str]:
@@ -244,7 +241,8 @@ def _name_and_arguments(fragment: ChunkToolCall) -> tuple[str, str]:
 
 
 def _starts_new_call(call: _OpenAICall, call_id: str, name: str, arguments: str) -> bool:
-    if not name or call_id == call.call_id != "":
+    """Whether a fragment that matches `call` by index or id, or follows it, begins another call."""
+    if not name or (call_id and call_id == call.call_id):
         return False
     if call_id and call.call_id:
         # A new id alone does not start a call: some servers invent one for every fragment.
@@ -276,6 +274,8 @@ class ReasoningDetails:
 
 @dataclass(slots=True, eq=False)
 class _Block:
+    """A reasoning block. The pieces of `_texts` replace the fields of the same name in `to_json`."""
+
     _fields: dict[str, Any] = field(default_factory=dict[str, Any])
     _texts: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
@@ -284,7 +284,7 @@ class _Block:
 
     def append(self, detail: dict[str, Any]) -> None:
         for key, value in detail.items():
-            if key in _JOINED and isinstance(value, str):
+            if key in _JOINED_FIELDS and isinstance(value, str):
                 self._texts.setdefault(key, []).append(value)
                 self._fields[key] = None  # Keeps the order of the keys.
             elif value is not None or key not in self._fields:
@@ -330,17 +330,17 @@ class InlineThinking:
 
     def _read_start(self, text: str) -> str:
         stripped = text.lstrip()
-        if stripped.startswith(_OPEN):
+        if stripped.startswith(_OPEN_TAG):
             self.state = InlineState.THINKING
-            return stripped[len(_OPEN) :]
-        if _OPEN.startswith(stripped) and len(text) <= MAX_BLANKS:
+            return stripped[len(_OPEN_TAG) :]
+        if _OPEN_TAG.startswith(stripped) and len(text) <= MAX_BLANKS:
             self._pending = text
             return ""
         self.state = InlineState.TEXT
         return text
 
     def _read_thinking(self, text: str, out: list[Delta]) -> str:
-        thinking, tag, rest = text.partition(_CLOSE)
+        thinking, tag, rest = text.partition(_CLOSE_TAG)
         if tag:
             self.state = InlineState.TEXT
         else:
@@ -351,7 +351,8 @@ class InlineThinking:
 
 
 def _without_tag_start(text: str) -> tuple[str, str]:
-    at = text.rfind("<", max(0, len(text) - len(_CLOSE) + 1))
-    if at >= 0 and _CLOSE.startswith(text[at:]):
-        return text[:at], text[at:]
+    """The text before a possible beginning of `</think>` at its end, and that beginning."""
+    start = text.rfind("<", max(0, len(text) - len(_CLOSE_TAG) + 1))
+    if start >= 0 and _CLOSE_TAG.startswith(text[start:]):
+        return text[:start], text[start:]
     return text, ""

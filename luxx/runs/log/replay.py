@@ -37,13 +37,13 @@ from luxx.wire.run import ENDED, Run, RunStatus
 from luxx.wire.step import StepStatus
 from luxx.wire.tool import ToolResult
 
-CURSOR_LENGTH = 120
+MAX_CURSOR_LENGTH = 120
 _is_top_level = RunRow.parent_run_id.is_(None)
 """Top-level runs of a conversation follow each other, so a cursor can continue after one. Subagents run
 concurrently; their events are read by their own run."""
 
-_events = msgspec.json.Decoder(Event)
-_result = msgspec.json.Decoder(ToolResult)
+_event_decoder = msgspec.json.Decoder(Event)
+_result_decoder = msgspec.json.Decoder(ToolResult)
 
 
 class ReplayPosition(msgspec.Struct, frozen=True, array_like=True):
@@ -113,20 +113,20 @@ class WholeResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class ReplayService:
-    """One per process."""
+    """What a caller may read of runs that have happened."""
 
     store: Store
 
-    async def events(
+    async def list_events(
         self, caller: Caller, conversation_id: str, *, cursor: str | None, limit: int
     ) -> tuple[list[StoredEvent], str | None, bool]:
         """Up to `limit` events of the conversation's top-level runs, oldest first; fewer if they are large.
 
         Returns also the cursor after them, and whether there are more.
         """
-        position = read_cursor(cursor)
+        position = _read_cursor(cursor)
 
-        def read_events(session: Session) -> tuple[list[StoredEvent], str | None, bool]:
+        def work(session: Session) -> tuple[list[StoredEvent], str | None, bool]:
             own_conversation(session, caller, conversation_id)
             event = RunEventRow
             query = (
@@ -144,14 +144,14 @@ class ReplayService:
             page = session.execute(query.limit(count_within_bytes(sizes[:limit]))).all()
             after = ReplayPosition(page[-1].run_id, page[-1].seq) if page else position
             events = [StoredEvent(row.seq, row.type, bytes(row.data)) for row in page]
-            return events, write_cursor(after), len(sizes) > len(page)
+            return events, _write_cursor(after), len(sizes) > len(page)
 
-        return await self.store.read(read_events)
+        return await self.store.read(work)
 
-    async def status(self, caller: Caller, conversation_id: str) -> ExecutionStatus:
+    async def read_status(self, caller: Caller, conversation_id: str) -> ExecutionStatus:
         """The state of the conversation."""
 
-        def read_status(session: Session) -> ExecutionStatus:
+        def work(session: Session) -> ExecutionStatus:
             active = own_conversation(session, caller, conversation_id).run_id
             newest = (
                 select(RunRow)
@@ -170,37 +170,37 @@ class ReplayService:
                 run=run,
             )
 
-        return await self.store.read(read_status)
+        return await self.store.read(work)
 
-    async def executions(
+    async def list_executions(
         self, caller: Caller, conversation_id: str, *, message_id: str | None, cursor: str | None, limit: int
     ) -> tuple[list[ToolExecution], str | None, bool]:
         """The calls of the conversation's top-level runs, oldest first; with `message_id` only of its runs.
 
         Raises NotFound for a message of another conversation.
         """
-        position = read_cursor(cursor)
+        position = _read_cursor(cursor)
 
-        def read_executions(session: Session) -> tuple[list[ToolExecution], str | None, bool]:
+        def work(session: Session) -> tuple[list[ToolExecution], str | None, bool]:
             conversation = own_conversation(session, caller, conversation_id)
-            query = _calls(caller).where(
+            query = _calls_query(caller).where(
                 RunRow.subject_id == conversation_id, _is_top_level, *_after(position, ToolCallRow.step_index)
             )
             if message_id is not None:
-                query = query.where(_belongs(session, caller, conversation, message_id))
+                query = query.where(_condition_of_message(session, caller, conversation, message_id))
             rows = session.execute(query.order_by(RunRow.id, ToolCallRow.step_index).limit(limit + 1)).all()
             page = rows[:limit]
             after = ReplayPosition(page[-1].run_id, page[-1].step_index) if page else position
-            return [_execution(row) for row in page], write_cursor(after), len(rows) > limit
+            return [_execution_of(row) for row in page], _write_cursor(after), len(rows) > limit
 
-        return await self.store.read(read_executions)
+        return await self.store.read(work)
 
-    async def calls(
+    async def list_calls(
         self, caller: Caller, *, tool: str | None, run_id: str | None, page: int, page_size: int
     ) -> tuple[list[ToolExecution], int]:
         """All the caller's tool calls, newest first, and how many match."""
 
-        def read_calls(session: Session) -> tuple[list[ToolExecution], int]:
+        def work(session: Session) -> tuple[list[ToolExecution], int]:
             conditions: list[ColumnElement[bool]] = []
             if tool is not None:
                 conditions.append(ToolCallRow.tool == tool)
@@ -208,30 +208,30 @@ class ReplayService:
                 conditions.append(RunRow.id == run_id)
             counted = select(func.count()).select_from(ToolCallRow).join(RunRow)
             total = session.scalar(counted.where(visible_to(caller), *conditions)) or 0
-            query = (
-                _calls(caller).where(*conditions).order_by(RunRow.id.desc(), ToolCallRow.step_index.desc())
-            )
+            newest_first = (RunRow.id.desc(), ToolCallRow.step_index.desc())
+            query = _calls_query(caller).where(*conditions).order_by(*newest_first)
             rows = session.execute(query.limit(page_size).offset((page - 1) * page_size))
-            return [_execution(row) for row in rows], total
+            return [_execution_of(row) for row in rows], total
 
-        return await self.store.read(read_calls)
+        return await self.store.read(work)
 
-    async def result(
+    async def read_result(
         self, caller: Caller, run_id: str, call_id: str, *, offset: int, limit: int
     ) -> WholeResult:
         """A part of a tool call's output. Raises NotFound if the call has no result."""
 
-        def read_result(session: Session) -> WholeResult:
+        def work(session: Session) -> WholeResult:
             run = find_run(session, caller, run_id)
             is_wanted = (RunResultRow.run_id == run_id, RunResultRow.call_id == call_id[:CALL_ID_LENGTH])
             piece = func.substr(RunResultRow.output, offset + 1, limit)
+            # Only an output that was cut for the model has a row; any other is whole in the log.
             stored_output = session.execute(
                 select(piece, func.length(RunResultRow.output)).where(*is_wanted)
             ).one_or_none()
             if stored_output is not None:
                 output, total = str(stored_output[0]), int(stored_output[1])
             else:
-                check_log(session.connection(), run)
+                check_log(session.connection(), run)  # Raises Gone if the log was deleted.
                 whole = _logged_output(session, run_id, call_id)
                 output, total = whole[offset : offset + limit], len(whole)
             return WholeResult(
@@ -243,7 +243,7 @@ class ReplayService:
                 is_cut=stored_output is not None,
             )
 
-        return await self.store.read(read_result)
+        return await self.store.read(work)
 
 
 def _is_waiting(session: Session, run: Run) -> bool:
@@ -252,7 +252,7 @@ def _is_waiting(session: Session, run: Run) -> bool:
     return run.status == RunStatus.WAITING
 
 
-def read_cursor(cursor: str | None) -> ReplayPosition | None:
+def _read_cursor(cursor: str | None) -> ReplayPosition | None:
     """The position of a cursor. Raises InvalidInput if it is not valid."""
     if cursor is None:
         return None
@@ -263,12 +263,12 @@ def read_cursor(cursor: str | None) -> ReplayPosition | None:
     except (ValueError, binascii.Error, msgspec.DecodeError) as error:
         raise _invalid_cursor() from error
     is_in_bounds = len(position.run_id) <= 36 and "\0" not in position.run_id and 0 <= position.number < 2**31
-    if not is_in_bounds or write_cursor(position) != cursor:
+    if not is_in_bounds or _write_cursor(position) != cursor:
         raise _invalid_cursor()
     return position
 
 
-def write_cursor(position: ReplayPosition | None) -> str | None:
+def _write_cursor(position: ReplayPosition | None) -> str | None:
     return None if position is None else base64.urlsafe_b64encode(msgspec.msgpack.encode(position)).decode()
 
 
@@ -282,7 +282,7 @@ def _after(position: ReplayPosition | None, number: Any) -> list[ColumnElement[b
     return [RunRow.id >= position.run_id, or_(RunRow.id > position.run_id, number > position.number)]
 
 
-def _belongs(
+def _condition_of_message(
     session: Session, caller: Caller, conversation: ConversationRow, message_id: str
 ) -> ColumnElement[bool]:
     """The condition on runs: the run that writes the message or, for a user's message, all that answer it."""
@@ -291,6 +291,7 @@ def _belongs(
     if run_id is not None:
         return RunRow.id == run_id
     message = message_in(session, conversation, message_id)
+    # `question_id` is the user's message that a run answers.
     return or_(RunRow.question_id == message_id, RunRow.id == (message.run_id or ""))
 
 
@@ -299,7 +300,7 @@ _RUN_COLUMNS = ("subject_id", "message_id")
 """The columns of a call and of its run that a ToolExecution has unchanged."""
 
 
-def _calls(caller: Caller) -> Any:
+def _calls_query(caller: Caller) -> Any:
     call_event, result_event = aliased(RunEventRow), aliased(RunEventRow)
     return (
         select(
@@ -321,27 +322,27 @@ def _calls(caller: Caller) -> Any:
     )
 
 
-def _execution(row: Row[Any]) -> ToolExecution:
-    call_event = _events.decode(row.call_event)
+def _execution_of(row: Row[Any]) -> ToolExecution:
+    call_event = _event_decoder.decode(row.call_event)
     assert isinstance(call_event, ProcessStep)
     return ToolExecution(
         **{name: getattr(row, name) for name in (*_CALL_COLUMNS, *_RUN_COLUMNS)},
         call_id=call_event.step.id_ref or "",
         tool_name=call_event.step.name or "",
         tool_input=call_event.step.arguments or "",
-        tool_output=None if row.result_event is None else _output(row.result_event),
-        status=_status(StepStatus(row.status), RunStatus(row.run_status)),
+        tool_output=None if row.result_event is None else _output_of(row.result_event),
+        status=_status_of(StepStatus(row.status), RunStatus(row.run_status)),
         step_number=row.step_index,
     )
 
 
-def _output(data: bytes) -> ToolResult:
-    event = _events.decode(data)
+def _output_of(data: bytes) -> ToolResult:
+    event = _event_decoder.decode(data)
     assert isinstance(event, ProcessStep)
-    return _result.decode(event.step.content)
+    return _result_decoder.decode(event.step.content)
 
 
-def _status(status: StepStatus, run: RunStatus) -> ToolExecutionStatus:
+def _status_of(status: StepStatus, run: RunStatus) -> ToolExecutionStatus:
     match status:
         case StepStatus.PENDING if run == RunStatus.WAITING:
             return ToolExecutionStatus.WAITING
@@ -362,7 +363,7 @@ def _status(status: StepStatus, run: RunStatus) -> ToolExecutionStatus:
 
 def _logged_output(session: Session, run_id: str, call_id: str) -> str:
     """The output of a call from the log: text unchanged, other data as JSON. Raises NotFound."""
-    answers = session.scalars(
+    result_events = session.scalars(
         select(RunEventRow.data)
         .join(
             ToolCallRow,
@@ -371,10 +372,10 @@ def _logged_output(session: Session, run_id: str, call_id: str) -> str:
         .where(ToolCallRow.run_id == run_id)
         .order_by(ToolCallRow.step_index.desc())
     )
-    for data in answers:
-        event = _events.decode(data)
+    for data in result_events:
+        event = _event_decoder.decode(data)
         if isinstance(event, ProcessStep) and event.step.id_ref == call_id:
-            result = _result.decode(event.step.content)
+            result = _result_decoder.decode(event.step.content)
             value = result.data if result.data is not None else result.error
             return value if isinstance(value, str) else msgspec.json.encode(value).decode()
     raise NotFound("this run has no result of this id", kind="result_not_found")

@@ -251,7 +251,7 @@ class ResourceFinder:
         try:
             if "\0" in ref:
                 raise NotFound("no call has such an id")
-            result = await self.replay.result(caller, run_id, ref, offset=offset, limit=limit)
+            result = await self.replay.read_result(caller, run_id, ref, offset=offset, limit=limit)
         except (NotFound, Gone) as error:
             raise ToolFailed(
                 "no output of this run has this ref; a shortened result names its ref, and a result that was "

@@ -280,7 +280,7 @@ FOLDER = "packages"
 _LIST = "luxx-packages.txt"
 
 
-def install(packages: Sequence[str], program: str, folder: Path) -> None:
+def install_packages(packages: Sequence[str], program: str, folder: Path) -> None:
     """Replace `folder` by one with exactly these packages, for the Python `program`.
 
     Only wheels are installed, so that no code of a package runs here. Raises Unavailable with pip's last
@@ -300,8 +300,8 @@ def install(packages: Sequence[str], program: str, folder: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def installed(folder: Path) -> list[str]:
-    """The packages of the last `install`."""
+def installed_packages(folder: Path) -> list[str]:
+    """The packages of the last `install_packages`."""
     try:
         return (folder / _LIST).read_text("utf-8").splitlines()
     except OSError:

@@ -22,7 +22,7 @@ from luxx.app.cli.doctor.machine import (
     examine_permissions,
     examine_registration,
     examine_sandbox,
-    examine_sealed,
+    examine_sealed_keys,
     examine_secret,
     examine_skills,
 )
@@ -51,7 +51,7 @@ MIN_FREE_BYTES = 500 * 1024 * 1024
 """The space that one day of logs and files may need. With less, database writes may fail."""
 
 
-async def examine(config: Config, environ: Mapping[str, str] = os.environ) -> list[Finding]:
+async def examine_installation(config: Config, environ: Mapping[str, str] = os.environ) -> list[Finding]:
     """All findings, good and bad, in the order in which to fix them."""
     data_dir = Path(config.data_dir)
     findings = [
@@ -149,7 +149,7 @@ async def _examine_database(config: Config, data_dir: Path, environ: Mapping[str
         try:
             return [
                 database,
-                *await store.read(lambda session: examine_sealed(session, config, secret)),
+                *await store.read(lambda session: examine_sealed_keys(session, config, secret)),
                 *await store.read(lambda session: examine_registration(session, config)),
                 *await _bus(config, engine),
                 await store.read(lambda session: _default_passwords(session, config.app.host)),

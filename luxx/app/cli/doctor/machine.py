@@ -10,20 +10,20 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from luxx.app.cli.doctor.runtime import Finding, bad, ok
-from luxx.domain.accounts.tenants import ids_by_name
-from luxx.domain.mcp.approval import Definitions
+from luxx.domain.accounts.tenants import tenant_ids_by_name
+from luxx.domain.mcp.approval import McpDefinitions
 from luxx.domain.mcp.server import ServerState
 from luxx.domain.mcp.service import McpServers, McpStatus
 from luxx.domain.skills.registry import read_skills
 from luxx.errors import ConfigError, LuxxError
 from luxx.infra.config.schema import Config, SkillsConfig
-from luxx.infra.data_permissions import SecuredPaths, open_to_others
+from luxx.infra.data_permissions import SecuredPaths, paths_open_to_others
 from luxx.infra.secrets import MIN_SECRET_BYTES, SECRET_FILE, Vault, is_too_short
 from luxx.infra.store.engine import Store, resolve_url, sqlite_file
 from luxx.providers.queries import has_no_daily_limit, open_registration_warning, secret_key_problem
 from luxx.tools.core import ToolRegistry
 from luxx.tools.sandbox.choosing import BackendStatus
-from luxx.tools.sandbox.service import Sandbox, installed
+from luxx.tools.sandbox.service import Sandbox, installed_packages
 
 
 def examine_secret(config: Config, data_dir: Path) -> Finding:
@@ -45,8 +45,7 @@ def examine_secret(config: Config, data_dir: Path) -> Finding:
     except OSError as error:
         return bad(part, f"{file}: {error.strerror}", f"let the server read {file}")
     if mode & 0o077:
-        text = f"other users can read {file} (mode {mode:04o})"
-        return bad(part, text, f"chmod 600 {file}")
+        return bad(part, f"other users can read {file} (mode {mode:04o})", f"chmod 600 {file}")
     return ok(part, f"stored in {file}, readable by its owner only")
 
 
@@ -57,10 +56,9 @@ def examine_permissions(config: Config, data_dir: Path) -> list[Finding]:
     except LuxxError:
         return []  # The finding about the database reports it.
     paths = SecuredPaths(data_dir=data_dir, database=database, workspaces=Path(config.workspace.root))
-    open_paths = [shlex.quote(str(path)) for path in open_to_others(paths)]
+    open_paths = [shlex.quote(str(path)) for path in paths_open_to_others(paths)]
     if not open_paths:
-        text = "other users of this machine cannot read the stored data"
-        return [ok("permissions", text)]
+        return [ok("permissions", "other users of this machine cannot read the stored data")]
     shown = ", ".join(open_paths[:3]) + (" and more" if len(open_paths) > 3 else "")
     text = f"other users of this machine can read or list {shown}"
     rights = "go-rw" if os.geteuid() == 0 else "go-rwx"
@@ -68,7 +66,7 @@ def examine_permissions(config: Config, data_dir: Path) -> list[Finding]:
     return [bad("permissions", text, fix)]
 
 
-def examine_sealed(session: Session, config: Config, secret: str) -> list[Finding]:
+def examine_sealed_keys(session: Session, config: Config, secret: str) -> list[Finding]:
     """A finding if the secret key cannot decrypt the stored provider keys."""
     if not secret:
         return []  # The findings about the providers report the missing key.
@@ -90,7 +88,7 @@ def examine_registration(session: Session, config: Config) -> list[Finding]:
 
 
 _MCP_FIX = "fix mcp.servers, or the program it names"
-_APPROVE = "read the changes at GET /mcp/changes and approve them there, or fix the server"
+_APPROVAL_FIX = "read the changes at GET /mcp/changes and approve them there, or fix the server"
 
 
 async def examine_mcp(config: Config, store: Store) -> list[Finding]:
@@ -104,34 +102,34 @@ async def examine_mcp(config: Config, store: Store) -> list[Finding]:
 
     async def tenants() -> Mapping[str, int]:
         try:
-            return await store.read(ids_by_name)
+            return await store.read(tenant_ids_by_name)
         except SQLAlchemyError:
             return {}
 
     await sandbox.open()
-    definitions = Definitions(store, is_read_only=True)
-    servers = McpServers(config, sandbox, ToolRegistry(), tenants, definitions.withheld)
+    definitions = McpDefinitions(store, is_read_only=True)
+    servers = McpServers(config, sandbox, ToolRegistry(), tenants, definitions.compare_and_record)
     try:
-        return [_finding(one) for one in await servers.try_all()]
+        return [_mcp_finding(status) for status in await servers.try_all()]
     finally:
         await servers.close()
         await sandbox.close()
 
 
-def _finding(status: McpStatus) -> Finding:
+def _mcp_finding(status: McpStatus) -> Finding:
     part = f"mcp {status.tenant}/{status.name}"
     if status.state != ServerState.RUNNING:
         return bad(part, status.reason or "does not start", _MCP_FIX)
     if status.withheld:
         text = f"offers {status.tools} tools; withheld: {'; '.join(status.withheld[:5])}"
-        return bad(part, text, _APPROVE)
+        return bad(part, text, _APPROVAL_FIX)
     left_out = f"; left out: {'; '.join(status.left_out[:5])}" if status.left_out else ""
     return ok(part, f"starts and offers {status.tools} tools{left_out}")
 
 
 SANDBOX_PART = "sandbox"
-NETWORK = "network"
-READERS = "readers"
+NETWORK_PART = "network"
+READERS_PART = "readers"
 _SANDBOX_FIX = (
     "allow unprivileged user namespaces, for bubblewrap, or use a kernel of 6.2 or later with Landlock"
 )
@@ -146,14 +144,15 @@ async def examine_sandbox(config: Config) -> list[Finding]:
     await sandbox.open()
     await sandbox.readers.open()
     others = "; ".join(
-        f"{one.name}: {one.reason}" + (f" ({one.output})" if one.output else "")
-        for one in sandbox.reports
-        if one.standing != BackendStatus.IN_FORCE
+        f"{report.name}: {report.reason}" + (f" ({report.output})" if report.output else "")
+        for report in sandbox.reports
+        if report.standing != BackendStatus.IN_FORCE
     )
-    return [_in_force(sandbox, others), _readers(sandbox), *_network(sandbox), *_python(sandbox, config)]
+    findings = [_backend_finding(sandbox, others), _readers_finding(sandbox)]
+    return [*findings, *_network_findings(sandbox), *_python_findings(sandbox, config)]
 
 
-def _in_force(sandbox: Sandbox, others: str) -> Finding:
+def _backend_finding(sandbox: Sandbox, others: str) -> Finding:
     if sandbox.is_unprotected:
         text = "none, as set in tools.sandbox: programs that tools start have all rights of the Luxx process"
         return bad(SANDBOX_PART, text, "set tools.sandbox to auto")
@@ -162,29 +161,28 @@ def _in_force(sandbox: Sandbox, others: str) -> Finding:
     return ok(SANDBOX_PART, f"{sandbox.backend_name} is active ({others})")
 
 
-def _readers(sandbox: Sandbox) -> Finding:
+def _readers_finding(sandbox: Sandbox) -> Finding:
     readers = sandbox.readers
     if readers.problem:
         text = f"web pages and PDFs are parsed outside the sandbox, as the server's user ({readers.problem})"
         fix = "make the directories of Luxx and its Python readable for all users"
-        return bad(READERS, text, fix)
+        return bad(READERS_PART, text, fix)
     if readers.backend_name == "none":
         text = "processes of the server's user parse web pages and PDFs, with limits but without a sandbox"
-        return ok(READERS, text)
-    return ok(READERS, f"web pages and PDFs are parsed in {readers.backend_name}")
+        return ok(READERS_PART, text)
+    return ok(READERS_PART, f"web pages and PDFs are parsed in {readers.backend_name}")
 
 
-def _network(sandbox: Sandbox) -> list[Finding]:
+def _network_findings(sandbox: Sandbox) -> list[Finding]:
     egress = sandbox.egress
     if not egress.is_configured or (sandbox.backend_name == "none" and not sandbox.is_unprotected):
         return []
     if egress.problem:
-        fix = "use bubblewrap, or empty tools.network_allow"
-        return [bad(NETWORK, egress.problem, fix)]
-    return [ok(NETWORK, f"programs can reach only {', '.join(egress.hosts)}")]
+        return [bad(NETWORK_PART, egress.problem, "use bubblewrap, or empty tools.network_allow")]
+    return [ok(NETWORK_PART, f"programs can reach only {', '.join(egress.hosts)}")]
 
 
-def _python(sandbox: Sandbox, config: Config) -> list[Finding]:
+def _python_findings(sandbox: Sandbox, config: Config) -> list[Finding]:
     if sandbox.backend_name == "none" and not sandbox.is_unprotected:
         return []
     if sandbox.interpreter is None:
@@ -193,9 +191,9 @@ def _python(sandbox: Sandbox, config: Config) -> list[Finding]:
             text = f"tools.python, {config.tools.python}, does not start in the sandbox"
         return [bad("python", text, "set tools.python to one that all users may run")]
     findings = [ok("python", f"python_execute runs {sandbox.interpreter.program}")]
-    required, present = sorted(config.tools.packages), installed(sandbox.packages)
+    required, present = sorted(config.tools.packages), installed_packages(sandbox.packages)
     if required != present:
-        required_names, installed_names = (", ".join(one) or "none" for one in (required, present))
+        required_names, installed_names = (", ".join(names) or "none" for names in (required, present))
         text = f"tools.packages lists {required_names}, installed are {installed_names}"
         findings.append(bad("packages", text, "luxx packages"))
     return findings
@@ -208,8 +206,8 @@ def examine_skills(config: Config) -> list[Finding]:
     """Reads the skill folders like a server start does."""
     skill_registry = read_skills(config.skills.directories, Path(config.data_dir))
     findings = [
-        bad(SKILLS_PART, f"{one.name}: {one.problem}", "fix its SKILL.md, then restart the server")
-        for one in skill_registry.broken
+        bad(SKILLS_PART, f"{skill.name}: {skill.problem}", "fix its SKILL.md, then restart the server")
+        for skill in skill_registry.broken
     ]
     # The default directory is optional.
     if config.skills.directories != SkillsConfig().directories:

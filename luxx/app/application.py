@@ -70,7 +70,7 @@ CONTROLLERS: list[ControllerRouterHandler] = [
 ]
 
 
-for handler in [each for controller in CONTROLLERS for each in vars(controller).values()]:
+for handler in [member for controller in CONTROLLERS for member in vars(controller).values()]:
     if isinstance(handler, HTTPRouteHandler) and "GET" in handler.http_methods:
         # The same handler answers HEAD. uvicorn leaves out the body; long responses check the method.
         handler.http_methods.add("HEAD")

@@ -38,7 +38,7 @@ def _makes_progress(name: str, fd: int) -> bool:
     except OSError:
         return False
     try:
-        moved_up = sum(_is_moved_up(one, inner, fd) for one in os.listdir(inner))
+        moved_up = sum(_is_moved_up(name, inner, fd) for name in os.listdir(inner))
         return _is_removed(name, fd) or moved_up > 0
     except OSError:
         return False

@@ -98,7 +98,7 @@ class Vault:
 
     def __init__(self, secret: str, *, previous: Sequence[str] = ()) -> None:
         self._key_id = _key_id(secret)
-        self._ciphers = {_key_id(each): AESGCM(derive_key(each, "vault")) for each in (*previous, secret)}
+        self._ciphers = {_key_id(key): AESGCM(derive_key(key, "vault")) for key in (*previous, secret)}
 
     def seal(self, plain: str, *, identity: str) -> str:
         """Encrypts `plain`. `open` requires the same `identity`, such as `llm_providers:7:api_key`."""

@@ -259,12 +259,12 @@ def find_covered(executor: ToolExecutor, permissions: Sequence[OpenPermission]) 
     """The ids of those that a rule allows. Run it in a thread: judging many is slow."""
     verdicts: dict[tuple[Any, ...], bool] = {}
     allowed_ids: list[str] = []
-    for one in permissions:
-        question, context = one.question, one.context
+    for permission in permissions:
+        question, context = permission.question, permission.context
         key = (question.tool, question.arguments, context.permissions.rules, context.permissions.tainted_by)
         if key not in verdicts:
             verdicts[key] = _is_allowed(executor, question, context)
-        allowed_ids += [one.id] if verdicts[key] else []
+        allowed_ids += [permission.id] if verdicts[key] else []
     return allowed_ids
 
 

@@ -224,7 +224,7 @@ def _check_choice(question: Question, answer: AnswerValue) -> None:
     if isinstance(answer, list) and not question.multiple:
         raise invalid_answer("answer", "this question accepts one answer; send one string")
     answers = answer if isinstance(answer, list) else [answer]
-    if not answers or not all(one.strip() for one in answers):
+    if not answers or not all(answer.strip() for answer in answers):
         raise invalid_answer("answer", "at least one visible character is needed")
 
 

@@ -107,8 +107,8 @@ class EgressRecord:
         """Write the audit entries of one session. Raises nothing: the connections have already happened."""
         caller = egress_session.caller
         actor = Actor(user_id=caller.user_id, tenant_id=caller.tenant_id, username=caller.username or None)
-        reached = [(each.host, "", each.connections) for each in egress_session.reached]
-        refused = [(each.host, each.kind, each.times) for each in egress_session.refused]
+        reached = [(host.host, "", host.connections) for host in egress_session.reached]
+        refused = [(refusal.host, refusal.kind, refusal.times) for refusal in egress_session.refused]
         entries = [
             AuditEntry(action=Action.EGRESS, actor=actor, target_type="host", target_id=target, detail=detail)
             for target, _, detail in _audit_rows(caller, reached)

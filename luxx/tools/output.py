@@ -213,7 +213,7 @@ def _sources_of(fields: dict[str, Any]) -> dict[str, Any]:
         return {}
     remaining_bytes = MAX_OUTPUT_BYTES // 2
     kept: list[Source] = []
-    for source in citable(*(source_of(each.url, each.title, each.snippet) for each in sources)):
+    for source in citable(*(source_of(found.url, found.title, found.snippet) for found in sources)):
         remaining_bytes -= len(msgspec.json.encode(source)) + 1
         if remaining_bytes < 0:
             break

@@ -57,7 +57,7 @@ class PeerReader:
 
     def __init__(self, trusted_proxies: Sequence[str] = ()) -> None:
         try:
-            self._trusted = [ipaddress.ip_network(each, strict=False) for each in trusted_proxies]
+            self._trusted = [ipaddress.ip_network(network, strict=False) for network in trusted_proxies]
         except ValueError as error:
             raise ConfigError(f"server.trusted_proxies: {error}") from error
 

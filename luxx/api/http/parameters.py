@@ -60,7 +60,7 @@ def public_name(field: FieldDefinition) -> str:
 
 def parameter_type(field: FieldDefinition) -> Any:
     """The parameter's type with its constraints and without None, which a path or query cannot express."""
-    options = [one for one in get_args(field.annotation) if one is not type(None)]
+    options = [option for option in get_args(field.annotation) if option is not type(None)]
     kind: Any = Union[tuple(options)] if field.is_optional else field.annotation  # noqa: UP007 - made at run time
     definition = field.kwarg_definition
     if not isinstance(definition, ParameterKwarg):

@@ -179,7 +179,7 @@ def _choice(values: Sequence[object]) -> str:
 def _options(info: inspect.Type) -> list[inspect.Type]:
     """The types of a union, or the type itself, without the annotations of msgspec."""
     if isinstance(info, inspect.UnionType):
-        return [option for one in info.types for option in _options(one)]
+        return [option for member in info.types for option in _options(member)]
     return [info]
 
 

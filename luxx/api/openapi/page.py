@@ -165,10 +165,10 @@ def _type(schema: JsonObject) -> str:
         name = _text(str(schema["$ref"]).rpartition("/")[2])
         return f'<a href="#schema-{name}">{name}</a>'
     if "anyOf" in schema:
-        return " or ".join(_type(one) for one in schema["anyOf"])
+        return " or ".join(_type(option) for option in schema["anyOf"])
     if "enum" in schema:
         return " | ".join(
-            f"<code>{_text(msgspec.json.encode(one).decode())}</code>" for one in schema["enum"]
+            f"<code>{_text(msgspec.json.encode(value).decode())}</code>" for value in schema["enum"]
         )
     if schema.get("type") == "array":
         return f"list of {_type(schema.get('items', {}))}{_bounds(schema)}"

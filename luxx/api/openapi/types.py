@@ -104,7 +104,7 @@ def _with_time_format(name: str, schema: JsonObject) -> JsonObject:
     if not TIME_FIELD.search(name):
         return schema
     if "anyOf" in schema:
-        return {**schema, "anyOf": [_with_time_format(name, one) for one in schema["anyOf"]]}
+        return {**schema, "anyOf": [_with_time_format(name, option) for option in schema["anyOf"]]}
     return {**schema, "format": "date-time"} if schema.get("type") == "string" else schema
 
 

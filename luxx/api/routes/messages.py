@@ -329,11 +329,11 @@ def _checked_schema(requested: ResponseFormat) -> dict[str, Any]:
 
 def _is_deeper(value: object, depth: int) -> bool:
     children = _children(value)
-    return bool(children) and (depth == 0 or any(_is_deeper(each, depth - 1) for each in children))
+    return bool(children) and (depth == 0 or any(_is_deeper(child, depth - 1) for child in children))
 
 
 def _count_values(value: object) -> int:
-    return 1 + sum(_count_values(each) for each in _children(value))
+    return 1 + sum(_count_values(child) for child in _children(value))
 
 
 def _children(value: object) -> list[object]:

@@ -151,7 +151,7 @@ class ProbeController(Controller):
                     state.sandbox_backends, list[SandboxBackend], from_attributes=True
                 ),
                 document_readers=state.document_readers,
-                mcp_servers=McpCounts(**{each.value: servers.count(each) for each in ServerState}),
+                mcp_servers=McpCounts(**{state.value: servers.count(state) for state in ServerState}),
                 database=state.database,
                 bus="none" if bus.is_alone else "up" if bus.is_up else "away",
             )

@@ -265,7 +265,7 @@ class SkillController(Controller):
             )
             for skill in skill_registry.skills.values()
         ]
-        views += [SkillView(name=one.name, problem=one.problem) for one in skill_registry.broken]
+        views += [SkillView(name=skill.name, problem=skill.problem) for skill in skill_registry.broken]
         first = (page - 1) * page_size
         items = views[first : first + page_size]
         return success(Page(items=items, total=len(views), page=page, page_size=page_size))

@@ -37,7 +37,7 @@ def check_password(password: str, *, username: str, where: str = "$.password") -
         problem = "the password must not be the username"
     elif password == DEFAULT_PASSWORD:
         problem = f"'{DEFAULT_PASSWORD}' is the published default; choose another password"
-    elif any(unicodedata.category(each) == "Cs" for each in password):
+    elif any(unicodedata.category(character) == "Cs" for character in password):
         problem = "the password contains an invalid character (half of a surrogate pair); type it again"
     else:
         return

@@ -232,7 +232,7 @@ def _undecryptable_key_notes(connection: Connection, key: str) -> list[str]:
     """Notes on provider keys that this secret does not decrypt. Raises LuxxError if it decrypts none."""
     sealed = connection.scalars(select(ProviderRow.api_key).where(ProviderRow.api_key != "")).all()
     vault = Vault(key)
-    undecryptable = sum(vault.needs_resealing(each) for each in sealed)
+    undecryptable = sum(vault.needs_resealing(value) for value in sealed)
     if not undecryptable:
         return []
     if undecryptable == len(sealed):
@@ -253,5 +253,5 @@ def _write_workspaces(
         with archive.open(name) as out:
             packed = pack(folder, out, spool)
         parts.append(WorkspacePart(user_id=user_id, files=packed.files, member=out.member(name)))
-        left_out += [f"{name}: {each}" for each in packed.left_out]
+        left_out += [f"{name}: {entry}" for entry in packed.left_out]
     return parts, left_out

@@ -144,7 +144,7 @@ def _check_empty(data_paths: DataPaths) -> None:
 def _folders(root: Path) -> list[Path]:
     if not root.is_dir():
         return []
-    return [each for each in root.iterdir() if WORKSPACE.fullmatch(each.name) and each.is_dir()]
+    return [entry for entry in root.iterdir() if WORKSPACE.fullmatch(entry.name) and entry.is_dir()]
 
 
 @dataclass

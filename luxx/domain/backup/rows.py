@@ -86,9 +86,9 @@ def tables_of(connection: Connection, *, is_newest: bool) -> list[tuple[str, lis
     result: list[tuple[str, list[Column]]] = []
     for name in sorted(set(names) - EPHEMERAL_TABLES):
         columns = [
-            Column(name=each["name"], kind=kind_of(each["type"]))
-            for each in inspector.get_columns(name)
-            if (name, each["name"]) != (SEARCH_TABLE, WORDS_COLUMN)
+            Column(name=column["name"], kind=kind_of(column["type"]))
+            for column in inspector.get_columns(name)
+            if (name, column["name"]) != (SEARCH_TABLE, WORDS_COLUMN)
         ]
         result.append((name, columns))
     return result
@@ -175,8 +175,8 @@ class RowLoader:
 
     def batches(self, part: TablePart, file: Any) -> Iterator[list[dict[str, Any]]]:
         """A table's rows as dicts by column name, in batches."""
-        names = [each.name for each in part.columns]
-        readers = [self._reader(each.kind) for each in part.columns]
+        names = [column.name for column in part.columns]
+        readers = [self._reader(column.kind) for column in part.columns]
         batch: list[dict[str, Any]] = []
         size = 0
         for line in lines_of(file):
@@ -270,7 +270,7 @@ def set_sequences(connection: Connection, names: list[str], last: dict[str, int]
 def _sequences(connection: Connection, names: list[str]) -> Iterator[tuple[str, str]]:
     """PostgreSQL's tables whose `id` has a sequence, with the sequence's SQL name."""
     for name in names:
-        if any(each["name"] == "id" for each in inspect(connection).get_columns(name)):
+        if any(column["name"] == "id" for column in inspect(connection).get_columns(name)):
             sequence = connection.scalar(text("SELECT pg_get_serial_sequence(:table, 'id')"), {"table": name})
             if sequence is not None:
                 yield name, str(sequence)

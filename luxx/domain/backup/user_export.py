@@ -173,11 +173,11 @@ def _user_profile(session: Session, user: User) -> UserProfile:
         settings=ExportedSettings(**settings),
         projects=[
             ExportedProject(
-                conversations=members.get(each.id, []), **{name: getattr(each, name) for name in copied}
+                conversations=members.get(project.id, []), **{name: getattr(project, name) for name in copied}
             )
-            for each in projects
+            for project in projects
         ],
-        compositions=[composition_of(each) for each in read_own(session.connection(), user.id)],
+        compositions=[composition_of(row) for row in read_own(session.connection(), user.id)],
     )
 
 

@@ -278,7 +278,7 @@ class _UserImporter:
 
     def _add_compositions(self, session: Session, user_id: int) -> None:
         lock_until_commit(session.connection(), Lock.USER_COMPOSITIONS, user_id)
-        names = {each.name for each in read_own(session.connection(), user_id)}
+        names = {composition.name for composition in read_own(session.connection(), user_id)}
         tenant_id = session.scalars(select(User.tenant_id).where(User.id == user_id)).one()
         for composition in self.profile.compositions:
             if composition.name not in names and len(names) < MAX_COMPOSITIONS:

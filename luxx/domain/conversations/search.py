@@ -68,7 +68,7 @@ def index_message(connection: Connection, message: Mapping[str, Any]) -> None:
 def index_messages(connection: Connection, messages: Sequence[Mapping[str, Any]]) -> None:
     """`index_message` for many, in the order in which they were sent."""
     if messages:
-        connection.execute(_upsert_message, [_row(connection.dialect.name, each) for each in messages])
+        connection.execute(_upsert_message, [_row(connection.dialect.name, message) for message in messages])
 
 
 def index_title(connection: Connection, *, user_id: int, conversation_id: str, title: str) -> None:

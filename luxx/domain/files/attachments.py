@@ -163,7 +163,7 @@ class AttachmentReader:
             attachments.append(_image_attachment(name, image, blob_id))
             if len(images) > MAX_IMAGES:
                 raise TooLarge(f"a message may have at most {MAX_IMAGES} images")
-            if sum(len(each.data) for each in images.values()) > MAX_IMAGES_BYTES:
+            if sum(len(image.data) for image in images.values()) > MAX_IMAGES_BYTES:
                 raise TooLarge(
                     f"the images of a message may have at most {MAX_IMAGES_BYTES // 2**20} MiB together"
                 )

@@ -184,7 +184,7 @@ class WorkspaceFiles(Workspace):
             prefix = "" if name == "." else f"{name}/"
             with self.open_directory(name) as fd:
                 total, names = _first_names(fd, offset + limit)
-                entries = [_entry(fd, prefix, each) for each in names[offset:]]
+                entries = [_entry(fd, prefix, name) for name in names[offset:]]
         return [entry for entry in entries if entry is not None], total
 
     def find_entry(self, path: str) -> FileEntry | None:

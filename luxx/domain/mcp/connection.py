@@ -178,8 +178,8 @@ class McpConnection:
     async def _run(self) -> None:
         """Runs reader, writer and session; when one of them ends, all end."""
         tasks = [
-            asyncio.create_task(one)
-            for one in (self._read_messages(), self._write_messages(), self._run_session())
+            asyncio.create_task(work)
+            for work in (self._read_messages(), self._write_messages(), self._run_session())
         ]
         closing = asyncio.create_task(self._closing.wait())
         try:

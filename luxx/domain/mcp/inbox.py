@@ -172,8 +172,8 @@ class Secrets:
     """Hides the values of a server's environment in text. `env`: entries `NAME=value`."""
 
     def __init__(self, env: Iterable[str]) -> None:
-        values = {one.partition("=")[2] for one in env}
-        self._values = sorted((one for one in values if len(one) >= SHORTEST), key=len, reverse=True)
+        values = {variable.partition("=")[2] for variable in env}
+        self._values = sorted((value for value in values if len(value) >= SHORTEST), key=len, reverse=True)
 
     def hidden(self, text: str) -> str:
         """The text with each secret replaced."""
@@ -197,10 +197,10 @@ class Secrets:
         if isinstance(data, str):
             replaced = self.hidden(data)
         elif isinstance(data, list):
-            replaced = [self.hidden_in(one) for one in cast("list[Any]", data)]
+            replaced = [self.hidden_in(item) for item in cast("list[Any]", data)]
         elif isinstance(data, dict):
             values = cast("dict[str, Any]", data)
-            replaced = {self.hidden(name): self.hidden_in(one) for name, one in values.items()}
+            replaced = {self.hidden(name): self.hidden_in(value) for name, value in values.items()}
         return cast(Any, data) if replaced == data else replaced
 
 

@@ -201,7 +201,7 @@ def _at_the_top(sanitized: Schema, original: Schema) -> Schema:
     required = schema.pop("required", None)
     if isinstance(required, list):
         # Some vendors refuse a required name without a property; the server still checks for it.
-        names = [one for one in cast("list[Any]", required) if isinstance(one, str) and one in properties]
+        names = [name for name in cast("list[Any]", required) if isinstance(name, str) and name in properties]
         schema |= {"required": names} if names else {}
     return schema
 
@@ -265,17 +265,17 @@ class _Sanitizer:
         copied: Schema = {}
         for key in source:
             if key == "items" and isinstance(source[key], list):
-                copied["prefixItems"] = [inner(one) for one in source[key]]
+                copied["prefixItems"] = [inner(item) for item in source[key]]
             elif key == "additionalProperties" and isinstance(source[key], bool):
                 copied[key] = source[key]
             elif key in _ONE:
                 copied[key] = inner(source[key])
         for key in source:
             if key in _SEVERAL and isinstance(source[key], list) and self._are_few(key, len(source[key])):
-                copied.setdefault(_SEVERAL[key], [inner(one) for one in source[key]])
+                copied.setdefault(_SEVERAL[key], [inner(item) for item in source[key]])
         properties = source.get("properties")
         if isinstance(properties, dict):
-            copied["properties"] = {name: inner(one) for name, one in cast(Schema, properties).items()}
+            copied["properties"] = {name: inner(schema) for name, schema in cast(Schema, properties).items()}
         if "patternProperties" in source:
             # The dropped patternProperties allow more properties.
             copied.pop("additionalProperties", None)
@@ -314,7 +314,7 @@ def _is_short(value: Any) -> bool:
 
 def _are_values(values: Any) -> bool:
     many = cast("list[Any]", values) if isinstance(values, list) else []
-    return 0 < len(many) <= MOST_VALUES and all(_is_short(one) for one in many)
+    return 0 < len(many) <= MOST_VALUES and all(_is_short(value) for value in many)
 
 
 def _is_searchable(pattern: str) -> bool:

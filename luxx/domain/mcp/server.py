@@ -141,7 +141,7 @@ class McpServer:
         self.config = config
         self.reason = ""
         self._workspace = Path(os.path.abspath(workspace))
-        self._reads = tuple(Path(os.path.abspath(one)) for one in config.reads)
+        self._reads = tuple(Path(os.path.abspath(path)) for path in config.reads)
         self._limits = limits
         self._secrets = Secrets(config.env)
         self._directory = McpDirectory(self._workspace, limits.disk_mb, is_own=not config.workspace)
@@ -348,7 +348,7 @@ def _resource(resource: Any) -> str:
 
 
 def _line(*values: str | None) -> str:
-    first, *others = [_short(one) for one in values if one]
+    first, *others = [_short(value) for value in values if value]
     return f"[{first}: {', '.join(others)}]" if others else f"[{first}]"
 
 

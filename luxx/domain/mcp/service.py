@@ -109,12 +109,12 @@ class McpServers:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(one.server.close() for one in self._entries if one.server is not None))
+        await asyncio.gather(*(entry.server.close() for entry in self._entries if entry.server is not None))
 
     @property
     def statuses(self) -> list[McpStatus]:
         """In the order of the configuration."""
-        return [_status(one) for one in self._entries]
+        return [_status(entry) for entry in self._entries]
 
     async def recheck_withheld(self) -> None:
         """Offers withheld tools that were approved since, by this process or another one."""
@@ -126,12 +126,12 @@ class McpServers:
     async def try_all(self) -> list[McpStatus]:
         """Starts each server once and returns the statuses, for `luxx doctor`."""
         await self._make_servers()
-        await asyncio.gather(*(self._try(one) for one in self._entries))
+        await asyncio.gather(*(self._try(entry) for entry in self._entries))
         return self.statuses
 
     async def _start_all(self) -> None:
         await self._make_servers()
-        await asyncio.gather(*(self._start_with_retries(one) for one in self._entries))
+        await asyncio.gather(*(self._start_with_retries(entry) for entry in self._entries))
 
     async def _recheck_regularly(self) -> None:
         """Runs until it is cancelled; needed because another process may write the approval."""
@@ -176,9 +176,9 @@ class McpServers:
 
     async def _wait_for(self, names: Iterable[str]) -> None:
         """Waits until each server of these tools was tried, so that a resumed run finds its tools."""
-        wanted = [one for one in self._entries if any(name.startswith(one.prefix) for name in names)]
+        wanted = [entry for entry in self._entries if any(name.startswith(entry.prefix) for name in names)]
         with suppress(TimeoutError):
-            async with asyncio.timeout(max((one.config.start_seconds for one in wanted), default=0)):
+            async with asyncio.timeout(max((entry.config.start_seconds for entry in wanted), default=0)):
                 for entry in wanted:
                     await entry.was_tried.wait()
 

@@ -165,8 +165,8 @@ def _allowed_tools(front: dict[str, Any]) -> tuple[str, ...] | None:
     value = front[_TOOLS_KEY]
     if isinstance(value, str):
         entries = entries_in(value)
-    elif isinstance(value, list) and all(isinstance(one, str) for one in cast("list[Any]", value)):
-        entries = [one.strip() for one in cast("list[str]", value)]
+    elif isinstance(value, list) and all(isinstance(item, str) for item in cast("list[Any]", value)):
+        entries = [item.strip() for item in cast("list[str]", value)]
     else:
         raise InvalidInput("allowed-tools must be tools in one line, or a list of them; leave it out for all")
     if len(entries) > MAX_ENTRIES:

@@ -315,11 +315,11 @@ def _check_servers(servers: list[McpServerConfig], locations: Mapping[str, str])
     """The names of MCP tools contain the server's name, so it must be unique in a tenant."""
     for index, server in enumerate(servers):
         key = f"mcp.servers[{index}]"
-        if any((one.name, one.tenant) == (server.name, server.tenant) for one in servers[:index]):
+        if any((other.name, other.tenant) == (server.name, server.tenant) for other in servers[:index]):
             raise _config_error(
                 locations[f"{key}.name"], f"{key}.name", "another server of the tenant has this name"
             )
-        if sum(len(one) for one in server.env) > MAX_ENVIRONMENT_CHARS:
+        if sum(len(variable) for variable in server.env) > MAX_ENVIRONMENT_CHARS:
             problem = f"the entries have more than {MAX_ENVIRONMENT_CHARS // 1024} KiB in total"
             raise _config_error(locations[f"{key}.env"], f"{key}.env", problem)
 

@@ -104,7 +104,7 @@ def content_of(root: HtmlElement) -> HtmlElement:
 
 def _drop(top: HtmlElement, is_unwanted: Callable[[HtmlElement], bool]) -> None:
     """Removes elements, and keeps the text that follows them."""
-    for element in [one for one in top.iterdescendants() if is_unwanted(one)]:
+    for element in [descendant for descendant in top.iterdescendants() if is_unwanted(descendant)]:
         if element.getparent() is not None:
             element.drop_tree()
 
@@ -303,7 +303,7 @@ class MarkdownWriter:
             return text
         longest = max((len(ticks) for ticks in re.findall(r"`+", text)), default=0)
         fence = "`" * max(3, longest + 1)
-        classes = [one.attrib.get("class", "") for one in (element, *element.iter("code"))]
+        classes = [inner.attrib.get("class", "") for inner in (element, *element.iter("code"))]
         language = next((match[1] for name in classes if (match := _LANGUAGE.search(name[:300]))), "")
         return f"{fence}{language}\n{text}\n{fence}"
 

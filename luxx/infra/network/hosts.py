@@ -203,7 +203,7 @@ def _embedded_ipv4(address: IPv6Address) -> list[IPv4Address]:
         inner.append(last)
     if int(address) >> 32 == 0xFFFF_0000:  # ::ffff:0:0:0/96, translated by SIIT
         inner.append(last)
-    return [one for one in inner if one is not None]
+    return [address for address in inner if address is not None]
 
 
 def reach_of_name(host: str) -> Reach | None:

@@ -325,4 +325,4 @@ async def _connected(addresses: list[str], port: int) -> tuple[asyncio.StreamRea
 
 def _reason_phrase(text: bytes) -> bytes:
     """The text cut to 200 characters, with `?` for those that a reason phrase must not contain."""
-    return bytes(one if 32 <= one < 127 else 63 for one in text[:200])
+    return bytes(byte if 32 <= byte < 127 else 63 for byte in text[:200])

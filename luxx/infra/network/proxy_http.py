@@ -173,7 +173,7 @@ def upstream_request(url: WebUrl, request: h11.Request) -> h11.Request:
         problem = "it has both Transfer-Encoding and Content-Length"
         raise h11.RemoteProtocolError(problem, error_status_hint=400)
     headers = [(b"host", url.authority.encode()), (b"connection", b"close")]
-    headers += [one for one in _end_to_end(request.headers) if one[0] != b"host"]
+    headers += [header for header in _end_to_end(request.headers) if header[0] != b"host"]
     if b"transfer-encoding" in names:
         headers.append((b"transfer-encoding", b"chunked"))
     return h11.Request(method=request.method, target=url.target_on_the_wire, headers=headers)

@@ -92,7 +92,7 @@ def strict_schema(schema: dict[str, Any]) -> dict[str, Any]:
     }
     for name, as_name in (("anyOf", "anyOf"), ("oneOf", "anyOf"), ("allOf", "allOf")):
         if isinstance(schema.get(name), list):
-            strict[as_name] = [strict_schema(one) for one in json_objects(schema[name])]
+            strict[as_name] = [strict_schema(option) for option in json_objects(schema[name])]
     if schema.get("type") == "object" or "properties" in schema:
         strict["type"] = "object"
         strict["properties"] = _strict_each(schema.get("properties"))
@@ -142,9 +142,9 @@ def _strict_each(value: object) -> dict[str, Any]:
         return {}
     fields = cast("dict[str, Any]", value)
     return {
-        name: strict_schema(cast("dict[str, Any]", one))
-        for name, one in fields.items()
-        if isinstance(one, dict)
+        name: strict_schema(cast("dict[str, Any]", schema))
+        for name, schema in fields.items()
+        if isinstance(schema, dict)
     }
 
 

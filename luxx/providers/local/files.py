@@ -108,9 +108,9 @@ def pull_model(name: str, data_dir: Path, report: Callable[[str], None]) -> Path
 
     Raises InvalidInput for an unknown name, Unavailable if the download fails or the file is wrong.
     """
-    model_file = next((one for one in KNOWN_MODELS if one.name == name.lower()), None)
+    model_file = next((model for model in KNOWN_MODELS if model.name == name.lower()), None)
     if model_file is None:
-        names = ", ".join(one.name for one in KNOWN_MODELS)
+        names = ", ".join(model.name for model in KNOWN_MODELS)
         raise InvalidInput(
             f"'{name}' is not a known model; known models: {names}; local.model_path takes any GGUF file"
         )

@@ -243,7 +243,7 @@ def _anthropic(fields: dict[str, Any]) -> ScriptedRequest:
 
 
 def _gemini(fields: dict[str, Any], model: str, *, is_stream: bool, is_sse: bool) -> ScriptedRequest:
-    contents = [one for one in json_objects(fields.get("contents")) if one.get("role") != "model"]
+    contents = [content for content in json_objects(fields.get("contents")) if content.get("role") != "model"]
     user, has_result = _last_user_text(
         (_text(parts), any("functionResponse" in part for part in parts))
         for parts in (json_objects(content.get("parts")) for content in contents)

@@ -253,13 +253,13 @@ def find_idle(connection: Connection) -> IdleRuns:
     """The idle runs among those in progress."""
     tree: dict[str, list[UnendedSubagent]] = {}
     level = [_read(row) for row in connection.execute(_children_of_roots)]
-    roots = {one.parent_id: one.user_id for one in level}
+    roots = {subagent.parent_id: subagent.user_id for subagent in level}
     while level:
-        for one in level:
-            tree.setdefault(one.parent_id, []).append(one)
-        running_ids = [one.run_id for one in level if one.status == RunStatus.RUNNING]
+        for subagent in level:
+            tree.setdefault(subagent.parent_id, []).append(subagent)
+        running_ids = [subagent.run_id for subagent in level if subagent.status == RunStatus.RUNNING]
         level = _read_children(connection, running_ids)
-    if all(one.status == RunStatus.RUNNING for children in tree.values() for one in children):
+    if all(subagent.status == RunStatus.RUNNING for children in tree.values() for subagent in children):
         return IdleRuns(roots={}, resuming={})
     acting = set(connection.scalars(_acting, {"ids": list(tree)}))
     counts: dict[int, int] = {}
@@ -276,10 +276,10 @@ def find_waiting_subagent(connection: Connection, run_id: str) -> str | None:
     """The id of a subagent of the run, at any depth, that waits for a person."""
     ids = [run_id]
     while children := _read_children(connection, ids):
-        for one in children:
-            if one.status == RunStatus.WAITING:
-                return one.run_id
-        ids = [one.run_id for one in children]
+        for child in children:
+            if child.status == RunStatus.WAITING:
+                return child.run_id
+        ids = [child.run_id for child in children]
     return None
 
 
@@ -305,8 +305,8 @@ def _is_busy(run_id: str, tree: Mapping[str, Sequence[UnendedSubagent]], acting:
 
 def _resuming(run_id: str, tree: Mapping[str, Sequence[UnendedSubagent]]) -> list[str]:
     run_ids: list[str] = []
-    for one in tree.get(run_id, ()):
-        if one.status == RunStatus.QUEUED:
-            run_ids.append(one.run_id)
-        run_ids += _resuming(one.run_id, tree)
+    for child in tree.get(run_id, ()):
+        if child.status == RunStatus.QUEUED:
+            run_ids.append(child.run_id)
+        run_ids += _resuming(child.run_id, tree)
     return run_ids

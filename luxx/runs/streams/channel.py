@@ -322,7 +322,7 @@ class Channel:
 
     def stop_listening(self, listener: FrameListener, future: asyncio.Future[None]) -> None:
         """Ends `listen`."""
-        self._listeners = tuple(each for each in self._listeners if each is not listener)
+        self._listeners = tuple(other for other in self._listeners if other is not listener)
         if future in self._listener_futures:
             self._listener_futures.remove(future)
 

@@ -207,7 +207,7 @@ class RunSubscription:
         steps = [] if self.is_over else [channel.open_steps[at] for at in sorted(channel.open_steps)]
         self._sent_steps = {step.index: step for step in steps}
         opened = [_opened(step, step.content()) for step in steps]
-        self.size = sum(len(one.text) for one in opened)
+        self.size = sum(len(step.text) for step in opened)
         return [LogGrown(channel.logged), *opened]
 
     def _items(self, frames: list[Frame]) -> list[RelayItem]:
@@ -237,7 +237,7 @@ class RunSubscription:
             at: step for at, step in self._sent_steps.items() if at in self.channel.open_steps
         }
         self.size = 100 * len(items) + sum(
-            len(one.text) for one in items if isinstance(one, StepOpened | StepGrown)
+            len(item.text) for item in items if isinstance(item, StepOpened | StepGrown)
         )
         return items
 

@@ -280,7 +280,7 @@ def inherited_taint(state: TurnState, spec: RunSpec) -> list[LogEntry]:
 
 def new_taint(state: TurnState, results: Sequence[Executed]) -> list[LogEntry]:
     """The entry for the first untrusted result, if the run was not tainted before."""
-    first = next((one for one in results if one.is_untrusted), None)
+    first = next((result for result in results if result.is_untrusted), None)
     return [] if first is None or state.tainted_by is not None else [Tainted(by=first.name)]
 
 
@@ -312,9 +312,9 @@ def skill_entries(
     A skill that is already active with the same tools is not logged again.
     """
     skills = [
-        activated_by_call[one.call_id]
-        for one in results
-        if one.result.success and one.call_id in activated_by_call
+        activated_by_call[result.call_id]
+        for result in results
+        if result.result.success and result.call_id in activated_by_call
     ]
     active_skills = list(state.skills)
     entries: list[LogEntry] = []

@@ -83,11 +83,11 @@ class Chain:
         tasks = [self._member(member) for member in self._composition.members]
         # A NeedsAnswer of one member is raised after the others have ended. Cancellation cancels all.
         ended = await asyncio.gather(*tasks, return_exceptions=True)
-        for one in ended:
-            if isinstance(one, BaseException):
-                raise one
+        for outcome in ended:
+            if isinstance(outcome, BaseException):
+                raise outcome
         calls = cast("list[MemberEnded]", ended)
-        return "; ".join(_failure_text(one) for one in calls if one.status != MemberStatus.DONE) or None
+        return "; ".join(_failure_text(call) for call in calls if call.status != MemberStatus.DONE) or None
 
     async def _member(self, member: Member) -> MemberEnded:
         """Call the member, then its fallbacks, until one succeeds or a user rejects it; return the last."""

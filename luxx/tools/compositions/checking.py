@@ -117,7 +117,7 @@ class _Check:
         if member.then and self.composition.kind != CompositionKind.CONDITIONAL:
             yield f"{json_path}.then", "only a conditional composition has branches"
             return
-        later = {END, *(one.id for one in self.composition.members[position + 1 :])}
+        later = {END, *(member.id for member in self.composition.members[position + 1 :])}
         for index, branch in enumerate(member.then):
             yield from _branch(branch, later, f"{json_path}.then[{index}]")
 

@@ -91,13 +91,13 @@ def traits_of(composition: Composition, registry: ToolRegistry, tenant_id: int |
 def schema_of(parameters: Sequence[Parameter]) -> dict[str, Any]:
     """The JSON schema of a composition's arguments."""
     properties: dict[str, Any] = {}
-    for each in parameters:
+    for parameter in parameters:
         # Model vendors refuse an array without `items`.
-        items: dict[str, Any] = {"items": {}} if each.type == ParameterType.ARRAY else {}
-        description = {"description": each.description} if each.description else {}
-        properties[each.name] = {"type": each.type.value, **items, **description}
+        items: dict[str, Any] = {"items": {}} if parameter.type == ParameterType.ARRAY else {}
+        description = {"description": parameter.description} if parameter.description else {}
+        properties[parameter.name] = {"type": parameter.type.value, **items, **description}
     schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
-    if required := [each.name for each in parameters if each.required]:
+    if required := [parameter.name for parameter in parameters if parameter.required]:
         schema["required"] = required
     return schema
 
@@ -122,7 +122,7 @@ class Compositions:
 
     def list_all(self) -> list[ToolDefinition]:
         """Oldest first."""
-        return [self._define(each) for each in self._stored.values()]
+        return [self._define(composition) for composition in self._stored.values()]
 
     def _define(self, stored: StoredComposition) -> ToolDefinition:
         composition = composition_of(stored)

@@ -138,7 +138,7 @@ class _CommandScan:
         if node.type == "file_redirect":
             return self._redirect(node)
         if node.type == "redirected_statement":
-            if any(each.type in ("heredoc_redirect", "herestring_redirect") for each in node.children):
+            if any(child.type in ("heredoc_redirect", "herestring_redirect") for child in node.children):
                 self.problems.append("it contains a here-document (<<)")
         elif node.type in _CONTROL_OPERATORS:
             self._tokens += [node.type] if node.type in _RESERVED_WORDS else []
@@ -236,14 +236,14 @@ def _word(node: Node) -> str:
 
 def _is_harmless(redirect: Node) -> bool:
     """Whether it has one operator and one target, which is /dev/null or an open descriptor."""
-    targets = [each for each in redirect.children if each.is_named and each.type != "file_descriptor"]
-    operators = [each for each in redirect.children if not each.is_named]
+    targets = [child for child in redirect.children if child.is_named and child.type != "file_descriptor"]
+    operators = [child for child in redirect.children if not child.is_named]
     if len(targets) != 1 or len(operators) != 1:
         return False
     target, operator = targets[0], _text(operators[0])
-    numbers = [each for each in redirect.children if each.type in ("file_descriptor", "number")]
+    numbers = [child for child in redirect.children if child.type in ("file_descriptor", "number")]
     # The grammar also reads `-2` and `2#3` as numbers.
-    if not all((each.text or b"").isdigit() for each in numbers):
+    if not all((number.text or b"").isdigit() for number in numbers):
         return False
     if target.type == "number":
         return operator in (">&", "<&")
@@ -256,11 +256,11 @@ def _outermost_commands(node: Node) -> list[Node]:
     commands: list[Node] = []
     pending = [node]
     while pending:
-        one = pending.pop()
-        if one.type == "command":
-            commands.append(one)
+        current = pending.pop()
+        if current.type == "command":
+            commands.append(current)
         else:
-            pending += reversed(one.children)
+            pending += reversed(current.children)
     return commands
 
 

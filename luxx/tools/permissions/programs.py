@@ -160,7 +160,7 @@ def variants(words: CommandWords) -> tuple[str, ...]:
     if runs_other_programs(words):
         plain = tuple(word.rpartition("/")[2] or word for word in words)
     bare = ("git", *_after_global_options(plain[1:])) if plain[:1] == ("git",) else plain
-    return tuple(dict.fromkeys(join_words(each) for each in (words, plain, bare)))
+    return tuple(dict.fromkeys(join_words(variant) for variant in (words, plain, bare)))
 
 
 def nested_command_lines(words: CommandWords) -> Iterator[str]:

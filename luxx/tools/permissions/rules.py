@@ -275,7 +275,7 @@ def blocking_narrowing(
 
 def allows_name(narrowed: Sequence[Narrowing], name: str, *, only_asks: bool = False) -> bool:
     """Whether all restrictions allow a tool of this name with some arguments."""
-    return all(_allows(one, name, only_asks, None) for one in narrowed)
+    return all(_allows(rule_set, name, only_asks, None) for rule_set in narrowed)
 
 
 def block_reason(blocking: Narrowing, tool: ToolDefinition) -> str:

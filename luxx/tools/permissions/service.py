@@ -162,7 +162,7 @@ def append_rule(connection: Connection, owner: Owner, rule: Rule) -> None:
     """Append a rule, so that it decides. Removes an equal rule that is already in the list."""
     added = (rule.tool, rule.pattern, rule.action)
     rules = read_list(connection, owner)
-    others = [each for each in rules if (each.tool, each.pattern, each.action) != added]
+    others = [rule for rule in rules if (rule.tool, rule.pattern, rule.action) != added]
     replace_list(connection, owner, [*others, rule])
 
 

@@ -137,18 +137,18 @@ def subject_of(tool: ToolDefinition, arguments: dict[str, Any], workspace: PureP
     value = arguments.get(name, _default(tool, name))
     # Any other list is plain text.
     values = cast("list[Any]", value) if isinstance(value, list) and name == "urls" else [cast(Any, value)]
-    raw = list(dict.fromkeys(_text(one) for one in values))
+    raw = list(dict.fromkeys(_text(value) for value in values))
     is_server_tool = not tool.name.startswith(MCP_PREFIX)
-    subjects = [_read(name, one, workspace, is_server_tool=is_server_tool) for one in raw[:MAX_PARTS]]
+    subjects = [_read(name, value, workspace, is_server_tool=is_server_tool) for value in raw[:MAX_PARTS]]
     if len(subjects) == 1:
         return subjects[0]
-    problems = [one.problem for one in subjects if one.problem is not None]
+    problems = [subject.problem for subject in subjects if subject.problem is not None]
     problems += [f"it has more than {MAX_PARTS} parts"] if len(raw) > MAX_PARTS else []
-    usual = {one.usual for one in subjects}
+    usual = {subject.usual for subject in subjects}
     return Subject(
         kind=_KINDS.get(name, SubjectKind.TEXT),
         raw=_text(value),
-        parts=tuple(part for one in subjects for part in one.parts),
+        parts=tuple(part for subject in subjects for part in subject.parts),
         problem=problems[0] if problems else None,
         usual=usual.pop() if len(usual) == 1 else f"={_text(value)}",
     )

@@ -74,7 +74,7 @@ class Backend(ABC):
 
     def shown_code(self, code: Sequence[Path]) -> list[str]:
         """The paths inside the sandbox of the directories in `ProgramSpec.code`."""
-        return [str(one) for one in code]
+        return [str(path) for path in code]
 
     @abstractmethod
     def spec(self, program_spec: ProgramSpec) -> SupervisorSpec:
@@ -93,7 +93,7 @@ class Backend(ABC):
     def _existing_hidden(self, below: str) -> list[str]:
         """The hidden paths that exist at or beneath `below`."""
         hidden = self._settings.hidden
-        return sorted({str(one) for one in hidden if one.is_relative_to(below) and one.exists()})
+        return sorted({str(path) for path in hidden if path.is_relative_to(below) and path.exists()})
 
 
 class Unprotected(Backend):
@@ -128,7 +128,7 @@ def find_programs() -> list[BubblewrapProgram]:
         libraries = folder.with_name(f"{BUNDLED}.libs")
         folders = [folder, *([libraries] if libraries.is_dir() else [])]
         if (folder / "_bin/bwrap").is_file():
-            beside = tuple((str(one), one.name) for one in folders)
+            beside = tuple((str(folder), folder.name) for folder in folders)
             programs.append(BubblewrapProgram(folder=folder, name="_bin/bwrap", beside=beside))
     return programs
 
@@ -167,10 +167,10 @@ class Bubblewrap(Backend):
         links, binds = _system()
         program = self._program
         prefixes = [] if program_spec.interpreter is None else [*program_spec.interpreter.prefixes]
-        binds += [("--ro-bind", one, one) for one in prefixes]
-        binds += [("--ro-bind", str(one), f"{CODE}/{n}") for n, one in enumerate(program_spec.code)]
+        binds += [("--ro-bind", prefix, prefix) for prefix in prefixes]
+        binds += [("--ro-bind", str(path), f"{CODE}/{n}") for n, path in enumerate(program_spec.code)]
         etc = [*ETC, *(NETWORK_ETC if program_spec.network else ())]
-        binds += [("--ro-bind", one, one) for one in etc if os.path.exists(one)]
+        binds += [("--ro-bind", path, path) for path in etc if os.path.exists(path)]
         if self.packages is not None:
             binds.append(("--ro-bind", str(self._settings.packages), PACKAGES))
         if program_spec.workspace is not None:
@@ -210,8 +210,8 @@ class Bubblewrap(Backend):
         return arguments
 
     def _masks(self, prefixes: list[str]) -> list[str]:
-        shown = [one for one in SYSTEM if not os.path.islink(one)] + prefixes
-        hidden = {path for one in shown for path in self._existing_hidden(one)}
+        shown = [path for path in SYSTEM if not os.path.islink(path)] + prefixes
+        hidden = {path for root in shown for path in self._existing_hidden(root)}
         return [argument for path in sorted(hidden) for argument in _mask(path, path)]
 
 
@@ -352,8 +352,8 @@ class Landlock(Backend):
         for root in roots:
             if os.path.exists(root):
                 rules += self._without_hidden(os.path.realpath(root))
-        for one in program_spec.code:
-            rules += self._without_hidden(str(one), is_shown=True)
+        for path in program_spec.code:
+            rules += self._without_hidden(str(path), is_shown=True)
         return rules
 
     def _without_hidden(self, root: str, *, is_shown: bool = False) -> list[tuple[str, int]]:
@@ -362,18 +362,18 @@ class Landlock(Backend):
         A rule covers everything beneath its path. So where a directory holds a hidden path, each of its other
         entries gets a rule of its own. `is_shown`: allow `root` even if it is hidden itself.
         """
-        hidden = [one for one in self._existing_hidden(root) if one != root or not is_shown]
+        hidden = [path for path in self._existing_hidden(root) if path != root or not is_shown]
         if not hidden:
             return [(root, int(_READ))]
         if root in hidden:
             return []
         # Symbolic links are skipped: the target has its own rule, or none.
-        inside = [one.path for one in os.scandir(root) if not one.is_symlink()]
-        below = [rule for one in sorted(inside) for rule in self._without_hidden(one)]
+        inside = [entry.path for entry in os.scandir(root) if not entry.is_symlink()]
+        below = [rule for path in sorted(inside) for rule in self._without_hidden(path)]
         return [(root, int(Access.READ_DIR)), *below]
 
     def _writable(self, program_spec: ProgramSpec, handled: Access) -> list[tuple[str, int]]:
-        paths = [(one, int(Access.READ_FILE | Access.WRITE_FILE)) for one in DEVICES]
+        paths = [(device, int(Access.READ_FILE | Access.WRITE_FILE)) for device in DEVICES]
         if program_spec.workspace is not None:
             paths.append((str(program_spec.workspace.absolute()), int(handled & ~_NEVER)))
         return paths

@@ -63,8 +63,8 @@ def own_interpreter() -> Interpreter:
 def environments_of(interpreters: list[Interpreter]) -> list[Path]:
     """The package directories of the server and of these Pythons, which programs must not see."""
     directories = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
-    for one in interpreters:
-        for prefix in one.prefixes:
+    for interpreter in interpreters:
+        for prefix in interpreter.prefixes:
             directories.update(Path(prefix).glob("lib*/python3*/site-packages"))
     return sorted(directories)
 
@@ -88,8 +88,8 @@ async def _query(program: str) -> Interpreter | None:
 
 
 def _interpreter(program: str, prefixes: set[str]) -> Interpreter:
-    own = sorted({os.path.realpath(one) for one in prefixes})
-    needed = [one for one in own if one != _SHOWN_ANYWAY and not one.startswith(f"{_SHOWN_ANYWAY}/")]
+    own = sorted({os.path.realpath(prefix) for prefix in prefixes})
+    needed = [path for path in own if path != _SHOWN_ANYWAY and not path.startswith(f"{_SHOWN_ANYWAY}/")]
     return Interpreter(program=program, prefixes=tuple(needed))
 
 
@@ -168,7 +168,7 @@ async def choose(
 
 def _with_resolved(paths: list[Path]) -> list[Path]:
     """The absolute paths, and the paths that links among them resolve to."""
-    return sorted({each for one in paths for each in (one.absolute(), one.resolve())})
+    return sorted({each for path in paths for each in (path.absolute(), path.resolve())})
 
 
 def _own_files(interpreters: list[Interpreter]) -> list[Path]:
@@ -176,8 +176,8 @@ def _own_files(interpreters: list[Interpreter]) -> list[Path]:
     here = Path.cwd()
     own = [here / name for name in OWN_FILES]
     needed = [*SYSTEM, sys.base_prefix]
-    needed += [path for one in interpreters for path in (one.program, *one.prefixes)]
-    if any(one.exists() for one in own) and not any(Path(one).is_relative_to(here) for one in needed):
+    needed += [path for found in interpreters for path in (found.program, *found.prefixes)]
+    if any(path.exists() for path in own) and not any(Path(path).is_relative_to(here) for path in needed):
         own.append(here)
     return own
 
@@ -210,12 +210,12 @@ async def _try_backend(name: str, settings: SandboxSettings, workspaces: Path) -
         reason = "this kernel has no Landlock, or it is turned off"
         if abi:
             reason = f"it needs version {LEAST_ABI} of Landlock, of Linux 6.2; this kernel has version {abi}"
-    for one in candidates:
+    for backend in candidates:
         with _probe_workspace(workspaces) as workspace:
             argv = ("true",) if workspace is None else _WORKSPACE_PROBE
-            problem = await _probe_problem(one, argv, None, workspace)
+            problem = await _probe_problem(backend, argv, None, workspace)
         if problem is None:
-            return one, ""
+            return backend, ""
         reason = problem
     return None, reason
 
@@ -223,7 +223,7 @@ async def _try_backend(name: str, settings: SandboxSettings, workspaces: Path) -
 @contextmanager
 def _probe_workspace(root: Path) -> Generator[Path | None]:
     """A temporary workspace beside the real ones; None if it cannot be created, which other code reports."""
-    parent = next((one for one in (root, *root.parents) if one.is_dir()), root)
+    parent = next((path for path in (root, *root.parents) if path.is_dir()), root)
     try:
         made = Path(tempfile.mkdtemp(prefix=".luxx-probe-", dir=parent))
     except OSError:
@@ -256,8 +256,8 @@ async def _probe_problem(
 
 
 async def _choose_interpreter(backend: Backend | None, interpreters: list[Interpreter]) -> Interpreter | None:
-    for one in interpreters:
-        argv = (one.program, "-I", "-S", "-c", "")
-        if backend is not None and await _probe_problem(backend, argv, one) is None:
-            return one
+    for interpreter in interpreters:
+        argv = (interpreter.program, "-I", "-S", "-c", "")
+        if backend is not None and await _probe_problem(backend, argv, interpreter) is None:
+            return interpreter
     return None

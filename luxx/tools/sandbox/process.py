@@ -105,12 +105,12 @@ class SandboxProcess:
         own_socket, supervisor_socket = socket.socketpair()
         own_socket.setblocking(False)
         own_channel, supervisor_channel = socket.socketpair() if spec["has_proxy"] else (None, None)
-        passed = [one for one in (supervisor_socket, supervisor_channel) if one is not None]
+        passed = [handle for handle in (supervisor_socket, supervisor_channel) if handle is not None]
         channel_fd = None if supervisor_channel is None else supervisor_channel.fileno()
         spec_with_channel = spec | {"fd_channel": channel_fd}
         try:
             # The first of the descriptors is the control socket.
-            fds = [one.fileno() for one in passed]
+            fds = [handle.fileno() for handle in passed]
             process = await start_child(
                 *(sys.executable, "-I", "-S", "-c", _SUPERVISOR_CODE, _ROOT, *map(str, fds)),
                 stdin=PIPE,
@@ -157,13 +157,13 @@ class SandboxProcess:
             ended = await self.wait_for_end()
             await asyncio.wait(streams, timeout=_DRAIN_SECONDS)
         finally:
-            for one in streams:
-                one.cancel()
+            for stream in streams:
+                stream.cancel()
             await self.close()
             await asyncio.gather(*streams, return_exceptions=True)
-        for one in streams:
-            if not one.cancelled():
-                one.result()
+        for stream in streams:
+            if not stream.cancelled():
+                stream.result()
         return program_result(
             ended, output.kept, is_output_exceeded=output.is_output_exceeded, is_truncated=output.is_truncated
         )
@@ -261,9 +261,9 @@ async def _pieces(stdin: bytes | AsyncIterable[bytes]) -> AsyncGenerator[bytes]:
 
 
 def _close(*sockets: socket.socket | None) -> None:
-    for one in sockets:
-        if one is not None:
-            one.close()
+    for socket_ in sockets:
+        if socket_ is not None:
+            socket_.close()
 
 
 @dataclass(slots=True)

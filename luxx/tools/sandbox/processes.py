@@ -52,7 +52,7 @@ class ProcessSample:
         self.exists = bool(fields)
         self.parent = int(fields[1]) if fields else 0
         self.start_ticks = int(fields[19]) if fields else 0
-        cpu = sum(int(one) for one in fields[11:15]) / _TICKS_PER_SECOND
+        cpu = sum(int(ticks) for ticks in fields[11:15]) / _TICKS_PER_SECOND
         status = _status(pid)
         self.is_alive = fields[:1] not in ([], [b"X"], [b"Z"]) or _threads(status) > 1
         self.tasks = _threads(status) if self.is_alive else 0
@@ -93,7 +93,7 @@ def children(pid: int) -> list[int]:
         tasks = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return []
-    return [int(one) for task in tasks for one in _read(f"/proc/{pid}/task/{task}/children").split()]
+    return [int(child) for task in tasks for child in _read(f"/proc/{pid}/task/{task}/children").split()]
 
 
 def _is_dead(pid: int) -> bool:
@@ -125,7 +125,7 @@ def _status(pid: int) -> bytes:
     except OSError:
         return status
     others = (_read(f"/proc/{pid}/task/{task}/status") for task in tasks)
-    return next((one for one in others if b"\nRssAnon:" in one), status)
+    return next((candidate for candidate in others if b"\nRssAnon:" in candidate), status)
 
 
 def _threads(status: bytes) -> int:
@@ -194,8 +194,8 @@ class KernelBuffers:
 
     def measure(self, processes: Iterable[ProcessSample]) -> int:
         """Bytes that the buffers may hold. The caller must have the file system uid of the processes."""
-        with_files = [one for one in processes if one.files]
-        are_counted = sum(one.files for one in with_files) > UNCOUNTED_FILES
+        with_files = [process for process in processes if process.files]
+        are_counted = sum(process.files for process in with_files) > UNCOUNTED_FILES
         pipes, sockets = _buffered(with_files) if are_counted else (0, 0)
         if self._network_of is not None:
             sockets = max(sockets, _sockets_in(self._network_of))
@@ -239,8 +239,8 @@ def _buffered(processes: list[ProcessSample]) -> tuple[int, int]:
     """How many different pipes and sockets the processes have open."""
     pipes: set[int] = set()
     sockets: set[int] = set()
-    for one in processes:
-        folder = f"/proc/{one.pid}/fd"
+    for process in processes:
+        folder = f"/proc/{process.pid}/fd"
         try:
             names = os.listdir(folder)
         except OSError:
@@ -335,18 +335,18 @@ class TreeUsage:
 
     def _keep_usage_of_gone(self, gone: list[ProcessSample], current: dict[Key, ProcessSample]) -> None:
         by_ancestor: dict[Key | None, list[ProcessSample]] = {}
-        before = {one.pid: one for one in self._last.values()}
-        for one in gone:
-            by_ancestor.setdefault(_nearest_living_ancestor(one, before, current), []).append(one)
+        before = {process.pid: process for process in self._last.values()}
+        for process in gone:
+            by_ancestor.setdefault(_nearest_living_ancestor(process, before, current), []).append(process)
         for ancestor, dead in by_ancestor.items():
             for kind in (0, 1):
                 gained = 0.0
                 if ancestor is not None:
                     gained = max(current[ancestor].used[kind] - self._last[ancestor].used[kind], 0.0)
-                self._gone_usage[kind] += max(sum(one.used[kind] for one in dead) - gained, 0.0)
+                self._gone_usage[kind] += max(sum(process.used[kind] for process in dead) - gained, 0.0)
 
     def _total(self, kind: int) -> float:
-        return self._gone_usage[kind] + sum(one.used[kind] for one in self._last.values())
+        return self._gone_usage[kind] + sum(process.used[kind] for process in self._last.values())
 
 
 def _nearest_living_ancestor(

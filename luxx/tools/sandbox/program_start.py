@@ -92,7 +92,7 @@ def become_bubblewrap(spec: SupervisorSpec, status_writer: int, blocked: int) ->
         arguments += ["--setenv", name, value]
     if spec.get("private"):
         # Through a pipe: any user of the machine can read the arguments of a process.
-        options = [one for name, value in spec["private"].items() for one in ("--setenv", name, value)]
+        options = [option for name, value in spec["private"].items() for option in ("--setenv", name, value)]
         inherited.append(_pipe_with("\0".join([*options, ""]).encode()))
         arguments += ["--args", str(inherited[-1])]
     for fd in inherited:
@@ -128,7 +128,7 @@ def _stage_sources(bubblewrap: dict[str, Any]) -> dict[str, str]:
 
 
 def _mount(source: str | None, target: str, kind: str | None, flags: int) -> None:
-    arguments = [None if one is None else one.encode() for one in (source, target, kind)]
+    arguments = [None if argument is None else argument.encode() for argument in (source, target, kind)]
     checked(from_kernel.mount(*arguments, ctypes.c_ulong(flags), None))
 
 

@@ -161,7 +161,7 @@ def resident_spec(
     own: tuple[str, ...] = () if interpreter is None else interpreter.prefixes
     shown = Interpreter(
         program="/usr/bin/env" if interpreter is None else interpreter.program,
-        prefixes=(*own, *(str(one) for one in program_spec.reads)),
+        prefixes=(*own, *(str(path) for path in program_spec.reads)),
     )
     plain = ProgramSpec(
         argv=(_program(program_spec.argv[0], interpreter), *program_spec.argv[1:]),

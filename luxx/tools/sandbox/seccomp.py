@@ -306,10 +306,10 @@ def assemble(denied: list[DeniedCall], machine: str) -> bytes:
     if machine == "x86_64":
         code += [_instruction(_AT_LEAST, _X32, 0, 1), _instruction(_RETURN, _KILL_PROCESS)]
     code += [_instruction(_AT_LEAST, NEWEST_NUMBER + 1, 0, 1), _instruction(_RETURN, _ERROR | ENOSYS)]
-    for one in denied:
-        number = number_of(one.name, machine)
+    for call in denied:
+        number = number_of(call.name, machine)
         if number is not None:
-            block = _block(one)
+            block = _block(call)
             code += [_instruction(_EQUAL, number, 0, len(block)), *block]
     return b"".join([*code, _instruction(_RETURN, _ALLOW)])
 
@@ -343,14 +343,14 @@ def _without_namespaces(abi: int) -> list[DeniedCall]:
     return denied
 
 
-def _block(one: DeniedCall) -> list[bytes]:
+def _block(call: DeniedCall) -> list[bytes]:
     """The instructions after the call's number has matched; every path through them returns."""
-    deny, allow = _instruction(_RETURN, _ERROR | one.error), _instruction(_RETURN, _ALLOW)
-    if not one.only_args and not one.unless_args:
+    deny, allow = _instruction(_RETURN, _ERROR | call.error), _instruction(_RETURN, _ALLOW)
+    if not call.only_args and not call.unless_args:
         return [deny]
-    verdict, otherwise = (deny, allow) if one.only_args else (allow, deny)
+    verdict, otherwise = (deny, allow) if call.only_args else (allow, deny)
     code: list[bytes] = []
-    for conditions in one.only_args or one.unless_args:
+    for conditions in call.only_args or call.unless_args:
         # Each check takes three instructions; a failing one jumps behind the verdict.
         for index, check in enumerate(conditions):
             jump = 3 * (len(conditions) - index - 1) + 1

@@ -246,7 +246,7 @@ class Sandbox:
         if not self._is_open:
             raise ToolFailed("programs cannot be started yet: the server is still looking for a sandbox")
         if backend is None:
-            reasons = "; ".join(f"{one.name}: {one.reason}" for one in self.reports)
+            reasons = "; ".join(f"{report.name}: {report.reason}" for report in self.reports)
             raise ToolFailed(
                 f"programs are not started, because no sandbox is available ({reasons}); "
                 "run `luxx doctor` for help"
@@ -287,13 +287,13 @@ def install_packages(packages: Sequence[str], program: str, folder: Path) -> Non
     line; then `folder` is unchanged.
     """
     fresh, old = folder.with_name(f"{folder.name}.new"), folder.with_name(f"{folder.name}.old")
-    for one in (fresh, old):
-        shutil.rmtree(one, ignore_errors=True)
+    for directory in (fresh, old):
+        shutil.rmtree(directory, ignore_errors=True)
     fresh.mkdir(parents=True)
     fresh.chmod(0o755)
     if packages:
         _run_pip(packages, program, fresh)
-    (fresh / _LIST).write_text("".join(f"{one}\n" for one in sorted(packages)), "utf-8")
+    (fresh / _LIST).write_text("".join(f"{package}\n" for package in sorted(packages)), "utf-8")
     if folder.exists():
         os.rename(folder, old)
     os.rename(fresh, folder)

@@ -202,9 +202,9 @@ class SupervisedProcess:
         if self.init is None:
             return 0
         used_bytes = 0
-        for one in TMPFS:
+        for directory in TMPFS:
             try:
-                file_system = os.statvfs(f"/proc/{self.init}/root/{one}")
+                file_system = os.statvfs(f"/proc/{self.init}/root/{directory}")
             except OSError:
                 continue
             if file_system.f_blocks * file_system.f_frsize <= most:
@@ -272,7 +272,7 @@ class LimitWatch:
         buffers = KernelBuffers(supervised.init if has_own_network else None)
         self.usage = TreeUsage({supervised.pid, supervised.init or supervised.pid}, spec["uid"], buffers)
         self.machine = MachineMemory(spec["limits"]["reserve"])
-        self.disk_usage = DiskUsage([one for one in (spec["workspace"], scratch) if one is not None])
+        self.disk_usage = DiskUsage([path for path in (spec["workspace"], scratch) if path is not None])
         self.started_at: float | None = None
         self.peak = 0
         self.exceeded_limit: str | None = None

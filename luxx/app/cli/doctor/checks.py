@@ -97,7 +97,7 @@ def _directory(part: str, path: Path, *, is_created: bool, fix: str) -> Finding:
 
 def _nearest_existing(path: Path) -> Path:
     """The directory itself or its nearest existing parent."""
-    return next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
+    return next(directory for directory in (path.absolute(), *path.absolute().parents) if directory.exists())
 
 
 def _server(data_dir: Path) -> Finding:

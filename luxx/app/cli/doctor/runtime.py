@@ -111,9 +111,9 @@ def _read_snapshot(connection: Connection, *, is_down: bool) -> SystemSnapshot:
     alive_rows = (
         []
         if is_down
-        else [each for each in processes if (each["lease_until"] or database_time) >= database_time]
+        else [process for process in processes if (process["lease_until"] or database_time) >= database_time]
     )
-    names = {str(each["id"]) for each in alive_rows}
+    names = {str(process["id"]) for process in alive_rows}
     running = _rows(connection, "runs", "SELECT id, owner FROM runs WHERE status = 'running'")
     queued = _rows(
         connection,
@@ -127,14 +127,14 @@ def _read_snapshot(connection: Connection, *, is_down: bool) -> SystemSnapshot:
     return SystemSnapshot(
         database_time=database_time,
         local_time=local_time,
-        alive=[_describe_process(each) for each in alive_rows],
-        dead=[_describe_process(each) for each in processes if each not in alive_rows],
-        versions=sorted({str(each["version"]) for each in alive_rows}),
-        orphaned=[str(each["id"]) for each in running if is_down or each["owner"] not in names],
+        alive=[_describe_process(process) for process in alive_rows],
+        dead=[_describe_process(process) for process in processes if process not in alive_rows],
+        versions=sorted({str(process["version"]) for process in alive_rows}),
+        orphaned=[str(run["id"]) for run in running if is_down or run["owner"] not in names],
         running=len(running),
         queued=int(queued[0]["many"]),
         oldest_queued=0.0 if first is None else _seconds_since(first),
-        overdue=sum(_seconds_since(each["due_at"]) > OVERDUE_SECONDS for each in due),
+        overdue=sum(_seconds_since(question["due_at"]) > OVERDUE_SECONDS for question in due),
     )
 
 

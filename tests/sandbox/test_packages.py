@@ -45,7 +45,7 @@ def test_a_failed_installation_keeps_the_earlier_packages(tmp_path: Path) -> Non
     folder = tmp_path / "packages"
     wheel = wheel_in(tmp_path, "kept")
     install_packages([wheel], sys.executable, folder)
-    with pytest.raises(Unavailable, match="the packages were not installed_packages: "):
+    with pytest.raises(Unavailable, match="the packages were not installed: "):
         install_packages([str(tmp_path / "missing-1.0-py3-none-any.whl")], sys.executable, folder)
     assert installed_packages(folder) == [wheel]
     assert (folder / "kept.py").exists()

@@ -14,8 +14,7 @@ import msgspec
 from luxx.errors import ContextTooLong, ProviderError, ProviderFailed, ProviderRefused, RateLimited
 from luxx.infra.clock import utc_now
 
-MAX_MESSAGE_CHARS = 500
-"""The most of a provider's text in one message, so that it cannot fill logs and events."""
+MAX_MESSAGE_CHARS = 500  # Of a provider's text, so that it cannot fill logs and events.
 
 _CONTEXT_TOO_LONG = re.compile(
     r"context[ _-]?(length|window|size)|maximum context|prompt is too long|input is too long"

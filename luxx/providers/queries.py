@@ -317,9 +317,7 @@ def _has_adapter(row: ProviderRow) -> bool:
     return True
 
 
-SECRET_CHECK = "secret_check"
-"""The row whose value is a sealed text: it shows whether the secret key is the one of this database."""
-
+SECRET_CHECK = "secret_check"  # The row of a sealed text that only this database's secret key opens.
 _CHECK_TEXT = "sealed with this server's secret key"
 
 

@@ -56,8 +56,7 @@ from luxx.providers.queries import (
 )
 from luxx.providers.registry import adapter_for, default_base_url
 
-LOCAL_START_SECONDS = 60.0
-"""How long a run waits for the embedded model to start."""
+LOCAL_START_SECONDS = 60.0  # How long a run waits for the embedded model to start.
 
 
 class ProviderChoice(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Python packages for programs: installed_packages as a whole or not at all, and visible in the sandbox."""
+"""Python packages for programs: installed as a whole or not at all, and visible in the sandbox."""
 
 import sys
 import zipfile

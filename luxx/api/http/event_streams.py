@@ -268,13 +268,11 @@ class Streams(LiveConnections[OpenStream]):
         super().__init__(authenticator)
         self.limit = limit
 
-    async def follow(
-        self, caller: Caller, start_watch: Callable[[], Awaitable[RunWatch]]
-    ) -> PreparedResponse:
-        """The response that streams a run. Raises TooMany before it calls `start_watch`."""
+    async def follow(self, caller: Caller, start: Callable[[], Awaitable[RunWatch]]) -> PreparedResponse:
+        """The response that streams a run. Raises TooMany before it calls `start`, which begins the watch."""
         self.limit.acquire(caller.user_id)
         try:
-            return PreparedResponse(OpenStream(await start_watch(), caller, self))
+            return PreparedResponse(OpenStream(await start(), caller, self))
         except BaseException:
             self.limit.release(caller.user_id)
             raise

@@ -307,7 +307,6 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def _refuse_late_body(self) -> None:
-        """Sends the timeout response if the application has not begun its own, which it then cannot send."""
         cycle = self._active_cycle
         if cycle is None or cycle.response_complete:
             self._refuse(b"")

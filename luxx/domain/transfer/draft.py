@@ -27,9 +27,7 @@ MAX_TEXT_CHARACTERS = 4_000_000
 """Maximum characters of one text: what a run stores of one answer."""
 
 TITLE_LENGTH = 300
-PROMPT_LENGTH = 100_000
-"""Maximum characters of a conversation's title and system prompt, as in the API."""
-
+PROMPT_LENGTH = 100_000  # Characters, like the title's: the limits of the API for a conversation.
 EARLIEST_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 
 JsonObject = dict[str, Any]
@@ -145,7 +143,7 @@ def list_of(value: Any) -> list[Any]:
 
 
 def time_of(value: Any, losses: Losses) -> datetime | None:
-    """A time given in seconds since 1970 or ISO 8601; None if it is before 1970 or in the future."""
+    """A time given in seconds since 1970 or ISO 8601; None if it is before 1970 or over a day ahead."""
     if value is None:
         return None
     moment: datetime | None = None
@@ -157,7 +155,6 @@ def time_of(value: Any, losses: Losses) -> datetime | None:
             moment = datetime.fromtimestamp(float(value), UTC)
     except (ValueError, OverflowError, OSError):
         moment = None
-    # The day allows for another clock, or a time without its zone.
     if moment is None or not EARLIEST_TIME <= moment <= datetime.now(UTC) + timedelta(days=1):
         losses.add("invalid times")
         return None

@@ -25,9 +25,7 @@ EARLIER_CONVERSATION_TEXT = "(The conversation began earlier.)"
 BlockJson = dict[str, Any]
 RequestMessage = dict[str, Any]
 
-_VALID_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""What the API accepts as the name of a tool or the id of a call."""
-
+_VALID_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # What the API accepts as a tool's name or a call's id.
 _THINKING_TYPES = frozenset({"thinking", "redacted_thinking"})
 _SERVER_CALL_TYPES = frozenset({"server_tool_use", "mcp_tool_use"})
 _USER_BLOCK_TYPES = frozenset({"tool_result", "image", "document", "search_result"})
@@ -69,10 +67,7 @@ def build_messages(messages: Sequence[PromptMessage], model: str) -> list[Reques
 
 
 def begins_with_thinking(request_messages: list[RequestMessage]) -> bool:
-    """Whether the unfinished turn begins with thinking; true if there is no unfinished turn.
-
-    The API refuses to think in a turn that began without thinking.
-    """
+    """Whether the unfinished turn begins with thinking, as the API requires for more; true without one."""
     for message in _unfinished_messages(request_messages):
         if message["role"] == "assistant":
             return message["content"][0]["type"] in _THINKING_TYPES

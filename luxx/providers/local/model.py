@@ -177,7 +177,6 @@ class LocalModel:
                 assert_never(self.state)
 
     async def _supervise(self) -> None:
-        """Restarts a child that was ready and exited. A child that never was ready would fail again."""
         restarts = 0
         while True:
             started = time.monotonic()

@@ -291,7 +291,6 @@ def _condition_of_message(
     if run_id is not None:
         return RunRow.id == run_id
     message = message_in(session, conversation, message_id)
-    # `question_id` is the user's message that a run answers.
     return or_(RunRow.question_id == message_id, RunRow.id == (message.run_id or ""))
 
 

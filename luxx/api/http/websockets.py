@@ -56,8 +56,7 @@ REFRESH_SECONDS = 60.0
 RETRY_SECONDS = 1.0
 """The pause after the database did not answer."""
 
-# Close codes of RFC 6455; 4000 and above are for applications.
-CLOSE_SIGN_IN_AGAIN = 4401
+CLOSE_SIGN_IN_AGAIN = 4401  # Ours; the others are of RFC 6455.
 CLOSE_POLICY_VIOLATION = 1008
 CLOSE_INTERNAL_ERROR = 1011
 CLOSE_TRY_AGAIN_LATER = 1013

@@ -112,7 +112,7 @@ def _fork(
 ) -> int:
     """Starts a command; the descriptor at which its pid and later its exit status can be read."""
     request = {
-        "arguments": [str(one) for one in arguments],
+        "arguments": [str(argument) for argument in arguments],
         "cwd": str(cwd),
         "environment": dict(env),
         "inherited": list(pass_fds),

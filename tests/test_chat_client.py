@@ -195,17 +195,17 @@ def run_chat(url: str, *arguments: str, given: str = "", **environ: str) -> subp
 
 
 def test_one_message_is_answered_on_stdout_and_the_rest_printed_on_stderr(server: LiveServer) -> None:
-    done = run_chat(server.url, "count", "please")
-    assert (done.returncode, done.stdout) == (0, LONG + "\n")
-    assert "Counting." in done.stderr
-    assert "default password" in done.stderr
+    finished = run_chat(server.url, "count", "please")
+    assert (finished.returncode, finished.stdout) == (0, LONG + "\n")
+    assert "Counting." in finished.stderr
+    assert "default password" in finished.stderr
 
 
 def test_a_message_may_come_from_stdin_and_tools_are_shown(server: LiveServer) -> None:
-    done = run_chat(server.url, "--tools", given="calculate 6 times 7")
-    assert (done.returncode, done.stdout) == (0, "It is 42.\n")
-    assert '→ python_eval {"expression":"6*7"}' in done.stderr
-    assert re.search(r"✓ python_eval \(\d+ ms\) .*42", done.stderr)
+    finished = run_chat(server.url, "--tools", given="calculate 6 times 7")
+    assert (finished.returncode, finished.stdout) == (0, "It is 42.\n")
+    assert '→ python_eval {"expression":"6*7"}' in finished.stderr
+    assert re.search(r"✓ python_eval \(\d+ ms\) .*42", finished.stderr)
 
 
 @pytest.mark.heavy
@@ -221,9 +221,9 @@ def test_a_failed_answer_and_a_refusal_are_one_sentence_and_exit_code_1(server: 
 
 
 def test_no_server_is_one_sentence(server: LiveServer) -> None:
-    done = run_chat("http://127.0.0.1:1", "hello")
-    assert done.returncode == 1
-    assert done.stderr.startswith("luxx: no server answers at http://127.0.0.1:1")
+    finished = run_chat("http://127.0.0.1:1", "hello")
+    assert finished.returncode == 1
+    assert finished.stderr.startswith("luxx: no server answers at http://127.0.0.1:1")
     assert run_chat("nonsense", "hello").returncode == 1
 
 
@@ -231,9 +231,9 @@ def test_no_server_is_one_sentence(server: LiveServer) -> None:
 @pytest.mark.parametrize("cut", [1, 700, 1900])
 def test_nothing_is_lost_or_repeated_over_a_connection_that_breaks(server: LiveServer, cut: int) -> None:
     with breaking_proxy(server.url, cut) as (url, streams):
-        done = run_chat(url, "count", "again")
-    assert (done.returncode, done.stdout) == (0, LONG + "\n")
-    assert done.stderr.count("Counting.") == 1
+        finished = run_chat(url, "count", "again")
+    assert (finished.returncode, finished.stdout) == (0, LONG + "\n")
+    assert finished.stderr.count("Counting.") == 1
     assert len(streams) > 1, "the line was never broken"
 
 
@@ -520,10 +520,10 @@ def test_an_expired_token_is_refreshed_and_the_request_asked_again() -> None:
             case _:
                 return 200, 'data: {"type":"run","run":{"id":"r"}}\n\nid: 1\ndata: {"type":"done"}\n\n'
 
-    with fake_server(answers) as (url, asked):
+    with fake_server(answers) as (url, server):
         assert run_chat(url, "hello").returncode == 0
-    assert asked.count("POST /auth/refresh") == 1
-    assert asked.count("POST /messages/stream") == 1
+    assert server.count("POST /auth/refresh") == 1
+    assert server.count("POST /messages/stream") == 1
 
 
 def test_a_refused_message_is_never_sent_twice() -> None:
@@ -538,21 +538,21 @@ def test_a_refused_message_is_never_sent_twice() -> None:
             case _:
                 return 200, ""
 
-    with fake_server(answers) as (url, asked):
-        done = run_chat(url, "hello")
-    assert done.returncode == 1
-    assert done.stderr.endswith(
+    with fake_server(answers) as (url, server):
+        finished = run_chat(url, "hello")
+    assert finished.returncode == 1
+    assert finished.stderr.endswith(
         "luxx: the connection was lost before the server accepted the message; send it again\n"
     )
-    assert asked.count("POST /messages/stream") == 1
+    assert server.count("POST /messages/stream") == 1
 
 
 def test_an_address_of_another_server_is_reported() -> None:
     with fake_server(lambda request, bearer, body: (404, "<h1>Not here</h1>")) as (url, _):
-        done = run_chat(url, "--username", "me", "hello", LUXX_PASSWORD="secret-word")
-    assert done.stderr == f"luxx: {url} answered 404 and is not a Luxx server; is the address right?\n"
+        finished = run_chat(url, "--username", "me", "hello", LUXX_PASSWORD="secret-word")
+    assert finished.stderr == f"luxx: {url} answered 404 and is not a Luxx server; is the address right?\n"
 
 
 def test_the_password_is_never_shown(tmp_path: Path, server: LiveServer) -> None:
-    done = run_chat(server.url, "--username", "me", "hello", LUXX_PASSWORD="secret-word")
-    assert "secret-word" not in done.stdout + done.stderr
+    finished = run_chat(server.url, "--username", "me", "hello", LUXX_PASSWORD="secret-word")
+    assert "secret-word" not in finished.stdout + finished.stderr

@@ -111,10 +111,10 @@ def test_litestar_has_the_handler_and_the_signatures_that_luxx_reads() -> None:
     @get("/", sync_to_thread=False)
     def handler(number: Annotated[int, QueryParameter()] = 1) -> None: ...
 
-    made = Litestar([handler], openapi_config=None, logging_config=None)
-    assert callable(made.asgi_handler)
-    (route,) = made.routes
-    (get_handler,) = (one for one in route.route_handlers if "GET" in one.http_methods)
+    app = Litestar([handler], openapi_config=None, logging_config=None)
+    assert callable(app.asgi_handler)
+    (route,) = app.routes
+    (get_handler,) = (handler for handler in route.route_handlers if "GET" in handler.http_methods)
     field = get_handler.parsed_fn_signature.parameters["number"]
     assert (field.annotation, field.default, field.has_default) == (int, 1, True)
 

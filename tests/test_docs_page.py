@@ -27,9 +27,9 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Litestar]:
 
 @pytest.fixture(scope="module")
 def document(app: Litestar) -> dict[str, Any]:
-    made = build_document(app, title="Luxx", version="1")
+    document = build_document(app, title="Luxx", version="1")
     # Encoded and decoded, because clients get JSON.
-    return msgspec.json.decode(msgspec.json.encode(made))
+    return msgspec.json.decode(msgspec.json.encode(document))
 
 
 def operations(document: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
@@ -150,7 +150,9 @@ def test_times_are_dates_and_queries_have_bounds_and_no_null(document: dict[str,
         "description": "when it was created",
     }
     assert {"type": "string", "format": "date-time"} in run["finished_at"]["anyOf"]
-    parameters = {one["name"]: one for one in document["paths"]["/runs"]["get"]["parameters"]}
+    parameters = {
+        parameter["name"]: parameter for parameter in document["paths"]["/runs"]["get"]["parameters"]
+    }
     assert parameters["status"]["schema"] == {"$ref": "#/components/schemas/RunStatus"}
     assert parameters["page_size"]["schema"] == {
         "type": "integer",

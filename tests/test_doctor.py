@@ -68,7 +68,7 @@ def unused_script() -> ScriptedProvider:
 
 def test_an_empty_data_directory_is_fine_and_stays_untouched(tmp_path: Path) -> None:
     report = run_checks(config_in(tmp_path), {"DEEPSEEK_API_KEY": KEY})
-    assert [str(one) for one in report.values() if one.is_bad] == []
+    assert [str(finding) for finding in report.values() if finding.is_bad] == []
     assert "deepseek" in report["providers"].text
     assert list(tmp_path.iterdir()) == []
 
@@ -88,7 +88,7 @@ async def test_a_started_server_with_an_answering_provider_is_fine(tmp_path: Pat
         findings = await examine_installation(config, {})
     finally:
         await provider.stop()
-    assert [str(one) for one in findings if one.is_bad] == []
+    assert [str(finding) for finding in findings if finding.is_bad] == []
     printed = "\n".join(map(str, findings))
     assert "provider openai_compatible answers and offers 1 models" in printed
     assert KEY not in printed

@@ -99,7 +99,7 @@ def test_every_command_of_the_page_runs(page: Path, tmp_path: Path) -> None:
             "luxx chat": f"luxx chat --url {server.url}",
         }.items():
             script = script.replace(shown, real)
-        done = subprocess.run(
+        finished = subprocess.run(
             ["bash", "-c", script],
             cwd=tmp_path,
             env=server.environ,
@@ -109,9 +109,9 @@ def test_every_command_of_the_page_runs(page: Path, tmp_path: Path) -> None:
             timeout=SCRIPT_SECONDS,
             check=False,
         )
-    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
-    assert "/stream" not in script or '"delta":"Hello' in done.stdout
-    assert '"success":false' not in done.stdout.replace('"success":false,"data"', "")
+    assert finished.returncode == 0, f"{finished.stdout[-2000:]}\n{finished.stderr[-2000:]}"
+    assert "/stream" not in script or '"delta":"Hello' in finished.stdout
+    assert '"success":false' not in finished.stdout.replace('"success":false,"data"', "")
 
 
 def free_port() -> int:
@@ -147,10 +147,10 @@ def command_words(words: list[str]) -> list[str]:
 
 def test_the_program_with_the_scripted_provider_runs() -> None:
     (program,) = blocks(ROOT / "docs/testing-with-the-scripted-provider.md", "python")
-    done = subprocess.run(
+    finished = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert finished.returncode == 0, finished.stderr
 
 
 async def test_the_tools_of_the_documentation_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +241,7 @@ def test_every_limit_of_the_sandbox_is_documented_with_its_defaults() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \|", text_of("docs/sandbox.md"), re.MULTILINE)
     levels = [limits_for("any", level, []) for level in (CommandPermission.EXECUTE, CommandPermission.ADMIN)]
     real = [
-        (name, *(f"{getattr(one, name):g}" for one in levels)) for name in ProgramLimits.__struct_fields__
+        (name, *(f"{getattr(level, name):g}" for level in levels)) for name in ProgramLimits.__struct_fields__
     ]
     assert rows == real
 

@@ -43,7 +43,7 @@ asyncio.run(work())
 
 
 def run_program(program: str, folder: Path) -> object:
-    done = subprocess.run(
+    finished = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
@@ -51,7 +51,7 @@ def run_program(program: str, folder: Path) -> object:
         cwd=folder,
         env=plain_environ(),
     )
-    return json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    return json.loads(next(line for line in finished.stdout.splitlines() if line.startswith("{")))
 
 
 def test_a_server_does_not_load_modules_for_terminal_output(
@@ -65,8 +65,8 @@ def test_a_server_does_not_load_unused_plugins(tmp_path: Path) -> None:
 
 
 def test_run_py_takes_the_options_of_serve() -> None:
-    done = subprocess.run(
+    finished = subprocess.run(
         [sys.executable, ROOT / "run.py", "--help"], capture_output=True, text=True, check=True
     )
-    assert "luxx serve" in done.stdout
-    assert "--port" in done.stdout
+    assert "luxx serve" in finished.stdout
+    assert "--port" in finished.stdout

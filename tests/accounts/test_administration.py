@@ -110,8 +110,11 @@ async def test_a_demotion_during_the_hashing_of_a_password_stops_the_request(acc
 
 
 async def test_two_administrators_who_demote_each_other_at_once_leave_one(account_server):
-    one, two = await account_server.join("one", level=4), await account_server.join("two", level=4)
-    pairs = [(one, two), (two, one)]
+    first_user, second_user = (
+        await account_server.join("one", level=4),
+        await account_server.join("two", level=4),
+    )
+    pairs = [(first_user, second_user), (second_user, first_user)]
     await asyncio.gather(
         *(
             account_server.ask(
@@ -219,11 +222,11 @@ async def test_another_tenant_is_named_by_operators_only(account_server):
     ):
         refused = await account_server.ask(method, path, body, token=chief["access_token"])
         assert (refused.status_code, refused.json()["detail"]["kind"]) == (404, "tenant_not_found")
-    made = await account_server.ask("POST", "/auth/users", new, token=chief["access_token"])
-    assert (made.status_code, made.json()["data"]["tenant_id"]) == (201, other_tenant)
+    created_user = await account_server.ask("POST", "/auth/users", new, token=chief["access_token"])
+    assert (created_user.status_code, created_user.json()["data"]["tenant_id"]) == (201, other_tenant)
     other = new | {"username": "other", "tenant_id": other_tenant}
-    made = await account_server.ask("POST", "/auth/users", other, token=operator["access_token"])
-    assert (made.status_code, made.json()["data"]["tenant_id"]) == (201, other_tenant)
+    created_user = await account_server.ask("POST", "/auth/users", other, token=operator["access_token"])
+    assert (created_user.status_code, created_user.json()["data"]["tenant_id"]) == (201, other_tenant)
     missing = new | {"username": "third", "tenant_id": 999}
     refused = await account_server.ask("POST", "/auth/users", missing, token=operator["access_token"])
     assert refused.status_code == 404

@@ -153,8 +153,8 @@ def test_the_printed_address_sets_the_password_once_for_any_peer(
         assert (refused.status_code, "published default" in refused.text) == (400, True)
         foreign = http.post("/setup", data=form, headers=forwarded | {"Origin": "https://evil.example"})
         assert foreign.status_code == 403
-        done = http.post("/setup", data=form, headers=forwarded | {"Origin": server.url})
-        assert (done.status_code, "is set" in done.text) == (200, True)
+        response = http.post("/setup", data=form, headers=forwarded | {"Origin": server.url})
+        assert (response.status_code, "is set" in response.text) == (200, True)
 
         again = http.post("/setup", data=form, headers=BROWSER)
         assert (again.status_code, "used already" in again.text) == (403, True)
@@ -241,11 +241,11 @@ async def test_a_token_is_valid_for_a_day_and_only_with_all_claims(account_serve
 
 async def test_of_two_concurrent_uses_of_an_address_one_sets_the_password(account_server) -> None:
     await account_server.operator.ensure_first_user()
-    one, other = [await account_server.password_setup.token() for _ in range(2)]
+    first_token, other = [await account_server.password_setup.token() for _ in range(2)]
     answers = await asyncio.gather(
         *(
             account_server.ask("POST", "/setup", {"token": token, "password": NEW})
-            for token in (one, other, one)
+            for token in (first_token, other, first_token)
         )
     )
     assert sorted(answer.status_code for answer in answers) == [200, 403, 403]

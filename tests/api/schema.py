@@ -88,10 +88,12 @@ class Document:
         if operation is None:
             return
         status = str(response.status_code)
-        said = operation.about["responses"]
-        assert status in said or "default" in said, f"{operation} does not document the status {status}"
-        key = status if status in said else "default"
-        content = self.resolve(said[key]).get("content", {})
+        responses = operation.about["responses"]
+        assert status in responses or "default" in responses, (
+            f"{operation} does not document the status {status}"
+        )
+        key = status if status in responses else "default"
+        content = self.resolve(responses[key]).get("content", {})
         kind = response.headers.get("content-type", "").partition(";")[0]
         if not kind or not response.content:
             return
@@ -102,7 +104,7 @@ class Document:
         assert kind in content, f"{operation} {status} answers {kind}; documented: {list(content)}"
         if kind == "application/json":
             at = f"#/paths/{_escaped(operation)}/responses/{key}"
-            reference = f"{URN}{said[key].get('$ref', at)}/content/application~1json/schema"
+            reference = f"{URN}{responses[key].get('$ref', at)}/content/application~1json/schema"
             problems = [
                 f"{error.json_path}: {error.message[:300]}"
                 for error in self._validator(reference).iter_errors(response.json())

@@ -55,23 +55,27 @@ def carla(server: ServerProcess, document: Document, admin: ApiClient, request: 
 
 
 def test_a_composition_is_made_listed_shown_replaced_and_deleted(carla: ApiClient) -> None:
-    made = carla.good("POST", PATH, json=PICKS)
-    assert set(made) == FIELDS
-    assert (made["kind"], made["timeout_seconds"], made["risk"]) == ("sequential", 120, "low")
-    assert (made["required_permission"], made["problems"]) == (1, [])
-    assert made["members"][1]["arguments"] == PICKS["members"][1]["arguments"]
+    composition = carla.good("POST", PATH, json=PICKS)
+    assert set(composition) == FIELDS
+    assert (composition["kind"], composition["timeout_seconds"], composition["risk"]) == (
+        "sequential",
+        120,
+        "low",
+    )
+    assert (composition["required_permission"], composition["problems"]) == (1, [])
+    assert composition["members"][1]["arguments"] == PICKS["members"][1]["arguments"]
     other = carla.good("POST", PATH, json=lists())
-    assert carla.good("GET", PATH) == {"items": [other, made], "total": 2, "page": 1, "page_size": 20}
-    assert carla.good("GET", f"{PATH}?page=2&page_size=1")["items"] == [made]
-    assert carla.good("GET", f"{PATH}/{made['id']}") == made
-    changed = carla.good("PUT", f"{PATH}/{made['id']}", json=lists("listed") | {"kind": "parallel"})
-    assert (changed["id"], changed["name"], changed["parameters"]) == (made["id"], "listed", [])
-    assert carla.bad("PUT", f"{PATH}/{made['id']}", 409, json=lists())["detail"]["kind"] == (
+    assert carla.good("GET", PATH) == {"items": [other, composition], "total": 2, "page": 1, "page_size": 20}
+    assert carla.good("GET", f"{PATH}?page=2&page_size=1")["items"] == [composition]
+    assert carla.good("GET", f"{PATH}/{composition['id']}") == composition
+    changed = carla.good("PUT", f"{PATH}/{composition['id']}", json=lists("listed") | {"kind": "parallel"})
+    assert (changed["id"], changed["name"], changed["parameters"]) == (composition["id"], "listed", [])
+    assert carla.bad("PUT", f"{PATH}/{composition['id']}", 409, json=lists())["detail"]["kind"] == (
         "composition_name_taken"
     )
     carla.bad("POST", PATH, 409, json=lists())
-    carla.good("DELETE", f"{PATH}/{made['id']}")
-    carla.bad("GET", f"{PATH}/{made['id']}", 404)
+    carla.good("DELETE", f"{PATH}/{composition['id']}")
+    carla.bad("GET", f"{PATH}/{composition['id']}", 404)
     assert carla.good("GET", PATH)["total"] == 1
 
 
@@ -87,9 +91,9 @@ def test_a_composition_is_a_tool_of_its_owner_alone(carla: ApiClient, bob: ApiCl
     }
     assert carla.good("GET", "/tools/picks") == shown
     assert "picks" in [tool["name"] for tool in carla.good("GET", "/tools?page_size=100")["items"]]
-    done = carla.good("POST", "/tools/picks/execute", json={"arguments": {"data": [1, 2]}})
-    assert done["success"], done
-    assert [member["status"] for member in done["data"]["members"]] == ["done", "done"]
+    executed = carla.good("POST", "/tools/picks/execute", json={"arguments": {"data": [1, 2]}})
+    assert executed["success"], executed
+    assert [member["status"] for member in executed["data"]["members"]] == ["done", "done"]
     carla.bad("POST", "/tools/picks/execute", 400, json={"arguments": {}})
     assert bob.good("GET", "/tools?category=compositions")["items"] == []
     for method, path in (("GET", "/tools/picks"), ("POST", "/tools/picks/execute")):
@@ -98,22 +102,24 @@ def test_a_composition_is_a_tool_of_its_owner_alone(carla: ApiClient, bob: ApiCl
 
 
 def test_counters_count_every_concurrent_call(carla: ApiClient) -> None:
-    made = carla.good("POST", PATH, json=PICKS)["id"]
+    composition_id = carla.good("POST", PATH, json=PICKS)["id"]
     fails = composition("fails", {"id": "a", "tool": "file_read", "arguments": {"path": "nothing.txt"}})
     failing = carla.good("POST", PATH, json=fails)["id"]
 
     def call(name: str) -> bool:
         arguments = {"data": [1]} if name == "picks" else {}
-        done: bool = carla.good("POST", f"/tools/{name}/execute", json={"arguments": arguments})["success"]
-        return done
+        is_successful: bool = carla.good("POST", f"/tools/{name}/execute", json={"arguments": arguments})[
+            "success"
+        ]
+        return is_successful
 
     with ThreadPoolExecutor(8) as threads:
-        done = list(threads.map(call, ["picks", "fails"] * 20))
-    assert done == [True, False] * 20
-    counted = [carla.good("GET", f"{PATH}/{each}") for each in (made, failing)]
+        executions = list(threads.map(call, ["picks", "fails"] * 20))
+    assert executions == [True, False] * 20
+    counted = [carla.good("GET", f"{PATH}/{each}") for each in (composition_id, failing)]
     assert [(each["success_count"], each["failure_count"]) for each in counted] == [(20, 0), (0, 20)]
-    carla.good("PUT", f"{PATH}/{made}", json=PICKS)
-    assert carla.good("GET", f"{PATH}/{made}")["success_count"] == 20
+    carla.good("PUT", f"{PATH}/{composition_id}", json=PICKS)
+    assert carla.good("GET", f"{PATH}/{composition_id}")["success_count"] == 20
 
 
 def test_errors_name_their_path(carla: ApiClient) -> None:
@@ -156,15 +162,15 @@ def test_concurrent_requests_for_one_name_create_one_composition(carla: ApiClien
 def test_compositions_of_other_users_look_like_missing_ones(
     carla: ApiClient, bob: ApiClient, admin: ApiClient
 ) -> None:
-    made = carla.good("POST", PATH, json=lists())["id"]
+    composition_id = carla.good("POST", PATH, json=lists())["id"]
     for other in (bob, admin):
-        for which in (made, NO_UUID):
+        for which in (composition_id, NO_UUID):
             for method, more in (("GET", {}), ("PUT", {"json": lists("x")}), ("DELETE", {})):
                 refused = other.bad(method, f"{PATH}/{which}", 404, **more)
                 assert refused["detail"] == {"kind": "composition_not_found"}
     bob_made = bob.good("POST", PATH, json=lists())["id"]
     bob.good("DELETE", f"{PATH}/{bob_made}")
-    assert carla.good("GET", f"{PATH}/{made}")["name"] == "lists"
+    assert carla.good("GET", f"{PATH}/{composition_id}")["name"] == "lists"
 
 
 def test_a_demoted_user_keeps_compositions_and_cannot_run_them(
@@ -177,15 +183,15 @@ def test_a_demoted_user_keeps_compositions_and_cannot_run_them(
         writes = composition(
             "writes", {"id": "a", "tool": "file_write", "arguments": {"path": "a", "content": "b"}}
         )
-        made = person.good("POST", PATH, json=writes)
-        assert (made["required_permission"], made["risk"]) == (2, "medium")
+        new_composition = person.good("POST", PATH, json=writes)
+        assert (new_composition["required_permission"], new_composition["risk"]) == (2, "medium")
         assert person.good("POST", "/tools/writes/execute", json={})["success"]
         admin.good("PUT", path, json={"permission_level": 1})
         person.sign_in("lowered", PASSWORD)
         person.bad("POST", "/tools/writes/execute", 403, json={})
         person.bad("GET", "/tools/writes", 404)
         assert person.good("GET", "/tools?category=compositions")["items"] == []
-        assert person.good("GET", f"{PATH}/{made['id']}")["required_permission"] == 2
+        assert person.good("GET", f"{PATH}/{new_composition['id']}")["required_permission"] == 2
 
 
 def test_the_explanation_covers_the_users_own_compositions(carla: ApiClient, bob: ApiClient) -> None:
@@ -214,12 +220,12 @@ def test_compositions_of_a_deleted_user_are_deleted(
     server: ServerProcess, document: Document, admin: ApiClient
 ) -> None:
     with ApiClient(server, document).register("leaver") as person:
-        made = person.good("POST", PATH, json=lists())["id"]
+        composition_id = person.good("POST", PATH, json=lists())["id"]
         tenant_id = admin.good("POST", "/admin/tenants", json={"name": "elsewhere"})["id"]
         path = f"/auth/users/{person.user['id']}"
         admin.good("PUT", path, json={"tenant_id": tenant_id})
         person.sign_in("leaver", PASSWORD)
-        assert person.good("GET", f"{PATH}/{made}")["name"] == "lists"
+        assert person.good("GET", f"{PATH}/{composition_id}")["name"] == "lists"
         assert person.good("POST", "/tools/lists/execute", json={})["success"]
         admin.good("DELETE", path)
         admin.good("DELETE", f"/admin/tenants/{tenant_id}")
@@ -249,7 +255,7 @@ def test_a_composition_reports_that_its_tool_no_longer_exists(tmp_path: Path) ->
         ServerProcess(tmp_path, LUXX_TOOLS__MODULES="my_tools_now", **settings) as server,
         ApiClient(server, None).sign_in() as admin,
     ):
-        made = admin.good("POST", PATH, json=one)["id"]
+        composition_id = admin.good("POST", PATH, json=one)["id"]
         admin.good("POST", PATH, json=lists("takes_the_name"))
         assert admin.good("POST", "/tools/both/execute", json={})["data"]["output"] == "still here"
     with (
@@ -257,10 +263,10 @@ def test_a_composition_reports_that_its_tool_no_longer_exists(tmp_path: Path) ->
         ApiClient(server, None).sign_in() as admin,
     ):
         tool_missing = "the tool comes_and_goes no longer exists"
-        assert admin.good("GET", f"{PATH}/{made}")["problems"] == [tool_missing]
+        assert admin.good("GET", f"{PATH}/{composition_id}")["problems"] == [tool_missing]
         assert tool_missing in admin.good("GET", "/tools/both")["description"]
-        done = admin.good("POST", "/tools/both/execute", json={})
-        assert "there is no tool named 'comes_and_goes'" in done["error"]
+        executed = admin.good("POST", "/tools/both/execute", json={})
+        assert "there is no tool named 'comes_and_goes'" in executed["error"]
         hidden = next(each for each in admin.good("GET", PATH)["items"] if each["name"] == "takes_the_name")
         assert "has the same name and hides it" in hidden["problems"][0]
         names = [tool["name"] for tool in admin.good("GET", "/tools?page_size=100")["items"]]

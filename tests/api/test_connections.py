@@ -193,9 +193,11 @@ def test_a_thousand_pipelined_requests_end_the_connection_after_whole_answers(
 def test_requests_with_bodies_sent_at_once_are_all_read(plain: ServerProcess) -> None:
     """Sends more requests than the server reads at once, so reading has to go on between answers."""
     body = json.dumps({"username": "nobody", "password": "x" * 60_000}).encode()
-    one = ("POST", "/auth/login", f"content-length: {len(body)}")
+    request_line = ("POST", "/auth/login", f"content-length: {len(body)}")
     with connect(plain) as connection:
-        connection.sendall(request(*one, body=body) * 9 + request(*one, "connection: close", body=body))
+        connection.sendall(
+            request(*request_line, body=body) * 9 + request(*request_line, "connection: close", body=body)
+        )
         assert len(answers(read_to_end(connection))) == 10
 
 
@@ -365,5 +367,5 @@ def check_work(admin: ApiClient, title: str) -> None:
     arguments = {"code": "print(6 * 7)"}
     ran = admin.good("POST", "/tools/python_execute/execute", json={"arguments": arguments})
     assert "42" in json.dumps(ran), ran
-    made = admin.good("POST", "/conversations", json={"title": title})
-    assert admin.good("GET", f"/conversations/{made['id']}")["title"] == title
+    conversation = admin.good("POST", "/conversations", json={"title": title})
+    assert admin.good("GET", f"/conversations/{conversation['id']}")["title"] == title

@@ -120,10 +120,12 @@ def answered_at(entry_point: str, person: ApiClient) -> dict[str, Any]:
     if entry_point == "message":
         return person.good("POST", "/messages", json=body)
     words = "everything" if entry_point == "regenerate" else "hello"
-    asked = person.good("POST", "/messages", json={**body, "content": words})["parent_id"]
+    user_message_id = person.good("POST", "/messages", json={**body, "content": words})["parent_id"]
     if entry_point == "edited":
-        asked = person.good("PUT", f"/messages/{asked}", json={"content": "everything"})["id"]
-    with person.http.stream("POST", f"/messages/{asked}/regenerate", json=UNATTENDED) as response:
+        user_message_id = person.good("PUT", f"/messages/{user_message_id}", json={"content": "everything"})[
+            "id"
+        ]
+    with person.http.stream("POST", f"/messages/{user_message_id}/regenerate", json=UNATTENDED) as response:
         assert response.status_code == 200
         response.read()
     return person.good("GET", f"/messages?conversation_id={conversation}&limit=1")["items"][0]
@@ -210,8 +212,8 @@ def composed(person: ApiClient, name: str) -> str:
     """Creates a composition of this tool alone. Returns its id."""
     members = [{"id": "only", "tool": name, "arguments": ARGUMENTS[name]}]
     body = {"name": f"only_{name}", "description": "One tool.", "members": members}
-    made: str = person.good("POST", "/tools/compositions", json=body)["id"]
-    return made
+    composition_id: str = person.good("POST", "/tools/compositions", json=body)["id"]
+    return composition_id
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -230,8 +232,8 @@ def test_a_member_of_a_composition_is_refused_like_a_call_of_its_own(
         wanted = expected(person, tools)
         denied: set[str] = set()
         for name in reached:
-            done = person.good("POST", f"/tools/only_{name}/execute", json={})
-            denied |= {name} if done["data"]["members"][0]["status"] == "denied" else set()
+            executed = person.good("POST", f"/tools/only_{name}/execute", json={})
+            denied |= {name} if executed["data"]["members"][0]["status"] == "denied" else set()
         assert denied == {name for name in reached if wanted[name] == "deny"}, kind
     for composition_id in made:
         person.good("DELETE", f"/tools/compositions/{composition_id}")

@@ -31,24 +31,24 @@ def options(schema: dict[str, Any], document: Document) -> list[dict[str, Any]]:
     """The alternatives of a schema, without references."""
     resolved = document.resolve(schema)
     if "anyOf" in resolved:
-        return [one for each in resolved["anyOf"] for one in options(each, document)]
+        return [alternative for each in resolved["anyOf"] for alternative in options(each, document)]
     return [resolved]
 
 
 def wrong_values(schema: dict[str, Any], document: Document) -> list[tuple[Any, list[str]]]:
     """Values that the schema refuses, each with words that the refusal must have."""
     allowed = options(schema, document)
-    if not any(one.keys() - {"description", "default", "title"} for one in allowed):
+    if not any(alternative.keys() - {"description", "default", "title"} for alternative in allowed):
         return []  # Anything is allowed.
-    choices = [value for one in allowed for value in one.get("enum", [])]
-    types = {one.get("type") for one in allowed}
+    choices = [value for alternative in allowed for value in alternative.get("enum", [])]
+    types = {alternative.get("type") for alternative in allowed}
     words = [str(value) for value in choices]
     samples: list[tuple[Any, set[str]]] = [
         ([], {"array"}), ({}, {"object"}), (True, {"boolean"}), ("no such", {"string"}),
         (5, {"integer", "number"}), (HUGE, {"number"}),
     ]  # fmt: skip
     wrong = [(value, words) for value, kinds in samples if not types & kinds]
-    return wrong + [each for one in allowed for each in out_of_bounds(one)]
+    return wrong + [each for alternative in allowed for each in out_of_bounds(alternative)]
 
 
 def out_of_bounds(schema: dict[str, Any]) -> Iterator[tuple[Any, list[str]]]:
@@ -72,14 +72,14 @@ def objects(
     schema: dict[str, Any], document: Document, path: str = "$", depth: int = 0
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every object with named fields in a body, with its JSON path."""
-    for one in options(schema, document):
-        if "properties" in one:
-            yield path, one
-            for name, field in one["properties"].items():
+    for alternative in options(schema, document):
+        if "properties" in alternative:
+            yield path, alternative
+            for name, field in alternative["properties"].items():
                 if depth < 4:
                     yield from objects(field, document, f"{path}.{name}", depth + 1)
-        elif one.get("type") == "array":
-            yield from objects(one.get("items", {}), document, f"{path}[0]", depth + 1)
+        elif alternative.get("type") == "array":
+            yield from objects(alternative.get("items", {}), document, f"{path}[0]", depth + 1)
 
 
 def body_with(path: str, value: Any) -> Any:

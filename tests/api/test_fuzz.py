@@ -111,7 +111,7 @@ def fuzz(
     rules = folder / "rules.toml"
     with ApiClient(server, None).register(f"somebody{examples}") as somebody:
         rules.write_text(rules_with(sample_ids(admin, upstream), somebody.user["id"]), "utf-8")
-    done = subprocess.run(
+    finished = subprocess.run(
         [
             str(Path(sys.executable).with_name("schemathesis")),
             *("--config-file", str(rules), "run", f"{server.url}/openapi.json"),
@@ -127,8 +127,8 @@ def fuzz(
         timeout=SECONDS,
         check=False,
     )
-    shown = "\n".join(line[:SHOWN] for line in done.stdout.splitlines())
-    assert done.returncode == 0, shown[-30_000:] + done.stderr[-3_000:]
+    shown = "\n".join(line[:SHOWN] for line in finished.stdout.splitlines())
+    assert finished.returncode == 0, shown[-30_000:] + finished.stderr[-3_000:]
     admin.good("GET", "/auth/me")
     assert "request_failed" not in server.output
     assert '"level":"error"' not in server.output

@@ -48,7 +48,7 @@ def headers(response: httpx.Response, path: str) -> dict[str, str]:
 def test_head_answers_like_get_on_every_route(
     anna: ApiClient, document: Document, ids: dict[str, str], *, is_known: bool
 ) -> None:
-    paths = [one for one in document.operations if one.method == "GET"]
+    paths = [operation for operation in document.operations if operation.method == "GET"]
     assert len(paths) > 40
     statuses = set[int]()
     for operation in [*paths]:

@@ -68,8 +68,8 @@ def test_a_tool_above_the_level_is_neither_shown_nor_run(
         assert shown == {name for name, tool in tools.items() if tool["required_permission"] <= level}
         for name, tool in tools.items():
             is_theirs = tool["required_permission"] <= level
-            one = person.ask("GET", f"/tools/{name}")
-            assert one.status_code == (200 if is_theirs else 404), f"{name} at {level}"
+            response = person.ask("GET", f"/tools/{name}")
+            assert response.status_code == (200 if is_theirs else 404), f"{name} at {level}"
             ran = person.ask("POST", f"/tools/{name}/execute", json={"arguments": {"no such": 1}})
             assert ran.status_code == (400 if is_theirs else 403), f"{name} at {level}: {ran.text}"
 

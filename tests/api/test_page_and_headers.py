@@ -24,17 +24,17 @@ def test_the_document_is_valid_openapi_3_1(document: Document) -> None:
 
 def test_every_operation_says_what_it_answers_and_how_it_fails(document: Document) -> None:
     for operation in document.operations:
-        said = operation.about["responses"]
-        assert any(status.startswith("2") for status in said), operation
+        responses = operation.about["responses"]
+        assert any(status.startswith("2") for status in responses), operation
         assert operation.about.get("summary"), operation
         assert operation.about.get("description"), operation
         if not operation.is_public:
-            assert "401" in said, operation
+            assert "401" in responses, operation
         if operation.names("path"):
-            assert "404" in said, operation
+            assert "404" in responses, operation
         if operation.about.get("requestBody") is not None or operation.parameters:
-            assert "400" in said, operation
-        for status, about in said.items():
+            assert "400" in responses, operation
+        for status, about in responses.items():
             if status.startswith(("4", "5")):
                 schema = document.resolve(about)["content"]["application/json"]["schema"]
                 failure = document.resolve(schema)
@@ -140,8 +140,8 @@ def test_a_foreign_origin_changes_nothing(anna: ApiClient, origin: str) -> None:
 def test_the_own_origin_is_allowed_and_no_response_allows_others(
     anna: ApiClient, server: ServerProcess
 ) -> None:
-    made = anna.ask("POST", "/conversations", json={"title": "own"}, headers={"origin": server.url})
-    assert made.status_code == 201
+    conversation = anna.ask("POST", "/conversations", json={"title": "own"}, headers={"origin": server.url})
+    assert conversation.status_code == 201
     for method in ("GET", "OPTIONS"):
         headers = {"origin": "http://evil.example", "access-control-request-method": "POST"}
         response = anna.http.request(method, "/conversations", headers=headers)

@@ -31,8 +31,8 @@ def test_null_is_an_ordinary_word_in_a_text_parameter(anna: ApiClient) -> None:
 
 
 def test_an_integer_may_be_written_with_a_decimal_point(anna: ApiClient) -> None:
-    made = anna.good("POST", "/conversations", json={"max_tokens": 5.0, "temperature": 1.0})
-    assert (made["max_tokens"], made["temperature"]) == (5, 1.0)
+    conversation = anna.good("POST", "/conversations", json={"max_tokens": 5.0, "temperature": 1.0})
+    assert (conversation["max_tokens"], conversation["temperature"]) == (5, 1.0)
     refused = anna.bad("POST", "/conversations", 400, json={"max_tokens": 5.5})
     assert set(refused["detail"]["fields"]) == {"$.max_tokens"}
 

@@ -227,10 +227,10 @@ def test_a_result_that_was_cut_can_be_read_whole(dora: ApiClient, chat: str) -> 
 def test_calls_with_the_same_id_are_kept_apart(dora: ApiClient) -> None:
     chat = dora.good("POST", "/conversations", json={})["id"]
     dora.good("POST", "/messages", json={"conversation_id": chat, "content": "repeat yourself"})
-    made = dora.good("GET", f"/conversations/{chat}/tool-executions")["executions"]
-    assert [json.loads(call["tool_input"])["path"] for call in made] == ["1.txt", "2.txt"]
-    assert made[0]["call_id"] == "call_0" != made[1]["call_id"]
-    for call in made:
+    executions = dora.good("GET", f"/conversations/{chat}/tool-executions")["executions"]
+    assert [json.loads(call["tool_input"])["path"] for call in executions] == ["1.txt", "2.txt"]
+    assert executions[0]["call_id"] == "call_0" != executions[1]["call_id"]
+    for call in executions:
         result = dora.good("GET", f"/runs/{call['run_id']}/results/{call['call_id']}")
         assert json.loads(call["tool_input"])["path"] in result["output"]
 
@@ -242,8 +242,8 @@ def test_question_that_was_answered_again_has_the_calls_of_all_its_answers(dora:
     path = f"/conversations/{chat}/tool-executions"
 
     def runs_of(message_id: str) -> list[str]:
-        made = dora.good("GET", path, params={"message_id": message_id})["executions"]
-        return [call["run_id"] for call in made]
+        executions = dora.good("GET", path, params={"message_id": message_id})["executions"]
+        return [call["run_id"] for call in executions]
 
     sent = {"headers": ACCEPT, "json": {}}
     again = dora.ask("POST", f"/messages/{question}/regenerate", **sent).json()["data"]

@@ -137,29 +137,33 @@ def test_users_are_listed_for_an_admin_newest_first_and_changed(admin: ApiClient
 
 
 def test_a_conversation_is_made_listed_shown_changed_and_deleted(anna: ApiClient) -> None:
-    made = anna.ask("POST", "/conversations", json={"title": "First", "temperature": 0.5, "max_tokens": 99})
-    assert made.status_code == 201
-    one = made.json()["data"]
-    assert set(one) >= CONVERSATION
-    assert UUID7.fullmatch(one["id"])
-    assert type(one["user_id"]) is int
-    assert (one["title"], one["temperature"], one["max_tokens"]) == ("First", 0.5, 99)
-    path = f"/conversations/{one['id']}"
-    assert anna.good("GET", path) == one
+    conversation = anna.ask(
+        "POST", "/conversations", json={"title": "First", "temperature": 0.5, "max_tokens": 99}
+    )
+    assert conversation.status_code == 201
+    body = conversation.json()["data"]
+    assert set(body) >= CONVERSATION
+    assert UUID7.fullmatch(body["id"])
+    assert type(body["user_id"]) is int
+    assert (body["title"], body["temperature"], body["max_tokens"]) == ("First", 0.5, 99)
+    path = f"/conversations/{body['id']}"
+    assert anna.good("GET", path) == body
     changed = anna.good("PUT", path, json={"title": "Second", "pinned": True, "tags": ["a", "b"]})
     assert (changed["title"], changed["pinned"], changed["tags"]) == ("Second", True, ["a", "b"])
     assert (changed["temperature"], changed["max_tokens"]) == (0.5, 99)
-    assert changed["updated_at"] >= one["updated_at"]
+    assert changed["updated_at"] >= body["updated_at"]
     assert anna.good("PUT", path, json={"temperature": None})["temperature"] is None
     assert anna.good("GET", path)["title"] == "Second"
     anna.good("DELETE", path)
     anna.bad("GET", path, 404)
     anna.bad("DELETE", path, 404)
-    assert one["id"] not in json.dumps(anna.good("GET", "/conversations?page_size=100"))
+    assert body["id"] not in json.dumps(anna.good("GET", "/conversations?page_size=100"))
 
 
 def test_lists_are_paged_newest_first_and_every_item_is_on_one_page(anna: ApiClient) -> None:
-    made = [anna.good("POST", "/conversations", json={"title": f"c{number}"})["id"] for number in range(7)]
+    conversation = [
+        anna.good("POST", "/conversations", json={"title": f"c{number}"})["id"] for number in range(7)
+    ]
     total = page_of(anna, "/conversations")["total"]
     listed: list[str] = []
     number = 1
@@ -167,7 +171,7 @@ def test_lists_are_paged_newest_first_and_every_item_is_on_one_page(anna: ApiCli
         listed += [item["id"] for item in items]
         number += 1
     assert len(listed) == len(set(listed)) == total
-    assert listed[:7] == made[::-1]
+    assert listed[:7] == conversation[::-1]
     everything = page_of(anna, "/conversations", page_size=100)["items"]
     assert newest_first(everything)
     beyond = page_of(anna, "/conversations", page=1_000_000, page_size=100)
@@ -285,9 +289,9 @@ def test_a_provider_is_made_listed_shown_changed_tested_and_deleted(
     provider_id = connect(anna, upstream)
     assert type(provider_id) is int
     path = f"/providers/{provider_id}"
-    one = anna.good("GET", path)
-    assert set(one) >= PROVIDER
-    assert one["is_default"] is True
+    body = anna.good("GET", path)
+    assert set(body) >= PROVIDER
+    assert body["is_default"] is True
     listed = page_of(anna, "/providers", page_size=100)["items"]
     assert newest_first(listed)
     assert [each["is_default"] for each in listed if each["is_own"]].count(True) == 1
@@ -336,7 +340,9 @@ def test_public_information_is_in_the_envelope(nobody: ApiClient, path: str) -> 
     assert isinstance(data, dict)
     if path == "/health":
         assert {"status", "version", "sandbox", "database", "bus"} <= set(data)
-        in_force = [one["name"] for one in data["sandbox_backends"] if one["standing"] == "in_force"]
+        in_force = [
+            backend["name"] for backend in data["sandbox_backends"] if backend["standing"] == "in_force"
+        ]
         assert in_force == [data["sandbox"]]
         assert data["document_readers"] == data["sandbox"]
         assert data["bus"] == "none"

@@ -10,11 +10,11 @@ from api.client import ApiClient
 @pytest.fixture(scope="module")
 def chat(anna: ApiClient) -> dict[str, Any]:
     """A conversation with a question and its answer."""
-    made = anna.good("POST", "/conversations", json={})
+    conversation = anna.good("POST", "/conversations", json={})
     file = {"name": "einkauf.txt", "content": "Milch"}
-    body = {"conversation_id": made["id"], "content": "什么是机器学习？", "attachments": [file]}
-    made["answer"] = anna.good("POST", "/messages", json=body)
-    return made
+    body = {"conversation_id": conversation["id"], "content": "什么是机器学习？", "attachments": [file]}
+    conversation["answer"] = anna.good("POST", "/messages", json=body)
+    return conversation
 
 
 def hits(person: ApiClient, query: str, **more: Any) -> list[dict[str, Any]]:
@@ -60,16 +60,16 @@ def test_other_users_do_not_find_it(bob: ApiClient, chat: dict[str, Any]) -> Non
 
 
 def test_a_cut_answer_is_found_and_a_deleted_conversation_is_not(anna: ApiClient) -> None:
-    made = anna.good("POST", "/conversations", json={"title": "Fleeting"})["id"]
+    conversation_id = anna.good("POST", "/conversations", json={"title": "Fleeting"})["id"]
     headers = {"accept": "application/json"}
-    body = {"conversation_id": made, "content": "wait here"}
+    body = {"conversation_id": conversation_id, "content": "wait here"}
     run = anna.good("POST", "/messages/stream", json=body, headers=headers)
     anna.good("POST", f"/runs/{run['id']}/cancel")
-    stored = anna.good("GET", f"/messages?conversation_id={made}")["items"]
+    stored = anna.good("GET", f"/messages?conversation_id={conversation_id}")["items"]
     assert [message["status"] for message in stored] == ["partial", "complete"]
-    results = hits(anna, stored[0]["text"] or "wait", conversation_id=made)
+    results = hits(anna, stored[0]["text"] or "wait", conversation_id=conversation_id)
     assert results[0]["message_id"] == stored[0 if stored[0]["text"] else 1]["id"]
     anna.good("DELETE", f"/messages/{stored[0]['id']}")
-    assert [hit["role"] for hit in hits(anna, "wait", conversation_id=made)] == ["user"]
-    anna.good("DELETE", f"/conversations/{made}")
+    assert [hit["role"] for hit in hits(anna, "wait", conversation_id=conversation_id)] == ["user"]
+    anna.good("DELETE", f"/conversations/{conversation_id}")
     assert hits(anna, "fleeting") == hits(anna, "wait here") == []

@@ -37,8 +37,8 @@ def join(server: ServerProcess, document: Document, admin: ApiClient) -> Iterato
 
 @pytest.fixture
 def tenant_id(admin: ApiClient) -> int:
-    made = admin.good("POST", "/admin/tenants", json={"name": f"sharing {next(numbers)}"})
-    created_id: int = made["id"]
+    tenant = admin.good("POST", "/admin/tenants", json={"name": f"sharing {next(numbers)}"})
+    created_id: int = tenant["id"]
     return created_id
 
 

@@ -92,7 +92,7 @@ def bad_headers(server: ServerProcess, document: Document, admin: ApiClient) -> 
 
 def test_the_public_operations_are_those_of_the_contract(document: Document) -> None:
     public = {(each.method, each.template) for each in document.operations if each.is_public}
-    assert {one for one in public if not one[1].startswith("/ui")} == PUBLIC
+    assert {public_path for public_path in public if not public_path[1].startswith("/ui")} == PUBLIC
 
 
 def test_every_other_operation_answers_401_to_each_bad_credential(

@@ -111,6 +111,6 @@ def test_a_slow_upload_within_the_bounds_is_taken(cat: ApiClient) -> None:
             yield piece
 
     headers = {"content-type": "multipart/form-data; boundary=b"}
-    made = cat.good("POST", "/files", content=pieces(), headers=headers)
-    assert made["size"] == 4
-    cat.good("DELETE", f"/files/{made['id']}")
+    uploaded = cat.good("POST", "/files", content=pieces(), headers=headers)
+    assert uploaded["size"] == 4
+    cat.good("DELETE", f"/files/{uploaded['id']}")

@@ -35,11 +35,11 @@ CALLER = Caller(
 @pytest.fixture
 def services(tmp_path: Path) -> Iterator[Services]:
     """Not opened: nothing is read or written."""
-    made = Services(
+    services = Services(
         Config(app=AppConfig(secret_key="a-secret-key-of-a-test-of-32-bytes"), data_dir=str(tmp_path))
     )
-    yield made
-    made.release()
+    yield services
+    services.release()
 
 
 class SlowClient:
@@ -61,10 +61,10 @@ class SlowClient:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         async def watch() -> RunWatch:
-            made = RunWatch(self._services.hub, self._services.store, self.run)
+            watch = RunWatch(self._services.hub, self._services.store, self.run)
             if not self._from_the_log:
-                made.attach_before_start()
-            return made
+                watch.attach_before_start()
+            return watch
 
         followed = await self._services.streams.follow(CALLER, watch)
         self.began.set()

@@ -284,9 +284,9 @@ def test_a_user_who_watches_or_cancels_the_run_gets_no_notification(
 
 
 def test_all_sockets_of_a_user_are_notified_and_no_others(talker: ApiClient, bob: ApiClient) -> None:
-    with open_socket(talker) as one, open_socket(talker) as other, open_socket(bob) as foreign:
+    with open_socket(talker) as connection, open_socket(talker) as other, open_socket(bob) as foreign:
         begin(talker, new_session(talker, "seen twice"), "hello")
-        assert one.receive() == other.receive()
+        assert connection.receive() == other.receive()
         begin(bob, new_session(bob, "of bob"), "hello")
         assert foreign.until(title="of bob")["type"] == "notification"
 
@@ -405,9 +405,9 @@ def test_the_metrics_count_open_sockets(cleo: ApiClient) -> None:
 
 
 def test_the_document_describes_the_messages_of_a_socket(document: Document) -> None:
-    said = document.content["paths"]["/auth/ticket"]["post"]["description"]
+    description = document.content["paths"]["/auth/ticket"]["post"]["description"]
     for word in ("subscribe", "unsubscribe", "ping", "pong", "session_update", "notification", "error"):
-        assert f"`{word}`" in said
+        assert f"`{word}`" in description
     assert {"Subscribe", "SessionUpdate", "Notification"} <= set(document.content["components"]["schemas"])
 
 

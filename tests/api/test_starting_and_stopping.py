@@ -21,7 +21,7 @@ REPLY = [Text(text="I am"), Gate(name="waiting"), Text(text=" back."), Finish()]
 def test_a_port_that_is_taken_is_refused_with_a_sentence_before_anything_is_opened(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        done = subprocess.run(
+        finished = subprocess.run(
             luxx_command("serve", "--port", port, "--data-dir", str(tmp_path / "data")),
             cwd=tmp_path,
             env=environment(tmp_path),
@@ -30,10 +30,10 @@ def test_a_port_that_is_taken_is_refused_with_a_sentence_before_anything_is_open
             timeout=60,
             check=False,
         )
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith(f"luxx: cannot listen on 127.0.0.1 port {port}: ")
-    assert "Traceback" not in done.stderr
-    assert "database_migrated" not in done.stderr
+    assert finished.returncode == 1
+    assert finished.stderr.splitlines()[-1].startswith(f"luxx: cannot listen on 127.0.0.1 port {port}: ")
+    assert "Traceback" not in finished.stderr
+    assert "database_migrated" not in finished.stderr
 
 
 def begun_run(person: ApiClient, conversation_id: str) -> str:

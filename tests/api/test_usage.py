@@ -120,10 +120,10 @@ def test_tokens_and_money_are_summed_and_unknown_prices_are_reported(carol: ApiC
         (chat, "about hello"),
         (other, "about hello"),
     ]
-    one = carol.good("GET", f"/conversations/{chat}/usage")
-    assert [group["key"] for group in one["items"]] == [PRICED]
-    assert one["sums"]["cost"] == pytest.approx(2 * cost)
-    assert report(carol, conversation_id=chat)["sums"] == one["sums"]
+    usage = carol.good("GET", f"/conversations/{chat}/usage")
+    assert [group["key"] for group in usage["items"]] == [PRICED]
+    assert usage["sums"]["cost"] == pytest.approx(2 * cost)
+    assert report(carol, conversation_id=chat)["sums"] == usage["sums"]
     (provider,) = report(carol, group_by="provider")["items"]
     assert provider["name"] == "scripted"
     for kind in ("room", "task"):

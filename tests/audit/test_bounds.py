@@ -42,9 +42,9 @@ class Clock:
 def store(tmp_path: Path) -> Iterator[Store]:
     engine = open_engine(resolve_url("sqlite:///./t.db", tmp_path))
     Base.metadata.create_all(engine, tables=[Base.metadata.tables["audit_log"]])
-    made = Store(engine)
-    yield made
-    made.close()
+    store = Store(engine)
+    yield store
+    store.close()
 
 
 def entries(store: Store) -> list[AuditView]:
@@ -159,9 +159,9 @@ async def test_all_hosts_of_a_program_are_listed_by_their_full_names(store: Stor
 
     refusals = Refusals(store)
     await EgressRecord(store, refusals).record(egress_session)
-    done = [one for one in entries(store) if one.outcome == AuditOutcome.DONE]
-    assert [one.target_id for one in done] == [long[:64], *hosts[1:10], "others"]
-    assert done[0].detail.hosts == [long]
-    assert (done[-1].detail.hosts, done[-1].detail.count) == (hosts[10:], 22)
-    refused = [one for one in entries(store) if one.outcome == AuditOutcome.REFUSED]
+    executions = [entry for entry in entries(store) if entry.outcome == AuditOutcome.DONE]
+    assert [entry.target_id for entry in executions] == [long[:64], *hosts[1:10], "others"]
+    assert executions[0].detail.hosts == [long]
+    assert (executions[-1].detail.hosts, executions[-1].detail.count) == (hosts[10:], 22)
+    refused = [entry for entry in entries(store) if entry.outcome == AuditOutcome.REFUSED]
     assert refused[0].detail.hosts == [long]

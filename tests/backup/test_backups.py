@@ -60,12 +60,12 @@ def test_all_rows_and_files_are_restored_on_either_database(
     here, there = make(source, "here"), make(target, "there")
     initialise(here)
     fill(here)
-    made = create_backup(here, tmp_path / "backup.zip")
-    done = restore(there, tmp_path / "backup.zip")
+    backup = create_backup(here, tmp_path / "backup.zip")
+    restored = restore(there, tmp_path / "backup.zip")
     assert rows_of(there) == rows_of(here)
     assert files_of(there) == files_of(here)
-    assert done.files == 4
-    assert sorted(each.partition(" ")[0] for each in made.left_out) == ["workspaces/1.tar:"] * 2
+    assert restored.files == 4
+    assert sorted(each.partition(" ")[0] for each in backup.left_out) == ["workspaces/1.tar:"] * 2
     assert oct((tmp_path / "backup.zip").stat().st_mode & 0o777) == "0o600"
     with store_of(there) as store:
         row = store.read_now(lambda session: session.get(ProviderRow, 3))
@@ -164,10 +164,12 @@ def test_the_manifest_of_a_backup_lists_its_contents(make: Any, tmp_path: Path) 
     here = make("sqlite", "here")
     initialise(here)
     fill(here)
-    made = create_backup(here, tmp_path / "backup.zip")
+    backup = create_backup(here, tmp_path / "backup.zip")
     with zipfile.ZipFile(tmp_path / "backup.zip") as archive:
         claimed_count = json.loads(archive.read("manifest.json"))
-        assert sorted(archive.namelist()) == sorted(["manifest.json", *(each.name for each in made.members)])
+        assert sorted(archive.namelist()) == sorted(
+            ["manifest.json", *(each.name for each in backup.members)]
+        )
         users = archive.read("tables/users.jsonl").decode().splitlines()
     assert (claimed_count["format"], claimed_count["version"], claimed_count["step"]) == (
         "luxx.backup",
@@ -202,9 +204,9 @@ def test_a_configured_secret_is_kept_and_keys_are_sealed_with_it(make: Any, tmp_
     initialise(here)
     fill(here)
     create_backup(here, tmp_path / "backup.zip")
-    done = restore(there, tmp_path / "backup.zip")
+    restored = restore(there, tmp_path / "backup.zip")
     assert not there.secret_file.exists()
-    assert any("sign in again" in note for note in done.notes)
+    assert any("sign in again" in note for note in restored.notes)
 
 
 @pytest.mark.parametrize("kind", DATABASES)
@@ -261,8 +263,8 @@ def test_a_row_of_any_length_is_restored(make: Any, tmp_path: Path) -> None:
     which = "id = (SELECT min(id) FROM messages)"
     with here.engine.begin() as connection:
         connection.execute(text(f"UPDATE messages SET content = :long WHERE {which}"), {"long": '"' * LONG})
-    made = create_backup(here, tmp_path / "backup.zip")
-    (member,) = [part.member for part in made.tables if part.name == "messages"]
+    backup = create_backup(here, tmp_path / "backup.zip")
+    (member,) = [part.member for part in backup.tables if part.name == "messages"]
     assert member.size > 2 * LONG
     restore(there, tmp_path / "backup.zip")
     with there.engine.connect() as connection:
@@ -279,6 +281,6 @@ def test_nul_characters_that_postgresql_cannot_store_are_counted(make: Any, tmp_
     with here.engine.begin() as connection:
         connection.execute(text("UPDATE projects SET description = 'a' || char(0) || 'b'"))
     create_backup(here, tmp_path / "backup.zip")
-    done = restore(there, tmp_path / "backup.zip")
-    assert any(note.startswith("1 NUL") for note in done.notes)
+    restored = restore(there, tmp_path / "backup.zip")
+    assert any(note.startswith("1 NUL") for note in restored.notes)
     assert rows_of(there)["projects"][0][3] == "a\ufffdb"

@@ -96,10 +96,10 @@ def test_everything_acknowledged_before_a_backup_under_load_is_restored_and_cont
             talks = [threads.submit(talker.talk) for talker in talkers]
             assert all(talker.has_many.wait(WAIT_SECONDS) for talker in talkers)
             before = {talker.conversation_id: list(talker.acknowledged) for talker in talkers}
-            made = luxx(here, "backup", str(tmp_path / "backup.zip"), **settings)
+            backup = luxx(here, "backup", str(tmp_path / "backup.zip"), **settings)
             for talker in talkers:
                 talker.is_over = True
-            assert made.returncode == 0, made.stderr
+            assert backup.returncode == 0, backup.stderr
             for talk in talks:
                 talk.result(WAIT_SECONDS)
     restored = luxx(there, "restore", str(tmp_path / "backup.zip"), **host)
@@ -122,9 +122,9 @@ def test_everything_acknowledged_before_a_backup_under_load_is_restored_and_cont
 
 def test_the_data_of_a_running_server_is_not_replaced(tmp_path: Path) -> None:
     with ServerProcess(tmp_path) as server, ApiClient(server, None).register("ann") as ann:
-        made = luxx(tmp_path, "backup", "backup.zip")
-        assert made.returncode == 0, made.stderr
-        assert "rows at revision" in made.stdout
+        backup = luxx(tmp_path, "backup", "backup.zip")
+        assert backup.returncode == 0, backup.stderr
+        assert "rows at revision" in backup.stdout
         for more in ([], ["--replace", "--yes"]):
             refused = luxx(tmp_path, "restore", "backup.zip", *more)
             assert refused.returncode == 1

@@ -28,12 +28,12 @@ SERVER = this_process("a-server", ProcessKind.SERVE)
 def data_paths(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DataPaths]:
     """Data paths on PostgreSQL, with a backup of them."""
     url = new_database(request.getfixturevalue("postgresql"), f"living{next(numbers)}")
-    made = data_paths_of(tmp_path / "home", url)
-    initialise(made)
-    fill(made)
-    create_backup(made, tmp_path / "backup.zip")
-    yield made
-    made.close()
+    data_paths = data_paths_of(tmp_path / "home", url)
+    initialise(data_paths)
+    fill(data_paths)
+    create_backup(data_paths, tmp_path / "backup.zip")
+    yield data_paths
+    data_paths.close()
 
 
 def register_process(data_paths: DataPaths) -> None:

@@ -119,11 +119,11 @@ def content_of(path: Path) -> Any:
 def test_all_data_of_a_user_is_imported_into_another_server(
     here: DataPaths, there: DataPaths, tmp_path: Path
 ) -> None:
-    made = export_user(here, "ANN", tmp_path / "ann.zip")
-    done = import_archive(there, tmp_path / "ann.zip")
-    assert (done.username, done.report.conversations, done.report.messages) == ("ann", 1, 3)
-    assert (done.projects, done.files) == (1, 4)
-    assert done.notes == [*made.left_out, "1 settings kept their present value"]
+    exported = export_user(here, "ANN", tmp_path / "ann.zip")
+    imported = import_archive(there, tmp_path / "ann.zip")
+    assert (imported.username, imported.report.conversations, imported.report.messages) == ("ann", 1, 3)
+    assert (imported.projects, imported.files) == (1, 4)
+    assert imported.notes == [*exported.left_out, "1 settings kept their present value"]
     assert "empty" in files_of(here)
     assert files_of(there) == files_of(here)
     rows = rows_of(there)
@@ -159,10 +159,10 @@ def test_a_second_import_is_added_to_the_first(here: DataPaths, there: DataPaths
     export_user(here, "ann", tmp_path / "ann.zip")
     import_archive(there, tmp_path / "ann.zip")
     before = files_of(there)
-    done = import_archive(there, tmp_path / "ann.zip")
-    assert "4 files got another name, because theirs was taken" in done.notes
+    imported = import_archive(there, tmp_path / "ann.zip")
+    assert "4 files got another name, because theirs was taken" in imported.notes
     left_out = "the composition lists was left out: the name is taken, or there are too many"
-    assert left_out in done.notes
+    assert left_out in imported.notes
     assert len(rows_of(there)["tool_compositions"]) == 1
     assert {name: file_content for name, file_content in files_of(there).items() if name in before} == before
     assert len([row for row in rows_of(there)["conversations"] if row[1] == 1]) == 2

@@ -132,8 +132,8 @@ class Figures:
 
 def _commit() -> tuple[str, bool]:
     def git(*words: str) -> str:
-        done = subprocess.run(("git", *words), capture_output=True, text=True, check=False)
-        return done.stdout.strip() if done.returncode == 0 else ""
+        finished = subprocess.run(("git", *words), capture_output=True, text=True, check=False)
+        return finished.stdout.strip() if finished.returncode == 0 else ""
 
     return git("rev-parse", "HEAD") or "unknown", bool(git("status", "--porcelain", "--", "luxx"))
 

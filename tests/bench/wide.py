@@ -237,11 +237,11 @@ def _fill(url: str, events: int) -> str:
         step = Step(id=step_id(seq), index=seq, type=StepType.TEXT, content=f"step {seq} of a long run " * 8)
         event = ProcessStep(run_id=run_id, timestamp=timestamp(), step=step)
         rows.append({"run_id": run_id, "seq": seq, "type": "process_step", "data": encode(event)})
-    done = Done(
+    done_event = Done(
         run_id=run_id, timestamp=timestamp(), message_id=message_id, token_count=1, usage=Usage(),
         status=DoneStatus.COMPLETED,
     )  # fmt: skip
-    rows.append({"run_id": run_id, "seq": events, "type": "done", "data": encode(done)})
+    rows.append({"run_id": run_id, "seq": events, "type": "done", "data": encode(done_event)})
     with engine.begin() as connection:
         connection.execute(insert(table_of(RunRow)), run)
         for at in range(0, len(rows), 500):

@@ -59,6 +59,6 @@ class BusBackend:
 @pytest.fixture(params=["postgresql", "redis"])
 def backend(request: pytest.FixtureRequest, postgresql: str, tmp_path: Path) -> Iterator[BusBackend]:
     redis: RedisServer | None = request.getfixturevalue("redis") if request.param == "redis" else None
-    made = BusBackend(new_database(postgresql, f"bus{next(numbers)}"), redis, tmp_path)
-    yield made
-    made.close()
+    backend = BusBackend(new_database(postgresql, f"bus{next(numbers)}"), redis, tmp_path)
+    yield backend
+    backend.close()

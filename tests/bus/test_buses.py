@@ -58,13 +58,13 @@ async def cut_and_reconnect(*buses: NetworkBus, cut: Any) -> None:
 
 
 async def test_messages_to_one_process_arrive_in_order_and_nowhere_else(backend: BusBackend) -> None:
-    one, two, three = (backend.bus(name) for name in ("one", "two", "three"))
-    listeners = {bus.process: Listener(bus, "t") for bus in (one, two, three)}
-    async with open_buses(one, two, three):
+    first_bus, second_bus, third_bus = (backend.bus(name) for name in ("one", "two", "three"))
+    listeners = {bus.process: Listener(bus, "t") for bus in (first_bus, second_bus, third_bus)}
+    async with open_buses(first_bus, second_bus, third_bus):
         for number in range(500):
-            one.publish("t", b"%d" % number, to="two")
-        one.publish("t", b"to all")
-        three.publish("t", b"to one", to="one")
+            first_bus.publish("t", b"%d" % number, to="two")
+        first_bus.publish("t", b"to all")
+        third_bus.publish("t", b"to one", to="one")
         assert await listeners["three"].received(1) == [("one", b"to all")]
         assert await listeners["one"].received(1) == [("three", b"to one")]
         received = await listeners["two"].received(501)
@@ -74,30 +74,30 @@ async def test_messages_to_one_process_arrive_in_order_and_nowhere_else(backend:
 
 
 async def test_messages_of_any_length_and_any_bytes_arrive_whole(backend: BusBackend) -> None:
-    one, two = backend.bus("one"), backend.bus("two")
-    listener = Listener(two, "t")
+    first_bus, second_bus = backend.bus("one"), backend.bus("two")
+    listener = Listener(second_bus, "t")
     said = [random.Random(size).randbytes(size) for size in (0, 1, 5_000, 8_000, 100_000, 3_000_000)]
-    async with open_buses(one, two):
+    async with open_buses(first_bus, second_bus):
         for payload in said:
-            one.publish("t", payload, to="two")
+            first_bus.publish("t", payload, to="two")
         assert [payload for _, payload in await listener.received(len(said))] == said
 
 
 async def test_topics_are_separate(backend: BusBackend) -> None:
-    one, two = backend.bus("one"), backend.bus("two")
-    a, b = Listener(two, "a"), Listener(two, "b")
-    async with open_buses(one, two):
-        one.publish("b", b"1")
-        one.publish("c", b"2")
-        one.publish("a", b"3")
+    first_bus, second_bus = backend.bus("one"), backend.bus("two")
+    a, b = Listener(second_bus, "a"), Listener(second_bus, "b")
+    async with open_buses(first_bus, second_bus):
+        first_bus.publish("b", b"1")
+        first_bus.publish("c", b"2")
+        first_bus.publish("a", b"3")
         await a.received(1)
     assert a.messages == [("one", b"3")]
     assert b.messages == [("one", b"1")]
 
 
 async def test_a_deferred_payload_combines_all_events_so_far(backend: BusBackend) -> None:
-    one, two = backend.bus("one"), backend.bus("two")
-    listener = Listener(two, "t")
+    first_bus, second_bus = backend.bus("one"), backend.bus("two")
+    listener = Listener(second_bus, "t")
     waiting: list[bytes] = []
     made: list[int] = []
 
@@ -107,10 +107,10 @@ async def test_a_deferred_payload_combines_all_events_so_far(backend: BusBackend
         waiting.clear()
         return joined
 
-    async with open_buses(one, two):
+    async with open_buses(first_bus, second_bus):
         for number in range(200):
             if not waiting:
-                one.publish_later("t", make, to="two")
+                first_bus.publish_later("t", make, to="two")
             waiting.append(b"%d" % number)
             if number % 10 == 0:
                 await asyncio.sleep(0)
@@ -121,35 +121,35 @@ async def test_a_deferred_payload_combines_all_events_so_far(backend: BusBackend
 
 
 async def test_a_bus_reconnects_after_a_cut_and_reports_it(backend: BusBackend) -> None:
-    one, two = backend.bus("one"), backend.bus("two")
-    listener = Listener(two, "t")
-    async with open_buses(one, two):
+    first_bus, second_bus = backend.bus("one"), backend.bus("two")
+    listener = Listener(second_bus, "t")
+    async with open_buses(first_bus, second_bus):
         for round_ in range(2):
-            await cut_and_reconnect(one, two, cut=backend.cut_all)
-            assert one.is_up
-            one.publish("t", b"%d" % round_, to="two")
+            await cut_and_reconnect(first_bus, second_bus, cut=backend.cut_all)
+            assert first_bus.is_up
+            first_bus.publish("t", b"%d" % round_, to="two")
             await listener.received(round_ + 1)
     assert listener.messages == [("one", b"0"), ("one", b"1")]
 
 
 async def test_a_failing_handler_does_not_affect_others(backend: BusBackend) -> None:
-    one, two = backend.bus("one"), backend.bus("two")
+    first_bus, second_bus = backend.bus("one"), backend.bus("two")
 
     def fail(sender: str, payload: bytes) -> None:
         raise ValueError(payload)
 
-    two.subscribe("t", fail)
-    listener = Listener(two, "t")
-    async with open_buses(one, two):
-        one.publish("t", b"1")
+    second_bus.subscribe("t", fail)
+    listener = Listener(second_bus, "t")
+    async with open_buses(first_bus, second_bus):
+        first_bus.publish("t", b"1")
         assert await listener.received(1) == [("one", b"1")]
 
 
 async def test_a_closing_bus_sends_what_was_published_before(backend: BusBackend) -> None:
-    one, two = backend.bus("one"), backend.bus("two")
-    listener = Listener(two, "t")
-    async with open_buses(two):
-        async with open_buses(one):
+    first_bus, second_bus = backend.bus("one"), backend.bus("two")
+    listener = Listener(second_bus, "t")
+    async with open_buses(second_bus):
+        async with open_buses(first_bus):
             for number in range(1000):
-                one.publish("t", b"%d" % number, to="two")
+                first_bus.publish("t", b"%d" % number, to="two")
         assert len(await listener.received(1000)) == 1000

@@ -50,10 +50,10 @@ def test_a_process_with_sqlite_loads_no_driver_of_a_bus() -> None:
         "print(sorted(loaded & {'psycopg', 'redis'}))"
     )
     environ = {**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
-    done = subprocess.run(
+    finished = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True, env=environ
     )
-    assert done.stdout == "[]\n"
+    assert finished.stdout == "[]\n"
 
 
 @pytest.mark.parametrize("hub_url", ["http://127.0.0.1", "redis://127.0.0.1:six/0", "nonsense"])
@@ -75,7 +75,7 @@ def check_bus(folder: Path, database_url: str, hub_url: str) -> Finding:
         local=LocalConfig(enabled=False),
         hub=HubConfig(url=hub_url),
     )
-    return next(one for one in asyncio.run(examine_installation(config, {})) if one.part == "bus")
+    return next(finding for finding in asyncio.run(examine_installation(config, {})) if finding.part == "bus")
 
 
 def test_doctor_tests_the_bus(postgresql: str, redis: RedisServer, tmp_path: Path) -> None:

@@ -40,17 +40,17 @@ def uncut_text(screen: Screen) -> str:
 
 def check_model_calls(sent_message: SentMessage, model: ScriptedProvider) -> None:
     """No call with a logged end is made again; each surplus call has a death and a warning in the log."""
-    asked = sum(request.rule == str(sent_message.number) for request in model.requests)
+    request_count = sum(request.rule == str(sent_message.number) for request in model.requests)
     ended = sent_message.screen.events().count("cost_update")
     warnings_logged = sent_message.screen.events().count("warning")
     # The call that a cancel interrupted has an end as well: that of the run.
     surplus = (
-        asked
+        request_count
         - ended
         - (1 if sent_message.screen.done and sent_message.screen.done["status"] == "stopped" else 0)
     )
     assert surplus <= sent_message.deaths, (
-        f"{sent_message.number}: {asked} calls for {ended}, {sent_message.deaths} deaths"
+        f"{sent_message.number}: {request_count} calls for {ended}, {sent_message.deaths} deaths"
     )
     assert surplus <= warnings_logged <= sent_message.deaths, (
         f"{sent_message.number}: {surplus} surplus, {warnings_logged} warnings"

@@ -8,7 +8,7 @@ from scenarios.scripts import PROSE, always_replies, words
 from scenarios.tool_controller import ToolController
 
 from chaos.cluster import LEASE_SECONDS, TAKEOVER_SECONDS, Cluster
-from chaos.endings import check_cancelled, check_completed, half_and_whole
+from chaos.endings import HALF, check_cancelled, check_completed, half_and_whole, read_until_text
 from chaos.invariants import check_all, check_database, wait_until_idle
 from chaos.postgres import BUS, Postgres
 from chaos.round_robin_client import RoundRobinClient, until
@@ -39,12 +39,12 @@ async def test_while_the_bus_is_away_clients_elsewhere_see_every_run_whole(
             await users.open_conversations(USER_COUNT)
             assert await asyncio.to_thread(postgres.count, BUS) > 0
             cutting = asyncio.create_task(keep_bus_away(postgres))
-            talking = asyncio.ensure_future(users.send_until_end())
+            sending = asyncio.ensure_future(users.send_until_end())
             # This is no wait for an event, but how long the bus is away before it comes back under load.
             await asyncio.sleep(AWAY_SECONDS)
             cutting.cancel()
             users.end()
-            await wait_until_idle(several, ann, talking, RUN_SECONDS)
+            await wait_until_idle(several, ann, sending, RUN_SECONDS)
             await check_all(ann, users, model, controller)
             await asyncio.to_thread(check_database, several)
         finally:
@@ -73,21 +73,20 @@ async def test_after_the_bus_was_away_other_processes_stream_deltas_again(
 ) -> None:
     async with ScriptedProvider(half_and_whole()) as model, several.clients() as clients:
         first, second = clients[:2]
-        there = await asyncio.to_thread(postgres.cut, BUS)
+        connections_before = await asyncio.to_thread(postgres.cut, BUS)
 
-        async def is_back() -> bool:
-            return await asyncio.to_thread(postgres.count, BUS) >= there
+        async def is_reconnected() -> bool:
+            return await asyncio.to_thread(postgres.count, BUS) >= connections_before
 
         async with asyncio.timeout(TAKEOVER_SECONDS):
-            await until(is_back)
+            await until(is_reconnected)
         conversation = await first.conversation(model.url)
         run = await first.start_run(conversation)
         await model.reached("middle")
         async with second.follow(run["id"]) as stream:
-            while "word109 " not in stream.screen.text:
-                await stream.until("process_step", timeout=5)
+            await read_until_text(stream, HALF)
             model.release("middle")
             screen = await stream.to_the_end()
         assert await check_completed(second, conversation, screen) == PROSE
-        said = await first.post("/messages", {"conversation_id": conversation, "content": "Again"})
-        assert said["text"] == PROSE
+        answer = await first.post("/messages", {"conversation_id": conversation, "content": "Again"})
+        assert answer["text"] == PROSE

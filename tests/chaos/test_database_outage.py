@@ -20,13 +20,13 @@ from luxx.providers.scripted import ScriptedProvider, Text
 
 USER_COUNT = 3
 RUN_SECONDS = 20.0
-BACK_SECONDS = 10.0
+READY_SECONDS = 10.0
 """After the database is back, until every process says it is ready."""
 
-QUESTION = 2
-"""The number of messages before the fault: then other messages are at all points of their runs."""
+MESSAGES_BEFORE_FAULT = 2
+"""Twice as many requests reach the model before the fault, so that runs are at different points."""
 
-FROZEN_AT_MOST = 60
+FREEZE_ATTEMPTS = 60
 IDLE_SECONDS = 0.15
 CONVERSATIONS = 6
 IDLE = (
@@ -39,21 +39,21 @@ ADMITTING = text(
 )
 APPENDING = text(f"SELECT pid FROM pg_stat_activity WHERE {IDLE} AND query LIKE 'INSERT INTO run_events%'")
 
-Then = Callable[[AsyncApiClient], Awaitable[None]]
+Check = Callable[[AsyncApiClient], Awaitable[None]]
 
 
 async def is_ready(person: AsyncApiClient) -> bool:
     return (await person.ask("GET", "/ready")).status_code == 200
 
 
-async def ready(cluster: Cluster) -> None:
+async def wait_until_ready(cluster: Cluster) -> None:
     """Returns when every process reports that it is ready."""
-    async with asyncio.timeout(BACK_SECONDS), cluster.clients() as clients:
+    async with asyncio.timeout(READY_SECONDS), cluster.clients() as clients:
         for person in clients:
             await until(lambda person=person: is_ready(person))
 
 
-async def under_load(cluster: Cluster, fault: Callable[[], Awaitable[None]]) -> None:
+async def run_under_load(cluster: Cluster, fault: Callable[[], Awaitable[None]]) -> None:
     """Users send messages with tools during the fault; checks that everything acknowledged is kept."""
     async with RoundRobinClient(cluster.url) as ann, ToolController(answers=True) as controller:
         model = ScriptedProvider(script(controller.port))
@@ -61,11 +61,11 @@ async def under_load(cluster: Cluster, fault: Callable[[], Awaitable[None]]) -> 
         try:
             users = Users(ann, cluster, model, random.Random(4))
             await users.open_conversations(USER_COUNT)
-            talking = asyncio.ensure_future(users.send_until_end())
-            await model.arrived(2 * QUESTION, RUN_SECONDS)
+            sending = asyncio.ensure_future(users.send_until_end())
+            await model.arrived(2 * MESSAGES_BEFORE_FAULT, RUN_SECONDS)
             await fault()
             users.end()
-            await wait_until_idle(cluster, ann, talking, TAKEOVER_SECONDS + RUN_SECONDS)
+            await wait_until_idle(cluster, ann, sending, TAKEOVER_SECONDS + RUN_SECONDS)
             await check_all(ann, users, model, controller)
             await asyncio.to_thread(check_database, cluster)
         finally:
@@ -89,15 +89,15 @@ async def test_acknowledged_messages_are_answered_after_a_database_restart_under
                 assert (await somebody.ask("GET", "/ready")).status_code == 503
         finally:
             await asyncio.to_thread(postgres.start)
-        await ready(several)
+        await wait_until_ready(several)
 
-    await under_load(several, fault)
+    await run_under_load(several, fault)
 
 
 async def freeze_in_transaction(cluster: Cluster, where: TextClause) -> None:
     """Freezes the first process in the middle of such a transaction, while the database waits for its next
     statement."""
-    for _ in range(FROZEN_AT_MOST):
+    for _ in range(FREEZE_ATTEMPTS):
         cluster.webs[0].freeze()
         # A transaction that waits this long is that of the frozen process: the others continue.
         await asyncio.sleep(IDLE_SECONDS * 1.5)
@@ -106,7 +106,7 @@ async def freeze_in_transaction(cluster: Cluster, where: TextClause) -> None:
             return
         cluster.webs[0].thaw()
         await asyncio.sleep(random.uniform(0, 0.05))
-    pytest.fail(f"frozen {FROZEN_AT_MOST} times, and never there")
+    pytest.fail(f"frozen {FREEZE_ATTEMPTS} times, and never in such a transaction")
 
 
 async def keep_sending(person: AsyncApiClient, conversation: str) -> None:
@@ -114,29 +114,31 @@ async def keep_sending(person: AsyncApiClient, conversation: str) -> None:
         await person.post("/messages", {"conversation_id": conversation, "content": "Hello"})
 
 
-async def freeze_under_load(cluster: Cluster, model: ScriptedProvider, where: TextClause, then: Then) -> None:
-    """Users send messages at the first process, which freezes there; `then` must end in time."""
+async def freeze_under_load(
+    cluster: Cluster, model: ScriptedProvider, where: TextClause, check: Check
+) -> None:
+    """Users send messages at the first process, which freezes there; `check` must end in time."""
     async with cluster.clients() as clients:
         first, second = clients[:2]
         conversations = [await first.conversation(model.url) for _ in range(CONVERSATIONS)]
-        busy = [
+        senders = [
             asyncio.create_task(keep_sending(first, conversation_id)) for conversation_id in conversations
         ]
         await model.arrived(CONVERSATIONS)
         try:
             await freeze_in_transaction(cluster, where)
             async with asyncio.timeout(TAKEOVER_SECONDS):
-                await then(second)
+                await check(second)
         finally:
-            for task in busy:
+            for task in senders:
                 task.cancel()
             cluster.webs[0].thaw()
-            await asyncio.gather(*busy, return_exceptions=True)
+            await asyncio.gather(*senders, return_exceptions=True)
         async with asyncio.timeout(TAKEOVER_SECONDS + RUN_SECONDS):
-            await until(lambda: none_runs(second))
+            await until(lambda: no_run_is_active(second))
 
 
-async def none_runs(person: AsyncApiClient) -> bool:
+async def no_run_is_active(person: AsyncApiClient) -> bool:
     return not (await person.get("/runs", status="running"))["total"]
 
 
@@ -163,28 +165,30 @@ async def test_a_run_is_taken_over_from_a_process_frozen_during_a_write_to_it(
             f"WHERE runs.status = 'running' AND processes.pid = {pid}"
         )
 
-        async def its_runs_are_others(_: AsyncApiClient) -> None:
+        async def its_runs_are_taken_over(_: AsyncApiClient) -> None:
             frozen = await asyncio.to_thread(rows, several, driven)
-            names = ", ".join(f"'{run_id}'" for (run_id,) in frozen[str(driven)])
-            assert names, "it drove nothing"
-            left = text(f"SELECT id FROM runs WHERE id IN ({names}) AND fence = 1 AND status = 'running'")
+            run_ids = ", ".join(f"'{run_id}'" for (run_id,) in frozen[str(driven)])
+            assert run_ids, "the frozen process drove no run"
+            not_taken_over = text(
+                f"SELECT id FROM runs WHERE id IN ({run_ids}) AND fence = 1 AND status = 'running'"
+            )
 
             async def taken_over() -> bool:
-                return not any((await asyncio.to_thread(rows, several, left)).values())
+                return not any((await asyncio.to_thread(rows, several, not_taken_over)).values())
 
             await until(taken_over)
 
-        await freeze_under_load(several, model, APPENDING, its_runs_are_others)
+        await freeze_under_load(several, model, APPENDING, its_runs_are_taken_over)
 
 
-async def test_a_stream_outlives_the_database(several: Cluster, postgres: Postgres) -> None:
+async def test_a_stream_continues_after_a_database_restart(several: Cluster, postgres: Postgres) -> None:
     async with ScriptedProvider(half_and_whole()) as model, several.clients() as clients:
         first, second = clients[:2]
         conversation = await first.conversation(model.url)
         run = await first.start_run(conversation)
         await model.reached("middle")
-        async with first.follow(run["id"]) as here, second.follow(run["id"]) as there:
-            for stream in (here, there):
+        async with first.follow(run["id"]) as at_driver, second.follow(run["id"]) as elsewhere:
+            for stream in (at_driver, elsewhere):
                 await read_until_text(stream, HALF)
             several.troubles += 1
             await asyncio.to_thread(postgres.stop, "immediate")
@@ -193,6 +197,6 @@ async def test_a_stream_outlives_the_database(several: Cluster, postgres: Postgr
                 model.release("middle")
             finally:
                 await asyncio.to_thread(postgres.start)
-            await ready(several)
-            screens = [await stream.to_the_end() for stream in (here, there)]
+            await wait_until_ready(several)
+            screens = [await stream.to_the_end() for stream in (at_driver, elsewhere)]
         assert await check_completed(second, conversation, *screens) == PROSE

@@ -45,8 +45,8 @@ async def test_a_process_without_disk_space_refuses_messages_and_recovers(
         assert await check_completed(ann, conversation, screen) == PROSE
         assert await ann.messages(other) == []
         assert (await ann.get("/conversations"))["total"] == 2
-        said = await ann.post("/messages", {"conversation_id": conversation, "content": "Again"})
-        assert said["text"] == PROSE
+        answer = await ann.post("/messages", {"conversation_id": conversation, "content": "Again"})
+        assert answer["text"] == PROSE
     await asyncio.to_thread(check_database, alone)
     web.stop()
     check_database_files(web.data_dir)

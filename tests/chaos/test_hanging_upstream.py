@@ -46,8 +46,8 @@ async def test_runs_on_a_hanging_upstream_fail_even_after_a_kill_and_others_do_n
 
     async def well(ann: RoundRobinClient, conversation: str) -> None:
         begun = time.monotonic()
-        said = await ann.post("/messages", {"conversation_id": conversation, "content": "well?"})
-        assert said["text"] == "I am well."
+        answer = await ann.post("/messages", {"conversation_id": conversation, "content": "well?"})
+        assert answer["text"] == "I am well."
         assert time.monotonic() - begun < NORMAL_SECONDS
 
     async with ScriptedProvider(script) as model, RoundRobinClient(impatient.url) as ann:

@@ -98,8 +98,8 @@ async def test_a_driver_frozen_past_its_lease_loses_the_run_and_cannot_write_to_
         # The awaited data arrives at last, and the process tries to write it.
         model.release("middle")
         assert await check_completed(second, conversation, screen, await at_the_frozen) == PROSE
-        said = await first.post("/messages", {"conversation_id": conversation, "content": "Still there?"})
-        assert said["text"] == PROSE
+        answer = await first.post("/messages", {"conversation_id": conversation, "content": "Still there?"})
+        assert answer["text"] == PROSE
         assert await second.run(run["id"]) == ended
         assert len(model.requests) == 3
     await asyncio.to_thread(check_database, several)

@@ -67,9 +67,9 @@ def anthropic_rules(body: Json, asked: CompletionRequest) -> None:
         asked.messages,
     )
     assert len(earlier_ids) == _results(asked.messages)
-    for one in asked.messages:
-        if isinstance(one, UserPrompt) and one.images:
-            _assert_images_stand_before(one, turns)
+    for message in asked.messages:
+        if isinstance(message, UserPrompt) and message.images:
+            _assert_images_stand_before(message, turns)
     _assert_switches_fit(body)
     offered = {tool["name"] for tool in body.get("tools", [])}
     called = {

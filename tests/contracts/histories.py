@@ -39,8 +39,8 @@ results = objects.map(lambda data: json.dumps({"success": True, "data": data, "e
 @st.composite
 def turns(draw: st.DrawFn) -> list[PromptMessage]:
     """A user message; completions with parallel calls and their results; sometimes a final answer."""
-    asked = UserPrompt(text=draw(said), images=tuple(draw(st.lists(images, max_size=2))))
-    messages: list[PromptMessage] = [asked]
+    user_message = UserPrompt(text=draw(said), images=tuple(draw(st.lists(images, max_size=2))))
+    messages: list[PromptMessage] = [user_message]
     for _ in range(draw(st.integers(0, 3))):
         called = draw(st.lists(st.tuples(names, arguments), min_size=1, max_size=3))
         calls = [

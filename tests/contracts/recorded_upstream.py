@@ -69,7 +69,7 @@ class RecordedUpstream:
 
 
 def _an_end(path: str, body: bytes) -> bytes:
-    asked = parse_request("POST", path, body)
-    assert asked is not None, f"{path} is of no dialect"
-    moves = write_stream([Text(text=END)], dialect_writer_for(asked, is_crlf=False))
+    request = parse_request("POST", path, body)
+    assert request is not None, f"{path} is of no dialect"
+    moves = write_stream([Text(text=END)], dialect_writer_for(request, is_crlf=False))
     return b"".join(move.data for move in moves if isinstance(move, WireBytes))

@@ -43,8 +43,8 @@ def survives(stream: bytes, size: int) -> None:
     calls = [ToolCall(call_id=c["id"], name=c["name"], arguments=c["arguments"]) for c in reading.calls]
     answer = AssistantPrompt(text=reading.text, tool_calls=calls, replay=reading.replay)
     for history in ([answer], [UserPrompt(text="a"), answer, UserPrompt(text="b")]):
-        asked = CompletionRequest(model="claude-sonnet-4-5", messages=history, thinking_enabled=True)
-        json.loads(ANTHROPIC.build_request(asked, TARGET, stream=True).body)
+        request = CompletionRequest(model="claude-sonnet-4-5", messages=history, thinking_enabled=True)
+        json.loads(ANTHROPIC.build_request(request, TARGET, stream=True).body)
 
 
 @given(event_values=st.lists(events, max_size=12), size=st.integers(1, 300))

@@ -69,7 +69,7 @@ def read(stream: bytes, size: int = 4096) -> Reading:
 def calls_of(stream: bytes) -> list[tuple[str, str, str]]:
     reading = read(message_start() + stream + message_end("tool_use"))
     assert reading.error is None
-    return [(one["id"], one["name"], one["arguments"]) for one in reading.calls]
+    return [(call["id"], call["name"], call["arguments"]) for call in reading.calls]
 
 
 @SIZES
@@ -196,7 +196,7 @@ def test_parallel_calls_are_each_a_call_and_interleaved_fragments_find_theirs() 
 def test_calls_without_an_id_or_with_one_id_are_distinguished() -> None:
     stream = call(0, "add", call_id="") + call(1, "mul", call_id="same") + call(2, "mul", call_id="same")
 
-    assert [one[0] for one in calls_of(stream)] == ["toolu_made0", "same", "toolu_made1"]
+    assert [call[0] for call in calls_of(stream)] == ["toolu_made0", "same", "toolu_made1"]
 
 
 def test_calls_give_the_finish_reason_tool_calls_whatever_the_server_reports() -> None:

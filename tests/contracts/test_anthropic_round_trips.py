@@ -57,10 +57,12 @@ def is_thought(block: Json) -> bool:
 @given(answer=answers())
 def test_answer_is_sent_back_unchanged_in_its_turn_and_in_later_ones(answer: list[AnswerBlock]) -> None:
     reading = read(answer)
-    asked = UserPrompt(text="Go on.")
+    user_message = UserPrompt(text="Go on.")
 
     for then in ([], [UserPrompt(text="And?")]):
-        turns = sent([asked, *prompts(reading), *then, *([] if then or reading.calls else [asked])])
+        turns = sent(
+            [user_message, *prompts(reading), *then, *([] if then or reading.calls else [user_message])]
+        )
         back = [block for turn in turns if turn["role"] == "assistant" for block in turn["content"]]
         expected = complete_blocks(answer)
         if all(is_thought(block) for block in expected):

@@ -47,21 +47,21 @@ def history(reading: Reading, *, with_notes: bool) -> list[PromptMessage]:
         replay=reading.replay if with_notes else {},
     )
     results = [ToolPrompt(call_id=call.call_id, name=call.name, content="{}") for call in calls]
-    asked = UserPrompt(text="Go on.")
-    return [asked, answer, *results] if calls else [asked, answer, asked]
+    user_message = UserPrompt(text="Go on.")
+    return [user_message, answer, *results] if calls else [user_message, answer, user_message]
 
 
 def check_continues_without_notes(reading: Reading, dialect: str, provider: str) -> None:
     row = ROWS[dialect]
     for model in row.models:
-        asked, bare = (
+        request, bare = (
             CompletionRequest(
                 model=model, messages=history(reading, with_notes=with_notes), thinking_enabled=True
             )
             for with_notes in (True, False)
         )
-        sent = row.body(asked, provider)
-        row.rules(row.accepts(sent, provider), asked)
+        sent = row.body(request, provider)
+        row.rules(row.accepts(sent, provider), request)
         assert sent == row.body(bare, provider)
 
 
@@ -94,13 +94,13 @@ def test_strict_providers_are_sent_no_reasoning_of_their_own_dialect(answer: Any
 def test_reasoning_is_sent_to_compatible_servers_in_their_own_keys(answer: Any) -> None:
     row = ROWS["openai"]
     reading = read_in_pieces(row.adapter.parser, openai_answers.stream_of(answer), 4096)
-    asked = CompletionRequest(model="m", messages=history(reading, with_notes=True), thinking_enabled=True)
+    request = CompletionRequest(model="m", messages=history(reading, with_notes=True), thinking_enabled=True)
 
     for provider in row.provider_types:
         note(f"sent to {provider}")
-        body = row.accepts(row.body(asked, provider), provider)
+        body = row.accepts(row.body(request, provider), provider)
 
-        row.rules(body, asked)
+        row.rules(body, request)
         details = body["messages"][1].get("reasoning_details", [])
         takes_details = provider in ("openrouter", "openai_compatible")
         assert details == (reading.replay.get("reasoning_details", []) if takes_details else [])
@@ -123,12 +123,12 @@ def test_names_and_ids_of_another_dialects_calls_fit_openais_bounds() -> None:
     call = ToolCall(call_id="toolu_" + "x" * 60, name="default_api:add." + "y" * 80, arguments="{}")
     result = ToolPrompt(call_id=call.call_id, name=call.name, content="{}")
     messages = [UserPrompt(text="Go on."), AssistantPrompt(tool_calls=[call]), result]
-    asked = CompletionRequest(model="gpt-5", messages=messages)
+    request = CompletionRequest(model="gpt-5", messages=messages)
     row = ROWS["openai"]
 
-    body = row.accepts(row.body(asked, "openai"), "openai")
+    body = row.accepts(row.body(request, "openai"), "openai")
 
-    row.rules(body, asked)
+    row.rules(body, request)
     sent = body["messages"][1]["tool_calls"][0]
     assert len(sent["id"]) <= 40
     assert sent["function"]["name"] == "default_api_add_" + "y" * 48

@@ -50,13 +50,13 @@ def streamed_call(*items: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
 
 def events(*chunks: Any) -> bytes:
-    return b"".join(b"data: " + json.dumps(one).encode() + b"\r\n\r\n" for one in chunks)
+    return b"".join(b"data: " + json.dumps(chunk).encode() + b"\r\n\r\n" for chunk in chunks)
 
 
 def frame_chunks(framing: str, *chunks: Any) -> bytes:
     if framing == "events":
         return events(*chunks)
-    return b"[" + b",\r\n".join(json.dumps(one, indent=2).encode() for one in chunks) + b"\n]\n"
+    return b"[" + b",\r\n".join(json.dumps(chunk, indent=2).encode() for chunk in chunks) + b"\n]\n"
 
 
 def read(stream: bytes, size: int = 4096) -> Reading:

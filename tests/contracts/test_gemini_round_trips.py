@@ -20,9 +20,9 @@ RELAXED = settings(max_examples=60, deadline=None, suppress_health_check=[Health
 def sent(messages: list[PromptMessage]) -> list[dict[str, Any]]:
     """The contents of a request with this history; checks the vendor's types and rules."""
     row = ROWS["gemini"]
-    asked = CompletionRequest(model="gemini-2.5-flash", messages=messages)
-    body = row.accepts(row.body(asked, "gemini"), "gemini")
-    row.rules(body, asked)
+    request = CompletionRequest(model="gemini-2.5-flash", messages=messages)
+    body = row.accepts(row.body(request, "gemini"), "gemini")
+    row.rules(body, request)
     return body["contents"]
 
 

@@ -22,10 +22,12 @@ UNHURRIED = settings(max_examples=50, deadline=None, suppress_health_check=[Heal
 def with_notes(draw: Any, messages: list[PromptMessage], notes: Any) -> list[PromptMessage]:
     """The history as the store returns it, where notes are JSON."""
     return [
-        msgspec.structs.replace(one, replay=msgspec.json.decode(msgspec.json.encode(draw(notes(one)))))
-        if isinstance(one, AssistantPrompt)
-        else one
-        for one in messages
+        msgspec.structs.replace(
+            message, replay=msgspec.json.decode(msgspec.json.encode(draw(notes(message))))
+        )
+        if isinstance(message, AssistantPrompt)
+        else message
+        for message in messages
     ]
 
 
@@ -86,15 +88,22 @@ def test_stored_notes_of_any_shape_make_a_prompt(past: list[tuple[list[Step], li
 
     prompt = prompt_messages("", messages)
 
-    contents = [one.content for steps, _ in past for one in steps if one.type == StepType.TEXT]
-    assert "".join(one.text for one in prompt if isinstance(one, AssistantPrompt)) == "".join(contents)
-    called = [call.call_id for one in prompt if isinstance(one, AssistantPrompt) for call in one.tool_calls]
-    answered = {one.call_id for one in prompt if isinstance(one, ToolPrompt)}
+    contents = [step.content for steps, _ in past for step in steps if step.type == StepType.TEXT]
+    assert "".join(message.text for message in prompt if isinstance(message, AssistantPrompt)) == "".join(
+        contents
+    )
+    called = [
+        call.call_id
+        for message in prompt
+        if isinstance(message, AssistantPrompt)
+        for call in message.tool_calls
+    ]
+    answered = {message.call_id for message in prompt if isinstance(message, ToolPrompt)}
     assert set(called) <= answered
     assert msgspec.json.encode([list(message.replay) for message in messages]) == stored
     for row in ROWS.values():
-        asked = CompletionRequest(model=row.models[0], messages=prompt)
-        msgspec.json.decode(row.body(asked, row.provider_types[0]))
+        request = CompletionRequest(model=row.models[0], messages=prompt)
+        msgspec.json.decode(row.body(request, row.provider_types[0]))
 
 
 def test_very_many_paused_notes_are_joined_quickly() -> None:
@@ -102,7 +111,7 @@ def test_very_many_paused_notes_are_joined_quickly() -> None:
 
     prompt = prompt_messages("", [PastMessage(replay=notes)])
 
-    assert [len(one.replay) for one in prompt if isinstance(one, AssistantPrompt)] == [100_002]
+    assert [len(message.replay) for message in prompt if isinstance(message, AssistantPrompt)] == [100_002]
     assert notes[0]["anthropic_content"] == [0]
 
 

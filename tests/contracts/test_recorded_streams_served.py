@@ -27,8 +27,8 @@ Json = dict[str, Any]
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LuxxServer]:
     """One server for all recordings; it does not retry, so that the first error is the result."""
-    with LuxxServer(tmp_path_factory.mktemp("served"), {"LUXX_PROVIDERS__RETRIES": "0"}) as one:
-        yield one
+    with LuxxServer(tmp_path_factory.mktemp("served"), {"LUXX_PROVIDERS__RETRIES": "0"}) as started_server:
+        yield started_server
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +42,8 @@ def token(server: LuxxServer) -> str:
 @pytest.fixture(scope="module")
 def upstream() -> Iterator[RecordedUpstream]:
     streams = {_place(entry): recorded.stream_of(entry) for entry in ENTRIES}
-    with RecordedUpstream(streams) as one:
-        yield one
+    with RecordedUpstream(streams) as upstream:
+        yield upstream
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry["file"])

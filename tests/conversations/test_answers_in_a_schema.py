@@ -11,8 +11,8 @@ FORMAT = {"type": "json_schema", "schema": SCHEMA}
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BranchingClient]:
-    with branching_client(tmp_path_factory.mktemp("schemas")) as made:
-        yield made
+    with branching_client(tmp_path_factory.mktemp("schemas")) as client:
+        yield client
 
 
 def test_the_answer_is_requested_in_the_schema(client: BranchingClient) -> None:

@@ -184,8 +184,8 @@ class Histories(RuleBasedStateMachine):
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BranchingClient]:
-    with branching_client(tmp_path_factory.mktemp("histories"), is_checked=False) as made:
-        yield made
+    with branching_client(tmp_path_factory.mktemp("histories"), is_checked=False) as client:
+        yield client
 
 
 def test_any_history_keeps_one_tree_and_sends_the_selected_path(client: BranchingClient) -> None:

@@ -19,8 +19,8 @@ NOBODYS = "01890a5d-ac96-774b-bcce-b302099a8057"
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BranchingClient]:
-    with branching_client(tmp_path_factory.mktemp("branches")) as made:
-        yield made
+    with branching_client(tmp_path_factory.mktemp("branches")) as client:
+        yield client
 
 
 @pytest.fixture
@@ -60,10 +60,10 @@ def test_regenerating_streams_like_sending(client: BranchingClient, chat: Conver
     with client.person.http.stream("POST", f"/messages/{first['id']}/regenerate?accumulated=1") as response:
         assert response.status_code == 200
         assert response.headers["content-type"].startswith("text/event-stream")
-        said = response.read().decode()
-    assert said.startswith("event: run\n")
-    assert "event: done\n" in said
-    assert '"accumulated"' in said
+        body = response.read().decode()
+    assert body.startswith("event: run\n")
+    assert "event: done\n" in body
+    assert '"accumulated"' in body
 
 
 def test_regenerating_may_use_other_settings(client: BranchingClient, chat: ConversationClient) -> None:
@@ -142,13 +142,13 @@ def test_editing_creates_and_selects_a_sibling_without_a_model_call(
 
 def test_an_edited_message_keeps_its_files_unless_others_are_given(chat: ConversationClient) -> None:
     files = [{"name": "note.md", "content": "Buy milk."}]
-    asked = chat.send("what does it say", attachments=files)["parent_id"]
-    assert [each["content"] for each in chat.edit(asked, "read it")["attachments"]] == ["Buy milk."]
+    user_message_id = chat.send("what does it say", attachments=files)["parent_id"]
+    assert [each["content"] for each in chat.edit(user_message_id, "read it")["attachments"]] == ["Buy milk."]
     other = [{"name": "b.txt", "content": "Bread."}]
-    assert [each["name"] for each in chat.edit(asked, "read it", attachments=other)["attachments"]] == [
-        "b.txt"
-    ]
-    assert chat.edit(asked, "read it", attachments=[])["attachments"] == []
+    assert [
+        each["name"] for each in chat.edit(user_message_id, "read it", attachments=other)["attachments"]
+    ] == ["b.txt"]
+    assert chat.edit(user_message_id, "read it", attachments=[])["attachments"] == []
 
 
 def test_only_user_messages_are_edited_and_not_into_empty_ones(
@@ -331,8 +331,8 @@ def test_another_answer_is_written_to_its_end_by_the_server_after_a_killed_one(t
         with ApiClient(first, None).sign_in() as admin:
             connect(admin, upstream)
             chat = BranchingClient(admin, upstream).chat()
-            asked = chat.edit(chat.send("hello")["parent_id"], "wait")["id"]
-            run = admin.good("POST", f"/messages/{asked}/regenerate", headers=JSON)
+            user_message_id = chat.edit(chat.send("hello")["parent_id"], "wait")["id"]
+            run = admin.good("POST", f"/messages/{user_message_id}/regenerate", headers=JSON)
             with stream_run(admin, run["id"]) as stream:
                 stream.until("process_step")
                 first.kill()

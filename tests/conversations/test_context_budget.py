@@ -14,7 +14,8 @@ from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.providers.models import ProviderRow
 
-assert ProviderRow.__tablename__ == "llm_providers"  # conversations point at it
+# Importing these declares the tables that the foreign keys of conversations name.
+assert ProviderRow.__tablename__ == "llm_providers"
 assert User.__tablename__ == "users"
 
 
@@ -26,7 +27,7 @@ def test_replay_and_images_count(tmp_path: Path) -> None:
     conversation, first, second = new_id(), new_id(), new_id()
     now = utc_now()
 
-    def work(session: Session) -> None:
+    def add_conversation(session: Session) -> None:
         session.execute(
             insert(ConversationRow).values(
                 id=conversation, user_id=1, title="t", created_at=now, updated_at=now
@@ -46,7 +47,8 @@ def test_replay_and_images_count(tmp_path: Path) -> None:
                 )
             )
 
-    store.write_now(work)
+    store.write_now(add_conversation)
+    # Two texts of 100, a replay note of 1000 and two images of 5000 bytes.
     assert store.read_now(lambda session: stored_size(session, 1)) == 200 + 1000 + 10_000
     assert store.read_now(lambda session: stored_size(session, 2)) == 0
     sizes = store.read_now(lambda session: message_sizes(session, [first, second]))

@@ -11,8 +11,8 @@ from luxx.domain.conversations.access import TITLE_LENGTH, UNTITLED, title_after
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BranchingClient]:
-    with branching_client(tmp_path_factory.mktemp("lists")) as made:
-        yield made
+    with branching_client(tmp_path_factory.mktemp("lists")) as client:
+        yield client
 
 
 @pytest.mark.parametrize(
@@ -126,19 +126,23 @@ def test_lists_are_sorted_by_creation_or_by_activity(client: BranchingClient) ->
 
 def test_a_project_is_made_listed_shown_changed_and_deleted(client: BranchingClient) -> None:
     person = client.person
-    made = person.ask("POST", "/projects", json={"name": " Garden ", "description": "Trees."})
-    assert made.status_code == 201
-    one = made.json()["data"]
-    assert set(one) == {"id", "user_id", "name", "description", "created_at", "updated_at"}
-    assert (one["name"], one["description"], one["user_id"]) == ("Garden", "Trees.", person.user["id"])
-    path = f"/projects/{one['id']}"
-    assert person.good("GET", path) == one
+    created = person.ask("POST", "/projects", json={"name": " Garden ", "description": "Trees."})
+    assert created.status_code == 201
+    project = created.json()["data"]
+    assert set(project) == {"id", "user_id", "name", "description", "created_at", "updated_at"}
+    assert (project["name"], project["description"], project["user_id"]) == (
+        "Garden",
+        "Trees.",
+        person.user["id"],
+    )
+    path = f"/projects/{project['id']}"
+    assert person.good("GET", path) == project
     changed = person.good("PUT", path, json={"name": "Yard"})
     assert (changed["name"], changed["description"]) == ("Yard", "Trees.")
     assert person.good("PUT", path, json={"description": ""})["description"] == ""
     other = person.good("POST", "/projects", json={"name": "Yard"})["id"]
     page = person.good("GET", "/projects?page_size=100")
-    assert [each["id"] for each in page["items"]][:2] == [other, one["id"]]
+    assert [each["id"] for each in page["items"]][:2] == [other, project["id"]]
     assert page["total"] == len(page["items"])
     person.good("DELETE", path)
     person.bad("GET", path, 404)

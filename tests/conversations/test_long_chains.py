@@ -35,10 +35,10 @@ ANN = Caller(
 def store(tmp_path: Path) -> Iterator[Store]:
     engine = open_engine(resolve_url("sqlite:///./t.db", tmp_path))
     make_ready(engine)
-    made = Store(engine)
-    made.write_now(add_user)
-    yield made
-    made.close()
+    store = Store(engine)
+    store.write_now(add_user)
+    yield store
+    store.close()
 
 
 async def nothing(*_ignored: object) -> None:
@@ -85,22 +85,22 @@ def count(store: Store) -> int:
 
 async def test_deleting_an_early_message_deletes_thousands_that_follow_it(store: Store) -> None:
     conversations = service(store)
-    made = await conversations.create(ANN, ConversationChange())
-    ids = chain(store, made.id)
+    conversation = await conversations.create(ANN, ConversationChange())
+    ids = chain(store, conversation.id)
     await conversations.delete_message(ANN, ids[2])
     assert count(store) == 2
-    assert (await conversations.get(ANN, made.id)).selected_leaf_id == ids[1]
+    assert (await conversations.get(ANN, conversation.id)).selected_leaf_id == ids[1]
 
 
 async def test_deleting_a_conversation_deletes_thousands_of_messages(store: Store) -> None:
     conversations = service(store)
-    made = await conversations.create(ANN, ConversationChange())
-    chain(store, made.id)
-    await conversations.delete(ANN, made.id)
+    conversation = await conversations.create(ANN, ConversationChange())
+    chain(store, conversation.id)
+    await conversations.delete(ANN, conversation.id)
     assert count(store) == 0
 
 
 async def test_the_path_to_the_leaf_is_read_completely(store: Store) -> None:
-    made = await service(store).create(ANN, ConversationChange())
-    ids = chain(store, made.id)
+    conversation = await service(store).create(ANN, ConversationChange())
+    ids = chain(store, conversation.id)
     assert len(store.read_now(lambda session: read_path(session.connection(), ids[-1]))) == LONG

@@ -155,16 +155,16 @@ async def _nothing(*_ignored: object) -> None:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[MessageDatabase]:
-    made = MessageDatabase(tmp_path / "small", FEW)
-    yield made
-    made.store.close()
+    database = MessageDatabase(tmp_path / "small", FEW)
+    yield database
+    database.store.close()
 
 
 @pytest.fixture
 def large(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MessageDatabase]:
-    made = MessageDatabase(tmp_path / "large", request.param)
-    yield made
-    made.store.close()
+    database = MessageDatabase(tmp_path / "large", request.param)
+    yield database
+    database.store.close()
 
 
 SIZES = [pytest.param(10_000, id="short"), pytest.param(100_000, id="whole")]

@@ -44,7 +44,7 @@ async def test_a_run_has_no_more_subagents_than_allowed(tmp_path: Path) -> None:
             ann, NewMessage(conversation_id=talk.id, text="go", tools=["delegate"])
         )
         assert (await ended(services, ann, lead)).status == RunStatus.COMPLETED
-        assert len([one for one in cluster.model.requests if one.rule == "child"]) == 1
+        assert len([request for request in cluster.model.requests if request.rule == "child"]) == 1
         (calls, _total) = await services.replay.list_calls(
             ann, tool="delegate", run_id=None, page=1, page_size=9
         )

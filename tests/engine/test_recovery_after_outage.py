@@ -85,10 +85,10 @@ async def test_a_run_whose_question_is_answered_queues_for_a_slot(database_url: 
             questions, _ = await services.questions.list_page(ann, QuestionFilter(), page=1, page_size=1)
             return questions[0] if questions else None
 
-        asked = await until(question)
+        open_question = await until(question)
         staying = await cluster.send(services, ann, "stay")
         await cluster.model.reached("stay")
-        await services.questions.answer(ann, asking.id, asked.id, GivenAnswer(answer="yes"))
+        await services.questions.answer(ann, asking.id, open_question.id, GivenAnswer(answer="yes"))
         await asyncio.sleep(LEASE_SECONDS / 2)
         assert await status_of(services, ann, asking) == RunStatus.QUEUED
         cluster.model.release("stay")

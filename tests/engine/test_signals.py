@@ -228,22 +228,22 @@ def test_a_worker_stopped_hands_its_runs_over_and_ends(shared_url: str, tmp_path
 
 
 def test_a_worker_on_sqlite_is_refused_with_a_sentence(tmp_path: Path) -> None:
-    done = subprocess.run(
+    finished = subprocess.run(
         luxx_command("worker", "--data-dir", str(tmp_path / "data")),
         cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    assert done.returncode == 1
-    assert "PostgreSQL" in done.stderr
-    assert "luxx serve" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert finished.returncode == 1
+    assert "PostgreSQL" in finished.stderr
+    assert "luxx serve" in finished.stderr
+    assert "Traceback" not in finished.stderr
 
 
 @pytest.mark.parametrize("port", ["70000", "x"])
 def test_a_wrong_health_port_is_refused(tmp_path: Path, port: str) -> None:
-    done = subprocess.run(
+    finished = subprocess.run(
         luxx_command("worker", "--health-port", port),
         cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    assert done.returncode == 2
-    assert "--health-port" in done.stderr
+    assert finished.returncode == 2
+    assert "--health-port" in finished.stderr
     assert os.listdir(tmp_path) == []

@@ -38,8 +38,8 @@ def send(person: ApiClient, chat: str, *attachments: Json, **more: Any) -> Json:
     """Sends a message. Returns the user's message as stored."""
     answer = person.good("POST", "/messages", json=body_of(chat, *attachments, **more))
     messages = person.good("GET", f"/messages?conversation_id={chat}")["items"]
-    (asked,) = [message for message in messages if message["id"] == answer["parent_id"]]
-    return dict(asked)
+    (user_message,) = [message for message in messages if message["id"] == answer["parent_id"]]
+    return dict(user_message)
 
 
 def refuse(person: ApiClient, status: int, chat: str, *attachments: Json, **more: Any) -> Json:
@@ -72,24 +72,24 @@ def test_a_text_attachment_has_a_stable_shape(anna: ApiClient, chat: str, upstre
 def test_a_text_file_is_read_when_the_message_is_sent(
     anna: ApiClient, chat: str, upstream: ScriptedProvider, data: bytes
 ) -> None:
-    made = put(anna, "list.txt", data)
-    asked = send(anna, chat, {"file_id": made["id"]})
-    anna.good("DELETE", f"/files/{made['id']}")
+    uploaded = put(anna, "list.txt", data)
+    asked = send(anna, chat, {"file_id": uploaded["id"]})
+    anna.good("DELETE", f"/files/{uploaded['id']}")
     assert asked["attachments"] == [{"name": "list.txt", "extension": "txt", "content": "Käse"}]
     assert "Käse" in last_prompt(upstream)
 
 
 def test_a_pdf_is_sent_as_its_text(anna: ApiClient, chat: str, upstream: ScriptedProvider) -> None:
-    made = put(anna, "paper.bin", pdf("The first page.", "The second page."))
-    (attachment,) = send(anna, chat, {"file_id": made["id"]})["attachments"]
+    uploaded = put(anna, "paper.bin", pdf("The first page.", "The second page."))
+    (attachment,) = send(anna, chat, {"file_id": uploaded["id"]})["attachments"]
     assert set(attachment) == TEXT_SHAPE
     assert "The first page." in attachment["content"]
     assert "The second page." in last_prompt(upstream)
 
 
 def test_a_pdf_whose_password_is_empty_is_read(anna: ApiClient, chat: str) -> None:
-    made = put(anna, "open.pdf", pdf("Not much of a secret.", password=""))
-    (attachment,) = send(anna, chat, {"file_id": made["id"]})["attachments"]
+    uploaded = put(anna, "open.pdf", pdf("Not much of a secret.", password=""))
+    (attachment,) = send(anna, chat, {"file_id": uploaded["id"]})["attachments"]
     assert attachment["content"] == "Not much of a secret."
 
 
@@ -117,8 +117,8 @@ LOOP = (
 def test_a_file_that_cannot_be_attached_says_why_and_nothing_is_sent(
     anna: ApiClient, chat: str, name: str, data: bytes, status: int, words: str
 ) -> None:
-    made = put(anna, name, data)
-    failure = refuse(anna, status, chat, {"file_id": made["id"]})
+    uploaded = put(anna, name, data)
+    failure = refuse(anna, status, chat, {"file_id": uploaded["id"]})
     assert words in failure["error"]
     assert name in failure["error"]
 
@@ -159,17 +159,17 @@ def test_an_attachment_is_its_owners_alone_and_counted_from_0(
 
 
 def test_the_file_of_another_cannot_be_attached(anna: ApiClient, bob: ApiClient) -> None:
-    made = put(anna, "mine.txt", b"mine")
+    uploaded = put(anna, "mine.txt", b"mine")
     chat = bob.good("POST", "/conversations", json={})["id"]
-    foreign = refuse(bob, 404, chat, {"file_id": made["id"]})
+    foreign = refuse(bob, 404, chat, {"file_id": uploaded["id"]})
     assert foreign == refuse(bob, 404, chat, {"file_id": UNKNOWN_ID})
     assert foreign["detail"]["kind"] == "file_not_found"
 
 
 def test_a_file_that_vanished_cannot_be_attached(anna: ApiClient, chat: str, server: ServerProcess) -> None:
-    made = put(anna, "gone.txt", b"gone")
+    uploaded = put(anna, "gone.txt", b"gone")
     os.unlink(server.folder / anna.user["workspace_path"] / "gone.txt")
-    refuse(anna, 404, chat, {"file_id": made["id"]})
+    refuse(anna, 404, chat, {"file_id": uploaded["id"]})
 
 
 @pytest.mark.parametrize(

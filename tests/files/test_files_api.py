@@ -38,29 +38,29 @@ def write(server: ServerProcess, person: ApiClient, path: str, data: bytes) -> P
 
 def test_an_uploaded_file_is_listed_downloaded_and_deleted(anna: ApiClient, server: ServerProcess) -> None:
     data = os.urandom(300_000)
-    made = put(anna, "report.bin", data)
-    assert UUID7.fullmatch(made["id"])
-    assert made["sha256"] == hashlib.sha256(data).hexdigest()
+    uploaded = put(anna, "report.bin", data)
+    assert UUID7.fullmatch(uploaded["id"])
+    assert uploaded["sha256"] == hashlib.sha256(data).hexdigest()
     (entry,) = list_folder(anna)
     assert set(entry) == VIEW
-    assert entry == {name: made[name] for name in VIEW}
-    assert made["files"] == [entry]
-    sent = anna.ask("GET", f"/files/{made['id']}")
+    assert entry == {name: uploaded[name] for name in VIEW}
+    assert uploaded["files"] == [entry]
+    sent = anna.ask("GET", f"/files/{uploaded['id']}")
     assert sent.content == data
     assert (workspace(server, anna) / "report.bin").stat().st_mode & 0o077 == 0
-    anna.good("DELETE", f"/files/{made['id']}")
+    anna.good("DELETE", f"/files/{uploaded['id']}")
     assert list_folder(anna) == []
-    assert anna.bad("GET", f"/files/{made['id']}", 404)["detail"]["kind"] == "file_not_found"
-    anna.bad("DELETE", f"/files/{made['id']}", 404)
+    assert anna.bad("GET", f"/files/{uploaded['id']}", 404)["detail"]["kind"] == "file_not_found"
+    anna.bad("DELETE", f"/files/{uploaded['id']}", 404)
 
 
 def test_several_files_come_in_one_request_into_a_folder_that_is_made(anna: ApiClient) -> None:
     files = [("a", ("one.txt", b"1")), ("b", ("two.txt", b"22")), ("a", ("empty.txt", b""))]
-    made = anna.good("POST", "/files", files=files, data={"path": "/notes/2025/"})
-    assert [each["path"] for each in made["files"]] == [
+    uploaded = anna.good("POST", "/files", files=files, data={"path": "/notes/2025/"})
+    assert [each["path"] for each in uploaded["files"]] == [
         "notes/2025/one.txt", "notes/2025/two.txt", "notes/2025/empty.txt",
     ]  # fmt: skip
-    assert made["path"] == "notes/2025/one.txt"
+    assert uploaded["path"] == "notes/2025/one.txt"
     (folder,) = list_folder(anna)
     assert (folder["name"], folder["is_folder"], folder["size"]) == ("notes", True, 0)
     assert [entry["name"] for entry in list_folder(anna, "notes/2025")] == ["empty.txt", "one.txt", "two.txt"]
@@ -106,8 +106,8 @@ def test_names_are_made_safe(anna: ApiClient, given: str, stored: str) -> None:
 
 
 def test_a_download_is_an_attachment_and_never_rendered(anna: ApiClient) -> None:
-    made = put(anna, 'page "ö".html', b"<script>alert(1)</script>")
-    sent = anna.ask("GET", f"/files/{made['id']}")
+    uploaded = put(anna, 'page "ö".html', b"<script>alert(1)</script>")
+    sent = anna.ask("GET", f"/files/{uploaded['id']}")
     assert sent.headers["content-type"] == "application/octet-stream"
     assert sent.headers["x-content-type-options"] == "nosniff"
     assert "sandbox" in sent.headers["content-security-policy"]
@@ -127,8 +127,8 @@ def test_a_download_is_an_attachment_and_never_rendered(anna: ApiClient) -> None
     ],
 )  # fmt: skip
 def test_a_range_is_sent_alone(anna: ApiClient, asked: str, status: int, content: bytes | None) -> None:
-    made = put(anna, "ten.txt", b"0123456789")
-    sent = anna.ask("GET", f"/files/{made['id']}", headers={"range": asked})
+    uploaded = put(anna, "ten.txt", b"0123456789")
+    sent = anna.ask("GET", f"/files/{uploaded['id']}", headers={"range": asked})
     assert sent.status_code == status
     if content is not None:
         assert sent.content == content
@@ -152,21 +152,21 @@ def test_a_file_that_a_tool_wrote_is_listed_and_sent_under_a_steady_id(
 def test_the_hash_of_an_upload_is_shown_only_while_the_file_is_unchanged(
     anna: ApiClient, server: ServerProcess
 ) -> None:
-    made = put(anna, "notes.txt", b"first")
+    uploaded = put(anna, "notes.txt", b"first")
     write(server, anna, "notes.txt", b"other")
     (entry,) = list_folder(anna)
-    assert (entry["id"], entry["sha256"], entry["size"]) == (made["id"], None, 5)
+    assert (entry["id"], entry["sha256"], entry["size"]) == (uploaded["id"], None, 5)
 
 
 def test_a_vanished_file_is_404_and_its_id_opens_no_later_file(
     anna: ApiClient, server: ServerProcess
 ) -> None:
-    made = put(anna, "notes.txt", b"first")
+    uploaded = put(anna, "notes.txt", b"first")
     (workspace(server, anna) / "notes.txt").unlink()
     assert list_folder(anna) == []
     again = put(anna, "notes.txt", b"second")
-    assert again["id"] != made["id"]
-    anna.bad("GET", f"/files/{made['id']}", 404)
+    assert again["id"] != uploaded["id"]
+    anna.bad("GET", f"/files/{uploaded['id']}", 404)
 
 
 def test_the_file_tools_and_the_routes_see_the_same(anna: ApiClient) -> None:
@@ -206,11 +206,11 @@ def test_names_that_are_not_utf8_and_invalid_times_are_listed(anna: ApiClient, s
 
 
 def test_an_empty_folder_is_deleted_and_has_no_file_routes(anna: ApiClient) -> None:
-    made = put(anna, "a.txt", b"a", "box")
+    uploaded = put(anna, "a.txt", b"a", "box")
     (box,) = list_folder(anna)
     assert anna.bad("DELETE", f"/files/{box['id']}", 409)["detail"]["kind"] == "folder_not_empty"
     assert anna.bad("GET", f"/files/{box['id']}", 400)["detail"]["kind"] == "is_folder"
-    anna.good("DELETE", f"/files/{made['id']}")
+    anna.good("DELETE", f"/files/{uploaded['id']}")
     anna.good("DELETE", f"/files/{box['id']}")
     assert list_folder(anna) == []
 
@@ -251,21 +251,21 @@ def test_a_file_that_became_something_else_is_not_sent(anna: ApiClient, server: 
     for place in (
         lambda path: path.symlink_to(outside), os.mkfifo, lambda path: path.symlink_to("/proc/self/environ"),
     ):  # fmt: skip
-        made = put(anna, "a.txt", b"a")
+        uploaded = put(anna, "a.txt", b"a")
         path = workspace(server, anna) / "a.txt"
         path.unlink()
         place(path)
-        anna.bad("GET", f"/files/{made['id']}", 404)
-        anna.bad("DELETE", f"/files/{made['id']}", 404)
+        anna.bad("GET", f"/files/{uploaded['id']}", 404)
+        anna.bad("DELETE", f"/files/{uploaded['id']}", 404)
         path.unlink()
     assert outside.read_text() == "secret"
 
 
 def test_files_of_another_user_are_404_by_id_and_by_path(anna: ApiClient, bob: ApiClient) -> None:
     secret = "only anna may read this"
-    made = put(anna, "mine.txt", secret.encode())
+    uploaded = put(anna, "mine.txt", secret.encode())
     for method in ("GET", "DELETE"):
-        foreign = bob.bad(method, f"/files/{made['id']}", 404)
+        foreign = bob.bad(method, f"/files/{uploaded['id']}", 404)
         unknown = bob.bad(method, f"/files/{UNKNOWN_ID}", 404)
         assert foreign == unknown
     own = anna.user["workspace_path"]
@@ -274,7 +274,7 @@ def test_files_of_another_user_are_404_by_id_and_by_path(anna: ApiClient, bob: A
         assert answer.status_code in (400, 404)
         assert "mine.txt" not in json.dumps(answer.json())
     put(bob, "mine.txt", b"bob's")
-    assert anna.ask("GET", f"/files/{made['id']}").text == secret
+    assert anna.ask("GET", f"/files/{uploaded['id']}").text == secret
     assert [entry["size"] for entry in list_folder(bob)] == [5]
 
 

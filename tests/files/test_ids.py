@@ -27,10 +27,10 @@ ODD = "a\udcff\n'b"
 def store(database_url: str, tmp_path: Path) -> Iterator[Store]:
     engine = open_engine(resolve_url(database_url, tmp_path))
     make_ready(engine)
-    made = Store(engine)
-    made.write_now(add_user)
-    yield made
-    made.close()
+    store = Store(engine)
+    store.write_now(add_user)
+    yield store
+    store.close()
 
 
 def entry(path: str) -> FileEntry:

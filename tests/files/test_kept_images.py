@@ -40,9 +40,9 @@ assert ProviderRow.__tablename__ == "llm_providers"  # conversations point at it
 def store(database_url: str, tmp_path: Path) -> Iterator[Store]:
     engine = open_engine(resolve_url(database_url, tmp_path))
     make_ready(engine)
-    made = Store(engine)
-    made.write_now(add_user)
-    made.write_now(
+    store = Store(engine)
+    store.write_now(add_user)
+    store.write_now(
         lambda session: session.execute(
             insert(ConversationRow).values(
                 id="c", user_id=1, title="t", pinned=False, archived=False, tags="[]",
@@ -50,8 +50,8 @@ def store(database_url: str, tmp_path: Path) -> Iterator[Store]:
             )
         )
     )  # fmt: skip
-    yield made
-    made.close()
+    yield store
+    store.close()
 
 
 def picture(data: bytes) -> tuple[Attachment, dict[str, PromptImage]]:

@@ -114,9 +114,9 @@ def test_a_chunked_body_is_accepted(anna: ApiClient) -> None:
         for start in range(0, len(body), 777):
             yield body[start : start + 777]
 
-    made = anna.good("POST", "/files", content=pieces(), headers=FORM)
-    assert made["size"] == 100_000
-    assert anna.ask("GET", f"/files/{made['id']}").content == b"z" * 100_000
+    uploaded = anna.good("POST", "/files", content=pieces(), headers=FORM)
+    assert uploaded["size"] == 100_000
+    assert anna.ask("GET", f"/files/{uploaded['id']}").content == b"z" * 100_000
 
 
 def test_a_chunked_body_past_the_limit_is_cut_off_and_leaves_nothing(

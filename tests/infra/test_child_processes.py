@@ -54,7 +54,7 @@ async def longest_cancel(start: Start) -> float:
 
 def child_pids() -> list[int]:
     children = psutil.Process().children()
-    return [one.pid for one in children if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    return [child.pid for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
 
 
 async def test_a_cancelled_start_ends_at_once_and_leaves_no_child() -> None:
@@ -96,8 +96,8 @@ def test_a_child_gets_exactly_the_descriptors_that_are_passed(loop: str, tmp_pat
     async def descriptors(*passed: int) -> dict[int, str]:
         command = (sys.executable, "-I", "-S", "-c", LISTS_ITS_DESCRIPTORS)
         child = await start_child(*command, stdin=PIPE, stdout=PIPE, stderr=PIPE, pass_fds=passed)
-        said, _ = await child.communicate()
-        return {int(fd): path for fd, path in json.loads(said).items()}
+        output, _ = await child.communicate()
+        return {int(fd): path for fd, path in json.loads(output).items()}
 
     async def work() -> None:
         inherited_fd = os.open(tmp_path, os.O_RDONLY)

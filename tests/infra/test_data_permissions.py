@@ -23,12 +23,12 @@ PASSWORD = "a-new-password-1"
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A directory that other users can reach, unlike those of pytest."""
-    made = Path(tempfile.mkdtemp(prefix="luxx-test-", dir="/tmp"))
-    made.chmod(0o755)
+    directory = Path(tempfile.mkdtemp(prefix="luxx-test-", dir="/tmp"))
+    directory.chmod(0o755)
     try:
-        yield made
+        yield directory
     finally:
-        shutil.rmtree(made)
+        shutil.rmtree(directory)
 
 
 def stored(folder: Path) -> list[Path]:
@@ -73,8 +73,8 @@ def use(server: LiveServer) -> None:
         signed_in = done(client.post("/auth/login", json={"username": "admin", "password": PASSWORD}))
         client.headers["Authorization"] = f"Bearer {signed_in['access_token']}"
         conversation = done(client.post("/conversations", json={"title": "private"}))
-        said = {"conversation_id": conversation["id"], "content": "for my eyes only"}
-        assert done(client.post("/messages", json=said))["text"] == "noted"
+        message = {"conversation_id": conversation["id"], "content": "for my eyes only"}
+        assert done(client.post("/messages", json=message))["text"] == "noted"
         done(client.post("/files", files={"file": ("notes.txt", b"mine")}))
         command = {"arguments": {"command": "cat notes.txt && mkdir -p deep && echo made > deep/made.txt"}}
         ran = done(client.post("/tools/shell_execute/execute", json=command))

@@ -97,6 +97,6 @@ def test_a_server_can_continue_after_its_secret_key_was_lost(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("command", ["serve", "doctor"])
 def test_no_command_shows_a_secret_key(tmp_path: Path, command: str) -> None:
-    said = luxx(tmp_path, "only-31-bytes-that-nobody-shows", command)
-    assert said.returncode == 1
-    assert "nobody-shows" not in said.stdout + said.stderr
+    output = luxx(tmp_path, "only-31-bytes-that-nobody-shows", command)
+    assert output.returncode == 1
+    assert "nobody-shows" not in output.stdout + output.stderr

@@ -58,7 +58,7 @@ async def test_chat_completion_is_streamed(model_data: Path, tmp_path: Path) -> 
         address = await local.ensure_ready(60)
         assert local.state is LocalState.READY
         assert local.base_url == address.base_url
-        assert {f"http://{one}/v1" for one in local.host_ports()} == {address.base_url}
+        assert {f"http://{host_port}/v1" for host_port in local.host_ports()} == {address.base_url}
         body = {
             "model": local.model_name,
             "stream": True,
@@ -95,7 +95,9 @@ async def test_other_programs_on_the_machine_cannot_use_it(model_data: Path, tmp
         assert address.api_key not in " ".join(child.environ().values())
         assert address.api_key not in local.log_path.read_text()
         assert child.environ()["OMP_WAIT_POLICY"] == "PASSIVE"
-        listening = [one.laddr.ip for one in child.net_connections("tcp") if one.status == "LISTEN"]
+        listening = [
+            process.laddr.ip for process in child.net_connections("tcp") if process.status == "LISTEN"
+        ]
         assert listening == ["127.0.0.1"]
 
 

@@ -38,7 +38,7 @@ async def test_the_example_of_the_documentation_works(opt: Path) -> None:
     (opt / "config.yaml").write_text(documented_block("yaml").replace("/opt/notes", str(opt)), "utf-8")
     config = load_config(opt / "config.yaml", {"NOTES_AUTHOR": "carol"}, {})
 
-    async with open_harness([msgspec.to_builtins(one) for one in config.mcp.servers]) as harness:
+    async with open_harness([msgspec.to_builtins(server) for server in config.mcp.servers]) as harness:
         if harness is None:
             return
         await harness.wait_for_state(ServerState.RUNNING)

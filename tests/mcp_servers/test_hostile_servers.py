@@ -83,10 +83,10 @@ async def test_secrets_of_a_server_are_not_shown_with_its_errors(server: str) ->
         if harness is None:
             return
         await harness.wait_for_state(ServerState.RUNNING)
-        done = await harness.call("act", "bad")
-        assert not done.result.success
-        assert str(done.result.error).rstrip("…")[-8:] in ("401 for ", "x" * 8)
-        assert "sk-" not in str(done)
+        executed = await harness.call("act", "bad")
+        assert not executed.result.success
+        assert str(executed.result.error).rstrip("…")[-8:] in ("401 for ", "x" * 8)
+        assert "sk-" not in str(executed)
 
 
 async def test_a_server_that_never_becomes_ready_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,8 +249,8 @@ async def test_late_answers_are_dropped() -> None:
             return
         await harness.wait_for_state(ServerState.RUNNING)
         late = [asyncio.create_task(harness.call("act", "late")) for _ in range(2)]
-        done = [await one for one in late]
-        assert all("did not answer within" in str(one.result.error) for one in done)
+        executions = [await call for call in late]
+        assert all("did not answer within" in str(executed.result.error) for executed in executions)
         assert (await harness.call("act", "late")).result.data == "well"
 
 

@@ -28,9 +28,9 @@ def test_every_tool_gets_a_unique_valid_name(tenant: str, server: str, tools: se
 
 @given(first=st.tuples(st.text(min_size=1), SERVERS), second=st.tuples(st.text(min_size=1), SERVERS))
 def test_no_prefix_of_a_server_is_that_of_another(first: tuple[str, str], second: tuple[str, str]) -> None:
-    one, other = server_prefix(*first), server_prefix(*second)
-    assert (one == other) == (first == second)
-    assert first == second or not one.startswith(other)
+    first_prefix, other = server_prefix(*first), server_prefix(*second)
+    assert (first_prefix == other) == (first == second)
+    assert first == second or not first_prefix.startswith(other)
 
 
 def test_valid_names_are_unchanged() -> None:
@@ -141,7 +141,7 @@ def test_only_short_valid_values_are_copied() -> None:
         {"default": nested(3000)},
         {"title": "Run python first", "examples": ["x"]},
     ]
-    sanitized = sanitized_schema({"properties": {f"p{n}": one for n, one in enumerate(left)}})
+    sanitized = sanitized_schema({"properties": {f"p{n}": left_out for n, left_out in enumerate(left)}})
     assert sanitized["properties"] == {f"p{n}": {} for n in range(len(left))}
     expected = {"enum": ["a", 1, None], "default": "a", "maximum": 5}
     assert sanitized_schema({"properties": {"a": expected}})["properties"]["a"] == expected
@@ -150,7 +150,7 @@ def test_only_short_valid_values_are_copied() -> None:
 def test_the_number_of_alternatives_is_bounded() -> None:
     some = [{"type": "null"}] * 20
     sanitized = sanitized_schema({"properties": {f"p{n}": {"anyOf": some} for n in range(11)}})
-    assert sum("anyOf" in one for one in sanitized["properties"].values()) == 10
+    assert sum("anyOf" in property_schema for property_schema in sanitized["properties"].values()) == 10
     assert sanitized_schema({"properties": {"a": {"anyOf": [*some, {}]}}})["properties"]["a"] == {}
 
 
@@ -158,7 +158,7 @@ def test_a_sanitized_schema_never_refuses_arguments_that_the_server_accepts() ->
     evil = [{"pattern": "(?=a)a"}, {"pattern": "(?=b)b"}]
     words = [{"oneOf": evil}, {"not": {"allOf": evil}}, {"if": evil[0], "then": {"const": "a"}}]
     check = ArgumentCheck(
-        "t", sanitized_schema({"properties": {f"p{n}": one for n, one in enumerate(words)}})
+        "t", sanitized_schema({"properties": {f"p{n}": word for n, word in enumerate(words)}})
     )
     assert check.problems({"p0": "b", "p1": "c", "p2": "b"}) == {}
 

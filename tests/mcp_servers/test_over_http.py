@@ -31,8 +31,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LuxxServer]:
     data_dir.mkdir()
     (data_dir / "packages").symlink_to(sdk_packages())
     settings = {"LUXX_MCP__SERVERS": json.dumps(SERVERS), "LUXX_TOOLS__MAX_ITERATIONS": "4"}
-    with LuxxServer(data_dir, settings) as one:
-        yield one
+    with LuxxServer(data_dir, settings) as started_server:
+        yield started_server
 
 
 async def ready(ann: AsyncApiClient) -> None:
@@ -53,8 +53,12 @@ async def test_tools_are_listed_explained_and_called_directly(server: LuxxServer
         names = [tool["name"] for tool in listed["items"]]
         assert "mcp__default_notes__add" in names
         assert all(name.startswith("mcp__default_notes__") for name in names)
-        one = await ann.get("/tools/mcp__default_notes__write_note")
-        assert (one["category"], one["risk"], one["required_permission"]) == ("mcp", "high", 3)
+        description = await ann.get("/tools/mcp__default_notes__write_note")
+        assert (description["category"], description["risk"], description["required_permission"]) == (
+            "mcp",
+            "high",
+            3,
+        )
         assert await execute(ann, "add", a=1, b=2) == {"success": True, "data": 3, "error": None}
         failed = await execute(ann, "fail")
         assert (failed["success"], failed["error"]) == (False, "Error executing tool fail")
@@ -68,8 +72,8 @@ async def test_a_server_that_does_not_start_is_counted_and_named_in_the_log(serv
         counts = (await ann.get("/health"))["mcp_servers"]
         assert sum(counts.values()) == 3
         assert counts["running"] == 1
-        said = await until(lambda: server.lines_with("mcp_server_failed"), bool)
-        assert "no licence" in said[0]
+        output = await until(lambda: server.lines_with("mcp_server_failed"), bool)
+        assert "no licence" in output[0]
 
 
 async def test_users_of_another_tenant_see_nothing_of_a_server(server: LuxxServer) -> None:
@@ -102,7 +106,7 @@ async def test_a_model_uses_reading_tools_and_then_has_to_ask_for_others(
         conversation = await ann.conversation(model.url)
         run = await ann.start_run(conversation)
         screen = await ann.wait_for_end(run["id"])
-        assert [one["data"] for one in results((await ann.messages(conversation))[-1])] == [42]
+        assert [result["data"] for result in results((await ann.messages(conversation))[-1])] == [42]
         assert screen.done is not None
         offered = {tool["function"]["name"] for tool in json.loads(model.requests[0].body)["tools"]}
         assert "mcp__default_notes__add" in offered

@@ -10,6 +10,6 @@ from provider_service.services import ProviderServices, make_services
 
 @pytest.fixture
 def services(tmp_path: Path) -> Iterator[ProviderServices]:
-    made = make_services(tmp_path)
-    yield made
-    made.store.close()
+    services = make_services(tmp_path)
+    yield services
+    services.store.close()

@@ -136,16 +136,16 @@ def make_services(folder: Path) -> ProviderServices:
         session.add(Tenant(id=1, name="default", is_default=True, created_at=now))
         session.add(Tenant(id=2, name="other", created_at=now))
         session.flush()
-        for one in EVERYBODY:
+        for caller in EVERYBODY:
             session.add(
                 User(
-                    id=one.user_id,
-                    tenant_id=one.tenant_id,
-                    username=one.username,
-                    username_key=one.username,
+                    id=caller.user_id,
+                    tenant_id=caller.tenant_id,
+                    username=caller.username,
+                    username_key=caller.username,
                     password_hash="x",
-                    role="admin" if one.is_admin else "user",
-                    permission_level=int(one.permission_level),
+                    role="admin" if caller.is_admin else "user",
+                    permission_level=int(caller.permission_level),
                     created_at=now,
                 )
             )

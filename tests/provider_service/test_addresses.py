@@ -146,8 +146,8 @@ async def test_literal_check_refuses_private_literals_and_resolves_nothing(
 
 async def test_resolver_hands_out_only_checked_addresses(services: ProviderServices) -> None:
     resolver = GuardedResolver(services.guard("inside.example:8000"))
-    assert [one["host"] for one in await resolver.resolve("models.example", 443)] == [PUBLIC_ADDRESS]
-    assert [one["host"] for one in await resolver.resolve("inside.example", 8000)] == ["10.1.2.3"]
+    assert [address["host"] for address in await resolver.resolve("models.example", 443)] == [PUBLIC_ADDRESS]
+    assert [address["host"] for address in await resolver.resolve("inside.example", 8000)] == ["10.1.2.3"]
     with pytest.raises(AddressRefused) as caught:
         await resolver.resolve("inside.example", 8001)
     assert caught.value.reason.kind == "private_address"
@@ -181,10 +181,10 @@ async def test_operators_alone_see_and_replace_allowed_hosts(services: ProviderS
         with pytest.raises(InvalidInput, match="host:port"):
             await service.set_allowed_hosts(ADMIN, ["10.0.0.1"])
         first = await service.set_allowed_hosts(ADMIN, ["127.1:11434", "10.0.0.1:80", "127.0.0.1:11434"])
-        assert [(one.host, one.source) for one in first] == [
+        assert [(address.host, address.source) for address in first] == [
             ("10.9.9.9:1", "config"),
             ("10.0.0.1:80", "admin"),
             ("127.0.0.1:11434", "admin"),
         ]
         second = await service.set_allowed_hosts(ADMIN, ["127.0.0.1:11434"])
-        assert [one.host for one in second] == ["10.9.9.9:1", "127.0.0.1:11434"]
+        assert [address.host for address in second] == ["10.9.9.9:1", "127.0.0.1:11434"]

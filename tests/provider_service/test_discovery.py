@@ -17,7 +17,7 @@ OLLAMA = Probe(name="ollama", base_url="http://127.0.0.1:11434/v1", models=["nom
 
 
 def names(discovered: list[DiscoveredProvider]) -> list[str]:
-    return [f"{one.name}{' (not yet)' if one.problem else ''}" for one in discovered]
+    return [f"{provider.name}{' (not yet)' if provider.problem else ''}" for provider in discovered]
 
 
 def test_everything_is_found_in_the_documented_order() -> None:
@@ -75,11 +75,13 @@ def test_llm_section_that_names_the_environments_key_is_the_same_provider() -> N
         provider="deepseek", api_key=KEY, api_url="https://api.deepseek.com/v1", model="deepseek-reasoner"
     )
     discovered = discover({"DEEPSEEK_API_KEY": KEY}, Config(llm=llm), [])
-    assert [(one.name, one.default_model) for one in discovered] == [("deepseek", "deepseek-reasoner")]
+    assert [(provider.name, provider.default_model) for provider in discovered] == [
+        ("deepseek", "deepseek-reasoner")
+    ]
     moved = discover(
         {"DEEPSEEK_API_KEY": KEY, "DEEPSEEK_BASE_URL": "https://models.example/v1"}, Config(llm=llm), []
     )
-    assert [one.base_url for one in moved] == ["https://models.example/v1"]
+    assert [provider.base_url for provider in moved] == ["https://models.example/v1"]
 
 
 def test_llm_section_with_a_loopback_address_needs_no_key_and_is_not_found_twice() -> None:
@@ -126,13 +128,13 @@ async def test_first_start_connects_discovered_providers_and_the_second_changes_
     ]
     async with services.open() as service:
         assert (await service.resolve(ANN)).target.api_key == KEY
-        hosts = {one.host for one in await service.allowed_hosts(ADMIN)}
+        hosts = {host.host for host in await service.allowed_hosts(ADMIN)}
         assert hosts == {"10.0.0.9:8000", "127.0.0.1:11434"}
     out, err = capfd.readouterr()
-    said = out + err
-    assert said.count("provider_discovered ") == 5
-    assert "provider_discovered_unusable" not in said
-    assert KEY not in said
+    output = out + err
+    assert output.count("provider_discovered ") == 5
+    assert "provider_discovered_unusable" not in output
+    assert KEY not in output
 
 
 async def test_embedded_model_found_at_the_first_start_answers_for_the_tenant(
@@ -169,11 +171,11 @@ async def test_probe_accepts_only_a_model_server() -> None:
         other = await asyncio.start_server(page, "127.0.0.1", 0)
         quiet = await asyncio.start_server(silence, "127.0.0.1", 0)
         ports = [server.sockets[0].getsockname()[1] for server in (other, quiet)]
-        asked = [("one", upstream.port), ("page", ports[0]), ("quiet", ports[1]), ("closed", 1)]
-        assert await probe_loopback(asked) == [
+        requests = [("one", upstream.port), ("page", ports[0]), ("quiet", ports[1]), ("closed", 1)]
+        assert await probe_loopback(requests) == [
             Probe(name="one", base_url=upstream.base_url, models=["one", "two"])
         ]
         await left.wait()
-        assert await probe_loopback(asked[:1], except_ports=[upstream.port]) == []
+        assert await probe_loopback(requests[:1], except_ports=[upstream.port]) == []
         other.close()
         quiet.close()

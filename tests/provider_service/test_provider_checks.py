@@ -55,11 +55,11 @@ async def test_address_is_checked_again_whenever_it_is_called(services: Provider
         assert (await service.test(ADMIN, mine.id)).ok
         await service.set_allowed_hosts(ADMIN, [])
         services.names["models.example"] = ["127.0.0.1"]
-        for caller_, one in ((ADMIN, mine), (ANN, named)):
-            check = await service.test(caller_, one.id)
+        for user, provider in ((ADMIN, mine), (ANN, named)):
+            check = await service.test(user, provider.id)
             assert (check.ok, check.kind) == (False, "private_address")
             with pytest.raises(ProviderRefused, match="private"):
-                await service.list_models(caller_, one.id)
+                await service.list_models(user, provider.id)
         assert all(KEY not in authorization for _, authorization in upstream.requests_seen[2:])
         await service.set_allowed_hosts(ADMIN, [f"models.example:{upstream.port}"])
         assert (await service.test(ANN, named.id)).ok

@@ -171,7 +171,9 @@ async def test_user_has_at_most_one_default(services: ProviderServices) -> None:
         made = await asyncio.gather(
             *[service.create(ANN, new_provider(f"p{n}", is_default=True)) for n in range(8)]
         )
-        await asyncio.gather(*[service.update(ANN, one.id, ProviderChanges(is_default=True)) for one in made])
+        await asyncio.gather(
+            *[service.update(ANN, provider.id, ProviderChanges(is_default=True)) for provider in made]
+        )
         views, total = await service.list_page(ANN, page=1, page_size=100)
         assert total == 10
         assert sum(view.is_default for view in views) == 1
@@ -315,5 +317,5 @@ async def test_list_is_paged_newest_first(services: ProviderServices) -> None:
 
 async def test_lists_of_an_empty_database_are_empty_for_everybody(services: ProviderServices) -> None:
     async with services.open() as service:
-        for one in EVERYBODY:
-            assert await service.list_page(one, page=1, page_size=20) == ([], 0)
+        for caller in EVERYBODY:
+            assert await service.list_page(caller, page=1, page_size=20) == ([], 0)

@@ -48,7 +48,7 @@ def on_error(_request: Request[Any, Any, Any], error: LuxxError) -> Response[Fai
 
 
 async def who(request: Request[Any, Any, Any]) -> Caller:
-    return next(one for one in EVERYBODY if str(one.user_id) == request.headers["x-user"])
+    return next(caller for caller in EVERYBODY if str(caller.user_id) == request.headers["x-user"])
 
 
 def client(service: ProviderService) -> httpx.AsyncClient:
@@ -64,8 +64,8 @@ def client(service: ProviderService) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://luxx")
 
 
-def caller_header(one: Caller) -> dict[str, str]:
-    return {"x-user": str(one.user_id)}
+def caller_header(caller: Caller) -> dict[str, str]:
+    return {"x-user": str(caller.user_id)}
 
 
 async def test_a_line_break_that_was_pasted_with_a_key_or_a_model_is_cut_off(
@@ -73,8 +73,8 @@ async def test_a_line_break_that_was_pasted_with_a_key_or_a_model_is_cut_off(
 ) -> None:
     async with services.open() as service, client(service) as http:
         pasted = BODY | {"api_key": KEY + "\r\n", "default_model": "one\n"}
-        made = await http.post("/providers", json=pasted, headers=caller_header(ANN))
-        assert (made.status_code, made.json()["data"]["default_model"]) == (201, "one")
+        response = await http.post("/providers", json=pasted, headers=caller_header(ANN))
+        assert (response.status_code, response.json()["data"]["default_model"]) == (201, "one")
         assert (await service.resolve(ANN)).target.api_key == KEY
         for broken in ({"api_key": "a\nb"}, {"default_model": "a\nb"}, {"name": "mine\n"}):
             answer = await http.post("/providers", json=BODY | broken, headers=caller_header(ANN))
@@ -83,12 +83,12 @@ async def test_a_line_break_that_was_pasted_with_a_key_or_a_model_is_cut_off(
 
 async def test_provider_is_made_read_changed_listed_and_deleted(services: ProviderServices) -> None:
     async with services.open() as service, client(service) as http:
-        made = await http.post("/providers", json=BODY, headers=caller_header(ANN))
-        assert made.status_code == 201
-        body = made.json()
+        response = await http.post("/providers", json=BODY, headers=caller_header(ANN))
+        assert response.status_code == 201
+        body = response.json()
         assert (body["success"], set(body["data"])) == (True, FIELDS)
         assert body["data"]["created_at"].endswith("Z")
-        assert KEY not in made.text
+        assert KEY not in response.text
         path = f"/providers/{body['data']['id']}"
         assert (await http.get(path, headers=caller_header(ANN))).json()["data"] == body["data"]
         changed = await http.put(path, json={"name": "new", "max_tokens": 9}, headers=caller_header(ANN))
@@ -138,10 +138,10 @@ async def test_wrong_body_is_refused_before_anything_is_saved(
         assert (
             await http.post("/providers", json=BODY | change, headers=caller_header(ANN))
         ).status_code == 400
-        made = (await http.post("/providers", json=BODY, headers=caller_header(ANN))).json()["data"]
-        path = f"/providers/{made['id']}"
+        provider = (await http.post("/providers", json=BODY, headers=caller_header(ANN))).json()["data"]
+        path = f"/providers/{provider['id']}"
         assert (await http.put(path, json=change, headers=caller_header(ANN))).status_code == 400
-        assert (await http.get(path, headers=caller_header(ANN))).json()["data"] == made
+        assert (await http.get(path, headers=caller_header(ANN))).json()["data"] == provider
 
 
 @pytest.mark.parametrize("query", ["page=0", "page_size=0", "page_size=101", "page=x", f"page={10**30}"])
@@ -159,7 +159,7 @@ async def test_private_address_is_403_and_says_what_to_do(services: ProviderServ
         saved = await http.put(
             "/admin/allowed-hosts", json={"hosts": ["127.0.0.1:9999"]}, headers=caller_header(ADMIN)
         )
-        assert [one["host"] for one in saved.json()["data"]["hosts"]] == ["127.0.0.1:9999"]
+        assert [host["host"] for host in saved.json()["data"]["hosts"]] == ["127.0.0.1:9999"]
         assert (await http.post("/providers", json=body, headers=caller_header(ANN))).status_code == 201
         for stranger in (ANN, EVE):
             assert (

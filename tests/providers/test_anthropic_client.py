@@ -81,7 +81,9 @@ async def test_next_request_carries_the_signature_and_the_results() -> None:
         first = await caller.call(to, request())
         assert first.error is None
         replay = next(delta.data for delta in first.deltas if isinstance(delta, ReplayDelta))
-        calls = [ToolCall(call_id=one, name="add", arguments='{"x":1}') for one in ("toolu_a", "toolu_b")]
+        calls = [
+            ToolCall(call_id=call_id, name="add", arguments='{"x":1}') for call_id in ("toolu_a", "toolu_b")
+        ]
         answer = AssistantPrompt(text="Let me add.", tool_calls=calls, replay=replay)
         results = [ToolPrompt(call_id=call.call_id, name="add", content="2") for call in calls]
         second = await caller.call(to, request(answer, *results))

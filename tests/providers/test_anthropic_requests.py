@@ -252,9 +252,9 @@ def test_invalid_stored_blocks_are_not_sent(block: Json) -> None:
 def test_turn_of_which_thinking_alone_can_be_sent_is_left_out() -> None:
     search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
     notes = {"anthropic_content": [SIGNED, search], "anthropic_model": "claude-sonnet-4-5"}
-    asked = UserPrompt(text="1+1?")
+    user_message = UserPrompt(text="1+1?")
 
-    assert roles(build_request(asked, AssistantPrompt(replay=notes), asked)) == ["user"]
+    assert roles(build_request(user_message, AssistantPrompt(replay=notes), user_message)) == ["user"]
 
 
 def test_servers_call_that_was_never_answered_is_left_out_unless_the_turn_goes_on() -> None:

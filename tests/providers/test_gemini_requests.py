@@ -21,26 +21,26 @@ from luxx.wire.message import (
 from luxx.wire.tool import ToolCall, ToolSpec
 
 CALL = ToolCall(call_id="call_1", name="add", arguments='{"x": 1}')
-ASKED = UserPrompt(text="1+1?")
+QUESTION = UserPrompt(text="1+1?")
 RESULT = ToolPrompt(call_id="call_1", name="add", content="2")
 TURN: list[PromptMessage] = [
     SystemPrompt(text="Be brief."),
-    ASKED,
+    QUESTION,
     AssistantPrompt(text="", thinking="I add.", tool_calls=[CALL], replay={}),
     RESULT,
 ]
 
 
-def target(base_url: str = "http://host/v1beta") -> Target:
+def gemini_target(base_url: str = "http://host/v1beta") -> Target:
     return Target(provider_id=1, provider_type="gemini", base_url=base_url, api_key="AIza-secret")
 
 
 def build_request(messages: list[PromptMessage] = TURN, **fields: Any) -> dict[str, Any]:
     request = CompletionRequest(**{"model": "gemini-2.5-flash", "messages": messages, **fields})
-    return json.loads(GEMINI.build_request(request, target(), stream=True).body)
+    return json.loads(GEMINI.build_request(request, gemini_target(), stream=True).body)
 
 
-def config(**fields: Any) -> dict[str, Any]:
+def generation_config(**fields: Any) -> dict[str, Any]:
     return build_request(**fields).get("generationConfig", {})
 
 
@@ -64,7 +64,7 @@ def config(**fields: Any) -> dict[str, Any]:
 def test_base_url_is_taken_with_or_without_its_version(base_url: str, url: str) -> None:
     request = CompletionRequest(model="m", messages=TURN)
 
-    assert GEMINI.build_request(request, target(base_url), stream=True).url == url
+    assert GEMINI.build_request(request, gemini_target(base_url), stream=True).url == url
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_base_url_is_taken_with_or_without_its_version(base_url: str, url: str) 
 def test_the_model_name_stays_within_its_path_segment(model: str, path: str) -> None:
     request = CompletionRequest(model=model, messages=TURN)
 
-    built = GEMINI.build_request(request, target(), stream=False)
+    built = GEMINI.build_request(request, gemini_target(), stream=False)
 
     assert built.url == f"http://host/v1beta/{path}:generateContent"
 
@@ -87,7 +87,10 @@ def test_key_is_in_a_header_and_never_in_the_address() -> None:
     adapter = GEMINI
     request = CompletionRequest(model="m", messages=TURN)
 
-    for built in (adapter.build_request(request, target(), stream=True), adapter.models_request(target())):
+    for built in (
+        adapter.build_request(request, gemini_target(), stream=True),
+        adapter.models_request(gemini_target()),
+    ):
         assert built.headers["x-goog-api-key"] == "AIza-secret"
         assert "AIza-secret" not in built.url
 
@@ -148,20 +151,20 @@ def test_failed_result_is_sent_as_an_error() -> None:
 
 
 @pytest.mark.parametrize("arguments", ["", "{", "[1]", '"x"', "null", "NaN", "[" * 100_000, "\ud800"])
-def test_arguments_that_are_no_object_go_back_as_an_empty_one(arguments: str) -> None:
+def test_arguments_that_are_no_object_are_sent_back_as_an_empty_one(arguments: str) -> None:
     call = ToolCall(call_id="call_1", name="add", arguments=arguments)
 
-    part = build_request([ASKED, AssistantPrompt(tool_calls=[call]), RESULT])["contents"][1]["parts"][0]
+    part = build_request([QUESTION, AssistantPrompt(tool_calls=[call]), RESULT])["contents"][1]["parts"][0]
 
     assert part["functionCall"]["args"] == {}
 
 
 @pytest.mark.parametrize(("name", "sent_as"), [("", "unnamed"), ("a b/ü", "a_b__"), ("1st", "_1st")])
-def test_name_that_a_model_made_up_goes_back_as_one_the_api_takes(name: str, sent_as: str) -> None:
+def test_invalid_name_of_a_call_is_sent_back_as_a_valid_one(name: str, sent_as: str) -> None:
     call = ToolCall(call_id="c", name=name, arguments="{}")
     result = ToolPrompt(call_id="c", name=name, content="no such tool", success=False)
 
-    contents = build_request([ASKED, AssistantPrompt(tool_calls=[call]), result])["contents"]
+    contents = build_request([QUESTION, AssistantPrompt(tool_calls=[call]), result])["contents"]
 
     assert contents[1]["parts"][0]["functionCall"]["name"] == sent_as
     assert contents[2]["parts"][0]["functionResponse"]["name"] == sent_as
@@ -182,8 +185,8 @@ def test_images_come_before_the_text_and_unreadable_ones_are_named() -> None:
 
 
 def test_settings_are_sent_only_when_given() -> None:
-    assert config(model="gemini-2.0-flash") == {}
-    assert config(model="gemini-2.0-flash", temperature=0.0, max_tokens=9) == {
+    assert generation_config(model="gemini-2.0-flash") == {}
+    assert generation_config(model="gemini-2.0-flash", temperature=0.0, max_tokens=9) == {
         "temperature": 0.0,
         "maxOutputTokens": 9,
     }
@@ -208,8 +211,8 @@ def test_settings_are_sent_only_when_given() -> None:
     ],
 )
 def test_thinking_is_switched_in_the_form_of_each_model(model: str, off: Any, on: Any) -> None:
-    assert config(model=model).get("thinkingConfig") == off
-    assert config(model=model, thinking_enabled=True).get("thinkingConfig") == on
+    assert generation_config(model=model).get("thinkingConfig") == off
+    assert generation_config(model=model, thinking_enabled=True).get("thinkingConfig") == on
 
 
 def test_schema_of_the_answer_is_sent_where_the_model_takes_it() -> None:
@@ -217,9 +220,12 @@ def test_schema_of_the_answer_is_sent_where_the_model_takes_it() -> None:
     wanted = {"responseMimeType": "application/json", "responseJsonSchema": schema}
     spec = ToolSpec(name="add", description="Adds.", parameters=schema)
 
-    assert wanted.items() <= config(response_schema=schema).items()
-    assert not wanted.keys() & config(response_schema=schema, tools=[spec]).keys()
-    assert wanted.items() <= config(response_schema=schema, tools=[spec], model="gemini-3-flash").items()
+    assert wanted.items() <= generation_config(response_schema=schema).items()
+    assert not wanted.keys() & generation_config(response_schema=schema, tools=[spec]).keys()
+    assert (
+        wanted.items()
+        <= generation_config(response_schema=schema, tools=[spec], model="gemini-3-flash").items()
+    )
 
 
 def signatures(messages: list[PromptMessage], model: str) -> list[Any]:
@@ -234,7 +240,7 @@ def signatures(messages: list[PromptMessage], model: str) -> list[Any]:
 def test_calls_of_another_model_are_marked_for_a_third_generation_in_the_turn_that_is_going_on() -> None:
     twin = ToolCall(call_id="call_2", name="add", arguments="{}")
     twin_result = ToolPrompt(call_id="call_2", name="add", content="0")
-    going_on: list[PromptMessage] = [ASKED, AssistantPrompt(tool_calls=[CALL, twin]), RESULT, twin_result]
+    going_on: list[PromptMessage] = [QUESTION, AssistantPrompt(tool_calls=[CALL, twin]), RESULT, twin_result]
     signed = AssistantPrompt(tool_calls=[CALL], replay={"gemini": [{"call": "call_1", "signature": "c2ln"}]})
     messages = [*TURN, *going_on, signed, RESULT]
     mark = "skip_thought_signature_validator"
@@ -257,7 +263,7 @@ def test_calls_of_another_model_are_marked_for_a_third_generation_in_the_turn_th
 def test_notes_that_no_longer_match_the_message_are_ignored(notes: list[Any]) -> None:
     answer = AssistantPrompt(text="I add.", tool_calls=[CALL], replay={"gemini": notes})
 
-    parts = build_request([ASKED, answer, RESULT])["contents"][1]["parts"]
+    parts = build_request([QUESTION, answer, RESULT])["contents"][1]["parts"]
 
     assert [part["text"] for part in parts if "text" in part] == ["I add."]
     assert [part["thoughtSignature"] for part in parts if "functionCall" in part] == ["c2ln"]
@@ -269,7 +275,7 @@ def test_notes_that_no_longer_match_the_message_are_ignored(notes: list[Any]) ->
 def test_notes_of_other_dialects_are_not_read(replay: dict[str, Any]) -> None:
     answer = AssistantPrompt(text="I add.", replay=replay)
 
-    assert build_request([ASKED, answer, ASKED])["contents"][1]["parts"] == [{"text": "I add."}]
+    assert build_request([QUESTION, answer, QUESTION])["contents"][1]["parts"] == [{"text": "I add."}]
 
 
 def test_models_that_answer_prompts_are_listed_by_their_names() -> None:
@@ -277,27 +283,27 @@ def test_models_that_answer_prompts_are_listed_by_their_names() -> None:
         "models": [
             {"name": "models/gemini-2.5-pro", "supportedGenerationMethods": ["generateContent"]},
             {"name": "models/embedding-001", "supportedGenerationMethods": ["embedContent"]},
-            {"name": "models/unsaid"},
+            {"name": "models/without-methods"},
             {"displayName": "nameless"},
             7,
         ]
     }
 
-    assert GEMINI.parse_models(json.dumps(listed).encode()) == ["gemini-2.5-pro", "unsaid"]
+    assert GEMINI.parse_models(json.dumps(listed).encode()) == ["gemini-2.5-pro", "without-methods"]
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"models": 3}', b"[" * 100_000])
-def test_an_invalid_list_of_models_is_garbled(body: bytes) -> None:
+def test_an_invalid_list_of_models_is_a_malformed_stream(body: bytes) -> None:
     with pytest.raises(MalformedStream):
         GEMINI.parse_models(body)
 
 
 def test_pages_are_requested_until_there_is_no_next_one() -> None:
-    following = GEMINI.next_models_request(target(), b'{"models": [], "nextPageToken": "a b&c"}')
+    following = GEMINI.next_models_request(gemini_target(), b'{"models": [], "nextPageToken": "a b&c"}')
 
     assert following is not None
     assert following.url == "http://host/v1beta/models?pageSize=1000&pageToken=a%20b%26c"
-    assert GEMINI.next_models_request(target(), b'{"models": [], "nextPageToken": ""}') is None
+    assert GEMINI.next_models_request(gemini_target(), b'{"models": [], "nextPageToken": ""}') is None
 
 
 def test_gemini_speaks_its_own_dialect_at_its_default_url() -> None:

@@ -85,8 +85,10 @@ def logs(draw: st.DrawFn) -> Log:
             case NextAction.WAIT:
                 answer_some(draw, log)
             case NextAction.FINISH:
-                done = Done(message_id="m", token_count=0, usage=log.state.usage, status=DoneStatus.COMPLETED)
-                log.append([done])
+                done_event = Done(
+                    message_id="m", token_count=0, usage=log.state.usage, status=DoneStatus.COMPLETED
+                )
+                log.append([done_event])
     return log
 
 

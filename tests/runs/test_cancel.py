@@ -85,16 +85,16 @@ async def test_work_in_its_own_task_ends_with_the_signal() -> None:
 async def test_an_append_inside_a_wait_is_finished_before_the_wait_ends() -> None:
     signal = CancelSignal()
     begun, may_end = asyncio.Event(), asyncio.Event()
-    done: list[str] = []
+    executions: list[str] = []
 
     async def append() -> None:
         begun.set()
         await may_end.wait()
-        done.append("appended")
+        executions.append("appended")
 
     async def completion() -> None:
         await signal.shield(append())
-        done.append("went on")
+        executions.append("went on")
         await forever()
 
     waiting = asyncio.create_task(signal.wait(completion()))
@@ -105,7 +105,7 @@ async def test_an_append_inside_a_wait_is_finished_before_the_wait_ends() -> Non
     may_end.set()
     with pytest.raises(RunCancelled):
         await waiting
-    assert done[0] == "appended"
+    assert executions[0] == "appended"
 
 
 async def test_a_signal_fired_during_the_last_append_of_a_wait_cancels_nothing_later() -> None:

@@ -169,7 +169,7 @@ async def test_the_reservation_of_a_lost_call_counts_as_usage(tmp_path: Path) ->
         upstream.release("g")
         async with open_services(tmp_path, upstream, limits) as (services, caller):
             ended_run = await wait_for_end(services, caller, run.id)
-            lost, *made = await services.store.read(
+            lost, *rows = await services.store.read(
                 lambda session: session.scalars(select(UsageRow).order_by(UsageRow.id)).all()
             )
             assert (lost.prompt_tokens, lost.completion_tokens) == (
@@ -181,8 +181,8 @@ async def test_the_reservation_of_a_lost_call_counts_as_usage(tmp_path: Path) ->
             assert ended_run.stop_reason == "finished"
             rest = 6_000 - 2 * reservation.prompt_tokens - UNKNOWN_ANSWER
             assert upstream.requests[1].json["max_tokens"] == rest
-            assert len(made) == 1
-            assert ended_run.usage.prompt_tokens == made[0].prompt_tokens
+            assert len(rows) == 1
+            assert ended_run.usage.prompt_tokens == rows[0].prompt_tokens
             assert await reserves(services) == 0
 
 
@@ -248,11 +248,11 @@ async def test_a_failed_attempt_counts_if_tokens_are_limited(tmp_path: Path) -> 
     ):
         ended_run = await wait_for_end(services, caller, (await start_run(services, caller)).id)
         assert ended_run.stop_reason == "finished"
-        lost, made = await ledger_rows(services)
+        lost, recorded = await ledger_rows(services)
         assert lost.is_estimated
         assert lost.prompt_tokens > 0
         assert 0 < lost.completion_tokens < UNKNOWN_ANSWER
-        assert (made.prompt_tokens, made.completion_tokens) == (9, 3)
+        assert (recorded.prompt_tokens, recorded.completion_tokens) == (9, 3)
         # The sums of the run include only the calls that it shows.
         assert ended_run.usage.prompt_tokens == 9
         assert await reserves(services) == 0

@@ -69,8 +69,8 @@ class Listener:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Any:
-    made = Store(open_engine(resolve_url("sqlite:///./luxx.db", tmp_path)))
-    make_ready(made.engine)
+    store = Store(open_engine(resolve_url("sqlite:///./luxx.db", tmp_path)))
+    make_ready(store.engine)
     now = utc_now()
 
     def work(session: Any) -> None:
@@ -82,9 +82,9 @@ def store(tmp_path: Path) -> Any:
                 )
             )
 
-    made.write_now(work)
-    yield made
-    made.close()
+    store.write_now(work)
+    yield store
+    store.close()
 
 
 @asynccontextmanager
@@ -138,8 +138,8 @@ async def test_a_change_in_one_process_is_notified_in_another_at_once(
 ) -> None:
     monkeypatch.setattr(module, "SWEEP_SECONDS", 3600.0)
 
-    _, (one, two) = network()
-    async with process(store, one) as here, process(store, two) as there:
+    _, (first, two) = network()
+    async with process(store, first) as here, process(store, two) as there:
         watching, elsewhere = Listener(NEW_CONVERSATION), Listener()
         there.listen(1, watching)
         there.listen(1, elsewhere)
@@ -159,9 +159,9 @@ async def test_a_run_that_another_process_streams_gets_no_notification(
 ) -> None:
     monkeypatch.setattr(module, "SWEEP_SECONDS", 3600.0)
 
-    _, (one, two) = network()
+    _, (first, two) = network()
     followed, free = new_id(), new_id()
-    async with process(store, one, watched=followed) as here, process(store, two) as there:
+    async with process(store, first, watched=followed) as here, process(store, two) as there:
         listener = Listener()
         there.listen(1, listener)
         await catch_up(store, there)
@@ -178,8 +178,8 @@ async def test_the_scan_reports_once_what_no_hint_announced(
 ) -> None:
     monkeypatch.setattr(module, "SWEEP_SECONDS", 0.05)
 
-    _, (one, two) = network(loses=lambda topic, payload: True)
-    async with process(store, one) as here, process(store, two) as there:
+    _, (first, two) = network(loses=lambda topic, payload: True)
+    async with process(store, first) as here, process(store, two) as there:
         watching, elsewhere = Listener(NEW_CONVERSATION), Listener()
         yesterday = id_at(int((utc_now() - timedelta(days=1)).timestamp() * 1000), 1)
         run_id = await put_run(store, NEW_CONVERSATION, "running", "" if is_new else yesterday)
@@ -242,7 +242,7 @@ async def test_after_an_outage_of_the_bus_every_session_is_refreshed(
 
 
 async def test_a_process_without_listeners_reads_nothing(store: Store) -> None:
-    _, (one, two) = network()
+    _, (first, two) = network()
     reads = 0
 
     class Counting(Store):
@@ -252,7 +252,7 @@ async def test_a_process_without_listeners_reads_nothing(store: Store) -> None:
             return await super().read(work)
 
     counting = Counting(store.engine)
-    async with process(counting, one) as here, process(counting, two) as there:
+    async with process(counting, first) as here, process(counting, two) as there:
         unsubscribe = there.listen(2, Listener())
         for _ in range(3):
             await asyncio.sleep(0)
@@ -269,15 +269,15 @@ async def test_a_process_without_listeners_reads_nothing(store: Store) -> None:
 
 
 async def test_messages_of_another_version_are_ignored(store: Store) -> None:
-    _, (one, two) = network()
+    _, (first, two) = network()
     async with process(store, two) as there:
         listener = Listener()
         there.listen(1, listener)
         for payload in (b"", b"\xff", b"{}", b'{"run_id": 5}'):
-            one.publish("notice", payload)
-            one.publish("account", payload)
+            first.publish("notice", payload)
+            first.publish("account", payload)
         AccountChanges(two)
-        one.publish("account", b"{}")
+        first.publish("account", b"{}")
         run_id = await put_run(store, NEW_CONVERSATION, "completed")
         there.notify(run_id, 1)
         await listener.until(lambda listener: [note.run_id for note in listener.notes] == [run_id])

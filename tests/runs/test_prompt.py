@@ -74,12 +74,12 @@ def test_a_call_that_was_cancelled_without_a_result_is_left_out(log: Log) -> Non
         else step
         for step in log.state.steps
     ]
-    asked = sum(
+    request_count = sum(
         len(message.tool_calls)
         for message in assistant_messages(cancelled, [])
         if isinstance(message, AssistantPrompt)
     )
-    assert asked == sum(step.type == StepType.TOOL_RESULT for step in cancelled)
+    assert request_count == sum(step.type == StepType.TOOL_RESULT for step in cancelled)
 
 
 def test_a_call_made_again_under_the_same_id_after_a_crash_is_shown_once() -> None:

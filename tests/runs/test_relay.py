@@ -52,10 +52,10 @@ def store() -> Iterator[Store]:
     with tempfile.TemporaryDirectory() as folder:
         engine = open_engine(resolve_url("sqlite:///./t.db", Path(folder)))
         make_ready(engine)
-        made = Store(engine)
-        made.write_now(add_user)
-        yield made
-        made.close()
+        store = Store(engine)
+        store.write_now(add_user)
+        yield store
+        store.close()
 
 
 class Client:
@@ -196,8 +196,8 @@ class Drive:
 
     async def end(self) -> None:
         await self.close_step()
-        done = Done(message_id="m", token_count=0, usage=Usage(), status=DoneStatus.COMPLETED)
-        await self.log.append([done], changes={"status": "completed", "owner": None})
+        done_event = Done(message_id="m", token_count=0, usage=Usage(), status=DoneStatus.COMPLETED)
+        await self.log.append([done_event], changes={"status": "completed", "owner": None})
         self.leave()
 
     def leave(self) -> None:
@@ -229,16 +229,16 @@ async def processes(
     made = [Process(network, store, name, poll_seconds) for name in names]
     try:
         async with asyncio.timeout(SECONDS):
-            for one in made:
-                await one.relay.open()
+            for process in made:
+                await process.relay.open()
             yield tuple(made)
     finally:
-        for one in made:
-            one.hub.close()
-            for client in one.clients:
+        for process in made:
+            process.hub.close()
+            for client in process.clients:
                 client.reading.cancel()
-            await asyncio.gather(*(client.reading for client in one.clients), return_exceptions=True)
-            await one.relay.close()
+            await asyncio.gather(*(client.reading for client in process.clients), return_exceptions=True)
+            await process.relay.close()
 
 
 async def read_to_the_end(store: Store, run: Run, *clients: Client) -> None:
@@ -246,7 +246,9 @@ async def read_to_the_end(store: Store, run: Run, *clients: Client) -> None:
     await asyncio.gather(*(client.reading for client in clients))
     log = await store.read(lambda session: read_log(session.connection(), run.id))
     steps = {
-        one.event.step.index: one.event.step.content for one in log if isinstance(one.event, ProcessStep)
+        event.event.step.index: event.event.step.content
+        for event in log
+        if isinstance(event.event, ProcessStep)
     }
     for client in clients:
         assert client.types[0] == "run"
@@ -554,7 +556,7 @@ class Scenario:
     async def die(self) -> None:
         if len(self._alive) > 2:
             self._alive.remove(self._driver)
-            self.clients = [one for one in self.clients if one not in self._driver.clients]
+            self.clients = [client for client in self.clients if client not in self._driver.clients]
             await self._driver.die()
             await self.hand_over()
 
@@ -574,12 +576,12 @@ async def run_operations(store: Store, operations: list[str], seed: int, loss: f
     network = InMemoryNetwork(loses=lambda topic, _: chance.random() < loss)
     run = new_run(store)
     async with processes(store, network, "abcdef") as all_:
-        one = Scenario(store, run, all_, chance)
-        await one.begin()
+        scenario = Scenario(store, run, all_, chance)
+        await scenario.begin()
         for operation in operations:
-            await getattr(one, operation)()
-        await one.end()
-        await read_to_the_end(store, run, *one.clients)
+            await getattr(scenario, operation)()
+        await scenario.end()
+        await read_to_the_end(store, run, *scenario.clients)
 
 
 @QUICK

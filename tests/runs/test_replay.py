@@ -29,8 +29,8 @@ ANN = Caller(user_id=1, tenant_id=1, username="ann", permission_level=CommandPer
 
 @pytest.fixture
 def store(tmp_path: Path) -> Any:
-    made = Store(open_engine(resolve_url("sqlite:///./luxx.db", tmp_path)))
-    make_ready(made.engine)
+    store = Store(open_engine(resolve_url("sqlite:///./luxx.db", tmp_path)))
+    make_ready(store.engine)
     now = utc_now()
 
     def work(session: Any) -> None:
@@ -41,9 +41,9 @@ def store(tmp_path: Path) -> Any:
             )
         )
 
-    asyncio.run(made.write(work))
-    yield made
-    made.close()
+    asyncio.run(store.write(work))
+    yield store
+    store.close()
 
 
 def add_run(session: Any, status: RunStatus, parent: str | None = None) -> str:

@@ -33,10 +33,10 @@ LOGGED = b'{"run_id":"x","timestamp":"2026-01-01T00:00:00.000Z","type":"warning"
 def store(database_url: str, tmp_path: Path) -> Iterator[Store]:
     engine = open_engine(resolve_url(database_url, tmp_path))
     make_ready(engine)
-    made = Store(engine)
-    made.write_now(add_user)
-    yield made
-    made.close()
+    store = Store(engine)
+    store.write_now(add_user)
+    yield store
+    store.close()
 
 
 def days_ago(days: float) -> datetime:
@@ -134,16 +134,16 @@ def test_a_read_of_a_deleted_log_gets_an_error(tmp_path: Path) -> None:
         await_gone(ann, old)
         for more in ("", "?from_sequence=2", "?last_event_id=1"):
             for accept in ("application/json", "text/event-stream"):
-                asked = ann.ask("GET", f"/runs/{old}/events{more}", headers={"accept": accept})
-                assert (asked.status_code, asked.json()["detail"]["kind"]) == (410, "log_deleted"), more
+                response = ann.ask("GET", f"/runs/{old}/events{more}", headers={"accept": accept})
+                assert (response.status_code, response.json()["detail"]["kind"]) == (410, "log_deleted"), more
         assert ann.good("GET", f"/runs/{old}")["status"] == "completed"
         assert ann.bad("GET", f"/runs/{old}/results/c", 410)["detail"]["kind"] == "log_deleted"
         assert ann.bad("GET", f"/runs/{new_id()}/events", 404)["detail"]["kind"] == "run_not_found"
         remaining_events = ann.good("GET", f"/conversations/{conversation_id}/events")["events"]
         assert {event["seq"] for event in remaining_events} == {1, 2, 3}
         assert len(remaining_events) == 3
-        asked = ann.http.get(f"/runs/{new}/events", headers={"accept": "application/json"})
-        assert len(asked.json()["data"]["events"]) == 3
+        response = ann.http.get(f"/runs/{new}/events", headers={"accept": "application/json"})
+        assert len(response.json()["data"]["events"]) == 3
         assert ann.good("GET", f"/runs/{new}/results/c")["output"] == "whole"
 
 

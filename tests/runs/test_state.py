@@ -84,15 +84,19 @@ def test_the_next_action_always_fits_the_state(log: Log) -> None:
 @given(log=logs())
 def test_a_question_is_answered_once_and_its_first_answer_stays(log: Log) -> None:
     state = log.state
-    answered = {one.question.question_id: one.answer for one in state.questions if one.answer is not None}
+    answered = {
+        question.question.question_id: question.answer
+        for question in state.questions
+        if question.answer is not None
+    }
     again = [
-        LoggedEvent(seq=state.seq + at, event=replace(make_answer(one.question), answer="another"))
-        for at, one in enumerate(state.questions, 1)
+        LoggedEvent(seq=state.seq + at, event=replace(make_answer(question.question), answer="another"))
+        for at, question in enumerate(state.questions, 1)
     ]
-    for one in fold(again, state).questions:
-        assert one.answer is not None
-        expected = answered.get(one.question.question_id)
-        assert one.answer == expected if expected else one.answer.answer == "another"
+    for question in fold(again, state).questions:
+        assert question.answer is not None
+        expected = answered.get(question.question.question_id)
+        assert question.answer == expected if expected else question.answer.answer == "another"
 
 
 @given(log=logs())
@@ -125,7 +129,9 @@ def test_a_continued_run_ends_after_a_bounded_number_of_steps(log: Log) -> None:
             case NextAction.REPAIR:
                 entries = [_logged_step(step, StepStatus.INTERRUPTED) for step in unfinished_steps(state)]
             case NextAction.WAIT:
-                entries = [LoggedEvent(seq=0, event=make_answer(one)) for one in open_questions(state)]
+                entries = [
+                    LoggedEvent(seq=0, event=make_answer(question)) for question in open_questions(state)
+                ]
             case NextAction.RUN_TOOLS:
                 entries = []
                 for at, call in enumerate(open_calls(state), len(state.steps)):

@@ -38,8 +38,8 @@ class Client:
         return str(self.http.post("/conversations", json={}).json()["data"]["id"])
 
     def say(self, conversation: str, content: str = LARGE) -> httpx.Response:
-        said = {"conversation_id": conversation, "content": content}
-        return self.http.post("/messages", json=said)
+        message = {"conversation_id": conversation, "content": content}
+        return self.http.post("/messages", json=message)
 
     def fill(self, conversation: str) -> int:
         """Sends large messages until one is refused. Returns the number that were accepted."""
@@ -102,7 +102,7 @@ def test_files_that_tools_write_count_towards_the_quota(tmp_path: Path) -> None:
         )
         assert "files.quota_mb" in call("shell_execute", command="true")["error"]
         file = admin.http.get("/files", params={"path": ""}).json()["data"]["items"]
-        largest = next(one for one in file if one["name"] == "c.bin")
+        largest = next(line for line in file if line["name"] == "c.bin")
         assert admin.http.delete(f"/files/{largest['id']}").is_success
         assert call("shell_execute", command="true")["success"]
         assert call("file_edit", path="b.txt", old_string="small", new_string="x")["success"]

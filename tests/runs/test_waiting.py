@@ -113,13 +113,13 @@ async def test_two_hundred_waiting_runs_use_no_task_no_channel_and_no_lease(tmp_
         assert channels() <= lines
         questions, total = await services.questions.list_page(caller, OPEN, page=1, page_size=100)
         assert total == MANY + AT_ONCE
-        one = questions[0]
-        await services.questions.answer(caller, one.run_id, one.id, GivenAnswer(answer="yes"))
+        question = questions[0]
+        await services.questions.answer(caller, question.run_id, question.id, GivenAnswer(answer="yes"))
         # The run is taken from the queue for a slot and driven to its end.
         async with asyncio.timeout(30):
-            while (await services.runs.get(caller, one.run_id)).status not in ENDED:  # noqa: ASYNC110 - rows
+            while (await services.runs.get(caller, question.run_id)).status not in ENDED:  # noqa: ASYNC110 - rows
                 await asyncio.sleep(0.02)
-        assert (await services.runs.get(caller, one.run_id)).status == RunStatus.COMPLETED
+        assert (await services.runs.get(caller, question.run_id)).status == RunStatus.COMPLETED
 
 
 async def test_stopping_all_runs_of_a_user_ends_waiting_runs_and_closes_their_questions(

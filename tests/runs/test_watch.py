@@ -186,8 +186,8 @@ class Driver:
 
     async def end(self) -> None:
         await self._close()
-        done = Done(message_id="m", token_count=0, usage=Usage(), status=DoneStatus.COMPLETED)
-        await self.log.append([done])
+        done_event = Done(message_id="m", token_count=0, usage=Usage(), status=DoneStatus.COMPLETED)
+        await self.log.append([done_event])
 
     async def _grow(self, type_: StepType, fragments: int) -> None:
         if self._step is None or self._step.type != type_:
@@ -214,10 +214,10 @@ def store() -> Iterator[Store]:
     with tempfile.TemporaryDirectory() as folder:
         engine = open_engine(resolve_url("sqlite:///./t.db", Path(folder)))
         make_ready(engine)
-        made = Store(engine)
-        made.write_now(add_user)
-        yield made
-        made.close()
+        store = Store(engine)
+        store.write_now(add_user)
+        yield store
+        store.close()
 
 
 def new_run(store: Store) -> Run:
@@ -338,8 +338,8 @@ async def test_a_watcher_waits_for_an_end_that_is_stored_and_not_yet_published(s
                 received += await watch.next()
                 reading = asyncio.create_task(watch.next())
                 await asyncio.sleep(0)
-                done = Done(message_id="m", token_count=0, usage=Usage(), status=DoneStatus.COMPLETED)
-                await log.append([done])
+                done_event = Done(message_id="m", token_count=0, usage=Usage(), status=DoneStatus.COMPLETED)
+                await log.append([done_event])
                 received += await reading
     assert b"event: done" in received
 

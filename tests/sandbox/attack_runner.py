@@ -48,10 +48,10 @@ class Surroundings:
         self.data = root_dir / "data/luxx.db"
         self.other = root_dir / "workspaces/other/notes.txt"
         self.file = root_dir / "outside.txt"
-        for one in (self.data, self.other, self.file):
-            one.parent.mkdir(parents=True, exist_ok=True)
-            one.parent.chmod(0o777)
-            self._restore(one)
+        for folder in (self.data, self.other, self.file):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.parent.chmod(0o777)
+            self._restore(folder)
         self.victim = self._new_victim()
         stack.callback(lambda: self.victim.kill())
         self.segment = _segment(stack)
@@ -60,7 +60,7 @@ class Surroundings:
         self.unix = _bind(stack, socket.AF_UNIX, socket.SOCK_STREAM, f"{root_dir}/stream.sock")
         self.datagrams = _bind(stack, socket.AF_UNIX, socket.SOCK_DGRAM, f"{root_dir}/datagrams.sock")
         self.abstract = _bind(stack, socket.AF_UNIX, socket.SOCK_STREAM, f"\0luxx-{uuid.uuid4().hex}")
-        self._settings = [Path(one).read_text() for one in WATCHED]
+        self._settings = [Path(path).read_text() for path in WATCHED]
 
     def attack_facts(self) -> dict[str, Any]:
         """The addresses of all targets, which attacks receive."""
@@ -89,15 +89,15 @@ class Surroundings:
             # While the slowed victim exists, its user may not give all processes another priority.
             self.victim.wait()
             problem, self.victim = "the victim was slowed", self._new_victim()
-        for one in (self.data, self.other, self.file):
-            if _state(one) != self._states[one]:
-                problem = f"{one.name} is different"
-                self._restore(one)
-        for one in (self.tcp, self.udp, self.unix, self.datagrams, self.abstract):
+        for path in (self.data, self.other, self.file):
+            if _state(path) != self._states[path]:
+                problem = f"{path.name} is different"
+                self._restore(path)
+        for listener in (self.tcp, self.udp, self.unix, self.datagrams, self.abstract):
             with suppress(BlockingIOError):
-                one.recv(64) if one.type == socket.SOCK_DGRAM else one.accept()[0].close()
-                problem = f"{one.getsockname()!r} was reached"
-        if [Path(one).read_text() for one in WATCHED] != self._settings:
+                listener.recv(64) if listener.type == socket.SOCK_DGRAM else listener.accept()[0].close()
+                problem = f"{listener.getsockname()!r} was reached"
+        if [Path(path).read_text() for path in WATCHED] != self._settings:
             problem = "a setting of the kernel is different"
         return problem
 
@@ -134,14 +134,14 @@ def _segment(stack: ExitStack) -> int:
 
 
 def _bind(stack: ExitStack, family: int, kind: int, address: Any) -> socket.socket:
-    made = stack.enter_context(socket.socket(family, kind))
-    made.bind(address)
-    made.setblocking(False)
+    opened_socket = stack.enter_context(socket.socket(family, kind))
+    opened_socket.bind(address)
+    opened_socket.setblocking(False)
     if kind == socket.SOCK_STREAM:
-        made.listen(16)
+        opened_socket.listen(16)
     if isinstance(address, str) and not address.startswith("\0"):
         os.chmod(address, 0o777)
-    return made
+    return opened_socket
 
 
 async def attack_all(
@@ -187,15 +187,15 @@ def _recreate(workspace: Path) -> None:
 
 def _size(workspace: Path) -> int:
     try:
-        return sum(one.stat().st_blocks * 512 for one in workspace.glob("*") if one.is_file())
+        return sum(path.stat().st_blocks * 512 for path in workspace.glob("*") if path.is_file())
     except PermissionError:
         return 0
 
 
 def _scratch_left(ran: ProgramResult) -> list[str]:
     """The temporary directories that the program printed and that still exist."""
-    named = [one for one in ran.stdout.decode("utf-8", "replace").split() if one.startswith(SCRATCH)]
-    return [one for one in named if os.path.exists(one)]
+    named = [name for name in ran.stdout.decode("utf-8", "replace").split() if name.startswith(SCRATCH)]
+    return [name for name in named if os.path.exists(name)]
 
 
 async def run_bomb(sandbox: Sandbox, workspace: Path, bomb: Bomb) -> dict[str, Any]:
@@ -251,11 +251,11 @@ async def peak_kernel_memory() -> int:
 
 def processes_with(token: str) -> list[int]:
     pids: list[int] = []
-    for one in Path("/proc").iterdir():
-        if one.name.isdigit():
+    for directory in Path("/proc").iterdir():
+        if directory.name.isdigit():
             with suppress(OSError):
-                if token.encode() in (one / "cmdline").read_bytes():
-                    pids.append(int(one.name))
+                if token.encode() in (directory / "cmdline").read_bytes():
+                    pids.append(int(directory.name))
     return pids
 
 
@@ -269,13 +269,15 @@ async def main(backend: str, root_dir: Path) -> dict[str, Any]:
         await sandbox.open()
         if sandbox.backend_name != backend or sandbox.interpreter is None:
             return {
-                "unavailable": "; ".join(f"{one.name}: {one.reason} {one.output}" for one in sandbox.reports)
+                "unavailable": "; ".join(
+                    f"{report.name}: {report.reason} {report.output}" for report in sandbox.reports
+                )
             }
         who = "root" if os.geteuid() == 0 else "ordinary"
         cells = {backend, f"{backend}-{who}"}
         results: dict[str, Any] = {"python": sandbox.interpreter.program}
         results["attacks"] = await attack_all(sandbox, surroundings, workspace, ATTACKS)
-        open_to = [one for one in ATTACKS if one.filtered & cells]
+        open_to = [attack for attack in ATTACKS if attack.filtered & cells]
         results["unfiltered"] = await attack_all(sandbox, surroundings, workspace, open_to, filter=NO_FILTER)
         results["bombs"] = {}
         for bomb in BOMBS:

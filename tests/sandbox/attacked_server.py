@@ -30,18 +30,18 @@ class Child:
             if ":\t" in line
         )
         self.descriptors: dict[int, str] = {}
-        for one in Path(f"/proc/{self.pid}/fd").iterdir():
+        for directory in Path(f"/proc/{self.pid}/fd").iterdir():
             with suppress(FileNotFoundError):
-                self.descriptors[int(one.name)] = os.readlink(one)
+                self.descriptors[int(directory.name)] = os.readlink(directory)
         self.namespaces = {name: os.readlink(f"/proc/{self.pid}/ns/{name}") for name in ("mnt", "net", "pid")}
 
 
 def children(server: LuxxServer) -> list[Child]:
     """All descendants of the server that can be read in `/proc`."""
     children_found: list[Child] = []
-    for one in psutil.Process(server.pid).children(recursive=True):
+    for process in psutil.Process(server.pid).children(recursive=True):
         with suppress(psutil.Error, OSError):
-            children_found.append(Child(one.pid))
+            children_found.append(Child(process.pid))
     return children_found
 
 
@@ -52,9 +52,11 @@ def children_once(
     wait_until = time.monotonic() + PATIENCE
     while time.monotonic() < wait_until:
         processes = children(server)
-        if any(name in one.command and more(one) for one in processes):
+        if any(name in process.command and more(process) for process in processes):
             return processes
-    raise AssertionError(f"there was no process named {name}: {[one.command[:80] for one in processes]}")
+    raise AssertionError(
+        f"there was no process named {name}: {[process.command[:80] for process in processes]}"
+    )
 
 
 class Attacker:

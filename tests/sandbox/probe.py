@@ -30,16 +30,16 @@ async def main(backend: str, root_dir: Path, token: str) -> dict[str, Any]:
     if token and sandbox.backend_name != "none":
         await client.shell(f"setsid sh -c 'sleep 600; : {token}' & sh -c 'sleep 600; : {token}'")
     able = await client.python(CAPABILITIES)
-    done = [await client.python("print(2 * 3)"), await client.shell("echo $((2 * 3))")]
+    executions = [await client.python("print(2 * 3)"), await client.shell("echo $((2 * 3))")]
     await sandbox.close()
     return {
         "in_force": sandbox.backend_name,
-        "errors": [one.result.error for one in done],
-        "outputs": [(one.result.data or {}).get("stdout") for one in done],
+        "errors": [executed.result.error for executed in executions],
+        "outputs": [(executed.result.data or {}).get("stdout") for executed in executions],
         "capabilities": (able.result.data or {}).get("stdout"),
-        "risks": [str(one.risk) for one in client.executor.registry.list_all()],
-        "untrusted": [one.is_untrusted for one in done],
-        "egress": [one.is_egress for one in client.executor.registry.list_all()],
+        "risks": [str(tool.risk) for tool in client.executor.registry.list_all()],
+        "untrusted": [executed.is_untrusted for executed in executions],
+        "egress": [tool.is_egress for tool in client.executor.registry.list_all()],
         "left": processes_with(f"{root_dir}/workspaces"),
     }
 

@@ -32,7 +32,7 @@ def run_probe(
     root_dir: Path, *words: str, sandbox: str = "auto", before: tuple[str, ...] = (), **more: object
 ) -> dict:
     """What `probe.py` prints, run in a process of its own."""
-    done = subprocess.run(
+    finished = subprocess.run(
         [*before, str(more.pop("program", sys.executable)), str(PROBE), sandbox, str(root_dir), *words],
         env=environ(),
         cwd="/",
@@ -42,8 +42,8 @@ def run_probe(
         check=False,
         **more,  # type: ignore[call-overload]
     )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    assert finished.returncode == 0, finished.stderr[-2000:]
+    return json.loads(finished.stdout.splitlines()[-1])
 
 
 def test_no_program_is_started_without_a_sandbox(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ async def test_the_doctor_names_the_backend_in_force_and_why_others_are_not(tmp_
 def test_the_doctor_misses_packages_and_a_python(tmp_path: Path) -> None:
     def problems(**tools: object) -> list[str]:
         config = Config(tools=ToolsConfig(**tools), data_dir=str(tmp_path))  # type: ignore[arg-type]
-        return [str(one) for one in asyncio.run(examine_sandbox(config)) if one.is_bad]
+        return [str(finding) for finding in asyncio.run(examine_sandbox(config)) if finding.is_bad]
 
     assert problems(packages=["numpy"]) == [
         "BAD  packages     tools.packages lists numpy, installed are none → luxx packages"
@@ -159,10 +159,12 @@ async def test_every_backend_is_reported(open_sandbox_client: OpenSandboxClient,
     async with open_sandbox_client(backend) as client:
         if client is None:
             return
-        reports = {one.name: one for one in client.sandbox.reports}
+        reports = {report.name: report for report in client.sandbox.reports}
         assert set(reports) == {"bubblewrap", "landlock"}
-        assert [one.name for one in reports.values() if one.standing == BackendStatus.IN_FORCE] == [backend]
-        assert all(one.reason for one in reports.values() if one.standing != BackendStatus.IN_FORCE)
+        assert [report.name for report in reports.values() if report.standing == BackendStatus.IN_FORCE] == [
+            backend
+        ]
+        assert all(report.reason for report in reports.values() if report.standing != BackendStatus.IN_FORCE)
 
 
 @pytest.mark.parametrize("victim", ["supervisor", "parent"])

@@ -61,7 +61,7 @@ def inheritable_descriptors(data_dir: Path) -> Iterator[list[int]]:
     data_dir.mkdir(parents=True, exist_ok=True)
     (data_dir / SECRET_FILE).write_text("0123456789abcdef" * 4)
     (data_dir / SECRET_FILE).chmod(0o600)
-    open_files = [os.open(one, os.O_RDONLY) for one in (data_dir, data_dir / SECRET_FILE)]
+    open_files = [os.open(path, os.O_RDONLY) for path in (data_dir, data_dir / SECRET_FILE)]
     for fd in open_files:
         os.set_inheritable(fd, True)
     try:
@@ -76,13 +76,13 @@ def attacker(tmp_path: Path, backend: str) -> Iterator[Attacker]:
     data_dir = tmp_path / "data"
     with (
         inheritable_descriptors(data_dir) as open_files,
-        attacked_server(data_dir, {}, open_files, MCP.replace("BACKEND", backend)) as one,
+        attacked_server(data_dir, {}, open_files, MCP.replace("BACKEND", backend)) as attacked,
     ):
-        if in_force(one) != backend:
+        if in_force(attacked) != backend:
             pytest.skip(f"{backend} does not work here")
         # Otherwise there would be nothing to inherit.
-        assert str(data_dir) in Child(one.server.pid).descriptors.values()
-        yield one
+        assert str(data_dir) in Child(attacked.server.pid).descriptors.values()
+        yield attacked
 
 
 def test_a_program_inherits_nothing_of_the_servers_parent(attacker: Attacker) -> None:
@@ -90,8 +90,8 @@ def test_a_program_inherits_nothing_of_the_servers_parent(attacker: Attacker) ->
     open_fds, stolen = json.loads(result["data"]["stdout"])
     assert stolen == []
     assert open_fds == [0, 1, 2]
-    said = attacker.execute("shell_execute", command=TRIES_IN_SHELL)
-    assert said["data"]["stdout"] == "done\n"
+    output = attacker.execute("shell_execute", command=TRIES_IN_SHELL)
+    assert output["data"]["stdout"] == "done\n"
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -127,7 +127,7 @@ def test_no_process_of_the_server_inherits_descriptors_of_its_parent(attacker: A
     for name, work in reads.items():
         with attacker.meanwhile(work) as answers:
             processes = children_once(attacker.server, name)
-        assert {one.command: set(one.descriptors.values()) & open_files for one in processes} == {
-            one.command: set() for one in processes
+        assert {process.command: set(process.descriptors.values()) & open_files for process in processes} == {
+            process.command: set() for process in processes
         }
         assert answers[0].get("error") is None

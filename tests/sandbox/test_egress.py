@@ -45,9 +45,9 @@ OpenEgressClient = Callable[
 
 @pytest.fixture
 def public() -> Iterator[Site]:
-    with site() as one:
-        one.routes["*"] = page("hello", "text/plain")
-        yield one
+    with site() as started_site:
+        started_site.routes["*"] = page("hello", "text/plain")
+        yield started_site
 
 
 @pytest.fixture
@@ -99,11 +99,11 @@ async def test_a_program_reaches_a_listed_host_and_its_result_names_it(
         assert client is not None
         for _ in range(2):
             # The second program runs in a prewarmed process.
-            done = await client.python(fetch_program(f"http://public.example:{public.port}/a"))
-            assert done.result.data["stdout"] == "hello\n", done.result
-            (reached,) = done.result.data["network"]["reached"]
+            executed = await client.python(fetch_program(f"http://public.example:{public.port}/a"))
+            assert executed.result.data["stdout"] == "hello\n", executed.result
+            (reached,) = executed.result.data["network"]["reached"]
             assert (reached["host"], reached["connections"]) == (f"public.example:{public.port}", 1)
-            assert done.is_untrusted
+            assert executed.is_untrusted
             await ready(client)
         await wait_until(lambda: len(ended) == 2)
         client_of_session = ended[0].caller
@@ -124,9 +124,9 @@ async def test_a_shell_command_reaches_a_listed_host_too(
         program = client.sandbox.interpreter
         assert program is not None
         code = fetch_program(f"http://public.example:{public.port}/b")
-        done = await client.shell(f"{program.program} -c '{code.replace(chr(39), chr(34))}'")
-        assert done.result.data["stdout"] == "hello\n", done.result
-        assert done.is_untrusted
+        executed = await client.shell(f"{program.program} -c '{code.replace(chr(39), chr(34))}'")
+        assert executed.result.data["stdout"] == "hello\n", executed.result
+        assert executed.is_untrusted
     assert public.visits == ["/b"]
 
 
@@ -136,9 +136,9 @@ async def test_a_call_without_connections_is_not_untrusted(
     async with open_egress_client() as (client, _ended):
         if client is None:
             return
-        done = await client.python("print(1)")
-        assert not done.is_untrusted
-        assert done.result.data["network"] == {"reached": [], "refused": [], "problem": None}
+        executed = await client.python("print(1)")
+        assert not executed.is_untrusted
+        assert executed.result.data["network"] == {"reached": [], "refused": [], "problem": None}
         tools = client.executor.registry.list_all()
         assert [tool.is_egress for tool in tools] == [True, True]
         assert all("public.example" in tool.description for tool in tools)
@@ -184,8 +184,8 @@ async def test_no_socket_of_a_program_reaches_anything_directly(
         async with open_egress_client(backend) as (client, _ended):
             if client is None:
                 return
-            done = await client.python(facts + DIRECT)
-            assert done.result.data["stdout"] == "[]\n", done.result
+            executed = await client.python(facts + DIRECT)
+            assert executed.result.data["stdout"] == "[]\n", executed.result
         with pytest.raises(BlockingIOError):
             udp.recv(10)
     assert public.connections == 0
@@ -209,11 +209,11 @@ for host in {hosts!r}:
     print(status(say(f'CONNECT {{host}} HTTP/1.1\\r\\nHost: {{host}}\\r\\n\\r\\n')), end=' ')
     print(status(say(f'GET http://{{host}}/ HTTP/1.1\\r\\nHost: public.example:{public.port}\\r\\n\\r\\n')))
 """
-            done = await client.python(asking)
-            assert done.result.data["stdout"].split() == ["403"] * 2 * len(hosts), done.result
-            assert not done.is_untrusted
+            executed = await client.python(asking)
+            assert executed.result.data["stdout"].split() == ["403"] * 2 * len(hosts), executed.result
+            assert not executed.is_untrusted
             await wait_until(lambda: len(ended) == 1)
-            assert {one.kind for one in ended[0].refused} == {"host_not_listed"}
+            assert {refusal.kind for refusal in ended[0].refused} == {"host_not_listed"}
         assert (forbidden_site.connections, public.connections) == (0, 0)
 
 
@@ -224,9 +224,9 @@ async def test_a_listed_name_that_resolves_to_this_machine_needs_web_allow_priva
         if client is None:
             return
         words = f"CONNECT public.example:{public.port} HTTP/1.1\r\nHost: x\r\n\r\n"
-        done = await client.python(f"{PROXY}\nprint(status(say({words!r})))")
-        assert done.result.data["stdout"] == "403\n"
-        (refused,) = done.result.data["network"]["refused"]
+        executed = await client.python(f"{PROXY}\nprint(status(say({words!r})))")
+        assert executed.result.data["stdout"] == "403\n"
+        (refused,) = executed.result.data["network"]["refused"]
         assert refused["kind"] == "private_address"
     assert public.connections == 0
 
@@ -235,9 +235,9 @@ async def test_landlock_has_no_egress_and_says_so(open_egress_client: OpenEgress
     async with open_egress_client("landlock") as (client, _ended):
         if client is None:
             return
-        done = await client.python("import os\nprint(os.environ.get('HTTP_PROXY'))")
-        assert done.result.data["stdout"] == "None\n"
-        problem = done.result.data["network"]["problem"]
+        executed = await client.python("import os\nprint(os.environ.get('HTTP_PROXY'))")
+        assert executed.result.data["stdout"] == "None\n"
+        problem = executed.result.data["network"]["problem"]
         assert (
             problem == "there is no network: tools.network_allow needs bubblewrap, and landlock is in force"
         )
@@ -251,9 +251,9 @@ async def test_without_an_allow_list_there_is_no_proxy_socket(
         if client is None:
             return
         code = "import os\nprint(os.environ.get('HTTP_PROXY'))\ntry: say('x')\nexcept OSError: print('none')"
-        done = await client.python(f"{PROXY}\n{code}")
-        assert done.result.data["stdout"] == "None\nnone\n"
-        assert "network" not in done.result.data
+        executed = await client.python(f"{PROXY}\n{code}")
+        assert executed.result.data["stdout"] == "None\nnone\n"
+        assert "network" not in executed.result.data
         assert [tool.is_egress for tool in client.executor.registry.list_all()] == [False, False]
         assert all("without network" in tool.description for tool in client.executor.registry.list_all())
 
@@ -294,8 +294,8 @@ print(count)
 
     async with open_egress_client(bounds=ProxyBounds(connections=100)) as (client, _ended):
         assert client is not None
-        done = await client.python(flood)
-        assert 100 <= int(done.result.data["stdout"]) < 299, done.result
+        executed = await client.python(flood)
+        assert 100 <= int(executed.result.data["stdout"]) < 299, executed.result
         after = await client.python(fetch_program(f"http://public.example:{public.port}/after"))
         assert after.result.data["stdout"] == "hello\n"
     assert public.visits == ["/after"]

@@ -65,7 +65,7 @@ def test_doctor_says_what_programs_reach_and_why_not(tmp_path: Path) -> None:
         )
         findings = asyncio.run(examine_sandbox(config))
         in_force = f"{backend} is active" in findings[0].text
-        network_findings = [one for one in findings if one.part == NETWORK_PART]
+        network_findings = [finding for finding in findings if finding.part == NETWORK_PART]
         return {"in_force": in_force, "findings": network_findings}
 
     assert probe_result("bubblewrap")["findings"] == []
@@ -90,7 +90,7 @@ def test_root_and_an_ordinary_user_give_sandbox_processes_egress(who: str) -> No
             program = python_of_everybody() or ""
             more = {"user": ORDINARY, "group": ORDINARY, "extra_groups": []}
             os.chown(root_dir, ORDINARY, ORDINARY)
-        done = subprocess.run(
+        finished = subprocess.run(
             [program, str(PROBE), root_dir],
             env=environ(),
             cwd="/",
@@ -100,8 +100,8 @@ def test_root_and_an_ordinary_user_give_sandbox_processes_egress(who: str) -> No
             check=False,
             **more,
         )
-    assert done.returncode == 0, done.stderr[-3000:]
-    probe_result = json.loads(done.stdout.splitlines()[-1])
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    probe_result = json.loads(finished.stdout.splitlines()[-1])
     if probe_result["in_force"] == "none":
         pytest.skip("bubblewrap does not work here")
     assert (probe_result["problem"], probe_result["said"], probe_result["errors"]) == ("", ["204", "403"], "")

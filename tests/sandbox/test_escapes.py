@@ -43,7 +43,7 @@ def python_of_everybody() -> str | None:
     """A Python that the ordinary user can start and that can import what the attack runner needs."""
     for program in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
         try:
-            done = subprocess.run(
+            finished = subprocess.run(
                 [program, "-c", "import msgspec, structlog, luxx.tools.sandbox.service"],
                 env=environ(),
                 cwd="/",
@@ -55,7 +55,7 @@ def python_of_everybody() -> str | None:
             )
         except OSError:
             continue
-        if done.returncode == 0:
+        if finished.returncode == 0:
             return program
     return None
 
@@ -66,7 +66,7 @@ def run_attacks(backend: str, who: str, root_dir: Path) -> dict[str, Any]:
         program = python_of_everybody() or ""
         more = {"user": ORDINARY, "group": ORDINARY, "extra_groups": []}
         os.chown(root_dir, ORDINARY, ORDINARY)
-    done = subprocess.run(
+    finished = subprocess.run(
         [program, str(ATTACK_RUNNER), backend, str(root_dir)],
         env=environ(),
         cwd="/",
@@ -76,8 +76,8 @@ def run_attacks(backend: str, who: str, root_dir: Path) -> dict[str, Any]:
         check=False,
         **more,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    return json.loads(finished.stdout.splitlines()[-1])
 
 
 @pytest.mark.heavy
@@ -109,9 +109,9 @@ def offered(backend: str) -> bool:
 
 def _counts(results: dict[str, Any]) -> str:
     def count_contained(kind: str) -> int:
-        return sum(one["outcome"] == "contained" for one in results[kind].values())
+        return sum(outcome["outcome"] == "contained" for outcome in results[kind].values())
 
-    out = sum(one["outcome"] == "escaped" for one in results["unfiltered"].values())
+    out = sum(outcome["outcome"] == "escaped" for outcome in results["unfiltered"].values())
     return (
         f"{count_contained('attacks')} of {len(results['attacks'])} attempts contained, "
         f"{count_contained('bombs')} of {len(results['bombs'])} programs ended as they must; "
@@ -121,7 +121,7 @@ def _counts(results: dict[str, Any]) -> str:
 
 def _others(results: dict[str, dict[str, str]], wanted: str, but: str = "\n") -> dict[str, str]:
     return {
-        name: f"{one['outcome']}: {one['how']}"
-        for name, one in results.items()
-        if one["outcome"] != wanted and but not in one["how"]
+        name: f"{outcome['outcome']}: {outcome['how']}"
+        for name, outcome in results.items()
+        if outcome["outcome"] != wanted and but not in outcome["how"]
     }

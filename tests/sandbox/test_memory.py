@@ -43,14 +43,14 @@ async def test_ordinary_programs_can_copy_pack_pipe_and_follow(
     async with open_sandbox_client(backend) as client:
         if client is None:
             return
-        done = await client.shell(HONEST)
-        assert (done.result.success, done.result.data["stdout"]) == (True, "20000\n"), done.result
+        executed = await client.shell(HONEST)
+        assert (executed.result.success, executed.result.data["stdout"]) == (True, "20000\n"), executed.result
         piped = await client.python(MANY_PIPES)
         assert piped.result.data["stdout"] == f"200000 {50 * 65536}\n", piped.result
         followed = await client.shell(FOLLOWED)
-        said = followed.result.data["stdout"]
-        assert said.startswith("hello\n"), followed.result
-        assert "inotify cannot be used" in said
+        output = followed.result.data["stdout"]
+        assert output.startswith("hello\n"), followed.result
+        assert "inotify cannot be used" in output
 
 
 async def test_a_program_with_its_own_network_can_serve_itself(
@@ -59,8 +59,8 @@ async def test_a_program_with_its_own_network_can_serve_itself(
     async with open_sandbox_client("bubblewrap") as client:
         if client is None:
             return
-        done = await client.python(LOCAL_SERVER)
-        assert done.result.data["stdout"] == "20\n", done.result
+        executed = await client.python(LOCAL_SERVER)
+        assert executed.result.data["stdout"] == "20\n", executed.result
 
 
 async def test_a_program_that_reads_its_input_gets_end_of_file(
@@ -71,8 +71,8 @@ async def test_a_program_that_reads_its_input_gets_end_of_file(
     async with open_sandbox_client(backend) as client:
         if client is None:
             return
-        done = await client.shell(f'cat; read line; python3 -c "{kind}"', timeout=30)
-        assert done.result.data["stdout"] == "'' True\n", done.result
+        executed = await client.shell(f'cat; read line; python3 -c "{kind}"', timeout=30)
+        assert executed.result.data["stdout"] == "'' True\n", executed.result
         assert (await client.python(kind)).result.data["stdout"] == "'' True\n"
 
 
@@ -82,12 +82,12 @@ async def test_the_home_directory_is_private_and_emptied_after_the_program(
     async with open_sandbox_client(backend) as client:
         if client is None:
             return
-        made = await client.shell(
+        executed = await client.shell(
             'mkdir -p ~/.cache && echo kept > ~/.cache/x && cat ~/.cache/x && cd && ls "$PWD"'
         )
-        assert made.result.success, made.result
-        assert made.result.data["stdout"] == "kept\n"
-        assert made.result.data["files"]["created"] == []
+        assert executed.result.success, executed.result
+        assert executed.result.data["stdout"] == "kept\n"
+        assert executed.result.data["files"]["created"] == []
         listed = await client.shell('ls -A ~; test ~ != "$PWD" && test ~ = "$TMPDIR"')
         assert (listed.result.success, listed.result.data["stdout"]) == (True, ""), listed.result
 
@@ -104,8 +104,8 @@ async def test_an_installed_package_is_imported_before_a_file_of_the_workspace(
         (client.root_dir / "data").chmod(0o755)
         for name in ("drawing", "own"):
             (client.workspace() / f"{name}.py").write_text("whose = 'workspace'")
-        done = await client.python("import drawing, own\nprint(drawing.whose, own.whose)")
-        assert done.result.data["stdout"] == "installed workspace\n", done.result
+        executed = await client.python("import drawing, own\nprint(drawing.whose, own.whose)")
+        assert executed.result.data["stdout"] == "installed workspace\n", executed.result
 
 
 async def test_programs_end_when_the_machine_has_less_left_than_its_reserve(
@@ -131,7 +131,7 @@ async def test_programs_of_one_user_share_a_bound_on_memory(open_sandbox_client:
             client.shell(WAITS.format(name=name, other=other), user_id=user, timeout=5)
             for user, name, other in zip(users, "ab", "ba", strict=True)
         )
-        return [one.result.data["limit"] for one in await asyncio.gather(*both)]
+        return [executed.result.data["limit"] for executed in await asyncio.gather(*both)]
 
     async with open_sandbox_client(memory_per_user_mb=600, prewarmed=0) as bounded:
         if bounded is None:
@@ -160,7 +160,7 @@ async def test_a_cancelled_wait_for_memory_leaves_it_to_the_next(
         third = asyncio.create_task(client.shell("echo third"))
         await asyncio.sleep(0)
         second.cancel()
-        done = await asyncio.gather(first, third)
-        said = [one.result.data["stdout"] for one in done]
+        executions = await asyncio.gather(first, third)
+        said = [executed.result.data["stdout"] for executed in executions]
         assert said == ["first\n", "third\n"], json.dumps(said)
         assert (await client.shell("echo fourth")).result.success

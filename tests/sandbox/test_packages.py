@@ -36,9 +36,9 @@ async def test_installed_packages_are_visible_in_the_sandbox_and_replaced_as_a_w
             wheel = wheel_in(tmp_path, name)
             install_packages([wheel], program, client.sandbox.packages)
             assert installed_packages(client.sandbox.packages) == [wheel]
-            done = await client.python(f"import {name}; print({name}.NAME)\nimport {other}")
-            assert done.result.data["stdout"] == f"{name}\n", done.result
-            assert f"No module named '{other}'" in (done.result.error or "")
+            executed = await client.python(f"import {name}; print({name}.NAME)\nimport {other}")
+            assert executed.result.data["stdout"] == f"{name}\n", executed.result
+            assert f"No module named '{other}'" in (executed.result.error or "")
 
 
 def test_a_failed_installation_keeps_the_earlier_packages(tmp_path: Path) -> None:

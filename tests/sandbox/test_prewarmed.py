@@ -92,10 +92,10 @@ async def test_users_and_limits_never_share_a_sandbox_process(
             await client.python("print(1)", user_id=user_id)
         for user_id in (2, 1, 2):
             await ready(client, user_id)
-            done = await client.python(
+            executed = await client.python(
                 "import os; print(os.listdir(), open('mine.txt').read())", user_id=user_id
             )
-            assert done.result.data["stdout"] == f"['mine.txt'] of user {user_id}\n"
+            assert executed.result.data["stdout"] == f"['mine.txt'] of user {user_id}\n"
         low = await ready(client)
         show = "import resource; print(resource.getrlimit(resource.RLIMIT_DATA)[1] >> 20)"
         assert (await client.python(show, level=4)).result.data["stdout"] == "700\n"
@@ -159,9 +159,9 @@ async def test_a_prewarmed_process_that_died_is_replaced(
         pid = await ready(client)
         above = ancestors(pid)
         os.kill(pid, signal.SIGKILL)
-        await wait_until(lambda: not any(Path(f"/proc/{one}").exists() for one in above))
-        done = await client.python("print('still')")
-        assert done.result.data["stdout"] == "still\n"
+        await wait_until(lambda: not any(Path(f"/proc/{process}").exists() for process in above))
+        executed = await client.python("print('still')")
+        assert executed.result.data["stdout"] == "still\n"
 
 
 async def test_closing_ends_prewarmed_processes(

@@ -22,14 +22,14 @@ FILTER = "2"
 
 @pytest.fixture
 def attacker(tmp_path: Path, backend: str) -> Iterator[Attacker]:
-    with attacked_server(tmp_path / "data", {"LUXX_TOOLS__SANDBOX": backend}) as one:
-        if in_force(one) != backend:
+    with attacked_server(tmp_path / "data", {"LUXX_TOOLS__SANDBOX": backend}) as attacked:
+        if in_force(attacked) != backend:
             pytest.skip(f"{backend} does not work here")
-        yield one
+        yield attacked
 
 
-def is_waiting(one: Child) -> bool:
-    return one.status.get("Seccomp") == FILTER
+def is_waiting(child: Child) -> bool:
+    return child.status.get("Seccomp") == FILTER
 
 
 @pytest.mark.parametrize("kind", ["page", "pdf"])
@@ -42,17 +42,19 @@ def test_a_document_is_read_in_the_sandbox(attacker: Attacker, backend: str, kin
     with attacker.meanwhile(works[kind]) as answers:
         processes = children_once(attacker.server, module, more=is_waiting)
     server = Child(attacker.server.pid)
-    readers = [one for one in processes if module in one.command and is_waiting(one)]
-    for one in readers:
-        assert one.status["NoNewPrivs"] == "1"
-        assert int(one.status["CapEff"], 16) == int(one.status["CapBnd"], 16) == 0
-        assert not [path for path in one.descriptors.values() if str(attacker.server.data_dir) in path]
+    readers = [process for process in processes if module in process.command and is_waiting(process)]
+    for process in readers:
+        assert process.status["NoNewPrivs"] == "1"
+        assert int(process.status["CapEff"], 16) == int(process.status["CapBnd"], 16) == 0
+        assert not [path for path in process.descriptors.values() if str(attacker.server.data_dir) in path]
         if backend == "bubblewrap":
-            assert not set(one.namespaces.values()) & set(server.namespaces.values())
-            assert one.status["Uid"].split()[0] != "0"
+            assert not set(process.namespaces.values()) & set(server.namespaces.values())
+            assert process.status["Uid"].split()[0] != "0"
     # A process outside the sandbox that reads the document itself would have no filter.
-    others = [one for one in processes if module in one.command and not is_waiting(one)]
-    assert all("bwrap" in one.command for one in others), [one.command[:100] for one in others]
+    others = [process for process in processes if module in process.command and not is_waiting(process)]
+    assert all("bwrap" in process.command for process in others), [
+        process.command[:100] for process in others
+    ]
     assert answers[0]["success"], answers
     assert "word" in answers[0]["data"]["content"] or "a" in answers[0]["data"]["content"]
 

@@ -168,7 +168,9 @@ class AsyncApiClient:
         return items[::-1]
 
     async def message(self, conversation_id: str, message_id: str) -> Json:
-        matching = [one for one in await self.messages(conversation_id) if one["id"] == message_id]
+        matching = [
+            message for message in await self.messages(conversation_id) if message["id"] == message_id
+        ]
         assert len(matching) == 1, f"{len(matching)} messages have the id {message_id}"
         return matching[0]
 

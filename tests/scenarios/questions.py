@@ -58,8 +58,8 @@ async def set_rules(person: AsyncApiClient, *rules: str, **query: str) -> None:
         action, _, rest = rule.partition(" ")
         tool, _, pattern = rest.partition("(")
         body.append({"tool": tool, "pattern": pattern[:-1], "action": action})
-    done = await person.ask("PUT", "/permissions/rules", body, **query)
-    assert done.status_code == 200, done.text
+    response = await person.ask("PUT", "/permissions/rules", body, **query)
+    assert response.status_code == 200, response.text
 
 
 def results(message: Json) -> list[Json]:

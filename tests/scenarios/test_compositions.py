@@ -43,8 +43,8 @@ async def test_after_a_crash_and_an_answer_no_member_of_a_composition_runs_twice
         ScriptedProvider(asks(chain(controller, "errands"))) as model,
     ):
         tools = ("visit_once a", "visit_risky b", "visit_risky c", "visit_once d")
-        made = await compose(ann, visits("errands", *tools))
-        assert (made["risk"], made["problems"]) == ("high", [])
+        composition = await compose(ann, visits("errands", *tools))
+        assert (composition["risk"], composition["problems"]) == ("high", [])
         conversation = await ann.conversation(model.url)
         run = await ann.start_run(conversation)
         (await controller.wait_for_visit()).answer("sofa")
@@ -77,7 +77,7 @@ async def test_after_a_crash_and_an_answer_no_member_of_a_composition_runs_twice
         assert {event["call_id"] for event in ended} == {"call-chain"}
         (listed,) = (await ann.get("/tool-calls", tool="errands"))["items"]
         assert listed["status"] == "success"
-        counted = await ann.get(f"/tools/compositions/{made['id']}")
+        counted = await ann.get(f"/tools/compositions/{composition['id']}")
         assert (counted["success_count"], counted["failure_count"]) == (1, 0)
 
 
@@ -107,15 +107,15 @@ async def test_a_cancelled_run_stops_all_members_in_flight(server: LuxxServer) -
         AsyncApiClient(server.url) as ann,
         ScriptedProvider(only_asks(chain(controller, "at_once"))) as model,
     ):
-        made = await compose(ann, visits("at_once", "visit_once a", "visit_once b", kind="parallel"))
+        composition = await compose(ann, visits("at_once", "visit_once a", "visit_once b", kind="parallel"))
         run = await ann.start_run(await ann.conversation(model.url))
         one, two = await controller.wait_for_visit(1), await controller.wait_for_visit(2)
         assert (await ann.cancel(run["id"])).status_code == 200
         await asyncio.gather(one.stopped(ENDS_SECONDS), two.stopped(ENDS_SECONDS))
         assert (await ann.run(run["id"]))["status"] == "cancelled"
-        counted = await ann.get(f"/tools/compositions/{made['id']}")
+        counted = await ann.get(f"/tools/compositions/{composition['id']}")
         assert (counted["success_count"], counted["failure_count"]) == (0, 0)
-        await ann.ask("DELETE", f"/tools/compositions/{made['id']}")
+        await ann.ask("DELETE", f"/tools/compositions/{composition['id']}")
 
 
 async def test_parallel_members_ask_one_by_one_and_always_answers_the_rest(
@@ -127,7 +127,7 @@ async def test_parallel_members_ask_one_by_one_and_always_answers_the_rest(
         ScriptedProvider(asks(chain(controller, "both"))) as model,
     ):
         members = ("visit_risky a", "visit_once b", "visit_risky c")
-        made = await compose(ann, visits("both", *members, kind="parallel"))
+        composition = await compose(ann, visits("both", *members, kind="parallel"))
         conversation = await ann.conversation(model.url)
         run = await ann.start_run(conversation)
         async with ann.follow(run["id"]) as stream:
@@ -139,7 +139,7 @@ async def test_parallel_members_ask_one_by_one_and_always_answers_the_rest(
         (result,) = results((await ann.messages(conversation))[-1])
         assert result["data"]["output"] == {"m0": "done a", "m1": "done b", "m2": "done c"}
         await set_rules(ann)
-        await ann.ask("DELETE", f"/tools/compositions/{made['id']}")
+        await ann.ask("DELETE", f"/tools/compositions/{composition['id']}")
 
 
 async def test_one_answer_is_for_one_member_though_another_would_make_the_same_call(
@@ -150,23 +150,23 @@ async def test_one_answer_is_for_one_member_though_another_would_make_the_same_c
         AsyncApiClient(server.url) as ann,
         ScriptedProvider(asks(chain(controller, "twice"))) as model,
     ):
-        made = await compose(ann, visits("twice", "visit_risky a", "visit_risky a", kind="parallel"))
+        composition = await compose(ann, visits("twice", "visit_risky a", "visit_risky a", kind="parallel"))
         conversation = await ann.conversation(model.url)
         run = await ann.start_run(conversation)
         async with ann.follow(run["id"]) as stream:
-            asked = [(await stream.until("question_asked")).data]
+            requests = [(await stream.until("question_asked")).data]
             (question,) = await open_questions(ann, run["id"])
             await answer(ann, question, "once", arguments={"port": controller.port, "key": "A"})
-            asked.append((await stream.until("question_asked")).data)
+            requests.append((await stream.until("question_asked")).data)
         assert controller.keys_seen() == ["A"]
         (question,) = await open_questions(ann, run["id"])
-        assert [each["member"] for each in asked] == ["m0", question["member"]] == ["m0", "m1"]
+        assert [each["member"] for each in requests] == ["m0", question["member"]] == ["m0", "m1"]
         await answer(ann, question, "reject")
         await ann.wait_for_end(run["id"])
         (result,) = results((await ann.messages(conversation))[-1])
         assert [each["status"] for each in result["data"]["members"]] == ["done", "rejected"]
         assert controller.keys_seen() == ["A"]
-        await ann.ask("DELETE", f"/tools/compositions/{made['id']}")
+        await ann.ask("DELETE", f"/tools/compositions/{composition['id']}")
 
 
 async def test_an_unattended_run_is_denied_a_member_that_asks(server: LuxxServer) -> None:
@@ -175,14 +175,14 @@ async def test_an_unattended_run_is_denied_a_member_that_asks(server: LuxxServer
         AsyncApiClient(server.url) as ann,
         ScriptedProvider(asks(chain(controller, "alone"))) as model,
     ):
-        made = await compose(ann, visits("alone", "visit_once a", "visit_risky previous"))
+        composition = await compose(ann, visits("alone", "visit_once a", "visit_risky previous"))
         conversation = await ann.conversation(model.url)
         run = await ann.start_run(conversation, when_asked="deny")
         await ann.wait_for_end(run["id"])
         (result,) = results((await ann.messages(conversation))[-1])
         assert "its member m1 (visit_risky) was denied" in result["error"]
         assert controller.keys_seen() == ["a"]
-        await ann.ask("DELETE", f"/tools/compositions/{made['id']}")
+        await ann.ask("DELETE", f"/tools/compositions/{composition['id']}")
 
 
 async def test_a_composition_is_offered_by_its_name_and_unknown_names_are_refused(server: LuxxServer) -> None:
@@ -191,7 +191,7 @@ async def test_a_composition_is_offered_by_its_name_and_unknown_names_are_refuse
         AsyncApiClient(server.url) as ann,
         ScriptedProvider(asks(chain(controller, "named"))) as model,
     ):
-        made = await compose(ann, visits("named", "visit_once a"))
+        composition = await compose(ann, visits("named", "visit_once a"))
         await compose(ann, visits("unnamed", "visit_once a"))
         conversation = await ann.conversation(model.url)
         refused = await ann.ask(
@@ -204,4 +204,4 @@ async def test_a_composition_is_offered_by_its_name_and_unknown_names_are_refuse
         await ann.wait_for_end(run["id"])
         offered = [tool["function"]["name"] for tool in model.requests[0].json["tools"]]
         assert offered == ["result_read", "named"]
-        await ann.ask("DELETE", f"/tools/compositions/{made['id']}")
+        await ann.ask("DELETE", f"/tools/compositions/{composition['id']}")

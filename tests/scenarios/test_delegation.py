@@ -208,9 +208,11 @@ async def test_a_sentence_says_why_a_subagent_ended(server: LuxxServer) -> None:
         conversation = await new_delegating_chat(ann, model)
         run = await ann.start_run(conversation, tools=True)
         await model.reached("never")
-        waiting = [one for one in await subagents(ann, run["id"]) if one["status"] == "running"]
-        for one in waiting:
-            await ann.cancel(one["id"])
+        waiting = [
+            child_run for child_run in await subagents(ann, run["id"]) if child_run["status"] == "running"
+        ]
+        for waiting_run in waiting:
+            await ann.cancel(waiting_run["id"])
         await ann.wait_for_end(run["id"])
         results_by_call = await results(ann, conversation)
         assert "failed" in results_by_call["call-sub"]["error"]
@@ -223,8 +225,8 @@ ONE_SLOT = {"LUXX_LIMITS__CONCURRENT_RUNS_PER_USER": "1", "LUXX_LIMITS__CONCURRE
 
 @pytest.fixture
 def crowded_server(tmp_path: Path) -> Iterator[LuxxServer]:
-    with LuxxServer(tmp_path / "crowded", ONE_SLOT) as one:
-        yield one
+    with LuxxServer(tmp_path / "crowded", ONE_SLOT) as started_server:
+        yield started_server
 
 
 @pytest.fixture
@@ -234,8 +236,8 @@ def bounded_server(tmp_path: Path) -> Iterator[LuxxServer]:
         "LUXX_LIMITS__TOKENS_PER_RUN": "3000",
         "LUXX_LIMITS__TOOL_CALLS_PER_RUN": "4",
     }
-    with LuxxServer(tmp_path / "bounded", limits) as one:
-        yield one
+    with LuxxServer(tmp_path / "bounded", limits) as started_server:
+        yield started_server
 
 
 async def test_subagents_need_no_slot_and_share_the_limits_of_their_parent(

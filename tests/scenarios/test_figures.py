@@ -48,10 +48,12 @@ async def test_a_run_shows_the_figures_of_its_programs_live_stored_and_replayed(
         (result,) = results(message)
         if not is_started(result):
             pytest.skip("no sandbox works here")
-        (step,) = [one for one in message["steps"] if one["type"] == "tool_result"]
+        (step,) = [step for step in message["steps"] if step["type"] == "tool_result"]
         images: list[Json] = sorted(step["images"], key=lambda one: one["name"])
         assert result["data"]["images"] == step["images"]
-        assert [(one["path"], one["width"], one["height"], one["media_type"]) for one in images] == [
+        assert [
+            (image["path"], image["width"], image["height"], image["media_type"]) for image in images
+        ] == [
             ("figures/figure-a.png", 1, 1, "image/png"),
             ("figures/figure-b.png", 30, 20, "image/png"),
         ]
@@ -69,8 +71,8 @@ async def check_only_the_owner_sees(ann: AsyncApiClient, url: str, images: list[
     await ann.post("/auth/users", body)
     signed_in = await ann.post("/auth/login", {"username": "bob-of-figures", "password": BOB})
     async with AsyncApiClient(url, signed_in["access_token"]) as bob:
-        for one in images:
-            assert (await bob.ask("GET", f"/files/{one['file_id']}")).status_code == 404
+        for image in images:
+            assert (await bob.ask("GET", f"/files/{image['file_id']}")).status_code == 404
 
 
 async def test_a_bad_image_is_reported_and_the_program_does_not_fail(server: LuxxServer) -> None:

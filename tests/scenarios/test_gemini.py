@@ -66,7 +66,9 @@ async def test_a_signature_comes_back_with_the_result_and_with_the_next_message(
         async with ann.send_and_follow(conversation, "Thanks") as stream:
             assert (await stream.to_the_end()).text == "You are welcome."
         first, second, third = (request.json for request in model.requests)
-        declared = {one["name"]: one for one in first["tools"][0]["functionDeclarations"]}
+        declared = {
+            declaration["name"]: declaration for declaration in first["tools"][0]["functionDeclarations"]
+        }
         assert "expression" in declared["python_eval"]["parametersJsonSchema"]["properties"]
         spoken = [("user", ["text"]), ("model", ["text", "functionCall"]), ("user", ["functionResponse"])]
         assert turns(second) == spoken

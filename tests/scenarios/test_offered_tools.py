@@ -24,8 +24,8 @@ HIDDEN = ("visit_again", "visit_risky", "shell_execute", "file_write", "python_e
 def skilled_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LuxxServer]:
     data_dir = tmp_path_factory.mktemp("skilled")
     put_skill(data_dir, "visiting", "visit_once visit_again")
-    with LuxxServer(data_dir) as one:
-        yield one
+    with LuxxServer(data_dir) as started_server:
+        yield started_server
 
 
 async def results(ann: AsyncApiClient, conversation: str) -> dict[str, Json]:
@@ -55,9 +55,9 @@ async def send(ann: AsyncApiClient, entry_point: str, conversation: str, tools: 
             changed = await ann.ask("PUT", f"/messages/{asked}", {"content": "Go on."})
             asked = changed.json()["data"]["id"]
         path, headers = f"/messages/{asked}/regenerate", {"accept": "application/json"}
-        done = await ann.ask("POST", path, {"tools": tools}, headers=headers)
-        assert done.status_code == 202, done.text
-        await ann.wait_for_end(done.json()["data"]["id"])
+        response = await ann.ask("POST", path, {"tools": tools}, headers=headers)
+        assert response.status_code == 202, response.text
+        await ann.wait_for_end(response.json()["data"]["id"])
 
 
 @pytest.mark.parametrize("entry_point", ["sent", "streamed", "regenerated", "edited"])
@@ -83,9 +83,9 @@ async def test_with_tools_false_no_call_is_run(server: LuxxServer, entry_point: 
             assert controller.visits == []
             results_by_call = await results(ann, conversation)
             assert set(results_by_call) == {"call-a", "read", "sub", "ask"}
-            for one in results_by_call.values():
-                check_refused(one)
-                assert "there are: none" in one["error"]
+            for result in results_by_call.values():
+                check_refused(result)
+                assert "there are: none" in result["error"]
         # The same tool runs when it is offered.
         async with ScriptedProvider(Script(rules=[*first, *rules])) as model:
             conversation = await ann.conversation(model.url)
@@ -159,7 +159,7 @@ async def test_a_skill_offers_no_tool_and_unoffered_tools_are_not_delegated(
             check_refused(results_by_call["call-b"], "visit_again")
             check_refused(results_by_call["sub"])
             runs = (await ann.get("/runs", page_size=100))["items"]
-            assert not [one for one in runs if one["parent_run_id"] == run["id"]]
+            assert not [listed_run for listed_run in runs if listed_run["parent_run_id"] == run["id"]]
             audited = (await ann.get("/admin/audit", action="tool_call"))["items"]
             mine = [entry["detail"] for entry in audited if entry["target_id"] == run["id"]]
             assert {(entry["kind"], entry["name"]) for entry in mine} == {
@@ -196,7 +196,7 @@ async def test_a_subagent_runs_its_own_tools_and_no_other_tool_of_its_parent(
             run = await ann.start_run(conversation, tools=["visit_once", "visit_again", "delegate"])
             await ann.wait_for_end(run["id"])
             runs = (await ann.get("/runs", page_size=100))["items"]
-            (child,) = [one for one in runs if one["parent_run_id"] == run["id"]]
+            (child,) = [listed_run for listed_run in runs if listed_run["parent_run_id"] == run["id"]]
             screen = await ann.wait_for_end(child["id"])
             assert controller.keys_seen() == ["a"]
             results_by_call = {s["id_ref"]: s for s in screen.ordered() if s["type"] == "tool_result"}
@@ -257,7 +257,7 @@ async def test_the_offered_tools_survive_a_restart_and_an_answered_question(own_
 async def test_a_direct_tool_call_does_not_depend_on_offered_tools(server: LuxxServer) -> None:
     async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
         arguments = {"port": controller.port, "key": "hand"}
-        done = await ann.post("/tools/visit_once/execute", {"arguments": arguments})
-        assert done["success"] is True, done
+        executed = await ann.post("/tools/visit_once/execute", {"arguments": arguments})
+        assert executed["success"] is True, executed
         unknown = await ann.ask("POST", "/tools/nothing_such/execute", {"arguments": {}})
         assert unknown.status_code == 404

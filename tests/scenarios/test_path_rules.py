@@ -101,8 +101,8 @@ async def test_a_rule_for_a_folder_does_not_allow_the_targets_of_its_links(
         assert not (workspace / "out/new.txt").exists()
         # A direct tool call is never asked about, and a denied one stays denied.
         body = {"arguments": {"path": "docs/escape/new.txt", "content": "x"}}
-        done = await ann.ask("POST", "/tools/file_write/execute", body)
-        assert done.status_code == 403, done.text
+        executed = await ann.ask("POST", "/tools/file_write/execute", body)
+        assert executed.status_code == 403, executed.text
         assert not (workspace / "out/new.txt").exists()
 
 

@@ -110,8 +110,8 @@ async def test_always_allows_later_calls(server: LuxxServer) -> None:
 async def test_a_direct_tool_call_needs_no_approval(server: LuxxServer) -> None:
     async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
         arguments = {"port": controller.port, "key": "a"}
-        done = await ann.post("/tools/visit_risky/execute", {"arguments": arguments})
-        assert done == {"success": True, "data": "done a", "error": None}
+        executed = await ann.post("/tools/visit_risky/execute", {"arguments": arguments})
+        assert executed == {"success": True, "data": "done a", "error": None}
         alone = await ann.post(
             "/tools/ask_clarification/execute",
             {"arguments": {"question_type": "scope", "question": "Who?", "options": []}},

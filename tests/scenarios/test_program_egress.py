@@ -28,17 +28,17 @@ def has_egress(result: Json) -> bool:
     return (result["data"] or {}).get("network", {}).get("problem", "no sandbox") is None
 
 
-def environment(one: Site) -> dict[str, str]:
-    entry = f"127.0.0.1:{one.port}"
+def environment(started_site: Site) -> dict[str, str]:
+    entry = f"127.0.0.1:{started_site.port}"
     return {"LUXX_TOOLS__NETWORK_ALLOW": entry, "LUXX_TOOLS__WEB_ALLOW_PRIVATE": entry}
 
 
 async def test_a_program_with_egress_taints_its_run_and_is_in_the_audit_log(tmp_path: Path) -> None:
 
-    with site() as one, site() as other:
-        one.routes["*"] = page("hello", "text/plain")
-        with LuxxServer(tmp_path / "data", environment(one)) as server:
-            urls = [f"http://127.0.0.1:{each.port}" for each in (one, other)]
+    with site() as started_site, site() as other:
+        started_site.routes["*"] = page("hello", "text/plain")
+        with LuxxServer(tmp_path / "data", environment(started_site)) as server:
+            urls = [f"http://127.0.0.1:{each.port}" for each in (started_site, other)]
             url = server.url
             open_to = urls[0]
             closed = urls[1]
@@ -77,7 +77,7 @@ async def test_a_program_with_egress_taints_its_run_and_is_in_the_audit_log(tmp_
 
 async def check_audit_entries(ann: AsyncApiClient, run_id: str, open_to: str, closed: str) -> None:
     entries = (await ann.get("/admin/audit", action="egress"))["items"]
-    entries_by_target = {(one["target_id"], one["outcome"]): one for one in entries}
+    entries_by_target = {(entry["target_id"], entry["outcome"]): entry for entry in entries}
     done = entries_by_target[(open_to.removeprefix("http://"), "done")]
     refused = entries_by_target[(closed.removeprefix("http://"), "refused")]
     assert len(entries) == 2
@@ -89,8 +89,8 @@ async def check_audit_entries(ann: AsyncApiClient, run_id: str, open_to: str, cl
 
 
 async def test_a_program_without_a_list_has_no_network_and_taints_nothing(server: LuxxServer) -> None:
-    with site() as one:
-        code = goes_to(f"http://127.0.0.1:{one.port}/")
+    with site() as started_site:
+        code = goes_to(f"http://127.0.0.1:{started_site.port}/")
         call = Call(name="python_execute", arguments={"code": code}, id="call-1")
         async with ScriptedProvider(asks(call)) as model, AsyncApiClient(server.url) as ann:
             conversation = await ann.conversation(model.url)
@@ -99,4 +99,4 @@ async def test_a_program_without_a_list_has_no_network_and_taints_nothing(server
             (result,) = results(await ann.answer_shown_by(conversation, screen))
             assert "network" not in (result["data"] or {})
             assert "tainted" not in [frame.event for frame in screen.frames]
-        assert one.connections == 0
+        assert started_site.connections == 0

@@ -27,8 +27,8 @@ STAYS_OPEN = {
 def quick_server(tmp_path: Path) -> Iterator[LuxxServer]:
     """Checks for overdue questions four times a second; decisions wait two seconds."""
     environment = {"LUXX_RUNS__LEASE_SECONDS": "1", "LUXX_LIMITS__QUESTION_TIMEOUT_SECONDS": "2"}
-    with LuxxServer(tmp_path / "data", environment) as one:
-        yield one
+    with LuxxServer(tmp_path / "data", environment) as started_server:
+        yield started_server
 
 
 def seconds_open(question: Json) -> float:
@@ -43,9 +43,9 @@ async def test_an_expired_decision_continues_with_its_recommended_options(quick_
         conversation = await ann.conversation(model.url)
         async with ann.send_and_follow(conversation) as stream:
             screen = await stream.to_the_end()
-        said = [frame.data for frame in screen.frames if frame.event == "question_answered"]
-        assert [event["answer"] for event in said] == ["blue", ["red", "blue"]]
-        assert {event["answered_by"] for event in said} == {"timeout"}
+        answers = [frame.data for frame in screen.frames if frame.event == "question_answered"]
+        assert [event["answer"] for event in answers] == ["blue", ["red", "blue"]]
+        assert {event["answered_by"] for event in answers} == {"timeout"}
         message = (await ann.messages(conversation))[-1]
         assert message["text"] == FINAL_TEXT
         assert [result["data"]["answered_by"] for result in results(message)] == ["timeout"] * 2

@@ -106,10 +106,10 @@ def check_sent_message(talk: SentMessage, model: ScriptedProvider, controller: T
     assert screen.done["status"] == "completed"
     finished = [s["content"] for s in screen.ordered() if s["type"] == "text" and s["status"] == "done"]
     assert "".join(finished) == f"{PREFACE}{ANSWER} {talk.number}"
-    asked = sum(request.rule == str(talk.number) for request in model.requests)
+    request_count = sum(request.rule == str(talk.number) for request in model.requests)
     whole = screen.events().count("cost_update")
     assert whole == 2
-    assert asked - whole <= talk.deaths, f"{asked} calls for {whole}, {talk.deaths} kills"
+    assert request_count - whole <= talk.deaths, f"{request_count} calls for {whole}, {talk.deaths} kills"
     visits = [key for key in controller.keys_seen() if key.startswith(f"{talk.number}-")]
     assert len(set(visits)) == len(visits) <= 2, f"a tool was run twice: {visits}"
     results = [s for s in screen.ordered() if s["type"] == "tool_result"]
@@ -148,9 +148,9 @@ async def send_and_kill(
         await ann.answer_shown_by(talk.conversation, talk.screen)
     for conversation in users.conversations:
         messages = await ann.messages(conversation)
-        said = [message["text"] for message in messages if message["role"] == "user"]
-        assert len(said) == len(set(said))
-        assert [m["role"] for m in messages] == ["user", "assistant"] * len(said)
+        user_texts = [message["text"] for message in messages if message["role"] == "user"]
+        assert len(user_texts) == len(set(user_texts))
+        assert [m["role"] for m in messages] == ["user", "assistant"] * len(user_texts)
     assert (await ann.get("/runs", status="running"))["total"] == 0
 
 

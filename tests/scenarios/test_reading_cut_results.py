@@ -109,7 +109,7 @@ async def test_result_read_is_offered_with_any_listed_tool(server: LuxxServer) -
                 assert next_run
                 if tools[:1] == ["process_data"]:
                     steps = (await ann.messages(conversation))[-1]["steps"]
-                    answers = [json.loads(one["content"]) for one in steps if one["type"] == "tool_result"]
+                    answers = [json.loads(step["content"]) for step in steps if step["type"] == "tool_result"]
                     assert f'result_read {{"ref": "{long_id}"' in answers[0]["data"]["output_cut"]
                     assert answers[1]["data"]["offset"] == 0
 

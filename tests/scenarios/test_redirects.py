@@ -48,9 +48,9 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedirectServer]:
 @pytest.fixture
 def web(sites: RedirectServer) -> RedirectServer:
     """Both sites in their initial state, without visits."""
-    for one in (sites.near, sites.far):
-        one.routes.clear()
-        one.visits.clear()
+    for target_site in (sites.near, sites.far):
+        target_site.routes.clear()
+        target_site.visits.clear()
     sites.far.routes["*"] = page("<title>Far</title><p>The far page.</p>")
     sites.near.routes |= {
         "/page": page("<title>Near</title><p>The near page.</p>"),
@@ -116,12 +116,12 @@ async def test_a_denied_redirect_removes_only_its_own_page_from_a_batch(web: Red
         urls = [f"{web.near_url}{path}" for path in ("/page", "/away", "/moved", "/twice")]
         (batch,) = await ended(ann, Call(name="batch_fetch", arguments={"urls": urls}, id="call-a"))
         entries = batch["data"]["results"]
-        assert [one["success"] for one in entries] == [True, False, True, False]
-        assert all(f"redirects to {web.far_url}" in one["error"] for one in entries if one["error"])
+        assert [entry["success"] for entry in entries] == [True, False, True, False]
+        assert all(f"redirects to {web.far_url}" in entry["error"] for entry in entries if entry["error"])
         assert web.far.visits == []
         await set_rules(ann)
         (batch,) = await ended(ann, Call(name="batch_fetch", arguments={"urls": urls}, id="call-a"))
-        assert [one["success"] for one in batch["data"]["results"]] == [True] * 4
+        assert [result["success"] for result in batch["data"]["results"]] == [True] * 4
 
 
 def tainted_redirects(web: RedirectServer) -> Script:

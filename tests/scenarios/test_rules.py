@@ -43,13 +43,13 @@ async def test_always_creates_a_rule_and_answers_the_questions_of_other_runs_tha
     async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
         for_a, for_b = asks(visit(controller, "a"), visit(controller, "b")), asks(visit(controller, "c"))
         async with ScriptedProvider(for_a) as first, ScriptedProvider(for_b) as second:
-            one = await ann.start_run(await ann.conversation(first.url))
+            first_run = await ann.start_run(await ann.conversation(first.url))
             two = await ann.start_run(await ann.conversation(second.url))
-            a, _b = await wait_for_questions(ann, one)
+            a, _b = await wait_for_questions(ann, first_run)
             (c,) = await wait_for_questions(ann, two)
             assert (a["usual"], "risk is high" in a["because"]) == ("*", True)
             await answer(ann, a, "always")
-            await ann.wait_for_end(one["id"])
+            await ann.wait_for_end(first_run["id"])
             await ann.wait_for_end(two["id"])
             assert sorted(controller.keys_seen()) == ["a", "b", "c"]
             (settled,) = (await ann.get(f"/runs/{two['id']}/questions"))["items"]
@@ -141,7 +141,7 @@ async def test_denied_rejected_and_corrected_differ_for_users_and_for_the_model(
             assert "They say: louder" in last_tool_message(model)
             assert sorted(controller.keys_seen()) == ["C", "d"]
         entries = (await ann.get("/admin/audit", action="tool_call"))["items"]
-        (entry,) = [one for one in entries if one["target_id"] == run["id"]]
+        (entry,) = [entry for entry in entries if entry["target_id"] == run["id"]]
         assert entry["outcome"] == "refused"
         assert entry["detail"] == {"name": "visit_outside", "kind": "rule", "permission_level": 4}
         await set_rules(ann)
@@ -238,17 +238,19 @@ async def test_an_ask_shows_in_every_client_and_is_answered_once(server: LuxxSer
         ScriptedProvider(asks(visit(controller, "a"))) as model,
     ):
         run = await ann.start_run(await ann.conversation(model.url))
-        async with ann.follow(run["id"]) as one, ann.follow(run["id"]) as two:
-            shown = [(await stream.until("question_asked")).data for stream in (one, two)]
+        async with ann.follow(run["id"]) as event_stream, ann.follow(run["id"]) as two:
+            shown = [(await stream.until("question_asked")).data for stream in (event_stream, two)]
             assert shown[0] == shown[1]
             path = f"/runs/{run['id']}/questions/{shown[0]['question_id']}/answer"
             all_said = await asyncio.gather(
                 *(ann.ask("POST", path, {"answer": said}) for said in ("once", "reject", "once"))
             )
             assert sorted(each.status_code for each in all_said) == [200, 409, 409]
-            answered_events = [(await stream.until("question_answered")).data for stream in (one, two)]
+            answered_events = [
+                (await stream.until("question_answered")).data for stream in (event_stream, two)
+            ]
             assert answered_events[0] == answered_events[1]
-            for stream in (one, two):
+            for stream in (event_stream, two):
                 assert (await stream.to_the_end()).done is not None
         assert len(controller.visits) <= 1
 

@@ -75,7 +75,7 @@ async def test_every_server_shows_every_delta_of_a_run_that_another_drives(clust
         clients = await signed_in(cluster, hold)
         conversation = await clients[0].conversation(model.url)
         run = await clients[0].start_run(conversation)
-        streams = [await hold.enter_async_context(one.follow(run["id"])) for one in clients]
+        streams = [await hold.enter_async_context(client.follow(run["id"])) for client in clients]
         for stream in streams:
             await stream.until("process_step")
         model.release("middle")

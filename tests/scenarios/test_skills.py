@@ -44,8 +44,8 @@ def skilled_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LuxxSer
     put_skill(data_dir, "manners", None)
     (data_dir / "skills" / "broken").mkdir()
     (data_dir / "skills" / "broken" / "SKILL.md").write_text("no front matter", "utf-8")
-    with LuxxServer(data_dir) as one:
-        yield one
+    with LuxxServer(data_dir) as started_server:
+        yield started_server
 
 
 def activate_call(name: str, call_id: str = "call-skill") -> Call:
@@ -223,7 +223,7 @@ async def test_the_list_of_skills_names_broken_ones(skilled_server: LuxxServer) 
     async with AsyncApiClient(skilled_server.url) as ann:
         listed = await ann.get("/skills")
         assert listed["total"] == 5
-        skills = {one["name"]: one for one in listed["items"]}
+        skills = {item["name"]: item for item in listed["items"]}
         assert skills["note-keeping"]["allowed_tools"] == [
             *("file_read", "file_write(notes/*)", "shell_execute(git status *)")
         ]

@@ -47,8 +47,8 @@ def script() -> Script:
         rules=[
             Rule(when=When(has_tool_result=False), reply=[*writes, Counts()]),
             *(
-                Rule(when=When(has_tool_result=True, call=count), reply=[one, Counts()])
-                for count, one in enumerate(runs, 1)
+                Rule(when=When(has_tool_result=True, call=count), reply=[run, Counts()])
+                for count, run in enumerate(runs, 1)
             ),
             Rule(when=When(has_tool_result=True), reply=[Text(text="Done."), Counts()]),
         ]
@@ -77,7 +77,7 @@ async def test_no_command_executes_startup_files_that_an_earlier_call_wrote(
     backend: str, tmp_path: Path
 ) -> None:
     def ran() -> list[str]:
-        return sorted(one.name for one in workspaces.rglob("ran-*"))
+        return sorted(path.name for path in workspaces.rglob("ran-*"))
 
     # Git checks the whole path, which the user that programs run as must be able to reach.
     with tempfile.TemporaryDirectory(prefix="luxx-workspaces-") as folder:
@@ -97,8 +97,8 @@ async def test_no_command_executes_startup_files_that_an_earlier_call_wrote(
                     command_results[len(STARTUP_FILES) : -1],
                     command_results[-1],
                 )
-                assert all(one["success"] for one in wrote), wrote
-                assert [one["data"]["exit_code"] for one in done] == [0, 0, 0, 0, 1], done
+                assert all(executed["success"] for executed in wrote), wrote
+                assert [executed["data"]["exit_code"] for executed in done] == [0, 0, 0, 0, 1], done
                 assert ".bashrc" not in done[0]["data"]["stdout"]
                 assert "sitecustomize.py" in done[0]["data"]["stdout"]
                 assert "git: 'st' is not a git command" in done[-1]["data"]["stderr"]

@@ -289,7 +289,7 @@ async def test_accumulated_adds_the_text_so_far_to_each_delta(server: LuxxServer
             ):
                 await late.until("process_step")
                 model.release("middle")
-                screens = [await one.to_the_end() for one in (stream, late, plain)]
+                screens = [await response.to_the_end() for response in (stream, late, plain)]
         assert [screen.text for screen in screens] == [PROSE] * 3
         for screen, has_it in zip(screens, (True, True, False), strict=True):
             deltas = [f.step for f in screen.frames if f.event == "process_step" and "delta" in f.step]

@@ -14,7 +14,7 @@ from luxx.infra.config.schema import Config, SkillsConfig
 from luxx.tools.permissions.rules import check_entry, entries_in
 
 ROOT = Path(__file__).parent.parent.parent
-GOOD = "name: a-skill\ndescription: Does it."
+NAME_AND_DESCRIPTION = "name: a-skill\ndescription: Does it."
 
 
 def write_skill(directory: Path, text: str, name: str = "a-skill") -> Skill | BrokenSkill:
@@ -29,12 +29,12 @@ def front_matter(*lines: str, body: str = "Do it.") -> str:
 
 def test_the_documented_skill_is_valid(tmp_path: Path) -> None:
     page = (ROOT / "docs/skills.md").read_text("utf-8")
-    (shown,) = re.findall(r"^```markdown\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    skill = write_skill(tmp_path, shown, "release-notes")
+    (example,) = re.findall(r"^```markdown\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    skill = write_skill(tmp_path, example, "release-notes")
     assert isinstance(skill, Skill), skill
     assert skill.allowed_tools == (
-        *("file_read", "file_glob", "file_write(notes/*)", "shell_execute(git log *)"),
-    )
+        "file_read", "file_glob", "file_write(notes/*)", "shell_execute(git log *)",
+    )  # fmt: skip
     assert skill.license == "Apache-2.0"
     assert skill.instructions.startswith("# Release notes")
 
@@ -54,12 +54,12 @@ def test_the_documented_skill_is_valid(tmp_path: Path) -> None:
 def test_allowed_tools_are_a_line_or_a_list(
     tmp_path: Path, line: str, entries: tuple[str, ...] | None
 ) -> None:
-    skill = write_skill(tmp_path, front_matter(GOOD, line))
+    skill = write_skill(tmp_path, front_matter(NAME_AND_DESCRIPTION, line))
     assert isinstance(skill, Skill), skill
     assert skill.allowed_tools == entries
 
 
-BROKEN = {
+BROKEN_SKILLS = {
     "does not begin with front matter": "Do it.",
     "not valid YAML": front_matter("name: [a"),
     "does not consist of keys": front_matter("just text"),
@@ -69,37 +69,44 @@ BROKEN = {
     "lower case letters": front_matter("name: A_Skill", "description: Does it."),
     "must be the same": front_matter("name: another", "description: Does it."),
     "limit is 1024": front_matter("name: a-skill", f"description: {'x' * 1025}"),
-    "has no instructions": front_matter(GOOD, body=""),
-    "neither a tool's name": front_matter(GOOD, "allowed-tools: 'file read)'"),
-    "parenthesis is not balanced": front_matter(GOOD, "allowed-tools: shell_execute(git"),
-    "leave it out for all": front_matter(GOOD, "allowed-tools:"),
-    "or a list of them": front_matter(GOOD, "allowed-tools: [[file_read]]"),
-    "more than 200 entries": front_matter(GOOD, f"allowed-tools: {'a ' * 201}"),
-    "wildcards": front_matter(GOOD, f"allowed-tools: shell_execute({'a*' * 30})"),
-    "YAML alias": front_matter(GOOD, "a: &a [1]", "b: [*a, *a]"),
+    "has no instructions": front_matter(NAME_AND_DESCRIPTION, body=""),
+    "neither a tool's name": front_matter(NAME_AND_DESCRIPTION, "allowed-tools: 'file read)'"),
+    "parenthesis is not balanced": front_matter(NAME_AND_DESCRIPTION, "allowed-tools: shell_execute(git"),
+    "leave it out for all": front_matter(NAME_AND_DESCRIPTION, "allowed-tools:"),
+    "or a list of them": front_matter(NAME_AND_DESCRIPTION, "allowed-tools: [[file_read]]"),
+    "more than 200 entries": front_matter(NAME_AND_DESCRIPTION, f"allowed-tools: {'a ' * 201}"),
+    "wildcards": front_matter(NAME_AND_DESCRIPTION, f"allowed-tools: shell_execute({'a*' * 30})"),
+    "YAML alias": front_matter(NAME_AND_DESCRIPTION, "a: &a [1]", "b: [*a, *a]"),
     "control characters": front_matter("name: a-skill", 'description: "a\\0b"'),
-    "its license contains": front_matter(GOOD, 'license: "\\ud800"'),
-    "cannot be read": front_matter(GOOD, "since: 2026-02-31"),
-    "nested too deeply": front_matter(GOOD, f"a: {'[' * 2000}"),
-    "is nested too deeply": front_matter(GOOD, f"a:\n  {'- ' * 2000}x"),
-    "the front matter is nested too deeply": front_matter(GOOD, f"a: [{'1,' * 3000}]"),
-    "limit is 8192": front_matter(GOOD, f"a: {'x' * 9000}"),
-    "cannot be read (IndexError)": front_matter(GOOD, 'x: !!int ""'),
-    "cannot be read (KeyError)": front_matter(GOOD, "x: !!bool x"),
-    "cannot be read (AttributeError)": front_matter(GOOD, "x: !!timestamp x"),
-    "allowed_tools; if you mean allowed-tools": front_matter(GOOD, "allowed_tools: file_read"),
-    "Allowed-Tools; if you mean allowed-tools": front_matter(GOOD, "Allowed-Tools: file_read"),
-    "alowed-tool; if you mean allowed-tools": front_matter(GOOD, "alowed-tool: file_read"),
-    "allowed-tools more than once": front_matter(GOOD, "allowed-tools: file_read", "allowed-tools: '*'"),
-    "or merges keys": front_matter(GOOD, "<<: {allowed-tools: '*'}"),
-    "larger": front_matter(GOOD, body="x" * 50_000),
+    "its license contains": front_matter(NAME_AND_DESCRIPTION, 'license: "\\ud800"'),
+    "cannot be read": front_matter(NAME_AND_DESCRIPTION, "since: 2026-02-31"),
+    "nested too deeply": front_matter(NAME_AND_DESCRIPTION, f"a: {'[' * 2000}"),
+    "is nested too deeply": front_matter(NAME_AND_DESCRIPTION, f"a:\n  {'- ' * 2000}x"),
+    "the front matter is nested too deeply": front_matter(NAME_AND_DESCRIPTION, f"a: [{'1,' * 3000}]"),
+    "limit is 8192": front_matter(NAME_AND_DESCRIPTION, f"a: {'x' * 9000}"),
+    "cannot be read (IndexError)": front_matter(NAME_AND_DESCRIPTION, 'x: !!int ""'),
+    "cannot be read (KeyError)": front_matter(NAME_AND_DESCRIPTION, "x: !!bool x"),
+    "cannot be read (AttributeError)": front_matter(NAME_AND_DESCRIPTION, "x: !!timestamp x"),
+    "allowed_tools; if you mean allowed-tools": front_matter(
+        NAME_AND_DESCRIPTION, "allowed_tools: file_read"
+    ),
+    "Allowed-Tools; if you mean allowed-tools": front_matter(
+        NAME_AND_DESCRIPTION, "Allowed-Tools: file_read"
+    ),
+    "alowed-tool; if you mean allowed-tools": front_matter(NAME_AND_DESCRIPTION, "alowed-tool: file_read"),
+    "allowed-tools more than once": front_matter(
+        NAME_AND_DESCRIPTION, "allowed-tools: file_read", "allowed-tools: '*'"
+    ),
+    "or merges keys": front_matter(NAME_AND_DESCRIPTION, "<<: {allowed-tools: '*'}"),
+    "larger": front_matter(NAME_AND_DESCRIPTION, body="x" * 50_000),
 }
 
 
-@pytest.mark.parametrize("problem", BROKEN)
+@pytest.mark.parametrize("problem", BROKEN_SKILLS)
 def test_a_broken_skill_reports_its_problem(tmp_path: Path, problem: str) -> None:
-    broken_skill = write_skill(tmp_path, BROKEN[problem])
+    broken_skill = write_skill(tmp_path, BROKEN_SKILLS[problem])
     assert isinstance(broken_skill, BrokenSkill)
+    # The key of a file that is too large is no part of its message.
     if problem != "larger":
         assert problem in broken_skill.problem
     assert len(broken_skill.problem) <= 500
@@ -109,7 +116,9 @@ def test_a_broken_skill_reports_its_problem(tmp_path: Path, problem: str) -> Non
 def test_a_front_matter_that_is_slow_to_parse_is_refused_at_once(tmp_path: Path) -> None:
     began = time.process_time()
     for opening in ("[", "{", "- ", "? "):
-        broken_skill = write_skill(tmp_path, front_matter(GOOD, f"x: {opening * (8000 // len(opening))}"))
+        broken_skill = write_skill(
+            tmp_path, front_matter(NAME_AND_DESCRIPTION, f"x: {opening * (8000 // len(opening))}")
+        )
         assert isinstance(broken_skill, BrokenSkill)
     assert time.process_time() - began < 1
 
@@ -117,20 +126,20 @@ def test_a_front_matter_that_is_slow_to_parse_is_refused_at_once(tmp_path: Path)
 def test_a_link_into_a_closed_directory_hides_no_other_skill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_skill(tmp_path, front_matter(GOOD))
+    write_skill(tmp_path, front_matter(NAME_AND_DESCRIPTION))
     (tmp_path / "closed").mkdir()
-    is_dir = Path.is_dir
+    real_is_dir = Path.is_dir
 
-    def refuses(path: Path) -> bool:
+    def is_dir(path: Path) -> bool:
         # Python raises this for such a link, except for root.
         if path.name == "closed":
             raise PermissionError(13, "Permission denied")
-        return is_dir(path)
+        return real_is_dir(path)
 
-    monkeypatch.setattr(Path, "is_dir", refuses)
+    monkeypatch.setattr(Path, "is_dir", is_dir)
     skill_registry = read_skills([str(tmp_path)], tmp_path)
     assert list(skill_registry.skills) == ["a-skill"]
-    assert [(one.name, one.problem) for one in skill_registry.broken] == [
+    assert [(broken_skill.name, broken_skill.problem) for broken_skill in skill_registry.broken] == [
         ("closed", "it cannot be read: Permission denied")
     ]
 
@@ -138,7 +147,7 @@ def test_a_link_into_a_closed_directory_hides_no_other_skill(
 def test_the_number_of_folders_that_are_read_is_bounded(tmp_path: Path) -> None:
     for number in range(MOST_FOLDERS + 5):
         (tmp_path / f"s{number:04}").mkdir()
-    write_skill(tmp_path, front_matter(GOOD))
+    write_skill(tmp_path, front_matter(NAME_AND_DESCRIPTION))
     skill_registry = read_skills([str(tmp_path)], tmp_path)
     assert list(skill_registry.skills) == ["a-skill"]
     assert "has more than" in skill_registry.broken[0].problem
@@ -155,13 +164,15 @@ def test_invalid_utf8_and_a_missing_file_are_reported(tmp_path: Path) -> None:
 
 def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
     secret = tmp_path / "secret.md"
-    secret.write_text(front_matter(GOOD), "utf-8")
+    secret.write_text(front_matter(NAME_AND_DESCRIPTION), "utf-8")
     (tmp_path / "skills" / "a-skill").mkdir(parents=True)
     os.symlink(secret, tmp_path / "skills" / "a-skill" / "SKILL.md")
     assert isinstance(read_skill(tmp_path / "skills", "a-skill"), BrokenSkill)
 
 
-def test_of_two_skills_with_one_name_the_first_counts_and_the_doctor_reports_it(tmp_path: Path) -> None:
+def test_the_first_of_two_skills_with_one_name_is_used_and_the_doctor_reports_the_other(
+    tmp_path: Path,
+) -> None:
     for directory in ("one", "two"):
         (tmp_path / directory).mkdir()
         write_skill(tmp_path / directory, front_matter("name: a-skill", f"description: Of {directory}."))

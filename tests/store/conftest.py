@@ -32,6 +32,6 @@ def store(database_url: str, tmp_path: Path) -> Iterator[Store]:
     """An open store with the tests' own tables."""
     engine = open_engine(resolve_url(database_url, tmp_path))
     metadata.create_all(engine)
-    made = Store(engine)
-    yield made
-    made.close()
+    store = Store(engine)
+    yield store
+    store.close()

@@ -23,8 +23,8 @@ def client(
     if request.param == "postgresql":
         url = new_database(request.getfixturevalue("postgresql"), f"branching{next(numbers)}")
         settings = {"LUXX_DATABASE__URL": url, "LUXX_APP__SECRET_KEY": SECRET}
-    with branching_client(tmp_path_factory.mktemp("branching"), **settings) as made:
-        yield made
+    with branching_client(tmp_path_factory.mktemp("branching"), **settings) as client:
+        yield client
 
 
 def test_a_conversation_branches_and_is_forked(client: BranchingClient) -> None:
@@ -71,8 +71,8 @@ def test_conversations_are_found_by_project_tags_and_text(client: BranchingClien
 
 def test_one_of_many_concurrent_regenerations_succeeds(client: BranchingClient) -> None:
     chat = client.chat()
-    asked = chat.edit(chat.send("hello")["parent_id"], "wait")["id"]
-    path = f"/messages/{asked}/regenerate"
+    user_message_id = chat.edit(chat.send("hello")["parent_id"], "wait")["id"]
+    path = f"/messages/{user_message_id}/regenerate"
     with ThreadPoolExecutor(AT_ONCE) as threads:
         answers = list(threads.map(lambda _: client.person.ask("POST", path, headers=JSON), range(AT_ONCE)))
     (run,) = [each.json()["data"] for each in answers if each.status_code == 202]
@@ -80,7 +80,9 @@ def test_one_of_many_concurrent_regenerations_succeeds(client: BranchingClient) 
     assert {each["code"] for each in refused} == {409}
     assert {each["detail"]["run_id"] for each in refused} == {run["id"]}
     client.person.good("POST", f"/runs/{run['id']}/cancel")
-    assert [node["children"] for node in chat.tree()["nodes"] if node["id"] == asked] == [[run["message_id"]]]
+    assert [node["children"] for node in chat.tree()["nodes"] if node["id"] == user_message_id] == [
+        [run["message_id"]]
+    ]
 
 
 def test_concurrent_deletes_and_messages_leave_a_consistent_tree(client: BranchingClient) -> None:

@@ -17,9 +17,9 @@ from store.databases import new_database
 
 @pytest.fixture
 def engine(postgresql: str) -> Iterator[Engine]:
-    made = open_engine(resolve_url(new_database(postgresql, f"clock{next(numbers)}"), Path()))
-    yield made
-    made.dispose()
+    engine = open_engine(resolve_url(new_database(postgresql, f"clock{next(numbers)}"), Path()))
+    yield engine
+    engine.dispose()
 
 
 @pytest.mark.parametrize("days", [-90, 90])

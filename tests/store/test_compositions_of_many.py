@@ -41,17 +41,17 @@ BEN = Caller(user_id=2, tenant_id=1, username="ben", permission_level=CommandPer
 def open_store(database_url: str, tmp_path: Path) -> Iterator[Store]:
     engine = open_engine(resolve_url(database_url, tmp_path))
     make_ready(engine)
-    made = Store(engine)
-    made.write_now(add_user)
-    yield made
-    made.close()
+    store = Store(engine)
+    store.write_now(add_user)
+    yield store
+    store.close()
 
 
 @pytest.fixture
 def executor() -> Iterator[ToolExecutor]:
-    made = ToolExecutor(ToolRegistry(builtin_tools()), ToolsConfig())
-    yield made
-    made.close()
+    executor = ToolExecutor(ToolRegistry(builtin_tools()), ToolsConfig())
+    yield executor
+    executor.close()
 
 
 def lists(name: str) -> Composition:
@@ -81,7 +81,7 @@ async def test_the_number_is_limited_and_names_are_unique(open_store: Store, exe
 async def test_every_call_is_counted(open_store: Store, executor: ToolExecutor, tmp_path: Path) -> None:
     service = CompositionService(open_store, executor)
 
-    made = await service.create(ANN, lists("lists"))
+    composition = await service.create(ANN, lists("lists"))
     context = ToolContext(
         caller=ToolCaller(
             user_id=1,
@@ -93,11 +93,11 @@ async def test_every_call_is_counted(open_store: Store, executor: ToolExecutor, 
     )
     call = ToolCall(call_id="c", name="lists", arguments="{}")
     nowhere = ToolContext(caller=context.caller)
-    done = await asyncio.gather(*(executor.execute(call, each) for each in [context, nowhere] * 20))
-    assert [one.result.success for one in done] == [True, False] * 20
-    counted = await service.get(ANN, made.id)
+    executions = await asyncio.gather(*(executor.execute(call, each) for each in [context, nowhere] * 20))
+    assert [outcome.result.success for outcome in executions] == [True, False] * 20
+    counted = await service.get(ANN, composition.id)
     assert (counted.success_count, counted.failure_count) == (20, 20)
-    await service.delete(ANN, made.id)
+    await service.delete(ANN, composition.id)
     assert (await executor.execute(call, context)).result.success, "who has begun goes on"
 
 
@@ -111,10 +111,10 @@ async def test_a_deletion_waits_for_a_concurrent_change(open_store: Store, execu
         lock_taken.set()
         was_deleted.append(deleted.wait(0.2))
 
-    made = await service.create(ANN, lists("brief"))
+    composition = await service.create(ANN, lists("brief"))
     changing = asyncio.create_task(open_store.write(change))
     await asyncio.to_thread(lock_taken.wait, 20)
-    await service.delete(ANN, made.id)
+    await service.delete(ANN, composition.id)
     deleted.set()
     await changing
     assert was_deleted == [False]

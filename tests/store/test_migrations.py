@@ -32,9 +32,9 @@ assert Services  # Importing `Services` imports every table.
 
 @pytest.fixture
 def engine(database_url: str, tmp_path: Path) -> Iterator[Engine]:
-    made = open_engine(resolve_url(database_url, tmp_path))
-    yield made
-    made.dispose()
+    engine = open_engine(resolve_url(database_url, tmp_path))
+    yield engine
+    engine.dispose()
 
 
 def differences(engine: Engine) -> list[Any]:

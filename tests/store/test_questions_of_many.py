@@ -60,13 +60,13 @@ def pair_at_two_servers(postgresql: str, name: str, tmp_path: Path, script: Scri
             "LUXX_RUNS__LEASE_SECONDS": "2",
         }
         with (
-            ServerProcess(tmp_path, data_dir=tmp_path / "one", **settings) as one,
+            ServerProcess(tmp_path, data_dir=tmp_path / "one", **settings) as started_server,
             ServerProcess(tmp_path, data_dir=tmp_path / "two", **settings) as two,
-            ApiClient(one, None).register("ann") as here,
+            ApiClient(started_server, None).register("ann") as here,
             ApiClient(two, None, here.token) as there,
         ):
             connect(here, provider)
-            yield Pair(here, there, (one, two))
+            yield Pair(here, there, (started_server, two))
 
 
 def waiting_run(person: ApiClient) -> tuple[str, list[dict[str, Any]]]:
@@ -100,12 +100,12 @@ def test_of_concurrent_answers_at_two_servers_one_counts(postgresql: str, tmp_pa
             assert [frame["type"] for frame in received].count("question_answered") == 2
             assert received[-1]["status"] == "completed"
             views = pair.there.good("GET", f"/runs/{run_id}/questions")["items"]
-            said = {
+            answers = {
                 frame["question_id"]: frame["answer"]
                 for frame in received
                 if frame["type"] == "question_answered"
             }
-            assert {view["id"]: view["answer"] for view in views} == said
+            assert {view["id"]: view["answer"] for view in views} == answers
 
 
 def test_an_expired_question_is_closed_by_one_server(postgresql: str, tmp_path: Path) -> None:

@@ -32,12 +32,12 @@ def engine(database_url: str, tmp_path: Path) -> Iterator[Engine]:
     """A database as the old version left it."""
     if database_url.startswith("sqlite"):
         (tmp_path / "t.db").write_bytes(gzip.decompress((FILES / "luxx.db.gz").read_bytes()))
-    made = open_engine(resolve_url(database_url, tmp_path))
-    if made.dialect.name == "postgresql":
-        with made.begin() as connection:
+    engine = open_engine(resolve_url(database_url, tmp_path))
+    if engine.dialect.name == "postgresql":
+        with engine.begin() as connection:
             connection.exec_driver_sql(gzip.decompress((FILES / "postgresql.sql.gz").read_bytes()).decode())
-    yield made
-    made.dispose()
+    yield engine
+    engine.dispose()
 
 
 @pytest.fixture
@@ -46,9 +46,9 @@ def new_engine(request: pytest.FixtureRequest, engine: Engine, tmp_path: Path) -
     url = f"sqlite:///{tmp_path}/new.db"
     if engine.dialect.name == "postgresql":
         url = new_database(request.getfixturevalue("postgresql"), f"new_{engine.url.database}")
-    made = open_engine(resolve_url(url, tmp_path))
-    yield made
-    made.dispose()
+    new_engine = open_engine(resolve_url(url, tmp_path))
+    yield new_engine
+    new_engine.dispose()
 
 
 @pytest.mark.parametrize("step", ["0015", newest_step()])

@@ -37,8 +37,8 @@ LISTS = Script(
 
 @pytest.fixture
 def pair(postgresql: str, tmp_path: Path) -> Iterator[Pair]:
-    with pair_at_two_servers(postgresql, f"rules_{next(numbers)}", tmp_path, LISTS) as made:
-        yield made
+    with pair_at_two_servers(postgresql, f"rules_{next(numbers)}", tmp_path, LISTS) as pair:
+        yield pair
 
 
 def say(person: ApiClient, question: dict[str, Any], words: str) -> int:
@@ -68,7 +68,7 @@ def test_always_at_one_server_continues_runs_that_began_at_the_other(pair: Pair)
 def test_concurrent_always_at_both_servers_is_one_rule_and_one_answer_per_question(pair: Pair) -> None:
     for _ in range(ROUNDS):
         pair.here.good("PUT", "/permissions/rules", json=ASKS)
-        (one, first), (two, second) = waiting_run(pair.here), waiting_run(pair.there)
+        (first_run, first), (second_run, second) = waiting_run(pair.here), waiting_run(pair.there)
         with ThreadPoolExecutor(4) as pool:
             rules_seen = [
                 pool.submit(say, who, question, "always")
@@ -78,7 +78,7 @@ def test_concurrent_always_at_both_servers_is_one_rule_and_one_answer_per_questi
             statuses = sorted(each.result() for each in rules_seen)
         assert set(statuses) <= {200, 409}
         assert 200 in statuses
-        for run_id in (one, two):
+        for run_id in (first_run, second_run):
             assert wait_for_end(pair.here, run_id)["status"] == "completed"
         rules = pair.there.good("GET", "/permissions/rules")
         assert [rule["pattern"] for rule in rules] == ["*", "=docs"]

@@ -61,10 +61,10 @@ def search_store(database_url: str, tmp_path: Path) -> Iterator[Store]:
     """A migrated database with two users."""
     engine = open_engine(resolve_url(database_url, tmp_path))
     make_ready(engine)
-    made = Store(engine)
-    made.write_now(add_people)
-    yield made
-    made.close()
+    store = Store(engine)
+    store.write_now(add_people)
+    yield store
+    store.close()
 
 
 def conversation(store: Store, title: str = "Untold", *, who: Caller = ANN) -> str:
@@ -151,13 +151,13 @@ def test_all_words_must_occur_and_order_case_and_accents_do_not_matter(search_st
 
 def test_a_phrase_matches_exactly_and_a_star_matches_a_prefix(search_store: Store) -> None:
     chat = conversation(search_store)
-    one = say(search_store, chat, "machine learning is fun")
+    first_message = say(search_store, chat, "machine learning is fun")
     other = say(search_store, chat, "learning by machine, from machinery")
-    assert ids(search_store, '"machine learning"') == [one]
-    assert ids(search_store, "machine learning") == [other, one]
+    assert ids(search_store, '"machine learning"') == [first_message]
+    assert ids(search_store, "machine learning") == [other, first_message]
     assert ids(search_store, "machiner*") == [other]
     assert ids(search_store, "machin") == []
-    assert ids(search_store, '"is fu"*') == [one]
+    assert ids(search_store, '"is fu"*') == [first_message]
     assert ids(search_store, "from_machinery") == [other]
 
 
@@ -180,10 +180,10 @@ def test_every_part_of_a_text_without_spaces_is_found_and_marked(
     search_store: Store, said: str, queries: list[str]
 ) -> None:
     chat = conversation(search_store)
-    one = say(search_store, chat, "前面的话。" + said)
+    first_message = say(search_store, chat, "前面的话。" + said)
     say(search_store, chat, "something else entirely 别的内容")
     for query in queries:
-        assert ids(search_store, query) == [one], query
+        assert ids(search_store, query) == [first_message], query
         assert marked_words(search_store, query), query
     assert marked_words(search_store, queries[0])[0].casefold() == queries[0].casefold()
     for absent in ("器机", "习机", "天的", "模学", "京東", "울서"):

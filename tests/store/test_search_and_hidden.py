@@ -36,10 +36,10 @@ ANN = Caller(
 def store(database_url: str, tmp_path: Path) -> Iterator[Store]:
     engine = open_engine(resolve_url(database_url, tmp_path))
     make_ready(engine)
-    made = Store(engine)
-    made.write_now(add_user)
-    yield made
-    made.close()
+    store = Store(engine)
+    store.write_now(add_user)
+    yield store
+    store.close()
 
 
 def put(store: Store, titles: int, messages: int, *, import_id: str | None = None) -> None:

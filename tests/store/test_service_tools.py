@@ -90,7 +90,9 @@ def run_tool(
 
     try:
         done = asyncio.run(run())
-        assert [record.status for record in executor.get_history()] == [one.status for one in done][::-1]
+        assert [record.status for record in executor.get_history()] == [outcome.status for outcome in done][
+            ::-1
+        ]
         return done
     finally:
         executor.close()
@@ -164,10 +166,10 @@ def test_a_writing_tool_is_one_transaction_and_needs_its_level(some_notes: Store
 
 def test_only_a_repeatable_tool_is_answered_from_the_cache(some_notes: Store) -> None:
     twice = run_tool(some_notes, service_tool(list_notes, repeatable=True), {}, times=2)
-    assert [one.status for one in twice] == [CallStatus.DONE, CallStatus.CACHED]
+    assert [outcome.status for outcome in twice] == [CallStatus.DONE, CallStatus.CACHED]
     assert twice[0].result == twice[1].result
     again = run_tool(some_notes, service_tool(list_notes), {}, times=2)
-    assert [one.status for one in again] == [CallStatus.DONE, CallStatus.DONE]
+    assert [outcome.status for outcome in again] == [CallStatus.DONE, CallStatus.DONE]
 
 
 def test_a_write_past_its_time_limit_is_undone(some_notes: Store) -> None:
@@ -227,14 +229,14 @@ async def test_a_service_function_does_not_end_its_transaction(some_notes: Store
         await asyncio.to_thread(lock_taken.wait, 20)
         arguments = msgspec.json.encode({"how": how}).decode()
         call = ToolCall(call_id="c", name="commits", arguments=arguments)
-        done = asyncio.create_task(executor.execute(call, context()))
+        task = asyncio.create_task(executor.execute(call, context()))
         others.append(asyncio.create_task(some_notes.write(lambda session: None)))
         await asyncio.sleep(0)
         proceed.set()
         await asyncio.gather(*others)
         executor.close()
-        done = await done
-    assert (done.result.error or "").endswith("nothing was changed")
+        task = await task
+    assert (task.result.error or "").endswith("nothing was changed")
     assert [entry["event"] for entry in logs] == ["service_tool_failed"]
     assert stored_notes(some_notes) == ["one", "two"]
 
@@ -292,9 +294,9 @@ async def test_slow_service_functions_leave_connections_for_the_server(some_note
     call = ToolCall(call_id="c", name="slow", arguments="{}")
 
     contexts = [context(user_id=user_id) for user_id in range(1, MAX_EXTERNAL_SESSIONS + 2)]
-    done = list(await asyncio.gather(*(executor.execute(call, each) for each in contexts)))
+    executions = list(await asyncio.gather(*(executor.execute(call, each) for each in contexts)))
     executor.close()
-    assert [each.result.data for each in done] == [False] * (MAX_EXTERNAL_SESSIONS + 1)
+    assert [each.result.data for each in executions] == [False] * (MAX_EXTERNAL_SESSIONS + 1)
 
 
 def test_a_call_without_a_tenant_is_refused_if_the_function_takes_the_caller(some_notes: Store) -> None:

@@ -72,13 +72,13 @@ async def test_no_order_of_requests_leaves_a_shared_provider_with_a_demoted_owne
         async with services.open() as service:
             for number in range(ROUNDS):
                 await store.write(lambda session: session.execute(EVERYBODY_ADMINISTERS))
-                made = await service.create(OWNER, new_provider(is_shared=number % 2 == 0))
+                provider = await service.create(OWNER, new_provider(is_shared=number % 2 == 0))
                 redirected = ProviderChanges(is_shared=True, base_url="https://other.example/v1")
                 await asyncio.gather(
-                    done_or_refused(service.update(OWNER, made.id, redirected)),
+                    done_or_refused(service.update(OWNER, provider.id, redirected)),
                     store.write(demote_owner),
-                    done_or_refused(service.update(OTHER, made.id, ProviderChanges(enabled=False))),
-                    done_or_refused(service.delete(OTHER, made.id)),
+                    done_or_refused(service.update(OTHER, provider.id, ProviderChanges(enabled=False))),
+                    done_or_refused(service.delete(OTHER, provider.id)),
                     done_or_refused(service.create(OWNER, new_provider(is_shared=True))),
                 )
                 assert await store.read(lambda session: session.scalars(KEPT_BY_THE_DEMOTED).all()) == []

@@ -44,9 +44,9 @@ def pair_of(postgresql: str, folder: Path, upstream: ScriptedProvider) -> Iterat
         "LUXX_PROVIDERS__ALLOW_PRIVATE": upstream.url.removeprefix("http://"),
     }
     with (
-        ServerProcess(folder, data_dir=folder / "one", **settings) as one,
+        ServerProcess(folder, data_dir=folder / "one", **settings) as started_server,
         ServerProcess(folder, data_dir=folder / "two", **settings) as two,
-        ApiClient(one, None).register("pair") as here,
+        ApiClient(started_server, None).register("pair") as here,
         ApiClient(two, None, here.token) as there,
     ):
         connect(here, upstream)

@@ -37,9 +37,9 @@ RUN, CHAT = "run-1", "chat-1"
 
 @pytest.fixture
 def engine(database_url: str, tmp_path: Path) -> Iterator[Engine]:
-    made = open_engine(resolve_url(database_url, tmp_path))
-    yield made
-    made.dispose()
+    engine = open_engine(resolve_url(database_url, tmp_path))
+    yield engine
+    engine.dispose()
 
 
 def entry(**more: Any) -> UsageEntry:

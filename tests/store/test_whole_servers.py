@@ -73,20 +73,20 @@ def test_a_server_refuses_a_database_of_a_newer_version_with_a_sentence(tmp_path
     connection.close()
     for command in (["migrate"], ["serve", "--port", "0"]):
         refused = luxx(tmp_path, *command, "--data-dir", "data")
-        said = refused.stdout + refused.stderr
+        output = refused.stdout + refused.stderr
         assert refused.returncode != 0
-        assert "9999" in said
-        assert "newer version" in said
-        assert "Traceback" not in said
+        assert "9999" in output
+        assert "newer version" in output
+        assert "Traceback" not in output
 
 
 def test_postgresql_without_a_secret_key_is_refused_with_a_sentence(postgresql: str, tmp_path: Path) -> None:
     url = new_database(postgresql, "nokey")
     refused = luxx(tmp_path, "serve", "--port", "0", "--data-dir", "data", LUXX_DATABASE__URL=url)
-    said = refused.stdout + refused.stderr
+    output = refused.stdout + refused.stderr
     assert refused.returncode != 0
-    assert "secret_key" in said
-    assert "Traceback" not in said
+    assert "secret_key" in output
+    assert "Traceback" not in output
 
 
 @pytest.fixture
@@ -148,15 +148,15 @@ def test_values_that_postgresql_cannot_store_are_refused_before_the_query(
             "/auth/refresh": {"refresh_token": "x"},
             "/auth/password": {"current_password": "x", "new_password": "x" * 12},
         }
-        asked: list[tuple[str, str, Any]] = [
+        requests: list[tuple[str, str, Any]] = [
             ("POST", path, whole[path] | {name: "a\x00b"}) for path, names in texts.items() for name in names
         ]
-        asked += [("PUT", "/settings", {"system_prompt": "\x00"})]
-        asked += [("PUT", f"/conversations/{own}", {"tags": ["\x00"]})]
+        requests += [("PUT", "/settings", {"system_prompt": "\x00"})]
+        requests += [("PUT", f"/conversations/{own}", {"tags": ["\x00"]})]
         file = {"name": "a", "content": "\x00"}
-        asked += [("POST", "/messages", whole["/messages"] | {"attachments": [file]})]
-        asked += [("POST", "/messages", whole["/messages"] | {"tools": ["\x00"]})]
-        asked += [
+        requests += [("POST", "/messages", whole["/messages"] | {"attachments": [file]})]
+        requests += [("POST", "/messages", whole["/messages"] | {"tools": ["\x00"]})]
+        requests += [
             (method, path, body)
             for place in ("/conversations", "/messages", "/runs", "/tools")
             for method, path, body in (
@@ -166,16 +166,16 @@ def test_values_that_postgresql_cannot_store_are_refused_before_the_query(
                 ("GET", f"{place}?conversation_id=%00&subject_id=%00&category=%00", None),
             )
         ]
-        asked += [("POST", "/runs/%00/cancel", None), ("GET", "/runs/%00/events", None)]
-        asked += [("POST", "/tools/%00/execute", {})]
+        requests += [("POST", "/runs/%00/cancel", None), ("GET", "/runs/%00/events", None)]
+        requests += [("POST", "/tools/%00/execute", {})]
         for number in (2**31 - 1, 2**31, 2**63, 10**30, -1):
-            asked += [("GET", f"/providers/{number}", None), ("DELETE", f"/providers/{number}", None)]
-            asked += [("PUT", f"/auth/users/{number}", {"is_active": True})]
-            asked += [("POST", "/conversations", {"provider_id": number})]
-            asked += [("PUT", "/settings", {"default_provider_id": number})]
-        asked += [("GET", f"/conversations?page={number}", None) for number in (2**31, 2**63, 10**6)]
+            requests += [("GET", f"/providers/{number}", None), ("DELETE", f"/providers/{number}", None)]
+            requests += [("PUT", f"/auth/users/{number}", {"is_active": True})]
+            requests += [("POST", "/conversations", {"provider_id": number})]
+            requests += [("PUT", "/settings", {"default_provider_id": number})]
+        requests += [("GET", f"/conversations?page={number}", None) for number in (2**31, 2**63, 10**6)]
         broken: list[str] = []
-        for method, path, body in asked:
+        for method, path, body in requests:
             response = person.http.request(method, path, json=body)
             if response.status_code not in (200, 400, 401, 403, 404, 405):
                 broken.append(f"{method} {path} {body}: {response.status_code}")
@@ -191,14 +191,17 @@ def test_two_servers_on_one_postgresql_start_together_and_share_everything(
         "LUXX_APP__SECRET_KEY": SECRET,
         "LUXX_PROVIDERS__ALLOW_PRIVATE": upstream.url.removeprefix("http://"),
     }
-    one = ServerProcess(tmp_path, data_dir=tmp_path / "one", **settings)
-    two = ServerProcess(tmp_path, data_dir=tmp_path / "two", **settings)
-    one.launch()
-    two.launch()
+    first_server = ServerProcess(tmp_path, data_dir=tmp_path / "one", **settings)
+    second_server = ServerProcess(tmp_path, data_dir=tmp_path / "two", **settings)
+    first_server.launch()
+    second_server.launch()
     try:
-        for server in (one, two):
+        for server in (first_server, second_server):
             server.await_start()
-        with ApiClient(one, None).register("pair") as here, ApiClient(two, None, here.token) as there:
+        with (
+            ApiClient(first_server, None).register("pair") as here,
+            ApiClient(second_server, None, here.token) as there,
+        ):
             connect(here, upstream)
             conversation = here.good("POST", "/conversations", json={"title": "made on one"})
             assert there.good("GET", f"/conversations/{conversation['id']}") == conversation
@@ -206,11 +209,11 @@ def test_two_servers_on_one_postgresql_start_together_and_share_everything(
             answer = there.good("POST", "/messages", json=body)
             path = f"/messages?conversation_id={conversation['id']}"
             assert here.good("GET", path)["items"][0] == answer
-            with ApiClient(two, None).sign_in() as admin:
+            with ApiClient(second_server, None).sign_in() as admin:
                 users = [user["username"] for user in admin.good("GET", "/auth/users")["items"]]
             assert sorted(users) == ["admin", "pair"]
     finally:
-        for server in (one, two):
+        for server in (first_server, second_server):
             if server.process.poll() is None:
                 server.stop()
 
@@ -234,9 +237,9 @@ def pair_at_two_servers(postgresql: str, name: str, tmp_path: Path) -> Iterator[
             "LUXX_PROVIDERS__ALLOW_PRIVATE": provider.url.removeprefix("http://"),
         }
         with (
-            ServerProcess(tmp_path, data_dir=tmp_path / "one", **settings) as one,
+            ServerProcess(tmp_path, data_dir=tmp_path / "one", **settings) as started_server,
             ServerProcess(tmp_path, data_dir=tmp_path / "two", **settings) as two,
-            ApiClient(one, None).register("ann") as here,
+            ApiClient(started_server, None).register("ann") as here,
             ApiClient(two, None, here.token) as there,
         ):
             connect(here, provider)
@@ -309,9 +312,9 @@ def test_of_concurrent_messages_one_gets_the_conversation(
         assert {answer.status_code for answer in answers} <= {202, 409}
         assert len(sent) == len(runs) >= 1
         messages = hasty.good("GET", f"/messages?conversation_id={conversation_id}&page_size=100")["items"]
-        asked = [message for message in messages if message["role"] == "user"]
-        assert len(asked) == len(sent)
-        parents = [message["parent_id"] for message in asked]
+        user_messages = [message for message in messages if message["role"] == "user"]
+        assert len(user_messages) == len(sent)
+        parents = [message["parent_id"] for message in user_messages]
         assert len(set(parents)) == len(parents), "two messages were sent at the same place"
 
 

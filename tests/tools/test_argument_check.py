@@ -35,10 +35,10 @@ def test_an_endless_check_ends(what: str) -> None:
 
 
 def test_a_check_that_would_fill_the_memory_ends() -> None:
-    one = check({"anyOf": NULLS})
+    checked = check({"anyOf": NULLS})
     tracemalloc.start()
     try:
-        assert one.problems({"q": "x" * 300_000}) == TOO_MANY
+        assert checked.problems({"q": "x" * 300_000}) == TOO_MANY
         assert tracemalloc.get_traced_memory()[1] < 50_000_000
     finally:
         tracemalloc.stop()
@@ -46,9 +46,11 @@ def test_a_check_that_would_fill_the_memory_ends() -> None:
 
 def test_ten_unknown_names_are_listed() -> None:
     known: dict[str, Any] = {f"known_{n}": {} for n in range(2000)}
-    one = ArgumentCheck("t", {"type": "object", "properties": known, "additionalProperties": False})
+    argument_check = ArgumentCheck(
+        "t", {"type": "object", "properties": known, "additionalProperties": False}
+    )
     began = time.process_time()
-    problems = one.problems({f"unknown_{n}" + "x" * 400: 1 for n in range(5_000)})
+    problems = argument_check.problems({f"unknown_{n}" + "x" * 400: 1 for n in range(5_000)})
     assert len(problems) == 10
     assert all(len(path) <= 300 and len(words) <= 300 for path, words in problems.items())
     assert time.process_time() - began < 2
@@ -56,8 +58,8 @@ def test_ten_unknown_names_are_listed() -> None:
 
 def test_many_records_are_all_checked() -> None:
     record = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}}
-    one = check({"type": "array", "items": {**record, "required": ["a"], "additionalProperties": False}})
+    checked = check({"type": "array", "items": {**record, "required": ["a"], "additionalProperties": False}})
     records: list[dict[str, Any]] = [{"a": "x", "b": n} for n in range(5000)]
-    assert one.problems({"q": records}) == {}
-    assert set(one.problems({"q": [*records, {"b": 1}]})) == {"arguments.q[5000].a"}
-    assert one.problems({"q": records[:3]}) == {}
+    assert checked.problems({"q": records}) == {}
+    assert set(checked.problems({"q": [*records, {"b": 1}]})) == {"arguments.q[5000].a"}
+    assert checked.problems({"q": records[:3]}) == {}

@@ -121,8 +121,8 @@ class CompositionHarness:
 
     def own(self, *compositions: Json) -> Compositions:
         stored: list[StoredComposition] = []
-        for index, one in enumerate(compositions):
-            whole = composition(**one)
+        for index, body in enumerate(compositions):
+            whole = composition(**body)
             stored.append(
                 StoredComposition(
                     id=str(index),
@@ -140,8 +140,8 @@ class CompositionHarness:
 
         return Compositions(stored, self.executor, on_ended)
 
-    async def execute(self, one: Json, context: ToolContext, arguments: Json | None = None) -> Executed:
-        own = self.own(one)
+    async def execute(self, body: Json, context: ToolContext, arguments: Json | None = None) -> Executed:
+        own = self.own(body)
         call_context = msgspec.structs.replace(
             context, caller=msgspec.structs.replace(context.caller, own_tools=own)
         )
@@ -159,9 +159,9 @@ def composition(*members: Json, **more: Any) -> Composition:
 
 
 def run_composition(
-    harness: CompositionHarness, context: ToolContext, one: Json, arguments: Json | None = None
+    harness: CompositionHarness, context: ToolContext, body: Json, arguments: Json | None = None
 ) -> Executed:
-    return asyncio.run(harness.execute(one, context, arguments))
+    return asyncio.run(harness.execute(body, context, arguments))
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def source(source: str, path: str | None = None, **more: Any) -> Json:
 
 
 def test_the_result_of_a_member_is_passed_to_the_next(harness: CompositionHarness, context_of: Maker) -> None:
-    one = {
+    body = {
         "parameters": [{"name": "word"}, {"name": "more", "required": False}],
         "members": [
             member("first", "say", {"what": source("input", "word")}),
@@ -189,12 +189,12 @@ def test_the_result_of_a_member_is_passed_to_the_next(harness: CompositionHarnes
             member("third", "say", {"what": [source("first"), source("input", "more", default=7)]}),
         ],
     }
-    done = run_composition(harness, context_of(), one, {"word": "hello"})
+    executed = run_composition(harness, context_of(), body, {"word": "hello"})
     first = {"said": "hello", "items": [{"n": 1}, {"n": 2}]}
     assert [what for _, what in harness.called] == ["hello", {"deep": [2, "as is"]}, [first, 7]]
-    assert done.status == CallStatus.DONE
-    assert done.result.data["output"]["said"] == [first, 7]
-    assert [(m["id"], m["tool"], m["status"]) for m in done.result.data["members"]] == [
+    assert executed.status == CallStatus.DONE
+    assert executed.result.data["output"]["said"] == [first, 7]
+    assert [(m["id"], m["tool"], m["status"]) for m in executed.result.data["members"]] == [
         ("first", "say", "done"),
         ("second", "say", "done"),
         ("third", "say", "done"),
@@ -210,9 +210,9 @@ def test_the_result_of_a_member_is_passed_to_the_next(harness: CompositionHarnes
 
 
 def test_a_chain_ends_at_the_first_member_that_fails(harness: CompositionHarness, context_of: Maker) -> None:
-    one = {"members": [member("a", "fail"), member("b", "say")]}
-    done = run_composition(harness, context_of(), one)
-    assert done.result.error == "chain: its member a (fail) failed: it always does"
+    body = {"members": [member("a", "fail"), member("b", "say")]}
+    executed = run_composition(harness, context_of(), body)
+    assert executed.result.error == "chain: its member a (fail) failed: it always does"
     assert [name for name, _ in harness.called] == ["fail"]
     assert harness.counted == [("0", False)]
 
@@ -220,9 +220,9 @@ def test_a_chain_ends_at_the_first_member_that_fails(harness: CompositionHarness
 def test_a_missing_value_fails_the_member_that_needs_it(
     harness: CompositionHarness, context_of: Maker
 ) -> None:
-    one = {"members": [member("a", "say"), member("b", "say", {"what": source("previous", "data.no[3].x")})]}
-    done = run_composition(harness, context_of(), one)
-    assert "say was not run: previous has no value at data.no[3].x" in (done.result.error or "")
+    body = {"members": [member("a", "say"), member("b", "say", {"what": source("previous", "data.no[3].x")})]}
+    executed = run_composition(harness, context_of(), body)
+    assert "say was not run: previous has no value at data.no[3].x" in (executed.result.error or "")
     assert len(harness.called) == 1
 
 
@@ -230,31 +230,31 @@ def test_fallbacks_are_tried_in_order_until_one_does_not_fail(
     harness: CompositionHarness, context_of: Maker
 ) -> None:
     others = [{"tool": "fail", "arguments": {"what": 2}}, {"tool": "say", "arguments": {"what": 3}}]
-    one = {"members": [member("a", "gone", fallbacks=[*others, {"tool": "say", "arguments": {"what": 4}}])]}
-    done = run_composition(harness, context_of(), one)
+    body = {"members": [member("a", "gone", fallbacks=[*others, {"tool": "say", "arguments": {"what": 4}}])]}
+    executed = run_composition(harness, context_of(), body)
     assert harness.called == [("fail", 2), ("say", 3)]
-    assert done.result.data["output"]["said"] == 3
-    statuses = [(m["tool"], m["status"]) for m in done.result.data["members"]]
+    assert executed.result.data["output"]["said"] == 3
+    statuses = [(m["tool"], m["status"]) for m in executed.result.data["members"]]
     assert statuses == [("gone", "failed"), ("fail", "failed"), ("say", "done")]
-    assert "there is no tool named 'gone'" in done.result.data["members"][0]["error"]
+    assert "there is no tool named 'gone'" in executed.result.data["members"][0]["error"]
 
 
 def test_members_pass_on_results_that_a_model_would_get_cut(
     harness: CompositionHarness, context_of: Maker
 ) -> None:
-    one = {"members": [member("a", "long"), member("b", "say", {"what": source("previous")})]}
-    done = run_composition(harness, context_of(run_id="r"), one)
+    body = {"members": [member("a", "long"), member("b", "say", {"what": source("previous")})]}
+    executed = run_composition(harness, context_of(run_id="r"), body)
     assert harness.called == [("say", "x" * 100_000)]
-    assert len(msgspec.json.encode(done.result)) < 52_000
-    assert "x" * 100_000 in (done.full_output or "")
+    assert len(msgspec.json.encode(executed.result)) < 52_000
+    assert "x" * 100_000 in (executed.full_output or "")
 
 
 def test_arguments_of_a_composition_are_checked_like_those_of_a_tool(
     harness: CompositionHarness, context_of: Maker
 ) -> None:
-    one = {"parameters": [{"name": "n", "type": "integer"}], "members": [member("a", "say")]}
+    body = {"parameters": [{"name": "n", "type": "integer"}], "members": [member("a", "say")]}
     for arguments in ({}, {"n": "1"}, {"n": 1, "m": 2}):
-        assert run_composition(harness, context_of(), one, arguments).status == CallStatus.INVALID
+        assert run_composition(harness, context_of(), body, arguments).status == CallStatus.INVALID
     assert harness.called == []
 
 
@@ -265,10 +265,10 @@ def test_parallel_members_run_at_the_same_time_and_their_results_are_joined(
     harness: CompositionHarness, context_of: Maker
 ) -> None:
     members = [member("b", "wait"), member("a", "wait"), member("c", "fail")]
-    done = run_composition(harness, context_of(), {"kind": "parallel", "members": members})
+    executed = run_composition(harness, context_of(), {"kind": "parallel", "members": members})
     assert harness.most_at_once == 2
-    assert done.result.data["output"] == {"b": "waited", "a": "waited"}
-    assert done.result.error == "chain: its member c (fail) failed: it always does"
+    assert executed.result.data["output"] == {"b": "waited", "a": "waited"}
+    assert executed.result.error == "chain: its member c (fail) failed: it always does"
     good = run_composition(CompositionHarness(), context_of(), {"kind": "parallel", "members": members[:2]})
     assert good.result.success
 
@@ -300,8 +300,8 @@ def test_a_result_decides_which_member_is_next(
         member("b", "say", {"what": "b"}),
         member("c", "say", {"what": "c"}),
     ]
-    done = run_composition(harness, context_of(), {"kind": "conditional", "members": members})
-    assert done.result.success == (then is not None)
+    executed = run_composition(harness, context_of(), {"kind": "conditional", "members": members})
+    assert executed.result.success == (then is not None)
     assert [what for _, what in harness.called] == ["a", *(then or [])]
 
 
@@ -338,11 +338,11 @@ def rule(text: str) -> PlacedRule:
 def test_level_and_risk_are_those_of_the_highest_member_and_are_enforced(
     harness: CompositionHarness, context_of: Maker
 ) -> None:
-    one = {"members": [member("a", "say"), member("b", "say", fallbacks=[{"tool": "risky"}])]}
-    definition = harness.own(one).list_all()[0]
+    body = {"members": [member("a", "say"), member("b", "say", fallbacks=[{"tool": "risky"}])]}
+    definition = harness.own(body).list_all()[0]
     assert (definition.required_permission, definition.risk) == (CommandPermission.EXECUTE, Risk.HIGH)
-    done = run_composition(harness, context_of(level=2), one)
-    assert (done.status, harness.called) == (CallStatus.DENIED, [])
+    executed = run_composition(harness, context_of(level=2), body)
+    assert (executed.status, harness.called) == (CallStatus.DENIED, [])
     verdict = harness.executor.judge.verdict(definition, {}, context_of())
     assert (verdict.action, verdict.decided_by) == (RuleAction.ALLOW, DecidedBy.MEMBERS)
 
@@ -350,11 +350,11 @@ def test_level_and_risk_are_those_of_the_highest_member_and_are_enforced(
 def test_rules_for_a_member_and_for_the_composition_are_enforced(
     harness: CompositionHarness, context_of: Maker
 ) -> None:
-    one = {"members": [member("a", "say", fallbacks=[{"tool": "outside"}])]}
-    done = run_composition(harness, context_of(rules=sort_rules([rule("deny say")])), one)
-    assert [m["status"] for m in done.result.data["members"]] == ["denied", "done"]
+    body = {"members": [member("a", "say", fallbacks=[{"tool": "outside"}])]}
+    executed = run_composition(harness, context_of(rules=sort_rules([rule("deny say")])), body)
+    assert [m["status"] for m in executed.result.data["members"]] == ["denied", "done"]
     assert harness.refused == ["say"]
-    assert run_composition(harness, context_of(rules=(rule("deny chain"),)), one).status == CallStatus.DENIED
+    assert run_composition(harness, context_of(rules=(rule("deny chain"),)), body).status == CallStatus.DENIED
     assert harness.refused == ["say", "chain"]
 
 
@@ -367,11 +367,11 @@ def test_untrusted_content_read_by_a_member_taints_the_following_members(
         asked.append((definition.name, why.because))
         return Approved(arguments=arguments)
 
-    one = {"members": [member("a", "strangers"), member("b", "outside", {"what": source("a", "data.text")})]}
-    done = run_composition(harness, context_of(approve=approve), one)
+    body = {"members": [member("a", "strangers"), member("b", "outside", {"what": source("a", "data.text")})]}
+    executed = run_composition(harness, context_of(approve=approve), body)
     assert asked == [("outside", "strangers has brought untrusted content into this run")]
-    assert done.is_untrusted
-    assert done.result.data["sources"] == [{"url": "https://a.example/", "title": "A"}]
+    assert executed.is_untrusted
+    assert executed.result.data["sources"] == [{"url": "https://a.example/", "title": "A"}]
     asked.clear()
     run_composition(harness, context_of(approve=approve), {"members": [member("b", "outside")]})
     assert asked == []
@@ -385,8 +385,10 @@ def test_rejecting_a_member_ends_the_chain(harness: CompositionHarness, context_
         member("a", "risky", fallbacks=[{"tool": "say"}], then=[{"on": "any", "go": "b"}]),
         member("b", "say"),
     ]
-    done = run_composition(harness, context_of(approve=reject), {"kind": "conditional", "members": members})
-    assert done.result.error == "chain: its member a (risky) was rejected: no, thank you"
+    executed = run_composition(
+        harness, context_of(approve=reject), {"kind": "conditional", "members": members}
+    )
+    assert executed.result.error == "chain: its member a (risky) was rejected: no, thank you"
     assert harness.called == []
 
 
@@ -402,11 +404,11 @@ def test_a_chain_continues_after_a_question_and_repeats_no_member(
         asked.append((name, arguments))
         return context.with_permissions(earlier_approval=None)
 
-    one = {"members": [member("a", "fail", fallbacks=[{"tool": "say", "arguments": {"what": 1}}]),
+    body = {"members": [member("a", "fail", fallbacks=[{"tool": "say", "arguments": {"what": 1}}]),
                        member("b", "risky", {"what": source("previous", "data.said")})]}  # fmt: skip
     context = context_of(approve=approve, chain=ChainContext(context_for_member=context_for_member))
     with pytest.raises(NeedsAnswer) as raised:
-        run_composition(harness, context, one)
+        run_composition(harness, context, body)
     assert raised.value.question.tool == "risky"
     ended = raised.value.ended
     assert [(each.id, each.tool, each.status) for each in ended] == [
@@ -416,8 +418,8 @@ def test_a_chain_continues_after_a_question_and_repeats_no_member(
     assert asked[-1] == ("risky", '{"what":1}')
     assert harness.counted == []
     chain = ChainContext(finished_members={each.key: each for each in ended})
-    done = run_composition(harness, context_of(chain=chain), one)
-    assert done.result.data["output"] == "risked 1"
+    executed = run_composition(harness, context_of(chain=chain), body)
+    assert executed.result.data["output"] == "risked 1"
     assert harness.called == [("fail", None), ("say", 1), ("risky", 1)]
 
 
@@ -435,7 +437,7 @@ def test_every_call_that_may_ask_has_its_own_path(harness: CompositionHarness, c
 
     same = [{"tool": "risky"}, {"tool": "risky"}]
     first = member("a", "risky", fallbacks=same, then=[{"on": "any", "go": "b"}])
-    one = {"kind": "conditional", "members": [first, member("b", "risky")]}
+    body = {"kind": "conditional", "members": [first, member("b", "risky")]}
     with pytest.raises(NeedsAnswer) as raised:
         run_composition(
             harness,
@@ -443,7 +445,7 @@ def test_every_call_that_may_ask_has_its_own_path(harness: CompositionHarness, c
                 approve=approve,
                 chain=ChainContext(context_for_member=context_for_member),
             ),
-            one,
+            body,
         )
     assert orders == ["a", "a.1", "a.2", "b"]
     assert len({each.key for each in raised.value.ended}) == 3
@@ -472,8 +474,8 @@ def test_an_approval_of_the_composition_does_not_cover_its_members(
 def test_a_tool_that_asks_a_question_itself_cannot_be_a_member(
     harness: CompositionHarness, context_of: Maker
 ) -> None:
-    done = run_composition(harness, context_of(), {"members": [member("a", "asks")]})
-    assert "cannot ask a person while it is a member" in (done.result.error or "")
+    executed = run_composition(harness, context_of(), {"members": [member("a", "asks")]})
+    assert "cannot ask a person while it is a member" in (executed.result.error or "")
 
 
 def test_a_tool_for_the_model_alone_is_not_run_as_a_member(
@@ -486,8 +488,8 @@ def test_a_tool_for_the_model_alone_is_not_run_as_a_member(
         name="delegate", description="d", parameters={"type": "object"}, handler=handler
     )
     harness.registry.register(delegate)
-    done = run_composition(harness, context_of(), {"members": [member("a", "delegate")]})
-    assert "delegate cannot be a member: only the model may call it" in (done.result.error or "")
+    executed = run_composition(harness, context_of(), {"members": [member("a", "delegate")]})
+    assert "delegate cannot be a member: only the model may call it" in (executed.result.error or "")
     assert harness.called == []
 
 
@@ -501,8 +503,8 @@ def test_a_result_too_long_to_pass_on_names_no_output_that_is_not_stored(
 
     harness.registry.register(endless)
     harness.registry.register(run_tools()[0])
-    one = {"members": [member("a", "endless"), member("b", "say", {"what": source("previous")})]}
-    run_composition(harness, context_of(run_id="r"), one)
+    body = {"members": [member("a", "endless"), member("b", "say", {"what": source("previous")})]}
+    run_composition(harness, context_of(run_id="r"), body)
     ((_, handed_on),) = harness.called
     assert len(handed_on) < 52_000
     assert "output cut: 600,0" in handed_on
@@ -516,16 +518,16 @@ async def test_a_member_that_has_become_a_composition_is_not_found(
     outer = {"name": "outer", "members": [member("a", "inner")]}
     context = context_of(own_tools=harness.own(inner, outer))
     call = ToolCall(call_id="c", name="outer", arguments="{}")
-    done = await harness.executor.execute(call, context)
-    assert "there is no tool named 'inner'" in (done.result.error or "")
+    executed = await harness.executor.execute(call, context)
+    assert "there is no tool named 'inner'" in (executed.result.error or "")
 
 
 async def test_a_time_limit_covers_the_composition_and_a_cancel_ends_its_members(
     harness: CompositionHarness, context_of: Maker
 ) -> None:
-    one = {"members": [member("a", "wait")], "timeout_seconds": 1}
-    done = await harness.execute(one, context_of())
-    assert "it did not end within 1 seconds" in (done.result.error or "")
+    body = {"members": [member("a", "wait")], "timeout_seconds": 1}
+    executed = await harness.execute(body, context_of())
+    assert "it did not end within 1 seconds" in (executed.result.error or "")
     assert harness.counted == [("0", False)]
 
     harness.gate, harness.entered = asyncio.Event(), asyncio.Event()
@@ -542,10 +544,10 @@ async def test_a_time_limit_covers_the_composition_and_a_cancel_ends_its_members
 
 
 def test_a_tool_of_the_server_comes_before_a_composition_of_its_name(harness: CompositionHarness) -> None:
-    one = composition(member("a", "gone"), member("b", "gone"), name="say")
+    body = composition(member("a", "gone"), member("b", "gone"), name="say")
     own = harness.own({"name": "say", "members": [member("a", "fail")]})
     assert (own.lookup("say"), own.list_all()) == (None, [])
-    problems = traits_of(one, harness.registry, 1).problems
+    problems = traits_of(body, harness.registry, 1).problems
     assert problems == [
         "a tool of the server has the same name and hides it; rename the composition",
         "the tool gone no longer exists",
@@ -557,9 +559,9 @@ def test_a_tool_of_the_server_comes_before_a_composition_of_its_name(harness: Co
 # --- what is refused --------------------------------------------------------------------------------
 
 
-def problems_of(harness: CompositionHarness, one: Json, level: int = 4) -> dict[str, str]:
+def problems_of(harness: CompositionHarness, body: Json, level: int = 4) -> dict[str, str]:
     with pytest.raises(InvalidInput) as raised:
-        check_composition(composition(**one), harness.registry, CommandPermission(level), {"chain2"})
+        check_composition(composition(**body), harness.registry, CommandPermission(level), {"chain2"})
     return raised.value.detail["fields"]
 
 
@@ -659,9 +661,9 @@ def test_the_filled_arguments_of_a_call_are_bounded_before_they_are_encoded(
 ) -> None:
     many = {"what": [source("a", "data.said")] * 3000}
     members = [member("a", "say", {"what": "x" * 100_000}), member("b", "say", many)]
-    done = run_composition(harness, context_of(), {"members": members})
-    assert done.result.error is not None
-    assert done.result.error.endswith("the values filled into its arguments exceed 1,000,000 bytes")
+    executed = run_composition(harness, context_of(), {"members": members})
+    assert executed.result.error is not None
+    assert executed.result.error.endswith("the values filled into its arguments exceed 1,000,000 bytes")
     assert [name for name, _ in harness.called] == ["say"]
     few = {"what": [source("a", "data.said")] * 9}
     members = [member("a", "say", {"what": "x" * 100_000}), member("b", "say", few)]
@@ -739,10 +741,10 @@ def test_a_composition_counts_as_the_calls_that_it_makes(
     harness: CompositionHarness, context_of: Maker
 ) -> None:
     members = [member("a", "fail", fallbacks=[{"tool": "fail"}, {"tool": "say"}]), member("b", "say")]
-    done = run_composition(harness, context_of(), {"members": members})
+    executed = run_composition(harness, context_of(), {"members": members})
     call = Step(id="step-0", index=0, type=StepType.TOOL_CALL, id_ref="call", name="chain")
-    result = executed_entry(call, 1, done).step
-    assert (done.calls, result.calls, count_calls(TurnState(steps=(call, result)))) == (4, 4, 4)
+    result = executed_entry(call, 1, executed).step
+    assert (executed.calls, result.calls, count_calls(TurnState(steps=(call, result)))) == (4, 4, 4)
     alone = asyncio.run(
         harness.executor.execute(ToolCall(call_id="c", name="say", arguments=""), context_of())
     )

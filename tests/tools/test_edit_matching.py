@@ -118,14 +118,16 @@ def test_a_replacement_that_needs_escapes_is_not_written_unescaped(around: str) 
 def test_lines_that_differ_at_their_ends_are_found_and_keep_their_indentation() -> None:
     old = "def empty(self):   \nreturn not self.items"
     new = "def empty(self):\nreturn len(self.items) == 0"
-    done = edit(BLOCK, old, new)
-    assert done is not None
-    assert done[0] == Strategy.LINE_TRIMMED
-    assert "    def empty(self):\n    return len" in done[1]
+    edited = edit(BLOCK, old, new)
+    assert edited is not None
+    assert edited[0] == Strategy.LINE_TRIMMED
+    assert "    def empty(self):\n    return len" in edited[1]
     whole = "def empty(self):\n    return not self.items\n"
-    done = edit(BLOCK, whole, "def empty(self):\n    if self.items:\n        return False\n    return True\n")
-    assert done is not None
-    assert done[1].endswith(
+    edited = edit(
+        BLOCK, whole, "def empty(self):\n    if self.items:\n        return False\n    return True\n"
+    )
+    assert edited is not None
+    assert edited[1].endswith(
         "    def empty(self):\n        if self.items:\n            return False\n        return True\n"
     )
 
@@ -200,9 +202,9 @@ def test_a_block_is_found_by_its_first_and_last_line_if_most_of_it_is_similar() 
         "def total(self):\n    count = 0\n    for item in items:\n        count += item.price * 1\n"
         "    return count"
     )
-    done = edit(BLOCK, old, "def total(self):\n    return sum(item.price for item in self.items)")
-    assert done is not None
-    strategy, text = done
+    edited = edit(BLOCK, old, "def total(self):\n    return sum(item.price for item in self.items)")
+    assert edited is not None
+    strategy, text = edited
     assert strategy == Strategy.BLOCK_ANCHOR
     assert text.startswith(
         "class Shop:\n    def total(self):\n        return sum(item.price for item in self.items)\n\n"
@@ -226,8 +228,8 @@ def test_a_missing_text_is_not_matched_to_unrelated_lines(old: str) -> None:
 
 
 def test_equally_similar_blocks_are_two_matches() -> None:
-    one = "begin\n  a b c d\n  e f g h\nend\n"
-    match_result = find(one + "\n" + one, "begin\n  a b c d\n  e f g x\nend", "x")
+    single_block = "begin\n  a b c d\n  e f g h\nend\n"
+    match_result = find(single_block + "\n" + single_block, "begin\n  a b c d\n  e f g x\nend", "x")
     assert match_result is not None
     assert (match_result.strategy, len(match_result.text_edits)) == (Strategy.BLOCK_ANCHOR, 2)
 

@@ -18,10 +18,10 @@ ENDS = ["\n", "\r\n"]
 
 
 def edit(text: str, *edits: tuple[str, str], replace_all: bool = False) -> EditedText:
-    one = EditedText(text)
+    edited = EditedText(text)
     for old, new in edits:
-        one.apply(old, new, replace_all=replace_all, where="a.txt")
-    return one
+        edited.apply(old, new, replace_all=replace_all, where="a.txt")
+    return edited
 
 
 def edit_error(text: str, old: str, new: str = "x", *, replace_all: bool = False) -> str:
@@ -38,7 +38,7 @@ def apply_diff(before: str, diff: str) -> str:
     pieces = HUNK.split(diff)
     assert pieces[0] == ("--- a/a.txt\n+++ b/a.txt\n")
     for number in range(1, len(pieces), 5):
-        old_from, old_count, new_from, new_count = (int(one or 1) for one in pieces[number : number + 4])
+        old_from, old_count, new_from, new_count = (int(piece or 1) for piece in pieces[number : number + 4])
         start = old_from - 1 if old_count else old_from
         now += lines[position:start]
         position = start
@@ -63,8 +63,8 @@ def apply_diff(before: str, diff: str) -> str:
 @pytest.mark.parametrize("other", ENDS)
 def test_the_files_line_ends_stay_whatever_the_edit_is_written_with(end: str, other: str) -> None:
     text = f"one{end}two{end}three{end}"
-    done = edit(text, (f"one{other}two{other}", f"1{other}1.5{other}2{other}"))
-    assert done.result() == f"1{end}1.5{end}2{end}three{end}"
+    edited = edit(text, (f"one{other}two{other}", f"1{other}1.5{other}2{other}"))
+    assert edited.result() == f"1{end}1.5{end}2{end}three{end}"
 
 
 def test_in_a_mixed_file_each_line_keeps_its_own_end() -> None:
@@ -106,11 +106,11 @@ def test_an_edit_changes_only_its_text_and_the_diff_shows_it(
     old = "\n".join(bodies[first : first + count])
     if not old or old == new:
         return
-    done = edit(text, (old, new), replace_all=True)
-    assert done.result().replace("\r\n", "\n") == plain.replace(old, new)
+    edited = edit(text, (old, new), replace_all=True)
+    assert edited.result().replace("\r\n", "\n") == plain.replace(old, new)
     if plain.replace(old, new).startswith(bodies[0] + "\n") and lines:
-        assert done.result().startswith("".join(lines[0]))
-    diff = diff_of(done, "a.txt")
+        assert edited.result().startswith("".join(lines[0]))
+    diff = diff_of(edited, "a.txt")
     shown = plain.replace("\r", "?")
     assert apply_diff(shown, diff.text.replace("\r", "?")) == plain.replace(old, new).replace("\r", "?")
     prefixes = [line[0] for line in diff.text.splitlines()[2:] if line]
@@ -122,31 +122,31 @@ def test_an_edit_changes_only_its_text_and_the_diff_shows_it(
 
 def test_the_diff_is_a_unified_diff() -> None:
     before = "".join(f"line {n}\n" for n in range(30)) + "end"
-    done = edit(
+    edited = edit(
         before, ("line 5\n", ""), ("line 9\n", "line 9\nnew\n"), ("line 25", "LINE"), ("end", "END\n")
     )
     expected = "".join(
         difflib.unified_diff(
-            before.splitlines(keepends=True), done.result().splitlines(keepends=True), "a/a.txt", "b/a.txt"
+            before.splitlines(keepends=True), edited.result().splitlines(keepends=True), "a/a.txt", "b/a.txt"
         )
     ).replace("-end+END", "-end\n\\ No newline at end of file\n+END")
-    diff = diff_of(done, "a.txt")
+    diff = diff_of(edited, "a.txt")
     assert diff.text == expected
     assert (diff.added, diff.removed, diff.is_cut) == (3, 3, False)
 
 
 def test_a_change_that_the_next_edit_reverts_is_not_in_the_diff() -> None:
-    done = edit("a\nb\nc\n", ("b", "x"), ("c", "y"), ("x", "b"))
-    assert done.result() == "a\nb\ny\n"
-    diff = diff_of(done, "a.txt")
+    edited = edit("a\nb\nc\n", ("b", "x"), ("c", "y"), ("x", "b"))
+    assert edited.result() == "a\nb\ny\n"
+    diff = diff_of(edited, "a.txt")
     assert (diff.added, diff.removed) == (1, 1)
 
 
 def test_a_diff_too_long_to_read_is_cut_but_counted_whole() -> None:
     text = "".join(f"line {n} {'x' * 1000}\n" for n in range(9000))
     start = time.monotonic()
-    done = edit(text, ("line", "LINE"), replace_all=True)
-    diff = diff_of(done, "a.txt")
+    edited = edit(text, ("line", "LINE"), replace_all=True)
+    diff = diff_of(edited, "a.txt")
     assert time.monotonic() - start < 5
     assert (diff.added, diff.removed, diff.is_cut) == (9000, 9000, True)
     assert len(diff.text) <= MAX_DIFF_BYTES
@@ -175,8 +175,8 @@ def test_an_ambiguous_text_is_refused_with_the_number_of_matches_and_what_to_do(
 
 def test_replacing_all_of_a_near_match_replaces_each_in_its_own_indentation() -> None:
     text = "  a\n    b\nx\n      a\n        b\n"
-    done = edit(text, ("a \n  b", "c\n  d"), replace_all=True)
-    assert done.result() == "  c\n    d\nx\n      c\n        d\n"
+    edited = edit(text, ("a \n  b", "c\n  d"), replace_all=True)
+    assert edited.result() == "  c\n    d\nx\n      c\n        d\n"
 
 
 def test_a_text_that_is_not_there_is_answered_with_the_nearest_lines() -> None:
@@ -215,19 +215,19 @@ def test_too_many_lines_are_refused_before_and_after_the_edit() -> None:
 
 
 def test_a_refused_edit_leaves_the_text_as_it_was() -> None:
-    one = EditedText("a\r\nb\n")
+    edited = EditedText("a\r\nb\n")
     with pytest.raises(ToolFailed):
-        one.apply("nothing like this", "x", replace_all=False, where="a.txt")
-    assert one.result() == "a\r\nb\n"
-    assert list(one.changes()) == []
+        edited.apply("nothing like this", "x", replace_all=False, where="a.txt")
+    assert edited.result() == "a\r\nb\n"
+    assert list(edited.changes()) == []
 
 
 def test_comparing_many_changed_blocks_is_bounded() -> None:
     draw = random.Random(1)
     before, after = ["\n".join(draw.choice("xy") for _ in range(98)) for _ in range(2)]
     old, new = f"S\n{before}\nE", f"Z\n{after[:-2]}\nW"
-    done = edit((old + "\nkeep\n") * 2900, (old, new), replace_all=True)
+    edited = edit((old + "\nkeep\n") * 2900, (old, new), replace_all=True)
     start = time.monotonic()
-    diff = diff_of(done, "a.txt")
+    diff = diff_of(edited, "a.txt")
     assert time.monotonic() - start < 3.0
     assert (diff.added - diff.removed, diff.is_cut) == (-2900, True)

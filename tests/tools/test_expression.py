@@ -204,11 +204,11 @@ def test_values_that_json_lacks_are_returned_as_text_or_lists(
     builtin_executor: Any, context_of: Any, call: Any
 ) -> None:
     def run(expression: str) -> Any:
-        done = asyncio.run(
+        executed = asyncio.run(
             builtin_executor.execute(call("python_eval", {"expression": expression}), context_of())
         )
-        assert done.result.success, done.result.error
-        return done.result.data
+        assert executed.result.success, executed.result.error
+        return executed.result.data
 
     assert run("{1: (1, 2), 'a': {3, 1, 2}}")["result"] == {"1": [1, 2], "a": [1, 2, 3]}
     assert run("[inf, -inf, nan]")["result"] == ["inf", "-inf", "nan"]

@@ -43,8 +43,8 @@ def nothing_is_left_beside(workspace: Path) -> Any:
 
 def test_the_result_names_the_strategy_and_the_changes(run: Run, workspace: Path) -> None:
     (workspace / "a.py").write_text("def f():\n    return 1\n")
-    done = run("file_edit", path="a.py", old_string="return 1", new_string="x = 2\n    return x")
-    assert done.data == {
+    result = run("file_edit", path="a.py", old_string="return 1", new_string="x = 2\n    return x")
+    assert result.data == {
         "strategy": "simple",
         "replacements": 1,
         "path": "a.py",
@@ -62,8 +62,8 @@ def test_all_matches_are_replaced_only_on_request(run: Run, workspace: Path) -> 
     refused = run("file_edit", path="a.txt", old_string="a", new_string="c")
     assert "3 places of a.txt" in str(refused.error)
     assert (workspace / "a.txt").read_text() == "a b a b a\n"
-    done = run("file_edit", path="a.txt", old_string="a", new_string="c", replace_all=True)
-    assert done.data["replacements"] == 3
+    result = run("file_edit", path="a.txt", old_string="a", new_string="c", replace_all=True)
+    assert result.data["replacements"] == 3
     assert (workspace / "a.txt").read_text() == "c b c b c\n"
 
 
@@ -76,8 +76,8 @@ def test_byte_order_mark_line_ends_and_mode_of_the_file_are_kept(
     path = workspace / "a.txt"
     path.write_bytes(mark + end.join([b"one", "zwölf".encode(), b"", b"three"]))
     path.chmod(mode)
-    done = run("file_edit", path="a.txt", old_string="one\nzwölf", new_string="1\n漢字\n2")
-    assert done.data["strategy"] == "simple"
+    result = run("file_edit", path="a.txt", old_string="one\nzwölf", new_string="1\n漢字\n2")
+    assert result.data["strategy"] == "simple"
     assert path.read_bytes() == mark + end.join([b"1", "漢字".encode(), b"2", b"", b"three"])
     assert stat.S_IMODE(path.stat().st_mode) == mode
 
@@ -91,7 +91,7 @@ def test_setuid_and_similar_bits_are_not_kept(run: Run, workspace: Path) -> None
 
 def test_each_edit_sees_the_result_of_the_earlier_ones(run: Run, workspace: Path) -> None:
     (workspace / "a.txt").write_text("one\ntwo\nthree\n")
-    done = run(
+    result = run(
         "file_multi_edit",
         path="a.txt",
         edits=[
@@ -100,12 +100,12 @@ def test_each_edit_sees_the_result_of_the_earlier_ones(run: Run, workspace: Path
             {"old_string": "  three", "new_string": "3"},
         ],
     )
-    assert done.data["edits"] == [
+    assert result.data["edits"] == [
         {"strategy": "simple", "replacements": 1},
         {"strategy": "simple", "replacements": 2},
         {"strategy": "line_trimmed", "replacements": 1},
     ]
-    assert (done.data["lines_added"], done.data["lines_removed"]) == (3, 3)
+    assert (result.data["lines_added"], result.data["lines_removed"]) == (3, 3)
     assert (workspace / "a.txt").read_text() == "2\n2\n3\n"
 
 
@@ -128,8 +128,8 @@ def test_if_one_edit_fails_none_is_made(wrong: int, run: Run, workspace: Path) -
     edits = [{"old_string": letter, "new_string": letter.upper()} for letter in "abc"]
     edits[wrong]["old_string"] = "not there"
     before = read_only_attributes(workspace / "a.txt")
-    done = run("file_multi_edit", path="a.txt", edits=edits)
-    assert f"edit {wrong + 1} of 3, so none was made: old_string is not in a.txt" in str(done.error)
+    result = run("file_multi_edit", path="a.txt", edits=edits)
+    assert f"edit {wrong + 1} of 3, so none was made: old_string is not in a.txt" in str(result.error)
     assert (workspace / "a.txt").read_text() == "a\nb\nc\n"
     assert read_only_attributes(workspace / "a.txt") == before
 
@@ -140,9 +140,9 @@ async def test_a_cancelled_edit_changes_nothing(
     (workspace / "a.txt").write_text("a\n")
     edit = {"old_string": "a", "new_string": "b"}
     for name, arguments in (("file_edit", edit), ("file_multi_edit", {"edits": [edit]})):
-        asked = call(name, {"path": "a.txt", **arguments})
-        done = await builtin_executor.execute(asked, context_of(cancelled=lambda: True))
-        assert "cancelled; nothing was changed" in str(done.result.error)
+        tool_call = call(name, {"path": "a.txt", **arguments})
+        executed = await builtin_executor.execute(tool_call, context_of(cancelled=lambda: True))
+        assert "cancelled; nothing was changed" in str(executed.result.error)
     assert (workspace / "a.txt").read_text() == "a\n"
 
 
@@ -208,8 +208,8 @@ async def test_edits_of_one_file_at_the_same_time_are_all_made(
         call("file_edit", {"path": "a.txt", "old_string": f"<{n}>", "new_string": f"[{n}]"}, f"call-{n}")
         for n in range(24)
     ]
-    done = await builtin_executor.process_tool_calls_parallel(calls, context_of())
-    assert [one.result.error for one in done] == [None] * 24
+    executions = await builtin_executor.process_tool_calls_parallel(calls, context_of())
+    assert [executed.result.error for executed in executions] == [None] * 24
     assert (workspace / "a.txt").read_text() == "".join(f"[{n}]\n" for n in range(24))
 
 
@@ -233,7 +233,7 @@ def test_readers_see_all_edits_of_a_call_or_none(run: Run, workspace: Path) -> N
         is_over.set()
         reader.join(20)
     assert contents_read
-    assert all(one in ({"40000", "old", ""}, {"40000", "new", ""}) for one in contents_read)
+    assert all(content in ({"40000", "old", ""}, {"40000", "new", ""}) for content in contents_read)
 
 
 def test_a_concurrent_write_before_the_edit_is_not_lost(workspace: Path) -> None:
@@ -387,12 +387,12 @@ def test_an_edit_that_is_stopped_while_the_file_is_written_changes_nothing(
 ) -> None:
     (workspace / "a.txt").write_text("a\n")
     stopped: list[bool] = []
-    asked = call("file_edit", {"path": "a.txt", "old_string": "a", "new_string": "b"})
+    tool_call = call("file_edit", {"path": "a.txt", "old_string": "a", "new_string": "b"})
     context = context_of(cancelled=lambda: bool(stopped))
     tool = builtin_executor.registry.get("file_edit")
     assert tool is not None
     with at_the_last_moment("open", lambda: stopped.append(True)), pytest.raises(ToolFailed) as refused:
-        tool.handler(json.loads(asked.arguments), context)
+        tool.handler(json.loads(tool_call.arguments), context)
     assert "cancelled; nothing was changed" in refused.value.message
     assert (workspace / "a.txt").read_text() == "a\n"
 
@@ -434,4 +434,4 @@ def test_the_answers_that_the_documentation_shows_are_the_real_ones(run: Run) ->
     assert [answer.error for answer in answers] == [None] * len(calls)
     assert {name for name, _ in calls} == {tool.name for tool in builtin_tools() if tool.category == "file"}
     assert len(shown) == 2
-    assert [answer for answer in shown if answer not in [one.data for one in answers]] == []
+    assert [answer for answer in shown if answer not in [answer.data for answer in answers]] == []

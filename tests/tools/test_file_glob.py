@@ -17,8 +17,8 @@ Glob = Callable[..., ToolResult]
 @pytest.fixture
 def glob(builtin_executor: ToolExecutor, context_of: Any, call: Any) -> Glob:
     def run_tool(pattern: str, **more: Any) -> ToolResult:
-        asked = call("file_glob", {"pattern": pattern, **more})
-        return asyncio.run(builtin_executor.execute(asked, context_of())).result
+        tool_call = call("file_glob", {"pattern": pattern, **more})
+        return asyncio.run(builtin_executor.execute(tool_call, context_of())).result
 
     return run_tool
 
@@ -112,10 +112,10 @@ async def test_a_directory_with_too_many_names_is_reported(
         "file_list": {"path": "crowd"},
         "file_grep": {"pattern": "zebra"},
     }
-    done = (await builtin_executor.execute(call(name, asked[name]), context_of())).result
-    assert done.success
-    assert "more than 10,000 names" in str(done.data)
-    assert name == "file_list" or done.data["count"] == 1
+    result = (await builtin_executor.execute(call(name, asked[name]), context_of())).result
+    assert result.success
+    assert "more than 10,000 names" in str(result.data)
+    assert name == "file_list" or result.data["count"] == 1
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,8 @@ async def test_a_directory_with_too_many_names_is_reported(
 def test_a_pattern_made_to_be_slow_is_fast(pattern: str, glob: Glob, workspace: Path) -> None:
     for n in range(300):
         (workspace / ("a" * (n % 200 + 1) + str(n))).touch()
-    done = glob(pattern)
-    assert done.success or "regular expression" in str(done.error)
+    result = glob(pattern)
+    assert result.success or "regular expression" in str(result.error)
 
 
 def test_a_name_that_is_not_utf8_is_found_all_the_same(glob: Glob, workspace: Path) -> None:

@@ -30,9 +30,9 @@ def grep(builtin_executor: ToolExecutor, context_of: Any, call: Any) -> Grep:
             return looks is not None and len(asked) > looks
 
         context = context_of(cancelled=is_cancelled)
-        done = asyncio.run(builtin_executor.execute(call("file_grep", arguments), context)).result
+        result = asyncio.run(builtin_executor.execute(call("file_grep", arguments), context)).result
         assert looks is None or len(asked) <= looks + 1, "it went on after it was stopped"
-        return done
+        return result
 
     return run_tool
 
@@ -46,17 +46,17 @@ def letters(count: int) -> str:
 def test_nothing_is_searched_for_a_cancelled_call(path: str, grep: Grep, workspace: Path) -> None:
     for number in range(5):
         (workspace / f"{number}.txt").write_text("b\n" * 10)
-    done = grep(0, pattern="b", path=path)
-    assert done.data["matches"] == []
-    assert done.data["note"] == "the search was cancelled"
-    assert done.data["files_searched"] == (0 if path == "." else 1)
+    result = grep(0, pattern="b", path=path)
+    assert result.data["matches"] == []
+    assert result.data["note"] == "the search was cancelled"
+    assert result.data["files_searched"] == (0 if path == "." else 1)
 
 
 def test_a_walk_through_unwanted_files_ends_when_the_call_is_cancelled(grep: Grep, workspace: Path) -> None:
     for number in range(50):
         (workspace / f"{number}.txt").write_text("b")
-    done = grep(7, pattern="b", file_pattern="*.none")
-    assert done.data["note"] == "the search was cancelled"
+    result = grep(7, pattern="b", file_pattern="*.none")
+    assert result.data["note"] == "the search was cancelled"
 
 
 @pytest.mark.parametrize("end", ["", "\n"])
@@ -78,20 +78,20 @@ def test_a_line_too_long_for_the_pattern_is_named_and_searched_as_far_as_it_goes
     (workspace / "b.txt").write_text(f"first\n{line}\n{'b' + 'a' * 2000}c\n")
     (workspace / "c.txt").write_text(f"{line}\nneedle\n")
     start = time.monotonic()
-    done = grep(pattern=SLOW)
+    result = grep(pattern=SLOW)
     assert time.monotonic() - start < SECONDS
-    assert [(match["path"], match["line_number"]) for match in done.data["matches"]] == [
+    assert [(match["path"], match["line_number"]) for match in result.data["matches"]] == [
         ("a.txt", 2),
         ("b.txt", 3),
     ]
     words = "has 1,000,000 characters, too many for this pattern; its first 110,253 were searched"
-    assert done.data["passed_over"] == [
+    assert result.data["passed_over"] == [
         {"path": "b.txt", "because": f"line 2 {words}"},
         {"path": "c.txt", "because": f"line 1 {words}"},
     ]
-    assert done.data["files_skipped"] == 0
-    done = grep(pattern=SLOW + "$", file_pattern="c.txt")
-    assert done.data["passed_over"] == [
+    assert result.data["files_skipped"] == 0
+    result = grep(pattern=SLOW + "$", file_pattern="c.txt")
+    assert result.data["passed_over"] == [
         {"path": "c.txt", "because": "line 1 has 1,000,000 characters, too many for this pattern"}
     ]
     assert grep(pattern="[ab]needle|needle", file_pattern="c.txt").data["matches"] == [
@@ -111,8 +111,8 @@ def test_a_file_of_many_pieces_is_searched_to_its_last_line(
     for number in wanted:
         lines[number - 1] = "needle"
     (workspace / "a.txt").write_bytes(end.join(lines).encode())
-    done = grep(pattern=pattern)
-    assert [match["line_number"] for match in done.data["matches"]] == wanted
+    result = grep(pattern=pattern)
+    assert [match["line_number"] for match in result.data["matches"]] == wanted
 
 
 def test_many_groups_in_a_pattern_take_no_longer(grep: Grep, workspace: Path) -> None:

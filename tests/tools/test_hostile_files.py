@@ -173,9 +173,9 @@ THINGS: dict[str, tuple[Make, dict[str, str]]] = {
 def execute(builtin_executor: ToolExecutor, context_of: Any, call: Any) -> Callable[..., Executed]:
     def run_tool(name: str, arguments: dict[str, Any] | str) -> Executed:
         start = time.monotonic()
-        done = asyncio.run(builtin_executor.execute(call(name, arguments), context_of()))
+        executed = asyncio.run(builtin_executor.execute(call(name, arguments), context_of()))
         assert time.monotonic() - start < SECONDS
-        return done
+        return executed
 
     return run_tool
 
@@ -209,19 +209,19 @@ def test_each_tool_names_the_problem_of_a_special_file(
         if name == "file_write":
             continue
         before = os.lstat(path) if path.is_symlink() or path.exists() else None
-        done = execute(name, {**arguments, "path": "thing"})
-        assert SECRET not in str(done.result), name
+        executed = execute(name, {**arguments, "path": "thing"})
+        assert SECRET not in str(executed.result), name
         if name in words:
-            require_sentence(done.result.error, workspace)
-            assert re.search(words[name], str(done.result.error)), (name, done.result.error)
+            require_sentence(executed.result.error, workspace)
+            assert re.search(words[name], str(executed.result.error)), (name, executed.result.error)
         else:
-            assert done.result.success, (name, done.result.error)
+            assert executed.result.success, (name, executed.result.error)
         after = os.lstat(path) if before is not None else None
         assert after is None or before is None or after.st_ino == before.st_ino, name
-    done = execute("file_write", {"path": "thing", "content": "mine"})
+    executed = execute("file_write", {"path": "thing", "content": "mine"})
     if "file_write" in words:
-        require_sentence(done.result.error, workspace)
-        assert re.search(words["file_write"], str(done.result.error)), done.result.error
+        require_sentence(executed.result.error, workspace)
+        assert re.search(words["file_write"], str(executed.result.error)), executed.result.error
     else:
         assert path.read_text() == "mine"
     assert (workspace.parent / "secret.txt").read_text() == SECRET
@@ -234,11 +234,11 @@ def test_directory_tools_skip_files_that_they_cannot_read(
 ) -> None:
     (workspace / "plain.txt").write_text("one\n")
     for name, place in (("file_grep", "matches"), ("file_glob", "files"), ("file_list", "entries")):
-        done = execute(name, TOOLS[name])
-        assert done.result.success, done.result.error
-        paths = {entry["path"] for entry in done.result.data[place]}
+        executed = execute(name, TOOLS[name])
+        assert executed.result.success, executed.result.error
+        paths = {entry["path"] for entry in executed.result.data[place]}
         assert "plain.txt" in paths
-        assert SECRET not in str(done.result)
+        assert SECRET not in str(executed.result)
         assert not any("secret" in path for path in paths)
 
 
@@ -274,9 +274,9 @@ PATHS = {
 def test_each_tool_names_the_problem_of_a_path(
     name: str, path: str, execute: Callable[..., Executed], workspace: Path
 ) -> None:
-    done = execute(name, {**TOOLS[name], "path": path})
-    require_sentence(done.result.error, workspace)
-    assert PATHS[path] in str(done.result.error)
+    executed = execute(name, {**TOOLS[name], "path": path})
+    require_sentence(executed.result.error, workspace)
+    assert PATHS[path] in str(executed.result.error)
     assert os.listdir(workspace) == []
 
 
@@ -286,9 +286,9 @@ def test_a_lone_surrogate_is_no_path(
     name: str, escape: str, execute: Callable[..., Executed], workspace: Path
 ) -> None:
     rest = json.dumps(TOOLS[name])[1:-1]
-    done = execute(name, f'{{"path": "{escape}" {"," if rest else ""} {rest}}}')
-    assert done.status in (CallStatus.INVALID, CallStatus.FAILED)
-    require_sentence(done.result.error, workspace)
+    executed = execute(name, f'{{"path": "{escape}" {"," if rest else ""} {rest}}}')
+    assert executed.status in (CallStatus.INVALID, CallStatus.FAILED)
+    require_sentence(executed.result.error, workspace)
     assert os.listdir(workspace) == []
 
 
@@ -311,9 +311,9 @@ def test_a_glob_that_leads_out_is_refused(
     pattern: str, execute: Callable[..., Executed], workspace: Path
 ) -> None:
     (workspace.parent / "secret.txt").write_text(SECRET)
-    done = execute("file_glob", {"pattern": pattern})
-    assert not done.result.success
-    assert "secret" not in str(done.result.error)
+    executed = execute("file_glob", {"pattern": pattern})
+    assert not executed.result.success
+    assert "secret" not in str(executed.result.error)
 
 
 # --- lines and memory -------------------------------------------------------------------------------
@@ -406,7 +406,7 @@ def test_no_tool_takes_more_memory_for_a_larger_file(workspace: Path) -> None:
         ["file_read", {"path": "lines", "offset": 9_000_000, "limit": 100_000}],
     ]
     try:
-        done = subprocess.run(
+        finished = subprocess.run(
             [sys.executable, "-c", MEASURE, str(workspace), json.dumps(calls)],
             capture_output=True,
             text=True,
@@ -416,7 +416,7 @@ def test_no_tool_takes_more_memory_for_a_larger_file(workspace: Path) -> None:
     finally:
         for path in workspace.iterdir():
             path.unlink()
-    answers = json.loads(done.stdout)
+    answers = json.loads(finished.stdout)
     assert len(answers) == len(calls)
     for (name, _, grown_mb, seconds), (_, arguments) in zip(answers, calls, strict=True):
         assert grown_mb <= MEMORY_MB, (name, arguments, grown_mb)

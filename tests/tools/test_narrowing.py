@@ -30,10 +30,10 @@ def test_a_subagent_may_run_the_members_of_its_composition() -> None:
 def test_a_subagent_has_only_its_listed_tools_and_a_skill_keeps_tools_that_only_ask_or_report(
     name: str,
 ) -> None:
-    one = tool(name, only_asks=name.startswith("ask_"))
-    assert blocking_narrowing([GIVEN], one) is GIVEN
-    assert blocking_narrowing([SKILL], one) is None
-    assert not allows_name([GIVEN], name, only_asks=one.only_asks)
-    assert allows_name([SKILL], name, only_asks=one.only_asks)
+    definition = tool(name, only_asks=name.startswith("ask_"))
+    assert blocking_narrowing([GIVEN], definition) is GIVEN
+    assert blocking_narrowing([SKILL], definition) is None
+    assert not allows_name([GIVEN], name, only_asks=definition.only_asks)
+    assert allows_name([SKILL], name, only_asks=definition.only_asks)
     assert blocking_narrowing([GIVEN], tool("result_read")) is None
     assert blocking_narrowing([Narrowing(by="", entries=())], tool("result_read")) is not None

@@ -96,12 +96,12 @@ async def test_every_tool_runs_at_its_level_and_is_refused_below_it(
     context = context_of(level, ask=answer_left, read_result=read_stored_output, delegate=delegate_nothing)
     (context.permissions.workspace / "a.txt").write_text("a")
     needed = builtin_executor.registry.get(name).required_permission  # type: ignore[union-attr]
-    done = await builtin_executor.execute(call(name, ARGUMENTS[name]), context)
+    executed = await builtin_executor.execute(call(name, ARGUMENTS[name]), context)
     if needed <= level:
-        assert done.result.success, done.result.error
+        assert executed.result.success, executed.result.error
     else:
-        assert done.status == CallStatus.DENIED
-        assert done.result.error == (
+        assert executed.status == CallStatus.DENIED
+        assert executed.result.error == (
             f"{name} needs permission level {int(needed)} ({needed.name}); "
             f"yours is {int(level)} ({level.name})"
         )
@@ -111,17 +111,17 @@ async def test_every_tool_runs_at_its_level_and_is_refused_below_it(
 
 async def test_a_denied_call_does_not_reveal_the_schema_of_the_tool(context_of: Any, call: Any) -> None:
     executor = executor_of(*builtin_tools())
-    done = await executor.execute(call("python_eval", "{bad"), context_of(1))
-    assert done.status == CallStatus.DENIED
+    executed = await executor.execute(call("python_eval", "{bad"), context_of(1))
+    assert executed.status == CallStatus.DENIED
 
 
 async def test_an_unknown_tool_is_answered_with_similar_names_available_to_the_caller(
     context_of: Any, call: Any
 ) -> None:
     executor = executor_of(*builtin_tools())
-    done = await executor.execute(call("file_reed"), context_of())
-    assert done.status == CallStatus.UNKNOWN
-    assert "did you mean file_read" in str(done.result.error)
+    executed = await executor.execute(call("file_reed"), context_of())
+    assert executed.status == CallStatus.UNKNOWN
+    assert "did you mean file_read" in str(executed.result.error)
     hidden = await executor.execute(call("python_evel"), context_of(1))
     assert "python_eval" not in str(hidden.result.error)
 
@@ -148,25 +148,25 @@ async def test_an_unknown_tool_is_answered_with_similar_names_available_to_the_c
 async def test_arguments_that_do_not_fit_are_named_and_the_tool_is_not_run(
     text: str, words: str, builtin_executor: ToolExecutor, context_of: Any, call: Any
 ) -> None:
-    done = await builtin_executor.execute(call("file_read", text), context_of())
-    assert done.status == CallStatus.INVALID
-    assert words in str(done.result.error)
-    assert done.problems
+    executed = await builtin_executor.execute(call("file_read", text), context_of())
+    assert executed.status == CallStatus.INVALID
+    assert words in str(executed.result.error)
+    assert executed.problems
 
 
 async def test_all_problems_are_named_at_once_but_never_without_end(context_of: Any, call: Any) -> None:
-    done = await executor_of(*builtin_tools()).execute(
+    executed = await executor_of(*builtin_tools()).execute(
         call("file_read", {f"x{n}": "y" * 10_000 for n in range(1000)}), context_of()
     )
-    assert len(done.problems) > 2
-    assert len(msgspec.json.encode(done)) < 300_000
+    assert len(executed.problems) > 2
+    assert len(msgspec.json.encode(executed)) < 300_000
 
 
 async def test_a_schemas_pattern_runs_in_linear_time(context_of: Any, call: Any) -> None:
     bomb = tool(name="t", description="d", parameters={"a": {"type": "string", "pattern": "^(a+)+$"}})
     executor = executor_of(bomb(lambda arguments: 1).definition)
-    done = await executor.execute(call("t", {"a": "a" * 50_000 + "!"}), context_of())
-    assert done.status == CallStatus.INVALID
+    executed = await executor.execute(call("t", {"a": "a" * 50_000 + "!"}), context_of())
+    assert executed.status == CallStatus.INVALID
 
 
 async def test_synchronous_tools_that_wait_for_each_other_all_finish_and_keep_their_order(
@@ -175,9 +175,9 @@ async def test_synchronous_tools_that_wait_for_each_other_all_finish_and_keep_th
     barrier = threading.Barrier(4)
     meet = define("meet", lambda arguments, context: barrier.wait(WAIT) * 0 + arguments["n"])
     calls = [call("meet", {"n": n}, call_id=f"c{n}") for n in range(4)]
-    done = await executor_of(meet).process_tool_calls_parallel(calls, context_of())
-    assert [item.result.data for item in done] == [0, 1, 2, 3]
-    assert [item.call_id for item in done] == ["c0", "c1", "c2", "c3"]
+    executions = await executor_of(meet).process_tool_calls_parallel(calls, context_of())
+    assert [item.result.data for item in executions] == [0, 1, 2, 3]
+    assert [item.call_id for item in executions] == ["c0", "c1", "c2", "c3"]
 
 
 async def test_asynchronous_tools_that_wait_for_each_other_all_finish(context_of: Any, call: Any) -> None:
@@ -269,9 +269,9 @@ async def test_any_exception_of_a_tool_is_a_failed_call(
         raise error
 
     for handler in (sync, not_sync):
-        done = await executor_of(define("t", handler)).execute(call("t"), context_of())
-        assert done.status == CallStatus.FAILED
-        assert type(error).__name__ in str(done.result.error) or isinstance(error, StopIteration)
+        executed = await executor_of(define("t", handler)).execute(call("t"), context_of())
+        assert executed.status == CallStatus.FAILED
+        assert type(error).__name__ in str(executed.result.error) or isinstance(error, StopIteration)
 
 
 async def test_a_synchronous_tool_that_times_out_fails_and_leaves_threads_for_others(
@@ -320,8 +320,8 @@ async def test_one_users_slow_tools_do_not_delay_another_user(context_of: Any, c
     quick = define("quick", lambda arguments, context: "ok")
     executor = executor_of(slow, quick, max_workers=2)
     busy = asyncio.gather(*(executor.execute(call("slow"), context_of(user_id=1)) for _ in range(8)))
-    done = await asyncio.wait_for(executor.execute(call("quick"), context_of(user_id=2)), WAIT)
-    assert done.result.data == "ok"
+    executed = await asyncio.wait_for(executor.execute(call("quick"), context_of(user_id=2)), WAIT)
+    assert executed.result.data == "ok"
     release.set()
     assert all(item.result.success for item in await busy)
 
@@ -343,8 +343,8 @@ async def test_no_more_synchronous_tools_of_a_user_run_at_once_than_configured(
             running[0] -= 1
 
     executor = executor_of(define("work", work), max_workers=3)
-    done = await executor.process_tool_calls_parallel([call("work")] * 21, context_of())
-    assert all(item.result.success for item in done)
+    executions = await executor.process_tool_calls_parallel([call("work")] * 21, context_of())
+    assert all(item.result.success for item in executions)
     assert max(most) == 3
 
 
@@ -358,8 +358,8 @@ async def test_an_asynchronous_tool_that_outlives_its_time_is_cancelled(context_
             cleaned.append(True)
 
     executor = executor_of(define("hang", hang), timeout_seconds=0.05)
-    done = await executor.execute(call("hang"), context_of())
-    assert done.status == CallStatus.TIMEOUT
+    executed = await executor.execute(call("hang"), context_of())
+    assert executed.status == CallStatus.TIMEOUT
     assert cleaned == [True]
 
 
@@ -367,8 +367,8 @@ async def test_a_timeout_error_raised_by_a_tool_is_an_ordinary_failure(context_o
     async def gives_up(arguments: dict[str, Any], context: ToolContext) -> None:
         raise TimeoutError("upstream was slow")
 
-    done = await executor_of(define("t", gives_up)).execute(call("t"), context_of())
-    assert (done.status, done.result.error) == (CallStatus.FAILED, "TimeoutError: upstream was slow")
+    executed = await executor_of(define("t", gives_up)).execute(call("t"), context_of())
+    assert (executed.status, executed.result.error) == (CallStatus.FAILED, "TimeoutError: upstream was slow")
 
 
 @pytest.mark.parametrize("is_async", [True, False])
@@ -460,8 +460,8 @@ async def test_a_user_never_gets_another_users_cached_answer_nor_clears_it(
     executor = executor_of(define("t", counted, repeatable=True))
 
     for user_id in (1, 2):
-        done = await executor.execute(call("t"), context_of(user_id=user_id))
-        assert not done.cached
+        executed = await executor.execute(call("t"), context_of(user_id=user_id))
+        assert not executed.cached
     assert executor.clear_cache(1) == 1
     assert not (await executor.execute(call("t"), context_of(user_id=1))).cached
     assert (await executor.execute(call("t"), context_of(user_id=2))).cached
@@ -527,12 +527,12 @@ async def test_a_cut_result_comes_with_the_whole_output_and_a_call_that_reads_it
     text = "line\n" * 20_000
     tools = [define("big", lambda arguments, context: text)]
     executor = executor_of(*tools)
-    done = await executor.execute(call("big"), context_of(run_id="r"))
-    assert done.full_output == text
-    assert "ask again for a smaller part" in done.result.data
+    executed = await executor.execute(call("big"), context_of(run_id="r"))
+    assert executed.full_output == text
+    assert "ask again for a smaller part" in executed.result.data
     executor.registry.register(define("result_read", lambda arguments, context: None))
-    done = await executor.execute(call("big", call_id="abc"), context_of(run_id="r"))
-    assert 'result_read {"ref": "abc"' in done.result.data
+    executed = await executor.execute(call("big", call_id="abc"), context_of(run_id="r"))
+    assert 'result_read {"ref": "abc"' in executed.result.data
 
 
 @pytest.mark.parametrize("call_id", ["a" * 200, "a" * 500, 'say "hi" \\ there', "é" * 300, "𝄞" * 200])
@@ -548,11 +548,11 @@ async def test_the_note_of_a_cut_result_names_the_reference_of_the_whole_output(
         return StoredOutput(output="rest", total=4)
 
     context = context_of(run_id="r", read_result=read_result)
-    done = await executor.execute(call("big", call_id=call_id), context)
+    executed = await executor.execute(call("big", call_id=call_id), context)
     named = re.search(
-        r'Read on with result_read (\{"ref": ".*"), "offset": …, "limit": …\}\.\]$', done.result.data
+        r'Read on with result_read (\{"ref": ".*"), "offset": …, "limit": …\}\.\]$', executed.result.data
     )
-    assert named is not None, done.result.data[-1200:]
+    assert named is not None, executed.result.data[-1200:]
     arguments = msgspec.json.decode(named[1] + "}")
     read = await executor.execute(call("result_read", arguments), context)
     assert read.result.success, read.result.error
@@ -565,9 +565,9 @@ async def test_the_note_of_a_cut_result_names_no_tool_that_may_not_be_called(
     tools = [define("big", lambda arguments, context: "line\n" * 20_000), *run_tools()]
     executor = executor_of(*tools)
     rule = PlacedRule(tool="result_read", pattern="*", action=RuleAction.DENY, scope=RuleScope.USER, place=0)
-    done = await executor.execute(call("big"), context_of(run_id="r", rules=(rule,)))
-    assert "result_read" not in done.result.data
-    assert "ask again for a smaller part" in done.result.data
+    executed = await executor.execute(call("big"), context_of(run_id="r", rules=(rule,)))
+    assert "result_read" not in executed.result.data
+    assert "ask again for a smaller part" in executed.result.data
 
 
 @pytest.mark.parametrize("given", [{"n": 1}, {"n": 2}], ids=["fails", "denied"])
@@ -584,12 +584,12 @@ def test_the_result_says_that_the_user_changed_the_call_however_it_ends(
     rule = PlacedRule(tool="act", pattern="2", action=RuleAction.DENY, scope=RuleScope.USER, place=0)
     earlier_approval = partial(as_said, Approved(arguments=given, is_edited=True))
     context = context_of(earlier_approval=earlier_approval, rules=(rule,))
-    done = asyncio.run(executor.execute(call("act", {"n": 0}), context))
-    step = executed_entry(Step(id="", index=0, type=StepType.TOOL_CALL), 1, done).step
-    assert (done.status, step.outcome) == (
+    executed = asyncio.run(executor.execute(call("act", {"n": 0}), context))
+    step = executed_entry(Step(id="", index=0, type=StepType.TOOL_CALL), 1, executed).step
+    assert (executed.status, step.outcome) == (
         (CallStatus.FAILED, "corrected") if given["n"] == 1 else (CallStatus.DENIED, "denied")
     )
-    assert f"""changed the arguments {"before" if given["n"] == 1 else 'to {"n":2}'}""" in str(done.note)
+    assert f"""changed the arguments {"before" if given["n"] == 1 else 'to {"n":2}'}""" in str(executed.note)
 
 
 # --- people -----------------------------------------------------------------------------------------
@@ -644,5 +644,5 @@ def test_arguments_changed_by_the_user_are_checked_like_those_of_the_model(
 async def test_a_tool_that_only_asks_needs_no_approval(context_of: Any, call: Any) -> None:
     executor = executor_of(*builtin_tools(), ask_from="low")
     context = context_of(approve=ask_the_person, ask=answer_left)
-    done = await executor.execute(call("ask_decision", ARGUMENTS["ask_decision"]), context)
-    assert done.result.data == {"answer": "left"}
+    executed = await executor.execute(call("ask_decision", ARGUMENTS["ask_decision"]), context)
+    assert executed.result.data == {"answer": "left"}

@@ -63,10 +63,10 @@ def test_the_longest_beginning_that_fits_is_kept(text: str, budget: int) -> None
 
 
 def test_a_result_at_the_bound_is_left_alone() -> None:
-    room = MAX_OUTPUT_BYTES - len(msgspec.json.encode(ToolResult.ok("")))
+    free_bytes = MAX_OUTPUT_BYTES - len(msgspec.json.encode(ToolResult.ok("")))
     line = "x" * 99 + " "
-    fits = (line * room)[: room - room % 100]
-    text = "\n".join(fits[start : start + 1000] for start in range(0, len(fits), 1000))[: room - 200]
+    fits = (line * free_bytes)[: free_bytes - free_bytes % 100]
+    text = "\n".join(fits[start : start + 1000] for start in range(0, len(fits), 1000))[: free_bytes - 200]
     assert cut_output(ToolResult.ok(text), READ_ON).full is None
 
 

@@ -174,12 +174,12 @@ def test_wrong_arguments_are_named_by_their_path(client_at: ClientAt) -> None:
 
 
 def test_a_caller_clears_only_its_own_cached_answers(client_at: ClientAt) -> None:
-    one, two = client_at(user_id=1), client_at(user_id=2)
-    for client in (one, two):
+    first_client, second_client = client_at(user_id=1), client_at(user_id=2)
+    for client in (first_client, second_client):
         assert client.post("/tools/now/execute", json={}).json()["data"]["data"] == 1
-    assert one.delete("/tools/cache").json()["data"] == {"cleared": 1}
-    assert one.delete("/tools/cache").json()["data"] == {"cleared": 0}
-    assert two.delete("/tools/cache").json()["data"] == {"cleared": 1}
+    assert first_client.delete("/tools/cache").json()["data"] == {"cleared": 1}
+    assert first_client.delete("/tools/cache").json()["data"] == {"cleared": 0}
+    assert second_client.delete("/tools/cache").json()["data"] == {"cleared": 1}
 
 
 def test_the_routes_are_described(client_at: ClientAt) -> None:

@@ -41,7 +41,7 @@ def test_a_walk_gives_all_entries_in_order(top: int, workspace: Path) -> None:
         (workspace / path).write_text(path)
     (workspace / "b" / "empty").mkdir()
     (workspace / "c" / "out").symlink_to(workspace.parent)
-    entries = [(one.path, one.kind, one.size) for one in walk(top, "p/")]
+    entries = [(entry.path, entry.kind, entry.size) for entry in walk(top, "p/")]
     expected = [
         (f"p/{path.relative_to(workspace)}", path)
         for path in sorted(workspace.rglob("*"), key=lambda path: path.parts)
@@ -52,7 +52,7 @@ def test_a_walk_gives_all_entries_in_order(top: int, workspace: Path) -> None:
     for (_, kind, size), (_, path) in zip(entries, expected, strict=True):
         assert kind == ("link" if path.is_symlink() else "directory" if path.is_dir() else "file")
         assert size == path.lstat().st_size
-    assert [one.path for one in walk(top, recursive=False)] == [".git", "a", "b", "c"]
+    assert [entry.path for entry in walk(top, recursive=False)] == [".git", "a", "b", "c"]
 
 
 @pytest.mark.parametrize("moved", ["b/c", "b"])

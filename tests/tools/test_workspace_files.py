@@ -186,9 +186,9 @@ async def test_without_a_workspace_the_file_tools_say_so(
     builtin_executor: ToolExecutor, context_of: Any, call: Any, tmp_path: Path
 ) -> None:
     for place, words in ((None, "has no workspace"), (tmp_path / "gone", "workspace does not exist")):
-        done = await builtin_executor.execute(call("file_list"), context_of(workspace=place))
-        assert words in str(done.result.error)
-        assert str(tmp_path) not in str(done.result.error)
+        executed = await builtin_executor.execute(call("file_list"), context_of(workspace=place))
+        assert words in str(executed.result.error)
+        assert str(tmp_path) not in str(executed.result.error)
 
 
 def test_a_file_is_read_by_lines_and_the_result_names_the_next_line(run: Run, workspace: Path) -> None:

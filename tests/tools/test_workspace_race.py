@@ -193,10 +193,10 @@ class Race:
 
 
 def _has_leaked(name: str, result: ToolResult) -> bool:
-    said = str(result.data) + str(result.error)
+    output = str(result.data) + str(result.error)
     if name == "file_exists":
         return result.success and result.data["exists"] and OUTSIDE_NAME in result.data["path"]
-    return SECRET.decode() in said or OUTSIDE_NAME in said
+    return SECRET.decode() in output or OUTSIDE_NAME in output
 
 
 @pytest.fixture

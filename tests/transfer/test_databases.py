@@ -104,8 +104,8 @@ def export(store_and_service: tuple[Store, TransferService], conversation_id: st
 
 def with_images(document: Any, *images: bytes) -> bytes:
     """The document with each image at a message of its own, in turn."""
-    asked = [message for message in document["messages"] if message["role"] == "user"]
-    for position, message in enumerate(asked):
+    user_messages = [message for message in document["messages"] if message["role"] == "user"]
+    for position, message in enumerate(user_messages):
         data = base64.b64encode(images[position % len(images)]).decode()
         message["attachments"] = [{"name": "a.gif", "extension": "gif", "content": "", "data": data}]
     return json.dumps(document).encode()

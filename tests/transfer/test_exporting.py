@@ -64,12 +64,14 @@ def test_an_exported_conversation_imports_to_an_equal_tree(ann: ApiClient, ben: 
     for person in (ann, ben):
         report = import_data(person, document)
         assert (report["conversations"], report["messages"], report["lost"]) == (1, 5, [])
-        (made,) = report["conversation_ids"]
-        again = document_of(person, made)
+        (conversation_id,) = report["conversation_ids"]
+        again = document_of(person, conversation_id)
         assert comparable(again) == comparable(document)
         old = {message["id"] for message in document["messages"]} | {talk}
-        assert not old & ({message["id"] for message in again["messages"]} | {made})
-        shown = [(m["role"], m["text"], m["steps"], m["attachments"]) for m in path_of(person, made)]
+        assert not old & ({message["id"] for message in again["messages"]} | {conversation_id})
+        shown = [
+            (m["role"], m["text"], m["steps"], m["attachments"]) for m in path_of(person, conversation_id)
+        ]
         assert shown == [(m["role"], m["text"], m["steps"], m["attachments"]) for m in path_of(ann, talk)]
 
 
@@ -118,10 +120,10 @@ def test_replay_notes_usage_and_every_field_of_a_step_are_exported(ann: ApiClien
         },
         "messages": [asked, message],
     }  # fmt: skip
-    (made,) = import_data(ann, document)["conversation_ids"]
+    (conversation_id,) = import_data(ann, document)["conversation_ids"]
     # With one exception: the author of a file is unknown after an import, so its results count as untrusted.
     steps[2]["is_untrusted"] = True
-    assert comparable(document_of(ann, made)) == comparable(document)
+    assert comparable(document_of(ann, conversation_id)) == comparable(document)
 
 
 def test_a_document_that_selects_a_missing_message_selects_its_newest(ann: ApiClient, talk: str) -> None:
@@ -133,11 +135,11 @@ def test_a_document_that_selects_a_missing_message_selects_its_newest(ann: ApiCl
         document["conversation"]["selected_leaf_id"] = named
         report = import_data(ann, document)
         assert {name: n for name, n in loss_counts(report).items() if name.startswith("selected")} == losses
-        (made,) = report["conversation_ids"]
-        newest = ann.good("GET", f"/messages?conversation_id={made}")["items"][0]["id"]
-        assert path_of(ann, made)[-1]["id"] == newest
-        ann.good("POST", "/messages", json={"conversation_id": made, "content": "and now?"})
-        assert path_of(ann, made)[-2]["parent_id"] == newest
+        (conversation_id,) = report["conversation_ids"]
+        newest = ann.good("GET", f"/messages?conversation_id={conversation_id}")["items"][0]["id"]
+        assert path_of(ann, conversation_id)[-1]["id"] == newest
+        ann.good("POST", "/messages", json={"conversation_id": conversation_id, "content": "and now?"})
+        assert path_of(ann, conversation_id)[-2]["parent_id"] == newest
     del document["conversation"]["selected_leaf_id"]
     assert path_of(ann, import_data(ann, document)["conversation_ids"][0])
     empty = {**document, "messages": []}
@@ -177,8 +179,8 @@ def test_an_export_during_a_run_contains_the_stored_messages(
     run = ann.good("POST", "/messages/stream", json=body, headers={"accept": "application/json"})
     document = document_of(ann, conversation_id)
     assert [message["role"] for message in document["messages"]] == ["user"]
-    (made,) = import_data(ann, document)["conversation_ids"]
-    assert ann.good("GET", f"/conversations/{made}")["run_id"] is None
+    (imported_id,) = import_data(ann, document)["conversation_ids"]
+    assert ann.good("GET", f"/conversations/{imported_id}")["run_id"] is None
     ann.good("POST", f"/runs/{run['id']}/cancel")
 
 
@@ -189,8 +191,8 @@ def test_a_long_conversation_is_exported_and_imported_completely(ann: ApiClient)
         {"uuid": f"m{n}", "sender": ("human", "assistant")[n % 2], "text": f"message {n}"}
         for n in range(5000)
     ]
-    (made,) = import_data(ann, talk)["conversation_ids"]
-    document = document_of(ann, made)
+    (conversation_id,) = import_data(ann, talk)["conversation_ids"]
+    document = document_of(ann, conversation_id)
     texts = [m["text"] or m["steps"][0]["content"] for m in document["messages"]]
     assert texts == [f"message {n}" for n in range(5000)]
     (again,) = import_data(ann, document)["conversation_ids"]
@@ -245,8 +247,8 @@ def test_markdown_names_the_speakers_and_no_text_breaks_its_structure(ann: ApiCl
 
 
 def test_markdown_names_tools_and_counts_other_branches(ann: ApiClient) -> None:
-    made = import_data(ann, sample("chatgpt.json"))["conversation_ids"][0]
-    text = markdown(ann, made)
+    conversation_id = import_data(ann, sample("chatgpt.json"))["conversation_ids"][0]
+    text = markdown(ann, conversation_id)
     assert "- 3 more messages are on other branches" in text
     assert "<summary>Called python</summary>" in text
     assert "<summary>Result: python</summary>" in text
@@ -276,8 +278,8 @@ def test_markdown_counts_one_message_on_other_branches_as_one(
         for position in range(answers)
     ]
     chat = {"uuid": "c", "name": "branches", "chat_messages": said, "current_leaf_message_uuid": "a0"}
-    (made,) = import_data(ann, chat)["conversation_ids"]
-    lines = [line for line in markdown(ann, made).split("\n") if "more message" in line]
+    (conversation_id,) = import_data(ann, chat)["conversation_ids"]
+    lines = [line for line in markdown(ann, conversation_id).split("\n") if "more message" in line]
     assert lines == ([expected] if expected else [])
 
 

@@ -189,8 +189,8 @@ def test_circles_and_duplicates_in_claude_and_luxx_files(ann: ApiClient) -> None
         {"title": "twice", "reason": "two of its messages have the same id"}
     ]
     again = b'{"chat_messages": [], "chat_messages": [{"sender": "human", "text": "1", "text": "2"}]}'
-    (made,) = import_data(ann, again)["conversation_ids"]
-    assert [message["text"] for message in tree(ann, made)] == ["2"]
+    (conversation_id,) = import_data(ann, again)["conversation_ids"]
+    assert [message["text"] for message in tree(ann, conversation_id)] == ["2"]
 
 
 @pytest.mark.heavy
@@ -221,11 +221,11 @@ def test_a_single_value_that_is_too_deep_is_skipped_and_the_others_are_taken(ann
     ids=str,
 )  # fmt: skip
 def test_an_invalid_time_is_replaced_and_reported(ann: ApiClient, moment: Any) -> None:
-    one = chat("hello", "hi", created_at=moment, updated_at=moment)
-    one["chat_messages"][0]["created_at"] = moment
+    exported_chat = chat("hello", "hi", created_at=moment, updated_at=moment)
+    exported_chat["chat_messages"][0]["created_at"] = moment
     other = nodes(("a", None), create_time=moment)
     other["mapping"]["a"]["message"]["create_time"] = moment
-    report = import_data(ann, [one, other])
+    report = import_data(ann, [exported_chat, other])
     assert report["conversations"] == 2
     assert loss_counts(report)["invalid times"] == 5
     for conversation_id in report["conversation_ids"]:
@@ -235,24 +235,24 @@ def test_an_invalid_time_is_replaced_and_reported(ann: ApiClient, moment: Any) -
 def test_nul_and_lone_surrogates_are_replaced_and_reported(ann: ApiClient) -> None:
     report = import_data(ann, [chat("a\0b", "c\0\0d", name="t\0itle")])
     assert loss_counts(report) == {"NUL characters": 4}
-    (made,) = report["conversation_ids"]
-    assert [message["text"] for message in path_of(ann, made)] == ["a\ufffdb", "c\ufffd\ufffdd"]
-    assert ann.good("GET", f"/conversations/{made}")["title"] == "t\ufffditle"
+    (conversation_id,) = report["conversation_ids"]
+    assert [message["text"] for message in path_of(ann, conversation_id)] == ["a\ufffdb", "c\ufffd\ufffdd"]
+    assert ann.good("GET", f"/conversations/{conversation_id}")["title"] == "t\ufffditle"
     content = json.dumps([chat("cut \ud83d", "whole 🥬")]).encode()
     assert path_of(ann, import_data(ann, content)["conversation_ids"][0])[1]["text"] == "whole 🥬"
 
 
 def test_a_title_of_a_megabyte_and_a_text_of_ten_are_cut(ann: ApiClient) -> None:
     report = import_data(ann, [chat("y" * 10_000_000, "z" * 10_000_000, name="x" * 1_000_000)])
-    (made,) = report["conversation_ids"]
-    assert ann.good("GET", f"/conversations/{made}")["title"] == "x" * 300
-    assert [len(message["text"]) for message in path_of(ann, made)] == [1_000_000, 4_000_000]
+    (conversation_id,) = report["conversation_ids"]
+    assert ann.good("GET", f"/conversations/{conversation_id}")["title"] == "x" * 300
+    assert [len(message["text"]) for message in path_of(ann, conversation_id)] == [1_000_000, 4_000_000]
     assert {loss["conversation"] for loss in report["lost"]} == {"x" * 300}
     assert loss_counts(report) == {
         "text past 4,000,000 characters": 2,
         "text of a user's message past 1,000,000 characters": 1,
     }
-    ann.good("DELETE", f"/conversations/{made}")
+    ann.good("DELETE", f"/conversations/{conversation_id}")
 
 
 def test_tools_with_invalid_names_and_arguments_become_valid_calls(ann: ApiClient) -> None:
@@ -261,24 +261,24 @@ def test_tools_with_invalid_names_and_arguments_become_valid_calls(ann: ApiClien
         {"type": "tool_use", "id": 5, "name": "a b/c\n" * 50, "input": {"n": 2**80, "f": 1e400, "d": {}}},
         {"type": "tool_result", "content": [{"type": "image", "source": {}}, None], "is_error": True},
     ]
-    one = chat("x", "y")
-    one["chat_messages"][1]["content"] = json.loads(json.dumps(blocks).replace("Infinity", "1e308"))
-    (made,) = import_data(ann, one)["conversation_ids"]
-    steps = path_of(ann, made)[1]["steps"]
+    exported_chat = chat("x", "y")
+    exported_chat["chat_messages"][1]["content"] = json.loads(json.dumps(blocks).replace("Infinity", "1e308"))
+    (conversation_id,) = import_data(ann, exported_chat)["conversation_ids"]
+    steps = path_of(ann, conversation_id)[1]["steps"]
     assert [step["type"] for step in steps] == ["tool_call", "tool_result"] * 2
     for call, result in (steps[:2], steps[2:]):
         assert call["id_ref"] == result["id_ref"]
         assert len(call["name"]) <= 64
         assert isinstance(json.loads(call["arguments"]), dict)
-    answer = ann.good("POST", "/messages", json={"conversation_id": made, "content": "Go on."})
+    answer = ann.good("POST", "/messages", json={"conversation_id": conversation_id, "content": "Go on."})
     assert answer["status"] == "complete"
 
 
 def test_many_losses_and_skips_are_counted_and_the_first_are_listed(ann: ApiClient) -> None:
     files = {"files": [{"file_name": "a.png"}]}
     loud = [chat("x", "y") for _ in range(300)]
-    for one in loud:
-        one["chat_messages"][0] |= files
+    for error in loud:
+        error["chat_messages"][0] |= files
     report = import_data(ann, [*loud, *({"mapping": None, "title": str(n)} for n in range(300))])
     assert (report["conversations"], report["lost_total"], report["skipped_total"]) == (300, 300, 300)
     assert (len(report["lost"]), len(report["skipped"]), len(report["conversation_ids"])) == (200, 200, 200)

@@ -75,8 +75,8 @@ def test_images_are_exported_and_imported_with_the_same_bytes(
     assert (set(second), third["data"]) == ({"name", "extension", "content"}, text_of(JPEG))
     report = import_data(ben, document)
     assert (report["conversations"], report["lost"]) == (1, [])
-    (made,) = report["conversation_ids"]
-    copy = check_copy(ben, made)
+    (conversation_id,) = report["conversation_ids"]
+    copy = check_copy(ben, conversation_id)
     old = {file.get("blob_id") for file in original["attachments"]} - {None}
     new = {file.get("blob_id") for file in copy["attachments"]} - {None}
     assert (len(old), len(new), old & new) == (2, 2, set())
@@ -86,12 +86,12 @@ def test_images_are_exported_and_imported_with_the_same_bytes(
 
 
 def test_a_copy_and_its_fork_are_independent_of_the_original(ann: ApiClient, talk: str) -> None:
-    (made,) = import_data(ann, export(ann, talk))["conversation_ids"]
-    fork = ann.good("POST", f"/conversations/{made}/fork", json={})["id"]
+    (conversation_id,) = import_data(ann, export(ann, talk))["conversation_ids"]
+    fork = ann.good("POST", f"/conversations/{conversation_id}/fork", json={})["id"]
     ann.good("DELETE", f"/conversations/{talk}")
-    check_copy(ann, made)
+    check_copy(ann, conversation_id)
     check_copy(ann, fork)
-    ann.good("DELETE", f"/conversations/{made}")
+    ann.good("DELETE", f"/conversations/{conversation_id}")
     check_copy(ann, fork)
     (again,) = import_data(ann, export(ann, fork))["conversation_ids"]
     check_copy(ann, again)

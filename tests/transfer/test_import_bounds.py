@@ -73,10 +73,10 @@ def test_a_persons_message_is_cut_to_what_can_be_sent(ann: ApiClient) -> None:
         "attached text past 2,000,000 characters": 1,
         "messages without visible text": 1,
     }
-    said, silent = tree(ann, report["conversation_ids"][0])
-    assert said["text"] == "t" * MAX_MESSAGE_TEXT
-    assert len(said["attachments"]) == MAX_ATTACHMENTS
-    first, second = said["attachments"][:2]
+    spoken, silent = tree(ann, report["conversation_ids"][0])
+    assert spoken["text"] == "t" * MAX_MESSAGE_TEXT
+    assert len(spoken["attachments"]) == MAX_ATTACHMENTS
+    first, second = spoken["attachments"][:2]
     assert (len(first["name"]), len(first["extension"])) == (MAX_FILE_NAME, MAX_EXTENSION)
     assert len(first["content"]) == MAX_ATTACHED_TEXT
     assert second["name"]
@@ -89,10 +89,10 @@ def test_an_imported_message_can_be_sent_again(ann: ApiClient) -> None:
     report = import_data(
         ann, document({"role": "user", "text": "t" * (MAX_MESSAGE_TEXT + 1), "attachments": files})
     )
-    (said,) = tree(ann, report["conversation_ids"][0])
-    body = {"content": said["text"], "attachments": said["attachments"]}
-    assert ann.good("PUT", f"/messages/{said['id']}", json=body)["text"] == said["text"]
-    ann.bad("PUT", f"/messages/{said['id']}", 400, json={**body, "content": said["text"] + "t"})
+    (message,) = tree(ann, report["conversation_ids"][0])
+    body = {"content": message["text"], "attachments": message["attachments"]}
+    assert ann.good("PUT", f"/messages/{message['id']}", json=body)["text"] == message["text"]
+    ann.bad("PUT", f"/messages/{message['id']}", 400, json={**body, "content": message["text"] + "t"})
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ def test_a_step_that_no_run_could_store_is_left_out(ann: ApiClient, step: dict[s
     ]
     report = import_data(ann, document({"role": "assistant", "steps": steps}))
     assert loss_counts(report) == {"steps with a name or arguments that are too long": 1}
-    (said,) = tree(ann, report["conversation_ids"][0])
-    assert [(each["index"], each["content"]) for each in said["steps"]] == [(0, "b")]
+    (message,) = tree(ann, report["conversation_ids"][0])
+    assert [(each["index"], each["content"]) for each in message["steps"]] == [(0, "b")]
 
 
 def test_an_answer_has_no_more_steps_than_a_run_makes() -> None:

@@ -78,8 +78,8 @@ def test_a_voice_conversation_keeps_its_text_and_its_archive(ann: ApiClient) -> 
 def test_claudes_export_keeps_branches_tools_and_attached_text(ann: ApiClient) -> None:
     report = import_data(ann, sample("claude.json"))
     assert (report["conversations"], report["messages"], report["skipped"]) == (2, 8, [])
-    made = by_title(ann, report)
-    path = path_of(ann, made["The list of leeks"]["id"])
+    conversations_by_title = by_title(ann, report)
+    path = path_of(ann, conversations_by_title["The list of leeks"]["id"])
     assert [message["text"] for message in path[::2]] == ["What is in the list?", "And by count?"]
     assert kinds(path[1]) == ["thinking", "text", "tool_call", "tool_result", "text", "text"]
     assert path[1]["text"] == "Let me count.\n\nIt lists three leeks."
@@ -90,8 +90,8 @@ def test_claudes_export_keeps_branches_tools_and_attached_text(ann: ApiClient) -
     assert attachment["name"] == "list.csv"
     assert attachment["content"] == "name,count\nleek,3\n"
     assert loss_counts(report) == {"attached files": 1, "references to sources": 1}
-    assert len(tree(ann, made["The list of leeks"]["id"])) == 6
-    old = path_of(ann, made["New conversation"]["id"])
+    assert len(tree(ann, conversations_by_title["The list of leeks"]["id"])) == 6
+    old = path_of(ann, conversations_by_title["New conversation"]["id"])
     assert roles_and_texts(old) == [("user", "Good morning"), ("assistant", "Good morning to you.")]
     assert old[0]["created_at"] == "2024-03-01T08:00:00Z"
 
@@ -124,7 +124,8 @@ def test_zip_files_and_forms_import_the_same_as_the_plain_file(ann: ApiClient) -
     archive = zipped(conversations__json=sample("claude.json"), users__json=b"[]", projects__json=b"[{}]")
     split = json.loads(sample("claude.json"))
     parts = {
-        f"conversations-00{number}__json": json.dumps([one]).encode() for number, one in enumerate(split)
+        f"conversations-00{number}__json": json.dumps([conversation]).encode()
+        for number, conversation in enumerate(split)
     }
     for content in (archive, zipped(**parts), zipped(**{"data/conversations__json": sample("claude.json")})):
         report = import_data(ann, content)

@@ -162,6 +162,6 @@ def test_a_broken_connection_leaves_nothing(server: ServerProcess) -> None:
         assert all_conversation_ids(ida) == []
         deadline = time.monotonic() + WAIT_SECONDS
         while ida.http.post(IMPORT, content=b"[]").status_code == 429:
-            assert time.monotonic() < deadline, "the place of the broken import was never given back"
+            assert time.monotonic() < deadline, "the interrupted import still holds its import slot"
         assert Database(server).count("messages") == 0
     assert "request_failed" not in server.output

@@ -63,14 +63,14 @@ def ann(server: ServerProcess) -> Iterator[ApiClient]:
 
 
 def import_conversation(person: ApiClient, messages: int) -> str:
-    (made,) = import_data(person, one_conversation(messages))["conversation_ids"]
-    return str(made)
+    (conversation_id,) = import_data(person, one_conversation(messages))["conversation_ids"]
+    return str(conversation_id)
 
 
 def test_a_long_fork_is_hidden_until_it_is_complete(server: ServerProcess, ann: ApiClient) -> None:
     source, database = import_conversation(ann, LONG), Database(server)
     with ApiClient(server, None, ann.token) as twin:
-        asked = BackgroundRequest(ann, "POST", f"/conversations/{source}/fork")
+        request = BackgroundRequest(ann, "POST", f"/conversations/{source}/fork")
         database.wait_for_messages(LONG + 1)
         written = 0
         while database.count("conversations", "import_id IS NOT NULL"):
@@ -82,19 +82,19 @@ def test_a_long_fork_is_hidden_until_it_is_complete(server: ServerProcess, ann: 
             assert {hit["conversation_id"] for hit in hits["items"]} <= {source}
             twin.good("POST", "/projects", json={"name": "others write"})
             written += 1
-        assert asked.end() == 201
+        assert request.end() == 201
         assert written > 1, "one transaction would have let nobody write before its end"
-    fork = asked.data["id"]
+    fork = request.data["id"]
     assert set(all_conversation_ids(ann)) == {source, fork}
     assert [said["text"] for said in path_of(ann, fork)] == [said["text"] for said in path_of(ann, source)]
 
 
 def test_a_kill_in_the_middle_of_a_fork_leaves_nothing_of_it(server: ServerProcess, ann: ApiClient) -> None:
     source, database = import_conversation(ann, LONG), Database(server)
-    asked = BackgroundRequest(ann, "POST", f"/conversations/{source}/fork")
+    request = BackgroundRequest(ann, "POST", f"/conversations/{source}/fork")
     messages = database.wait_for_messages(LONG + 1)
     server.kill()
-    assert (asked.end(), messages < 2 * LONG) == (0, True)
+    assert (request.end(), messages < 2 * LONG) == (0, True)
     with ServerProcess(server.folder) as again, ApiClient(again, None).sign_in("ann", PASSWORD) as ann:
         assert all_conversation_ids(ann) == [source]
         assert (database.count("messages"), database.count("search_texts")) == (LONG, LONG + 1)
@@ -105,10 +105,10 @@ def test_a_conversation_deleted_during_its_fork_is_not_forked(server: ServerProc
     source, database = import_conversation(ann, LONG), Database(server)
     leaf = ann.good("GET", f"/conversations/{source}")["selected_leaf_id"]
     with ApiClient(server, None, ann.token) as twin:
-        asked = BackgroundRequest(ann, "POST", f"/conversations/{source}/fork")
+        request = BackgroundRequest(ann, "POST", f"/conversations/{source}/fork")
         database.wait_for_messages(LONG + 1)
         twin.good("DELETE", f"/messages/{leaf}")
-    assert asked.end() == 409
+    assert request.end() == 409
     assert all_conversation_ids(ann) == [source]
     assert database.count("messages") == LONG - 1
 
@@ -122,9 +122,9 @@ def test_a_long_conversation_is_hidden_at_once_and_deleted_before_the_answer(
         Database(server),
     )
     with ApiClient(server, None, ann.token) as twin:
-        asked = BackgroundRequest(ann, "DELETE", f"/conversations/{source}")
+        request = BackgroundRequest(ann, "DELETE", f"/conversations/{source}")
         while not database.count("conversations", "import_id IS NOT NULL"):
-            assert asked.is_alive(), "it was deleted in one transaction"
+            assert request.is_alive(), "it was deleted in one transaction"
         hits = twin.good("GET", "/search?q=word3&kind=message")
         assert hits["total"] == SHORT
         assert {hit["conversation_id"] for hit in hits["items"]} == {other}
@@ -133,7 +133,7 @@ def test_a_long_conversation_is_hidden_at_once_and_deleted_before_the_answer(
         twin.bad("GET", f"/messages?conversation_id={source}", 404)
         twin.bad("DELETE", f"/conversations/{source}", 404)
         twin.bad("POST", f"/conversations/{source}/fork", 404)
-        assert asked.end() == 200
+        assert request.end() == 200
     assert (database.count("conversations"), database.count("messages")) == (1, SHORT)
     assert database.problems() == []
 
@@ -146,11 +146,11 @@ def test_a_kill_in_the_middle_of_deleting_is_finished_at_the_next_start(
         import_conversation(ann, SHORT),
         Database(server),
     )
-    asked = BackgroundRequest(ann, "DELETE", f"/conversations/{source}")
+    request = BackgroundRequest(ann, "DELETE", f"/conversations/{source}")
     while not database.count("conversations", "import_id IS NOT NULL"):
-        assert asked.is_alive(), "it was deleted in one transaction"
+        assert request.is_alive(), "it was deleted in one transaction"
     server.kill()
-    assert asked.end() == 0
+    assert request.end() == 0
     with ServerProcess(server.folder) as again, ApiClient(again, None).sign_in("ann", PASSWORD) as ann:
         assert all_conversation_ids(ann) == [other]
         assert (database.count("messages"), database.count("search_texts")) == (SHORT, SHORT + 1)

@@ -93,10 +93,10 @@ def test_only_a_batch_without_failures_is_cached(web: WebTools, public_site: Sit
     urls = [f"{base_url}/a", f"{base_url}/b"]
     public_site.routes["/a"] = page("<p>a")
     first = web.execute("batch_fetch", urls=urls)
-    assert [one["success"] for one in first.data["results"]] == [True, False]
+    assert [result["success"] for result in first.data["results"]] == [True, False]
     public_site.routes["/b"] = page("<p>b")
     second = web.execute("batch_fetch", urls=urls)
-    assert [one["success"] for one in second.data["results"]] == [True, True]
+    assert [result["success"] for result in second.data["results"]] == [True, True]
     assert web.execute("batch_fetch", urls=urls) == second
     assert len(public_site.visits) == 4
 

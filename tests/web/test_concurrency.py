@@ -22,7 +22,7 @@ def test_the_pages_of_a_batch_are_asked_for_at_the_same_time(
 
     public_site.routes["*"] = meet
     result = web.execute("batch_fetch", urls=[f"{base_url}/{number}" for number in range(4)])
-    assert [one["data"]["content"] for one in result.data["results"]] == ["met"] * 4
+    assert [page_result["data"]["content"] for page_result in result.data["results"]] == ["met"] * 4
 
 
 async def test_slow_pages_of_one_user_delay_only_that_user(public_site: Site, base_url: str) -> None:

@@ -24,18 +24,18 @@ from web.proxy_client import SECONDS, ProxyClient, read_all, run_with_proxy, sta
 from web.site import Site, page, site
 
 
-def check_refusal(words: bytes, client: ProxyClient) -> bytes:
-    return client.send(words)
+def send_request(request: bytes, client: ProxyClient) -> bytes:
+    return client.send(request)
 
 
 @pytest.fixture
 def public_site() -> Iterator[Site]:
-    with site() as one:
-        one.routes["*"] = page("hello", "text/plain")
-        yield one
+    with site() as started_site:
+        started_site.routes["*"] = page("hello", "text/plain")
+        yield started_site
 
 
-# --- the control --------------------------------------------------------------------------------------
+# --- allowed requests ---------------------------------------------------------------------------------
 
 
 def test_a_listed_host_is_reached_by_a_plain_request(public_site: Site, allow_list: dict[str, Any]) -> None:
@@ -55,12 +55,12 @@ def test_a_listed_host_is_reached_through_a_tunnel_whatever_is_spoken_there(
     public_site: Site, allow_list: dict[str, Any]
 ) -> None:
     def use_proxy(client: ProxyClient) -> None:
-        with client.connect_socket() as one:
+        with client.connect_socket() as connection:
             # Some clients send the first bytes for the host together with the request for the tunnel.
             tunnel = f"CONNECT public.example:{public_site.port} HTTP/1.1\r\nHost: x\r\n\r\n"
-            one.sendall(f"{tunnel}GET /in HTTP/1.1\r\n".encode())
-            one.sendall(b"Host: inside\r\n\r\n")
-            answer = read_all(one)
+            connection.sendall(f"{tunnel}GET /in HTTP/1.1\r\n".encode())
+            connection.sendall(b"Host: inside\r\n\r\n")
+            answer = read_all(connection)
         assert status(answer) == 200
         assert answer.endswith(b"\r\n\r\nhello")
 
@@ -82,11 +82,11 @@ def test_a_body_is_passed_on_in_either_framing(public_site: Site, allow_list: di
         waiting = (
             f"PUT {url} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n".encode()
         )
-        with client.connect_socket() as one:
-            one.sendall(waiting)
-            assert one.recv(1000).startswith(b"HTTP/1.1 100")
-            one.sendall(b"late")
-            assert read_all(one).endswith(b"late")
+        with client.connect_socket() as connection:
+            connection.sendall(waiting)
+            assert connection.recv(1000).startswith(b"HTTP/1.1 100")
+            connection.sendall(b"late")
+            assert read_all(connection).endswith(b"late")
 
     run_with_proxy(use_proxy, **allow_list)
     assert len(public_site.visits) == 2
@@ -203,7 +203,7 @@ def test_a_second_request_on_a_connection_is_not_passed_on(
         f"http://public.example:{public_site.port}/2",
     ):
         again = f"GET {second} HTTP/1.1\r\nHost: x\r\n\r\n"
-        answer = run_with_proxy(partial(check_refusal, (first + again).encode()), **allow_list)
+        answer = run_with_proxy(partial(send_request, (first + again).encode()), **allow_list)
         assert answer.count(b"HTTP/1.1 ") == 1
         assert b"connection: close" in answer.lower()
     assert public_site.visits == ["/1", "/1"]
@@ -246,15 +246,15 @@ def test_headers_for_the_proxy_are_not_passed_on(public_site: Site, allow_list: 
         "Connection: X-Mine, Upgrade\r\nX-Mine: 1\r\nUpgrade: websocket\r\nProxy-Authorization: c2VjcmV0\r\n"
     )
     url = f"http://public.example:{public_site.port}/"
-    words = f"GET {url} HTTP/1.1\r\nHost: x\r\n{more}X-Kept: 2\r\n\r\n".encode()
-    assert status(run_with_proxy(lambda client: client.send(words), **allow_list)) == 200
-    said = public_site.heads[0].lower()
-    assert not re.search("x-mine|upgrade|proxy-|c2vj", said)
-    assert "x-kept: 2" in said
+    request = f"GET {url} HTTP/1.1\r\nHost: x\r\n{more}X-Kept: 2\r\n\r\n".encode()
+    assert status(run_with_proxy(lambda client: client.send(request), **allow_list)) == 200
+    head = public_site.heads[0].lower()
+    assert not re.search("x-mine|upgrade|proxy-|c2vj", head)
+    assert "x-kept: 2" in head
 
 
 @pytest.mark.parametrize(
-    "words",
+    "sent_bytes",
     [
         b"GET / HTTP/1.1\r\nHost: public.example\r\n\r\n",
         b"GET https://public.example/ HTTP/1.1\r\nHost: public.example\r\n\r\n",
@@ -272,11 +272,11 @@ def test_headers_for_the_proxy_are_not_passed_on(public_site: Site, allow_list: 
         b"\xff" * 100 + b"\r\n\r\n",
     ],
 )
-def test_an_invalid_proxy_request_is_answered_with_400(words: bytes) -> None:
+def test_an_invalid_proxy_request_is_answered_with_400(sent_bytes: bytes) -> None:
     resolver = FakeResolver()
 
     def use_proxy(client: ProxyClient) -> None:
-        assert status(client.send(words)) == 400
+        assert status(client.send(sent_bytes)) == 400
         assert client.refusal_kinds == {"bad_request"}
 
     run_with_proxy(use_proxy, ["public.example"], resolver=resolver)
@@ -302,13 +302,13 @@ def test_a_request_line_of_ten_megabytes_is_refused_early(allow_list: dict[str, 
 
 def test_a_slow_head_times_out(allow_list: dict[str, Any]) -> None:
     def use_proxy(client: ProxyClient) -> None:
-        with client.connect_socket() as one:
-            one.settimeout(0.05)
+        with client.connect_socket() as connection:
+            connection.settimeout(0.05)
             answer = b""
             for _ in range(400):
                 try:
-                    one.sendall(b"G")
-                    answer = one.recv(1000)
+                    connection.sendall(b"G")
+                    answer = connection.recv(1000)
                     break
                 except TimeoutError:
                     continue
@@ -330,9 +330,11 @@ def test_a_thousand_connections_end_the_egress_of_their_program_only(
 ) -> None:
     def use_proxy(client: ProxyClient) -> None:
         open_connections = [client.connect_socket() for _ in range(8)]
-        for one in open_connections:
-            one.sendall(f"CONNECT public.example:{public_site.port} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-            assert one.recv(1000).startswith(b"HTTP/1.1 200")
+        for connection in open_connections:
+            connection.sendall(
+                f"CONNECT public.example:{public_site.port} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+            )
+            assert connection.recv(1000).startswith(b"HTTP/1.1 200")
         # One more connection waits until another has ended.
         with client.connect_socket() as waiting:
             waiting.sendall(
@@ -344,8 +346,8 @@ def test_a_thousand_connections_end_the_egress_of_their_program_only(
             waiting.settimeout(SECONDS)
             open_connections.pop().close()
             assert status(read_all(waiting)) == 200
-        for one in open_connections:
-            one.close()
+        for connection in open_connections:
+            connection.close()
         # Past the total limit the proxy has closed its listener.
         attempts = 0
         with suppress(OSError):
@@ -388,21 +390,21 @@ async def test_an_allow_list_applies_to_its_own_program_only(public_site: Site) 
     entry = f"public.example:{public_site.port}"
 
     guard = WebGuard((entry,), resolve=FakeResolver().resolve)
-    with two_clients() as (first, second):
-        open_one, closed = PolicyProxy(AllowList([entry]), guard), PolicyProxy(AllowList([]), guard)
-        mine, yours = (EgressSession(EgressCaller(user_id=number)) for number in (1, 2))
-        ports = [int(one.getsockname()[1]) for one in (first, second)]
-        async with open_one.serving(first, mine), closed.serving(second, yours):
-            clients = (ProxyClient(ports[0], mine), ProxyClient(ports[1], yours))
+    with two_listeners() as (first, second):
+        allowing, refusing = PolicyProxy(AllowList([entry]), guard), PolicyProxy(AllowList([]), guard)
+        first_session, second_session = (EgressSession(EgressCaller(user_id=number)) for number in (1, 2))
+        ports = [int(listener.getsockname()[1]) for listener in (first, second)]
+        async with allowing.serving(first, first_session), refusing.serving(second, second_session):
+            clients = (ProxyClient(ports[0], first_session), ProxyClient(ports[1], second_session))
             answers = [await asyncio.to_thread(client.get, f"http://{entry}/") for client in clients]
-        assert len(mine.reached) == 1
-        assert yours.reached == []
+        assert len(first_session.reached) == 1
+        assert second_session.reached == []
         first, second = answers[0], answers[1]
     assert (status(first), status(second)) == (200, 403)
 
 
 @contextmanager
-def two_clients() -> Iterator[tuple[socket.socket, socket.socket]]:
+def two_listeners() -> Iterator[tuple[socket.socket, socket.socket]]:
     yield socket.create_server(("127.0.0.1", 0)), socket.create_server(("127.0.0.1", 0))
 
 
@@ -410,7 +412,7 @@ def two_clients() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 @pytest.mark.parametrize(
-    ("entry", "yes", "no"),
+    ("entry", "allowed", "refused"),
     [
         (
             "Example.ORG.",
@@ -430,11 +432,11 @@ def two_clients() -> Iterator[tuple[socket.socket, socket.socket]]:
     ],
 )
 def test_an_entry_allows_its_hosts_and_no_others(
-    entry: str, yes: list[tuple[str, int]], no: list[tuple[str, int]]
+    entry: str, allowed: list[tuple[str, int]], refused: list[tuple[str, int]]
 ) -> None:
     allow_list = AllowList([entry])
-    assert all(allow_list.allows(*one) for one in yes)
-    assert not any(allow_list.allows(*one) for one in no)
+    assert all(allow_list.allows(*host_and_port) for host_and_port in allowed)
+    assert not any(allow_list.allows(*host_and_port) for host_and_port in refused)
 
 
 @pytest.mark.parametrize(

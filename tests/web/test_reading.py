@@ -272,9 +272,13 @@ def test_pages_are_read_concurrently_with_separate_results(
     result = web.execute("batch_fetch", urls=urls, format="text")
     assert result.success
     results = result.data["results"]
-    assert [one["url"] for one in results] == urls[:-1]
-    assert [one["success"] for one in results] == [True, False, True, False, True, False]
-    assert [one["data"]["content"] for one in results if one["success"]] == ["page 0", "page 1", "page 2"]
+    assert [result["url"] for result in results] == urls[:-1]
+    assert [result["success"] for result in results] == [True, False, True, False, True, False]
+    assert [result["data"]["content"] for result in results if result["success"]] == [
+        "page 0",
+        "page 1",
+        "page 2",
+    ]
     assert "404" in results[1]["error"]
     assert "not on the public internet" in results[3]["error"]
     assert "http://" in results[5]["error"]
@@ -284,7 +288,7 @@ def test_pages_are_read_concurrently_with_separate_results(
 def test_a_batch_of_failures_is_a_failure_that_names_each(web: WebTools, base_url: str) -> None:
     result = web.execute("batch_fetch", urls=[f"{base_url}/a", f"{base_url}/b"])
     assert (result.success, result.error) == (False, "none of the 2 pages could be read")
-    assert [one["error"] for one in result.data["results"]] == [
+    assert [fetched["error"] for fetched in result.data["results"]] == [
         f"{base_url}/{name} answered 404 Not Found" for name in "ab"
     ]
 

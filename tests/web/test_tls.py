@@ -24,7 +24,7 @@ def certificate(folder: Path) -> tuple[Path, Path]:
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NAME)])
     now = datetime.datetime.now(datetime.UTC)
-    made = (
+    certificate = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(subject)
@@ -37,7 +37,7 @@ def certificate(folder: Path) -> tuple[Path, Path]:
         .sign(key, hashes.SHA256())
     )
     pem = serialization.Encoding.PEM
-    (folder / "cert.pem").write_bytes(made.public_bytes(pem))
+    (folder / "cert.pem").write_bytes(certificate.public_bytes(pem))
     (folder / "key.pem").write_bytes(
         key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
@@ -53,9 +53,9 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 def secure(files: tuple[Path, Path]) -> Iterator[Site]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*files)
-    with site(context) as one:
-        one.routes["*"] = page("<p>secret handshake")
-        yield one
+    with site(context) as started_site:
+        started_site.routes["*"] = page("<p>secret handshake")
+        yield started_site
 
 
 def web_that_trusts(cert: Path, port: int) -> WebTools:
@@ -98,5 +98,5 @@ def test_tls_that_breaks_after_its_handshake_is_reported_in_a_sentence(
     web = web_that_trusts(files[0], secure.port)
     base_url = f"https://{NAME}:{secure.port}"
     result = web.execute("batch_fetch", urls=[f"{base_url}/", f"{base_url}/good"])
-    assert [one["success"] for one in result.data["results"]] == [False, True]
+    assert [page_result["success"] for page_result in result.data["results"]] == [False, True]
     assert "sent no valid HTTP response, or closed the connection early" in result.data["results"][0]["error"]

@@ -62,7 +62,7 @@ async def test_a_run_of_a_killed_process_continues_at_another_within_its_lease_a
         assert (await ended(second, ann, sent)).status == RunStatus.COMPLETED
         assert "warning" in await types_of(second, ann, sent)
         known = await second.store.read(read_processes)
-        assert [each.id for each in known] == [second.process]
+        assert [each.id for each in known] == [second.process_id]
 
 
 async def test_a_process_without_others_recovers_the_runs_of_its_predecessor_at_once(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ async def test_a_process_without_others_recovers_the_runs_of_its_predecessor_at_
         cluster.model.release("gate")
         await ended(again, ann, sent)
         known = await again.store.read(read_processes)
-        assert [(each.id, each.is_alive) for each in known] == [(again.process, True)]
+        assert [(each.id, each.is_alive) for each in known] == [(again.process_id, True)]
 
 
 def test_leases_are_counted_by_the_clock_of_the_database_that_processes_share(
@@ -144,7 +144,7 @@ async def test_a_driver_that_lost_its_run_ends_at_the_next_heartbeat_and_writes_
     async with InProcessCluster(tmp_path, shared_url, always_replies(*GATED)) as cluster:
         first, second = await cluster.services(), await cluster.services()
         ann, sent = await cluster.gated_run(first)
-        taken = update(RunRow).where(RunRow.id == sent.id).values(owner=second.process, fence=2)
+        taken = update(RunRow).where(RunRow.id == sent.id).values(owner=second.process_id, fence=2)
         await second.store.write(lambda session: session.execute(taken))
         await cluster.model.requests[0].wait_closed(5)
         assert not first.run_driver.drives()
@@ -242,7 +242,7 @@ async def test_a_stopped_process_hands_its_runs_over_at_once(shared_url: str, tm
         cluster.model.release("gate")
         assert (await ended(second, ann, sent)).status == RunStatus.COMPLETED
         known = await second.store.read(read_processes)
-        assert [each.id for each in known] == [second.process]
+        assert [each.id for each in known] == [second.process_id]
 
 
 async def test_a_stopping_process_lets_runs_end_within_the_grace_and_takes_nothing_more(
@@ -301,7 +301,7 @@ async def test_rooms_and_tasks_are_left_to_workers_where_there_are_any(
         )
 
         async def is_the_workers() -> bool:
-            return await owner_of(services, sent) == worker.process
+            return await owner_of(services, sent) == worker.process_id
 
         await until(is_the_workers)
         cluster.model.release("gate")
@@ -336,7 +336,7 @@ async def test_operators_see_the_processes_and_what_they_drive(shared_url: str, 
         items, total = await services.processes.list_page(operator(), page=1, page_size=20)
         assert total == 2
         assert [(each.id, each.kind, each.runs, each.is_alive) for each in items] == [
-            (worker.process, "worker", 0, True),
+            (worker.process_id, "worker", 0, True),
             (services.process_id, "serve", 1, True),
         ]
         with pytest.raises(NotAllowed):

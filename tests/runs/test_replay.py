@@ -68,16 +68,16 @@ async def test_a_cursor_continues_to_events_logged_after_a_subagent_began(store:
     subagent = await store.write(lambda session: add_run(session, RunStatus.RUNNING, parent))
     await store.write(lambda session: log(session, parent, 1, 2))
     await store.write(lambda session: log(session, subagent, 1))
-    first, cursor, _more = await replay.events(ANN, NEW_CONVERSATION, cursor=None, limit=50)
+    first, cursor, _more = await replay.list_events(ANN, NEW_CONVERSATION, cursor=None, limit=50)
     await store.write(lambda session: log(session, subagent, 2, 3))
     await store.write(lambda session: log(session, parent, 3, 4))
-    then, _cursor, _more = await replay.events(ANN, NEW_CONVERSATION, cursor=cursor, limit=50)
+    then, _cursor, _more = await replay.list_events(ANN, NEW_CONVERSATION, cursor=cursor, limit=50)
     assert [event.seq for event in (*first, *then)] == [1, 2, 3, 4]
 
 
 async def test_the_status_of_a_conversation_is_that_of_its_own_run(store: Store) -> None:
     parent = await store.write(lambda session: add_run(session, RunStatus.COMPLETED))
     await store.write(lambda session: add_run(session, RunStatus.FAILED, parent))
-    status = await ReplayService(store).status(ANN, NEW_CONVERSATION)
+    status = await ReplayService(store).read_status(ANN, NEW_CONVERSATION)
     assert status.run is not None
     assert (status.run.id, status.run.status) == (parent, RunStatus.COMPLETED)

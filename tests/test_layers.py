@@ -261,6 +261,14 @@ def files_are_named_after_their_subject(modules: list[Module]) -> Iterator[str]:
             yield f"{module.name}: '{bad}' names no subject"
 
 
+def class_names_have_one_meaning(modules: list[Module]) -> Iterator[str]:
+    first: dict[str, str] = {}
+    for module in modules:
+        for node in ast.iter_child_nodes(module.tree):
+            if isinstance(node, ast.ClassDef) and first.setdefault(node.name, module.name) != module.name:
+                yield f"{module.name}: {first[node.name]} has a class {node.name} too"
+
+
 def no_unfinished_marks(modules: list[Module]) -> Iterator[str]:
     for module in modules:
         for number, line in enumerate(module.text.splitlines(), start=1):
@@ -308,6 +316,7 @@ RULES: list[Rule] = [
     functions_stay_small,
     modules_have_a_docstring,
     files_are_named_after_their_subject,
+    class_names_have_one_meaning,
     no_unfinished_marks,
     processes_are_started_in_one_module,
     patterns_end_at_the_end,
@@ -354,6 +363,7 @@ BAD: list[tuple[Rule, dict[str, str]]] = [
         modules_form_no_circle,
         {A: "import luxx.domain.usage.ledger", B: "from luxx.domain.accounts import users", C: f"import {A}"},
     ),
+    (class_names_have_one_meaning, {A: "class Name: ...", B: "class Name: ..."}),
     (imports_stand_at_the_top, {A: "def f():\n    import os"}),
     (
         imports_stand_at_the_top,

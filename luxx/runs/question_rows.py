@@ -41,7 +41,7 @@ from luxx.wire.question import (
     QuestionView,
 )
 from luxx.wire.run import RunStatus
-from luxx.wire.tool import Rule, RuleAction
+from luxx.wire.tool import PermissionRule, RuleAction
 
 DUE_AT_ONCE = 50
 """How many overdue questions one query reads; further queries read the rest."""
@@ -222,7 +222,9 @@ def store_rule(
     connection = session.connection()
     owner = Owner(tenant_id=caller.tenant_id, user_id=caller.user_id)
     usual = _pattern(executor, question, answer)
-    append_rule(connection, owner, Rule(tool=str(question.tool), pattern=usual, action=RuleAction.ALLOW))
+    append_rule(
+        connection, owner, PermissionRule(tool=str(question.tool), pattern=usual, action=RuleAction.ALLOW)
+    )
     record_change(session, caller, owner, len(read_list(connection, owner)))
 
 

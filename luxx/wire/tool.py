@@ -72,7 +72,7 @@ class RuleScope(StrEnum):
     AGENT = "agent"
 
 
-class Rule(msgspec.Struct, frozen=True, kw_only=True):
+class PermissionRule(msgspec.Struct, frozen=True, kw_only=True):
     """A permission rule. `tool` and `pattern` accept the wildcards `*` and `?`; see docs/permissions.md."""
 
     tool: str
@@ -80,7 +80,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     action: RuleAction
 
 
-class PlacedRule(Rule, frozen=True, kw_only=True):
+class PlacedRule(PermissionRule, frozen=True, kw_only=True):
     """A rule with its scope; `place` counts from 0 within the scope. `scope_id` is a project's id."""
 
     scope: RuleScope

@@ -13,7 +13,7 @@ from luxx.api.http.parameters import InjectedCaller
 from luxx.errors import InvalidInput
 from luxx.tools.permissions.judge import DecidedBy, PartVerdict
 from luxx.tools.permissions.service import MAX_RULES, PATTERN_LENGTH, HypotheticalCall, RuleService
-from luxx.wire.tool import PlacedRule, Rule, RuleAction, RuleScope
+from luxx.wire.tool import PermissionRule, PlacedRule, RuleAction, RuleScope
 
 InjectedRules = NamedDependency[RuleService]
 RuleScopeParameter = Annotated[Literal["tenant", "user", "project", "agent"], QueryParameter(name="scope")]
@@ -83,7 +83,9 @@ class PermissionController(Controller):
         scope_id: ScopeId = None,
     ) -> Success[list[PlacedRule]]:
         """Replace all rules of one scope with this list, in this order. For a tenant: ADMIN only."""
-        new_rules = [Rule(tool=rule.tool, pattern=rule.pattern, action=rule.action) for rule in data]
+        new_rules = [
+            PermissionRule(tool=rule.tool, pattern=rule.pattern, action=rule.action) for rule in data
+        ]
         return success(await rules.replace(caller, RuleScope(scope_name), scope_id, new_rules), "saved")
 
     @get("/explain")

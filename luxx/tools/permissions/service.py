@@ -35,7 +35,7 @@ from luxx.tools.pattern import check_wildcards
 from luxx.tools.permissions.judge import PermissionVerdict
 from luxx.tools.permissions.rules import EXACT_PREFIX, sort_rules
 from luxx.tools.service_tools import tool_caller
-from luxx.wire.tool import PlacedRule, Rule, RuleAction, RuleScope
+from luxx.wire.tool import PermissionRule, PlacedRule, RuleAction, RuleScope
 
 MAX_RULES = 200
 """Limit for one list."""
@@ -133,7 +133,7 @@ def read_list(connection: Connection, owner: Owner) -> list[PlacedRule]:
     return [_rule_of_row(row) for row in rows]
 
 
-def replace_list(connection: Connection, owner: Owner, rules: Sequence[Rule]) -> None:
+def replace_list(connection: Connection, owner: Owner, rules: Sequence[PermissionRule]) -> None:
     """Replace a list. Raises Conflict if the new one is too long."""
     if len(rules) > MAX_RULES:
         raise Conflict(f"a list holds at most {MAX_RULES} rules; remove some", kind="rules_full")
@@ -158,7 +158,7 @@ def replace_list(connection: Connection, owner: Owner, rules: Sequence[Rule]) ->
         connection.execute(insert(_rules), rows)
 
 
-def append_rule(connection: Connection, owner: Owner, rule: Rule) -> None:
+def append_rule(connection: Connection, owner: Owner, rule: PermissionRule) -> None:
     """Append a rule, so that it decides. Removes an equal rule that is already in the list."""
     added = (rule.tool, rule.pattern, rule.action)
     rules = read_list(connection, owner)
@@ -234,7 +234,7 @@ class RuleService:
         return await self._store.read(work)
 
     async def replace(
-        self, caller: Caller, scope: RuleScope, scope_id: str | None, rules: Sequence[Rule]
+        self, caller: Caller, scope: RuleScope, scope_id: str | None, rules: Sequence[PermissionRule]
     ) -> list[PlacedRule]:
         """Replace a list, effective from the next call on. A tenant's list requires level ADMIN."""
         await self._check_scope(caller, scope, scope_id)
@@ -321,7 +321,7 @@ def record_change(session: Session, caller: Caller, owner: Owner, count: int) ->
     record(session, entry)
 
 
-def _check_rule(index: int, rule: Rule) -> None:
+def _check_rule(index: int, rule: PermissionRule) -> None:
     is_exact = rule.pattern.startswith(EXACT_PREFIX)
     for name, pattern in (("tool", rule.tool), ("pattern", "" if is_exact else rule.pattern)):
         try:

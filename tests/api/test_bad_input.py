@@ -1,6 +1,7 @@
 """Wrong requests of every kind get the right status and a sentence, and change nothing."""
 
 import json
+import sqlite3
 from typing import Any
 
 import httpx
@@ -8,6 +9,7 @@ import pytest
 
 from api.bad_requests import CASES, LOGIN, UNKNOWN_ID, Case
 from api.client import ApiClient
+from api.server_process import ServerProcess
 
 
 @pytest.fixture(scope="module")
@@ -32,20 +34,48 @@ def people(anna: ApiClient, admin: ApiClient, nobody: ApiClient) -> dict[str, Ap
 
 
 class VisibleState:
-    """What anna and the administrator can see, as of the last check."""
+    """What anna and the administrator can see, as of the last check.
 
-    def __init__(self, anna: ApiClient, admin: ApiClient) -> None:
+    To read all of it takes 30 requests, so a check first asks SQLite whether anybody has written to the
+    database, and looks at the names, sizes and times of the files.
+    """
+
+    def __init__(self, server: ServerProcess, anna: ApiClient, admin: ApiClient) -> None:
         self._people = (anna, admin)
+        self._workspaces = server.folder / "workspaces"
+        database = f"file:{server.data_dir / 'luxx.db'}?mode=ro"
+        self._database = sqlite3.connect(database, uri=True, check_same_thread=False)
+        self._written = self._read_written()
         self._states = [person.state() for person in self._people]
 
     def has_changed(self) -> bool:
+        written, self._written = self._written, self._read_written()
+        if written == self._written:
+            return False
         before, self._states = self._states, [person.state() for person in self._people]
         return before != self._states
 
+    def _read_written(self) -> tuple[int, list[tuple[str, int, int]]]:
+        """A number that changes with every commit of the server, and the files of all users."""
+        (version,) = self._database.execute("PRAGMA data_version").fetchone()
+        files = [(str(path), path.lstat()) for path in sorted(self._workspaces.rglob("*"))]
+        return version, [(name, status.st_size, status.st_mtime_ns) for name, status in files]
+
 
 @pytest.fixture(scope="module")
-def visible_state(anna: ApiClient, admin: ApiClient, known: dict[str, str]) -> VisibleState:
-    return VisibleState(anna, admin)
+def visible_state(
+    server: ServerProcess, anna: ApiClient, admin: ApiClient, known: dict[str, str]
+) -> VisibleState:
+    return VisibleState(server, anna, admin)
+
+
+def test_a_write_is_seen_as_a_change(anna: ApiClient, visible_state: VisibleState) -> None:
+    assert not visible_state.has_changed()
+    anna.good("POST", "/projects", json={"name": "seen"})
+    assert visible_state.has_changed()
+    anna.good("POST", "/files", files={"file": ("seen.txt", b"seen")})
+    assert visible_state.has_changed()
+    assert not visible_state.has_changed()
 
 
 def fill_placeholders(text: str, known: dict[str, str]) -> str:

@@ -16,6 +16,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     ForeignKey,
+    Row,
     String,
     Text,
     UniqueConstraint,
@@ -67,6 +68,9 @@ _tools = table_of(McpToolRow)
 _of_server = select(_tools.c.tool, _tools.c.id, _tools.c.approved_hash, _tools.c.pending_hash).where(
     _tools.c.tenant_id == bindparam("tenant_id"), _tools.c.server == bindparam("server")
 )
+StoredTool = Row[str, str, str, str | None]
+"""The columns of `_of_server`: `tool`, `id`, `approved_hash` and `pending_hash`."""
+
 _UNIQUE = ["tenant_id", "server", "tool"]
 _add = {
     "sqlite": sqlite.insert(_tools).on_conflict_do_nothing(index_elements=_UNIQUE),
@@ -86,7 +90,7 @@ def _hash_of(encoded: str) -> str:
     return sha256(encoded.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def read_server(connection: Connection, tenant_id: int, server: str) -> dict[str, Any]:
+def read_server(connection: Connection, tenant_id: int, server: str) -> dict[str, StoredTool]:
     """Id and hashes of all tools that this server has ever listed, by their names."""
     rows = connection.execute(_of_server, {"tenant_id": tenant_id, "server": server})
     return {row.tool: row for row in rows}
@@ -237,7 +241,7 @@ class McpDefinitions:
         await self._store.write(work)
 
 
-def _compare(stored_by_name: Mapping[str, Any], listed: Mapping[str, str]) -> _Comparison:
+def _compare(stored_by_name: Mapping[str, StoredTool], listed: Mapping[str, str]) -> _Comparison:
     new: dict[str, str] = {}
     pending: dict[str, str | None] = {}
     withheld: dict[str, Withheld] = {}

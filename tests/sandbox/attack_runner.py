@@ -224,9 +224,13 @@ async def run_bomb(sandbox: Sandbox, workspace: Path, bomb: Bomb) -> dict[str, A
         and b"False" not in ran.stdout
         and took < bomb.limits.seconds + END_SECONDS
         and size < (bomb.limits.disk_mb + OVERSHOOT_MB) << 20
-        and ran.memory < 3 * bomb.limits.memory_mb << 20
         and len(ran.stdout) <= bomb.limits.output_kb << 10
-        and not (bomb.kernel and kernel > bomb.limits.memory_mb + OTHERS_MB << 20)
+        # `ran.memory` counts the buffers of sockets and pipes as full, so for them the machine's own figure decides.
+        and (
+            kernel <= bomb.limits.memory_mb + OTHERS_MB << 20
+            if bomb.kernel
+            else ran.memory < 3 * bomb.limits.memory_mb << 20
+        )
     )
     return {"outcome": "contained" if is_contained else "escaped", "how": how}
 

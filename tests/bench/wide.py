@@ -28,7 +28,7 @@ from luxx.wire.delta import Usage
 from luxx.wire.event import Done, DoneStatus, ProcessStep
 from luxx.wire.step import Step, StepType, step_id
 from tests.bench.figures import Figures
-from tests.bench.load import Answer, Broken, Client, luxx_target, openai_target
+from tests.bench.load import Answer, Broken, Client, Target, luxx_target, openai_target
 from tests.bench.processes import ROOT, Api, free_port, luxx_server, started
 from tests.bench.upstream import Upstream
 
@@ -73,8 +73,7 @@ async def streams_row(upstream: Upstream, figures: Figures, rounds: int) -> Asyn
         await asyncio.to_thread(api.connect_upstream, upstream.port)
         target = luxx_target(luxx.port, api.token, tools=False)
         warm = await asyncio.to_thread(api.new_conversations, WARM_STREAMS)
-        first = [await Client.connect(target) for _ in warm]
-        await asyncio.gather(*map(_stream_later, first, warm, [0.0] * WARM_STREAMS, [20] * WARM_STREAMS))
+        await asyncio.gather(*(_stream_later(target, each, 0.0, 20) for each in warm))
         for conversation in await asyncio.to_thread(api.new_conversations, WAITING_RUNS):
             await asyncio.to_thread(api.begin_waiting, conversation)
         await asyncio.sleep(AFTER_SECONDS)
@@ -82,11 +81,10 @@ async def streams_row(upstream: Upstream, figures: Figures, rounds: int) -> Asyn
         for _ in range(rounds):
             conversations = await asyncio.to_thread(api.new_conversations, STREAMS)
             lag = await _lag(luxx.port)
-            clients = [await Client.connect(target) for _ in range(STREAMS)]
             moments = random.Random(STREAMS)
             streams = [
-                asyncio.create_task(_stream_later(client, each, moments.uniform(0, RAMP_SECONDS), TOKENS))
-                for client, each in zip(clients, conversations, strict=True)
+                asyncio.create_task(_stream_later(target, each, moments.uniform(0, RAMP_SECONDS), TOKENS))
+                for each in conversations
             ]
             await asyncio.sleep(RAMP_SECONDS + 4)
             peak, cpu = luxx.memory(), luxx.cpu()
@@ -108,11 +106,10 @@ async def _measure_pump(upstream: Upstream, figures: Figures) -> None:
     argv = [sys.executable, "-m", "tests.bench.pump", str(port), str(upstream.port)]
     with started(argv, port) as pump:
         target = openai_target("pump", port)
-        clients = [await Client.connect(target) for _ in range(STREAMS)]
         moments = random.Random(STREAMS)
         streams = [
-            asyncio.create_task(_stream_later(client, "", moments.uniform(0, PUMP_RAMP_SECONDS), PUMP_TOKENS))
-            for client in clients
+            asyncio.create_task(_stream_later(target, "", moments.uniform(0, PUMP_RAMP_SECONDS), PUMP_TOKENS))
+            for _ in range(STREAMS)
         ]
         await asyncio.sleep(PUMP_RAMP_SECONDS + 1)
         cpu = pump.cpu()
@@ -125,8 +122,10 @@ async def _measure_pump(upstream: Upstream, figures: Figures) -> None:
     figures.add("streams", "bare pump: latency p99", _percentile(latencies, 99), "ms")
 
 
-async def _stream_later(client: Client, conversation: str, after: float, tokens: int) -> Answer:
+async def _stream_later(target: Target, conversation: str, after: float, tokens: int) -> Answer:
     await asyncio.sleep(after)
+    # A server closes a connection that sends nothing for server.head_seconds.
+    client = await Client.connect(target)
     try:
         return await client.stream(conversation, f"[[n={tokens} delay={DELAY_MS}]]", tokens)
     finally:

@@ -25,10 +25,10 @@ from luxx.domain.audit import REFUSAL_WINDOW_SECONDS, delete_old_entries
 from luxx.domain.conversations.branches import BranchService
 from luxx.domain.conversations.service import ConversationService, ProjectService
 from luxx.domain.skills.registry import log_problems
-from luxx.infra.clock import deletion_time
 from luxx.infra.config.schema import Config
 from luxx.infra.data_permissions import set_traversable
 from luxx.infra.observe import watch_event_loop
+from luxx.infra.store.tables import deletion_time
 from luxx.infra.store.upgrade import upgrade_database
 from luxx.providers.addresses import AddressGuard
 from luxx.providers.catalog import configured_catalog

@@ -17,8 +17,8 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.authentication import user_as_caller
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import Conflict, InvalidInput, LuxxError
-from luxx.infra.clock import DATABASE_NOW, database_now, utc_now
-from luxx.infra.store.tables import table_of
+from luxx.infra.clock import utc_now
+from luxx.infra.store.tables import DATABASE_NOW, database_now, table_of
 from luxx.runs.engine.processes import wake
 from luxx.runs.log.events import event_row, stamped
 from luxx.runs.models import QuestionRow, RunEventRow, RunRow

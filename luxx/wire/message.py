@@ -1,5 +1,6 @@
 """Messages: those of a prompt to a model, and the stored content of user and assistant messages."""
 
+import re
 from typing import Any
 
 import msgspec
@@ -17,6 +18,15 @@ MAX_ATTACHED_TEXT = 2_000_000
 
 MAX_FILE_NAME = 255
 MAX_EXTENSION = 20
+
+MAX_IMAGE_BYTES = 5 * 1024 * 1024
+"""The limit of the strictest vendor for one image."""
+
+MAX_IMAGES = 10
+MAX_IMAGES_BYTES = 15 * 1024 * 1024
+"""Per message; the strictest vendor accepts no more in one request, encoded in base64."""
+
+_BACKTICKS = re.compile("`+")
 
 
 class Attachment(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,3 +93,9 @@ class ToolPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="tool"):
 
 
 PromptMessage = SystemPrompt | UserPrompt | AssistantPrompt | ToolPrompt
+
+
+def fenced(text: str, language: str) -> str:
+    """The text as a Markdown code block, whose fence is longer than any backticks in it."""
+    fence = "`" * max(3, 1 + max(map(len, _BACKTICKS.findall(text)), default=0))
+    return f"{fence}{language}\n{text}\n{fence}"

@@ -225,7 +225,7 @@ async def run_bomb(sandbox: Sandbox, workspace: Path, bomb: Bomb) -> dict[str, A
         and took < bomb.limits.seconds + END_SECONDS
         and size < (bomb.limits.disk_mb + OVERSHOOT_MB) << 20
         and len(ran.stdout) <= bomb.limits.output_kb << 10
-        # `ran.memory` counts the buffers of sockets and pipes as full, so for them the machine's own figure decides.
+        # `ran.memory` counts buffers of sockets and pipes as full; for them the machine's figure decides.
         and (
             kernel <= bomb.limits.memory_mb + OTHERS_MB << 20
             if bomb.kernel

@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from luxx.infra import clock
 from luxx.infra.clock import utc_now
+from luxx.infra.store import tables
 from luxx.infra.store.engine import open_engine, resolve_url
 from store.conftest import numbers
 from store.databases import new_database
@@ -27,14 +27,14 @@ def test_nothing_is_deleted_by_a_clock_that_differs_from_the_database(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, days: int
 ) -> None:
     with Session(engine) as session:
-        monkeypatch.setattr(clock, "utc_now", lambda: datetime.now(UTC) + timedelta(days=days))
-        assert clock.deletion_time(session) is None
+        monkeypatch.setattr(tables, "utc_now", lambda: datetime.now(UTC) + timedelta(days=days))
+        assert tables.deletion_time(session) is None
 
 
 def test_the_clock_of_the_database_counts(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     with Session(engine) as session:
-        monkeypatch.setattr(clock, "utc_now", lambda: datetime.now(UTC) + timedelta(minutes=50))
-        now = clock.deletion_time(session)
+        monkeypatch.setattr(tables, "utc_now", lambda: datetime.now(UTC) + timedelta(minutes=50))
+        now = tables.deletion_time(session)
     assert now is not None
     assert now.tzinfo is not None
     assert abs(now - utc_now()) < timedelta(minutes=1)

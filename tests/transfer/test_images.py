@@ -9,7 +9,7 @@ from api.client import ApiClient
 from api.server_process import ServerProcess
 from files.sample_files import GIF, JPEG, png
 
-from luxx.domain.files.attachments import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES
+from luxx.wire.message import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES
 from transfer.imports import all_conversation_ids, check_import_is_refused, import_data, loss_counts, path_of
 
 Json = dict[str, Any]

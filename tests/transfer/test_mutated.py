@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from luxx.domain.conversations.images import image_ids
 from luxx.domain.conversations.prompt import PastMessage, assistant_steps, prompt_messages, user_content
-from luxx.domain.files.attachments import image_type
+from luxx.domain.files.names import image_type
 from luxx.domain.transfer.child import ImportReader
 from luxx.domain.transfer.document import ImportedRows, ReadyConversation, ReadyImage, ReadyMessage, ReadyRow
 from luxx.wire.message import AssistantPrompt, ToolPrompt

@@ -4,7 +4,6 @@ Steps are a flat list. A completion ends where the results of its tools begin; a
 with the one that continues it. A call without a result is left out, because no provider accepts one.
 """
 
-import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -27,13 +26,12 @@ from luxx.wire.message import (
     ToolPrompt,
     UserContent,
     UserPrompt,
+    fenced,
 )
 from luxx.wire.step import Step, StepStatus, StepType
 from luxx.wire.tool import ToolCall
 
 Replay = dict[str, Any]
-
-_BACKTICKS = re.compile("`+")
 
 
 class PastMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,12 +153,6 @@ def _attached(file: Attachment, shown: Container[str]) -> str:
     if isinstance(file.blob_id, str):
         return f"Attached image {file.name}{'' if file.blob_id in shown else ' (not shown to this model)'}."
     return f"Attached file {file.name}:\n{fenced(file.content, file.extension)}"
-
-
-def fenced(text: str, language: str) -> str:
-    """The text as a Markdown code block, whose fence is longer than any backticks in it."""
-    fence = "`" * max(3, 1 + max(map(len, _BACKTICKS.findall(text)), default=0))
-    return f"{fence}{language}\n{text}\n{fence}"
 
 
 # Stored messages

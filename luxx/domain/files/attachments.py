@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.files.names import extension_of
+from luxx.domain.files.names import extension_of, image_type
 from luxx.domain.files.service import FileService
 from luxx.domain.files.storage import OpenFile
 from luxx.errors import InvalidInput, LuxxError, TooLarge
@@ -25,7 +25,7 @@ from luxx.infra.documents.reader import (
     RunReader,
     read_in_process,
 )
-from luxx.wire.message import Attachment, PromptImage
+from luxx.wire.message import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES, Attachment, PromptImage
 
 
 class PdfReader:
@@ -75,24 +75,6 @@ def _failure(name: str, error: str) -> LuxxError:
 
 def _unreadable_pdf(message: str) -> InvalidInput:
     return InvalidInput(message, kind="attachment_unreadable")
-
-
-MAX_IMAGE_BYTES = 5 * 1024 * 1024
-"""The limit of the strictest vendor for one image."""
-
-MAX_IMAGES = 10
-MAX_IMAGES_BYTES = 15 * 1024 * 1024
-"""Per message; the strictest vendor accepts no more in one request, encoded in base64."""
-
-_IMAGES = ((b"\x89PNG\r\n\x1a\n", "png"), (b"\xff\xd8\xff", "jpeg"), (b"GIF87a", "gif"), (b"GIF89a", "gif"))
-
-
-def image_type(head: bytes) -> str | None:
-    """The media type of an image that models accept, by its first bytes; None for anything else."""
-    for magic, kind in _IMAGES:
-        if head.startswith(magic):
-            return f"image/{kind}"
-    return "image/webp" if head[:4] == b"RIFF" and head[8:12] == b"WEBP" else None
 
 
 READ_SECONDS = 120.0

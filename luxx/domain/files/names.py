@@ -1,4 +1,4 @@
-"""File names: sanitizing, numbering duplicates, Content-Disposition headers, guessing media types."""
+"""File names: sanitizing, numbering duplicates, Content-Disposition headers; media types by name or bytes."""
 
 import mimetypes
 import unicodedata
@@ -17,6 +17,7 @@ _JOINERS = frozenset("\u200c\u200d")
 """Persian words and many emoji need them."""
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 ._-()+,=@")
+_IMAGES = ((b"\x89PNG\r\n\x1a\n", "png"), (b"\xff\xd8\xff", "jpeg"), (b"GIF87a", "gif"), (b"GIF89a", "gif"))
 
 
 def safe_name(given: str) -> str:
@@ -44,6 +45,14 @@ def media_type_of(name: str) -> str:
     """The media type guessed from the extension. For display only."""
     guessed, encoding = mimetypes.guess_type(name)
     return guessed if guessed and not encoding else UNKNOWN_TYPE
+
+
+def image_type(head: bytes) -> str | None:
+    """The media type of an image that models accept, by its first bytes; None for anything else."""
+    for magic, kind in _IMAGES:
+        if head.startswith(magic):
+            return f"image/{kind}"
+    return "image/webp" if head[:4] == b"RIFF" and head[8:12] == b"WEBP" else None
 
 
 def extension_of(name: str) -> str:

@@ -19,12 +19,12 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.user_data import Workspaces
 from luxx.domain.files import service as rows
-from luxx.domain.files.attachments import MAX_IMAGE_BYTES, MAX_IMAGES
 from luxx.domain.files.storage import FileEntry, WorkspaceFiles, display_path
 from luxx.errors import LuxxError, NotFound, ToolFailed
 from luxx.infra.config.schema import FilesConfig
 from luxx.infra.store.engine import Store
 from luxx.tools.hooks import HookedCall, HookPhase, SavedFigures, ToolHook
+from luxx.wire.message import MAX_IMAGE_BYTES, MAX_IMAGES
 from luxx.wire.step import StepImage
 
 MIB = 1024 * 1024

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from luxx.domain.conversations.prompt import fenced
 from luxx.domain.transfer.document import result_text
 from luxx.domain.transfer.draft import (
     PROMPT_LENGTH,
@@ -28,6 +27,7 @@ from luxx.domain.transfer.draft import (
     time_of,
     title_of,
 )
+from luxx.wire.message import fenced
 from luxx.wire.step import StepType
 
 REFERENCE_MARKS = re.compile("\ue200[^\ue200\ue201]*\ue201")

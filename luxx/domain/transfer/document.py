@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from luxx.domain.files.attachments import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES, image_type
+from luxx.domain.files.names import image_type
 from luxx.domain.transfer.draft import (
     CONVERSATION_SETTINGS,
     MAX_TEXT_CHARACTERS,
@@ -31,7 +31,7 @@ from luxx.domain.transfer.draft import (
 )
 from luxx.infra.clock import new_id
 from luxx.wire.delta import Usage
-from luxx.wire.message import Attachment, PromptImage
+from luxx.wire.message import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES, Attachment, PromptImage
 from luxx.wire.step import Step, StepStatus, StepType, step_id
 from luxx.wire.tool import ToolResult
 

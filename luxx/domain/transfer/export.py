@@ -19,7 +19,7 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.conversations.access import own_conversation
 from luxx.domain.conversations.images import image_ids, read_images
 from luxx.domain.conversations.models import MessageRow
-from luxx.domain.conversations.prompt import assistant_steps, fenced, read_path_ids, user_content
+from luxx.domain.conversations.prompt import assistant_steps, read_path_ids, user_content
 from luxx.domain.conversations.views import ConversationView, MessageView, conversation_view, message_view
 from luxx.domain.transfer.document import (
     FORMAT,
@@ -32,7 +32,7 @@ from luxx.domain.transfer.draft import MESSAGE_DETAILS, shared_fields
 from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import table_of
 from luxx.wire.delta import Usage
-from luxx.wire.message import UserContent
+from luxx.wire.message import UserContent, fenced
 from luxx.wire.step import Step, StepStatus, StepType
 
 MARKUP = re.compile(r"([\\`*_\[\]<>#|~&])")

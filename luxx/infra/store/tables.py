@@ -1,14 +1,19 @@
-"""What every table shares: the declarative base with its naming convention, and column types.
+"""What every table shares: the declarative base with its naming convention, column types, and the clock that
+all processes share: the database's on PostgreSQL, the process's own on SQLite.
 
 The tables are in the `models.py` of their features.
 """
 
-from datetime import UTC, datetime
+import time
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
-from sqlalchemy import DateTime, Dialect, MetaData, Table
-from sqlalchemy.orm import DeclarativeBase
-from sqlalchemy.types import TypeDecorator
+import structlog
+from sqlalchemy import ColumnElement, Connection, Dialect, MetaData, Table, extract, func, literal, select
+from sqlalchemy.orm import DeclarativeBase, Session
+from sqlalchemy.types import DateTime, Double, TypeDecorator
+
+from luxx.infra.clock import utc_now
 
 NAMING = {
     "ix": "ix_%(column_0_N_label)s",
@@ -72,3 +77,39 @@ def _in_utc(value: datetime) -> datetime:
     if value.tzinfo is None:
         raise ValueError("a time must have a time zone")
     return value.astimezone(UTC)
+
+
+MAX_CLOCK_SKEW = timedelta(hours=1)
+"""The largest difference between the two clocks at which cleanup still deletes old rows."""
+
+DATABASE_NOW = func.timezone("utc", func.clock_timestamp())
+"""SQL, PostgreSQL only: the current time of the database, without zone as the columns store it."""
+
+logger = structlog.get_logger()
+
+
+def database_time(connection: Connection) -> ColumnElement[float]:
+    """Unix seconds, as SQL. PostgreSQL uses its own clock, so a process whose clock jumps does no harm."""
+    if connection.dialect.name == "postgresql":
+        return extract("epoch", func.statement_timestamp()).cast(Double)
+    return literal(time.time())
+
+
+def database_now(connection: Connection) -> datetime:
+    """The current time that all processes of the database share."""
+    if connection.dialect.name == "postgresql":
+        database_value: datetime = connection.execute(select(DATABASE_NOW)).scalar_one()
+        return database_value.replace(tzinfo=UTC)
+    return utc_now()
+
+
+def deletion_time(session: Session) -> datetime | None:
+    """The current time for deleting old rows. None if the two clocks differ by more than MAX_CLOCK_SKEW: one
+    of them is wrong, and a deletion cannot be undone."""
+    local_now, database_value = utc_now(), database_now(session.connection())
+    if abs(database_value - local_now) > MAX_CLOCK_SKEW:
+        logger.warning(
+            "cleanup_skipped", reason="clocks disagree", local=str(local_now), database=str(database_value)
+        )
+        return None
+    return database_value

@@ -29,9 +29,9 @@ from sqlalchemy.orm import Session
 
 from luxx import __version__
 from luxx.domain.accounts.caller import Caller
-from luxx.infra.clock import database_time, utc_now
+from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store
-from luxx.infra.store.tables import table_of
+from luxx.infra.store.tables import database_time, table_of
 from luxx.runs.models import ProcessRow, RunRow
 from luxx.wire.run import RunKind, RunPhase, RunStatus
 

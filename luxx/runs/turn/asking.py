@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from sqlalchemy import Connection, bindparam, insert, select
 
 from luxx.errors import ToolFailed
-from luxx.infra.clock import database_now, new_id
-from luxx.infra.store.tables import table_of
+from luxx.infra.clock import new_id
+from luxx.infra.store.tables import database_now, table_of
 from luxx.runs.context import RunContext
 from luxx.runs.engine.cancel import RunCancelled
 from luxx.runs.log.events import LogEntry

@@ -196,7 +196,7 @@ async def probe_loopback(
     servers: Sequence[tuple[str, int]] = LOOPBACK_SERVERS, *, except_ports: Collection[int] = ()
 ) -> list[Probe]:
     """The loopback servers that list models like an OpenAI server. `except_ports` are Luxx's own ports."""
-    async with httpx.AsyncClient(timeout=PROBE_SECONDS, trust_env=False) as client:
+    async with httpx.AsyncClient(timeout=PROBE_SECONDS, trust_env=False, verify=False) as client:  # no HTTPS
         pending = [_probe(client, name, port) for name, port in servers if port not in except_ports]
         return [probe for probe in await asyncio.gather(*pending) if probe is not None]
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from pypdf import PdfWriter
 
 from luxx.infra.config.schema import ToolsConfig
-from luxx.infra.documents.reader import PageProcess, PageRequest, PdfProcess, RunReader, read_in_process
+from luxx.infra.documents.bounds import PageRequest
+from luxx.infra.documents.reader import PageProcess, PdfProcess, RunReader, read_in_process
 from luxx.tools.sandbox.service import Sandbox
 from tests.bench.figures import Figures
 from tests.bench.load import Broken

@@ -10,7 +10,8 @@ import pytest
 from files.sample_files import pdf, pdf_of
 
 from luxx.infra.config.schema import ToolsConfig
-from luxx.infra.documents.reader import PageProcess, PageRequest, PdfProcess
+from luxx.infra.documents.bounds import PageRequest
+from luxx.infra.documents.reader import PageProcess, PdfProcess
 from luxx.tools.sandbox.service import Sandbox
 from sandbox.attacked_server import Attacker, Child, Json, attacked_server, children_once, in_force
 

@@ -1,9 +1,12 @@
-"""Limits that a reader process sets on itself before it reads a document, and the cleanup of its text."""
+"""Limits of reader processes, cleanup of text, request and answer. Without asyncio: it is slow to import."""
 
 import logging
 import os
 import resource
 import warnings
+from enum import StrEnum
+
+import msgspec
 
 
 def limit(memory: int, seconds: int) -> None:
@@ -30,3 +33,45 @@ def storable(text: str) -> str:
     """The text without NUL and lone surrogates, which JSON and databases refuse."""
     whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return whole.replace("\0", "")
+
+
+MOST_LINKS = 50
+LINK_BYTES = 200
+
+
+class PageForm(StrEnum):
+    MARKDOWN = "markdown"
+    TEXT = "text"
+    HTML = "html"
+
+
+class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """`url` is the base of relative links, `charset` the one that the server declared. Not `is_html`: the
+    document is plain text.
+
+    The answer has at most `characters` of text, and at most `links` links, of LINK_BYTES each on average.
+    """
+
+    url: str
+    form: PageForm = PageForm.MARKDOWN
+    characters: int
+    links: int = MOST_LINKS
+    charset: str = ""
+    is_html: bool = True
+
+
+class PageLink(msgspec.Struct, frozen=True, kw_only=True):
+    text: str
+    url: str
+
+
+class PageText(msgspec.Struct, frozen=True, kw_only=True):
+    """`error` is binary, memory, time, long, or broken with the reason; empty if there is a text."""
+
+    text: str = ""
+    title: str = ""
+    description: str = ""
+    links: list[PageLink] = []
+    charset: str = ""
+    is_cut: bool = False
+    error: str = ""

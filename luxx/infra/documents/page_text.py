@@ -9,10 +9,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from luxx.infra.documents.bounds import limit, storable
+from luxx.infra.documents.bounds import LINK_BYTES, PageForm, PageLink, PageRequest, PageText, limit, storable
 from luxx.infra.documents.charset import decode
 from luxx.infra.documents.content import HtmlElement, MarkdownWriter, content_of, parse_html
-from luxx.infra.documents.reader import LINK_BYTES, PageForm, PageLink, PageRequest, PageText
 
 # The tree is at most about 2,000 deep, and writing one element takes a few nested calls.
 _RECURSION_LIMIT = 20_000

@@ -16,6 +16,7 @@ import msgspec
 
 from luxx.errors import Unavailable
 from luxx.infra.children import start_child
+from luxx.infra.documents.bounds import PageRequest, PageText
 
 _GRACE_SECONDS = 1.0
 
@@ -163,48 +164,6 @@ PAGES_PER_USER = 2
 
 PAGE_MAX_WAIT = 30.0
 """Seconds that a page may wait for its process."""
-
-
-MOST_LINKS = 50
-LINK_BYTES = 200
-
-
-class PageForm(StrEnum):
-    MARKDOWN = "markdown"
-    TEXT = "text"
-    HTML = "html"
-
-
-class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`url` is the base of relative links, `charset` the one that the server declared. Not `is_html`: the
-    document is plain text.
-
-    The answer has at most `characters` of text, and at most `links` links, of LINK_BYTES each on average.
-    """
-
-    url: str
-    form: PageForm = PageForm.MARKDOWN
-    characters: int
-    links: int = MOST_LINKS
-    charset: str = ""
-    is_html: bool = True
-
-
-class PageLink(msgspec.Struct, frozen=True, kw_only=True):
-    text: str
-    url: str
-
-
-class PageText(msgspec.Struct, frozen=True, kw_only=True):
-    """`error` is binary, memory, time, long, or broken with the reason; empty if there is a text."""
-
-    text: str = ""
-    title: str = ""
-    description: str = ""
-    links: list[PageLink] = []
-    charset: str = ""
-    is_cut: bool = False
-    error: str = ""
 
 
 class PageProcess:

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from luxx.errors import ToolFailed
 from luxx.infra.config.schema import ToolsConfig
-from luxx.infra.documents.reader import PageForm, PageProcess, PdfProcess, RunReader, read_in_process
+from luxx.infra.documents.bounds import PageForm
+from luxx.infra.documents.reader import PageProcess, PdfProcess, RunReader, read_in_process
 from luxx.infra.network.fetch import FetchBounds, Fetcher
 from luxx.infra.network.hosts import WebGuard
 from luxx.tools.core import ToolContext, ToolDefinition, ToolResult

@@ -15,7 +15,8 @@ import msgspec
 import structlog
 
 from luxx.errors import ToolFailed, Unavailable
-from luxx.infra.documents.reader import PageForm, PageRequest, ReaderBounds, ReadFailure, read_in_process
+from luxx.infra.documents.bounds import PageForm, PageRequest
+from luxx.infra.documents.reader import ReaderBounds, ReadFailure, read_in_process
 from luxx.tools.sandbox.backends import Backend
 from luxx.tools.sandbox.choosing import own_interpreter
 from luxx.tools.sandbox.plan import MIB, ProgramLimits, ProgramSpec, SupervisorSpec

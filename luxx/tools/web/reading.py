@@ -3,7 +3,8 @@
 import msgspec
 
 from luxx.errors import LuxxError, ToolFailed
-from luxx.infra.documents.reader import MOST_LINKS, PageForm, PageLink, PageProcess, PageRequest, PdfProcess
+from luxx.infra.documents.bounds import MOST_LINKS, PageForm, PageLink, PageRequest
+from luxx.infra.documents.reader import PageProcess, PdfProcess
 from luxx.infra.network.fetch import CheckRedirect, Fetched, Fetcher, FetchRequest
 from luxx.tools.web.clients import WebClient
 from luxx.wire.step import Source, citable, source_of

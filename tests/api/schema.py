@@ -5,9 +5,7 @@ from functools import cache
 from typing import Any
 
 import httpx
-from jsonschema import Draft202012Validator
-from referencing import Registry, Resource
-from referencing.jsonschema import DRAFT202012
+from jsonschema_rs import Draft202012, Draft202012Validator, Registry
 
 URN = "urn:luxx"
 MEMORIZED_BYTES = 20_000
@@ -41,9 +39,7 @@ class Document:
 
     def __init__(self, content: dict[str, Any]) -> None:
         self.content = content
-        self._registry: Registry[Any] = Registry().with_resource(
-            URN, Resource.from_contents(content, default_specification=DRAFT202012)
-        )
+        self._registry = Registry([(URN, content)], draft=Draft202012)
         self.operations = [
             Operation(content, method, template)
             for template, path in content["paths"].items()
@@ -106,7 +102,7 @@ class Document:
             at = f"#/paths/{_escaped(operation)}/responses/{key}"
             reference = f"{URN}{responses[key].get('$ref', at)}/content/application~1json/schema"
             problems = [
-                f"{error.json_path}: {error.message[:300]}"
+                f"{error.instance_path}: {error.message[:300]}"
                 for error in self._validator(reference).iter_errors(response.json())
             ]
             assert not problems, f"{operation} {status} breaks its schema: {problems}"

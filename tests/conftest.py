@@ -4,6 +4,7 @@ skipped test into a failed session, so that none hides.
 
 import asyncio
 import functools
+import gc
 import inspect
 import os
 from collections.abc import Generator, Iterator
@@ -65,6 +66,17 @@ def seconds_of(test: pytest.Function) -> float:
         return seconds
     option = test.config.getoption("timeout")
     return float(test.config.getini("timeout") if option is None else option) - CLEANUP_SECONDS
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Excludes what is imported and collected from garbage collection, as a server does at its start."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,9 +1,16 @@
-"""Prints how many recorded streams run, and how many have no adapter yet."""
+"""Loads the SDKs of the vendors; prints how many recorded streams run, and how many have no adapter yet."""
 
 from collections import Counter
 
 import pytest
 import recorded
+import sdk_types
+
+
+@pytest.fixture(scope="session", autouse=True)
+def loaded_sdks() -> None:
+    """Before the first test, because hypothesis measures how long an example takes."""
+    sdk_types.load()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,25 +1,48 @@
-"""The vendors' own request types as validators: unknown keys are refused where a type is closed."""
+"""The vendors' own request types as validators: unknown keys are refused where a type is closed.
+
+`load` imports the SDKs: four seconds of CPU time, which only a process that runs these tests spends.
+"""
 
 from collections.abc import Container, Iterator
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 import msgspec
-from anthropic.types.message_create_params import (
-    MessageCreateParamsStreaming as AnthropicParams,
-)
-from google.genai.types import Content, GenerateContentConfig
-from openai.types.chat.completion_create_params import (
-    CompletionCreateParamsStreaming as OpenAIParams,
-)
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 Json = dict[str, Any]
 
 _CLOSED = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
-# In a list, because a TypedDict alone takes no config; the types below it inherit the config of the list.
-ANTHROPIC: TypeAdapter[Any] = TypeAdapter(list[AnthropicParams], config=_CLOSED)
-OPENAI: TypeAdapter[Any] = TypeAdapter(list[OpenAIParams], config=_CLOSED)
+
+def load() -> None:
+    _google()
+    _anthropic()
+    _openai()
+
+
+@cache
+def _google() -> Any:
+    return import_module("google.genai.types")
+
+
+@cache
+def _anthropic() -> TypeAdapter[Any]:
+    return _closed(import_module("anthropic.types.message_create_params").MessageCreateParamsStreaming)
+
+
+@cache
+def _openai() -> TypeAdapter[Any]:
+    return _closed(
+        import_module("openai.types.chat.completion_create_params").CompletionCreateParamsStreaming
+    )
+
+
+def _closed(params: Any) -> TypeAdapter[Any]:
+    """In a list, because a TypedDict alone takes no config; the types below it inherit the list's config."""
+    return TypeAdapter(list[params], config=_CLOSED)
+
 
 _OF_AN_OLDER_API = frozenset({"temperature"})
 """Anthropic's types are of an API version without it; the version that the adapter sends still has it."""
@@ -40,13 +63,13 @@ def accepted_by_openai(body: bytes, provider_type: str) -> Json:
     value = msgspec.json.decode(body)
     own = _OWN_KEYS.get(provider_type, set[str]())
     messages = [_without(message, own) for message in value["messages"]]
-    _read_through(OPENAI.validate_python([{**_without(value, own), "messages": messages}]))
+    _read_through(_openai().validate_python([{**_without(value, own), "messages": messages}]))
     return value
 
 
 def accepted_by_anthropic(body: bytes, _provider_type: str = "anthropic") -> Json:
     value = msgspec.json.decode(body)
-    _read_through(ANTHROPIC.validate_python([_without(value, _OF_AN_OLDER_API)]))
+    _read_through(_anthropic().validate_python([_without(value, _OF_AN_OLDER_API)]))
     return value
 
 
@@ -55,9 +78,9 @@ def accepted_by_google(body: bytes, _provider_type: str = "gemini") -> Json:
     value = msgspec.json.decode(body)
     assert value.keys() <= {"contents", "systemInstruction", "tools", "generationConfig"}
     flat = {key: value[key] for key in ("systemInstruction", "tools") if key in value}
-    GenerateContentConfig.model_validate({**flat, **value.get("generationConfig", {})})
+    _google().GenerateContentConfig.model_validate({**flat, **value.get("generationConfig", {})})
     for content in value["contents"]:
-        Content.model_validate_json(msgspec.json.encode(content))
+        _google().Content.model_validate_json(msgspec.json.encode(content))
     return value
 
 

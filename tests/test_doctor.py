@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from migrated_databases import prepare
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
@@ -52,6 +53,7 @@ def run_checks(config: Config, environ: dict[str, str] | None = None) -> dict[st
 
 
 async def start_once(config: Config) -> None:
+    prepare(Path(config.data_dir))
     services = Services(config, {})
     await services.open()
     await services.close()

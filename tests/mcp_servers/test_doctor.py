@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import msgspec
+from migrated_databases import prepare
 
 from luxx.app.cli.doctor.checks import examine_installation
 from luxx.app.container import Services
@@ -26,6 +27,7 @@ async def test_doctor_reports_each_server(tmp_path: Path) -> None:
         "data_dir": str(tmp_path / "data"),
     }
 
+    prepare(tmp_path / "data")
     services = Services(msgspec.convert(plain, Config), {})
     await services.open()
     await services.close()

@@ -54,6 +54,11 @@ RULES: dict[str, list[dict[str, str]]] = {
     "deny": [{"tool": "*", "action": "deny"}],
     "some": [{"tool": "*", "action": "allow"}, {"tool": "file_*", "action": "deny"}],
 }
+MIDDLE_LEVELS_HEAVY = [
+    pytest.param(level, marks=pytest.mark.heavy if level in (2, 3) else ()) for level in LEVELS
+]
+"""Each level calls every tool under every kind of rules; the lowest and the highest run on every change."""
+
 ENTRY_POINTS = ("message", "stream", "branch", "regenerate", "edited")
 UNATTENDED = {"when_asked": "deny"}
 
@@ -138,7 +143,7 @@ def answered_at(entry_point: str, person: ApiClient) -> dict[str, Any]:
         for entry_point in ENTRY_POINTS
     ],
 )
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", MIDDLE_LEVELS_HEAVY)
 def test_every_run_makes_the_calls_that_are_allowed_and_no_other(
     people: dict[int, ApiClient], tools: dict[str, dict[str, Any]], level: int, entry_point: str
 ) -> None:
@@ -152,7 +157,7 @@ def test_every_run_makes_the_calls_that_are_allowed_and_no_other(
         assert denied == {name for name, action in wanted.items() if action != "allow"}, (kind, entry_point)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", MIDDLE_LEVELS_HEAVY)
 def test_a_direct_tool_call_is_refused_where_a_run_would_be_denied_and_asks_nothing(
     people: dict[int, ApiClient], tools: dict[str, dict[str, Any]], level: int
 ) -> None:
@@ -216,7 +221,7 @@ def composed(person: ApiClient, name: str) -> str:
     return composition_id
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", MIDDLE_LEVELS_HEAVY)
 def test_a_member_of_a_composition_is_refused_like_a_call_of_its_own(
     people: dict[int, ApiClient], tools: dict[str, dict[str, Any]], level: int
 ) -> None:

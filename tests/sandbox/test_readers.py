@@ -89,6 +89,7 @@ def test_readers_see_their_code_when_its_surroundings_are_hidden(backend: str) -
     assert read_beneath(here, backend) == ("a page", "one\n\ntwo")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("backend", ["bubblewrap", "landlock"])
 async def test_bounds_hold_in_the_sandbox_and_nothing_is_left(backend: str, tmp_path: Path) -> None:
     sandbox = Sandbox(ToolsConfig(sandbox=backend), tmp_path / "data", tmp_path / "workspaces")  # type: ignore[arg-type]

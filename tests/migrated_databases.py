@@ -34,6 +34,16 @@ def prepare_at(url: str) -> str:
     return url
 
 
+def new_ready_database(server_url: str, name: str) -> str:
+    """Creates a ready database on a PostgreSQL server. Returns its URL as an operator writes it."""
+    named = make_url(server_url).set(drivername="postgresql", database=name)
+    url = named.render_as_string(hide_password=False)
+    server = resolve_url(url, Path.cwd()).set(database="postgres")
+    _prepare_server(server)
+    _administer(server, f'CREATE DATABASE "{name}" TEMPLATE {READY}')
+    return url
+
+
 def make_ready(engine: Engine) -> None:
     """`prepare_at` for an engine that has not been used."""
     engine.dispose()

@@ -4,8 +4,7 @@ import itertools
 from pathlib import Path
 
 import pytest
-from migrated_databases import prepare_at
-from store.databases import new_database
+from migrated_databases import new_ready_database, prepare_at
 
 numbers = itertools.count()
 
@@ -13,7 +12,7 @@ numbers = itertools.count()
 @pytest.fixture
 def shared_url(postgresql: str) -> str:
     """The URL of a database that several processes may share, with nothing in its tables."""
-    return prepare_at(new_database(postgresql, f"engine{next(numbers)}"))
+    return new_ready_database(postgresql, f"engine{next(numbers)}")
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

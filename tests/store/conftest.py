@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from migrated_databases import prepare_at
+from migrated_databases import new_ready_database, prepare_at
 
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from store.databases import metadata, new_database
@@ -21,10 +21,12 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return new_database(request.getfixturevalue("postgresql"), f"t{next(numbers)}")
 
 
-@pytest.fixture
-def ready_url(database_url: str) -> str:
+@pytest.fixture(params=["sqlite", "postgresql"])
+def ready_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a database at the newest step, with nothing in its tables."""
-    return prepare_at(database_url)
+    if request.param == "sqlite":
+        return prepare_at(f"sqlite:///{tmp_path}/t.db")
+    return new_ready_database(request.getfixturevalue("postgresql"), f"ready{next(numbers)}")
 
 
 @pytest.fixture

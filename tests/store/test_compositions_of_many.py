@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from migrated_databases import make_ready
 from sample_user import add_user
 from sqlalchemy.orm import Session
 
@@ -38,9 +37,8 @@ BEN = Caller(user_id=2, tenant_id=1, username="ben", permission_level=CommandPer
 
 
 @pytest.fixture
-def open_store(database_url: str, tmp_path: Path) -> Iterator[Store]:
-    engine = open_engine(resolve_url(database_url, tmp_path))
-    make_ready(engine)
+def open_store(ready_url: str, tmp_path: Path) -> Iterator[Store]:
+    engine = open_engine(resolve_url(ready_url, tmp_path))
     store = Store(engine)
     store.write_now(add_user)
     yield store

@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from migrated_databases import make_ready
 from sample_user import add_user
 from sqlalchemy import insert
 
@@ -79,9 +78,8 @@ class ConversationDatabase:
 
 
 @pytest.fixture
-def database(database_url: str, tmp_path: Path) -> Iterator[ConversationDatabase]:
-    engine = open_engine(resolve_url(database_url, tmp_path))
-    make_ready(engine)
+def database(ready_url: str, tmp_path: Path) -> Iterator[ConversationDatabase]:
+    engine = open_engine(resolve_url(ready_url, tmp_path))
     store = Store(engine)
     yield ConversationDatabase(store)
     store.close()

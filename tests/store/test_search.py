@@ -9,7 +9,6 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from migrated_databases import make_ready
 from sample_user import add_user
 from sqlalchemy import delete, insert, select, text, update
 
@@ -57,10 +56,9 @@ def add_people(session: Any) -> None:
 
 
 @pytest.fixture
-def search_store(database_url: str, tmp_path: Path) -> Iterator[Store]:
+def search_store(ready_url: str, tmp_path: Path) -> Iterator[Store]:
     """A migrated database with two users."""
-    engine = open_engine(resolve_url(database_url, tmp_path))
-    make_ready(engine)
+    engine = open_engine(resolve_url(ready_url, tmp_path))
     store = Store(engine)
     store.write_now(add_people)
     yield store

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from migrated_databases import make_ready
 from sample_user import add_user
 from sqlalchemy import event, insert, update
 
@@ -33,9 +32,8 @@ ANN = Caller(
 
 
 @pytest.fixture
-def store(database_url: str, tmp_path: Path) -> Iterator[Store]:
-    engine = open_engine(resolve_url(database_url, tmp_path))
-    make_ready(engine)
+def store(ready_url: str, tmp_path: Path) -> Iterator[Store]:
+    engine = open_engine(resolve_url(ready_url, tmp_path))
     store = Store(engine)
     store.write_now(add_user)
     yield store

@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from migrated_databases import make_ready
 from provider_service.services import ProviderServices, caller, new_provider
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
@@ -60,10 +59,9 @@ async def done_or_refused(work: Awaitable[Any]) -> None:
 
 
 async def test_no_order_of_requests_leaves_a_shared_provider_with_a_demoted_owner(
-    database_url: str, tmp_path: Path
+    ready_url: str, tmp_path: Path
 ) -> None:
-    engine = open_engine(resolve_url(database_url, tmp_path))
-    make_ready(engine)
+    engine = open_engine(resolve_url(ready_url, tmp_path))
     store = Store(engine)
     store.write_now(fill)
     services = ProviderServices(store, Vault("a secret that is long enough for tests"))

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
-from migrated_databases import make_ready
 from sample_user import add_user
 from sqlalchemy import func, insert, select
-from store.conftest import database_url
+from store.conftest import ready_url
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.conversations.access import DELETE_ROWS
@@ -35,7 +34,7 @@ from transfer.imports import sample
 
 assert ProviderRow.__tablename__ == "llm_providers"  # conversations point at it
 
-__all__ = ["database_url"]
+__all__ = ["ready_url"]
 
 ANN = Caller(
     user_id=1, tenant_id=1, username="ann", permission_level=CommandPermission.READ_ONLY, sign_in_id="s"
@@ -43,9 +42,8 @@ ANN = Caller(
 
 
 @pytest.fixture
-def store_and_service(database_url: str, tmp_path: Path) -> Iterator[tuple[Store, TransferService]]:
-    engine = open_engine(resolve_url(database_url, tmp_path))
-    make_ready(engine)
+def store_and_service(ready_url: str, tmp_path: Path) -> Iterator[tuple[Store, TransferService]]:
+    engine = open_engine(resolve_url(ready_url, tmp_path))
     store = Store(engine)
     store.write_now(add_user)
     yield store, TransferService(store, tmp_path, FilesConfig(), delete_runs=delete_runs)

@@ -8,9 +8,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from migrated_databases import prepare_at
+from migrated_databases import new_ready_database
 from sqlalchemy import select
-from store.databases import new_database
 
 from luxx.app.container import Services
 from luxx.domain.accounts.models import User
@@ -38,7 +37,7 @@ async def test_hidden_rows_of_a_killed_server_are_deleted_by_another(
     monkeypatch.setattr("luxx.app.container.SWEEP_SECONDS", 0.05)
     config = Config(
         app=AppConfig(secret_key="a-secret-key-that-many-servers-of-a-test-share"),
-        database=DatabaseConfig(url=prepare_at(new_database(postgresql, "swept"))),
+        database=DatabaseConfig(url=new_ready_database(postgresql, "swept")),
         workspace=WorkspaceConfig(root=str(tmp_path / "workspaces")),
         local=LocalConfig(enabled=False),
         data_dir=str(tmp_path / "data"),

@@ -108,6 +108,7 @@ def test_existing_data_is_refused_unless_it_may_be_replaced(make: Any, tmp_path:
     assert [each for each in there.root.iterdir() if each.name.startswith(".")] == []
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", DATABASES)
 @pytest.mark.parametrize("step", known_steps())
 def test_a_backup_of_an_older_version_is_migrated(make: Any, tmp_path: Path, kind: str, step: str) -> None:
@@ -141,6 +142,7 @@ def test_a_backup_of_an_older_version_is_migrated(make: Any, tmp_path: Path, kin
         assert "old" in str(connection.scalar(text("SELECT words FROM search_texts")))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", DATABASES)
 def test_a_backup_that_commit_1412cd0_made_is_restored(make: Any, tmp_path: Path, kind: str) -> None:
     archive = OLD_FILES / "backup.zip"

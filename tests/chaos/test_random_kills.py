@@ -112,6 +112,7 @@ async def run_with_random_kills(cluster: Cluster, rounds: int, kills: int) -> No
     assert cluster.kills == rounds * kills
 
 
+@pytest.mark.heavy
 async def test_a_few_kills_among_several_processes_lose_nothing_and_repeat_nothing(several: Cluster) -> None:
     await run_with_random_kills(several, 1, FEW)
 

@@ -91,6 +91,7 @@ async def run_to_its_end(services: Services, caller: Caller, text: str) -> Run:
     return ended_run
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "limits",
     [LimitsConfig(tokens_per_day=10 * PER_CALL), LimitsConfig(cost_per_day=10 * PER_CALL / 100_000)],

@@ -106,6 +106,7 @@ _NOT_CONFIGURED = "tools.sandbox selects another one"
 
 class BackendStatus(StrEnum):
     IN_FORCE = "in_force"
+    USABLE = "usable"
     UNUSABLE = "unusable"
     NOT_TRIED = "not_tried"
 
@@ -153,16 +154,15 @@ async def choose(
         packages=packages,
         memory_reserve_mb=config.memory_reserve_mb,
     )
-    backend: Backend | None = Unprotected(settings) if config.sandbox == "none" else None
-    tried: dict[str, tuple[Backend | None, str]] = {}
-    for name in ("bubblewrap", "landlock"):
-        # A start tries no second backend if the first works: each try costs a twentieth of a second.
-        if config.sandbox in ("auto", name) and backend is None:
-            backend, _ = tried[name] = await _try_backend(name, settings, workspaces)
+    wanted = [name for name in ("bubblewrap", "landlock") if config.sandbox in ("auto", name)]
+    tries = await asyncio.gather(*(_try_backend(name, settings, workspaces) for name in wanted))
+    tried = dict(zip(wanted, tries, strict=True))
+    unprotected = Unprotected(settings) if config.sandbox == "none" else None
+    backend: Backend | None = next((one for one, _ in tried.values() if one is not None), unprotected)
     return BackendChoice(
         backend=backend,
         interpreter=await _choose_interpreter(backend, interpreters),
-        reports=[_report(name, tried, config) for name in ("bubblewrap", "landlock")],
+        reports=[_report(name, tried, backend) for name in ("bubblewrap", "landlock")],
     )
 
 
@@ -182,15 +182,18 @@ def _own_files(interpreters: list[Interpreter]) -> list[Path]:
     return own
 
 
-def _report(name: str, tried: dict[str, tuple[Backend | None, str]], config: ToolsConfig) -> BackendReport:
+def _report(
+    name: str, tried: dict[str, tuple[Backend | None, str]], backend: Backend | None
+) -> BackendReport:
     if name not in tried:
-        reason = _NOT_NEEDED if config.sandbox == "auto" else _NOT_CONFIGURED
-        return BackendReport(name=name, standing=BackendStatus.NOT_TRIED, reason=reason)
+        return BackendReport(name=name, standing=BackendStatus.NOT_TRIED, reason=_NOT_CONFIGURED)
     tried_backend, reason = tried[name]
     if tried_backend is None:
         reason, _, output = reason.partition(": ")
         return BackendReport(name=name, standing=BackendStatus.UNUSABLE, reason=reason, output=output)
-    return BackendReport(name=name, standing=BackendStatus.IN_FORCE)
+    if tried_backend is backend:
+        return BackendReport(name=name, standing=BackendStatus.IN_FORCE)
+    return BackendReport(name=name, standing=BackendStatus.USABLE, reason=_NOT_NEEDED)
 
 
 async def _try_backend(name: str, settings: SandboxSettings, workspaces: Path) -> tuple[Backend | None, str]:

@@ -2,6 +2,8 @@
 
 import json
 import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import httpx
@@ -40,11 +42,12 @@ class VisibleState:
     database, and looks at the names, sizes and times of the files.
     """
 
-    def __init__(self, server: ServerProcess, anna: ApiClient, admin: ApiClient) -> None:
+    def __init__(
+        self, server: ServerProcess, database: sqlite3.Connection, anna: ApiClient, admin: ApiClient
+    ) -> None:
         self._people = (anna, admin)
         self._workspaces = server.folder / "workspaces"
-        database = f"file:{server.data_dir / 'luxx.db'}?mode=ro"
-        self._database = sqlite3.connect(database, uri=True, check_same_thread=False)
+        self._database = database
         self._written = self._read_written()
         self._states = [person.state() for person in self._people]
 
@@ -65,8 +68,10 @@ class VisibleState:
 @pytest.fixture(scope="module")
 def visible_state(
     server: ServerProcess, anna: ApiClient, admin: ApiClient, known: dict[str, str]
-) -> VisibleState:
-    return VisibleState(server, anna, admin)
+) -> Iterator[VisibleState]:
+    uri = f"file:{server.data_dir / 'luxx.db'}?mode=ro"
+    with closing(sqlite3.connect(uri, uri=True, check_same_thread=False)) as database:
+        yield VisibleState(server, database, anna, admin)
 
 
 def test_a_write_is_seen_as_a_change(anna: ApiClient, visible_state: VisibleState) -> None:

@@ -57,7 +57,7 @@ RULES: dict[str, list[dict[str, str]]] = {
 MIDDLE_LEVELS_HEAVY = [
     pytest.param(level, marks=pytest.mark.heavy if level in (2, 3) else ()) for level in LEVELS
 ]
-"""Each level calls every tool under every kind of rules; the lowest and the highest run on every change."""
+"""Each level calls every tool under every kind of rules; `make test` runs the lowest and the highest."""
 
 ENTRY_POINTS = ("message", "stream", "branch", "regenerate", "edited")
 UNATTENDED = {"when_asked": "deny"}

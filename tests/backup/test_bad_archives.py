@@ -7,13 +7,14 @@ import json
 import os
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from backup.sample_data import data_paths_of, fill, initialise
@@ -60,6 +61,14 @@ def members_of(content: bytes) -> Members:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
+def unpacks_to_the_same(good: bytes, damaged: bytes, name: str) -> bool:
+    try:
+        with zipfile.ZipFile(io.BytesIO(damaged)) as archive:
+            return archive.read(name) == members_of(good)[name]
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError):
+        return False
+
+
 def pack_archive(members: Members) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -101,6 +110,8 @@ def test_a_changed_byte_in_rows_or_files_is_detected(
         info = archive.getinfo("workspaces/1.tar")
     at = info.header_offset + 100 + int(fraction * (info.compress_size - 100))
     damaged[at] ^= mask
+    # Another compressed form of the same bytes is no damage (a run of zeros copied from elsewhere).
+    assume(not unpacks_to_the_same(good, bytes(damaged), "workspaces/1.tar"))
     check_restore_is_refused(there, bytes(damaged), r"workspaces/1\.tar")
 
 

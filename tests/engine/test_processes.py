@@ -61,8 +61,12 @@ async def test_a_run_of_a_killed_process_continues_at_another_within_its_lease_a
         cluster.model.release("gate")
         assert (await ended(second, ann, sent)).status == RunStatus.COMPLETED
         assert "warning" in await types_of(second, ann, sent)
-        known = await second.store.read(read_processes)
-        assert [each.id for each in known] == [second.process_id]
+
+        async def only_the_second_is_known() -> bool:
+            known = await second.store.read(read_processes)
+            return [each.id for each in known] == [second.process_id]
+
+        await until(only_the_second_is_known)
 
 
 async def test_a_process_without_others_recovers_the_runs_of_its_predecessor_at_once(tmp_path: Path) -> None:

@@ -27,13 +27,13 @@ run: $(RUN_STAMP) ## Install if needed, and start the server (ARGS="--port 9000"
 	@exec $(PYTHON) run.py $(ARGS)
 
 test: $(DEV_STAMP) ## Run the tests that take seconds (ARGS="-k tools")
-	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m "not long and not heavy" --timeout=120 -rs $(ARGS)
+	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m "not long and not heavy" --timeout=120 -rfEs $(ARGS)
 
 test-heavy: $(DEV_STAMP) ## Run the tests that use several processes for ten seconds or more
-	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m "heavy and not long" --timeout=240 -rs $(ARGS)
+	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m "heavy and not long" --timeout=240 -rfEs $(ARGS)
 
 test-long: $(DEV_STAMP) ## Run the tests that take minutes (PART=name: only matching tests)
-	$(PYTHON) -m pytest -m long --timeout=900 -rs $(if $(PART),-k "$(PART)") $(ARGS)
+	$(PYTHON) -m pytest -m long --timeout=900 -rfEs $(if $(PART),-k "$(PART)") $(ARGS)
 
 test-path: $(DEV_STAMP) ## Check how many files one message runs through (ARGS="-v" lists them)
 	$(PYTHON) -m tests.message_path $(ARGS)

@@ -418,7 +418,7 @@ async def test_a_client_continues_after_a_failed_read_of_the_log(store: Store) -
 async def test_a_subscriber_without_heartbeats_is_removed(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publisher, "SUBSCRIPTION_SECONDS", 0.3)
+    monkeypatch.setattr(publisher, "SUBSCRIPTION_SECONDS", 2.0)
 
     async with processes(store, InMemoryNetwork()) as (a, b):
         clients = [b.watch(new_run(store)) for _ in range(2)]

@@ -17,10 +17,12 @@ from hypothesis import HealthCheck, settings
 from store.databases import postgresql_server
 
 # The same examples in each run, so that a failure belongs to the change that is tested;
-# --hypothesis-profile=random searches further. How fast a busy machine draws its first example says
+# --hypothesis-profile=random searches further. How fast a busy machine runs an example says
 # nothing of the code.
-settings.register_profile("luxx", suppress_health_check=[HealthCheck.too_slow], derandomize=True)
-settings.register_profile("random", suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "luxx", suppress_health_check=[HealthCheck.too_slow], derandomize=True, deadline=None
+)
+settings.register_profile("random", suppress_health_check=[HealthCheck.too_slow], deadline=None)
 settings.load_profile("luxx")
 
 # Coloured tracebacks with local variables take ten seconds each.

@@ -31,6 +31,7 @@ from luxx.providers.models import ProviderRow
 from luxx.providers.queries import key_identity
 
 DATABASES = ("sqlite", "postgresql")
+POSTGRESQL_HEAVY = ("sqlite", pytest.param("postgresql", marks=pytest.mark.heavy))
 LONG = 140_000_000
 """Characters; twice as many in a backup, where each of them is escaped."""
 
@@ -211,7 +212,7 @@ def test_a_configured_secret_is_kept_and_keys_are_sealed_with_it(make: Any, tmp_
     assert any("sign in again" in note for note in restored.notes)
 
 
-@pytest.mark.parametrize("kind", DATABASES)
+@pytest.mark.parametrize("kind", POSTGRESQL_HEAVY)
 def test_a_backup_whose_secret_opens_no_provider_key_is_refused(make: Any, tmp_path: Path, kind: str) -> None:
     """The secret of the servers is in their environment; the backup command has none or has created
     another."""
@@ -235,7 +236,7 @@ def test_a_backup_whose_secret_opens_no_provider_key_is_refused(make: Any, tmp_p
     assert note.startswith("1 provider keys")
 
 
-@pytest.mark.parametrize("kind", DATABASES)
+@pytest.mark.parametrize("kind", POSTGRESQL_HEAVY)
 def test_a_restore_after_which_no_server_could_start_is_refused(make: Any, tmp_path: Path, kind: str) -> None:
     here, there = make("sqlite", "here"), make(kind, "there", secret=SECRET)
     initialise(here)

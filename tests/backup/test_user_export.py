@@ -57,7 +57,7 @@ def here(tmp_path: Path) -> Iterator[DataPaths]:
     data_paths.close()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.heavy)])
 def there(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DataPaths]:
     """Another server, with a user ann who has no data."""
     url = ""

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-EXAMPLES = 12
+EXAMPLES = 6
 STEPS = 25
 HISTORIES = settings(
     max_examples=EXAMPLES,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, cast
 
+import pytest
 import uvicorn
 from httpx_aiohttp.transport import AiohttpResponseStream
 from litestar import Litestar, get
@@ -149,6 +150,7 @@ def used_names(tree: ast.Module) -> Iterator[str]:
                 pass
 
 
+@pytest.mark.heavy
 def test_luxx_uses_no_other_private_part() -> None:
     trees = {
         str(file.relative_to(ROOT)): ast.parse(file.read_text()) for file in (ROOT / "luxx").rglob("*.py")

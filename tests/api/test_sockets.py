@@ -356,6 +356,7 @@ def opens_within(person: ApiClient, *, attempts: int) -> bool:
     return False
 
 
+@pytest.mark.heavy
 def test_a_socket_takes_500_subscriptions_and_more_when_one_ends(cleo: ApiClient) -> None:
     with open_socket(cleo) as client:
         session_id = new_session(cleo)

@@ -23,6 +23,7 @@ def wheel_in(folder: Path, name: str) -> str:
     return str(path)
 
 
+@pytest.mark.heavy
 async def test_installed_packages_are_visible_in_the_sandbox_and_replaced_as_a_whole(
     open_sandbox_client: OpenSandboxClient, tmp_path: Path
 ) -> None:

@@ -181,6 +181,7 @@ def test_deep_nesting_is_refused_in_a_small_thread_too() -> None:
     assert answers == ["the expression is nested too deeply"]
 
 
+@pytest.mark.heavy
 def test_the_most_expensive_allowed_expression_takes_about_a_second() -> None:
     dear = [
         "[x for x in range(20000) if x * x % 7 == 3]",

@@ -180,6 +180,7 @@ def cost(work: Any, given: Any) -> float:
     return min(costs)
 
 
+@pytest.mark.heavy
 def test_a_file_four_times_as_long_takes_about_four_times_as_long() -> None:
     cheap, dear = (cost(read, many_below_a_long_one(size)) for size in (3_000, 12_000))
     assert dear < MAX_FACTOR * cheap

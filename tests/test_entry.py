@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from live_server import ROOT, plain_environ
 
 EXPECTED = """
@@ -54,12 +55,14 @@ def run_program(program: str, folder: Path) -> object:
     return json.loads(next(line for line in finished.stdout.splitlines() if line.startswith("{")))
 
 
+@pytest.mark.heavy
 def test_a_server_does_not_load_modules_for_terminal_output(
     tmp_path: Path,
 ) -> None:
     assert run_program(EXPECTED, tmp_path) == {"loaded": [], "serves": True, "collects": True}
 
 
+@pytest.mark.heavy
 def test_a_server_does_not_load_unused_plugins(tmp_path: Path) -> None:
     assert run_program(SERVED, tmp_path) == {"plugins": [], "collects": True}
 

@@ -44,6 +44,7 @@ def test_a_process_with_sqlite_uses_the_local_bus_whatever_is_configured(tmp_pat
         assert bus.is_alone
 
 
+@pytest.mark.heavy
 def test_a_process_with_sqlite_loads_no_driver_of_a_bus() -> None:
     code = (
         "import sys, luxx.app.container; loaded = {name.partition('.')[0] for name in sys.modules}; "

@@ -65,6 +65,7 @@ def arguments_of_all_processes() -> str:
     return "\n".join(command_lines)
 
 
+@pytest.mark.heavy
 def test_the_sdk_is_not_loaded_until_a_server_is_started() -> None:
     program = (
         "import sys, luxx.app.application; print(sorted({'mcp', 'mcp_types', 'pydantic'} & set(sys.modules)))"

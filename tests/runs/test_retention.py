@@ -117,6 +117,7 @@ async def test_other_writes_continue_while_a_large_log_is_deleted(store: Store) 
     assert written >= 5
 
 
+@pytest.mark.heavy
 def test_a_read_of_a_deleted_log_gets_an_error(tmp_path: Path) -> None:
     with ServerProcess(tmp_path) as server, ApiClient(server, None).register("ann") as ann:
         user_id = ann.user["id"]

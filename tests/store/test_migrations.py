@@ -68,6 +68,7 @@ def test_the_names_of_the_files_are_the_steps_in_order() -> None:
     assert known_steps() == [step.revision for step in walked][::-1]
 
 
+@pytest.mark.heavy
 def test_a_start_without_migrations_does_not_load_alembic() -> None:
     """Alembic takes 11 MB for good once it is loaded, and a server needs it for a second."""
     code = (

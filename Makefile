@@ -17,7 +17,7 @@ PEERS ?=
 PART ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-heavy test-long test-path check format lock bench clean
+.PHONY: help run demo test test-heavy test-long test-path check format lock bench clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
@@ -26,10 +26,13 @@ run: $(RUN_STAMP) ## Install if needed, and start the server (ARGS="--port 9000"
 	@$(VENV)/bin/luxx model pull smollm2 || echo "Continuing without the embedded model; add a provider to chat."
 	@exec $(PYTHON) run.py $(ARGS)
 
+demo: $(RUN_STAMP) ## Show a room and a task on a scripted model: no key, no network, under a minute
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" docs/examples/demo.sh
+
 test: $(DEV_STAMP) ## Run the tests that take seconds (ARGS="-k tools")
 	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m "not long and not heavy" --timeout=120 -rfEs $(ARGS)
 
-test-heavy: $(DEV_STAMP) ## Run the tests that use several processes for ten seconds or more
+test-heavy: $(DEV_STAMP) ## Run slow tests, and the rest of matrices that make test runs a part of
 	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m "heavy and not long" --timeout=240 -rfEs $(ARGS)
 
 test-long: $(DEV_STAMP) ## Run the tests that take minutes (PART=name: only matching tests)

@@ -13,17 +13,12 @@ from typing import Any
 
 import pytest
 import structlog
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from store.databases import postgresql_server
 
-# The same examples in each run, so that a failure belongs to the change that is tested;
-# --hypothesis-profile=random searches further. How fast a busy machine runs an example says
-# nothing of the code.
-settings.register_profile(
-    "luxx", suppress_health_check=[HealthCheck.too_slow], derandomize=True, deadline=None
-)
-settings.register_profile("random", suppress_health_check=[HealthCheck.too_slow], deadline=None)
-settings.load_profile("luxx")
+# The profile of hypothesis for CI: the same examples in each run, so that a failure belongs to the change
+# that is tested, and no limit of time. --hypothesis-profile=default draws new examples.
+settings.load_profile("ci")
 
 # Coloured tracebacks with local variables take ten seconds each.
 structlog.configure(

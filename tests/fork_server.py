@@ -30,6 +30,8 @@ def serve(control: socket.socket) -> None:
             raise SystemExit(0)
         if os.fork() == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            # A shell that starts the tests in the background lets them ignore it.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             control.close()
             _monitor(json.loads(message), descriptors)
             return

@@ -9,12 +9,17 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+import pytest
 from sqlalchemy import URL, Engine, create_engine, make_url, text
 
+import luxx.app.container  # noqa: F401  (all tables: a foreign key may name one of a package not imported yet)
 from luxx.infra.store.engine import open_engine, resolve_url
 from luxx.infra.store.migrate import migrate
 
 NAME = "luxx.db"
+POSTGRESQL_HEAVY = ("sqlite", pytest.param("postgresql", marks=pytest.mark.heavy))
+"""Both databases, where `make test` runs only one of them: `make test-heavy` runs the other."""
+
 READY = "luxx_ready"
 """The database of a PostgreSQL server that others are copies of."""
 

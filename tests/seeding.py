@@ -9,12 +9,11 @@ import msgspec
 from sqlalchemy import Connection, insert
 
 from luxx.domain.conversations.models import ConversationRow, MessageRow
-from luxx.domain.conversations.search import index_messages, index_title
+from luxx.domain.conversations.search_index import index_messages, index_title
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.tables import table_of
-from luxx.wire.delta import Usage
 from luxx.wire.message import AssistantContent, UserContent
-from luxx.wire.step import Step, StepType, step_id
+from luxx.wire.turn import Step, StepType, Usage, step_id
 
 BATCH = 1000
 _messages, _conversations = table_of(MessageRow), table_of(ConversationRow)

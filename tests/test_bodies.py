@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from luxx.api.http.authentication import PUBLIC
-from luxx.api.http.json_body import MAX_REPORTED_FIELDS, NUL_MESSAGE, REPEATED_MESSAGE, read_body
+from luxx.api.http.request_input import MAX_REPORTED_FIELDS, NUL_MESSAGE, REPEATED_MESSAGE, read_body
 from luxx.api.http.security import PUBLIC_BODY_BYTES, PUBLIC_POST_PATHS, protection
 from luxx.api.routes.auth import AuthController
 from luxx.api.routes.setup import SetupController

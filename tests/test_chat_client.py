@@ -2,44 +2,35 @@
 connection breaks.
 """
 
-import asyncio
-import fcntl
 import json
-import os
-import pty
 import re
-import select
 import signal
 import subprocess
-import sys
-import termios
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+from breaking_proxy import breaking_proxy
 from forked_luxx import run_luxx
 from live_server import LiveServer, live_server, plain_environ, scripted_models
+from terminal_program import PATIENCE_SECONDS, Terminal
 
 from luxx.app.cli.chat.transcript import (
     FrameOption,
     FrameQuestion,
     FrameRun,
     FrameStep,
-    Piece,
-    PieceKind,
     StreamFrame,
     Transcript,
     parse_answer,
 )
+from luxx.app.cli.screen import Piece, PieceKind
 from luxx.providers.scripted import Call, Gate, Rule, Script, Text, Thinking, When
 
-PATIENCE_SECONDS = 30.0
 LONG = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
 
 # --- frames to output -------------------------------------------------------------------------------
@@ -337,128 +328,6 @@ def test_what_is_typed_becomes_an_answer(multiple: bool, line: str, answer: Any)
 
 def test_an_empty_input_is_no_answer_without_a_recommended_option() -> None:
     assert parse_answer(FrameQuestion(question_id="q", prompt="Which?"), " ") is None
-
-
-class Terminal:
-    """A program on a pseudo-terminal; `shown` is everything it has written."""
-
-    def __init__(self, command: list[str]) -> None:
-        self._master, slave = pty.openpty()
-        self.process = subprocess.Popen(
-            command,
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            env=plain_environ(TERM="dumb"),
-            start_new_session=True,
-            preexec_fn=lambda: _take_terminal(slave),
-        )
-        os.close(slave)
-        self.shown = ""
-        self._at = 0
-
-    def say(self, text: str) -> None:
-        os.write(self._master, text.encode())
-
-    def wait_for_input(self) -> None:
-        """Returns when the program waits for input: between its prompt and its read Python misses a
-        signal."""
-        process = psutil.Process(self.process.pid)
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while process.status() != psutil.STATUS_SLEEPING:
-            assert time.monotonic() < deadline, "it does not come to rest"
-            time.sleep(0.01)
-
-    def expect(self, text: str) -> None:
-        """Returns when `text` was shown after what was expected before."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while (position := self.shown.find(text, self._at)) < 0:
-            if time.monotonic() > deadline or not self._read(deadline):
-                raise AssertionError(f"{text!r} was not shown: {self.shown[self._at :]!r}")
-        self._at = position + len(text)
-
-    def end(self) -> int:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while self._read(deadline):
-            pass
-        os.close(self._master)
-        return self.process.wait(PATIENCE_SECONDS)
-
-    def _read(self, deadline: float) -> bool:
-        ready, _, _ = select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))
-        if not ready:
-            return False
-        try:
-            piece = os.read(self._master, 65536)
-        except OSError:
-            return False
-        self.shown += piece.decode("utf-8", "replace").replace("\r\n", "\n")
-        return bool(piece)
-
-
-def _take_terminal(slave: int) -> None:
-    fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
-
-
-# --- a connection that breaks -----------------------------------------------------------------------
-
-
-@contextmanager
-def breaking_proxy(url: str, cut: int) -> Iterator[tuple[str, list[str]]]:
-    """A proxy to the server that cuts every stream, each after more bytes than the one before."""
-    streams: list[str] = []
-    host, _, port = url.removeprefix("http://").partition(":")
-
-    carrying: set[asyncio.Task[None]] = set()
-
-    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        up_reader, up_writer = await asyncio.open_connection(host, int(port))
-        try:
-            length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
-            body = await reader.readexactly(int(length[1])) if length else b""
-            up_writer.write(re.sub(rb"(?i)connection: [^\r]*", b"connection: close", head) + body)
-            left = sys.maxsize
-            if re.match(rb"POST /messages/stream|GET /runs/[^/ ]+/events", head):
-                streams.append(head.split(b"\r\n")[0].decode())
-                left = cut * len(streams) if len(streams) < 6 else left
-            while left > 0 and (piece := await up_reader.read(min(left, 65536))):
-                left -= len(piece)
-                writer.write(piece)
-                await writer.drain()
-        finally:
-            up_writer.close()
-
-    async def taken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        carrying.add(task := asyncio.create_task(carry(reader, writer)))
-        # The client may have left, or the connection ends.
-        await asyncio.gather(task, return_exceptions=True)
-        carrying.discard(task)
-        writer.close()
-
-    async def end() -> None:
-        line.close()
-        for task in carrying:
-            task.cancel()
-        await asyncio.gather(*carrying, return_exceptions=True)
-        # The loop closes the rest on its next turns.
-        await asyncio.sleep(0.05)
-
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-
-    def in_loop(work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, loop).result(PATIENCE_SECONDS)
-
-    line = in_loop(asyncio.start_server(taken, "127.0.0.1", 0))
-    try:
-        yield f"http://127.0.0.1:{line.sockets[0].getsockname()[1]}", streams
-    finally:
-        in_loop(end())
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(PATIENCE_SECONDS)
-        loop.close()
 
 
 # --- against a fake server --------------------------------------------------------------------------

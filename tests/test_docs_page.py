@@ -1,6 +1,9 @@
 """`/openapi.json` and `/docs`: complete, consistent with the routes, and a page without a script."""
 
+import html
+import json
 import re
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +16,7 @@ from litestar.routes import HTTPRoute
 from luxx.api.http.authentication import PUBLIC
 from luxx.api.openapi.document import STREAM_ROUTES, TAGS, build_document
 from luxx.api.openapi.page import PAGE_POLICY, STYLE, render
+from luxx.api.openapi.types import EXAMPLES
 from luxx.app.application import create_app
 from luxx.app.container import Services
 from luxx.infra.config.schema import Config
@@ -188,3 +192,39 @@ def test_descriptions_are_escaped(document: dict[str, Any]) -> None:
 def test_operations_with_a_body_show_it(document: dict[str, Any]) -> None:
     with_body = {path for method, path, operation in operations(document) if "requestBody" in operation}
     assert {"/auth/login", "/conversations", "/messages", "/messages/stream", "/providers"} <= with_body
+
+
+def test_every_json_body_has_an_example_that_its_schema_accepts(document: dict[str, Any]) -> None:
+    with_body = set()
+    for method, path, operation in operations(document):
+        body = operation.get("requestBody", {}).get("content", {}).get("application/json")
+        if body is not None:
+            with_body.add(f"{method} {path}")
+            jsonschema.validate(body["example"], _with(document, body["schema"]))
+    assert set(EXAMPLES) == with_body
+
+
+def test_the_page_shows_calls_that_a_shell_can_run(document: dict[str, Any]) -> None:
+    page = render(document)
+    calls = [html.unescape(call) for call in re.findall(r"<pre>(curl .*?)</pre>", page, re.DOTALL)]
+    assert len(calls) == len(operations(document))
+    words = [shlex.split(call) for call in calls]
+    (message,) = [call for call in words if call[:4] == ["curl", "-X", "POST", "$LUXX/messages"]]
+    assert json.loads(message[message.index("-d") + 1])["content"] == "Say hello."
+    (deletion,) = [call for call in words if "$LUXX/keys/$KEY_ID" in call]
+    assert deletion[1:3] == ["-X", "DELETE"]
+
+
+def test_summaries_are_whole_sentences(app: Litestar, document: dict[str, Any]) -> None:
+    given = {
+        handler.summary
+        for route in app.routes
+        if isinstance(route, HTTPRoute)
+        for handler in route.route_handlers
+    }
+    for method, path, operation in operations(document):
+        if operation["summary"] in given:
+            continue
+        first = " ".join(operation["description"].partition("\n\n")[0].split())
+        assert first.startswith(operation["summary"]), (method, path)
+        assert first[len(operation["summary"]) :][:1] in ("", ".", "!", "?"), (method, path)

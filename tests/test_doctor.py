@@ -186,6 +186,24 @@ def test_a_database_of_a_newer_version_is_bad_and_of_an_older_one_is_not(tmp_pat
         services.release()
 
 
+def test_keys_of_the_environment_that_no_provider_uses_are_named(tmp_path: Path) -> None:
+    config = config_in(tmp_path)
+    first = {"OPENAI_API_KEY": "sk-of-the-first-start", "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}
+
+    async def start_with_key() -> None:
+        prepare(Path(config.data_dir))
+        services = Services(config, first)
+        await services.open()
+        await services.close()
+
+    asyncio.run(start_with_key())
+    assert "not used" not in run_checks(config, first)["provider openai"].text
+    later = {"OPENAI_API_KEY": "sk-a-later-key-of-openai", "DEEPSEEK_API_KEY": "sk-a-new-key-of-deepseek"}
+    report = run_checks(config, later)
+    assert report["provider deepseek"].text == "the next start connects DEEPSEEK_API_KEY"
+    assert "has another key" in report["provider openai"].text
+
+
 def test_a_file_instead_of_a_directory_is_bad(tmp_path: Path) -> None:
     (tmp_path / "workspaces").write_text("")
     report = run_checks(config_in(tmp_path))["workspaces"]

@@ -57,11 +57,16 @@ COLOUR = Call(
         "options": [{"label": "red"}, {"label": "blue", "is_recommended": True}],
     },
 )
+PLAN = (
+    '{"steps": [{"id": "facts", "name": "Collect facts", "goal": "A list of facts"},'
+    ' {"id": "text", "name": "Write", "goal": "One page", "depends_on": ["facts"]}]}'
+)
 MODEL = Script(
     models=["gpt-4.1-mini", "scripted"],
     rules=[
         Rule(when=When(user="colour", has_tool_result=False), reply=[COLOUR]),
         Rule(when=When(user="story"), reply=[Text(text="and then " * 400)], delay=0.05),
+        Rule(when=When(system="^Split the goal"), reply=[Text(text=PLAN)]),
         Rule(reply=[Thinking(text="A greeting."), Text(text="Hello there, from the model.")]),
     ],
 )
@@ -93,16 +98,16 @@ def test_every_command_of_the_page_runs(page: Path, tmp_path: Path) -> None:
             "https://api.openai.com/v1": f"{model.url}/v1",
             "https://api.anthropic.com": model.url,
             "https://generativelanguage.googleapis.com/v1beta": f"{model.url}/v1beta",
+            "docs/examples/": f"{ROOT}/docs/examples/",
             "$OPENAI_API_KEY": "sk-a-key-for-the-documentation",
             ".venv/bin/luxx ": "luxx ",
             ".venv/bin/python ": "python ",
-            "luxx chat": f"luxx chat --url {server.url}",
         }.items():
             script = script.replace(shown, real)
         finished = subprocess.run(
             ["bash", "-c", script],
             cwd=tmp_path,
-            env=server.environ,
+            env={**server.environ, "LUXX_URL": server.url},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -142,7 +147,11 @@ def test_shown_commands_exist(page: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def command_words(words: list[str]) -> list[str]:
-    return words[1:3] if words[1] in ("user", "model") and len(words) > 2 else words[1:2]
+    return (
+        words[1:3]
+        if words[1] in ("agent", "room", "task", "user", "model") and len(words) > 2
+        else words[1:2]
+    )
 
 
 def test_the_program_with_the_scripted_provider_runs() -> None:

@@ -43,6 +43,7 @@ ONLY_IN = {
         "luxx.providers.local.model",
         "luxx.app.cli.chat.client",
         "luxx.app.cli.chat.server_api",
+        "luxx.app.cli.runs.follower",
         "luxx.infra.network.fetch",
     },
     "h11": {"luxx.infra.network.proxy", "luxx.infra.network.proxy_http"},
@@ -341,7 +342,7 @@ LATER = "TO" + "DO"
 BAD: list[tuple[Rule, dict[str, str]]] = [
     (
         imports_go_down,
-        {"luxx.wire.step": "from luxx.runs.turn.state import State", "luxx.runs.turn.state": ""},
+        {"luxx.wire.turn": "from luxx.runs.turn.state import State", "luxx.runs.turn.state": ""},
     ),
     (imports_go_down, {A: "import luxx.api.http.authentication", "luxx.api.http.authentication": ""}),
     (imports_go_down, {A: "from luxx.runs.turn import state", "luxx.runs.turn.state": ""}),
@@ -425,18 +426,18 @@ def test_a_good_sample_passes_every_rule() -> None:
             + "from luxx.domain.usage.ledger import add\nfrom luxx.domain.memory.models import Row\n"
             + f"\ndef f():\n{body}",
         ),
-        parse("luxx.domain.memory.models", DOCSTRING + "from luxx.wire.step import Step\n"),
+        parse("luxx.domain.memory.models", DOCSTRING + "from luxx.wire.turn import Step\n"),
         parse(B, DOCSTRING + "from luxx.errors import NotFound\n"),
         parse("luxx.runs.engine.driver", DOCSTRING + "from luxx.domain.usage.ledger import add\n"),
         parse("luxx.providers.transport", DOCSTRING + "import aiohttp\n"),
         parse("luxx.errors", DOCSTRING),
-        parse("luxx.wire.step", DOCSTRING),
+        parse("luxx.wire.turn", DOCSTRING),
     ]
     assert [violation for rule in RULES for violation in rule(sample)] == []
 
 
 def test_every_module_is_read(modules: list[Module]) -> None:
-    assert {"luxx.wire.step", "luxx.infra.config.schema", "luxx.infra.store", "luxx.api.http.envelope"} <= {
+    assert {"luxx.wire.turn", "luxx.infra.config.schema", "luxx.infra.store", "luxx.api.http.envelope"} <= {
         module.name for module in modules
     }
     assert len(modules) == len([f for f in (ROOT / "luxx").rglob("*.py") if "node_modules" not in f.parts])

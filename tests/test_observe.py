@@ -156,9 +156,9 @@ def test_redacting_a_second_time_changes_nothing(text: str) -> None:
 def test_redaction_of_hostile_text_takes_linear_time(piece: str) -> None:
     def seconds(repeats: int) -> float:
         text = piece * repeats
-        started = time.perf_counter()
+        started = time.thread_time()
         redact(text)
-        return time.perf_counter() - started
+        return time.thread_time() - started
 
     short = min(seconds(2_000) for _ in range(5))
     # Ten times the text takes ten times as long where the time is linear, a hundred times where quadratic.

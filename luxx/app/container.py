@@ -7,6 +7,7 @@ of a `Services`.
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -19,12 +20,27 @@ from luxx.app.core_services import CoreServices
 from luxx.app.startup import tune_gc
 from luxx.domain.accounts.administration import Administration
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.accounts.tenants import TenantService, refuse_all_agents
+from luxx.domain.accounts.tenants import TenantService
 from luxx.domain.accounts.user_data import SettingsService
+from luxx.domain.agents.queries import check_default_agent, default_agent_id, visible_agent
+from luxx.domain.agents.shipped import store_shipped_agents
 from luxx.domain.audit import REFUSAL_WINDOW_SECONDS, delete_old_entries
 from luxx.domain.conversations.branches import BranchService
 from luxx.domain.conversations.service import ConversationService, ProjectService
 from luxx.domain.skills.registry import log_problems
+from luxx.features.rooms.forking import RoomForks
+from luxx.features.rooms.members import MemberService
+from luxx.features.rooms.orchestration import RoomOrchestration, fail_room
+from luxx.features.rooms.running import RoomRunService
+from luxx.features.rooms.seats import SeatService, copy_agent_to_seats
+from luxx.features.rooms.service import RoomService
+from luxx.features.rooms.transfer import RoomTransfer
+from luxx.features.tasks.checks import ReferenceChecker
+from luxx.features.tasks.planning import Planner, settings_for
+from luxx.features.tasks.proposals import PlanService, fail_task, load_task_run
+from luxx.features.tasks.running import TaskRunService
+from luxx.features.tasks.service import TaskService
+from luxx.features.tasks.templates import TaskTemplateService
 from luxx.infra.config.schema import Config
 from luxx.infra.data_permissions import set_traversable
 from luxx.infra.observe import watch_event_loop
@@ -34,20 +50,28 @@ from luxx.providers.addresses import AddressGuard
 from luxx.providers.catalog import configured_catalog
 from luxx.providers.client import ModelClient
 from luxx.providers.discovery import connect_discovered_providers, has_local_provider
+from luxx.providers.environment_keys import connect_environment_keys
 from luxx.providers.local.model import LocalModel
 from luxx.providers.queries import check_and_reseal_keys, has_no_daily_limit, open_registration_warning
 from luxx.providers.service import ProviderService
 from luxx.providers.transport import Transport
 from luxx.runs.admission import delete_runs, delete_runs_of
-from luxx.runs.context import RunServices
+from luxx.runs.context import FailRun, RunServices
 from luxx.runs.engine.driver import RunDriver, RunStopper
 from luxx.runs.engine.processes import ProcessKind, ProcessService, this_process
 from luxx.runs.log.retention import delete_old_logs
+from luxx.runs.orchestration.runs import OrchestratedRuns
+from luxx.runs.orchestration.service import OrchestratedRunService
 from luxx.runs.questions import QuestionService
+from luxx.runs.requests import RequestResolver
 from luxx.runs.service import RunService
 from luxx.runs.streams.watch import WAKE_SECONDS
+from luxx.runs.turn.ending import fail_chat, fail_run
 from luxx.runs.turn.loop import RunLoop
 from luxx.runs.turn.resources import ResourceFinder
+from luxx.runs.turn.turn import TurnServices
+from luxx.wire.question import WhenAsked
+from luxx.wire.run import RunKind
 
 PRUNE_SECONDS = 3600.0
 """The interval between deletions of old audit entries and run logs. The first one runs at the start."""
@@ -77,6 +101,7 @@ class Services(CoreServices):
             self.lock.take()
         await asyncio.gather(asyncio.to_thread(upgrade_database, self.engine), self._open_sandbox())
         await self.store.write(lambda session: check_and_reseal_keys(session, self.vault))
+        await self.store.write(lambda session: store_shipped_agents(session, copy_agent_to_seats))
         # With Landlock as root, programs run as another user and load Python packages from this directory.
         set_traversable(self.data_dir, is_traversable=self.sandbox.backend_name == "landlock")
         await self.bus.open()
@@ -85,10 +110,14 @@ class Services(CoreServices):
         self._make_providers()
         self._make_runs()
         self._make_conversations()
+        self._make_rooms()
+        self._make_tasks()
         self._make_account_services()
         if await self.operator.ensure_first_user(self.environ.get("LUXX_ADMIN_PASSWORD")):
             logger.info("first_user_created", username="admin")
-        await connect_discovered_providers(self.store, self.vault, self.environ, self.config, self.local)
+        found = self.store, self.vault, self.environ
+        if not await connect_discovered_providers(*found, self.config, self.local):
+            await connect_environment_keys(*found)
         await self._warn_of_open_registration()
         await self.run_driver.open()
         await self._start_local_model()
@@ -199,29 +228,48 @@ class Services(CoreServices):
             storage=self.storage,
             metrics=self.metrics,
             notify=self.notices.notify,
+            fail_run=self._failing_runs(),
         )
         read_own_tools = self.compositions.read_own_tools
         resources = ResourceFinder(
             self.providers, self.executor, self.workspaces, self.replay, read_own_tools, self.skill_registry
         )
-        # The lambdas: the driver and the questions are made after the loop that they need.
-        loop = RunLoop(
-            self.run_services,
-            self.client,
-            resources,
-            engine=lambda: self.run_driver,
-            on_question=lambda user_id: self.questions.answer_covered(user_id),
-        )
+        # The functions: the driver and the questions are made after the loop that they need.
+        turn_services = TurnServices(self.client, resources, engine=lambda: self.run_driver)
+
+        async def on_question(user_id: int) -> None:
+            await self.questions.answer_covered(user_id)
+
+        requests = self._request_resolver()
+        self.room_loader = partial(RoomOrchestration, resolve=requests.resolve_turn)
+        references = ReferenceChecker(self.registry, read_own_tools, self.skill_registry)
+        self.planner = Planner(requests.resolve_turn, references, self.providers, settings_for)
+        loaders = {RunKind.ROOM: self.room_loader, RunKind.TASK: partial(load_task_run, planner=self.planner)}
+        orchestrated = OrchestratedRuns(self.run_services, turn_services, loaders, on_question)
+        loop = RunLoop(self.run_services, turn_services, orchestrated.drive, on_question)
         self.run_driver = RunDriver(
             self.config,
             self.store,
             self.bus,
             this_process(self.process_id, self.kind),
             drive=loop.drive,
+            fail_run=self.run_services.fail_run,
             on_heartbeat=lambda: self.questions.answer_due(),
         )
-        self.runs = RunService(
-            self.run_services, self.run_driver, self.providers, self.attachments, read_own_tools
+        self.runs = RunService(self.run_services, self.run_driver, requests, self.attachments)
+        self.orchestrated_runs = OrchestratedRunService(self.run_services, self.run_driver)
+
+    def _failing_runs(self) -> FailRun:
+        writers = {RunKind.CHAT: fail_chat, RunKind.ROOM: fail_room, RunKind.TASK: fail_task}
+        return partial(fail_run, self.store, writers)
+
+    def _request_resolver(self) -> RequestResolver:
+        return RequestResolver(
+            providers=self.providers,
+            registry=self.registry,
+            limits=self.config.limits,
+            when_asked=WhenAsked(self.config.tools.when_asked),
+            read_own_tools=self.compositions.read_own_tools,
         )
 
     def _make_conversations(self) -> None:
@@ -233,13 +281,30 @@ class Services(CoreServices):
         self.conversations = ConversationService(
             self.store,
             check_provider=self._check_provider,
+            use_agent=visible_agent,
+            default_agent=default_agent_id,
             stop_run=self.runs.stop,
             delete_runs=delete_runs,
             delete_runs_of=delete_runs_of,
         )
 
+    def _make_rooms(self) -> None:
+        self.seats = SeatService(self.store, unknown_names=self.agents.unknown_names)
+        self.members = MemberService(self.store, on_ended=self.streams.end_membership)
+        self.rooms = RoomService(self.store, self.seats, stop_run=self.runs.stop, delete_runs=delete_runs)
+        self.room_forks = RoomForks(self.store, quota_mb=self.config.files.quota_mb)
+        self.room_transfer = RoomTransfer(self.store, self.rooms)
+        self.room_runs = RoomRunService(self.orchestrated_runs, self.room_loader)
+
+    def _make_tasks(self) -> None:
+        references = self.planner.references
+        self.tasks = TaskService(self.store, references, stop_run=self.runs.stop, delete_runs=delete_runs)
+        self.task_runs = TaskRunService(self.orchestrated_runs, self.planner)
+        self.plans = PlanService(self.orchestrated_runs, self.runs, self.planner)
+        self.task_templates = TaskTemplateService(self.store, references)
+
     def _make_account_services(self) -> None:
-        self.tenants = TenantService(self.store, check_agent=refuse_all_agents)
+        self.tenants = TenantService(self.store, check_agent=check_default_agent)
         self.administration = Administration(
             self.account_resources,
             offboarding=self.offboarding,

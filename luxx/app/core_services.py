@@ -6,19 +6,25 @@ The commands of `luxx user` use these parts alone. `container.py` adds what need
 from datetime import timedelta
 from pathlib import Path
 
+from sqlalchemy.orm import Session
+
 from luxx.api.http.event_streams import StreamLimit, Streams
 from luxx.api.http.websockets import Sockets
 from luxx.domain.accounts.administration import Operator
+from luxx.domain.accounts.api_keys import ApiKeyService
 from luxx.domain.accounts.authentication import AccountResources, Authenticator, TicketService, TokenSigner
 from luxx.domain.accounts.caller import RateLimits
 from luxx.domain.accounts.passwords import Passwords
 from luxx.domain.accounts.rights import AccountChanges, Offboarding
 from luxx.domain.accounts.service import AccountService
 from luxx.domain.accounts.setup import PasswordSetup
-from luxx.domain.accounts.tenants import refuse_all_agents, tenant_ids_by_name
+from luxx.domain.accounts.tenants import tenant_ids_by_name
 from luxx.domain.accounts.user_data import Workspaces
-from luxx.domain.audit import Refusals
+from luxx.domain.agents.queries import transfer_shared_agents
+from luxx.domain.agents.service import AgentService, owner_of_rules
+from luxx.domain.audit import Actor, Refusals
 from luxx.domain.conversations.search import SearchService
+from luxx.domain.conversations.search_index import SubjectReaders
 from luxx.domain.conversations.service import own_project
 from luxx.domain.files.attachments import AttachmentReader, PdfReader
 from luxx.domain.files.service import FileService
@@ -30,6 +36,12 @@ from luxx.domain.skills.registry import read_skills
 from luxx.domain.skills.tools import skill_tools
 from luxx.domain.transfer.service import TransferService
 from luxx.domain.usage.report import UsageService
+from luxx.features.rooms.models import ChatRoomRow
+from luxx.features.rooms.queries import searched_rooms
+from luxx.features.rooms.seats import copy_agent_to_seats
+from luxx.features.tasks.models import TaskRow
+from luxx.features.tasks.queries import searched_tasks
+from luxx.features.tasks.templates import transfer_shared_templates
 from luxx.infra.bus.network import choose_bus
 from luxx.infra.clock import new_id
 from luxx.infra.config.schema import Config
@@ -38,13 +50,17 @@ from luxx.infra.observe import Metrics
 from luxx.infra.secrets import Vault, find_secret
 from luxx.infra.store.engine import Store, open_engine, resolve_url, sqlite_file
 from luxx.infra.store.locks import DataDirLock
+from luxx.infra.store.search_words import SearchKind
+from luxx.infra.store.tables import table_of
 from luxx.providers.queries import transfer_shared_providers
 from luxx.runs.admission import StorageUse, delete_runs
 from luxx.runs.engine.cancel import cancel_runs_of
 from luxx.runs.engine.driver import RunStopper
 from luxx.runs.log.replay import ReplayService
+from luxx.runs.models import who_may_see
 from luxx.runs.streams.hub import Hub, RunRelay
 from luxx.runs.streams.notices import Notices
+from luxx.runs.streams.sessions import SubjectTable
 from luxx.tools.builtin import builtin_tools
 from luxx.tools.builtin.programs import program_tools
 from luxx.tools.compositions.service import CompositionService
@@ -57,6 +73,8 @@ from luxx.tools.service_tools import installed_entry_points, load_modules
 
 SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 """Suffixes of the files of a SQLite database. The sandbox hides all of them from programs."""
+
+SUBJECT_READERS: SubjectReaders = {SearchKind.ROOM: searched_rooms, SearchKind.TASK: searched_tasks}
 
 
 class CoreServices:
@@ -86,7 +104,7 @@ class CoreServices:
         self.transfer = TransferService(self.store, self.data_dir, config.files, delete_runs=delete_runs)
         self.usage = UsageService(self.store, config.limits, config.tools.max_iterations)
         self.replay = ReplayService(self.store)
-        self.searches = SearchService(self.store)
+        self.searches = SearchService(self.store, SUBJECT_READERS)
         self.storage = StorageUse(self.store, config.limits.storage_mb_per_user)
         self.tickets = TicketService(self.store, self.authenticator)
         self._make_streams()
@@ -108,7 +126,7 @@ class CoreServices:
             changes=self.account_changes,
             refusals=self.refusals,
         )
-        self.offboarding = Offboarding(cancel_runs_of, transfer_shared_providers)
+        self.offboarding = Offboarding(cancel_runs_of, _transfer_shared)
         tokens = TokenSigner(
             secret,
             access=timedelta(minutes=config.auth.access_minutes),
@@ -116,6 +134,7 @@ class CoreServices:
         )
         self.authenticator = Authenticator(self.account_resources, tokens)
         self.accounts = AccountService(self.account_resources, tokens=tokens, config=config.auth)
+        self.keys = ApiKeyService(self.account_resources)
         self.password_setup = PasswordSetup(self.account_resources, secret)
         self.operator = Operator(
             self.account_resources,
@@ -161,21 +180,34 @@ class CoreServices:
             self.mcp_definitions.compare_and_record,
         )
         self.compositions = CompositionService(self.store, self.executor)
+        self.agents = AgentService(
+            self.store,
+            self.registry,
+            self.compositions.read_own_tools,
+            self.skill_registry,
+            before_loss=copy_agent_to_seats,
+        )
         self.rules = RuleService(
             self.store,
             self.executor,
             check_project=own_project,
-            check_agent=refuse_all_agents,
+            check_agent=owner_of_rules,
             read_own_tools=self.compositions.read_own_tools,
         )
 
     def _make_streams(self) -> None:
         self.hub = Hub()
-        self.notices = Notices(self.store, self.bus, is_watched=self.hub.is_watched)
+        rooms, tasks = table_of(ChatRoomRow), table_of(TaskRow)
+        tables = (SubjectTable(rooms, rooms.c.title), SubjectTable(tasks, tasks.c.name))
+        self.notices = Notices(self.store, self.bus, is_watched=self.hub.is_watched, tables=tables)
         self.relay = RunRelay(self.hub, self.bus, self.store)
         stream_limit = StreamLimit(self.config.limits.streams_per_user)
         self.sockets = Sockets(self.authenticator, self.notices, stream_limit)
-        self.streams = Streams(self.authenticator, stream_limit)
+        self.streams = Streams(
+            self.authenticator,
+            stream_limit,
+            may_see=lambda runs: self.store.read(lambda session: who_may_see(session, runs)),
+        )
         self.metrics.sockets.set_function(lambda: len(self.sockets))
         self.metrics.sse_clients.set_function(lambda: self.hub.watchers)
         self.metrics.relayed_runs.set_function(lambda: self.relay.followed_runs)
@@ -186,3 +218,10 @@ class CoreServices:
         self.passwords.close()
         self.store.close()
         self.lock.release()
+
+
+def _transfer_shared(session: Session, user_id: int, successor_id: int | None, actor: Actor) -> None:
+    """Transfers what a user shares with the tenant: providers first, because shared agents need them."""
+    transfer_shared_providers(session, user_id, successor_id, actor)
+    transfer_shared_agents(session, user_id, successor_id, actor, copy_agent_to_seats)
+    transfer_shared_templates(session, user_id, successor_id)

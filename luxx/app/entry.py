@@ -1,7 +1,8 @@
-"""The entry point of every command: sets the umask and memory options, then imports `cli/commands.py`."""
+"""The entry point of every command: sets the umask, streams and memory options; imports `cli/commands.py`."""
 
 import ctypes
 import os
+import sys
 
 from luxx.app.startup import RICH_PACKAGES, disable_gc, freeze_gc, hidden_modules
 
@@ -16,6 +17,16 @@ if _mallopt is not None:
 
 # Files that this process and its children create are accessible to the user of Luxx only.
 os.umask(0o077)
+
+# A later file would otherwise get the number of a standard stream that is closed, and receive its output.
+for number in range(3):
+    try:
+        os.fstat(number)
+    except OSError:
+        os.open(os.devnull, os.O_RDWR)
+sys.stdin = sys.stdin or os.fdopen(0, encoding="utf-8")
+sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8")
+sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8")
 
 disable_gc()
 with hidden_modules(*RICH_PACKAGES):

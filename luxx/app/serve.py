@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -20,9 +21,11 @@ from luxx.api.http.connection_limits import ConnectionBounds, raise_descriptor_l
 from luxx.api.http.protocol import bounded_protocol, check_deadlines, socket_options
 from luxx.app.application import create_app, create_probes
 from luxx.app.container import Services
+from luxx.app.start_checks import check_start
 from luxx.app.startup import disable_gc, trim_memory
 from luxx.errors import ConfigError
 from luxx.infra.config.schema import Config, ServerConfig
+from luxx.infra.observe import output_stream
 from luxx.runs.engine.processes import ProcessKind
 
 DRAIN_SECONDS = 3
@@ -38,6 +41,8 @@ TRIM_INTERVAL_SECONDS = 20.0
 """The least time between two trims."""
 
 LOOPBACK = "127.0.0.1"
+DEFAULT_ADDRESS = f"http://{LOOPBACK}:8000"
+"""Where the commands of the terminal look for a server."""
 
 
 class _MaintainedServer(uvicorn.Server):
@@ -81,10 +86,14 @@ class ApiServer(_MaintainedServer):
             host = self.config.host
             port = self.servers[0].sockets[0].getsockname()[1]
             url_host = f"[{host}]" if ":" in host else host
-            print(f"Luxx listens on http://{url_host}:{port}", flush=True)
+            local = local_address(host, port, self._services.config.server.allowed_hosts)
+            announce(
+                f"Luxx listens on http://{url_host}:{port}",
+                f"Chat in another terminal: luxx chat{'' if local == DEFAULT_ADDRESS else f' --url {local}'}",
+                f"API documentation: {local}/docs",
+            )
             if token := await self._services.password_setup.token():
-                where = setup_address(host, port, self._services.config.server.allowed_hosts)
-                print(f"Set the administrator's password: {where}?token={token}", flush=True)
+                announce(f"Set the administrator's password: {local}/setup?token={token}")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Starts the stop. The server keeps listening while runs drain, and reports that it is not ready."""
@@ -116,15 +125,20 @@ class ApiServer(_MaintainedServer):
         await self._services.close()
 
 
-def setup_address(host: str, port: int, allowed_hosts: Sequence[str]) -> str:
-    """The URL, for a browser on this machine, of the page that sets the first password."""
+def announce(*lines: str) -> None:
+    """Prints lines on stdout, whose reader may be gone."""
+    output_stream(sys.stdout).write("".join(f"{line}\n" for line in lines))
+
+
+def local_address(host: str, port: int, allowed_hosts: Sequence[str]) -> str:
+    """The URL of the server for clients on this machine."""
     name = {"0.0.0.0": LOOPBACK, "": LOOPBACK, "::": "::1"}.get(host, host)
     if allowed_hosts and not {"*", name}.intersection(allowed_hosts):
         # The server refuses requests with another host name.
         name, _, listed_port = allowed_hosts[0].removeprefix("*.").partition(":")
         port = int(listed_port) if listed_port.isdecimal() else port
     url_host = f"[{name}]" if ":" in name else name
-    return f"http://{url_host}:{port}/setup"
+    return f"http://{url_host}:{port}"
 
 
 class _ProbeServer(_MaintainedServer):
@@ -136,29 +150,34 @@ class _ProbeServer(_MaintainedServer):
 
 
 def serve(config: Config) -> bool:
-    """Serves clients until a signal. Returns False if it could not start. Raises ConfigError."""
+    """Serves clients until a signal. Returns False if it could not start. Raises LuxxError."""
     disable_gc()
-    services = Services(config)
-    settings = _uvicorn_config(create_app(services), config.app.host, config.app.port, config.server)
-    # Before the services open: a process that fails to listen must not claim runs first.
-    listen_socket = listen(config.app.host, config.app.port, settings.backlog)
-    server = ApiServer(services, settings)
-    with listen_socket:
+    check_start(config)
+    bounds = ConnectionBounds(config.server, raise_descriptor_limit())
+    # Before the services: a process that fails to listen must not write files or claim runs first.
+    with listen(config.app.host, config.app.port, bounds.backlog) as listen_socket:
+        services = Services(config)
+        settings = _uvicorn_config(
+            create_app(services), config.app.host, config.app.port, config.server, bounds
+        )
+        server = ApiServer(services, settings)
         server.run(sockets=[listen_socket])
     return server.started
 
 
 def run_worker(config: Config, health_port: int | None) -> None:
-    """Drives runs until a signal. Raises ConfigError, also with a SQLite database."""
+    """Drives runs until a signal. Raises LuxxError, also with a SQLite database."""
     if config.database.type == "sqlite":
         raise ConfigError(
             "`luxx worker` needs a PostgreSQL database that it shares with the servers; with SQLite the "
             "server drives all runs itself: run `luxx serve`, or set database.url to postgresql://…"
         )
     disable_gc()
+    check_start(config)
+    bounds = ConnectionBounds(config.server, raise_descriptor_limit())
+    listen_socket = None if health_port is None else listen(LOOPBACK, health_port, bounds.backlog)
     services = Services(config, kind=ProcessKind.WORKER)
-    settings = _uvicorn_config(create_probes(services), LOOPBACK, health_port or 0, config.server)
-    listen_socket = None if health_port is None else listen(LOOPBACK, health_port, settings.backlog)
+    settings = _uvicorn_config(create_probes(services), LOOPBACK, health_port or 0, config.server, bounds)
     with asyncio.Runner(loop_factory=settings.get_loop_factory()) as runner:
         runner.run(
             _run_worker(services, None if listen_socket is None else _ProbeServer(settings), listen_socket)
@@ -183,8 +202,8 @@ async def _run_worker(
     probe_task = None
     if probes is not None and listen_socket is not None:
         probe_task = asyncio.create_task(probes.serve(sockets=[listen_socket]))
-        print(f"health on http://{LOOPBACK}:{listen_socket.getsockname()[1]}", flush=True)
-    print(f"Luxx worker runs as process {services.process_id}", flush=True)
+        announce(f"health on http://{LOOPBACK}:{listen_socket.getsockname()[1]}")
+    announce(f"Luxx worker runs as process {services.process_id}")
     await stop_event.wait()
     services.stop_admitting()
     await services.drain()
@@ -212,8 +231,9 @@ def force_exit_soon() -> None:
     timer.start()
 
 
-def _uvicorn_config(app: Litestar, host: str, port: int, config: ServerConfig) -> uvicorn.Config:
-    bounds = ConnectionBounds(config, raise_descriptor_limit())
+def _uvicorn_config(
+    app: Litestar, host: str, port: int, config: ServerConfig, bounds: ConnectionBounds
+) -> uvicorn.Config:
     return uvicorn.Config(
         cast("Any", app),
         host=host,

@@ -2,13 +2,18 @@
 
 A log entry is an event name and fields: `structlog.get_logger().info("run_finished", run_id=…)`. Logs of
 libraries get the same format. Each `Metrics` has a registry of its own, so two servers in one process do
-not share counters.
+not share counters. `OutputStream` writes the log so that losing its reader stops nothing.
 """
 
 import asyncio
+import io
 import logging
+import os
 import re
+import select
+import stat
 import sys
+import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
@@ -18,7 +23,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from structlog.typing import EventDict, Processor
 
-from luxx.wire.delta import Usage
+from luxx.wire.turn import Usage
 
 HIDDEN = "[hidden]"
 SECRET_WORDS = (
@@ -47,6 +52,13 @@ QUIET_LIBRARIES = (
     "uvicorn.sockets",
 )
 """Libraries whose info messages are logged only at level DEBUG."""
+
+STALL_MS = 500
+"""How long a write waits for a reader that reads nothing, once. After that, lines are lost without a wait
+until the reader reads again: a write that blocks would stop the event loop."""
+
+PIPE_BYTES = select.PIPE_BUF
+"""A pipe that is ready takes this much without blocking."""
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 LONG_SECONDS = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300)
@@ -89,13 +101,70 @@ def _masked(value: Any) -> Any:
     return value if value is None or value == "" or isinstance(value, bool) else HIDDEN
 
 
+class OutputStream(io.TextIOBase):
+    """Writes text to the descriptor of a stream. It never raises and never waits for long.
+
+    Text that cannot be written (closed pipe, full disk, a reader that reads nothing) is lost and counted. The
+    next text that is written is followed by the log entry `log_lines_lost`.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._descriptor = stream.fileno()
+        self._lock = threading.RLock()
+        self._lost = 0
+        self._is_torn = self._is_stalled = False
+        self._poll: select.poll | None = None
+        if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+            self._poll = select.poll()
+            self._poll.register(self._descriptor, select.POLLOUT)
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    def write(self, text: str) -> int:
+        content = text.encode(self._stream.encoding, "backslashreplace")
+        with self._lock:
+            # The first part of a line that was cut is not continued by another line.
+            if not self._write_all(b"\n" + content if self._is_torn else content):
+                self._lost += 1
+            elif self._lost:
+                count, self._lost = self._lost, 0
+                structlog.get_logger().warning("log_lines_lost", count=count)
+        return len(text)
+
+    def _write_all(self, content: bytes) -> bool:
+        is_begun = False
+        try:
+            while content:
+                if self._poll is not None and not self._poll.poll(0 if self._is_stalled else STALL_MS):
+                    self._is_stalled = True
+                    break
+                written = os.write(self._descriptor, content[:PIPE_BYTES] if self._poll else content)
+                self._is_stalled, is_begun, content = False, True, content[written:]
+        except OSError:
+            pass
+        self._is_torn = bool(content) and (is_begun or self._is_torn)
+        return not content
+
+
+def output_stream(stream: TextIO | None) -> TextIO:
+    """An OutputStream of stdout or stderr. A stream without a descriptor is returned unchanged."""
+    if stream is None:
+        return io.StringIO()
+    try:
+        return cast("TextIO", OutputStream(stream))
+    except (OSError, ValueError):
+        return stream
+
+
 def configure_logging(level: str, *, stream: TextIO | None = None, is_console: bool | None = None) -> None:
     """Sends all logs to `stream` (default: stderr): readable on a terminal, JSON lines elsewhere.
 
     Call it at start, before the creation of the engine and of uvicorn (with `log_config=None`). A later call
     replaces an earlier one.
     """
-    target = stream or sys.stderr
+    target = stream or output_stream(sys.stderr)
     level_number = logging.getLevelNamesMapping()[level]
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from luxx.wire.delta import Delta
 from luxx.wire.message import PromptMessage
 from luxx.wire.tool import ToolSpec
+from luxx.wire.turn import Delta
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):

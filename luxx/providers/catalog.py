@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from importlib.resources import files
 
 import msgspec
 
 from luxx.infra.config.schema import ModelConfig
 from luxx.providers.models import ModelView
-from luxx.wire.delta import Usage
+from luxx.wire.turn import Usage
 
 
 class ModelCard(ModelConfig, frozen=True, kw_only=True):
@@ -81,14 +82,22 @@ def _card(row: _CardRow, cache_prices: dict[str, tuple[float, float]]) -> ModelC
 BUILT_IN = _read_built_in()
 
 
+KEPT_MODELS = 1000
+"""Names of models whose card is kept: looking one up compares it with all patterns."""
+
+
 class Catalog:
     """Looks up a model by name; the first card whose pattern matches wins."""
 
     def __init__(self, cards: Sequence[ModelCard] = BUILT_IN) -> None:
         self._cards = tuple(cards)
+        self._found = lru_cache(maxsize=KEPT_MODELS)(self._look_up)
 
     def find(self, model: str) -> ModelCard:
         """The card of `model`, or `UNKNOWN`."""
+        return self._found(model)
+
+    def _look_up(self, model: str) -> ModelCard:
         full_name = model.lower().strip()
         name = full_name.rsplit("/", 1)[-1]
         for card in self._cards:

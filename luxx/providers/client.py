@@ -19,7 +19,8 @@ from luxx.providers.adapter import CompletionRequest, StreamParser, Target
 from luxx.providers.failures import redact_error
 from luxx.providers.registry import adapter_for
 from luxx.providers.transport import ResponseBody, Transport
-from luxx.wire.delta import (
+from luxx.wire.tool import ToolCall
+from luxx.wire.turn import (
     Delta,
     FinishDelta,
     FinishReason,
@@ -29,7 +30,6 @@ from luxx.wire.delta import (
     Usage,
     UsageDelta,
 )
-from luxx.wire.tool import ToolCall
 
 MAX_RETRIES = 10
 MAX_RETRY_AFTER_SECONDS = 60.0

@@ -76,10 +76,7 @@ def discover(
     The embedded model is included only if no other is usable. `local_model` is its name, empty if it cannot
     run.
     """
-    discovered = [
-        provider for provider in (_from_environment(environ, *each) for each in ENVIRONMENT_KEYS) if provider
-    ]
-    discovered = _merge_configured(discovered, _from_config(config.llm))
+    discovered = _merge_configured(providers_of_environment(environ), _from_config(config.llm))
     used_host_ports = {_host_port_of(provider.base_url) for provider in discovered}
     discovered += [
         _from_probe(probe) for probe in probes if _host_port_of(probe.base_url) not in used_host_ports
@@ -95,6 +92,13 @@ def discover(
             )
         )
     return discovered
+
+
+def providers_of_environment(environ: Mapping[str, str]) -> list[DiscoveredProvider]:
+    """The providers whose keys are in the environment."""
+    return [
+        provider for provider in (_from_environment(environ, *each) for each in ENVIRONMENT_KEYS) if provider
+    ]
 
 
 def _from_environment(
@@ -244,7 +248,7 @@ async def connect_discovered(
         ids: list[int] = []
         for provider in discovered:
             if not provider.problem:
-                ids.append(_insert(session, vault, provider, user_id, tenant_id, is_default=not ids))
+                ids.append(insert_provider(session, vault, provider, user_id, tenant_id, is_default=not ids))
         return ids
 
     try:
@@ -254,11 +258,11 @@ async def connect_discovered(
         return []
     if ids or not any(not provider.problem for provider in discovered):
         for provider in discovered:
-            _log_discovered(provider)
+            log_discovered(provider)
     return ids
 
 
-def _insert(
+def insert_provider(
     session: Session,
     vault: Vault,
     discovered: DiscoveredProvider,
@@ -301,7 +305,7 @@ def _allow_private_host(session: Session, discovered: DiscoveredProvider, user_i
         session.add(AllowedHostRow(host_port=endpoint.host_port, allowed_by=user_id, created_at=utc_now()))
 
 
-def _log_discovered(discovered: DiscoveredProvider) -> None:
+def log_discovered(discovered: DiscoveredProvider) -> None:
     fields = {"name": discovered.name, "source": discovered.source, "base_url": discovered.base_url}
     if discovered.problem:
         log.warning("provider_discovered_unusable", **fields, reason=discovered.problem)
@@ -311,17 +315,23 @@ def _log_discovered(discovered: DiscoveredProvider) -> None:
 
 async def connect_discovered_providers(
     store: Store, vault: Vault, environ: Mapping[str, str], config: Config, local: LocalModel
-) -> None:
-    """Discovers providers and connects them for the first operator, if they have none."""
-    first_user = await store.read(_first_user)
-    if first_user is None:
-        return
+) -> bool:
+    """Discovers providers and connects them for the first operator; False if they have a provider already."""
+
+    def operator_without_provider(session: Session) -> tuple[Row[int, int] | None, bool]:
+        operator = first_operator(session)
+        return operator, operator is not None and has_no_provider(session, operator.id)
+
+    operator, has_none = await store.read(operator_without_provider)
+    if operator is None or not has_none:
+        return operator is None
     probes = await probe_loopback(except_ports=(config.app.port,))
     local_model = local.model_name if local.unavailable_reason() is None else ""
     discovered = discover(environ, config, probes, local_model=local_model)
     await connect_discovered(
-        store, vault, user_id=first_user.id, tenant_id=first_user.tenant_id, discovered=discovered
+        store, vault, user_id=operator.id, tenant_id=operator.tenant_id, discovered=discovered
     )
+    return True
 
 
 async def has_local_provider(store: Store) -> bool:
@@ -330,12 +340,9 @@ async def has_local_provider(store: Store) -> bool:
     return await store.read(lambda session: session.scalar(wanted)) is not None
 
 
-def _first_user(session: Session) -> Row[int, int] | None:
-    """The oldest operator, if they have no provider: no other user may get the operator's keys."""
+def first_operator(session: Session) -> Row[int, int] | None:
+    """The id and tenant of the oldest operator: no other user may get the operator's keys."""
     operators = select(User.id, User.tenant_id).where(
         User.tenant_id == DEFAULT_TENANT_ID, User.permission_level == CommandPermission.ADMIN
     )
-    first_user = session.execute(operators.order_by(User.id).limit(1)).one_or_none()
-    if first_user is None or not has_no_provider(session, first_user.id):
-        return None
-    return first_user
+    return session.execute(operators.order_by(User.id).limit(1)).one_or_none()

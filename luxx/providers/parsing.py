@@ -13,7 +13,7 @@ from msgspec import inspect
 
 from luxx.errors import MalformedStream, ProviderError, StreamInterrupted
 from luxx.providers.failures import as_provider_error, read_error_body, truncate
-from luxx.wire.delta import FinishReason
+from luxx.wire.turn import FinishReason
 
 MAX_RETAINED_BYTES = 32 * 1024 * 1024
 MAX_BLANK_BYTES = 64 * 1024

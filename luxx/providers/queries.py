@@ -20,6 +20,7 @@ from luxx.errors import ConfigError, Conflict, InvalidInput, NotAllowed, NotFoun
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import AuthConfig, LimitsConfig
 from luxx.infra.secrets import Vault, mask
+from luxx.infra.store.tables import read_once
 from luxx.providers.models import AllowedHostRow, ProviderChanges, ProviderRow, ServerValueRow
 from luxx.providers.registry import adapter_for
 
@@ -62,6 +63,19 @@ def visible_row(
     if row is None:
         raise NotFound(f"there is no provider {provider_id}", kind="provider_not_found")
     return row
+
+
+def provider_named(session: Session, caller: Caller, name: str, field: str) -> ProviderRow:
+    """The caller's oldest provider of this name, else the oldest shared one. Raises NotFound for `field`."""
+    rows = session.scalars(
+        select(ProviderRow)
+        .where(visible_to(caller), ProviderRow.name == name.strip())
+        .order_by(ProviderRow.id)
+    ).all()
+    if not rows:
+        problem = f"there is no provider named {name[:100]!r}; GET /providers lists yours"
+        raise NotFound(problem, kind="provider_not_found", detail={"fields": {field: problem}})
+    return min(rows, key=lambda row: row.user_id != caller.user_id)
 
 
 def enabled_rows(session: Session, caller: Caller) -> list[ProviderRow]:
@@ -276,8 +290,14 @@ def select_provider_row(
     Raises NotFound or InvalidInput, whose message says what to do.
     """
     if provider_id is None:
-        return _preferred_row(session, caller, preferred_id)
-    row = visible_row(session, caller, provider_id)
+        key = ("preferred provider", caller.user_id, preferred_id)
+        row = read_once(session, key, lambda: _preferred_row(session, caller, preferred_id))
+        return read_once(session, ("provider", caller.user_id, row.id), lambda: row)
+    row = read_once(
+        session,
+        ("provider", caller.user_id, provider_id),
+        lambda: visible_row(session, caller, provider_id),
+    )
     if not row.enabled:
         raise InvalidInput(
             f"provider '{row.name}' is disabled; enable it or choose another",

@@ -5,6 +5,7 @@ The adapters handle dialects, `client.py` retries.
 """
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import suppress
 from functools import partial
@@ -57,7 +58,7 @@ class Transport:
         self._guard = guard
         resolver = None if guard is None else GuardedResolver(guard)
 
-        make_transport = partial(_make_transport, resolver)
+        make_transport = partial(_make_transport, resolver, httpx.create_ssl_context())
         self._idle_seconds = config.idle_timeout_seconds
         self._start_seconds = config.connect_timeout_seconds + config.idle_timeout_seconds
         self._client = httpx.AsyncClient(
@@ -205,8 +206,9 @@ async def _stream_body(body: bytes, on_sent: Callable[[], None] | None) -> Async
         on_sent()
 
 
-def _make_transport(resolver: AbstractResolver | None, proxy: str | None) -> "RawResponseTransport":
-    ssl_context = httpx.create_ssl_context()
+def _make_transport(
+    resolver: AbstractResolver | None, ssl_context: ssl.SSLContext, proxy: str | None
+) -> "RawResponseTransport":
 
     def session() -> aiohttp.ClientSession:
         return aiohttp.ClientSession(

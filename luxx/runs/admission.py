@@ -15,7 +15,7 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.conversations.access import check_idle, own_message, run_active_error, title_after
 from luxx.domain.conversations.images import Images, store_images
 from luxx.domain.conversations.models import ConversationRow, MessageRow
-from luxx.domain.conversations.search import index_message, index_title
+from luxx.domain.conversations.search_index import index_message, index_title
 from luxx.domain.conversations.views import MessageView, message_view
 from luxx.domain.usage.reserve import check_daily_limits
 from luxx.errors import Conflict, ProviderFailed, TooLarge, Unavailable
@@ -61,6 +61,13 @@ _set_active_run = (
 _encode = msgspec.json.Encoder().encode
 
 
+class RunOwner(msgspec.Struct, frozen=True):
+    """The user who owns and pays for a run: in a room or task, that of the room or task."""
+
+    user_id: int
+    tenant_id: int
+
+
 class NewChat(msgspec.Struct, frozen=True, kw_only=True):
     """A user's message and the request that answers it; `admit` sets the request's `parent_id`.
 
@@ -100,11 +107,7 @@ def admit(
         connection.execute(_link_run_to_message, {"b_id": message_id, "run": run_id})
     else:
         title = title_after(title, chat.content.text)
-        message: dict[str, Any] = {
-            "id": message_id, "user_id": caller.user_id, "conversation_id": conversation.id,
-            "parent_id": chat.parent_id, "run_id": run_id, "role": "user",
-            "content": _encode(chat.content).decode(), "created_at": now,
-        }  # fmt: skip
+        message = _message_row(caller, conversation.id, chat, message_id, run_id, now)
         connection.execute(_insert_message, message)
         index_message(connection, message)
         store_images(connection, message_id, chat.images)
@@ -124,20 +127,48 @@ def admit(
     return run
 
 
+def _message_row(
+    caller: Caller, conversation_id: str | None, chat: NewChat, message_id: str, run_id: str, now: datetime
+) -> dict[str, Any]:
+    return {
+        "id": message_id, "user_id": caller.user_id, "conversation_id": conversation_id,
+        "parent_id": chat.parent_id, "run_id": run_id, "role": "user",
+        "content": _encode(chat.content).decode(), "created_at": now,
+    }  # fmt: skip
+
+
+def admit_invocation(
+    session: Session, caller: Caller, chat: NewChat, process: str, limits: LimitsConfig
+) -> Run:
+    """Stores the message and the run of a call of an agent without a conversation. Raises TooMany."""
+    now = utc_now()
+    connection = session.connection()
+    status = find_slot(connection, caller.user_id, RunKind.CHAT, limits)
+    check_daily_limits(connection, caller.user_id, limits, now)
+    message_id, run_id = new_id(), new_id()
+    connection.execute(_insert_message, _message_row(caller, None, chat, message_id, run_id, now))
+    store_images(connection, message_id, chat.images)
+    request = msgspec.structs.replace(chat.request, parent_id=message_id, is_invocation=True)
+    run = new_run(run_id, str(request.agent_id), status, message_id=new_id(), created_at=now)
+    create_run(connection, run, request, caller, process, size=chat.size)
+    return run
+
+
 def new_run(
     run_id: str,
     subject_id: str,
     status: RunStatus = RunStatus.RUNNING,
     *,
+    kind: RunKind = RunKind.CHAT,
     message_id: str | None = None,
     parent_run_id: str | None = None,
     created_at: datetime | None = None,
 ) -> Run:
-    """A chat run that starts at once or, with the status `queued`, waits for a slot."""
+    """A run that starts at once or, with the status `queued`, waits for a slot."""
     now = created_at or utc_now()
     starts_now = status == RunStatus.RUNNING
     return Run(
-        id=run_id, kind=RunKind.CHAT, subject_id=subject_id, status=status,
+        id=run_id, kind=kind, subject_id=subject_id, status=status,
         phase=RunPhase.THINKING if starts_now else None, parent_run_id=parent_run_id, message_id=message_id,
         created_at=now, started_at=now if starts_now else None,
     )  # fmt: skip
@@ -152,21 +183,35 @@ def create_run(
     *,
     size: int = 0,
 ) -> None:
-    """Inserts the row of a new run, which `process` drives if it starts at once. Nothing else inserts runs.
+    """Inserts the row of a new run of a chat, which `process` drives if it starts at once.
 
     `owner` is the caller, or the run that delegates. `size` is the bytes of the run's message.
     """
+    row = _run_row(run, _encode(request).decode(), owner, process, size)
+    row |= {"agent_id": request.agent_id, "question_id": request.parent_id}
+    connection.execute(_insert_run, row)
+
+
+def insert_run(connection: Connection, run: Run, request: str, owner: RunOwner, process: str) -> None:
+    """Inserts the row of a new run of a room or task, with the JSON `request` of its feature.
+
+    Nothing but this and `create_run` inserts runs.
+    """
+    row = _run_row(run, request, owner, process, 0)
+    connection.execute(_insert_run, row | {"agent_id": None, "question_id": None})
+
+
+def _run_row(
+    run: Run, request: str, owner: "Caller | RunSpec | RunOwner", process: str, size: int
+) -> dict[str, Any]:
     starts_now = run.status == RunStatus.RUNNING
-    request_json = _encode(request).decode()
-    row: dict[str, Any] = {
+    return {
         "id": run.id, "user_id": owner.user_id, "tenant_id": owner.tenant_id, "kind": run.kind.value,
         "subject_id": run.subject_id, "parent_run_id": run.parent_run_id, "message_id": run.message_id,
-        "question_id": request.parent_id, "status": run.status.value,
-        "phase": None if run.phase is None else run.phase.value, "request": request_json,
-        "owner": process if starts_now else None, "fence": 1 if starts_now else 0,
-        "stored_bytes": size + len(request_json), "created_at": run.created_at, "started_at": run.started_at,
+        "status": run.status.value, "phase": None if run.phase is None else run.phase.value,
+        "request": request, "owner": process if starts_now else None, "fence": 1 if starts_now else 0,
+        "stored_bytes": size + len(request), "created_at": run.created_at, "started_at": run.started_at,
     }  # fmt: skip
-    connection.execute(_insert_run, row)
 
 
 def limits_for(session: Session, caller: Caller, provider_id: int, limits: LimitsConfig) -> LimitsConfig:

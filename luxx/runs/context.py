@@ -3,8 +3,10 @@
 They have no generated `repr`: tracebacks with local variables would print the whole server, with its config.
 """
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from luxx.errors import LuxxError
 from luxx.infra.config.schema import Config
 from luxx.infra.observe import Metrics
 from luxx.infra.store.engine import Store
@@ -16,6 +18,10 @@ from luxx.runs.streams.notices import Notify
 from luxx.runs.turn.spending import Spending
 from luxx.runs.turn.state import RunSpec, TurnLog
 from luxx.tools.executor import ToolExecutor
+from luxx.wire.run import RunStatus
+
+FailRun = Callable[[str, int, LuxxError], Awaitable[RunStatus | None]]
+"""Ends or pauses a run that cannot be driven, by id and fence (`turn/ending.py`). Raises LostRun."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -29,6 +35,7 @@ class RunServices:
     storage: StorageUse
     metrics: Metrics
     notify: Notify
+    fail_run: FailRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

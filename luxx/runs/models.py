@@ -1,8 +1,8 @@
-"""Tables of processes and runs, of event logs, tool calls, full tool outputs and questions."""
+"""Tables of processes and runs, of event logs, tool calls, full tool outputs, questions and members."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import assert_never
 
 import msgspec
 from sqlalchemy import (
@@ -16,18 +16,21 @@ from sqlalchemy import (
     Select,
     String,
     Text,
+    and_,
+    bindparam,
     func,
+    or_,
     select,
     text,
 )
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from luxx.domain.accounts.caller import Caller
-from luxx.errors import NotFound
+from luxx.errors import NotAllowed, NotFound
 from luxx.infra.store.tables import Base, UtcDateTime, table_of
 from luxx.tools.output import MAX_REF
-from luxx.wire.delta import Usage
-from luxx.wire.run import ENDED, Run, RunKind, RunStatus
+from luxx.wire.run import ENDED, MemberRight, Run, RunKind, RunStatus
+from luxx.wire.turn import TURN_LENGTH, Usage
 
 CALL_ID_LENGTH = MAX_REF
 TOOL_LENGTH = 200
@@ -79,6 +82,7 @@ class RunRow(Base):
     tenant_id: Mapped[int] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"), index=True)
     kind: Mapped[str] = mapped_column(String(10))
     subject_id: Mapped[str] = mapped_column(String(36))
+    agent_id: Mapped[int | None] = mapped_column(ForeignKey("agents.id", ondelete="SET NULL"), index=True)
     parent_run_id: Mapped[str | None] = mapped_column(String(36), index=True)
     message_id: Mapped[str | None] = mapped_column(String(36))
     question_id: Mapped[str | None] = mapped_column(String(36), index=True)
@@ -114,11 +118,15 @@ class RunEventRow(Base):
 
 
 class ToolCallRow(Base):
-    """A tool call of a run's log: `seq` is the event of the call, `result_seq` that of the result."""
+    """A tool call of a run's log: `seq` is the event of the call, `result_seq` that of the result.
+
+    `turn` is the key of its turn; empty in a chat.
+    """
 
     __tablename__ = "tool_calls"
 
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    turn: Mapped[str] = mapped_column(String(TURN_LENGTH), primary_key=True, default="", server_default="")
     step_index: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     tool: Mapped[str] = mapped_column(String(TOOL_LENGTH))
     seq: Mapped[int] = mapped_column()
@@ -139,8 +147,27 @@ class RunResultRow(Base):
     output: Mapped[str] = mapped_column(Text)
 
 
+class RunInputRow(Base):
+    """What a person or another process gave to a run with several turns, until its drive has logged it.
+
+    `kind` and the JSON `data` are the feature's; a higher id was given later.
+    """
+
+    __tablename__ = "run_inputs"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), index=True)
+    kind: Mapped[str] = mapped_column(String(20))
+    data: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
 class QuestionRow(Base):
-    """`asked` and `answer` are JSON. At `due_at` an unanswered question gets its recommended option."""
+    """`asked` and `answer` are JSON. At `due_at` an unanswered question gets its recommended option.
+
+    `rule_agents`: the agents whose rules apply to the call that asks, as a JSON list (`rule_agents` of its
+    request).
+    """
 
     __tablename__ = "questions"
     __table_args__ = (
@@ -153,6 +180,7 @@ class QuestionRow(Base):
     user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
     tenant_id: Mapped[int] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"), index=True)
     call_id: Mapped[str] = mapped_column(String(CALL_ID_LENGTH))
+    rule_agents: Mapped[str] = mapped_column(Text, default="[0]", server_default="[0]")
     kind: Mapped[str] = mapped_column(String(20))
     status: Mapped[str] = mapped_column(String(20))
     asked: Mapped[str] = mapped_column(Text)
@@ -162,6 +190,24 @@ class QuestionRow(Base):
     answered_by: Mapped[str | None] = mapped_column(String(20))
     answer: Mapped[str | None] = mapped_column(Text)
     note: Mapped[str | None] = mapped_column(Text)
+
+
+class SubjectMemberRow(Base):
+    """A user who may watch, speak in or steer the runs of another user's room or task (`subject_id`).
+
+    `owner_id` is the user of the subject: deleting either user deletes the row. The feature that owns the
+    subject writes these rows and deletes them with it.
+    """
+
+    __tablename__ = "subject_members"
+
+    subject_id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    user_id: Mapped[int] = mapped_column(
+        ForeignKey("users.id", ondelete="CASCADE"), primary_key=True, index=True
+    )
+    owner_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    right: Mapped[str] = mapped_column(String(10))
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 _usage = msgspec.json.Decoder(Usage)
@@ -184,26 +230,79 @@ class RunRight(StrEnum):
     ANSWER = "answer"
 
 
-def can_access(run: RunRow, caller: Caller, right: RunRight) -> bool:
-    """Whether the caller has this right to the run. Its user has all of them, nobody else has any."""
-    match right:
-        case RunRight.SEE | RunRight.STEER | RunRight.ANSWER:
-            return run.user_id == caller.user_id
-        case _:
-            assert_never(right)
+_needed = {
+    RunRight.SEE: MemberRight.WATCH,
+    RunRight.STEER: MemberRight.STEER,
+    RunRight.ANSWER: MemberRight.STEER,
+}
+"""What a member needs for each right to a run."""
+
+_what = {RunRight.STEER: "cancel or resume this run", RunRight.ANSWER: "answer the questions of this run"}
+
+_rights = list(MemberRight)
+_members = table_of(SubjectMemberRow)
+_member_right = select(_members.c.right).where(
+    _members.c.subject_id == bindparam("subject"), _members.c.user_id == bindparam("user")
+)
+_member_subjects = select(_members.c.subject_id).where(_members.c.user_id == bindparam("user"))
 
 
-def visible_to(caller: Caller) -> ColumnElement[bool]:
-    """`can_access` with the right to see, as the condition of a query of runs."""
-    return RunRow.user_id == caller.user_id
+def can_access(session: Session, run: RunRow, caller: Caller, right: RunRight) -> bool:
+    """Whether the caller has this right to the run. Its user has all of them, members of its subject have
+    those of their membership, as long as they are in the tenant of the run. Nobody else has any."""
+    if run.user_id == caller.user_id:
+        return True
+    if run.tenant_id != caller.tenant_id:
+        return False
+    given = member_right(session, run.subject_id, caller.user_id)
+    return given is not None and includes(given, _needed[right])
+
+
+def member_right(session: Session, subject_id: str, user_id: int) -> MemberRight | None:
+    """The user's membership of a room or task of another user; None if they have none."""
+    right = session.connection().scalar(_member_right, {"subject": subject_id, "user": user_id})
+    return None if right is None else MemberRight(right)
+
+
+def includes(given: MemberRight, needed: MemberRight) -> bool:
+    """Whether one right includes the other."""
+    return _rights.index(given) >= _rights.index(needed)
+
+
+def member_subjects(session: Session, caller: Caller) -> list[str]:
+    """The ids of the rooms and tasks of others that the caller is a member of, in any tenant."""
+    return list(session.connection().scalars(_member_subjects, {"user": caller.user_id}))
+
+
+def visible_to(caller: Caller, subject_ids: Sequence[str] = ()) -> ColumnElement[bool]:
+    """`can_access` with the right to see, as the condition of a query of runs.
+
+    `subject_ids` are those of `member_subjects`. Queries of conversations need none: they have no members.
+    """
+    if not subject_ids:
+        return RunRow.user_id == caller.user_id
+    is_member = and_(RunRow.tenant_id == caller.tenant_id, RunRow.subject_id.in_(subject_ids))
+    return or_(RunRow.user_id == caller.user_id, is_member)
 
 
 def find_run(session: Session, caller: Caller, run_id: str, right: RunRight = RunRight.SEE) -> RunRow:
-    """The run of this id. Raises NotFound if there is none, or if the caller lacks the right to it."""
+    """The run of this id. Raises NotFound if the caller may not see one, and NotAllowed if the caller may
+    see it but lacks the right."""
     row = session.get(RunRow, run_id)
-    if row is None or not can_access(row, caller, right):
+    if row is None or not can_access(session, row, caller, RunRight.SEE):
         raise NotFound("no run with this id", kind="run_not_found")
+    if right != RunRight.SEE and not can_access(session, row, caller, right):
+        raise NotAllowed(
+            f"you may {_what[right]} only with the right to {_needed[right].value}; the owner can give it to "
+            "you"
+        )
     return row
+
+
+def who_may_see(session: Session, runs: Sequence[tuple[Caller, str]]) -> list[bool]:
+    """Whether each caller may see the run of this id."""
+    rows = [(caller, session.get(RunRow, run_id)) for caller, run_id in runs]
+    return [row is not None and can_access(session, row, caller, RunRight.SEE) for caller, row in rows]
 
 
 class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,6 +310,7 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: RunKind | None = None
     subject_id: str | None = None
+    agent_id: int | None = None
     status: RunStatus | None = None
     before: str | None = None
 
@@ -219,8 +319,8 @@ def page_of_runs(
     session: Session, caller: Caller, run_filter: RunFilter, *, offset: int, limit: int
 ) -> tuple[list[Run], int]:
     """A page of the caller's runs, newest first, and how many match."""
-    query: Select[RunRow] = select(RunRow).where(visible_to(caller))
-    for name in ("kind", "subject_id", "status"):
+    query: Select[RunRow] = select(RunRow).where(visible_to(caller, member_subjects(session, caller)))
+    for name in ("kind", "subject_id", "agent_id", "status"):
         value = getattr(run_filter, name)
         if value is not None:
             query = query.where(getattr(RunRow, name) == value)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Select, bindparam, insert, select, update
+from sqlalchemy import Connection, Select, and_, bindparam, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.authentication import user_as_caller
@@ -22,6 +22,7 @@ from luxx.infra.store.tables import DATABASE_NOW, database_now, table_of
 from luxx.runs.engine.processes import wake
 from luxx.runs.log.events import event_row, stamped
 from luxx.runs.models import QuestionRow, RunEventRow, RunRow
+from luxx.runs.orchestration.inputs import InputKind, give_input
 from luxx.runs.turn.asking import bind_answer, may_be_rule
 from luxx.runs.turn.resources import rules_for
 from luxx.tools.core import CallPermissions, ToolContext
@@ -40,7 +41,7 @@ from luxx.wire.question import (
     QuestionStatus,
     QuestionView,
 )
-from luxx.wire.run import RunStatus
+from luxx.wire.run import RunKind, RunStatus
 from luxx.wire.tool import PermissionRule, RuleAction
 
 DUE_AT_ONCE = 50
@@ -48,11 +49,15 @@ DUE_AT_ONCE = 50
 
 
 class StoredAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer that is in the log at `seq`. `is_last`: no question is open, so the run continues."""
+    """An answer that is in the log at `seq`. `is_last`: no question is open, so the run continues.
+
+    `is_input`: the drive of the run will log it.
+    """
 
     run_id: str
     seq: int
     is_last: bool
+    is_input: bool = False
 
 
 _questions, _events = table_of(QuestionRow), table_of(RunEventRow)
@@ -79,6 +84,14 @@ _update_answer = (
         answered_at=bindparam("b_at"),
     )
 )
+_WORKING = [RunStatus.QUEUED.value, RunStatus.RUNNING.value]
+_is_answerable = or_(
+    _runs.c.status == RunStatus.WAITING.value,
+    and_(_runs.c.kind != RunKind.CHAT.value, _runs.c.status.in_(_WORKING)),
+)
+"""In a run with several turns, some may work while others wait for an answer."""
+
+_kind = select(_runs.c.kind).where(_runs.c.id == bindparam("run_id"))
 _one_open = select(_questions.c.id).where(_questions.c.run_id == bindparam("run_id"), _open).limit(1)
 _close = (
     update(_questions)
@@ -90,10 +103,12 @@ _close = (
 def store_answer(connection: Connection, row: QuestionRow, answer: QuestionAnswered) -> StoredAnswer:
     """Stores and logs the answer; wakes the run if no other question is open.
 
+    A run with several turns that works meanwhile gets it as an input, which its drive logs.
+
     Raises Conflict if the question is no longer open; then the caller must roll back the transaction.
     """
     seq = connection.execute(_next_seq, {"b_id": row.run_id}).scalar()
-    if seq is None:
+    if seq is None and not _give_answer(connection, row.run_id, answer):
         raise _too_late(_status(connection, row.id))
     values = {
         "b_id": row.id,
@@ -104,16 +119,34 @@ def store_answer(connection: Connection, row: QuestionRow, answer: QuestionAnswe
     }
     if connection.execute(_update_answer, values).rowcount != 1:
         raise _too_late(_status(connection, row.id))
+    if seq is None:
+        return StoredAnswer(run_id=row.run_id, seq=0, is_last=False, is_input=True)
     connection.execute(_event, event_row(seq, stamped(answer, row.run_id)))
     is_last = connection.execute(_one_open, {"run_id": row.run_id}).first() is None
+    # Each turn of a run with several turns waits for its own questions.
+    is_last = is_last or connection.scalar(_kind, {"run_id": row.run_id}) != RunKind.CHAT.value
     if is_last:
         wake(connection, RunRow.id == row.run_id)
     return StoredAnswer(run_id=row.run_id, seq=seq, is_last=is_last)
 
 
-def close_questions(connection: Connection, run_id: str) -> None:
-    """Closes the open questions of a run that has ended."""
-    connection.execute(_close, {"b_run": run_id})
+def _give_answer(connection: Connection, run_id: str, answer: QuestionAnswered) -> bool:
+    """Gives the answer to a run with several turns, of which some work while one waits for it."""
+    if connection.scalar(_kind, {"run_id": run_id}) in (None, RunKind.CHAT.value):
+        return False
+    return give_input(connection, run_id, InputKind.ANSWER, _encode(answer).decode())
+
+
+def can_answer(run: RunRow) -> bool:
+    """Whether the open questions of the run can be answered now."""
+    is_working = run.kind != RunKind.CHAT.value and run.status in _WORKING
+    return run.status == RunStatus.WAITING.value or is_working
+
+
+def close_questions(connection: Connection, run_id: str, question_ids: Sequence[str] | None = None) -> None:
+    """Closes the open questions of a run that has ended; with `question_ids` only these, of an ended turn."""
+    query = _close if question_ids is None else _close.where(_questions.c.id.in_(question_ids))
+    connection.execute(query, {"b_run": run_id})
 
 
 def due_questions(connection: Connection) -> list[str]:
@@ -128,11 +161,15 @@ def question_of(row: QuestionRow) -> Question:
     return _asked.decode(row.asked)
 
 
-def question_view(row: QuestionRow, subject_id: str) -> QuestionView:
-    """The row of a question as the API returns it."""
+def question_view(row: QuestionRow, subject_id: str, caller: Caller) -> QuestionView:
+    """The row of a question as the API returns it to this caller, without an option that is not theirs."""
     copied = ("id", "run_id", "call_id", "created_at", "due_at", "answered_at", "note")
+    question = question_of(row)
+    if question.kind == QuestionKind.PERMISSION and row.user_id != caller.user_id:
+        options = [option for option in question.options if option.label != Permission.ALWAYS]
+        question = msgspec.structs.replace(question, options=options, usual=msgspec.UNSET)
     return QuestionView(
-        **msgspec.structs.asdict(question_of(row)),
+        **msgspec.structs.asdict(question),
         **{name: getattr(row, name) for name in copied},
         subject_id=subject_id,
         status=QuestionStatus(row.status),
@@ -158,10 +195,20 @@ def _too_late(status: str | None) -> Conflict:
     return Conflict("the run has ended, so this question no longer needs an answer", kind="question_closed")
 
 
-def check_permission_answer(question: Question, answer: AnswerValue) -> None:
-    """Raises InvalidInput if `answer` does not answer a permission."""
+def check_permission_answer(question: Question, answer: AnswerValue, *, is_owner: bool) -> None:
+    """Raises InvalidInput if `answer` does not answer a permission.
+
+    `is_owner`: the run is the caller's own. The answer `always` adds a rule to the list of the run's user,
+    which nobody else may change.
+    """
     if answer not in list(Permission):
-        raise invalid_answer("answer", "a permission is answered with once, always or reject")
+        allowed = "once, always or reject" if is_owner else "once or reject"
+        raise invalid_answer("answer", f"a permission is answered with {allowed}")
+    if answer == Permission.ALWAYS and not is_owner:
+        problem = (
+            "always adds a rule of the run's owner, so only the owner can answer it; answer once or reject"
+        )
+        raise invalid_answer("answer", problem)
     if answer == Permission.ALWAYS and answer not in [option.label for option in question.options]:
         raise invalid_answer("answer", "this call is too long for a rule; answer once or reject")
 
@@ -204,6 +251,7 @@ _tainted = select(_events.c.run_id, _events.c.data).where(
     _events.c.run_id.in_(bindparam("run_ids", expanding=True)),
     _events.c.type == str(Tainted.__struct_config__.tag),
 )
+_agent_ids = msgspec.json.Decoder(tuple[int, ...])
 _taint = msgspec.json.Decoder(Tainted)
 
 
@@ -240,8 +288,8 @@ def open_permissions(session: Session, user_id: int, workspace: Path) -> list[Op
     run_ids = sorted({row.run_id for row, _ in rows})
     events = connection.execute(_tainted, {"run_ids": run_ids})
     taints = {run_id: _taint.decode(data).by for run_id, data in events}
-    subjects = {subject_id for _, subject_id in rows}
-    rules = {subject_id: rules_for(connection, caller, subject_id) for subject_id in subjects}
+    scopes = {row.id: (subject_id, _agent_ids.decode(row.rule_agents)) for row, subject_id in rows}
+    rules = {scope: rules_for(connection, caller, *scope) for scope in set(scopes.values())}
     return [
         OpenPermission(
             id=row.id,
@@ -249,11 +297,11 @@ def open_permissions(session: Session, user_id: int, workspace: Path) -> list[Op
             context=ToolContext(
                 caller=tool_caller(caller, run_id=row.run_id),
                 permissions=CallPermissions(
-                    rules=rules[subject_id], tainted_by=taints.get(row.run_id), workspace=workspace
+                    rules=rules[scopes[row.id]], tainted_by=taints.get(row.run_id), workspace=workspace
                 ),
             ),
         )
-        for row, subject_id in rows
+        for row, _ in rows
     ]
 
 
@@ -285,14 +333,14 @@ def store_covered_answers(session: Session, user_id: int, question_ids: Sequence
 
 
 def _open_of_user(user_id: int) -> Select[QuestionRow, str]:
-    """The open questions of the user's waiting runs, each with the subject of its run."""
+    """The open questions of the user's runs, each with the subject of its run."""
     return (
         select(QuestionRow, RunRow.subject_id)
         .join(RunRow, RunRow.id == QuestionRow.run_id)
         .where(
             QuestionRow.user_id == user_id,
             QuestionRow.status == QuestionStatus.OPEN.value,
-            RunRow.status == RunStatus.WAITING.value,
+            _is_answerable,
         )
         .order_by(QuestionRow.run_id, QuestionRow.id)
     )

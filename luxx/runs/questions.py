@@ -1,13 +1,13 @@
 """The operations on questions: list them, answer one, and answer those that are due or covered by a rule."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, assert_never
 
 import msgspec
 import structlog
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -16,11 +16,12 @@ from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.store.locks import Lock, lock_until_commit
 from luxx.runs.context import RunServices
 from luxx.runs.engine.driver import RunDriver
-from luxx.runs.models import QuestionRow, RunRight, RunRow, find_run
+from luxx.runs.models import QuestionRow, RunRight, RunRow, find_run, member_subjects
 from luxx.runs.question_rows import (
     DUE_AT_ONCE,
     StoredAnswer,
     answer_event,
+    can_answer,
     check_open,
     check_permission_answer,
     close_questions,
@@ -44,7 +45,7 @@ from luxx.wire.question import (
     QuestionStatus,
     QuestionView,
 )
-from luxx.wire.run import ENDED, RunStatus
+from luxx.wire.run import ENDED
 
 logger = structlog.get_logger()
 
@@ -78,51 +79,52 @@ class QuestionService:
     async def list_page(
         self, caller: Caller, question_filter: QuestionFilter, *, page: int, page_size: int
     ) -> tuple[list[QuestionView], int]:
-        """A page of the caller's questions, newest first, and how many match.
+        """A page of the questions of the runs that the caller may see, newest first, and how many match.
 
-        Raises NotFound for another user's run.
+        Raises NotFound for a run that the caller may not see.
         """
 
         def read_page(session: Session) -> tuple[list[QuestionView], int]:
             if question_filter.run_id is not None:
                 find_run(session, caller, question_filter.run_id)
-            query = (
-                select(QuestionRow, RunRow.subject_id)
-                .join(RunRow, RunRow.id == QuestionRow.run_id)
-                .where(QuestionRow.user_id == caller.user_id)
-            )
+            query = select(QuestionRow, RunRow.subject_id).join(RunRow, RunRow.id == QuestionRow.run_id)
             if question_filter.run_id is not None:
                 query = query.where(QuestionRow.run_id == question_filter.run_id)
+            else:
+                query = query.where(_is_of(caller, member_subjects(session, caller)))
             if question_filter.status is not None:
                 query = query.where(QuestionRow.status == question_filter.status.value)
             total = session.scalar(select(func.count()).select_from(query.subquery())) or 0
             ordered = query.order_by(QuestionRow.id.desc()).offset((page - 1) * page_size).limit(page_size)
-            return [question_view(row, subject_id) for row, subject_id in session.execute(ordered)], total
+            rows = session.execute(ordered)
+            return [question_view(row, subject_id, caller) for row, subject_id in rows], total
 
         return await self._store.read(read_page)
 
     async def answer(self, caller: Caller, run_id: str, question_id: str, given: GivenAnswer) -> QuestionView:
         """Stores the answer; after the last open question the run continues.
 
-        Raises NotFound, InvalidInput, or Conflict if the question is answered already or the run has ended.
+        Raises NotFound, NotAllowed, InvalidInput, or Conflict if the question is answered already or the run
+        has ended.
         """
 
-        def write_answer(session: Session) -> tuple[QuestionView, StoredAnswer, bool]:
+        def write_answer(session: Session) -> tuple[QuestionView, StoredAnswer, bool, int]:
             if given.answer == Permission.ALWAYS:
                 lock_until_commit(session.connection(), Lock.TENANT_RULES, caller.tenant_id)
             run, row = _find_question(session, caller, run_id, question_id)
             check_open(row.status)
             question = question_of(row)
-            answered = self._validated(run_id, question_id, question, given)
+            is_owner = row.user_id == caller.user_id
+            answered = self._validated(run_id, question_id, question, given, is_owner=is_owner)
             is_rule = question.kind == QuestionKind.PERMISSION and answered.answer == Permission.ALWAYS
             if is_rule:
                 store_rule(session, caller, self._executor, question, answered)
             stored = store_answer(session.connection(), row, answered)
             session.refresh(row)
-            return question_view(row, run.subject_id), stored, is_rule
+            return question_view(row, run.subject_id, caller), stored, is_rule, run.user_id
 
-        view, stored, is_rule = await self._store.write(write_answer)
-        self._continue_runs(caller.user_id, [stored])
+        view, stored, is_rule, user_id = await self._store.write(write_answer)
+        self._continue_runs(user_id, [stored])
         if is_rule:
             await self.answer_covered(caller.user_id)
         return view
@@ -174,20 +176,23 @@ class QuestionService:
 
     def _continue_runs(self, user_id: int, stored_answers: list[StoredAnswer]) -> None:
         for stored in stored_answers:
-            self._hub.announce_log(stored.run_id, stored.seq)
+            if stored.is_input:
+                self._engine.deliver(stored.run_id)
+            else:
+                self._hub.announce_log(stored.run_id, stored.seq)
             self._notify(stored.run_id, user_id)
         if any(stored.is_last for stored in stored_answers):
             self._engine.wake()
 
     def _validated(
-        self, run_id: str, question_id: str, question: Question, given: GivenAnswer
+        self, run_id: str, question_id: str, question: Question, given: GivenAnswer, *, is_owner: bool
     ) -> QuestionAnswered:
         """The event of a valid answer. Raises InvalidInput if the answer does not fit the question."""
         if given.arguments is not None and question.kind != QuestionKind.PERMISSION:
             raise invalid_answer("arguments", "only a permission takes arguments")
         match question.kind:
             case QuestionKind.PERMISSION:
-                check_permission_answer(question, given.answer)
+                check_permission_answer(question, given.answer, is_owner=is_owner)
             case QuestionKind.CLARIFICATION | QuestionKind.DECISION:
                 _check_choice(question, given.answer)
             case _:
@@ -208,6 +213,14 @@ class QuestionService:
                 detail={"fields": fields},
             )
         return msgspec.json.encode(arguments).decode()
+
+
+def _is_of(caller: Caller, subject_ids: Sequence[str]) -> ColumnElement[bool]:
+    """The condition on the questions of the runs that the caller may see; see `visible_to`."""
+    is_own = QuestionRow.user_id == caller.user_id
+    if not subject_ids:
+        return is_own
+    return or_(is_own, and_(QuestionRow.tenant_id == caller.tenant_id, RunRow.subject_id.in_(subject_ids)))
 
 
 def _find_question(
@@ -239,7 +252,7 @@ def _answer_due(session: Session, question_id: str) -> tuple[int, StoredAnswer] 
         return None
     question = question_of(row)
     recommended = [option.label for option in question.options if option.is_recommended]
-    if run.status != RunStatus.WAITING.value or not recommended:
+    if not can_answer(run) or not recommended:
         return None
     answered = QuestionAnswered(
         question_id=row.id,

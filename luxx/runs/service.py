@@ -2,22 +2,27 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-import msgspec
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.accounts.user_data import read_settings
 from luxx.domain.conversations.access import locked_message, message_in, own_conversation
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.conversations.views import MessageView
-from luxx.domain.files.attachments import AttachmentReader, GivenAttachment, MessageAttachments
-from luxx.domain.usage.reserve import check_price
+from luxx.domain.files.attachments import AttachmentReader, MessageAttachments
 from luxx.errors import Conflict, InvalidInput, Unavailable
-from luxx.providers.service import ProviderService
-from luxx.runs.admission import UNFINISHED, NewChat, admit, answer_of, limits_for, run_detail
+from luxx.runs.admission import (
+    UNFINISHED,
+    NewChat,
+    admit,
+    admit_invocation,
+    answer_of,
+    limits_for,
+    run_detail,
+)
 from luxx.runs.context import RunServices
 from luxx.runs.engine.cancel import mark_cancelled
 from luxx.runs.engine.driver import RunDriver
@@ -25,15 +30,10 @@ from luxx.runs.engine.slots import has_subagents
 from luxx.runs.log.events import StoredEvent, read_page
 from luxx.runs.log.retention import check_log
 from luxx.runs.models import RunFilter, RunRight, RunRow, find_run, page_of_runs, run_view
+from luxx.runs.requests import NewInvocation, NewMessage, Regeneration, RequestResolver
 from luxx.runs.streams.watch import RunWatch
-from luxx.runs.turn.state import ChatRequest
-from luxx.tools.compositions.service import ReadOwnTools
-from luxx.tools.core import available_own_tools
 from luxx.wire.message import UserContent
-from luxx.wire.question import WhenAsked
 from luxx.wire.run import ENDED, Run
-
-T = TypeVar("T")
 
 CANCEL_SECONDS = 0.45
 """How long `cancel` waits for the driver to write the end; a cancel must answer within 0.5 s."""
@@ -56,35 +56,8 @@ MIN_DRIVEN_POLL_SECONDS, MAX_DRIVEN_POLL_SECONDS = 1.0, 5.0
 """Poll interval of `answer` for a run that is driven here: a subagent of it may wait for a person."""
 
 
-class AnswerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of an answer; None means the default.
-
-    `tools`: all that the user may use, none, or the named ones; default: all if the model supports tools.
-    `response_schema` is a JSON schema for the answer's text. `when_asked`: whether the run waits when it must
-    ask a person.
-    """
-
-    tools: bool | list[str] | None = None
-    thinking_enabled: bool | None = None
-    model: str | None = None
-    provider_id: int | None = None
-    response_schema: dict[str, Any] | None = None
-    when_asked: WhenAsked | None = None
-
-
-class NewMessage(AnswerOptions, frozen=True, kw_only=True):
-    """A message to send, below `parent_id` or by default below the selected leaf."""
-
-    conversation_id: str
-    text: str
-    attachments: list[GivenAttachment] = []
-    parent_id: str | None = None
-
-
-class Regeneration(AnswerOptions, frozen=True, kw_only=True):
-    """A message to answer again: a user's message, or an assistant's whose user message is answered again."""
-
-    message_id: str
+T = TypeVar("T")
+Submission = NewMessage | Regeneration | NewInvocation
 
 
 class RunService:
@@ -94,23 +67,19 @@ class RunService:
         self,
         services: RunServices,
         engine: RunDriver,
-        providers: ProviderService,
+        requests: RequestResolver,
         attachments: AttachmentReader,
-        read_own_tools: ReadOwnTools,
     ) -> None:
         self._store = services.store
         self._hub = services.hub
         self._storage = services.storage
         self._notify = services.notify
-        self._registry = services.executor.registry
         self._limits = services.config.limits
-        self._when_asked = WhenAsked(services.config.tools.when_asked)
         self._engine = engine
-        self._providers = providers
+        self._requests = requests
         self._attachments = attachments
-        self._read_own_tools = read_own_tools
 
-    async def send(self, caller: Caller, submission: NewMessage | Regeneration) -> Run:
+    async def send(self, caller: Caller, submission: Submission) -> Run:
         """Stores the message if it is new, and starts the run that answers it or queues it for a slot.
 
         Raises NotFound, InvalidInput, Conflict (a run is active), TooMany, TooLarge (over the storage limit)
@@ -121,7 +90,7 @@ class RunService:
         return run
 
     async def send_and_watch(
-        self, caller: Caller, submission: NewMessage | Regeneration, *, accumulated: bool = False
+        self, caller: Caller, submission: Submission, *, accumulated: bool = False
     ) -> RunWatch:
         """`send`, with a watch attached before the run starts. The caller must attach to the watch."""
         run = await self._admit(caller, submission)
@@ -130,43 +99,65 @@ class RunService:
         await self._engine.begin(run)
         return watch
 
-    async def _admit(self, caller: Caller, submission: NewMessage | Regeneration) -> Run:
+    async def _admit(self, caller: Caller, submission: Submission) -> Run:
         # Files are read before the transaction, so that no lock is held while a PDF is parsed.
-        attachments = submission.attachments if isinstance(submission, NewMessage) else []
         gathered = MessageAttachments()
-        if attachments:
-            gathered = await self._attachments.read_attachments(caller, attachments)
+        size = 0
+        if not isinstance(submission, Regeneration):
+            if submission.attachments:
+                gathered = await self._attachments.read_attachments(caller, submission.attachments)
+            size = len(submission.text.encode()) + sum(len(image.data) for image in gathered.images.values())
         if not self._engine.is_open:
             raise Unavailable(STOPPING, kind="stopping", retry_after=STOPPING_SECONDS)
-
-        size = 0
-        if isinstance(submission, NewMessage):
-            size = len(submission.text.encode()) + sum(len(image.data) for image in gathered.images.values())
         await self._storage.check(caller.user_id, size)
-
-        def admit_run(session: Session) -> Run:
-            if isinstance(submission, Regeneration):
-                conversation, question_id = _answered_message(session, caller, submission.message_id)
-                request = self._resolve_request(session, caller, conversation, submission, gathered)
-                chat = NewChat(parent_id=question_id, request=request)
-            else:
-                conversation = own_conversation(session, caller, submission.conversation_id, is_locked=True)
-                parent_id = submission.parent_id or conversation.selected_leaf_id
-                if submission.parent_id is not None:
-                    message_in(session, conversation, submission.parent_id)
-                request = self._resolve_request(session, caller, conversation, submission, gathered)
-                content = UserContent(text=submission.text, attachments=gathered.attachments)
-                chat = NewChat(
-                    parent_id=parent_id, content=content, images=gathered.images, request=request, size=size
-                )
-            limits = limits_for(session, caller, chat.request.provider_id, self._limits)
-            return admit(session, caller, conversation, chat, self._engine.process, limits)
-
         async with self._engine.admission_lock:
-            run = await self._store.write(admit_run)
+            run = await self._store.write(
+                lambda session: self._admit_in(session, caller, submission, gathered, size)
+            )
         self._storage.add(caller.user_id, size)
         self._notify(run.id, caller.user_id)
         return run
+
+    def _admit_in(
+        self,
+        session: Session,
+        caller: Caller,
+        submission: Submission,
+        gathered: MessageAttachments,
+        size: int,
+    ) -> Run:
+        """`_admit`, in one transaction."""
+        process, limits = self._engine.process, self._limits
+        if isinstance(submission, Regeneration):
+            conversation, question_id = _answered_message(session, caller, submission.message_id)
+            request = self._requests.resolve(session, caller, submission, conversation, gathered)
+            limits = limits_for(session, caller, request.provider_id, limits)
+            return admit(
+                session,
+                caller,
+                conversation,
+                NewChat(parent_id=question_id, request=request),
+                process,
+                limits,
+            )
+        content = UserContent(text=submission.text, attachments=gathered.attachments)
+        if isinstance(submission, NewInvocation):
+            request = self._requests.resolve_invocation(session, caller, submission, gathered)
+            chat = NewChat(
+                parent_id=None, content=content, images=gathered.images, request=request, size=size
+            )
+            limits = limits_for(session, caller, request.provider_id, limits)
+            return admit_invocation(session, caller, chat, process, limits)
+        conversation = own_conversation(session, caller, submission.conversation_id, is_locked=True)
+        parent_id = submission.parent_id or conversation.selected_leaf_id
+        if submission.parent_id is not None:
+            message_in(session, conversation, submission.parent_id)
+        request = self._requests.resolve(session, caller, submission, conversation, gathered)
+        chat = NewChat(
+            parent_id=parent_id, content=content, images=gathered.images, request=request, size=size
+        )
+        limits = limits_for(session, caller, request.provider_id, limits)
+        return admit(session, caller, conversation, chat, process, limits)
 
     async def answer(self, caller: Caller, run: Run) -> MessageView:
         """The stored answer, once the run has ended.
@@ -175,6 +166,13 @@ class RunService:
         for an answer, Conflict if the run waits for a person, Unavailable if this server stops before the run
         ends. The details of these errors have the ids of the run and the message.
         """
+        return await self.wait_for(run, lambda session: answer_of(session, caller, run.id))
+
+    async def wait_for(self, run: Run, read: Callable[[Session], T | None]) -> T:
+        """What `read` returns once it returns something; it is called when the run may have ended.
+
+        Raises what `read` raises, and Unavailable if this server stops before.
+        """
         hub_closed = asyncio.create_task(self._hub.closed.wait())
         began = time.monotonic()
         try:
@@ -182,7 +180,7 @@ class RunService:
                 waited = time.monotonic() - began
                 seconds = min(max(MIN_DRIVEN_POLL_SECONDS, waited / 10), MAX_DRIVEN_POLL_SECONDS)
                 is_driven_here = await self._is_driven_here(run.id, hub_closed, seconds)
-                answer = await self._store.read(lambda session: answer_of(session, caller, run.id))
+                answer = await self._store.read(read)
                 if answer is not None:
                     return answer
                 if hub_closed.done():
@@ -286,74 +284,6 @@ class RunService:
             await asyncio.sleep(min(POLL_SECONDS, remaining))
         return run
 
-    def _resolve_request(
-        self,
-        session: Session,
-        caller: Caller,
-        conversation: ConversationRow,
-        options: AnswerOptions,
-        gathered: MessageAttachments,
-    ) -> ChatRequest:
-        """The request with every default resolved: from the message, the conversation, then the user."""
-        settings = read_settings(session, caller)
-        choice = self._providers.select_provider(
-            session,
-            caller,
-            options.provider_id or conversation.provider_id,
-            options.model or _model(conversation, options),
-            preferred_id=settings.default_provider_id,
-        ).choice
-        if gathered.images and not choice.card.may_take_images:
-            raise InvalidInput(
-                f"the model {choice.model} accepts no images; choose another model or omit them",
-                kind="images_not_taken",
-                field="$.attachments",
-            )
-        check_price(choice.card, self._limits, choice.model)
-        thinking = _first_set(
-            options.thinking_enabled, conversation.thinking_enabled, settings.thinking_enabled
-        )
-        if options.response_schema is not None and not choice.card.structured:
-            raise InvalidInput(
-                f"{choice.model} is not known to support JSON schemas; omit response_format, "
-                "or choose another model",
-                kind="response_format_unsupported",
-                field="$.response_format",
-            )
-        return ChatRequest(
-            parent_id="",
-            provider_id=choice.provider_id,
-            model=choice.model,
-            tools=self._tools(session, caller, options.tools, has_tools=choice.card.tools),
-            takes_images=choice.card.may_take_images,
-            thinking_enabled=bool(thinking),
-            temperature=_first_set(conversation.temperature, settings.temperature),
-            max_tokens=_first_set(conversation.max_tokens, settings.max_tokens, choice.max_tokens),
-            system_prompt=_first_set(conversation.system_prompt, settings.system_prompt) or "",
-            response_schema=options.response_schema,
-            when_asked=options.when_asked or self._when_asked,
-        )
-
-    def _tools(
-        self, session: Session, caller: Caller, wanted_tools: bool | list[str] | None, *, has_tools: bool
-    ) -> list[str]:
-        if not (has_tools if wanted_tools is None else wanted_tools):
-            return []
-        own = self._read_own_tools(session.connection(), caller.user_id)
-        level = caller.permission_level
-        shared = self._registry.available_to(level, tenant_id=caller.tenant_id)
-        available = [tool.name for tool in (*shared, *available_own_tools(own, level))]
-        if isinstance(wanted_tools, list):
-            unknown = sorted(set(wanted_tools) - set(available))
-            if unknown:
-                raise InvalidInput(
-                    f"no tool named {', '.join(unknown)} at your permission level; GET /tools lists yours",
-                    kind="tool_unknown",
-                    field="$.tools",
-                )
-            return [name for name in available if name in wanted_tools]
-        return available
-
 
 def _answered_message(session: Session, caller: Caller, message_id: str) -> tuple[ConversationRow, str]:
     """The conversation, locked, and the id of the user's message that is answered again."""
@@ -369,16 +299,6 @@ def _answered_message(session: Session, caller: Caller, message_id: str) -> tupl
     return conversation, user_message.id
 
 
-def _model(conversation: ConversationRow, options: AnswerOptions) -> str | None:
-    """The conversation's model, unless the options name another provider."""
-    is_elsewhere = options.provider_id not in (None, conversation.provider_id)
-    return None if is_elsewhere else conversation.model
-
-
 def _check_position(run: Run | RunRow, after: int) -> None:
     if after > run.last_seq:
         raise InvalidInput(f"this run's log ends at {run.last_seq}; there is no event {after}")
-
-
-def _first_set(*values: T | None) -> T | None:
-    return next((value for value in values if value is not None), None)

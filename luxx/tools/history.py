@@ -19,8 +19,8 @@ from luxx.infra.observe import Metrics
 from luxx.infra.store.engine import Store
 from luxx.tools.core import ToolContext, ToolRegistry
 from luxx.tools.permissions.judge import PermissionVerdict
-from luxx.wire.step import StepImage
 from luxx.wire.tool import ToolCall, ToolResult
+from luxx.wire.turn import StepImage
 
 
 class CallStatus(StrEnum):

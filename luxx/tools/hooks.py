@@ -18,8 +18,8 @@ import structlog
 
 from luxx.errors import ToolFailed
 from luxx.tools.pattern import matches_wildcards
-from luxx.wire.step import StepImage
 from luxx.wire.tool import ToolResult
+from luxx.wire.turn import StepImage
 
 
 def result_of(value: Any) -> ToolResult:

@@ -17,8 +17,8 @@ from typing import Any, cast
 import msgspec
 
 from luxx.tools.core import Approved
-from luxx.wire.step import Source, citable, source_of
 from luxx.wire.tool import ToolResult
+from luxx.wire.turn import Source, citable, source_of
 
 MAX_OUTPUT_BYTES = 50 * 1024
 MAX_LINE_LENGTH = 2000

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from luxx.wire.step import StepImage
 from luxx.wire.tool import ToolResult
+from luxx.wire.turn import StepImage
 
 MAX_MEMBERS = 5
 MAX_FALLBACKS = 3

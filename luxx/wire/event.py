@@ -10,18 +10,32 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from luxx.wire.composition import MemberEnded
-from luxx.wire.delta import Usage
 from luxx.wire.question import AnsweredBy, AnswerValue, Option, QuestionKind
+from luxx.wire.room_event import (
+    AgentError,
+    FloorGiven,
+    MessageEnd,
+    MessageStart,
+    MessageStored,
+    RoomCompleted,
+    RoomPaused,
+    RoomStarted,
+    RoundEnd,
+    RoundStart,
+    Selecting,
+    Steered,
+)
 from luxx.wire.run import Run, RunStatus
-from luxx.wire.step import Step
-
-
-class EventBase(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """The base of events. `seq` is set where a log is read as JSON; in a stream it is the frame's `id`."""
-
-    seq: int | UnsetType = UNSET
-    run_id: str = ""
-    timestamp: str = ""
+from luxx.wire.task_event import (
+    PlanCreated,
+    Planning,
+    StepComplete,
+    StepSkipped,
+    StepStart,
+    TaskComplete,
+    TaskPaused,
+)
+from luxx.wire.turn import EventBase, Step, Usage
 
 
 class RunState(EventBase, frozen=True, kw_only=True, tag="run"):
@@ -31,11 +45,9 @@ class RunState(EventBase, frozen=True, kw_only=True, tag="run"):
 
 
 class ProcessStep(EventBase, frozen=True, kw_only=True, tag="process_step"):
-    """A step began, grew or was closed. `msg_id`: its message in a room; `step_id`: its task step."""
+    """A step began, grew or was closed."""
 
     step: Step
-    msg_id: str | UnsetType = UNSET
-    step_id: str | UnsetType = UNSET
 
 
 class CostUpdate(EventBase, frozen=True, kw_only=True, tag="cost_update"):
@@ -46,11 +58,16 @@ class CostUpdate(EventBase, frozen=True, kw_only=True, tag="cost_update"):
 
 
 class Retrying(EventBase, frozen=True, kw_only=True, tag="retrying"):
-    """A model call failed and is made again after `delay_ms`. `reason` is a sentence."""
+    """A model call failed and is made again after `delay_ms`. `reason` is a sentence.
+
+    `fallback`: the number of the agent's fallback that makes it, from 1, once the provider has failed for
+    good.
+    """
 
     attempt: int
     delay_ms: int
     reason: str
+    fallback: int | UnsetType = UNSET
 
 
 class Warning(EventBase, frozen=True, kw_only=True, tag="warning"):
@@ -165,11 +182,35 @@ Event = (
     | SubagentAssigned
     | ErrorEvent
     | Done
+    | RoomStarted
+    | RoundStart
+    | RoundEnd
+    | MessageStart
+    | MessageEnd
+    | MessageStored
+    | Selecting
+    | FloorGiven
+    | Steered
+    | AgentError
+    | RoomPaused
+    | RoomCompleted
+    | Planning
+    | PlanCreated
+    | StepStart
+    | StepComplete
+    | StepSkipped
+    | TaskPaused
+    | TaskComplete
 )
 """Every event that can be in a log."""
 
 
-CLOSING_EVENT_TYPES = frozenset({"done", "room_completed", "room_paused", "task_complete"})
+ENDING_EVENT_TYPES = frozenset({"done", "room_completed", "task_complete"})
+"""Types that end a log."""
+
+PAUSE_EVENT_TYPES = frozenset({"room_paused", "task_paused"})
+
+CLOSING_EVENT_TYPES = ENDING_EVENT_TYPES | PAUSE_EVENT_TYPES
 """Types after which a stream closes."""
 
 
@@ -187,9 +228,17 @@ class CompletionNote(msgspec.Struct, frozen=True, kw_only=True):
     has_tools: bool = True
 
 
+class TurnNote(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of the event that begins a turn which only the fold needs: the turn's request, as JSON, and
+    `data` of its feature."""
+
+    request: msgspec.Raw
+    data: msgspec.Raw | UnsetType = UNSET
+
+
 class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An event as read from the log."""
 
     seq: int
     event: Event
-    note: CompletionNote | None = None
+    note: CompletionNote | TurnNote | None = None

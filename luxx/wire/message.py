@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from luxx.wire.step import Step
 from luxx.wire.tool import ToolCall
+from luxx.wire.turn import Step
 
 MAX_MESSAGE_TEXT = 1_000_000
 """Limit of characters in one message of a user."""

@@ -5,8 +5,8 @@ from enum import StrEnum
 
 import msgspec
 
-from luxx.wire.delta import Usage
 from luxx.wire.tool import Narrowing
+from luxx.wire.turn import Usage
 
 
 class RunKind(StrEnum):
@@ -40,6 +40,14 @@ class RunPhase(StrEnum):
     RETRYING = "retrying"
 
 
+class MemberRight(StrEnum):
+    """A member's right to a room or task of another user. Each includes the ones before it."""
+
+    WATCH = "watch"
+    SPEAK = "speak"
+    STEER = "steer"
+
+
 class StopReason(StrEnum):
     FINISHED = "finished"
     CANCELLED = "cancelled"
@@ -71,9 +79,13 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """The arguments of a `delegate` call; None means the value of the delegating run."""
+    """The arguments of a `delegate` call; None means the value of the agent or of the delegating run.
+
+    `agent`: the name of the agent whose template the subagent gets.
+    """
 
     task: str
+    agent: str | None = None
     system_prompt: str | None = None
     tools: tuple[str, ...] | None = None
     model: str | None = None
@@ -81,7 +93,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
 class Delegated(msgspec.Struct, frozen=True, kw_only=True):
     """The origin of a subagent's run and what it inherits. `root_run_id`: the first run of the chain, whose
-    limits all its subagents share. `most_calls`: its limit of tool calls; None: no limit."""
+    limits all its subagents share. `most_calls`: its limit of tool calls; None: no limit. `agent_ids`: the
+    agents of the runs above, whose rules restrict this run too."""
 
     call_id: str
     task: str
@@ -90,6 +103,7 @@ class Delegated(msgspec.Struct, frozen=True, kw_only=True):
     most_calls: int | None = None
     tainted_by: str | None = None
     narrowed: tuple[Narrowing, ...] = ()
+    agent_ids: tuple[int, ...] = ()
 
 
 class SubagentEnd(msgspec.Struct, frozen=True, kw_only=True):

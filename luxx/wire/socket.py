@@ -9,7 +9,9 @@ from msgspec import UNSET, Meta, UnsetType
 
 from luxx.wire.run import RunStatus
 
-SessionId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64, description="a conversation's id")]
+SessionId: TypeAlias = Annotated[
+    str, Meta(min_length=1, max_length=64, description="the id of a conversation, room or task")
+]
 
 
 class _ServerMessageBase(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):

@@ -81,7 +81,8 @@ class PermissionRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlacedRule(PermissionRule, frozen=True, kw_only=True):
-    """A rule with its scope; `place` counts from 0 within the scope. `scope_id` is a project's id."""
+    """A rule with its scope; `place` counts from 0 within the scope. `scope_id` is the id of its project
+    or agent."""
 
     scope: RuleScope
     scope_id: str | None = None

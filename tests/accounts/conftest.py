@@ -15,12 +15,14 @@ from migrated_databases import make_ready
 import luxx.providers.models  # noqa: F401  (settings point to its table)
 from luxx.api.http.authentication import PeerReader, provide_caller, provide_peer, require_sign_in
 from luxx.api.http.errors import HANDLERS
-from luxx.api.http.json_body import JsonRequest
+from luxx.api.http.request_input import JsonRequest
 from luxx.api.routes.audit import record_refusals
 from luxx.api.routes.auth import AuthController
+from luxx.api.routes.keys import KeyController
 from luxx.api.routes.setup import SetupController
 from luxx.api.routes.users import SettingsController, UserController
 from luxx.domain.accounts.administration import Administration, Operator
+from luxx.domain.accounts.api_keys import ApiKeyService
 from luxx.domain.accounts.authentication import AccountResources, Authenticator, TokenSigner
 from luxx.domain.accounts.caller import Caller, RateLimits
 from luxx.domain.accounts.passwords import Passwords
@@ -96,7 +98,7 @@ class AccountServer:
         self.administration = Administration(resources, offboarding=offboarding, stop_runs=self.stop_runs)
         settings = SettingsService(self.store, check_provider=check_provider, clock=self.clock)
         self.app = Litestar(
-            [AuthController, SettingsController, SetupController, UserController],
+            [AuthController, KeyController, SettingsController, SetupController, UserController],
             request_class=JsonRequest,
             guards=[require_sign_in(self.authenticator, PeerReader(trusted_proxies))],
             dependencies={
@@ -104,6 +106,7 @@ class AccountServer:
                 "administration": Provide(lambda: self.administration, sync_to_thread=False),
                 "user_settings": Provide(lambda: settings, sync_to_thread=False),
                 "caller": Provide(provide_caller),
+                "keys": Provide(lambda: ApiKeyService(resources), sync_to_thread=False),
                 "password_setup": Provide(lambda: self.password_setup, sync_to_thread=False),
                 "peer": Provide(provide_peer),
             },

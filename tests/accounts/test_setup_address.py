@@ -14,7 +14,7 @@ import jwt
 import pytest
 from api.server_process import ServerProcess
 
-from luxx.app.serve import setup_address
+from luxx.app.serve import local_address
 from luxx.domain.accounts.setup import SetupClaims
 from luxx.infra.secrets import derive_key
 
@@ -269,16 +269,16 @@ async def test_wrong_addresses_are_limited_like_log_ins_and_a_good_one_is_not(bu
 @pytest.mark.parametrize(
     ("host", "port", "allowed", "address"),
     [
-        ("127.0.0.1", 8000, [], "http://127.0.0.1:8000/setup"),
-        ("0.0.0.0", 8000, [], "http://127.0.0.1:8000/setup"),
-        ("::", 8000, [], "http://[::1]:8000/setup"),
-        ("10.1.2.3", 80, ["*"], "http://10.1.2.3:80/setup"),
-        ("0.0.0.0", 8000, ["luxx.example", "127.0.0.1"], "http://127.0.0.1:8000/setup"),
-        ("0.0.0.0", 8000, ["luxx.example"], "http://luxx.example:8000/setup"),
-        ("0.0.0.0", 8000, ["luxx.example:81"], "http://luxx.example:81/setup"),
+        ("127.0.0.1", 8000, [], "http://127.0.0.1:8000"),
+        ("0.0.0.0", 8000, [], "http://127.0.0.1:8000"),
+        ("::", 8000, [], "http://[::1]:8000"),
+        ("10.1.2.3", 80, ["*"], "http://10.1.2.3:80"),
+        ("0.0.0.0", 8000, ["luxx.example", "127.0.0.1"], "http://127.0.0.1:8000"),
+        ("0.0.0.0", 8000, ["luxx.example"], "http://luxx.example:8000"),
+        ("0.0.0.0", 8000, ["luxx.example:81"], "http://luxx.example:81"),
     ],
 )
 def test_the_address_is_one_under_which_the_server_answers(
     host: str, port: int, allowed: list[str], address: str
 ) -> None:
-    assert setup_address(host, port, allowed) == address
+    assert local_address(host, port, allowed) == address

@@ -101,15 +101,23 @@ class ApiClient:
             "/providers",
             "/projects",
             "/conversations",
+            "/chat-rooms",
             "/files",
             "/runs",
             "/questions",
             "/tools/compositions",
+            "/keys",
+            "/tasks",
+            "/task-templates",
         ):
             answers[path] = self.good("GET", f"{path}?page_size=100")
         for conversation in answers["/conversations"]["items"]:
             path = f"/messages?conversation_id={conversation['id']}&page_size=100"
             answers[path] = self.good("GET", path)
+        for room in answers["/chat-rooms"]["items"]:
+            for part in ("", "/members", "/messages"):
+                path = f"/chat-rooms/{room['id']}{part}"
+                answers[path] = self.good("GET", path)
         if self.user.get("permission_level") == 4:
             answers["users"] = self.good("GET", "/auth/users?page_size=100")
             if self.user["tenant_id"] == 1:

@@ -55,6 +55,11 @@ def upstream() -> Iterator[ScriptedProvider]:
             reply=[Call(name="file_list", arguments={}, id=CALL_ID), Finish(reason="tool_calls")],
         ),
         Rule(
+            name="plans",
+            when=When(system="Split the goal"),
+            reply=[Text(text='{"steps": [{"id": "a", "name": "Do it"}]}'), Counts(completion=9), Finish()],
+        ),
+        Rule(
             name="answers",
             reply=[Text(text="Hello there."), Counts(prompt=3, completion=2), Finish()],
         ),

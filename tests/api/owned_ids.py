@@ -45,14 +45,40 @@ def _provider(person: ApiClient, _ids: IdsByName, _secret: str) -> int:
     return next(provider["id"] for provider in providers if provider["is_own"])
 
 
+def _agent(person: ApiClient, _ids: IdsByName, secret: str) -> int:
+    return person.good("POST", "/agents", json={"name": secret, "system_prompt": secret})["id"]
+
+
 def _project(person: ApiClient, _ids: IdsByName, secret: str) -> str:
     return person.good("POST", "/projects", json={"name": secret, "description": secret})["id"]
+
+
+def _task(person: ApiClient, ids: IdsByName, secret: str) -> str:
+    """A task whose step `step` was executed and then got another name; another step is pending."""
+    body = {"name": secret, "goal": secret, "project_id": ids["project_id"]}
+    task_id = person.good(
+        "POST", "/tasks", json={**body, "steps": [{"id": "step", "name": secret, "goal": secret}]}
+    )["id"]
+    with person.http.stream("POST", f"/tasks/{task_id}/execute") as stream:
+        assert b"task_complete" in stream.read()
+    person.good("PUT", f"/tasks/{task_id}/steps/step", json={"name": f"{secret} again"})
+    person.good("POST", f"/tasks/{task_id}/steps", json={"steps": [{"name": secret}]})
+    return str(task_id)
+
+
+def _task_template(person: ApiClient, _ids: IdsByName, secret: str) -> str:
+    body = {"name": secret, "document": {"version": 1, "name": secret, "goal": secret}}
+    return person.good("POST", "/task-templates", json=body)["id"]
 
 
 def _composition(person: ApiClient, _ids: IdsByName, secret: str) -> str:
     members = [{"id": "read", "tool": "file_read", "arguments": {"path": secret}}]
     body = {"name": "reads_a_secret", "description": secret, "members": members}
     return person.good("POST", "/tools/compositions", json=body)["id"]
+
+
+def _key(person: ApiClient, _ids: IdsByName, secret: str) -> str:
+    return person.good("POST", "/keys", json={"name": secret, "scopes": ["read"]})["id"]
 
 
 def _file(person: ApiClient, _ids: IdsByName, secret: str) -> str:
@@ -90,6 +116,31 @@ def _question(person: ApiClient, ids: IdsByName, _secret: str) -> str:
     return person.good("GET", f"/runs/{ids['run_id']}/questions")["items"][0]["id"]
 
 
+def _room(person: ApiClient, _ids: IdsByName, secret: str) -> str:
+    seats = [{"name": secret, "system_prompt": secret}]
+    body = {"title": secret, "task": secret, "agents": seats, "max_rounds": 1}
+    return person.good("POST", "/chat-rooms", json=body)["id"]
+
+
+def _seat(person: ApiClient, ids: IdsByName, _secret: str) -> int:
+    return person.good("GET", f"/chat-rooms/{ids['room_id']}/agents")[0]["id"]
+
+
+def _room_message(person: ApiClient, ids: IdsByName, _secret: str) -> str:
+    """The message of a seat, in a room that has ended."""
+    with person.http.stream("POST", f"/chat-rooms/{ids['room_id']}/start") as stream:
+        stream.read()
+    return str(person.good("GET", f"/chat-rooms/{ids['room_id']}/messages")["items"][0]["id"])
+
+
+def _member(person: ApiClient, ids: IdsByName, _secret: str) -> int:
+    """A new user as a member of the room, if the user's tenant is the default one, which people join."""
+    with ApiClient(person.server, person.document).register(f"guest-{ids['seat_id']}") as guest:
+        body = {"user_id": guest.user["id"], "right": "watch"}
+        person.ask("POST", f"/chat-rooms/{ids['room_id']}/members", json=body)
+        return int(guest.user["id"])
+
+
 def _same_as(name: str) -> Callable[[ApiClient, IdsByName, str], Any]:
     return lambda _person, ids, _secret: ids[name]
 
@@ -97,9 +148,15 @@ def _same_as(name: str) -> Callable[[ApiClient, IdsByName, str], Any]:
 ID_KINDS: dict[str, IdKind] = {
     "provider_id": IdKind(NO_NUMBER, _provider),
     "default_provider_id": IdKind(NO_NUMBER, _same_as("provider_id")),
+    "agent_id": IdKind(NO_NUMBER, _agent),
     "project_id": IdKind(NO_UUID, _project),
+    "task_id": IdKind(NO_UUID, _task),
+    "step_id": IdKind("no-such-step", lambda _person, _ids, _secret: "step"),
+    "number": IdKind(NO_NUMBER, lambda _person, _ids, _secret: 1),
+    "template_id": IdKind(NO_UUID, _task_template),
     "composition_id": IdKind(NO_UUID, _composition),
     "file_id": IdKind(NO_UUID, _file),
+    "key_id": IdKind(NO_UUID, _key),
     "conversation_id": IdKind(NO_UUID, _conversation),
     "subject_id": IdKind(NO_UUID, _same_as("conversation_id")),
     "message_id": IdKind(NO_UUID, _message),
@@ -107,6 +164,10 @@ ID_KINDS: dict[str, IdKind] = {
     "selected_leaf_id": IdKind(NO_UUID, _same_as("parent_id")),
     "index": IdKind(NO_NUMBER, lambda _person, _ids, _secret: 0),
     "run_id": IdKind(NO_UUID, _run),
+    "room_id": IdKind(NO_UUID, _room),
+    "seat_id": IdKind(NO_NUMBER, _seat),
+    "room_message_id": IdKind(NO_UUID, _room_message),
+    "user_id": IdKind(NO_NUMBER, _member),
     "question_id": IdKind(NO_UUID, _question),
     "call_id": IdKind(NO_UUID, lambda _person, _ids, _secret: CALL_ID),
 }

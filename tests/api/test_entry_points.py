@@ -54,12 +54,15 @@ RULES: dict[str, list[dict[str, str]]] = {
     "deny": [{"tool": "*", "action": "deny"}],
     "some": [{"tool": "*", "action": "allow"}, {"tool": "file_*", "action": "deny"}],
 }
+ALL_BUT_THE_LOWEST_HEAVY = [
+    pytest.param(level, marks=pytest.mark.heavy if level > 1 else ()) for level in LEVELS
+]
 MIDDLE_LEVELS_HEAVY = [
     pytest.param(level, marks=pytest.mark.heavy if level in (2, 3) else ()) for level in LEVELS
 ]
 """Each level calls every tool under every kind of rules; `make test` runs the lowest and the highest."""
 
-ENTRY_POINTS = ("message", "stream", "branch", "regenerate", "edited")
+ENTRY_POINTS = ("message", "stream", "branch", "regenerate", "edited", "agent", "invoke")
 UNATTENDED = {"when_asked": "deny"}
 
 
@@ -112,7 +115,13 @@ def expected(person: ApiClient, tools: dict[str, Any]) -> dict[str, str]:
 
 def answered_at(entry_point: str, person: ApiClient) -> dict[str, Any]:
     """The answer to the message "everything" at this entry point."""
-    conversation = person.good("POST", "/conversations", json={})["id"]
+    if entry_point == "invoke":
+        agent = person.good("POST", "/agents", json={"name": "Any"})["id"]
+        return person.good("POST", f"/agents/{agent}/invoke", json={"content": "everything", **UNATTENDED})
+    with_agent = {}
+    if entry_point == "agent":
+        with_agent = {"agent_id": person.good("POST", "/agents", json={"name": "Any"})["id"]}
+    conversation = person.good("POST", "/conversations", json=with_agent)["id"]
     body = {"conversation_id": conversation, "content": "everything", **UNATTENDED}
     if entry_point == "stream":
         with person.http.stream("POST", "/messages/stream", json=body) as response:
@@ -122,7 +131,7 @@ def answered_at(entry_point: str, person: ApiClient) -> dict[str, Any]:
     if entry_point == "branch":
         first = person.good("POST", "/messages", json={**body, "content": "hello"})
         return person.good("POST", "/messages", json={**body, "parent_id": first["id"]})
-    if entry_point == "message":
+    if entry_point in ("message", "agent"):
         return person.good("POST", "/messages", json=body)
     words = "everything" if entry_point == "regenerate" else "hello"
     user_message_id = person.good("POST", "/messages", json={**body, "content": words})["parent_id"]
@@ -158,6 +167,25 @@ def test_every_run_makes_the_calls_that_are_allowed_and_no_other(
 
 
 @pytest.mark.parametrize("level", MIDDLE_LEVELS_HEAVY)
+def test_a_called_agent_makes_the_calls_that_it_offers_and_its_rules_allow(
+    people: dict[int, ApiClient], tools: dict[str, dict[str, Any]], level: int
+) -> None:
+    person = people[level]
+    person.good("PUT", "/permissions/rules", json=[])
+    offered = {"file_list", "file_exists", "shell_execute", "python_eval"}
+    agent = person.good("POST", "/agents", json={"name": "Some", "tools": sorted(offered)})["id"]
+    rules = [{"tool": "shell_execute", "action": "allow"}, {"tool": "file_exists", "action": "deny"}]
+    person.good("PUT", f"/permissions/rules?scope=agent&id={agent}", json=rules)
+    body = {"content": "everything", **UNATTENDED}
+    message = person.good("POST", f"/agents/{agent}/invoke", json=body)
+    results = {step["name"]: step for step in message["steps"] if step["type"] == "tool_result"}
+    made = {name for name in tools if results[name].get("outcome") != "denied"}
+    allowed = {name for name in offered if tools[name]["required_permission"] <= level} - {"file_exists"}
+    # What the agent offers includes reading results that were cut.
+    assert made - {"result_read"} == allowed
+
+
+@pytest.mark.parametrize("level", ALL_BUT_THE_LOWEST_HEAVY)
 def test_a_direct_tool_call_is_refused_where_a_run_would_be_denied_and_asks_nothing(
     people: dict[int, ApiClient], tools: dict[str, dict[str, Any]], level: int
 ) -> None:
@@ -221,7 +249,7 @@ def composed(person: ApiClient, name: str) -> str:
     return composition_id
 
 
-@pytest.mark.parametrize("level", MIDDLE_LEVELS_HEAVY)
+@pytest.mark.parametrize("level", ALL_BUT_THE_LOWEST_HEAVY)
 def test_a_member_of_a_composition_is_refused_like_a_call_of_its_own(
     people: dict[int, ApiClient], tools: dict[str, dict[str, Any]], level: int
 ) -> None:

@@ -24,7 +24,8 @@ BODIES: dict[str, Any] = {
 
 
 def fill_placeholders(path: str) -> str:
-    return re.sub(r"\{(provider_id|user_id|tenant_id|index)\}", "1", path).replace("{", "").replace("}", "")
+    numbered = re.sub(r"\{(agent_id|provider_id|seat_id|user_id|tenant_id|index|number)\}", "1", path)
+    return numbered.replace("{", "").replace("}", "")
 
 
 def options(schema: dict[str, Any], document: Document) -> list[dict[str, Any]]:
@@ -55,13 +56,14 @@ def out_of_bounds(schema: dict[str, Any]) -> Iterator[tuple[Any, list[str]]]:
     """Values of the right type beyond each limit of a schema, with the limit."""
     if "maximum" in schema:
         yield schema["maximum"] + 1, [f"{schema['maximum']:,}"]
-        yield schema["minimum"] - 1, [f"{schema['minimum']:,}"]
+        below = schema["minimum"] - 1 if "minimum" in schema else schema["exclusiveMinimum"]
+        yield below, [f"{schema.get('minimum', below):,}"]
     if schema.get("maxLength", HUGE) < 5000:
         yield "x" * (schema["maxLength"] + 1), [f"{schema['maxLength']:,}"]
     if schema.get("minLength"):
         yield "", [f"{schema['minLength']:,}"]
     if "pattern" in schema:
-        yield "\x01 \n\n x", []
+        yield "\x01 \n\n ", []
     if schema.get("minItems"):
         yield [], [f"{schema['minItems']:,}"]
     if schema.get("maxItems", HUGE) < 1000 and schema["items"].get("type") == "string":

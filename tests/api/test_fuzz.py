@@ -66,11 +66,22 @@ def sample_ids(admin: ApiClient, upstream: ScriptedProvider) -> dict[str, str | 
     run_id = admin.bad("POST", "/messages", 409, json=body)["detail"]["run_id"]
     question = admin.good("GET", f"/runs/{run_id}/questions")["items"][0]
     file = admin.good("POST", "/files", files={"file": ("a.txt", b"a")})
+    agent = admin.good("POST", "/agents", json={"name": "Writer", "tools": ["file_list"]})
+    room = {"title": "Talk", "task": "Discuss.", "agents": [{"name": "A"}, {"agent_id": agent["id"]}]}
+    room = admin.good("POST", "/chat-rooms", json=room)
     members = [{"id": "list", "tool": "file_list"}]
     body = {"name": "lists", "description": "Lists.", "members": members}
+    task = {"name": "t", "goal": "g", "steps": [{"id": "step", "name": "s"}]}
+    tasks = [admin.good("POST", "/tasks", json=task)["id"] for _ in range(3)]
+    template = {"name": "t", "document": {"version": 1, "name": "t", "goal": "g"}}
     return {
+        "agent_id": agent["id"],
+        "task_id": tasks[0],
+        "step_id": "step",
+        "template_id": admin.good("POST", "/task-templates", json=template)["id"],
         "composition_id": admin.good("POST", "/tools/compositions", json=body)["id"],
         "file_id": file["id"],
+        "key_id": admin.good("POST", "/keys", json={"name": "k", "scopes": ["read"]})["id"],
         "project_id": admin.good("POST", "/projects", json={"name": "p"})["id"],
         "conversation_id": chats[0],
         "message_id": messages[1],
@@ -78,6 +89,8 @@ def sample_ids(admin: ApiClient, upstream: ScriptedProvider) -> dict[str, str | 
         "question_id": question["id"],
         "call_id": "call-1",
         "provider_id": provider_id,
+        "room_id": room["id"],
+        "seat_id": room["agents"][0]["id"],
     }
 
 

@@ -12,7 +12,8 @@ from api.schema import Document
 from api.server_process import ServerProcess
 from luxx.api.openapi.types import DESCRIPTIONS
 from luxx.wire import event
-from luxx.wire.event import Event, EventBase, RunState
+from luxx.wire.event import Event, RunState
+from luxx.wire.turn import EventBase
 
 METRICS = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*(\{[^}]*\})? [0-9.eE+-]+(\s\d+)?|# (HELP|TYPE) .*|# EOF|")
 
@@ -62,7 +63,7 @@ def test_every_parameter_and_every_field_has_a_description(document: Document) -
 
     walk(document.content["paths"], "")
     walk(document.content["components"], "")
-    assert not lacking
+    assert not lacking, "\n".join(lacking)
     parameters = {each["name"] for operation in document.operations for each in operation.parameters}
     assert DESCRIPTIONS["parameters"].keys() <= parameters
     schemas = document.content["components"]["schemas"]
@@ -82,6 +83,13 @@ def test_every_event_is_in_the_document_and_in_the_table_of_events(document: Doc
         "POST /messages/stream",
         "POST /messages/{message_id}/regenerate",
         "GET /runs/{run_id}/events",
+        "POST /agents/{agent_id}/invoke",
+        "GET /chat-rooms/{room_id}/events",
+        "POST /chat-rooms/{room_id}/start",
+        "POST /chat-rooms/{room_id}/resume",
+        "POST /tasks/plan",
+        "GET /tasks/{task_id}/events",
+        "POST /tasks/{task_id}/execute",
     }
     for tag, kind in events.items():
         assert document.content["components"]["schemas"][kind.__name__]["properties"]["type"]["enum"] == [tag]

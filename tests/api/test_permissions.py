@@ -105,8 +105,8 @@ def test_an_unknown_scope_is_refused(anna: ApiClient, query: str, kind: str) -> 
     assert anna.bad("PUT", RULES + query, 400, json=[])["detail"]["kind"] == kind
 
 
-@pytest.mark.parametrize("agent", ["1", "0", "x", "99999999999999999999"])
-def test_there_are_no_agents_to_have_rules(anna: ApiClient, agent: str) -> None:
+@pytest.mark.parametrize("agent", ["999999999", "0", "x", "99999999999999999999"])
+def test_agents_that_do_not_exist_have_no_rules(anna: ApiClient, agent: str) -> None:
     refused = anna.bad("GET", f"{RULES}?scope=agent&id={agent}", 404)
     assert refused["detail"]["kind"] == "agent_not_found"
 

@@ -1,10 +1,12 @@
-"""`GET /search` finds messages and answers of the user until they are deleted."""
+"""`GET /search` finds messages, answers, rooms and tasks of the user until they are deleted."""
 
 from typing import Any
 
 import pytest
 
+from api.bad_requests import UNKNOWN_ID
 from api.client import ApiClient
+from api.room_rows import new_room
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,8 @@ def test_a_question_its_title_and_its_answer_are_found(anna: ApiClient, chat: di
     assert title["conversation_title"] == question["conversation_title"] == "什么是机器学习？"
     snippet = question["snippet"]
     assert [snippet["text"][mark["start"] : mark["end"]] for mark in snippet["marks"]] == ["机器学习"]
-    assert [hit["message_id"] for hit in hits(anna, '"hello there"')] == [chat["answer"]["id"]]
+    (answer,) = hits(anna, '"hello there"', conversation_id=chat["id"])
+    assert (answer["message_id"], answer["room_id"]) == (chat["answer"]["id"], None)
     assert [hit["message_id"] for hit in hits(anna, "einkauf")] == [question["message_id"]]
     assert hits(anna, "Milch") == []
 
@@ -73,3 +76,131 @@ def test_a_cut_answer_is_found_and_a_deleted_conversation_is_not(anna: ApiClient
     assert [hit["role"] for hit in hits(anna, "wait", conversation_id=conversation_id)] == ["user"]
     anna.good("DELETE", f"/conversations/{conversation_id}")
     assert hits(anna, "fleeting") == hits(anna, "wait here") == []
+
+
+def test_the_messages_of_a_room_are_found_by_its_owner_only(anna: ApiClient, bob: ApiClient) -> None:
+    room, other = (new_room(anna, "A", title=title) for title in ("Kraken talk", "Other"))
+    path = f"/chat-rooms/{room['id']}"
+    anna.good("POST", f"{path}/members", json={"user_id": bob.user["id"], "right": "steer"})
+    spoken = bob.good("POST", f"{path}/messages", json={"content": "Release the kraken!"})
+    anna.good("POST", f"/chat-rooms/{other['id']}/messages", json={"content": "Another kraken"})
+    hit = hits(anna, "release kraken")[0]
+    assert (hit["kind"], hit["message_id"], hit["role"]) == ("message", spoken["id"], "user")
+    assert (hit["room_id"], hit["room_title"]) == (room["id"], "Kraken talk")
+    assert (hit["conversation_id"], hit["conversation_title"]) == (None, None)
+    assert len(hits(anna, "kraken", kind="message")) == 2
+    assert [one["message_id"] for one in hits(anna, "kraken", room_id=room["id"])] == [None, spoken["id"]]
+    assert hits(bob, "kraken") == []
+    foreign = bob.bad("GET", f"/search?q=kraken&room_id={room['id']}", 404)
+    assert foreign == bob.bad("GET", f"/search?q=kraken&room_id={UNKNOWN_ID}", 404)
+    copy = anna.good("POST", f"{path}/fork", json={})
+    assert [one["room_id"] for one in hits(anna, "release")] == [copy["id"], room["id"]]
+    anna.good("POST", f"{path}/reset")
+    anna.good("DELETE", f"/chat-rooms/{other['id']}")
+    assert [one["room_id"] for one in hits(anna, "kraken", kind="message")] == [copy["id"]]
+    anna.good("DELETE", f"/chat-rooms/{copy['id']}")
+    assert [(one["kind"], one["room_id"]) for one in hits(anna, "kraken")] == [("room", room["id"])]
+
+
+def test_a_room_is_found_by_its_title_and_task_by_its_owner_only(anna: ApiClient, bob: ApiClient) -> None:
+    room = new_room(anna, "A", title="Walrus colony", task="Count the pups.\n\nThen rest.")
+    path = f"/chat-rooms/{room['id']}"
+    anna.good("POST", f"{path}/members", json={"user_id": bob.user["id"], "right": "watch"})
+    (hit,) = hits(anna, "pups walrus")
+    assert (hit["kind"], hit["room_id"], hit["room_title"]) == ("room", room["id"], "Walrus colony")
+    empty = ("conversation_id", "conversation_title", "task_id", "task_name", "message_id", "role")
+    assert [hit[name] for name in empty] == [None] * 6
+    assert hit["created_at"] == room["created_at"]
+    text, marks = hit["snippet"]["text"], hit["snippet"]["marks"]
+    assert [text[mark["start"] : mark["end"]] for mark in marks] == ["Walrus", "pups"]
+    assert hits(bob, "walrus") == hits(anna, "walrus", kind="conversation") == []
+    spoken = bob.bad("POST", f"{path}/messages", 403, json={"content": "walrus"})
+    assert spoken["detail"]
+    anna.good("POST", f"{path}/messages", json={"content": "A walrus again"})
+    found = [(one["kind"], one["room_title"]) for one in hits(anna, "walrus", room_id=room["id"])]
+    assert found == [("room", "Walrus colony"), ("message", "Walrus colony")]
+    anna.bad("PUT", path, 400, json={"title": "Never", "task": " "})
+    anna.good("PUT", path, json={"title": "Ospreys"})
+    assert hits(anna, "walrus", kind="room") == hits(anna, "never", kind="room") == []
+    anna.good("PUT", path, json={"task": "Watch the nest."})
+    assert hits(anna, "pups") == []
+    assert [one["room_id"] for one in hits(anna, "ospreys nest")] == [room["id"]]
+    copy = anna.good("POST", f"{path}/fork", json={})["id"]
+    file = anna.http.get(f"{path}/export?format=json").json()
+    imported = anna.good("POST", "/chat-rooms/import", json=file)["id"]
+    assert [one["room_id"] for one in hits(anna, "nest", kind="room")] == [imported, copy, room["id"]]
+    for room_id in (imported, copy, room["id"]):
+        anna.good("DELETE", f"/chat-rooms/{room_id}")
+    assert hits(anna, "nest") == hits(anna, "walrus") == []
+
+
+def tasks_found(person: ApiClient, query: str) -> list[str]:
+    return [hit["task_id"] for hit in hits(person, query, kind="task")]
+
+
+def execute(person: ApiClient, task_id: str) -> None:
+    with person.http.stream("POST", f"/tasks/{task_id}/execute") as stream:
+        assert b"task_complete" in stream.read()
+
+
+def test_a_task_is_found_by_what_its_user_wrote_and_after_each_change(
+    anna: ApiClient, bob: ApiClient
+) -> None:
+    steps = [{"id": "a", "name": "Dig"}, {"id": "b", "name": "Plant", "depends_on": ["a"]}]
+    task = anna.good("POST", "/tasks", json={"name": "Orchard", "goal": "Ten pear trees", "steps": steps})
+    path = f"/tasks/{task['id']}"
+    (hit,) = hits(anna, "orchard pear plant")
+    assert (hit["kind"], hit["task_id"], hit["task_name"]) == ("task", task["id"], "Orchard")
+    empty = ("conversation_id", "conversation_title", "room_id", "room_title", "message_id", "role")
+    assert [hit[name] for name in empty] == [None] * 6
+    assert hit["created_at"] == task["created_at"]
+    assert hits(bob, "orchard") == hits(anna, "orchard", kind="message") == []
+    anna.good("PUT", path, json={"name": "Grove", "goal": "Ten plums"})
+    assert tasks_found(anna, "orchard") == tasks_found(anna, "pear") == []
+    assert tasks_found(anna, "grove plums dig") == [task["id"]]
+    anna.good("PUT", f"{path}/steps/b", json={"name": "Sow"})
+    assert (tasks_found(anna, "grove plant"), tasks_found(anna, "grove sow")) == ([], [task["id"]])
+    anna.good("POST", f"{path}/steps", json={"steps": [{"name": "Prune"}]})
+    assert tasks_found(anna, "grove prune") == [task["id"]]
+    anna.good("DELETE", f"{path}/steps/b")
+    assert tasks_found(anna, "grove sow") == []
+    anna.good("PUT", f"{path}/graph", json={"steps": [{"name": "Mow"}]})
+    assert (tasks_found(anna, "grove prune"), tasks_found(anna, "grove mow")) == ([], [task["id"]])
+    file = anna.http.get(f"{path}/export?format=json").json()
+    imported = anna.good("POST", "/tasks/import", json=file)["id"]
+    template = anna.good("POST", "/task-templates", json={"name": "Groves", "document": file})["id"]
+    made = anna.good("POST", f"/task-templates/{template}/instantiate", json={"name": "Grove two"})["id"]
+    assert tasks_found(anna, "grove mow") == [made, imported, task["id"]]
+    assert tasks_found(anna, "two") == [made]
+    for task_id in (made, imported, task["id"]):
+        anna.good("DELETE", f"/tasks/{task_id}")
+    assert tasks_found(anna, "grove") == []
+
+
+def test_a_task_is_found_by_the_plan_and_the_result_that_its_runs_store(anna: ApiClient) -> None:
+    """The model plans one step, Do it, and answers Hello there to it."""
+    task_id = anna.good("POST", "/tasks", json={"name": "Marmalade", "goal": "Oranges"})["id"]
+    assert tasks_found(anna, "marmalade do") == []
+    execute(anna, task_id)
+    assert tasks_found(anna, 'marmalade "do it" "hello there"') == [task_id]
+    anna.good(
+        "POST", f"/tasks/{task_id}/steps", json={"steps": [{"id": "w", "name": "W", "goal": "wait here"}]}
+    )
+    headers = {"accept": "application/json"}
+    run = anna.good("POST", f"/tasks/{task_id}/execute", headers=headers)
+    assert anna.good("GET", f"/tasks/{task_id}")["result"] is None
+    assert (tasks_found(anna, "marmalade hello"), tasks_found(anna, "marmalade w")) == ([], [task_id])
+    anna.good("POST", f"/runs/{run['id']}/cancel")
+
+
+def test_titles_come_first_then_rooms_tasks_and_messages(anna: ApiClient) -> None:
+    room = new_room(anna, "A", title="Narwhal room")
+    anna.good("POST", f"/chat-rooms/{room['id']}/messages", json={"content": "One narwhal"})
+    anna.good("POST", "/tasks", json={"name": "Narwhal task", "goal": "g"})
+    anna.good("POST", "/conversations", json={"title": "Narwhal talk"})
+    kinds = ["conversation", "room", "task", "message"]
+    assert [hit["kind"] for hit in hits(anna, "narwhal")] == kinds
+    page = anna.good("GET", "/search?q=narwhal&page=2&page_size=3")
+    assert ([hit["rank"] for hit in page["items"]], page["total"]) == ([4], 4)
+    for kind in kinds:
+        assert [hit["kind"] for hit in hits(anna, "narwhal", kind=kind)] == [kind]

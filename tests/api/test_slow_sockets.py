@@ -192,7 +192,7 @@ async def test_a_deleted_session_is_reported_and_changes_without_a_hint_are_foun
     assert client.received[2]["data"]["title"] == "new"
     del rows.titles["a talk"]
     await client.until(lambda: len(client.received) == 4)
-    assert client.received[3]["detail"]["kind"] == "conversation_not_found"
+    assert client.received[3]["detail"]["kind"] == "session_not_found"
     rows.titles["a talk"] = "there again"
     reads_before = rows.reads
     while rows.reads < reads_before + 3:  # noqa: ASYNC110 - bounded by the test's own limit

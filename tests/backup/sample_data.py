@@ -9,15 +9,25 @@ from typing import Any
 
 from migrated_databases import make_ready
 from sample_user import add_user
-from sqlalchemy import insert, select, text
+from sqlalchemy import insert, select, text, update
 
+from luxx.domain.accounts.authentication import caller_without_sign_in
 from luxx.domain.accounts.models import User
+from luxx.domain.agents.models import AgentRow
 from luxx.domain.backup.backup import DataPaths
 from luxx.domain.conversations.images import MessageBlobRow
 from luxx.domain.conversations.models import ConversationRow, MessageRow, ProjectRow
-from luxx.domain.conversations.search import index_message, index_title
+from luxx.domain.conversations.search_index import index_message, index_title
 from luxx.domain.files.service import FileRow
 from luxx.domain.usage.ledger import UsageRow
+from luxx.features.rooms.messages import NewRoomMessage, add_message
+from luxx.features.rooms.models import ChatRoomRow, NewSeat
+from luxx.features.rooms.seats import seat_row
+from luxx.features.rooms.service import index_room
+from luxx.features.tasks.changes import add_task, index_task
+from luxx.features.tasks.document import TaskDocument, TaskStepDocument
+from luxx.features.tasks.models import NewTask, NewTaskStep, TaskRow, TaskStepRow, TaskVersionRow
+from luxx.features.tasks.templates import NewTaskTemplate, add_template
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.config.schema import AppConfig, Config, DatabaseConfig, WorkspaceConfig
 from luxx.infra.secrets import Vault, find_secret
@@ -25,7 +35,11 @@ from luxx.infra.store.engine import Store, open_engine
 from luxx.infra.store.tables import Base
 from luxx.providers.models import ProviderRow
 from luxx.providers.queries import key_identity
-from luxx.runs.models import RunEventRow, RunRow
+from luxx.runs.models import RunEventRow, RunRow, SubjectMemberRow
+from luxx.tools.permissions.service import Owner, replace_list
+from luxx.wire.message import AssistantContent, UserContent
+from luxx.wire.tool import PermissionRule, RuleAction
+from luxx.wire.turn import Step, StepType, Usage
 
 KEY = "sk-a-key-to-be-opened-again"
 SECRET = "a configured secret of the other server"
@@ -100,12 +114,21 @@ def _fill(session: Any, data_paths: DataPaths) -> None:
         id=3, user_id=1, tenant_id=1, name="p", provider_type="openai", created_at=now, updated_at=now,
         api_key=Vault(data_paths.secret()).seal(KEY, identity=key_identity(3)),
     ))  # fmt: skip
+    session.execute(insert(AgentRow).values(
+        id=7, user_id=1, tenant_id=1, name="Writer ✍", role="writes", provider_id=3, model="m",
+        system_prompt="Write plainly.\n\n\tOr not.", color="#112233", tools='["file_read"]', skills="[]",
+        fallbacks='[{"provider_id":3,"model":null}]', temperature=0.3, is_shared=True,
+        created_at=NOON, updated_at=now,
+    ))  # fmt: skip
+    rule = PermissionRule(tool="shell_execute", pattern="git *", action=RuleAction.DENY)
+    replace_list(session.connection(), Owner(tenant_id=1, user_id=1, agent_id=7), [rule])
+    session.execute(text("UPDATE tenants SET default_agent_id = 7"))
     project = {"id": new_id(), "user_id": 1, "name": "a project", "created_at": NOON, "updated_at": now}
     session.execute(insert(ProjectRow).values(project))
     conversation_id, run_id = new_id(), new_id()
     session.execute(insert(ConversationRow).values(
         id=conversation_id, user_id=1, project_id=project["id"], title="Ünïcode 机器学习", temperature=0.1,
-        thinking_enabled=None, tags='["a"]', run_id=run_id, created_at=NOON, updated_at=now,
+        thinking_enabled=None, agent_id=7, tags='["a"]', run_id=run_id, created_at=NOON, updated_at=now,
     ))  # fmt: skip
     first, second, third = (new_id() for _ in range(3))
     # The clock was set back: an answer has a lower id than its question.
@@ -135,11 +158,84 @@ def _fill(session: Any, data_paths: DataPaths) -> None:
         id=new_id(), user_id=1, path=b"not \xff text", path_hash="h", size=5, modified_ns=2**62,
         media_type="x/y", created_at=now,
     ))  # fmt: skip
+    _add_task(session, project["id"])
+    _add_room(session)
     for number in range(1200):
         session.execute(insert(UsageRow).values(
             user_id=1, tenant_id=1, run_id=run_id, subject_id=conversation_id, model="m", cost=number / 7,
             prompt_tokens=number, created_at=now,
         ))  # fmt: skip
+
+
+def _add_task(session: Any, project_id: str) -> None:
+    """A task with a run, results and an earlier graph, and a shared template."""
+    caller = caller_without_sign_in(session.get(User, 1))
+    steps = [
+        NewTaskStep(id="read", name="Read ✍", goal="Ten.\n\n\tOr more.", required_tools=["file_read"]),
+        NewTaskStep(id="write", name="Write", depends_on=["read"], agent_id=7, require_approval=True),
+    ]
+    new = NewTask(
+        name="Report 报告", goal="Go.", provider_id=3, agent_id=7, project_id=project_id,
+        metadata={"deep": [1, None, {"é": 2.5}]}, steps=steps,
+    )  # fmt: skip
+    task = add_task(session, caller, new)
+    run_id = new_id()
+    session.execute(insert(RunRow).values(
+        id=run_id, user_id=1, tenant_id=1, kind="task", subject_id=task.id, status="completed", request="{}",
+        created_at=NOON, finished_at=NOON,
+    ))  # fmt: skip
+    session.execute(update(TaskRow).where(TaskRow.id == task.id).values(run_id=run_id, result="Done."))
+    index_task(session.connection(), task.id)
+    session.execute(
+        update(TaskStepRow)
+        .where(TaskStepRow.task_id == task.id, TaskStepRow.id == "read")
+        .values(status="completed", output="Notes ✍", attempts=1, cost=0.1 + 0.2, finished_at=NOON)
+    )
+    version = {"task_id": task.id, "number": 1, "steps": '[{"name":"a","id":"s1"}]', "created_at": NOON}
+    session.execute(insert(TaskVersionRow).values(version))
+    document = TaskDocument(
+        version=1, name="Any report", goal="Go.", steps=[TaskStepDocument(id="a", name="A")]
+    )
+    template = NewTaskTemplate(name="Reports", description="two\nlines", document=document, is_shared=True)
+    add_template(session, caller, template)
+
+
+def _add_room(session: Any) -> None:
+    """A room with a run, two seats, a member and messages."""
+    room = ChatRoomRow(
+        id=new_id(), user_id=1, tenant_id=1, title="Talk 会议", task="Discuss.\n\nWell.", max_rounds=7,
+        policy='{"name":"selector","provider_id":3,"model":"m"}', current_round=2, run_id=new_id(),
+        created_at=NOON, updated_at=NOON,
+    )  # fmt: skip
+    session.add(room)
+    session.flush()
+    index_room(session, room)
+    critic = NewSeat(name="Crític", role="finds faults", provider_id=3, model="m", tools=["file_read"])
+    seats = [
+        seat_row(room, critic),
+        seat_row(room, NewSeat(agent_id=7, temperature=0.1 + 0.2, muted=True), session.get(AgentRow, 7)),
+    ]
+    for number, seat in enumerate(seats):
+        seat.turn_order = number
+        session.add(seat)
+        session.flush()
+    room.stop = f'{{"any":[{{"rounds":3}},{{"phrase":"done","seat_id":{seats[0].id}}}]}}'
+    session.execute(insert(RunRow).values(
+        id=room.run_id, user_id=1, tenant_id=1, kind="room", subject_id=room.id, status="completed",
+        request="{}", created_at=NOON, finished_at=NOON,
+    ))  # fmt: skip
+    session.execute(insert(SubjectMemberRow).values(
+        subject_id=room.id, user_id=1, owner_id=1, right="watch", created_at=NOON
+    ))  # fmt: skip
+    steps = [Step(id="step-0", index=0, type=StepType.TEXT, content="Not ✍ done.\x00")]
+    said = NewRoomMessage(
+        content=AssistantContent(steps=steps), sender_name="Crític", sender_color="#abcdef",
+        seat_id=seats[0].id, round_number=1, run_id=room.run_id, token_count=3, usage=Usage(total_tokens=9),
+        replay=[{"signature": "s"}], status="partial", created_at=NOON,
+    )  # fmt: skip
+    asked = NewRoomMessage(content=UserContent(text="Begin ✍."), sender_name="ann", created_at=NOON)
+    for message in (asked, said):
+        add_message(session.connection(), room.id, room.user_id, message)
 
 
 def rows_of(data_paths: DataPaths) -> dict[str, list[Any]]:

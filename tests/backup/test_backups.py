@@ -9,29 +9,44 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from migrated_databases import POSTGRESQL_HEAVY
 from sqlalchemy import insert, text
 from store.conftest import numbers
 from store.databases import new_database
+from store.test_migrations import add_old_subjects
 from store.test_revision_0015 import FILES as OLD_FILES
 from store.test_revision_0015 import check_contents
-from store.test_search import find
+from store.test_search import find, index_of, is_sound
 
-from backup.sample_data import KEY, SECRET, data_paths_of, files_of, fill, initialise, rows_of, store_of
+from backup.sample_data import (
+    KEY,
+    SECRET,
+    data_paths_of,
+    files_of,
+    fill,
+    initialise,
+    rows_of,
+    store_of,
+)
 from backup.test_bad_archives import changed, with_manifest
+from luxx.app.core_services import SUBJECT_READERS
+from luxx.domain.accounts.authentication import caller_without_sign_in
 from luxx.domain.accounts.models import User
 from luxx.domain.backup.backup import DataPaths, create_backup, last_backup
 from luxx.domain.backup.restore import restore
 from luxx.errors import LuxxError
+from luxx.features.tasks.changes import add_task
+from luxx.features.tasks.models import NewTask
 from luxx.infra.clock import utc_now
 from luxx.infra.secrets import Vault
 from luxx.infra.store.engine import open_engine
 from luxx.infra.store.migrate import migrate
+from luxx.infra.store.search_words import SearchKind
 from luxx.infra.store.upgrade import current_step, known_steps, newest_step
 from luxx.providers.models import ProviderRow
 from luxx.providers.queries import key_identity
 
 DATABASES = ("sqlite", "postgresql")
-POSTGRESQL_HEAVY = ("sqlite", pytest.param("postgresql", marks=pytest.mark.heavy))
 LONG = 140_000_000
 """Characters; twice as many in a backup, where each of them is escaped."""
 
@@ -62,7 +77,7 @@ def test_all_rows_and_files_are_restored_on_either_database(
     initialise(here)
     fill(here)
     backup = create_backup(here, tmp_path / "backup.zip")
-    restored = restore(there, tmp_path / "backup.zip")
+    restored = restore(there, tmp_path / "backup.zip", SUBJECT_READERS)
     assert rows_of(there) == rows_of(here)
     assert files_of(there) == files_of(here)
     assert restored.files == 4
@@ -72,6 +87,12 @@ def test_all_rows_and_files_are_restored_on_either_database(
         row = store.read_now(lambda session: session.get(ProviderRow, 3))
         assert Vault(there.secret()).open(row.api_key, identity=key_identity(3)) == KEY
         assert [hit.message_id is None for hit in find(store, "机器学习").hits] == [True]
+        assert [(hit.kind, hit.room_title) for hit in find(store, "会议 well").hits] == [
+            ("room", "Talk 会议")
+        ]
+        assert [(hit.kind, hit.task_name) for hit in find(store, "read done").hits] == [
+            ("task", "Report 报告")
+        ]
         assert len(find(store, "findable").hits) == len(find(store, "学习").hits) - 1 == 1
         assert store.read_now(lambda session: session.scalar(text("SELECT owner FROM runs"))) is None
         # The id of a deleted user is never used again: the path of a workspace contains it.
@@ -100,9 +121,9 @@ def test_existing_data_is_refused_unless_it_may_be_replaced(make: Any, tmp_path:
     create_backup(here, tmp_path / "backup.zip")
     before = rows_of(there), files_of(there), there.secret()
     with pytest.raises(LuxxError, match="--replace"):
-        restore(there, tmp_path / "backup.zip")
+        restore(there, tmp_path / "backup.zip", SUBJECT_READERS)
     assert (rows_of(there), files_of(there), there.secret()) == before
-    restore(there, tmp_path / "backup.zip", replace=True)
+    restore(there, tmp_path / "backup.zip", SUBJECT_READERS, replace=True)
     assert rows_of(there) == rows_of(here)
     assert files_of(there) == files_of(here)
     assert not other.exists()
@@ -136,11 +157,38 @@ def test_a_backup_of_an_older_version_is_migrated(make: Any, tmp_path: Path, kin
         )
     engine.dispose()
     assert create_backup(here, tmp_path / "backup.zip").step == step
-    restore(there, tmp_path / "backup.zip")
+    restore(there, tmp_path / "backup.zip", SUBJECT_READERS)
     assert current_step(there.engine) == newest_step()
     assert rows_of(there)["conversations"][0][0] == "c"
     with there.engine.connect() as connection:
         assert "old" in str(connection.scalar(text("SELECT words FROM search_texts")))
+
+
+@pytest.mark.parametrize("kind", POSTGRESQL_HEAVY)
+def test_the_rooms_and_tasks_in_a_backup_of_an_older_version_are_found(
+    make: Any, tmp_path: Path, kind: str
+) -> None:
+    """That version indexed no rooms and tasks: the backup has no index rows of them."""
+    here, there = make("sqlite", "here", secret=SECRET), make(kind, "there", secret=SECRET)
+    engine = open_engine(here.url)
+    migrate(engine, to="0022")
+    ids = add_old_subjects(engine)
+    engine.dispose()
+    create_backup(here, tmp_path / "backup.zip")
+    restore(there, tmp_path / "backup.zip", SUBJECT_READERS)
+    with store_of(there) as store:
+        (talk, room, task) = find(store, "otters").hits
+        found = (talk.conversation_id, room.room_id, task.task_id)
+        assert found == (ids["talk"], ids["room"], ids["task"])
+        assert [row.id for row in index_of(store)] == [1, 2, 3, 4]
+        assert [hit.room_title for hit in find(store, "room").hits] == ["other room", "room"]
+        caller = caller_without_sign_in(store.read_now(lambda session: session.get(User, 1)))
+        store.write_now(lambda session: add_task(session, caller, NewTask(name="Otters", goal="g")) and None)
+        assert [hit.task_name for hit in find(store, "otters", kind=SearchKind.TASK).hits] == [
+            "Otters",
+            "Count",
+        ]
+        assert is_sound(store)
 
 
 @pytest.mark.heavy
@@ -150,7 +198,7 @@ def test_a_backup_that_commit_1412cd0_made_is_restored(make: Any, tmp_path: Path
     with zipfile.ZipFile(archive) as members:
         secret = members.read("secret_key").decode()
     there = make(kind, "there", secret=secret if kind == "postgresql" else "")
-    restore(there, archive)
+    restore(there, archive, SUBJECT_READERS)
     assert current_step(there.engine) == newest_step()
     with store_of(there) as store:
         check_contents(store)
@@ -160,7 +208,7 @@ def test_a_backup_of_a_development_version_is_refused(make: Any, tmp_path: Path)
     old = tmp_path / "old.zip"
     old.write_bytes(with_manifest((OLD_FILES / "backup.zip").read_bytes(), step="0007"))
     with pytest.raises(LuxxError, match=r"step '0007'.*development version"):
-        restore(make("sqlite", "there"), old)
+        restore(make("sqlite", "there"), old, SUBJECT_READERS)
 
 
 def test_the_manifest_of_a_backup_lists_its_contents(make: Any, tmp_path: Path) -> None:
@@ -207,7 +255,7 @@ def test_a_configured_secret_is_kept_and_keys_are_sealed_with_it(make: Any, tmp_
     initialise(here)
     fill(here)
     create_backup(here, tmp_path / "backup.zip")
-    restored = restore(there, tmp_path / "backup.zip")
+    restored = restore(there, tmp_path / "backup.zip", SUBJECT_READERS)
     assert not there.secret_file.exists()
     assert any("sign in again" in note for note in restored.notes)
 
@@ -246,14 +294,14 @@ def test_a_restore_after_which_no_server_could_start_is_refused(make: Any, tmp_p
     (tmp_path / "empty.zip").write_bytes(changed(backup, "secret_key", b""))
     there.configured_secret = "short"
     with pytest.raises(LuxxError, match="has 5 bytes, but needs 32"):
-        restore(there, tmp_path / "backup.zip")
+        restore(there, tmp_path / "backup.zip", SUBJECT_READERS)
     there.configured_secret = ""
     with pytest.raises(LuxxError, match=r"app\.secret_key"):
-        restore(there, tmp_path / "empty.zip")
+        restore(there, tmp_path / "empty.zip", SUBJECT_READERS)
     assert not there.root.exists()
     assert not there.secret_file.exists()
     there.configured_secret = SECRET
-    notes = restore(there, tmp_path / "empty.zip").notes
+    notes = restore(there, tmp_path / "empty.zip", SUBJECT_READERS).notes
     assert any(note.startswith("1 provider keys were encrypted") for note in notes)
 
 
@@ -269,7 +317,7 @@ def test_a_row_of_any_length_is_restored(make: Any, tmp_path: Path) -> None:
     backup = create_backup(here, tmp_path / "backup.zip")
     (member,) = [part.member for part in backup.tables if part.name == "messages"]
     assert member.size > 2 * LONG
-    restore(there, tmp_path / "backup.zip")
+    restore(there, tmp_path / "backup.zip", SUBJECT_READERS)
     with there.engine.connect() as connection:
         claimed_count = connection.scalar(
             text(f"SELECT content = :long FROM messages WHERE {which}"), {"long": '"' * LONG}
@@ -284,6 +332,6 @@ def test_nul_characters_that_postgresql_cannot_store_are_counted(make: Any, tmp_
     with here.engine.begin() as connection:
         connection.execute(text("UPDATE projects SET description = 'a' || char(0) || 'b'"))
     create_backup(here, tmp_path / "backup.zip")
-    restored = restore(there, tmp_path / "backup.zip")
+    restored = restore(there, tmp_path / "backup.zip", SUBJECT_READERS)
     assert any(note.startswith("1 NUL") for note in restored.notes)
     assert rows_of(there)["projects"][0][3] == "a\ufffdb"

@@ -18,6 +18,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from backup.sample_data import data_paths_of, fill, initialise
+from luxx.app.core_services import SUBJECT_READERS
 from luxx.domain.backup.backup import DataPaths, create_backup
 from luxx.domain.backup.folders import pack, unpack
 from luxx.domain.backup.restore import restore
@@ -48,7 +49,7 @@ def check_restore_is_refused(there: DataPaths, content: bytes, match: str = ".")
     path = there.data_dir.parent / "backup.zip"
     path.write_bytes(content)
     with pytest.raises(LuxxError, match=match) as caught:
-        restore(there, path)
+        restore(there, path, SUBJECT_READERS)
     left = [each for each in there.data_dir.rglob("*") if each.name != "server.lock"]
     assert left == []
     assert list(there.root.rglob("*")) == []
@@ -61,11 +62,12 @@ def members_of(content: bytes) -> Members:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def unpacks_to_the_same(good: bytes, damaged: bytes, name: str) -> bool:
+def has_equal_member(good: bytes, damaged: bytes, name: str) -> bool:
+    """Whether the member of this name unpacks to the same bytes in both archives."""
     try:
         with zipfile.ZipFile(io.BytesIO(damaged)) as archive:
             return archive.read(name) == members_of(good)[name]
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError):
+    except (zipfile.BadZipFile, zlib.error, EOFError):
         return False
 
 
@@ -110,8 +112,8 @@ def test_a_changed_byte_in_rows_or_files_is_detected(
         info = archive.getinfo("workspaces/1.tar")
     at = info.header_offset + 100 + int(fraction * (info.compress_size - 100))
     damaged[at] ^= mask
-    # Another compressed form of the same bytes is no damage (a run of zeros copied from elsewhere).
-    assume(not unpacks_to_the_same(good, bytes(damaged), "workspaces/1.tar"))
+    # Some changes give another compressed form of the same bytes: a run of zeros has many.
+    assume(not has_equal_member(good, bytes(damaged), "workspaces/1.tar"))
     check_restore_is_refused(there, bytes(damaged), r"workspaces/1\.tar")
 
 
@@ -262,7 +264,7 @@ def test_a_failure_at_the_last_rename_is_undone(
 
     monkeypatch.setattr("os.replace", replace)
     with pytest.raises(OSError, match="Input/output"):
-        restore(data_paths, path, replace=True)
+        restore(data_paths, path, SUBJECT_READERS, replace=True)
     after = (
         data_paths.secret(),
         data_paths.database_file.read_bytes(),

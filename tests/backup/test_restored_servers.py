@@ -14,6 +14,7 @@ from api.conftest import connect
 from api.server_process import ServerProcess, environment
 from api.streams import stream_message, stream_run
 from forked_luxx import run_luxx
+from migrated_databases import POSTGRESQL_HEAVY
 from store.conftest import numbers
 from store.databases import new_database
 from transfer.imports import tree
@@ -42,7 +43,7 @@ def upstream() -> Iterator[ScriptedProvider]:
         yield provider
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=POSTGRESQL_HEAVY)
 def settings(request: pytest.FixtureRequest, upstream: ScriptedProvider) -> dict[str, str]:
     """Settings of the server that is backed up."""
     given = {"LUXX_PROVIDERS__ALLOW_PRIVATE": upstream.url.removeprefix("http://")}
@@ -50,6 +51,13 @@ def settings(request: pytest.FixtureRequest, upstream: ScriptedProvider) -> dict
         url = new_database(request.getfixturevalue("postgresql"), f"served{next(numbers)}")
         given |= {"LUXX_DATABASE__URL": url, "LUXX_APP__SECRET_KEY": SECRET}
     return given
+
+
+def check_key(server: ServerProcess, key: str) -> None:
+    """The API key signs in and gets a ticket for a socket."""
+    with ApiClient(server, None, key) as keyed:
+        assert keyed.good("GET", "/auth/me")["username"] == "ann"
+        assert keyed.good("POST", "/auth/ticket")["ticket"]
 
 
 def luxx(folder: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
@@ -87,6 +95,8 @@ def test_everything_acknowledged_before_a_backup_under_load_is_restored_and_cont
     host = {"LUXX_PROVIDERS__ALLOW_PRIVATE": settings["LUXX_PROVIDERS__ALLOW_PRIVATE"]}
     with ServerProcess(here, **settings) as server, ApiClient(server, None).register("ann") as ann:
         connect(ann, upstream)
+        key = ann.good("POST", "/keys", json={"name": "k", "scopes": ["read"]})["key"]
+        check_key(server, key)
         uploaded = ann.good("POST", "/files", files={"file": ("notes.txt", b"my notes")})
         waiting = ann.good("POST", "/conversations", json={})["id"]
         with stream_message(ann, waiting, "wait here") as stream, ThreadPoolExecutor(TALKERS) as threads:
@@ -106,6 +116,7 @@ def test_everything_acknowledged_before_a_backup_under_load_is_restored_and_cont
     assert restored.returncode == 0, restored.stderr
     upstream.release("waiting")
     with ServerProcess(there, **host) as server, ApiClient(server, None).sign_in("ann", PASSWORD) as ann:
+        check_key(server, key)
         for conversation_id, acknowledged in before.items():
             there_now = {message["id"]: message for message in tree(ann, conversation_id)}
             assert [there_now.get(message["id"]) for message in acknowledged] == acknowledged

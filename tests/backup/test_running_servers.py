@@ -11,6 +11,7 @@ from store.conftest import numbers
 from store.databases import new_database
 
 from backup.sample_data import config_of, data_paths_of, files_of, fill, initialise, rows_of
+from luxx.app.core_services import SUBJECT_READERS
 from luxx.domain.backup import staging
 from luxx.domain.backup.backup import DataPaths, create_backup
 from luxx.domain.backup.restore import restore
@@ -58,7 +59,7 @@ def check_restore_is_refused(data_paths: DataPaths, path: Path, match: str) -> N
     before = all_of(data_paths)
     for replace in (False, True):
         with pytest.raises(LuxxError, match=match):
-            restore(data_paths, path, replace=replace)
+            restore(data_paths, path, SUBJECT_READERS, replace=replace)
     assert all_of(data_paths) == before
 
 
@@ -68,7 +69,7 @@ def test_a_restore_names_running_servers_and_changes_nothing(data_paths: DataPat
         data_paths, tmp_path / "backup.zip", f"in use by serve .*:{os.getpid()}; stop all"
     )
     unregister_process(data_paths)
-    assert restore(data_paths, tmp_path / "backup.zip", replace=True).files == 4
+    assert restore(data_paths, tmp_path / "backup.zip", SUBJECT_READERS, replace=True).files == 4
 
 
 def test_a_server_with_another_data_directory_is_detected_by_its_sqlite_file(tmp_path: Path) -> None:
@@ -82,16 +83,16 @@ def test_a_server_with_another_data_directory_is_detected_by_its_sqlite_file(tmp
     server = DataDirLock(tmp_path / "elsewhere", file)
     server.take()
     with pytest.raises(LuxxError, match="another Luxx server is using"):
-        restore(data_paths, tmp_path / "backup.zip", replace=True)
+        restore(data_paths, tmp_path / "backup.zip", SUBJECT_READERS, replace=True)
     assert (rows_of(data_paths), files_of(data_paths)) == before
     server.release()
-    assert restore(data_paths, tmp_path / "backup.zip", replace=True).files == 4
+    assert restore(data_paths, tmp_path / "backup.zip", SUBJECT_READERS, replace=True).files == 4
 
 
 def test_a_killed_server_does_not_count_after_its_lease(data_paths: DataPaths, tmp_path: Path) -> None:
     with data_paths.engine.begin() as connection:
         register(connection, SERVER, -1.0)
-    assert restore(data_paths, tmp_path / "backup.zip", replace=True).files == 4
+    assert restore(data_paths, tmp_path / "backup.zip", SUBJECT_READERS, replace=True).files == 4
 
 
 def test_a_server_that_starts_during_a_restore_is_detected_before_files_are_moved(
@@ -110,7 +111,7 @@ def test_a_server_that_starts_during_a_restore_is_detected_before_files_are_move
 
     monkeypatch.setattr(data_paths.workspaces, "path_of", start)
     with pytest.raises(LuxxError, match="in use by serve"):
-        restore(data_paths, tmp_path / "backup.zip", replace=True)
+        restore(data_paths, tmp_path / "backup.zip", SUBJECT_READERS, replace=True)
     monkeypatch.undo()
     assert is_up
     assert all_of(data_paths) == before
@@ -125,7 +126,7 @@ def test_a_restore_waits_for_tables_in_use_before_files_are_moved(
         reader.execute(text("SELECT count(*) FROM usage_records"))
         before = all_of(data_paths)
         with pytest.raises(LuxxError, match="the tables are in use"):
-            restore(data_paths, tmp_path / "backup.zip", replace=True)
+            restore(data_paths, tmp_path / "backup.zip", SUBJECT_READERS, replace=True)
         assert all_of(data_paths) == before
     other.close()
 
@@ -152,22 +153,22 @@ def test_files_that_cannot_be_put_back_are_kept_and_named(
 
     monkeypatch.setattr("os.replace", replace)
     with pytest.raises(LuxxError, match=r"Input/output.*move the content of .*\.restore-\w+/replaced"):
-        restore(data_paths, tmp_path / "backup.zip", replace=True)
+        restore(data_paths, tmp_path / "backup.zip", SUBJECT_READERS, replace=True)
     monkeypatch.undo()
     assert files_of(data_paths)
     (kept_folder,) = data_paths.root.glob(".restore-*")
     assert [path.name for path in kept_folder.iterdir()] == ["replaced"]
     with pytest.raises(LuxxError, match="--replace"):
-        restore(data_paths, tmp_path / "backup.zip")
+        restore(data_paths, tmp_path / "backup.zip", SUBJECT_READERS)
     assert (kept_folder / "replaced" / ours.name / "dear").read_text() == "dear"
     assert (ours / "late").read_text() == "an upload"
-    restore(data_paths, tmp_path / "backup.zip", replace=True)
+    restore(data_paths, tmp_path / "backup.zip", SUBJECT_READERS, replace=True)
     assert not kept_folder.exists()
 
 
 def take(connection: Connection, owner: str) -> tuple[str, int]:
     """A process takes over the run in progress."""
-    run_id = connection.scalar(text("SELECT id FROM runs"))
+    run_id = connection.scalar(text("SELECT id FROM runs WHERE finished_at IS NULL"))
     connection.execute(text("UPDATE runs SET owner = NULL"))
     ((taken, fence),) = [
         (each.run_id, each.fence) for each in claim_one(connection, owner, str(run_id), is_alone=False)
@@ -182,9 +183,9 @@ def test_a_driver_from_before_the_restore_cannot_append_to_a_restored_run(
     with data_paths.engine.begin() as connection:
         left = {take(connection, owner)[1] for owner in ("one", "another")}
     for _ in range(2):
-        restore(data_paths, tmp_path / "backup.zip", replace=True)
+        restore(data_paths, tmp_path / "backup.zip", SUBJECT_READERS, replace=True)
         with data_paths.engine.begin() as connection:
-            row = connection.execute(text("SELECT owner, fence FROM runs")).one()
+            row = connection.execute(text("SELECT owner, fence FROM runs WHERE finished_at IS NULL")).one()
             assert row.owner is None
             assert row.fence not in left
             left.add(row.fence)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from migrated_databases import POSTGRESQL_HEAVY
 from sample_user import add_user
 from sqlalchemy import func, insert, select, text
 from sqlalchemy.orm import Session
@@ -18,9 +19,19 @@ from store.conftest import numbers
 from store.databases import new_database
 from store.test_search import find
 
-from backup.sample_data import KEY, data_paths_of, files_of, fill, initialise, rows_of, store_of
+from backup.sample_data import (
+    KEY,
+    data_paths_of,
+    files_of,
+    fill,
+    initialise,
+    rows_of,
+    store_of,
+)
 from backup.test_bad_archives import HOSTILE, members_of, pack_archive, tar_of
 from luxx.domain.accounts.models import User, UserSettings
+from luxx.domain.agents.models import AgentRow
+from luxx.domain.agents.shipped import store_shipped_agents
 from luxx.domain.backup import user_import as person_import
 from luxx.domain.backup.backup import DataPaths
 from luxx.domain.backup.user_export import export_user
@@ -28,8 +39,10 @@ from luxx.domain.backup.user_import import UserImportResult, import_user
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.files import storage as measuring
 from luxx.errors import LuxxError
+from luxx.features.rooms.seats import copy_agent_to_seats
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import FilesConfig
+from luxx.providers.models import ProviderRow
 from luxx.tools.compositions.rows import new_row
 from luxx.wire.composition import Composition, Member
 
@@ -39,6 +52,7 @@ def lists(name: str, description: str) -> Composition:
     return Composition(name=name, description=description, members=members)
 
 
+LOST_PROVIDERS = ["the agent Writer ✍ lost its provider p, which does not exist here"]
 LISTS, BENS = lists("lists", "Lists."), lists("bens", "of ben alone")
 
 
@@ -57,7 +71,7 @@ def here(tmp_path: Path) -> Iterator[DataPaths]:
     data_paths.close()
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.heavy)])
+@pytest.fixture(params=POSTGRESQL_HEAVY)
 def there(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DataPaths]:
     """Another server, with a user ann who has no data."""
     url = ""
@@ -122,14 +136,16 @@ def test_all_data_of_a_user_is_imported_into_another_server(
     exported = export_user(here, "ANN", tmp_path / "ann.zip")
     imported = import_archive(there, tmp_path / "ann.zip")
     assert (imported.username, imported.report.conversations, imported.report.messages) == ("ann", 1, 3)
-    assert (imported.projects, imported.files) == (1, 4)
-    assert imported.notes == [*exported.left_out, "1 settings kept their present value"]
+    assert (imported.projects, imported.agents, imported.files) == (1, 1, 4)
+    assert imported.notes == [*exported.left_out, *LOST_PROVIDERS, "1 settings kept their present value"]
     assert "empty" in files_of(here)
     assert files_of(there) == files_of(here)
     rows = rows_of(there)
     (conversation,) = [row for row in rows["conversations"] if row[1] == 1]
     (project,) = rows["projects"]
     assert conversation[3] == project[0]
+    (agent,) = agents_of(there)
+    assert agent_of_conversations(there) == [agent["id"]]
     assert [row[3:4] + row[6:7] for row in rows["user_settings"] if row[1] == 1] == [(0.7, "mine")]
     with store_of(there) as store:
         assert len(find(store, "findable").hits) == 1
@@ -139,6 +155,94 @@ def test_all_data_of_a_user_is_imported_into_another_server(
     assert first[0]["projects"] == again[0]["projects"]
     assert first[0]["compositions"] == again[0]["compositions"]
     assert [each["name"] for each in again[0]["compositions"]] == ["lists"]
+    (before,), (after,) = first[0]["agents"], again[0]["agents"]
+    assert before["document"].pop("provider") == "p"
+    assert before["document"].pop("fallbacks") == [{"provider": "p"}]
+    assert before["document"].pop("model") == "m"
+    assert before["document"] == after["document"]
+    assert after["document"]["rules"] == [{"tool": "shell_execute", "pattern": "git *", "action": "deny"}]
+
+
+def test_agents_find_their_providers_by_name_and_are_not_shared(
+    here: DataPaths, there: DataPaths, tmp_path: Path
+) -> None:
+    """Those that come with Luxx are found by their names; a conversation keeps either."""
+    for number, data_paths in enumerate((here, there)):
+        with store_of(data_paths) as store:
+            store.write_now(lambda session, name=f"{number}": add_conversation_with("code", session, name))
+    now = utc_now()
+    with there.engine.begin() as connection:
+        provider = {"id": 11, "user_id": 1, "tenant_id": 1, "name": "p", "provider_type": "openai"}
+        connection.execute(insert(ProviderRow).values(**provider, created_at=now, updated_at=now))
+    export_user(here, "ann", tmp_path / "ann.zip")
+    imported = import_archive(there, tmp_path / "ann.zip")
+    assert not [note for note in imported.notes if "provider" in note]
+    agents = {agent["id"]: agent for agent in agents_of(there)}
+    (agent,) = [agent for agent in agents.values() if agent["shipped_name"] is None]
+    assert (agent["provider_id"], agent["model"], agent["is_shared"]) == (11, "m", False)
+    assert json.loads(agent["fallbacks"]) == [{"provider_id": 11, "model": None}]
+    assert (agent["user_id"], agent["tenant_id"]) == (1, 1)
+    used = [agents[agent_id]["name"] for agent_id in agent_of_conversations(there)]
+    assert used == ["Code", "Code", "Writer ✍"]
+    rows = rows_of(there)
+    assert [row[4] for row in rows["permission_rules"]] == [agent["id"]]
+
+
+def test_an_export_without_agents_can_be_imported(here: DataPaths, there: DataPaths, tmp_path: Path) -> None:
+    """As an older version has written it."""
+    path = tmp_path / "ann.zip"
+    export_user(here, "ann", path)
+    good = path.read_bytes()
+    person = json.loads(members_of(good)["person.json"])
+    assert person.pop("agents")
+    assert person.pop("shipped_agents") == {}
+    path.write_bytes(with_member(good, "person.json", json.dumps(person).encode()))
+    imported = import_archive(there, path)
+    assert (imported.agents, agents_of(there), agent_of_conversations(there)) == (0, [], [])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "match"),
+    [
+        ("name", "two\nlines", "cannot be read"),
+        ("temperature", 3, "cannot be read"),
+        ("owner", "ben", "cannot be read"),
+        ("version", 2, "cannot be read"),
+        ("rules", [{"tool": "a", "pattern": "*a" * 50, "action": "deny"}], "wildcards"),
+    ],
+)
+def test_a_wrong_agent_leaves_nothing(
+    here: DataPaths, there: DataPaths, tmp_path: Path, name: str, value: Any, match: str
+) -> None:
+    path = tmp_path / "ann.zip"
+    export_user(here, "ann", path)
+    good = path.read_bytes()
+    person = json.loads(members_of(good)["person.json"])
+    person["agents"][0]["document"][name] = value
+    path.write_bytes(with_member(good, "person.json", json.dumps(person).encode()))
+    check_import_is_refused(there, path, match)
+
+
+def add_conversation_with(shipped_name: str, session: Session, title: str) -> None:
+    """The agents that come with Luxx, and a conversation of ann with one of them."""
+    store_shipped_agents(session, copy_agent_to_seats)
+    agent_id = session.scalars(select(AgentRow.id).where(AgentRow.shipped_name == shipped_name)).one()
+    values = {"id": title, "user_id": 1, "title": title, "agent_id": agent_id}
+    session.execute(insert(ConversationRow).values(**values, created_at=utc_now(), updated_at=utc_now()))
+
+
+def agents_of(data_paths: DataPaths) -> list[dict[str, Any]]:
+    """All agents, oldest first."""
+    with data_paths.engine.connect() as connection:
+        rows = connection.execute(select(AgentRow.__table__).order_by(AgentRow.id)).mappings()
+        return [dict(row) for row in rows]
+
+
+def agent_of_conversations(data_paths: DataPaths) -> list[int]:
+    """The agents of ann's conversations, by name."""
+    with data_paths.engine.connect() as connection:
+        query = select(ConversationRow.agent_id).join(AgentRow).where(ConversationRow.user_id == 1)
+        return list(connection.scalars(query.order_by(AgentRow.name)))
 
 
 def test_an_export_contains_no_secrets_and_no_data_of_others(here: DataPaths, tmp_path: Path) -> None:
@@ -295,5 +399,9 @@ def test_the_conversations_of_a_users_file_can_be_imported_by_the_user(
         (document,) = json.loads(archive.read("conversations.json"))
     assert document["format"] == "luxx.conversation"
     with store_of(here) as store:
-        count = select(func.count()).select_from(MessageRow).where(MessageRow.user_id == 1)
+        count = (
+            select(func.count())
+            .select_from(MessageRow)
+            .where(MessageRow.user_id == 1, MessageRow.conversation_id.is_not(None))
+        )
         assert len(document["messages"]) == store.read_now(lambda session: session.scalar(count))

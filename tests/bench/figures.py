@@ -84,12 +84,12 @@ class Figures:
 
     def table(self) -> str:
         """The table for people: a line per figure."""
-        lines = [f"{'row':<7} {'figure':<46} {'min':>9} {'median':>9} {'max':>9} {'unit':<5} target"]
+        lines = [f"{'row':<7} {'figure':<56} {'min':>9} {'median':>9} {'max':>9} {'unit':<5} target"]
         for figure in self:
             low, high = min(figure.values), max(figure.values)
             verdict = "" if not figure.target else "  MISSED" if figure.is_missed else "  met"
             lines.append(
-                f"{figure.row:<7} {figure.name:<46} {low:>9.2f} {figure.median:>9.2f} {high:>9.2f} "
+                f"{figure.row:<7} {figure.name:<56} {low:>9.2f} {figure.median:>9.2f} {high:>9.2f} "
                 f"{figure.unit:<5} {figure.target}{verdict}"
             )
         return "\n".join(lines)

@@ -15,9 +15,12 @@ LUXX_TEXT = re.compile(rb'(?:^|\r\n|\n\n)event: process_step\n[^\n]*"(?:delta|co
 """Deltas, and the snapshot at the start of a stream; logged events have an id and no new text."""
 
 TOKEN = re.compile(rb" (\d{5})@([0-9a-f]{8})")
+ROOM_TEXT = re.compile(rb'(?:^|\r\n|\n\n)event: message_chunk\n[^\n]*"content":"( [^"]+)"')
 TOOL_RESULT = re.compile(rb'"type":"tool_result"')
 STREAM_END = b"0\r\n\r\n"
 WAIT_SECONDS = 120.0
+MAX_TOKENS = 100_000
+"""Tokens are numbered with five digits."""
 
 
 class Broken(Exception):
@@ -25,7 +28,10 @@ class Broken(Exception):
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """A server to load. `body_of` makes a request's body from a conversation and a prompt."""
+    """A server to load. `body_of` makes a request's body from a conversation and a prompt.
+
+    `turn_tokens`: the tokens of each turn of a stream with several, which are numbered from 0; 0: one turn.
+    """
 
     name: str
     port: int
@@ -33,6 +39,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     headers: bytes
     text: re.Pattern[bytes]
     body_of: Callable[[str, str], bytes]
+    turn_tokens: int = 0
 
     def request(self, conversation: str, prompt: str) -> bytes:
         """The bytes of one request."""
@@ -69,6 +76,19 @@ def luxx_target(port: int, token: str, *, tools: bool) -> Target:
         headers=f"authorization: Bearer {token}\r\n".encode(),
         text=LUXX_TEXT,
         body_of=body_of,
+    )
+
+
+def run_target(port: int, token: str, path: str, text: re.Pattern[bytes], turn_tokens: int) -> Target:
+    """The start of a room's or a task's run, followed to its end."""
+    return Target(
+        name="luxx",
+        port=port,
+        path=path,
+        headers=f"authorization: Bearer {token}\r\naccept: text/event-stream\r\n".encode(),
+        text=text,
+        body_of=lambda _conversation, _prompt: b"",
+        turn_tokens=turn_tokens,
     )
 
 
@@ -158,8 +178,9 @@ class Client(asyncio.Protocol):
             for number, stamp in TOKEN.findall(text[1]):
                 if not answer.tokens:
                     answer.first_at = time.perf_counter()
-                if int(number) != answer.tokens:
-                    self._fail(f"token {int(number)} came where {answer.tokens} was due")
+                due = answer.tokens % (self._target.turn_tokens or MAX_TOKENS)
+                if int(number) != due:
+                    self._fail(f"token {int(number)} came where {due} was due")
                     return
                 now = (time.monotonic_ns() // 1000) & 0xFFFFFFFF
                 answer.latencies.append((now - int(stamp, 16)) & 0xFFFFFFFF)

@@ -1,5 +1,7 @@
-"""Peers: other relays to compare with. FastAPI with the openai SDK is in the development extra; nginx and
-LiteLLM are used if installed. `PEERS=1` installs LiteLLM in a separate environment.
+"""Peers: other relays, and other libraries for discussions and graphs of agents, to compare with.
+
+FastAPI with the openai SDK is in the development extra; nginx, LiteLLM, AutoGen and LangGraph are used if
+installed. `PEERS=1` installs the last three, each in an environment of its own.
 """
 
 import contextlib
@@ -19,6 +21,13 @@ import msgspec
 from tests.bench.processes import ROOT, free_port
 
 PEERS_FOLDER = ROOT / "bench-results" / "peers"
+PEER_PACKAGES = {
+    "litellm": ("litellm[proxy]",),
+    "autogen": ("autogen-agentchat", "autogen-ext[openai]"),
+    "langgraph": ("langgraph", "langgraph-checkpoint-sqlite", "langchain-openai"),
+}
+INSTALLED = "installed"
+"""A file in the environment of a peer: all its packages were installed."""
 
 NGINX = """
 daemon off; worker_processes 1; pid {folder}/pid; error_log stderr crit;
@@ -69,19 +78,28 @@ def installed_peers(stack: contextlib.ExitStack, upstream_port: int) -> Iterator
 
 
 def install_peers() -> None:
-    """Installs LiteLLM outside the project's environment. Prints a message if it cannot."""
-    if _litellm_command() is not None:
-        return
-    folder = PEERS_FOLDER / "litellm"
-    venv.create(folder, with_pip=True)
-    pip = subprocess.run([folder / "bin" / "pip", "install", "--quiet", "litellm[proxy]"], check=False)
-    if pip.returncode != 0:
-        print("LiteLLM could not be installed; it is left out.", file=sys.stderr)
+    """Installs the peers outside the project's environment. Prints a message for each that it cannot."""
+    for name, packages in PEER_PACKAGES.items():
+        if peer_python(name) is not None:
+            continue
+        folder = PEERS_FOLDER / name
+        venv.create(folder, with_pip=True)
+        pip = subprocess.run([folder / "bin" / "pip", "install", "--quiet", *packages], check=False)
+        if pip.returncode == 0:
+            (folder / INSTALLED).touch()
+        else:
+            print(f"{name} could not be installed; it is left out.", file=sys.stderr)
+
+
+def peer_python(name: str) -> Path | None:
+    """The Python of a peer's environment; None if it is not installed."""
+    folder = PEERS_FOLDER / name
+    return folder / "bin" / "python" if (folder / INSTALLED).exists() else None
 
 
 def _litellm_command() -> str | None:
-    command = PEERS_FOLDER / "litellm" / "bin" / "litellm"
-    return str(command) if command.exists() else None
+    python = peer_python("litellm")
+    return None if python is None else str(python.parent / "litellm")
 
 
 def _fastapi(upstream_port: int) -> Peer:

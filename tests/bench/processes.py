@@ -139,6 +139,9 @@ class Api:
         self.token: str = signed_in["access_token"]
         self._http.headers["authorization"] = f"Bearer {self.token}"
 
+    def close(self) -> None:
+        self._http.close()
+
     def connect_upstream(self, port: int) -> None:
         """Makes the fake model server the user's default provider."""
         self._post(
@@ -154,6 +157,19 @@ class Api:
 
     def new_conversations(self, count: int) -> list[str]:
         return [self._post("/conversations", {})["id"] for _ in range(count)]
+
+    def new_room(self, names: tuple[str, ...], rounds: int, marker: str) -> str:
+        """A room with seats of these names, whose models answer as the marker says. Returns its id."""
+        seats = [
+            {"name": name, "role": f"the {name}", "system_prompt": marker, "tools": []} for name in names
+        ]
+        body = {"title": "Bench", "task": "Discuss what this costs.", "agents": seats, "max_rounds": rounds}
+        return self._post("/chat-rooms", body)["id"]
+
+    def new_task(self, steps: list[dict[str, object]], concurrent: int, marker: str) -> str:
+        """A task with these steps, whose models answer as the marker says. Returns its id."""
+        body = {"name": "Bench", "goal": marker, "steps": steps, "max_concurrent_steps": concurrent}
+        return self._post("/tasks", body)["id"]
 
     def begin_waiting(self, conversation: str) -> None:
         """Starts a run that waits for an approval: its model calls a tool of high risk."""

@@ -24,6 +24,7 @@ from tests.bench.pages import pages_row
 from tests.bench.peers import installed_peers
 from tests.bench.processes import ROOT, Api, MeasuredServer, free_port, luxx_server, server_core, started
 from tests.bench.sandboxes import sandbox_row
+from tests.bench.turns import fold_row, room_row, rooms_row, steps_row
 from tests.bench.upstream import Upstream
 from tests.bench.wide import attach_row, streams_row, writes_row
 
@@ -367,6 +368,10 @@ ROWS: dict[str, Row] = {
     "token": token_row,
     "chat": chat_row,
     "loop": loop_row,
+    "room": room_row,
+    "rooms": rooms_row,
+    "steps": steps_row,
+    "fold": fold_row,
     "lists": lists_row,
     "streams": streams_row,
     "writes": writes_row,

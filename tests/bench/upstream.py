@@ -1,6 +1,6 @@
 """A model server that is never the bottleneck: OpenAI's chat completions in raw bytes, on a uvloop Protocol.
 
-The last user message determines the answer:
+The marker in the last user message determines the answer or, if it has none, the one in the system prompt:
 - `[[n=250 closed=7]]` 250 chunks, each written when `release(7)` reports that the one before arrived, so
   a relay reads exactly one chunk at a time on any machine;
 - `[[n=100 delay=20]]` 100 chunks, one every 20 ms;
@@ -70,9 +70,9 @@ class Plan(msgspec.Struct):
 
 
 def read_plan(messages: list[dict[str, Any]]) -> Plan:
-    """The plan in the last user message, after the rounds of tools that the prompt contains."""
+    """The plan of the marker, after the rounds of tools that the prompt contains."""
     last = max((at for at, message in enumerate(messages) if message["role"] == "user"), default=0)
-    match = MARKER.search(_text(messages[last])) if messages else None
+    match = MARKER.search(_text(messages[last])) or MARKER.search(_text(messages[0])) if messages else None
     words = dict(word.split("=", 1) for word in match[1].split()) if match else {}
     plan = Plan(
         n=int(words.get("n", 3)),

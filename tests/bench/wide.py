@@ -24,9 +24,8 @@ from luxx.infra.clock import new_id, timestamp, utc_now
 from luxx.infra.store.engine import open_engine
 from luxx.infra.store.tables import table_of
 from luxx.runs.models import RunEventRow, RunRow
-from luxx.wire.delta import Usage
 from luxx.wire.event import Done, DoneStatus, ProcessStep
-from luxx.wire.step import Step, StepType, step_id
+from luxx.wire.turn import Step, StepType, Usage, step_id
 from tests.bench.figures import Figures
 from tests.bench.load import Answer, Broken, Client, Target, luxx_target, openai_target
 from tests.bench.processes import ROOT, Api, free_port, luxx_server, started

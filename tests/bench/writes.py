@@ -20,7 +20,7 @@ from sqlalchemy import Connection, bindparam, insert
 
 from luxx.app.startup import tune_gc
 from luxx.domain.conversations.models import ConversationRow, MessageRow
-from luxx.domain.conversations.search import index_message
+from luxx.domain.conversations.search_index import index_message
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.migrate import migrate

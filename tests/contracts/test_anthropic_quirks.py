@@ -17,7 +17,7 @@ from luxx.errors import (
     StreamInterrupted,
 )
 from luxx.providers.anthropic.adapter import ANTHROPIC, AnthropicParser
-from luxx.wire.delta import FinishReason, TextDelta
+from luxx.wire.turn import FinishReason, TextDelta
 
 Json = dict[str, Any]
 SIZES = pytest.mark.parametrize("size", [1, 7, 4096])

@@ -14,8 +14,8 @@ from luxx.providers.anthropic.adapter import ANTHROPIC
 from luxx.runs.streams.channel import OpenStep
 from luxx.runs.turn.completion import CompletionReader
 from luxx.wire.message import AssistantPrompt, PromptMessage, ToolPrompt, UserPrompt
-from luxx.wire.step import Step, StepStatus, StepType, step_id
 from luxx.wire.tool import ToolCall
+from luxx.wire.turn import Step, StepStatus, StepType, step_id
 
 Json = dict[str, Any]
 MODEL = "claude-sonnet-4-5"

@@ -15,7 +15,7 @@ from luxx.errors import (
     StreamInterrupted,
 )
 from luxx.providers.gemini.adapter import GeminiParser
-from luxx.wire.delta import FinishReason, TextDelta, Usage, UsageDelta
+from luxx.wire.turn import FinishReason, TextDelta, Usage, UsageDelta
 
 SIZES = pytest.mark.parametrize("size", [1, 7, 4096])
 FRAMINGS = pytest.mark.parametrize("framing", ["events", "array"])

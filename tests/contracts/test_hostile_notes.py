@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from luxx.domain.conversations.prompt import PastMessage, prompt_messages
 from luxx.providers.adapter import CompletionRequest
 from luxx.wire.message import AssistantPrompt, PromptMessage, ToolPrompt
-from luxx.wire.step import Step, StepStatus, StepType, step_id
+from luxx.wire.turn import Step, StepStatus, StepType, step_id
 
 UNHURRIED = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

@@ -16,7 +16,7 @@ from luxx.errors import (
     StreamInterrupted,
 )
 from luxx.providers.openai_chat.adapter import OPENAI, OpenAIParser
-from luxx.wire.delta import FinishReason, TextDelta
+from luxx.wire.turn import FinishReason, TextDelta
 
 DONE = b"data: [DONE]\n\n"
 SIZES = pytest.mark.parametrize("size", [1, 7, 4096])

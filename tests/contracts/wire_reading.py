@@ -9,7 +9,7 @@ import msgspec
 
 from luxx.errors import ProviderError
 from luxx.providers.adapter import StreamParser
-from luxx.wire.delta import (
+from luxx.wire.turn import (
     Delta,
     FinishDelta,
     ReplayDelta,

@@ -21,18 +21,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-EXAMPLES = 6
-STEPS = 25
 HISTORIES = settings(
-    max_examples=EXAMPLES,
-    stateful_step_count=STEPS,
+    stateful_step_count=25,
     deadline=None,
     database=None,
     print_blob=True,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-"""Some 300 operations. A failing history is printed with the data to repeat it; shrinking it would take
+"""A failing history is printed with the data to repeat it; shrinking it would take
 longer than a test may."""
 
 picks = st.integers(0, 10**6)
@@ -188,9 +185,12 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BranchingClient
         yield client
 
 
-def test_any_history_keeps_one_tree_and_sends_the_selected_path(client: BranchingClient) -> None:
+@pytest.mark.parametrize("examples", [4, pytest.param(12, marks=pytest.mark.heavy)])
+def test_any_history_keeps_one_tree_and_sends_the_selected_path(
+    client: BranchingClient, examples: int
+) -> None:
     class HistoriesOfClient(Histories):
         pass
 
     HistoriesOfClient.client = client
-    run_state_machine_as_test(HistoriesOfClient, settings=HISTORIES)
+    run_state_machine_as_test(HistoriesOfClient, settings=settings(HISTORIES, max_examples=examples))

@@ -10,6 +10,7 @@ from sample_user import add_user
 from sqlalchemy import func, insert, select, update
 
 from luxx.domain.accounts.caller import Caller
+from luxx.domain.agents.queries import default_agent_id, visible_agent
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.conversations.prompt import read_path
 from luxx.domain.conversations.service import ConversationService
@@ -52,6 +53,8 @@ def service(store: Store) -> ConversationService:
         stop_run=nothing,
         delete_runs=delete_runs,
         delete_runs_of=delete_runs_of,
+        use_agent=visible_agent,
+        default_agent=default_agent_id,
     )
 
 

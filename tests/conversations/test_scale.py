@@ -3,22 +3,30 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from migrated_databases import make_ready
+from msgspec.structs import replace
 from sample_user import add_user
 from seeding import TextGenerator, seed
 from sqlalchemy import event, insert
 
+from luxx.app.core_services import SUBJECT_READERS
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import User
+from luxx.domain.agents.queries import default_agent_id, visible_agent
 from luxx.domain.conversations.lists import conversation_page, message_page, messages_before
 from luxx.domain.conversations.prompt import read_path
 from luxx.domain.conversations.search import Search, find
 from luxx.domain.conversations.service import ConversationService
-from luxx.infra.clock import utc_now
+from luxx.features.rooms.models import ChatRoomRow
+from luxx.features.rooms.service import index_room
+from luxx.features.tasks.changes import add_task
+from luxx.features.tasks.models import NewTask, NewTaskStep
+from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.search_words import SearchKind
 from luxx.providers.models import ProviderRow
@@ -40,6 +48,7 @@ ROUNDS, CALLS = 12, 10
 ANN = Caller(
     user_id=1, tenant_id=1, username="ann", permission_level=CommandPermission.READ_ONLY, sign_in_id=""
 )
+BEN = replace(ANN, user_id=2, username="ben")
 Look = Callable[[Any], Any]
 
 
@@ -61,6 +70,8 @@ class MessageDatabase:
             (self.long,) = seed(connection, TextGenerator(rare_every=RARE_EVERY), [LONG])
             self.doomed = seed(connection, talk, [EACH] * DOOMED)
             seed(connection, talk, [0] * LISTED)
+        for owner, count in ((ANN, LISTED), (BEN, many)):
+            self.store.write_now(partial(_add_subjects, caller=owner, count=count))
         self.leaf = self.store.read_now(
             lambda session: (
                 message_page(session.connection(), ANN, self.long, page=1, page_size=1).items[0].id
@@ -72,7 +83,8 @@ class MessageDatabase:
         long, leaf = self.long, self.leaf
 
         def search(query: str, **more: Any) -> Look:
-            return lambda session: find(session, ANN, Search(query=query, **more), page=1, page_size=2).hits
+            wanted = Search(query=query, **more)
+            return lambda session: find(session, ANN, wanted, SUBJECT_READERS, page=1, page_size=2).hits
 
         def page_of(size: int) -> Look:
             return lambda session: message_page(session.connection(), ANN, long, page=1, page_size=size).items
@@ -98,6 +110,8 @@ class MessageDatabase:
             "two words in messages": search("common rare", kind=SearchKind.MESSAGE),
             "a common word in a conversation": search("common", conversation_id=long),
             "a word that is nowhere": search("nowhere common"),
+            "a room": search("common", kind=SearchKind.ROOM),
+            "a task": search("common", kind=SearchKind.TASK),
         }
 
     def cost(self, look: Look) -> float:
@@ -115,6 +129,8 @@ class MessageDatabase:
             stop_run=_nothing,
             delete_runs=delete_runs,
             delete_runs_of=delete_runs_of,
+            use_agent=visible_agent,
+            default_agent=default_agent_id,
         )
         begin = time.process_time()
         asyncio.run(conversations.delete(ANN, self.doomed.pop()))
@@ -141,6 +157,21 @@ class MessageDatabase:
         with self.store.engine.connect() as connection:
             explained = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
             return [row.detail for row in explained]
+
+
+def _add_subjects(session: Any, *, caller: Caller, count: int) -> None:
+    """Rooms and tasks."""
+    now = utc_now()
+    for number in range(count):
+        new = NewTask(name=f"common {number}", goal="g", steps=[NewTaskStep(id="a", name="A")])
+        add_task(session, caller, new)
+        room = ChatRoomRow(
+            id=new_id(), user_id=caller.user_id, tenant_id=1, title="common", task="t", max_rounds=1,
+            policy="{}", created_at=now, updated_at=now,
+        )  # fmt: skip
+        session.add(room)
+        session.flush()
+        index_room(session, room)
 
 
 def _ben() -> dict[str, Any]:

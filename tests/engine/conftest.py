@@ -4,7 +4,7 @@ import itertools
 from pathlib import Path
 
 import pytest
-from migrated_databases import new_ready_database, prepare_at
+from migrated_databases import POSTGRESQL_HEAVY, new_ready_database, prepare_at
 
 numbers = itertools.count()
 
@@ -15,7 +15,7 @@ def shared_url(postgresql: str) -> str:
     return new_ready_database(postgresql, f"engine{next(numbers)}")
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=POSTGRESQL_HEAVY)
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a database with nothing in its tables."""
     if request.param == "sqlite":

@@ -308,6 +308,10 @@ async def test_rooms_and_tasks_are_left_to_workers_where_there_are_any(
             return await owner_of(services, sent) == worker.process_id
 
         await until(is_the_workers)
+        # Its log is that of a chat, which the worker can continue as such only.
+        await services.store.write(
+            lambda session: session.execute(update(RunRow).where(RunRow.id == sent.id).values(kind="chat"))
+        )
         cluster.model.release("gate")
         await ended(services, ann, sent)
 

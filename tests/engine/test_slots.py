@@ -24,7 +24,7 @@ from luxx.runs.engine.processes import ProcessKind
 from luxx.runs.engine.slots import QueuedRun, choose_next, kinds_of
 from luxx.runs.models import RunRow
 from luxx.runs.questions import GivenAnswer, QuestionFilter
-from luxx.runs.service import NewMessage
+from luxx.runs.requests import NewMessage
 from luxx.wire.question import QuestionStatus
 from luxx.wire.run import RunKind, RunStatus
 

@@ -3,6 +3,6 @@
 import pytest
 
 
-@pytest.fixture(params=["bubblewrap", "landlock"])
+@pytest.fixture(params=["bubblewrap", pytest.param("landlock", marks=pytest.mark.heavy)])
 def backend(request: pytest.FixtureRequest) -> str:
     return request.param

@@ -109,7 +109,8 @@ TELLS_SECRETS_IN_ERRORS = acts(
     "say({'id': message['id'], 'error': {'code': -1, 'message': 'x' * 990 + os.environ['TOKEN']}})"
 )
 FILLS_ITS_DIRECTORY = acts(
-    "with open('file', 'wb') as file:\n    for _ in range(30): file.write(bytes(100_000))\nos._exit(3)"
+    # In one call, so that it exits before the watch on its directory sees the file.
+    "with open('file', 'wb') as file: os.posix_fallocate(file.fileno(), 0, 3_000_000)\nos._exit(3)"
 )
 WRITES_AND_WRITES = acts(
     "for _ in range(30):\n    with open('file', 'wb') as file: file.write(bytes(100_000))\ntime.sleep(3600)"

@@ -4,7 +4,7 @@ import pytest
 
 from luxx.infra.config.schema import ModelConfig
 from luxx.providers.catalog import BUILT_IN, UNKNOWN, Catalog, ModelCard, configured_catalog
-from luxx.wire.delta import Usage
+from luxx.wire.turn import Usage
 
 
 def usage(prompt: int, completion: int, **more: int) -> Usage:

@@ -9,7 +9,7 @@ from litestar import Litestar, Request, Response
 from litestar.di import Provide
 
 from luxx.api.http.envelope import Failure
-from luxx.api.http.json_body import JsonRequest
+from luxx.api.http.request_input import JsonRequest
 from luxx.api.routes.providers import AllowedHostsController, ProvidersController
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import InvalidInput, LuxxError, NotAllowed, NotFound

@@ -12,8 +12,8 @@ from luxx.providers.adapter import CompletionRequest, Target
 from luxx.providers.client import ModelClient, Retry
 from luxx.providers.scripted import Rule, Script, ScriptedProvider
 from luxx.providers.transport import Transport
-from luxx.wire.delta import Delta, TextDelta
 from luxx.wire.message import UserPrompt
+from luxx.wire.turn import Delta, TextDelta
 
 KEY = "sk-test-0123456789abcdefghij"
 ASK = CompletionRequest(model="m", messages=[UserPrompt(text="hello")])

@@ -23,9 +23,9 @@ from luxx.providers.scripted import (
     Thinking,
     When,
 )
-from luxx.wire.delta import FinishReason, ReplayDelta
 from luxx.wire.message import AssistantPrompt, PromptMessage, SystemPrompt, ToolPrompt, UserPrompt
 from luxx.wire.tool import ToolCall, ToolSpec
+from luxx.wire.turn import FinishReason, ReplayDelta
 
 ADD = ToolSpec(name="add", description="Adds.", parameters={"type": "object"})
 ASK: list[PromptMessage] = [SystemPrompt(text="You are an adder."), UserPrompt(text="hello")]

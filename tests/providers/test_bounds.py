@@ -16,7 +16,7 @@ from luxx.providers.gemini.content import MAX_OPEN_CALLS
 from luxx.providers.openai_chat.adapter import OpenAIParser
 from luxx.providers.openai_chat.content import MAX_BLANKS
 from luxx.providers.parsing import MAX_BLANK_BYTES, MAX_RETAINED_BYTES, SseSplitter
-from luxx.wire.delta import ReplayDelta, TextDelta, ToolCallDelta
+from luxx.wire.turn import ReplayDelta, TextDelta, ToolCallDelta
 
 PARSERS: dict[str, Callable[[Callable[[], str]], StreamParser]] = {
     "openai": OpenAIParser,

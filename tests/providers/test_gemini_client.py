@@ -28,9 +28,9 @@ from luxx.providers.scripted import (
     Thinking,
     When,
 )
-from luxx.wire.delta import FinishReason, ReplayDelta, Usage
 from luxx.wire.message import AssistantPrompt, SystemPrompt, ToolPrompt, UserPrompt
 from luxx.wire.tool import ToolCall
+from luxx.wire.turn import FinishReason, ReplayDelta, Usage
 
 HELLO = CompletionRequest(
     model="gemini-x",

@@ -25,7 +25,7 @@ from luxx.providers.scripted import (
     Thinking,
     When,
 )
-from luxx.wire.delta import FinishReason, Usage
+from luxx.wire.turn import FinishReason, Usage
 
 ANSWER = Rule(reply=[Text(text="at last")])
 

@@ -18,7 +18,6 @@ from luxx.runs.turn.state import (
     open_questions,
     unfinished_steps,
 )
-from luxx.wire.delta import Usage
 from luxx.wire.event import (
     CompletionNote,
     CostUpdate,
@@ -33,7 +32,7 @@ from luxx.wire.event import (
     Warning,
 )
 from luxx.wire.question import AnsweredBy, QuestionKind
-from luxx.wire.step import Step, StepStatus, StepType, step_id
+from luxx.wire.turn import Step, StepStatus, StepType, Usage, step_id
 
 LogEntry = Event | tuple[Event, CompletionNote]
 Batch = list[LoggedEvent]

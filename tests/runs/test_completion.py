@@ -13,19 +13,21 @@ from luxx.errors import MalformedStream
 from luxx.runs.streams.channel import Frame, OpenStep
 from luxx.runs.turn.completion import MAX_CHARACTERS, MAX_NAME_CHARACTERS, MAX_STEPS, CompletionReader
 from luxx.runs.turn.state import fold
-from luxx.wire.delta import (
+from luxx.wire.event import LoggedEvent, ProcessStep
+from luxx.wire.turn import (
     Delta,
     FinishDelta,
     FinishReason,
     ReplayDelta,
+    Step,
+    StepStatus,
+    StepType,
     TextDelta,
     ThinkingDelta,
     ToolCallDelta,
     Usage,
     UsageDelta,
 )
-from luxx.wire.event import LoggedEvent, ProcessStep
-from luxx.wire.step import Step, StepStatus, StepType
 
 FIRST = 3
 PIECE = st.text(alphabet='ab"\\ ä🙂\n\u2028', max_size=4)

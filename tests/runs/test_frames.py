@@ -3,7 +3,7 @@
 import tracemalloc
 
 from luxx.runs.streams.channel import OpenStep
-from luxx.wire.step import StepStatus, StepType
+from luxx.wire.turn import StepStatus, StepType
 
 
 def test_a_step_of_many_fragments_uses_little_more_memory_than_its_text() -> None:

@@ -37,7 +37,7 @@ from luxx.providers.scripted import (
     ScriptedProvider,
     Text,
 )
-from luxx.runs.service import NewMessage
+from luxx.runs.requests import NewMessage
 from luxx.runs.turn.spending import HIDDEN_PER_SECOND
 from luxx.wire.run import ENDED, Run
 from luxx.wire.tool import CommandPermission

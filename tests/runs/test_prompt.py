@@ -14,7 +14,7 @@ from luxx.wire.message import (
     UserContent,
     UserPrompt,
 )
-from luxx.wire.step import Step, StepStatus, StepType
+from luxx.wire.turn import Step, StepStatus, StepType
 from runs.random_logs import Log, logs
 
 

@@ -31,10 +31,9 @@ from luxx.runs.streams import publisher
 from luxx.runs.streams.channel import Channel, Frame, OpenStep
 from luxx.runs.streams.hub import POLLS_PER_FULL_POLL, Hub, RunRelay
 from luxx.runs.streams.watch import RunWatch
-from luxx.wire.delta import Usage
 from luxx.wire.event import Done, DoneStatus, ProcessStep, Warning
 from luxx.wire.run import Run, RunKind, RunStatus
-from luxx.wire.step import StepStatus, StepType
+from luxx.wire.turn import CHAT_TURN, StepStatus, StepType, Usage
 
 SECONDS = 60.0
 POLL_SECONDS = 0.02
@@ -182,7 +181,7 @@ class Drive:
             # Steps are numbered by the log, so that another drive continues with the same number.
             index = self.log.seq
             self._step = OpenStep(self._run.id, index, type_)
-            self.channel.open_steps[index] = self._step
+            self.channel.steps_of(CHAT_TURN)[index] = self._step
         self.channel.publish(Frame(self._step.grow(text), 0, self._step, text))
 
     async def close_step(self) -> None:

@@ -15,9 +15,8 @@ from luxx.runs.turn.state import (
     open_questions,
     unfinished_steps,
 )
-from luxx.wire.delta import Usage
 from luxx.wire.event import CompletionNote, CostUpdate, LoggedEvent, ProcessStep, Warning
-from luxx.wire.step import Step, StepStatus, StepType, step_id
+from luxx.wire.turn import Step, StepStatus, StepType, Usage, step_id
 from runs.random_logs import Log, logs, make_answer, make_question
 
 

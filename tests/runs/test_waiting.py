@@ -26,7 +26,7 @@ from luxx.providers.scripted import Call, Finish, Rule, Script, ScriptedProvider
 from luxx.runs.engine.driver import RunStopper
 from luxx.runs.models import QuestionRow, RunFilter
 from luxx.runs.questions import GivenAnswer, QuestionFilter
-from luxx.runs.service import NewMessage
+from luxx.runs.requests import NewMessage
 from luxx.runs.streams.channel import Channel
 from luxx.wire.question import QuestionStatus
 from luxx.wire.run import ENDED, RunStatus

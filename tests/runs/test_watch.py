@@ -25,10 +25,10 @@ from luxx.runs.streams import watch as module
 from luxx.runs.streams.channel import COMMENT, Channel, Frame, OpenStep
 from luxx.runs.streams.hub import Hub
 from luxx.runs.streams.watch import WAKE_SECONDS, RunWatch
-from luxx.wire.delta import Usage
 from luxx.wire.event import Done, DoneStatus, ProcessStep, Warning
+from luxx.wire.room_event import RoomCompleted, RoomPaused
 from luxx.wire.run import Run, RunKind, RunStatus
-from luxx.wire.step import StepStatus, StepType
+from luxx.wire.turn import CHAT_TURN, StepStatus, StepType, Usage
 
 PAST_THE_RING = 5000
 """So many frames that a watcher which reads none of them has to go back to the log."""
@@ -193,7 +193,7 @@ class Driver:
         if self._step is None or self._step.type != type_:
             await self._close()
             self._step = OpenStep(self.run.id, self._next, type_)
-            self._channel.open_steps[self._next] = self._step
+            self._channel.steps_of(CHAT_TURN)[self._next] = self._step
             self._next += 1
         step = self._step
         frames: list[Frame] = []
@@ -344,6 +344,27 @@ async def test_a_watcher_waits_for_an_end_that_is_stored_and_not_yet_published(s
     assert b"event: done" in received
 
 
+@pytest.mark.parametrize("status", [RunStatus.PAUSED, RunStatus.QUEUED])
+async def test_a_watcher_ends_at_a_pause_unless_the_run_was_resumed(store: Store, status: RunStatus) -> None:
+    hub, run = Hub(), new_run(store)
+    async with asyncio.timeout(10):
+        with hub.driven(run.id, 0) as channel:
+            log = RunLog(store, channel, CancelSignal(), run_id=run.id, fence=1, seq=0)
+            await log.append([RoomPaused(round=1)], changes={"status": status.value})
+        watch = RunWatch(hub, store, run)
+        with watch.attached():
+            assert b"event: run" in await watch.next()
+            assert b"event: room_paused" in await watch.next()
+            reading = asyncio.create_task(watch.next())
+            if status == RunStatus.PAUSED:
+                assert await reading == b""
+                return
+            with hub.driven(run.id, 1) as channel:
+                log = RunLog(store, channel, CancelSignal(), run_id=run.id, fence=1, seq=1)
+                await log.append([RoomCompleted(stop_reason="finished", rounds=1)])
+                assert b"event: room_completed" in await reading
+
+
 async def test_a_stopped_watcher_ends_and_the_run_continues(store: Store) -> None:
     hub = Hub()
     run = new_run(store)
@@ -392,7 +413,7 @@ async def test_a_delta_of_a_new_producer_is_not_pushed_before_its_snapshot(
     first, second = (OpenStep(run.id, 0, StepType.TEXT) for _ in range(2))
     async with asyncio.timeout(10):
         with hub.driven(run.id, 0) as channel, watch.attached():
-            channel.open_steps[0] = first
+            channel.steps_of(CHAT_TURN)[0] = first
 
             async def read() -> None:
                 while data := await watch.next():
@@ -430,7 +451,7 @@ async def test_a_slow_accumulating_client_does_not_get_the_whole_text_with_every
         with hub.driven(run.id, 0) as channel, watch.attached():
             assert b"event: run" in await watch.next()
             steps = [OpenStep(run.id, index, type_) for index, type_ in enumerate(types)]
-            channel.open_steps.update(enumerate(steps))
+            channel.steps_of(CHAT_TURN).update(enumerate(steps))
             for _ in range(1000):
                 for step in steps:
                     channel.publish(Frame(step.grow("x" * 40), 0, step, "x" * 40))

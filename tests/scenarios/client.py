@@ -84,6 +84,17 @@ class AsyncApiClient:
             method, path, json=body, params=query, headers={**self._authorization(), **(headers or {})}
         )
 
+    @asynccontextmanager
+    async def streaming(
+        self, method: str, path: str, headers: dict[str, str] | None = None, **query: Any
+    ) -> AsyncIterator[httpx.Response]:
+        """A response that is read while it arrives."""
+        all_headers = {**self._authorization(), **(headers or {})}
+        async with self._client.stream(method, path, params=query, headers=all_headers) as response:
+            if response.status_code != 200:
+                raise AssertionError((await response.aread()).decode())
+            yield response
+
     async def get(self, path: str, **query: Any) -> Any:
         return _data(await self.ask("GET", path, **query))
 
@@ -113,12 +124,33 @@ class AsyncApiClient:
         """Sends a message and follows its run."""
         body = {"conversation_id": conversation_id, "content": content, **more}
         query = {"accumulated": "1"} if accumulated else {}
-        async with self._client.stream(
-            "POST", "/messages/stream", json=body, params=query, headers=self._authorization()
-        ) as response:
+        async with self._post_and_follow("/messages/stream", body, query) as stream:
+            yield stream
+
+    @asynccontextmanager
+    async def invoke_and_follow(
+        self, agent_id: int, content: str = "Hello", **more: Any
+    ) -> AsyncIterator[AsyncEventStream]:
+        """Calls an agent without a conversation and follows its run."""
+        body = {"content": content, **more}
+        async with self._post_and_follow(f"/agents/{agent_id}/invoke", body, {}) as stream:
+            yield stream
+
+    @asynccontextmanager
+    async def _post_and_follow(
+        self, path: str, body: Json, query: Json, screen: Screen | None = None
+    ) -> AsyncIterator[AsyncEventStream]:
+        headers = {**self._authorization(), "accept": "text/event-stream"}
+        async with self._client.stream("POST", path, json=body, params=query, headers=headers) as response:
             if response.status_code != 200:
                 raise AssertionError((await response.aread()).decode())
-            yield AsyncEventStream(response, Screen())
+            yield AsyncEventStream(response, screen or Screen())
+
+    @asynccontextmanager
+    async def plan_and_follow(self, screen: Screen, **body: Any) -> AsyncIterator[AsyncEventStream]:
+        """Asks for a plan and follows its run."""
+        async with self._post_and_follow("/tasks/plan", body, {}, screen) as stream:
+            yield stream
 
     async def start_run(self, conversation_id: str, content: str = "Hello", **more: Any) -> Json:
         """Sends a message without following it. Returns the run."""
@@ -150,6 +182,21 @@ class AsyncApiClient:
         """The screen at the end of the run, within a long timeout."""
         async with self.follow(run_id, screen) as stream:
             return await stream.to_the_end()
+
+    async def follow_all(self, run_id: str) -> None:
+        """Reads the stream of a run with several turns to its end."""
+        async with self.streaming("GET", f"/runs/{run_id}/events") as response:
+            async for _ in response.aiter_raw():
+                pass
+
+    async def until_status(self, run_id: str, status: str, *, last_seq: int = 0) -> None:
+        """Waits until the run has this status and at least this many events."""
+        async with asyncio.timeout(WAIT_SECONDS):
+            while True:
+                run = await self.run(run_id)
+                if run["status"] == status and run["last_seq"] >= last_seq:
+                    return
+                await asyncio.sleep(0.05)
 
     async def cancel(self, run_id: str) -> httpx.Response:
         return await self.ask("POST", f"/runs/{run_id}/cancel")

@@ -79,6 +79,7 @@ class LuxxServer:
     def start(self) -> None:
         """Returns when it accepts connections; fails with its output if it does not."""
         assert not self.is_up
+        self.kill()  # Closes the output of a process that ended by itself.
         self._listens.clear()
         self.data_dir.mkdir(parents=True, exist_ok=True)
         if "LUXX_DATABASE__URL" not in self._environment:

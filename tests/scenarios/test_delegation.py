@@ -449,3 +449,58 @@ async def test_killed_after_any_logged_event_there_is_one_subagent_for_each_call
         while not await kill_after_event(ann, event_id):
             event_id += 3
         assert event_id > 9
+
+
+async def test_a_named_agent_does_the_task_with_its_own_template(server: LuxxServer) -> None:
+    rules = [
+        *parent(
+            Call(name="delegate", arguments={"task": "Review.", "agent": "reviewer"}, id="call-sub"),
+            Call(name="delegate", arguments={"task": "Review.", "agent": "nobody"}, id="call-unknown"),
+        ),
+        Rule(name="child", when=When(system="Be strict."), reply=[Text(text="One problem.")]),
+    ]
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
+        conversation = await new_delegating_chat(ann, model)
+        template = {"system_prompt": "Be strict.", "tools": ["file_read"], "temperature": 0.1}
+        agent = await ann.post("/agents", {"name": "Reviewer", **template})
+        screen = await ann.wait_for_end((await ann.start_run(conversation, "Go.", tools=True))["id"])
+        by_call = await results(ann, conversation)
+        assert by_call["call-sub"]["data"]["answer"] == "One problem."
+        assert "there is no agent named 'nobody'" in by_call["call-unknown"]["error"]
+        (request,) = requests_of(model, "child")
+        assert request["messages"][0]["content"] == "Be strict."
+        assert request["temperature"] == 0.1
+        assert offered_tools(request) == {"file_read", "result_read"}
+        (run,) = (await ann.get(f"/agents/{agent['id']}/activities"))["items"]
+        assert (run["parent_run_id"], run["status"]) == (screen.run_id, "completed")
+
+
+async def test_the_denials_of_an_agent_hold_in_runs_that_it_delegates_to_another(server: LuxxServer) -> None:
+    write = Call(name="file_write", arguments={"path": "a.txt", "content": "a"}, id="call-write")
+    rules = [
+        *parent(Call(name="delegate", arguments={"task": "Write.", "agent": "Writer"}, id="call-sub")),
+        Rule(name="child", when=When(system="Write.", has_tool_result=False), reply=[write]),
+        Rule(
+            name="child ends", when=When(system="Write.", has_tool_result=True), reply=[Text(text="Tried.")]
+        ),
+    ]
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
+        provider_id = await ann.connect(model.url)
+        lead = await ann.post(
+            "/agents", {"name": "Lead", "system_prompt": PARENT, "provider_id": provider_id}
+        )
+        writer = await ann.post("/agents", {"name": "Writer", "system_prompt": "Write."})
+        for agent, action in ((lead, "deny"), (writer, "allow")):
+            rule: Any = [{"tool": "file_write", "action": action}]
+            saved = await ann.ask("PUT", "/permissions/rules", rule, scope="agent", id=agent["id"])
+            assert saved.is_success
+        for agent, outcomes in ((lead, ["denied"]), (None, [])):
+            body = {"provider_id": provider_id, "system_prompt": PARENT}
+            body |= {} if agent is None else {"agent_id": agent["id"]}
+            conversation = (await ann.post("/conversations", body))["id"]
+            run = await ann.start_run(conversation, "Go.", tools=True)
+            await ann.wait_for_end(run["id"])
+            (own,) = await subagents(ann, run["id"])
+            screen = await ann.wait_for_end(own["id"])
+            found = [step.get("outcome") for step in screen.ordered() if step["type"] == "tool_result"]
+            assert [outcome for outcome in found if outcome] == outcomes

@@ -118,7 +118,9 @@ async def test_figures_past_the_quota_are_reported_and_the_program_does_not_fail
 
 async def test_parallel_programs_see_each_others_figures_under_the_same_ids(server: LuxxServer) -> None:
     async with AsyncApiClient(server.url) as ann:
-        wait = "import time, os\nwhile not os.path.exists('figures/figure-side2.png'): time.sleep(0.01)"
+        other = "figures/figure-side2.png"
+        complete = f"os.path.exists({other!r}) and os.path.getsize({other!r}) == {len(png())}"
+        wait = f"import time\nwhile not ({complete}): time.sleep(0.01)"
         first, second = await asyncio.gather(
             execute(ann, drawing(side1=png()) + wait), execute(ann, drawing(side2=png()))
         )

@@ -116,7 +116,8 @@ def sqlite_schema(engine: Engine) -> dict[str, Any]:
 
 
 def by_name(constraints: list[Any]) -> list[Any]:
-    return sorted(constraints, key=lambda one: one["name"])
+    """In the order of their names, those without a name by what they say."""
+    return sorted(constraints, key=lambda one: (one["name"] or "", repr(one)))
 
 
 POSTGRESQL_QUERIES = {

@@ -13,24 +13,19 @@ from sample_user import add_user
 from sqlalchemy import delete, insert, select, text, update
 
 from luxx.app.container import Services
+from luxx.app.core_services import SUBJECT_READERS
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import User
 from luxx.domain.conversations.models import ConversationRow, MessageRow, SearchTextRow
-from luxx.domain.conversations.search import (
-    Search,
-    SearchResults,
-    SearchService,
-    index_message,
-    index_messages,
-    index_title,
-)
+from luxx.domain.conversations.search import Search, SearchResults, SearchService
+from luxx.domain.conversations.search_index import index_message, index_messages, index_title
 from luxx.errors import NotFound
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.search_words import MAX_WORDS, MOST_PIECES, SearchKind, TermMatcher, fold, terms_of
 from luxx.wire.message import AssistantContent, Attachment, UserContent
-from luxx.wire.step import Step, StepStatus, StepType, step_id
 from luxx.wire.tool import CommandPermission
+from luxx.wire.turn import Step, StepStatus, StepType, step_id
 
 assert Services  # Importing `Services` imports every table.
 
@@ -104,7 +99,7 @@ def find(
     async def work() -> SearchResults:
         async with asyncio.timeout(30):
             search = Search(query=query, **more)
-            return await SearchService(store).find(who, search, page=page, page_size=size)
+            return await SearchService(store, SUBJECT_READERS).find(who, search, page=page, page_size=size)
 
     return asyncio.run(work())
 

@@ -10,16 +10,11 @@ from sample_user import add_user
 from sqlalchemy import event, insert, update
 
 from luxx.app.container import Services
+from luxx.app.core_services import SUBJECT_READERS
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.conversations.models import ConversationRow, MessageRow
-from luxx.domain.conversations.search import (
-    MAX_HITS,
-    Search,
-    SearchResults,
-    SearchService,
-    index_messages,
-    index_title,
-)
+from luxx.domain.conversations.search import MAX_HITS, Search, SearchResults, SearchService
+from luxx.domain.conversations.search_index import index_messages, index_title
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.wire.tool import CommandPermission
@@ -63,7 +58,9 @@ def put(store: Store, titles: int, messages: int, *, import_id: str | None = Non
 
 
 def find(store: Store) -> SearchResults:
-    return asyncio.run(SearchService(store).find(ANN, Search(query="tiger"), page=1, page_size=100))
+    return asyncio.run(
+        SearchService(store, SUBJECT_READERS).find(ANN, Search(query="tiger"), page=1, page_size=100)
+    )
 
 
 def test_hidden_conversations_are_neither_counted_nor_take_the_place_of_hits(store: Store) -> None:

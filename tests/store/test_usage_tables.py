@@ -24,10 +24,9 @@ from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.runs.log.replay import ReplayService
 from luxx.runs.models import RunEventRow, RunRow
-from luxx.wire.delta import Usage
 from luxx.wire.event import Event, ProcessStep
-from luxx.wire.step import Step, StepStatus, StepType
 from luxx.wire.tool import CommandPermission, ToolResult
+from luxx.wire.turn import Step, StepStatus, StepType, Usage
 
 assert Services  # Importing `Services` imports every table.
 

@@ -38,8 +38,8 @@ from luxx.tools.permissions.judge import DecidedBy, PermissionVerdict
 from luxx.tools.permissions.rules import sort_rules
 from luxx.wire.composition import Branch, Composition, MemberStatus, Parameter, ParameterType
 from luxx.wire.question import Question, QuestionKind
-from luxx.wire.step import Step, StepType
 from luxx.wire.tool import PlacedRule, RuleAction, RuleScope
+from luxx.wire.turn import Step, StepType
 
 Json = dict[str, Any]
 Maker = Callable[..., ToolContext]

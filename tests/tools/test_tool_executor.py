@@ -32,8 +32,8 @@ from luxx.tools.factory import tool
 from luxx.tools.history import CallStatus, Executed
 from luxx.wire.question import Question, QuestionKind
 from luxx.wire.run import Assignment, SubagentEnd
-from luxx.wire.step import Step, StepType
 from luxx.wire.tool import PlacedRule, Risk, RuleAction, RuleScope
+from luxx.wire.turn import Step, StepType
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": True}
 WAIT = 10.0

@@ -11,7 +11,7 @@ from litestar.di import Provide
 from litestar.testing import TestClient
 
 from luxx.api.http.errors import HANDLERS
-from luxx.api.http.json_body import JsonRequest
+from luxx.api.http.request_input import JsonRequest
 from luxx.api.routes.tools import OwnToolsOf, RulesOf, ToolController, WorkspaceOf
 from luxx.domain.accounts.caller import Caller
 from luxx.infra.config.schema import ToolsConfig

@@ -28,7 +28,7 @@ from luxx.wire.message import (
     MAX_FILE_NAME,
     MAX_MESSAGE_TEXT,
 )
-from luxx.wire.step import Step, StepType
+from luxx.wire.turn import Step, StepType
 from transfer.imports import import_data, loss_counts, tree
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"\0" * 16).decode()

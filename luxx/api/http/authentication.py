@@ -14,7 +14,7 @@ from litestar.handlers import BaseRouteHandler
 from litestar.types import Scope
 
 from luxx.domain.accounts.authentication import Authenticator, check_peer
-from luxx.domain.accounts.caller import Caller, Peer
+from luxx.domain.accounts.caller import Caller, KeyScope, Peer
 from luxx.errors import ConfigError, NotAllowed, NotSignedIn
 
 AnyConnection = ASGIConnection[Any, Any, Any, Any]
@@ -46,6 +46,12 @@ PUBLIC = "public"
 """The `opt` of a handler that needs no sign-in: `opt={PUBLIC: True}`."""
 PASSWORD_CHANGE_EXEMPT = "password_change_exempt"
 """The `opt` of a handler that a caller may use before a required password change."""
+KEY_SCOPE = "key_scope"
+"""The `opt` of a handler or controller that names the `KeyScope` that a request with an API key needs, if it
+does more than read; NO_KEY: only a token of a sign-in is accepted. Without it, `admin`."""
+NO_KEY = "none"
+CHAT = {KEY_SCOPE: KeyScope.CHAT}
+"""The `opt` of a controller whose requests a key with the scope `chat` may send."""
 REQUEST_ID = "luxx_request_id"
 """Scope key of the request's id, which `security.py` sets."""
 CALLER = "luxx_caller"
@@ -106,6 +112,8 @@ def require_sign_in(authenticator: Authenticator, peers: PeerReader) -> Guard:
         caller = await authenticator.authenticate(_bearer(connection), peer)
         connection.scope["state"][CALLER] = caller
         check_peer(peer, has_default_password=caller.has_default_password)
+        if caller.key_scopes is not None:
+            _check_key_scope(caller.key_scopes, connection.scope, handler)
         if not handler.opt.get(PASSWORD_CHANGE_EXEMPT):
             check_password_changed(caller)
         authenticator.count_request(caller)
@@ -142,10 +150,27 @@ def check_password_changed(caller: Caller) -> None:
         )
 
 
+def _check_key_scope(scopes: frozenset[KeyScope], scope: Scope, handler: BaseRouteHandler) -> None:
+    """Raises NotAllowed if a key with these scopes may not send this request. Every scope allows to read."""
+    needed = handler.opt.get(KEY_SCOPE, KeyScope.ADMIN)
+    if needed == NO_KEY:
+        raise NotAllowed(
+            "an API key cannot do this; sign in with username and password and use that token",
+            kind="key_refused",
+        )
+    method = cast("Mapping[str, Any]", scope).get("method")
+    if needed == KeyScope.READ or method in ("GET", "HEAD") or KeyScope.ADMIN in scopes or needed in scopes:
+        return
+    raise NotAllowed(
+        f"this API key lacks the scope '{needed}'; use a key that has it",
+        kind="key_scope",
+    )
+
+
 def _bearer(connection: AnyConnection) -> str:
     header = connection.headers.get("authorization")
     if header is None:
-        raise NotSignedIn("sign in first: send the header 'Authorization: Bearer <access_token>'")
+        raise NotSignedIn("sign in first: send the header 'Authorization: Bearer <access_token or API key>'")
     scheme, _, token = header.partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise NotSignedIn("the Authorization header must be 'Bearer <access_token>'", kind="token_invalid")

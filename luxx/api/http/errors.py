@@ -13,8 +13,7 @@ from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError, SQL
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from luxx.api.http.envelope import Failure
-from luxx.api.http.json_body import BODY, invalid_fields
-from luxx.api.http.parameters import parameter_type, public_name
+from luxx.api.http.request_input import BODY, invalid_fields, parameter_type, public_name
 from luxx.api.http.validation import requirement_of
 from luxx.errors import (
     Conflict,

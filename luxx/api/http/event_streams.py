@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -19,6 +19,7 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.rights import AccountChange
 from luxx.errors import TooMany
 from luxx.runs.streams.watch import RunWatch
+from luxx.wire.run import Run, RunKind
 
 DISCONNECT_KEY = "luxx.disconnect"
 """Scope key of the connection's `ClientDisconnect`, which `protocol.py` sets."""
@@ -204,6 +205,16 @@ class OpenStream(ASGIResponse):
         self._abort: Callable[[], None] | None = None
         self._abort_timer: asyncio.TimerHandle | None = None
 
+    @property
+    def run(self) -> Run:
+        """The run, as it was when the stream began."""
+        return self._watch.run
+
+    @property
+    def may_have_members(self) -> bool:
+        """Whether the caller may see the run only as a member: it is of a room or task, or a subagent's."""
+        return self.run.kind != RunKind.CHAT or self.run.parent_run_id is not None
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Leaves the stream to `security.py`, or without that middleware streams at once.
 
@@ -261,12 +272,38 @@ class OpenStream(ASGIResponse):
             self._abort_timer = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_SECONDS, self._abort)
 
 
-class Streams(LiveConnections[OpenStream]):
-    """The open streams of this process."""
+MaySee = Callable[[Sequence[tuple[Caller, str]]], Awaitable[list[bool]]]
+"""Whether each caller may still see the run of this id."""
 
-    def __init__(self, authenticator: Authenticator, limit: StreamLimit) -> None:
+
+class Streams(LiveConnections[OpenStream]):
+    """The open streams of this process. Also ends those of callers who lost the membership of a room."""
+
+    def __init__(self, authenticator: Authenticator, limit: StreamLimit, may_see: MaySee) -> None:
         super().__init__(authenticator)
         self.limit = limit
+        self._may_see = may_see
+
+    def end_membership(self, user_id: int, subject_id: str) -> None:
+        """Ends the user's streams of a room at once; those in other processes end within 5 s."""
+        for stream in tuple(self._open.get(user_id, ())):
+            if stream.run.subject_id == subject_id:
+                stream.revoke()
+
+    async def _check(self) -> None:
+        await super()._check()
+        of_members = [
+            stream for streams in self._open.values() for stream in streams if stream.may_have_members
+        ]
+        if not of_members:
+            return
+        try:
+            visible = await self._may_see([(stream.caller, stream.run.id) for stream in of_members])
+        except SQLAlchemyError:
+            return  # The database does not answer; the next check repeats it.
+        for stream, is_visible in zip(of_members, visible, strict=True):
+            if not is_visible:
+                stream.revoke()
 
     async def follow(self, caller: Caller, start: Callable[[], Awaitable[RunWatch]]) -> PreparedResponse:
         """The response that streams a run. Raises TooMany before it calls `start`, which begins the watch."""

@@ -142,7 +142,8 @@ def _requirement(info: inspect.Type) -> str:
         case inspect.IntType():
             return f"a whole number{_range(info.ge, info.le)}"
         case inspect.FloatType():
-            return f"a number{_range(info.ge, info.le)}"
+            above = "" if info.gt is None else f" above {info.gt:,}"
+            return f"a number{above}{_range(info.ge, info.le)}"
         case inspect.EnumType():
             return _choice([member.value for member in info.cls])
         case inspect.LiteralType():

@@ -19,12 +19,13 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from luxx.api.http.errors import status_of
 from luxx.api.http.event_streams import CLOSE_TIMEOUT_SECONDS, LiveConnections, StreamLimit
-from luxx.api.http.json_body import read_body
+from luxx.api.http.request_input import read_body
 from luxx.domain.accounts.authentication import Authenticator
 from luxx.domain.accounts.caller import Caller, RateLimit
 from luxx.errors import InvalidInput, LuxxError, NotFound, TooMany
 from luxx.infra.clock import new_id
-from luxx.runs.streams.notices import IDS_PER_QUERY, Notices
+from luxx.runs.streams.notices import Notices
+from luxx.runs.streams.sessions import IDS_PER_QUERY
 from luxx.wire.socket import (
     ClientMessage,
     Notification,
@@ -219,7 +220,7 @@ class Socket:
                 continue  # The client unsubscribed meanwhile.
             if state is None:
                 del self._subscribed[session_id]
-                missing = NotFound("no conversation with this id", kind="conversation_not_found")
+                missing = NotFound("no conversation, room or task with this id", kind="session_not_found")
                 await self._send_struct(refusal_of(missing, session_id))
                 continue
             update = _encode(SessionUpdate(session_id=session_id, data=state))

@@ -4,6 +4,7 @@ This module adds what signatures do not contain: streams, errors and public rout
 """
 
 import inspect
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, get_args, get_origin
 
@@ -16,11 +17,18 @@ from litestar.typing import FieldDefinition
 
 from luxx.api.http.authentication import PUBLIC
 from luxx.api.http.envelope import Failure, Success
-from luxx.api.http.json_body import BODY
-from luxx.api.http.parameters import OPENAPI_EXTRA, declared_parameters, parameter_type, with_openapi_extra
+from luxx.api.http.request_input import (
+    BODY,
+    OPENAPI_EXTRA,
+    declared_parameters,
+    parameter_type,
+    with_openapi_extra,
+)
 from luxx.api.openapi.types import (
     DESCRIPTIONS,
     DOWNLOAD_ROUTES,
+    EXAMPLES,
+    TEXT_ROUTES,
     JsonObject,
     TypeSchemas,
     is_list,
@@ -28,6 +36,8 @@ from luxx.api.openapi.types import (
 )
 from luxx.api.routes.runs import LoggedEvents
 from luxx.api.routes.setup import SetupBody
+from luxx.domain.conversations.views import MessageView
+from luxx.features.tasks.models import PlanView
 from luxx.wire.event import Event, RunState
 from luxx.wire.run import Run
 from luxx.wire.socket import ClientMessage, ServerMessage
@@ -35,13 +45,17 @@ from luxx.wire.socket import ClientMessage, ServerMessage
 TAGS = {
     "service": "The server's version, state and metrics.",
     "auth": "Sign-in.",
+    "keys": "Personal API keys.",
     "users": "Administering users.",
     "tenants": "The group of users that the caller belongs to.",
+    "agents": "Templates of agents: model, system prompt, tools and skills under one name.",
+    "tasks": "Goals as graphs of steps, their documents and templates.",
     "conversations": "Create, list, change and delete conversations.",
+    "rooms": "Discussions of several agents and people: seats, members, and the run of a room.",
     "projects": "Named groups of conversations.",
     "messages": "Send a message and get its answer, whole or as a stream.",
     "files": "Files of your workspace.",
-    "search": "Full-text search in your own conversations.",
+    "search": "Full-text search in your own conversations, rooms and tasks.",
     "questions": "Questions of your runs, and your answers.",
     "runs": "List runs, follow one, cancel one.",
     "permissions": "Rules that allow tool calls, deny them or ask a person.",
@@ -53,9 +67,17 @@ TAGS = {
     "settings": "The signed-in user's defaults.",
     "admin": "For administrators of the whole server.",
 }
+CREDENTIALS = (
+    "The `access_token` of POST /auth/login, or an API key of POST /keys. A key with the scope `read` may "
+    "send GET and HEAD requests and POST /auth/ticket; with `chat` also what changes conversations, "
+    "projects, agents, rooms, tasks, files and runs; with `admin` all that its user may do. No key may "
+    "create keys, change the password or sign out."
+)
+"""What the Authorization header may have."""
+
 ERROR_RESPONSES = {
     "400": ("BadRequest", "The request is not valid; `detail.fields` names each wrong field."),
-    "401": ("NotSignedIn", "The token is missing, expired or revoked."),
+    "401": ("NotSignedIn", "The token or API key is missing, expired or revoked."),
     "403": ("NotAllowed", "The user, the host or the origin is not allowed to do this."),
     "404": ("NotFound", "Missing, or owned by someone else; the response does not say which."),
     "409": ("Conflict", "The current state does not allow the request."),
@@ -69,13 +91,20 @@ ERROR_RESPONSES = {
     "503": ("Unavailable", "A part of the server is unavailable; try later."),
     "default": ("Failed", "Any other error, in the same envelope."),
 }
-UPSTREAM_TAGS = frozenset({"messages", "providers"})
+UPSTREAM_TAGS = frozenset({"agents", "messages", "providers", "tasks"})
 
 
 STREAM_ROUTES: dict[tuple[str, str], tuple[int, Any, str]] = {
+    ("POST", "/agents/{agent_id}/invoke"): (200, Success[MessageView], "or any other, the complete message"),
     ("POST", "/messages/stream"): (202, Success[Run], "the run"),
     ("POST", "/messages/{message_id}/regenerate"): (202, Success[Run], "the run"),
     ("GET", "/runs/{run_id}/events"): (200, Success[LoggedEvents], "a page of the log"),
+    ("GET", "/tasks/{task_id}/events"): (200, Success[LoggedEvents], "a page of the log"),
+    ("POST", "/tasks/plan"): (200, Success[PlanView], "or any other, the plan"),
+    ("POST", "/tasks/{task_id}/execute"): (202, Success[Run], "the run"),
+    ("GET", "/chat-rooms/{room_id}/events"): (200, Success[LoggedEvents], "a page of the log"),
+    ("POST", "/chat-rooms/{room_id}/start"): (202, Success[Run], "the run"),
+    ("POST", "/chat-rooms/{room_id}/resume"): (202, Success[Run], "the run"),
 }
 """Routes that stream events: status, type and description of the response to `Accept: application/json`."""
 
@@ -92,6 +121,9 @@ LAST_EVENT_ID: JsonObject = {
     "description": "the last `id` that the client received; the stream continues after it",
     "schema": {"type": "string", "pattern": r"^[0-9]{0,9}$(?!\n)"},
 }
+
+
+SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z`])")
 
 
 class ApiOperation(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,7 +183,7 @@ def build_document(app: Litestar, *, title: str, version: str) -> JsonObject:
                 "bearer": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "The `access_token` of POST /auth/login.",
+                    "description": CREDENTIALS,
                 }
             },
         },
@@ -168,7 +200,7 @@ def _documented_types(operations: list[ApiOperation]) -> list[Any]:
         ServerMessage,
         *(response for _, response, _ in STREAM_ROUTES.values()),
     ]
-    documented += [document for document, _ in DOWNLOAD_ROUTES.values()]
+    documented += [document for document, *_ in DOWNLOAD_ROUTES.values()]
     for operation in operations:
         documented += [parameter_type(field) for field, _ in operation.parameters]
         documented += [operation.response] if is_struct_type(operation.response) else []
@@ -213,7 +245,7 @@ def _operation(route: HTTPRoute, handler: HTTPRouteHandler, method: str) -> ApiO
 def _describe(operation: ApiOperation, types: TypeSchemas) -> JsonObject:
     handler = operation.handler
     docstring = inspect.cleandoc(handler.fn.__doc__ or "")
-    summary = handler.summary or docstring.partition("\n")[0].rstrip(".")
+    summary = handler.summary or _first_sentence(docstring)
     described: JsonObject = {
         "tags": operation.tags,
         "operationId": f"{'_'.join(operation.tags)}_{handler.fn.__name__}",
@@ -239,7 +271,19 @@ def _describe(operation: ApiOperation, types: TypeSchemas) -> JsonObject:
         status: {"$ref": f"#/components/responses/{ERROR_RESPONSES[status][0]}"}
         for status in _error_statuses(operation)
     }
-    return with_openapi_extra(described, handler.opt)
+    return _with_example(with_openapi_extra(described, handler.opt), operation)
+
+
+def _first_sentence(docstring: str) -> str:
+    paragraph = " ".join(docstring.partition("\n\n")[0].split())
+    return SENTENCE_END.split(paragraph, maxsplit=1)[0].rstrip(".")
+
+
+def _with_example(described: JsonObject, operation: ApiOperation) -> JsonObject:
+    body = described.get("requestBody", {}).get("content", {}).get("application/json")
+    if body is not None and (example := EXAMPLES.get(" ".join(operation.key))) is not None:
+        body["example"] = example
+    return described
 
 
 def _parameter(field: FieldDefinition, location: str, types: TypeSchemas) -> JsonObject:
@@ -263,12 +307,16 @@ def _responses(operation: ApiOperation, types: TypeSchemas) -> JsonObject:
         return {}
     media = str(getattr(operation.handler.media_type, "value", operation.handler.media_type))
     if operation.key in DOWNLOAD_ROUTES:
-        document, other = DOWNLOAD_ROUTES[operation.key]
-        content = {"application/json": {"schema": types.of(document)}, other: {"schema": {"type": "string"}}}
+        document, *others = DOWNLOAD_ROUTES[operation.key]
+        schema = types.of(document)
+        content: JsonObject = {"application/json": {"schema": schema}}
+        for other in others:
+            content[other] = {"schema": schema if other == "application/yaml" else {"type": "string"}}
     elif is_struct_type(operation.response):
         content = {"application/json": {"schema": types.of(operation.response)}}
     else:
         content = {media: {"schema": {"type": "object" if media == "application/json" else "string"}}}
+    content |= {text: {"schema": {"type": "string"}} for text in TEXT_ROUTES.get(operation.key, ())}
     if operation.key in PAGE_ROUTES:
         content["text/html"] = {"schema": {"type": "string"}}
     responses: JsonObject = {str(operation.handler.status_code): {"description": "Done.", "content": content}}
@@ -303,7 +351,7 @@ def _message_table() -> str:
 
 
 def _row(kind: type[msgspec.Struct], *, hidden: Sequence[str] = ()) -> str:
-    about = inspect.cleandoc(kind.__dict__.get("__doc__") or "").partition("\n")[0]
+    about = " ".join(inspect.cleandoc(kind.__dict__.get("__doc__") or "").partition("\n\n")[0].split())
     fields = ", ".join(f"`{name}`" for name in kind.__struct_fields__ if name not in hidden)
     return f"| `{kind.__struct_config__.tag}` | {about} | {fields} |"
 

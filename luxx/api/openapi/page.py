@@ -12,7 +12,7 @@ from litestar import Controller, Litestar, MediaType, Request, Response, get
 
 from luxx import __version__
 from luxx.api.http.authentication import PUBLIC
-from luxx.api.http.parameters import IGNORES_QUERY
+from luxx.api.http.request_input import IGNORES_QUERY
 from luxx.api.openapi.document import JsonObject, build_document
 
 DOCUMENT, PAGE = "luxx_openapi", "luxx_docs"
@@ -20,9 +20,13 @@ STYLE = """
 :root{color-scheme:light dark;--line:#8884}
 body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
 h2{margin-top:2.5rem;border-bottom:1px solid var(--line)}
-nav a{margin-right:1rem}
+nav{display:flex;flex-wrap:wrap;gap:.2rem 1rem}
+pre{white-space:pre-wrap;overflow-wrap:anywhere}
+pre{border:1px solid var(--line);border-radius:6px;padding:.5rem .8rem}
+td{overflow-wrap:anywhere}
+td:first-child{overflow-wrap:normal}
 details{border:1px solid var(--line);border-radius:6px;margin:.5rem 0;padding:.4rem .8rem}
-summary{cursor:pointer}
+summary{cursor:pointer;overflow-wrap:anywhere}
 code,pre{font:13px/1.5 ui-monospace,monospace}
 .method{display:inline-block;width:4.5rem;font-weight:700}
 .about{opacity:.75}
@@ -32,6 +36,7 @@ th,td{text-align:left;vertical-align:top;padding:.2rem .6rem .2rem 0;border-top:
 """
 STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 PAGE_POLICY = f"default-src 'none'; style-src 'sha256-{STYLE_HASH}'; base-uri 'none'; frame-ancestors 'none'"
+PATH_PARAMETER = re.compile(r"\{(\w+)\}")
 CODE = re.compile(r"`([^`]+)`")
 
 
@@ -87,6 +92,8 @@ def render(document: JsonObject) -> str:
         "<code>message</code>, or <code>success: false</code>, <code>error</code>, <code>code</code> and "
         "<code>detail</code>. Routes need the header <code>Authorization: Bearer &lt;access_token&gt;</code> "
         'unless they are marked <span class="open">open</span>. '
+        "In the examples, <code>$LUXX</code> is the address of this server and <code>$KEY</code> an "
+        "API key (<code>luxx key create NAME</code>) or an access token. "
         'Machine-readable: <a href="/openapi.json">/openapi.json</a>.</p>'
         f'<nav>{links}<a href="#schemas">schemas</a></nav>\n{sections}'
         f'<h2 id="schemas">Schemas</h2>{schema_sections}</body></html>\n'
@@ -110,7 +117,7 @@ def _operation(method: str, path: str, operation: JsonObject, document: JsonObje
         f'<summary><span class="method">{method.upper()}</span> <code>{_text(path)}</code>{is_open} '
         f'<span class="about">{_inline_code(operation["summary"])}</span></summary>'
     )
-    parts = [_description(operation["description"])]
+    parts = [_example(method, path, operation), _description(operation["description"])]
     if operation["parameters"]:
         rows = [_parameter(parameter) for parameter in operation["parameters"]]
         parts.append(_table(["parameter", "in", "type", "about"], rows))
@@ -122,6 +129,24 @@ def _operation(method: str, path: str, operation: JsonObject, document: JsonObje
     answers = [_answer(status, answer, document) for status, answer in operation["responses"].items()]
     parts.append(_table(["answer", "type", "about"], answers))
     return f'<details id="{_text(operation["operationId"])}">{head}{"".join(parts)}</details>'
+
+
+def _example(method: str, path: str, operation: JsonObject) -> str:
+    """A call with curl. `$LUXX` is the address of the server, `$KEY` an API key, ids are variables."""
+    url = f"$LUXX{PATH_PARAMETER.sub(lambda name: '$' + name[1].upper(), path)}"
+    is_stream = "text/event-stream" in operation["responses"].get("200", {}).get("content", {})
+    options = ["-N"] * is_stream + [f"-X {method.upper()}"] * (method != "get")
+    words = [" ".join(["curl", *options, url])]
+    if operation.get("security") != []:
+        words.append('-H "Authorization: Bearer $KEY"')
+    body = operation.get("requestBody", {}).get("content", {})
+    if "example" in body.get("application/json", {}):
+        text = msgspec.json.encode(body["application/json"]["example"]).decode()
+        words += ["-H 'Content-Type: application/json'", f"-d '{text}'"]
+    elif "multipart/form-data" in body:
+        words.append("-F file=@example.txt")
+    separator = " \\\n  "
+    return f"<pre>{_text(separator.join(words))}</pre>"
 
 
 def _parameter(parameter: JsonObject) -> list[str]:

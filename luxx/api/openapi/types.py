@@ -8,14 +8,25 @@ from typing import Annotated, Any, TypeAlias, cast, get_args, get_origin
 
 import msgspec
 
+from luxx.domain.agents.document import AgentDocument
 from luxx.domain.transfer.document import ExportDocument
+from luxx.features.rooms.document import RoomDocument
+from luxx.features.tasks.document import TaskDocument
 
 RouteKey = tuple[str, str]
 
-DOWNLOAD_ROUTES: dict[RouteKey, tuple[Any, str]] = {
+DOWNLOAD_ROUTES: dict[RouteKey, tuple[Any, *tuple[str, ...]]] = {
+    ("GET", "/agents/{agent_id}/export"): (AgentDocument, "application/yaml"),
+    ("GET", "/chat-rooms/{room_id}/export"): (RoomDocument, "application/yaml", "text/markdown"),
     ("GET", "/conversations/{conversation_id}/export"): (ExportDocument, "text/markdown"),
+    ("GET", "/tasks/{task_id}/export"): (TaskDocument, "application/yaml"),
 }
-"""Routes that send a document without the envelope: its type, and their other media type."""
+"""Routes that send a document without the envelope: its type, and their media types besides JSON."""
+
+TEXT_ROUTES: dict[RouteKey, tuple[str, ...]] = {
+    ("GET", "/tasks/{task_id}/graph"): ("text/vnd.mermaid", "text/vnd.graphviz"),
+}
+"""Routes that can also send text without the envelope: its media types."""
 
 JsonObject: TypeAlias = dict[str, Any]
 
@@ -29,6 +40,12 @@ DESCRIPTIONS: dict[str, dict[str, str]] = tomllib.loads(
     Path(__file__).with_name("descriptions.toml").read_text("utf-8")
 )
 """The descriptions of fields by schema and name; `any` for all schemas, `parameters` for parameters."""
+
+EXAMPLES: dict[str, Any] = {
+    route: msgspec.json.decode(body)
+    for route, body in tomllib.loads(Path(__file__).with_name("examples.toml").read_text("utf-8")).items()
+}
+"""An example of each JSON body, by method and path: `POST /messages`."""
 
 
 class TypeSchemas:

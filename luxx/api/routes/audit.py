@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from luxx.api.http.authentication import caller_of
 from luxx.api.http.envelope import Page, Success, page_of
-from luxx.api.http.parameters import BeforeId, InjectedCaller, LimitParameter, PageNumber, PageSize
+from luxx.api.http.request_input import BeforeId, InjectedCaller, LimitParameter, PageNumber, PageSize
 from luxx.domain.accounts.administration import Administration
 from luxx.domain.audit import Action, AuditFilter, AuditOutcome, AuditView, Detail, Refusals
 from luxx.errors import InvalidInput, NotAllowed

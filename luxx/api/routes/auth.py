@@ -12,12 +12,19 @@ from litestar.params import JSONBody
 from msgspec import Meta
 from sqlalchemy.exc import SQLAlchemyError
 
-from luxx.api.http.authentication import PASSWORD_CHANGE_EXEMPT, PEER, PUBLIC, check_password_changed
+from luxx.api.http.authentication import (
+    KEY_SCOPE,
+    NO_KEY,
+    PASSWORD_CHANGE_EXEMPT,
+    PEER,
+    PUBLIC,
+    check_password_changed,
+)
 from luxx.api.http.envelope import Success, success
-from luxx.api.http.parameters import InjectedCaller
+from luxx.api.http.request_input import InjectedCaller
 from luxx.api.http.websockets import CLOSE_SIGN_IN_AGAIN, CLOSE_TRY_AGAIN_LATER, CloseReason, Sockets
 from luxx.domain.accounts.authentication import Authenticator, Ticket, TicketService, check_peer
-from luxx.domain.accounts.caller import Caller, Peer
+from luxx.domain.accounts.caller import Caller, KeyScope, Peer
 from luxx.domain.accounts.passwords import LONGEST_PASSWORD, MIN_PASSWORD_LENGTH
 from luxx.domain.accounts.service import AccountService, SignedIn
 from luxx.domain.accounts.users import EMAIL, USERNAME, UserView
@@ -86,13 +93,13 @@ class AuthController(Controller):
         """Exchange a refresh token, which is valid once, for new tokens."""
         return success(await accounts.refresh(peer, data.refresh_token), "refreshed")
 
-    @post("/logout", status_code=200, opt={PASSWORD_CHANGE_EXEMPT: True})
+    @post("/logout", status_code=200, opt={PASSWORD_CHANGE_EXEMPT: True, KEY_SCOPE: NO_KEY})
     async def logout(self, accounts: InjectedAccounts, caller: InjectedCaller) -> Success[None]:
         """End this sign-in and revoke its access and refresh tokens."""
         await accounts.sign_out(caller)
         return success(None, "signed out")
 
-    @post("/password", status_code=200, opt={PASSWORD_CHANGE_EXEMPT: True})
+    @post("/password", status_code=200, opt={PASSWORD_CHANGE_EXEMPT: True, KEY_SCOPE: NO_KEY})
     async def password(
         self,
         accounts: InjectedAccounts,
@@ -122,7 +129,7 @@ class SocketController(Controller):
     path = "/"
     tags = ("auth",)
 
-    @post("/auth/ticket", status_code=200)
+    @post("/auth/ticket", status_code=200, opt={KEY_SCOPE: KeyScope.READ})
     async def ticket(
         self, caller: InjectedCaller, tickets: NamedDependency[TicketService]
     ) -> Success[Ticket]:

@@ -10,9 +10,10 @@ from litestar.di import NamedDependency
 from litestar.params import FromQuery, JSONBody, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
 
+from luxx.api.http.authentication import CHAT
 from luxx.api.http.envelope import Page, Success, page_of, success
 from luxx.api.http.files import PreparedResponse, TempFileASGIResponse, receive_file
-from luxx.api.http.parameters import OPENAPI_EXTRA, InjectedCaller, PageNumber, PageSize, TextId
+from luxx.api.http.request_input import OPENAPI_EXTRA, InjectedCaller, PageNumber, PageSize, TextId
 from luxx.domain.conversations.lists import ConversationFilter, ConversationSort
 from luxx.domain.conversations.search import Search, SearchHit, SearchService
 from luxx.domain.conversations.service import ConversationService, ProjectChange, ProjectService, ProjectView
@@ -34,6 +35,7 @@ class ConversationBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     title: Annotated[str, Meta(min_length=1, max_length=300)] | UnsetType = UNSET
     provider_id: Annotated[int, Meta(ge=1, le=2**31 - 1)] | UnsetType | None = UNSET
     project_id: Annotated[str, Meta(min_length=1, max_length=64)] | UnsetType | None = UNSET
+    agent_id: Annotated[int, Meta(ge=1, le=2**31 - 1)] | UnsetType | None = UNSET
     model: Annotated[str, Meta(min_length=1, max_length=200)] | UnsetType | None = UNSET
     system_prompt: Annotated[str, Meta(max_length=100_000)] | UnsetType | None = UNSET
     temperature: Annotated[float, Meta(ge=0, le=2)] | UnsetType | None = UNSET
@@ -53,6 +55,7 @@ class ConversationChangeBody(ConversationBody, frozen=True, kw_only=True, forbid
 class ConversationController(Controller):
     path = "/conversations"
     tags = ("conversations",)
+    opt = CHAT
 
     @get()
     async def list_conversations(
@@ -134,6 +137,7 @@ class ProjectChangeBody(ProjectChange, frozen=True, kw_only=True, forbid_unknown
 class ProjectController(Controller):
     path = "/projects"
     tags = ("projects",)
+    opt = CHAT
 
     @get()
     async def list_projects(
@@ -209,11 +213,17 @@ Query = Annotated[
 InConversation = Annotated[
     str | None, QueryParameter(min_length=1, max_length=64, description="only in this conversation")
 ]
-KindFilter = Annotated[SearchKind | None, QueryParameter(description="only titles, or only messages")]
+InRoom = Annotated[
+    str | None, QueryParameter(min_length=1, max_length=64, description="only in this room of yours")
+]
+KindFilter = Annotated[
+    SearchKind | None,
+    QueryParameter(description="only titles of conversations, only rooms, only tasks, or only messages"),
+]
 
 
 class SearchPage(Page[SearchHit], frozen=True, kw_only=True):
-    """One page of hits. `total` counts at most 1,000 titles and 1,000 messages; `has_more`: more exist."""
+    """One page of hits. `total` counts at most 1,000 of each kind; `has_more`: more exist."""
 
     has_more: bool
 
@@ -230,11 +240,13 @@ class SearchController(Controller):
         q: Query,
         kind: KindFilter = None,
         conversation_id: InConversation = None,
+        room_id: InRoom = None,
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[SearchPage]:
-        """Titles and messages that contain all words: titles first, then messages, newest first."""
-        search = Search(query=q, kind=kind, conversation_id=conversation_id)
+        """Titles of your conversations, your rooms, your tasks, and messages of your conversations and rooms
+        that contain all words: in this order of kinds, each newest first."""
+        search = Search(query=q, kind=kind, conversation_id=conversation_id, room_id=room_id)
         result = await searches.find(caller, search, page=page, page_size=page_size)
         return success(
             SearchPage(
@@ -271,6 +283,7 @@ IMPORT_EXTRA: dict[str, Any] = {
 class TransferController(Controller):
     path = "/conversations"
     tags = ("conversations",)
+    opt = CHAT
 
     @get("/{conversation_id:str}/export")
     async def export(

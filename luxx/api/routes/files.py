@@ -6,10 +6,11 @@ from litestar import Controller, Request, Response, delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import PathParameter, QueryParameter
 
+from luxx.api.http.authentication import CHAT
 from luxx.api.http.envelope import Page, Success, page_of, success
 from luxx.api.http.errors import failure
 from luxx.api.http.files import FileASGIResponse, PreparedResponse, body_chunks, parse_range
-from luxx.api.http.parameters import OPENAPI_EXTRA, InjectedCaller, PageNumber, PageSize, TextId
+from luxx.api.http.request_input import OPENAPI_EXTRA, InjectedCaller, PageNumber, PageSize, TextId
 from luxx.domain.conversations.service import ConversationService
 from luxx.domain.files.names import content_disposition
 from luxx.domain.files.service import FileService, FileView
@@ -57,6 +58,7 @@ ATTACHMENT_EXTRA = {"responses": {"200": {"description": "Done.", "content": ATT
 class FileController(Controller):
     path = "/files"
     tags = ("files",)
+    opt = CHAT
 
     @post(status_code=201, opt={OPENAPI_EXTRA: UPLOAD_EXTRA})
     async def upload(

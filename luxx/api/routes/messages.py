@@ -11,9 +11,10 @@ from litestar.di import NamedDependency
 from litestar.params import FromQuery, JSONBody, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
 
+from luxx.api.http.authentication import CHAT
 from luxx.api.http.envelope import Page, Success, success
 from luxx.api.http.event_streams import Streams
-from luxx.api.http.parameters import (
+from luxx.api.http.request_input import (
     OPENAPI_EXTRA,
     BeforeId,
     InjectedCaller,
@@ -27,7 +28,8 @@ from luxx.domain.conversations.service import ConversationService
 from luxx.domain.conversations.views import ConversationView, MessageView
 from luxx.domain.files.attachments import AttachmentReader, GivenAttachment
 from luxx.errors import InvalidInput
-from luxx.runs.service import NewMessage, Regeneration, RunService
+from luxx.runs.requests import NewMessage, Regeneration
+from luxx.runs.service import RunService
 from luxx.wire.message import (
     MAX_ATTACHED_TEXT,
     MAX_ATTACHMENTS,
@@ -102,6 +104,13 @@ class MessageBody(AnswerOptionsBody, frozen=True, kw_only=True, forbid_unknown_f
     parent_id: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
 
 
+class InvocationBody(AnswerOptionsBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A message for an agent, without a conversation."""
+
+    content: MessageText
+    attachments: Annotated[list[AttachmentBody], Meta(max_length=MAX_ATTACHMENTS)] = []
+
+
 class MessagePage(Page[MessageView], frozen=True, kw_only=True):
     """A page of messages. `has_more`: older messages follow the last item."""
 
@@ -111,6 +120,7 @@ class MessagePage(Page[MessageView], frozen=True, kw_only=True):
 class MessageController(Controller):
     path = "/messages"
     tags = ("messages",)
+    opt = CHAT
 
     @get(opt={OPENAPI_EXTRA: TOO_LARGE_PAGE})
     async def list_messages(
@@ -194,11 +204,12 @@ async def _new_message(body: MessageBody) -> NewMessage:
         text=body.content,
         attachments=[*body.attachments],
         parent_id=body.parent_id,
-        **await _options(body),
+        **await answer_options(body),
     )
 
 
-async def _options(body: AnswerOptionsBody) -> dict[str, Any]:
+async def answer_options(body: AnswerOptionsBody) -> dict[str, Any]:
+    """The fields of `AnswerOptions` from a body. Raises InvalidInput for a wrong `response_format`."""
     return {
         "response_schema": await response_schema(body.response_format),
         "when_asked": body.when_asked,
@@ -229,6 +240,7 @@ WHOLE_PATH = ForkBody()
 class MessageBranchController(Controller):
     path = "/messages"
     tags = ("messages",)
+    opt = CHAT
 
     @post("/{message_id:str}/regenerate", status_code=200)
     async def regenerate(
@@ -246,7 +258,7 @@ class MessageBranchController(Controller):
         The old answer stays; the new one becomes its sibling and the selected leaf. With
         `Accept: application/json`: 202 and the run.
         """
-        regeneration = Regeneration(message_id=message_id, **await _options(data))
+        regeneration = Regeneration(message_id=message_id, **await answer_options(data))
         if wants_json(request):
             run = await runs.send(caller, regeneration)
             return Response(success(run, "started"), status_code=202, media_type="application/json")
@@ -283,6 +295,7 @@ class MessageBranchController(Controller):
 class ConversationBranchController(Controller):
     path = "/conversations"
     tags = ("conversations",)
+    opt = CHAT
 
     @get("/{conversation_id:str}/tree")
     async def tree(

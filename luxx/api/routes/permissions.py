@@ -9,7 +9,7 @@ from litestar.params import FromQuery, JSONBody, QueryParameter
 from msgspec import Meta
 
 from luxx.api.http.envelope import Success, success
-from luxx.api.http.parameters import InjectedCaller
+from luxx.api.http.request_input import InjectedCaller
 from luxx.errors import InvalidInput
 from luxx.tools.permissions.judge import DecidedBy, PartVerdict
 from luxx.tools.permissions.service import MAX_RULES, PATTERN_LENGTH, HypotheticalCall, RuleService
@@ -96,6 +96,7 @@ class PermissionController(Controller):
         tool: Annotated[str, QueryParameter(min_length=1, max_length=64)],
         arguments: Annotated[str, QueryParameter(max_length=8_000, description="a JSON object")] = "{}",
         project_id: Annotated[str | None, QueryParameter(min_length=1, max_length=64)] = None,
+        agent_id: Annotated[int | None, QueryParameter(ge=1, le=2**31 - 1)] = None,
         tainted: FromQuery[bool] = False,
     ) -> Success[Explanation]:
         """The decision about a call in a run of yours, with the deciding rule or default. Runs nothing.
@@ -103,7 +104,11 @@ class PermissionController(Controller):
         `tainted`: as if the run had read untrusted content.
         """
         hypothetical_call = HypotheticalCall(
-            tool=tool, arguments=_parse_object(arguments), project_id=project_id, is_tainted=tainted
+            tool=tool,
+            arguments=_parse_object(arguments),
+            project_id=project_id,
+            agent_id=agent_id,
+            is_tainted=tainted,
         )
         verdict = await rules.explain(caller, hypothetical_call)
         return success(

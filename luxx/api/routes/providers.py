@@ -5,7 +5,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 
 from luxx.api.http.envelope import Page, Success, page_of, success
-from luxx.api.http.parameters import InjectedCaller, PageNumber, PageSize
+from luxx.api.http.request_input import InjectedCaller, PageNumber, PageSize
 from luxx.providers.check import ProviderCheck
 from luxx.providers.models import (
     AllowedHosts,

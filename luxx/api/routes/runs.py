@@ -9,9 +9,10 @@ from litestar.di import NamedDependency
 from litestar.params import FromQuery, JSONBody, QueryParameter
 from msgspec import Meta
 
+from luxx.api.http.authentication import CHAT
 from luxx.api.http.envelope import Page, Success, page_of, success
 from luxx.api.http.event_streams import Streams
-from luxx.api.http.parameters import (
+from luxx.api.http.request_input import (
     BeforeId,
     InjectedCaller,
     LimitParameter,
@@ -21,10 +22,12 @@ from luxx.api.http.parameters import (
     TextId,
 )
 from luxx.api.routes.messages import wants_json
+from luxx.domain.accounts.caller import Caller
 from luxx.errors import InvalidInput
 from luxx.runs.log.events import StoredEvent
 from luxx.runs.log.replay import MAX_CURSOR_LENGTH, ExecutionStatus, ReplayService, ToolExecution, WholeResult
 from luxx.runs.models import RunFilter
+from luxx.runs.orchestration.service import OrchestratedRunService
 from luxx.runs.questions import GivenAnswer, QuestionFilter, QuestionService
 from luxx.runs.service import RunService
 from luxx.wire.event import Event
@@ -46,6 +49,7 @@ class LoggedEvents(msgspec.Struct, frozen=True, kw_only=True):
 class RunController(Controller):
     path = "/runs"
     tags = ("runs",)
+    opt = CHAT
 
     @get()
     async def list_runs(
@@ -60,7 +64,7 @@ class RunController(Controller):
         before: BeforeId = None,
         limit: LimitParameter = None,
     ) -> Success[Page[Run]]:
-        """Your runs, newest first."""
+        """Your runs and those of the rooms that you are a member of, newest first."""
         run_filter = RunFilter(kind=kind, subject_id=subject_id, status=status, before=before)
         size = limit or page_size
         found = await runs.list_page(caller, run_filter, page=page, page_size=size)
@@ -85,28 +89,61 @@ class RunController(Controller):
         accumulated: FromQuery[bool] = False,
     ) -> Response[Any]:
         """Stream a run from the event after `Last-Event-ID`; with `Accept: application/json` read its log."""
-        header_seq = _last_event_id(request)
-        if wants_json(request):
-            try:
-                events, has_more = await runs.events(
-                    caller, run_id, after=max(0, from_sequence - 1), limit=limit
-                )
-            except InvalidInput as error:
-                raise error.about("from_sequence") from error
-            return Response(success(LoggedEvents(events=_with_seq(events), has_more=has_more)))
-        after = header_seq if last_event_id is None else last_event_id
-        try:
-            return await streams.follow(
-                caller, lambda: runs.watch(caller, run_id, after=after, accumulated=accumulated)
-            )
-        except InvalidInput as error:
-            raise error.about("Last-Event-ID" if last_event_id is None else "last_event_id") from error
+        place = LogPlace(last_event_id, from_sequence, limit)
+        return await follow_run(request, caller, runs, streams, run_id, place, accumulated=accumulated)
 
     @post("/{run_id:str}/cancel", status_code=200)
     async def cancel(self, caller: InjectedCaller, runs: InjectedRuns, run_id: TextId) -> Success[Run]:
         """End a run for good. Its output so far is kept."""
         run = await runs.cancel(caller, run_id)
         return success(run, "cancelled" if run.status in ENDED else "cancelling")
+
+    @post("/{run_id:str}/resume", status_code=200)
+    async def resume(
+        self,
+        caller: InjectedCaller,
+        orchestrated_runs: NamedDependency[OrchestratedRunService],
+        run_id: TextId,
+    ) -> Success[Run]:
+        """Continue a paused run of a room or task."""
+        return success(await orchestrated_runs.resume(caller, run_id), "resumed")
+
+
+class LogPlace(msgspec.Struct, frozen=True):
+    """Where reading a log begins: `last_event_id` for a stream, `from_sequence` and `limit` for JSON."""
+
+    last_event_id: int | None
+    from_sequence: int
+    limit: int
+
+
+async def follow_run(
+    request: Request[Any, Any, Any],
+    caller: Caller,
+    runs: RunService,
+    streams: Streams,
+    run_id: str,
+    place: LogPlace,
+    *,
+    accumulated: bool,
+) -> Response[Any]:
+    """A run's stream or, for a client that accepts JSON, a page of its log."""
+    header_seq = _last_event_id(request)
+    if wants_json(request):
+        after = max(0, place.from_sequence - 1)
+        try:
+            events, has_more = await runs.events(caller, run_id, after=after, limit=place.limit)
+        except InvalidInput as error:
+            raise error.about("from_sequence") from error
+        return Response(success(LoggedEvents(events=_with_seq(events), has_more=has_more)))
+    is_header = place.last_event_id is None
+    after = header_seq if place.last_event_id is None else place.last_event_id
+    try:
+        return await streams.follow(
+            caller, lambda: runs.watch(caller, run_id, after=after, accumulated=accumulated)
+        )
+    except InvalidInput as error:
+        raise error.about("Last-Event-ID" if is_header else "last_event_id") from error
 
 
 def _last_event_id(request: Request[Any, Any, Any]) -> int:
@@ -128,8 +165,8 @@ AnswerText = Annotated[str, Meta(min_length=1, max_length=10_000)]
 
 class AnswerBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`answer`: an option's label or your own text, or a list of them if `multiple`; for a permission `once`,
-    `always` (until the run ends) or `reject`. `note`: a text for the model. `arguments`: replaces the
-    arguments of the tool call that needs permission.
+    `always` (also adds a rule of yours, so only the run's owner may) or `reject`. `note`: a text for the
+    model. `arguments`: replaces the arguments of the tool call that needs permission.
     """
 
     answer: AnswerText | Annotated[list[AnswerText], Meta(min_length=1, max_length=50)]
@@ -140,6 +177,7 @@ class AnswerBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class QuestionController(Controller):
     path = "/"
     tags = ("questions",)
+    opt = CHAT
 
     @get("/questions")
     async def list_questions(
@@ -150,7 +188,7 @@ class QuestionController(Controller):
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[Page[QuestionView]]:
-        """The questions of all your runs, open and answered, newest first."""
+        """The questions of your runs and of the rooms that you are a member of, newest first."""
         question_filter = QuestionFilter(status=status)
         found = await questions.list_page(caller, question_filter, page=page, page_size=page_size)
         return page_of(found, page, page_size)
@@ -179,7 +217,10 @@ class QuestionController(Controller):
         question_id: TextId,
         data: JSONBody[AnswerBody],
     ) -> Success[QuestionView]:
-        """Answer a question. The run continues after the last open question; 409 for a second answer."""
+        """Answer a question. The run continues after the last open question; 409 for a second answer.
+
+        In a room, members with the right to steer may answer too.
+        """
         given_answer = GivenAnswer(answer=data.answer, note=data.note, arguments=data.arguments)
         return success(await questions.answer(caller, run_id, question_id, given_answer), "answered")
 
@@ -263,7 +304,7 @@ class ReplayController(Controller):
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[Page[ToolExecution]]:
-        """All tool calls of your runs, newest first."""
+        """The tool calls of your runs and of the rooms that you are a member of, newest first."""
         found = await replay.list_calls(caller, tool=tool, run_id=run_id, page=page, page_size=page_size)
         return page_of(found, page, page_size)
 

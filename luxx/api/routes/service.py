@@ -18,7 +18,7 @@ from litestar.response import Redirect
 
 from luxx.api.http.authentication import PUBLIC
 from luxx.api.http.envelope import Page, Success, page_of, success
-from luxx.api.http.parameters import IGNORES_QUERY, InjectedCaller, PageNumber, PageSize
+from luxx.api.http.request_input import IGNORES_QUERY, InjectedCaller, PageNumber, PageSize
 from luxx.domain.accounts.caller import Peer
 from luxx.domain.mcp.server import ServerState
 from luxx.errors import NotAllowed, Unavailable

@@ -16,8 +16,7 @@ from msgspec import Meta
 from luxx.api.http.authentication import PUBLIC
 from luxx.api.http.envelope import Success, success
 from luxx.api.http.errors import status_of
-from luxx.api.http.json_body import invalid_fields, read_body
-from luxx.api.http.parameters import OPENAPI_EXTRA
+from luxx.api.http.request_input import OPENAPI_EXTRA, invalid_fields, read_body
 from luxx.api.routes.auth import NewPassword
 from luxx.domain.accounts.caller import Peer
 from luxx.domain.accounts.passwords import MIN_PASSWORD_LENGTH

@@ -14,7 +14,7 @@ from litestar.params import JSONBody, QueryParameter, SkipValidation
 from msgspec import Meta
 
 from luxx.api.http.envelope import Page, Success, page_of, success
-from luxx.api.http.parameters import InjectedCaller, PageNumber, PageSize, TextId
+from luxx.api.http.request_input import InjectedCaller, PageNumber, PageSize, TextId
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.mcp.approval import McpChange, McpDefinitions
 from luxx.domain.mcp.service import McpServers

@@ -8,7 +8,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromQuery, QueryParameter
 
 from luxx.api.http.envelope import Success, success
-from luxx.api.http.parameters import InjectedCaller, PageNumber, PageSize, TextId
+from luxx.api.http.request_input import InjectedCaller, PageNumber, PageSize, TextId
 from luxx.domain.conversations.service import ConversationService
 from luxx.domain.usage.report import GroupBy, UsageLimits, UsageQuery, UsageReport, UsageScope, UsageService
 

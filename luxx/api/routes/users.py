@@ -9,7 +9,7 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
 
 from luxx.api.http.envelope import Page, Success, page_of, success
-from luxx.api.http.parameters import InjectedCaller, PageNumber, PageSize
+from luxx.api.http.request_input import InjectedCaller, PageNumber, PageSize
 from luxx.api.routes.auth import Email, NewPassword, Username
 from luxx.domain.accounts.administration import Administration, NewAccount
 from luxx.domain.accounts.rights import UserChange

@@ -8,14 +8,16 @@ from pathlib import Path
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from luxx.app.core_services import SUBJECT_READERS
 from luxx.domain.backup.backup import DataPaths, create_backup
 from luxx.domain.backup.restore import restore
 from luxx.domain.backup.user_export import check_database_revision, export_user
 from luxx.domain.backup.user_import import import_user
 from luxx.errors import LuxxError
+from luxx.features.rooms.user_export import ROOM_EXPORT
+from luxx.features.tasks.transfer import TASK_EXPORT
 from luxx.infra.config.schema import Config
-from luxx.infra.observe import redact
-from luxx.infra.store.engine import Store
+from luxx.infra.store.engine import Store, database_error
 
 RunCommand = Callable[[argparse.Namespace], int]
 AddCommand = Callable[[str, RunCommand, str], argparse.ArgumentParser]
@@ -25,6 +27,8 @@ Work = Callable[[DataPaths, argparse.Namespace, Config], list[str]]
 
 MAX_NOTES = 20
 """The most notes that are printed. A backup may leave out thousands of files, with one note each."""
+
+FEATURES = (TASK_EXPORT, ROOM_EXPORT)
 
 
 def add_backup_commands(add_command: AddCommand, load_config: LoadConfig) -> None:
@@ -56,8 +60,7 @@ def _run(work: Work, options: argparse.Namespace, config: Config) -> int:
     try:
         notes = work(data_paths, options, config)
     except SQLAlchemyError as error:
-        message = " ".join(redact(str(getattr(error, "orig", None) or error)).split())
-        raise LuxxError(f"database error: {message[:500]}") from error
+        raise database_error(error) from error
     except OSError as error:
         raise LuxxError(f"{error.filename or 'a file'}: {error.strerror or error}") from error
     finally:
@@ -84,7 +87,7 @@ def _restore(data_paths: DataPaths, options: argparse.Namespace, _config: Config
             f"This deletes the database {data_paths.url.database} and all files below {data_paths.root}.",
             "replace",
         )
-    result = restore(data_paths, options.file, replace=options.replace)
+    result = restore(data_paths, options.file, SUBJECT_READERS, replace=options.replace)
     manifest = result.manifest
     rows = sum(part.rows for part in manifest.tables)
     print(f"restored {rows} rows and {result.files} files of {manifest.made_at:%Y-%m-%d %H:%M:%S} UTC")
@@ -92,7 +95,7 @@ def _restore(data_paths: DataPaths, options: argparse.Namespace, _config: Config
 
 
 def _export(data_paths: DataPaths, options: argparse.Namespace, _config: Config) -> list[str]:
-    manifest = export_user(data_paths, options.username, options.file)
+    manifest = export_user(data_paths, options.username, options.file, FEATURES)
     size = options.file.stat().st_size / 2**20
     print(f"{options.file}: all of {options.username}, {manifest.file_count} files, {size:.1f} MiB")
     return manifest.left_out
@@ -101,11 +104,11 @@ def _export(data_paths: DataPaths, options: argparse.Namespace, _config: Config)
 def _import(data_paths: DataPaths, options: argparse.Namespace, config: Config) -> list[str]:
     check_database_revision(data_paths)
     with closing(Store(data_paths.engine)) as store:
-        result = import_user(data_paths, store, options.file, options.username, config.files)
+        result = import_user(data_paths, store, options.file, options.username, config.files, FEATURES)
     report = result.report
     print(
         f"{result.username} has {report.conversations} conversations with {report.messages} messages, "
-        f"{result.projects} projects and {result.files} files more"
+        f"{result.projects} projects, {result.agents} agents and {result.files} files more"
     )
     lost = [f"{loss.conversation}: {loss.count} {loss.what} could not be imported" for loss in report.lost]
     skipped = [f"{skip.title or 'a conversation'} was left out: {skip.reason}" for skip in report.skipped]

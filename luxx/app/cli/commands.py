@@ -3,36 +3,43 @@
 import argparse
 import asyncio
 import getpass
+import io
 import os
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 import uvicorn
 from litestar import Litestar
 from msgspec import UNSET
 from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
 
 from luxx import __version__
 from luxx.api.http.protocol import BoundedProtocol, socket_options
 from luxx.app.application import create_app
+from luxx.app.cli.agent_commands import add_agent_commands
 from luxx.app.cli.backup_commands import add_backup_commands, confirm
 from luxx.app.cli.chat.client import add_chat_options, chat
 from luxx.app.cli.doctor.checks import examine_installation
+from luxx.app.cli.key_commands import add_key_commands
+from luxx.app.cli.runs.room_commands import add_room_commands
+from luxx.app.cli.runs.task_commands import add_task_commands
 from luxx.app.container import Services
 from luxx.app.core_services import CoreServices
 from luxx.app.serve import DRAIN_SECONDS, run_worker, serve
+from luxx.app.start_checks import check_start
 from luxx.domain.accounts.rights import UserChange
 from luxx.domain.accounts.users import UserView
 from luxx.errors import LuxxError, Unavailable
 from luxx.infra.config.file import load_config
 from luxx.infra.config.schema import Config
-from luxx.infra.observe import configure_logging
+from luxx.infra.observe import configure_logging, output_stream
 from luxx.infra.secrets import Vault, find_secret
-from luxx.infra.store.engine import Store, open_engine, resolve_url
+from luxx.infra.store.engine import Store, database_error, open_engine, resolve_url
 from luxx.infra.store.upgrade import upgrade_database
 from luxx.providers.local.files import list_models, pull_model
 from luxx.providers.queries import delete_unreadable_keys
@@ -44,26 +51,54 @@ T = TypeVar("T")
 RELOAD_VARIABLE = "LUXX_RELOAD_ARGUMENTS"
 """With `serve --reload` the parent process passes its arguments to the serving process in this variable."""
 
+EXIT_OUTPUT_CLOSED = 141
+"""What a shell reports of a program whose reader has gone: 128 and the number of SIGPIPE."""
+
 
 def main(argv: list[str] | None = None) -> int:
     """Runs one command and returns its exit code. Prints an error as one sentence on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
+            # It lacks characters that models write.
+            stream.reconfigure(errors="replace")
     options = _parser().parse_args(argv)
     try:
-        return options.run(options)
+        code = options.run(options)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # Python flushes stdout once more when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OUTPUT_CLOSED
     except LuxxError as error:
-        print(f"luxx: {error.message}", file=sys.stderr)
-        return 1
+        return _refuse(error.message)
+    except SQLAlchemyError as error:
+        return _refuse(database_error(error).message)
+    except OSError as error:
+        return _refuse(f"{error.filename or options.run.__name__.strip('_')}: {error.strerror or error}")
     except KeyboardInterrupt:
         return 130
 
 
+def _refuse(message: str) -> int:
+    output_stream(sys.stderr).write(f"luxx: {' '.join(message.split())}\n")
+    return 1
+
+
+class _CommandParser(argparse.ArgumentParser):
+    """Refuses a wrong command line in one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"luxx: {message}; see `{self.prog} --help`\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="luxx", description="People and AI agents, working together.")
+    parser = _CommandParser(prog="luxx", description="People and AI agents, working together.")
     parser.add_argument("--version", action="version", version=f"luxx {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
     serve_parser = _command(commands, "serve", _serve, "run the server")
     serve_parser.add_argument("--host")
-    serve_parser.add_argument("--port", type=int)
+    serve_parser.add_argument("--port", type=_port)
     serve_parser.add_argument("--reload", action="store_true", help="start again when the code changes")
     worker = _command(commands, "worker", _worker, "drive runs for the servers of a PostgreSQL database")
     worker.add_argument("--health-port", type=_port, help="answer /health, /ready and /metrics on 127.0.0.1")
@@ -77,6 +112,10 @@ def _parser() -> argparse.ArgumentParser:
     _command(commands, "packages", _packages, "install tools.packages for the Python of python_execute")
     _user_commands(_command(commands, "user", None, "add, list, change and delete users"))
     _model_commands(_command(commands, "model", None, "the embedded model's files"))
+    add_agent_commands(_command(commands, "agent", None, "agents of a server"), _command)
+    add_key_commands(_command(commands, "key", None, "your personal API keys of a server"), _command)
+    add_room_commands(_command(commands, "room", None, "run rooms of a server in the terminal"), _command)
+    add_task_commands(_command(commands, "task", None, "run tasks of a server in the terminal"), _command)
     add_backup_commands(partial(_command, commands), configure)
     chat_parser = _command(
         commands, "chat", lambda options: asyncio.run(chat(options)), "chat in the terminal"
@@ -132,10 +171,9 @@ def _model_commands(parser: argparse.ArgumentParser) -> None:
 
 
 def _port(text: str) -> int:
-    port = int(text)
-    if not 0 <= port <= 65535:
-        raise ValueError(text)
-    return port
+    if not (text.isascii() and text.isdecimal() and int(text) <= 65535):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port; write a number from 0 to 65535")
+    return int(text)
 
 
 def configure(options: argparse.Namespace) -> Config:
@@ -198,6 +236,7 @@ def reloaded_app() -> Litestar:
 
 def _migrate(options: argparse.Namespace) -> int:
     config = configure(options)
+    check_start(config)
     engine = open_engine(resolve_url(config.database.url, Path(config.data_dir)))
     print(f"the database is at revision {upgrade_database(engine)}")
     if options.forget_sealed_keys:
@@ -238,10 +277,11 @@ def _packages(options: argparse.Namespace) -> int:
 
 
 def _user_add(options: argparse.Namespace) -> int:
+    config = _configure_existing(options)
     password = _ask_password()
     level = CommandPermission(options.level)
     user = _with_services(
-        options,
+        config,
         lambda services: services.operator.add_user(
             options.username, password, level=level, email=options.email, tenant=options.tenant
         ),
@@ -251,10 +291,9 @@ def _user_add(options: argparse.Namespace) -> int:
 
 
 def _user_passwd(options: argparse.Namespace) -> int:
+    config = _configure_existing(options)
     password = _ask_password()
-    user = _with_services(
-        options, lambda services: services.operator.set_password(options.username, password)
-    )
+    user = _with_services(config, lambda services: services.operator.set_password(options.username, password))
     print(f"{user.username} has a new password; all sign-ins of this user have ended")
     return 0
 
@@ -266,15 +305,17 @@ def _user_change(options: argparse.Namespace) -> int:
         permission_level=UNSET if level is None else CommandPermission(level),
         is_active=getattr(options, "is_active", UNSET),
     )
-    user = _with_services(options, lambda services: services.operator.change_user(options.username, change))
+    config = _configure_existing(options)
+    user = _with_services(config, lambda services: services.operator.change_user(options.username, change))
     print(f"{user.username} has level {user.permission_level} and is {_state(user)}")
     return 0
 
 
 def _user_delete(options: argparse.Namespace) -> int:
+    config = _configure_existing(options)
     if not options.yes:
         confirm(f"This deletes {options.username} with all conversations and files.", options.username)
-    user = _with_services(options, lambda services: services.operator.delete_user(options.username))
+    user = _with_services(config, lambda services: services.operator.delete_user(options.username))
     print(f"deleted {user.username}")
     return 0
 
@@ -284,7 +325,7 @@ def _user_list(options: argparse.Namespace) -> int:
         operator = services.operator
         return await operator.all_users(tenant=options.tenant), await operator.tenant_names()
 
-    users, tenants = _with_services(options, read)
+    users, tenants = _with_services(_configure_existing(options), read)
     for user in users:
         tenant = tenants.get(user.tenant_id, "")
         print(f"{user.id}\t{user.username}\tlevel {user.permission_level}\t{_state(user)}\t{tenant}")
@@ -295,9 +336,16 @@ def _state(user: UserView) -> str:
     return "active" if user.is_active else "disabled"
 
 
-def _with_services(options: argparse.Namespace, work: Callable[[CoreServices], Awaitable[T]]) -> T:
+def _configure_existing(options: argparse.Namespace) -> Config:
+    """The configuration of a server that has a database. Raises ConfigError where there is none."""
+    config = configure(options)
+    check_start(config, needs_data=True)
+    return config
+
+
+def _with_services(config: Config, work: Callable[[CoreServices], Awaitable[T]]) -> T:
     """Migrates the database, creates the first user if there is none and runs `work`; opens no server."""
-    services = CoreServices(configure(options))
+    services = CoreServices(config)
 
     async def run() -> T:
         await asyncio.to_thread(upgrade_database, services.engine)

@@ -1,4 +1,5 @@
 """Who sends a request: signed tokens, the state of their sign-in in the database, and tickets for sockets.
+`key_access.py` reads API keys.
 
 A ticket opens one socket, once and soon, because a token must not appear in a URL.
 """
@@ -16,6 +17,7 @@ import msgspec
 from sqlalchemy import Connection, Row, bindparam, delete, insert, select
 
 from luxx.domain.accounts.caller import Caller, Peer, RateLimits
+from luxx.domain.accounts.key_access import KEY_START, VALID_KEYS, KeyReader
 from luxx.domain.accounts.models import SignIn, TicketRow, User
 from luxx.domain.accounts.passwords import DEFAULT_ADMIN, Passwords
 from luxx.domain.accounts.rights import AccountChange, AccountChanges
@@ -212,13 +214,17 @@ class Authenticator:
         self._store = resources.store
         self._clock = resources.clock
         self._tokens = tokens
+        self._keys = KeyReader(resources.store, resources.clock)
+        self.caller_of_key = self._keys.caller_of
 
     def subscribe(self, callback: Callable[[AccountChange], None]) -> Callable[[], None]:
         """`callback` runs on the event loop after each change; call the return value to unsubscribe."""
         return self._resources.changes.subscribe(callback)
 
     async def authenticate(self, token: str, peer: Peer | None = None) -> Caller:
-        """The user of an access token, read from the database. Raises NotSignedIn."""
+        """The user of an access token or an API key, read from the database. Raises NotSignedIn."""
+        if token.startswith(KEY_START):
+            return await self._keys.authenticate(token, peer)
         claims = self._tokens.read(token, TokenType.ACCESS)
         caller = await self.caller_of_sign_in(claims.sid, peer)
         if str(caller.user_id) != claims.sub:
@@ -228,9 +234,11 @@ class Authenticator:
     async def recheck(self, caller: Caller) -> Caller:
         """The caller as of now; for streams, which outlive their request.
 
-        Raises NotSignedIn if the sign-in was revoked, NotAllowed if the user has fewer rights than before.
+        Raises NotSignedIn if the sign-in or key was revoked, NotAllowed if the user has fewer rights than
+        before.
         """
-        current = await self.caller_of_sign_in(caller.sign_in_id, caller.peer)
+        find = self.caller_of_sign_in if caller.key_scopes is None else self.caller_of_key
+        current = await find(caller.sign_in_id, caller.peer)
         if current.permission_level < caller.permission_level or current.tenant_id != caller.tenant_id:
             raise NotAllowed("your rights have changed; send the request again", kind="rights_changed")
         return current
@@ -281,16 +289,18 @@ _VALID_SIGN_INS = (
 
 
 def _revoked_callers(connection: Connection, callers: Sequence[Caller], now: datetime) -> set[Caller]:
-    """The callers whose sign-in ended, who were disabled or moved, or whose level is lower than before."""
-    ids = sorted({caller.sign_in_id for caller in callers})
-    valid_sign_ins: dict[str, Row[str, int, int]] = {}
-    for first in range(0, len(ids), BATCH_SIZE):
-        parameters = {"ids": ids[first : first + BATCH_SIZE], "now": now}
-        valid_sign_ins.update({row.id: row for row in connection.execute(_VALID_SIGN_INS, parameters)})
+    """The callers whose sign-in or key ended, who were disabled or moved, or whose level is lower than
+    before."""
+    valid: dict[str, Row[str, int, int]] = {}
+    for query, is_key in ((_VALID_SIGN_INS, False), (VALID_KEYS, True)):
+        ids = sorted({caller.sign_in_id for caller in callers if (caller.key_scopes is not None) is is_key})
+        for first in range(0, len(ids), BATCH_SIZE):
+            parameters = {"ids": ids[first : first + BATCH_SIZE], "now": now}
+            valid.update({row.id: row for row in connection.execute(query, parameters)})
     still_valid = {
         caller
         for caller in callers
-        if (row := valid_sign_ins.get(caller.sign_in_id)) is not None
+        if (row := valid.get(caller.sign_in_id)) is not None
         and row.permission_level >= caller.permission_level
         and row.tenant_id == caller.tenant_id
     }
@@ -309,7 +319,7 @@ _delete_expired_tickets = delete(_tickets).where(_tickets.c.expires_at <= bindpa
 _insert_ticket = insert(_tickets)
 _is_valid_ticket = (_tickets.c.ticket_hash == bindparam("hash"), _tickets.c.expires_at > bindparam("now"))
 _find_ticket = select(_tickets.c.ticket_hash).where(*_is_valid_ticket)
-_delete_ticket = delete(_tickets).where(*_is_valid_ticket).returning(_tickets.c.sign_in_id)
+_delete_ticket = delete(_tickets).where(*_is_valid_ticket).returning(_tickets.c.sign_in_id, _tickets.c.key_id)
 
 
 class Ticket(msgspec.Struct, frozen=True, kw_only=True):
@@ -328,11 +338,12 @@ class TicketService:
     clock: Callable[[], datetime] = utc_now
 
     async def issue(self, caller: Caller) -> Ticket:
-        """A new ticket for the caller's sign-in; it ends with the sign-in. Deletes all expired tickets."""
+        """A new ticket for the caller's sign-in or key; it ends with that. Deletes all expired tickets."""
         ticket, now = secrets.token_urlsafe(TICKET_BYTES), self.clock()
         row = {
             "ticket_hash": _ticket_hash(ticket),
-            "sign_in_id": caller.sign_in_id,
+            "sign_in_id": caller.sign_in_id if caller.key_scopes is None else None,
+            "key_id": None if caller.key_scopes is None else caller.sign_in_id,
             "expires_at": now + TICKET_LIFETIME,
         }
 
@@ -346,20 +357,22 @@ class TicketService:
     async def redeem(self, ticket: str, peer: Peer) -> Caller:
         """The caller whose ticket it is; the ticket is used up. Raises NotSignedIn."""
         parameters = {"hash": _ticket_hash(ticket), "now": self.clock()}
-        sign_in_id = None
+        row = None
         # Read first, so that invalid tickets cost no write.
         if 0 < len(ticket) <= MAX_TICKET_LENGTH and await self.store.read_rows(
             lambda connection: connection.scalar(_find_ticket, parameters)
         ):
-            sign_in_id = await self.store.write_rows(
-                lambda connection: connection.scalar(_delete_ticket, parameters)
+            row = await self.store.write_rows(
+                lambda connection: connection.execute(_delete_ticket, parameters).one_or_none()
             )
-        if sign_in_id is None:
+        if row is None:
             raise NotSignedIn(
                 "this ticket is invalid, used or expired; get a new one (POST /auth/ticket)",
                 kind="ticket_invalid",
             )
-        return await self.authenticator.caller_of_sign_in(sign_in_id, peer)
+        if row.key_id is not None:
+            return await self.authenticator.caller_of_key(row.key_id, peer)
+        return await self.authenticator.caller_of_sign_in(row.sign_in_id, peer)
 
 
 def _ticket_hash(ticket: str) -> str:

@@ -9,6 +9,7 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from enum import StrEnum
 
 import msgspec
 
@@ -34,14 +35,26 @@ DEFAULT_TENANT_ID = 1
 """The id of the default tenant; its administrators are the operators of the server."""
 
 
+class KeyScope(StrEnum):
+    """What a request with a personal API key may do. Each includes the ones before it."""
+
+    READ = "read"
+    CHAT = "chat"
+    ADMIN = "admin"
+
+
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """A signed-in user, as read from the database at this request (never from the token alone)."""
+    """A signed-in user, as read from the database at this request (never from the token alone).
+
+    `key_scopes` is None for a token. For an API key it has the scopes, and `sign_in_id` is the key's id.
+    """
 
     user_id: int
     tenant_id: int
     username: str
     permission_level: CommandPermission
     sign_in_id: str
+    key_scopes: frozenset[KeyScope] | None = None
     must_change_password: bool = False
     has_default_password: bool = False
     peer: Peer | None = None

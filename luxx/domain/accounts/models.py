@@ -1,4 +1,4 @@
-"""Rows of tenants, users, their sign-ins, tickets and settings. Rows never leave this feature."""
+"""Rows of tenants, users, their sign-ins, API keys, tickets and settings. Rows never leave this feature."""
 
 from datetime import datetime
 
@@ -91,13 +91,37 @@ class SignIn(Base):
     last_used_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
+class ApiKeyRow(Base):
+    """A personal API key. `prefix` is public; `key_hash` is the SHA-256 hash of the whole key.
+
+    `name_key` is the name without regard to letter case. `scopes` are separated by commas. `last_used_at` is
+    up to an hour old.
+    """
+
+    __tablename__ = "api_keys"
+    __table_args__ = (Index("uq_api_keys_user_id_name_key", "user_id", "name_key", unique=True),)
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
+    name: Mapped[str] = mapped_column(String(100))
+    name_key: Mapped[str] = mapped_column(String(300))
+    prefix: Mapped[str] = mapped_column(String(20), unique=True)
+    key_hash: Mapped[str] = mapped_column(String(64))
+    scopes: Mapped[str] = mapped_column(String(40))
+    expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    last_used_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
 class TicketRow(Base):
-    """A ticket that opens a socket for the sign-in that asked for it; using it deletes the row."""
+    """A ticket that opens a socket for the sign-in or API key that asked for it; using it deletes the row."""
 
     __tablename__ = "tickets"
+    __table_args__ = (CheckConstraint("(sign_in_id IS NULL) <> (key_id IS NULL)", name="credential"),)
 
     ticket_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
-    sign_in_id: Mapped[str] = mapped_column(ForeignKey("sign_ins.id", ondelete="CASCADE"), index=True)
+    sign_in_id: Mapped[str | None] = mapped_column(ForeignKey("sign_ins.id", ondelete="CASCADE"), index=True)
+    key_id: Mapped[str | None] = mapped_column(ForeignKey("api_keys.id", ondelete="CASCADE"), index=True)
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
 
 

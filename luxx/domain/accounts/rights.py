@@ -39,6 +39,7 @@ class RevocationReason(StrEnum):
     DEMOTED = "demoted"
     MOVED = "moved"
     DELETED = "deleted"
+    KEY_REVOKED = "key_revoked"
 
 
 class AccountChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +51,10 @@ class AccountChange(msgspec.Struct, frozen=True, kw_only=True):
     spared: str | None = None
 
     def concerns(self, caller: Caller) -> bool:
-        """Whether the streams and sockets of this caller must be closed."""
+        """Whether the streams and sockets of this caller must be closed. An API key stays valid when the
+        user's password changes."""
+        if self.because is RevocationReason.PASSWORD_CHANGED and caller.key_scopes is not None:
+            return False
         return (
             caller.user_id == self.user_id
             and self.only in (None, caller.sign_in_id)
@@ -156,6 +160,8 @@ def change_user(
         _set_email(session, user, change.email)
     user.permission_level, user.role, user.is_active = int(level), role_of(level), is_active
     if tenant_id != before.tenant_id:
+        # Without a successor: what the user shares moves along, and the keys of providers belong to the user.
+        offboarding.transfer_shared(session, user.id, None, actor)
         _move_to_tenant(session, user, tenant_id)
     session.flush()
     if not stays_admin:

@@ -1,6 +1,6 @@
 """Tenants: isolated groups of users. Operators create them; their ADMINs configure them."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -20,8 +20,9 @@ from luxx.wire.tool import CommandPermission
 
 LARGEST_ID = 2**31 - 1
 
-CheckTenantAgent = Callable[[Caller, int], Awaitable[object]]
-"""Raises NotFound if the caller's tenant may use no agent with this id."""
+CheckTenantAgent = Callable[[Session, int | None, int], None]
+"""Raises NotFound or InvalidInput unless every user of this tenant may use the agent of this id. A tenant
+that does not exist yet is None."""
 
 
 class TenantView(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,10 +83,10 @@ class TenantService:
     async def create(self, caller: Caller, new: TenantChange) -> TenantView:
         """Creates a tenant without users. Raises InvalidInput, or Conflict for a taken name."""
         caller.require_operator()
-        await self._check_default_agent(caller, new)
         now = self.clock()
 
         def work(session: Session) -> TenantView:
+            self._check_default_agent(session, None, new)
             row = Tenant(name="", is_default=False, created_at=now)
             _change(row, new)
             session.add(row)
@@ -120,10 +121,9 @@ class TenantService:
         await self.store.write(work)
 
     async def _update(self, caller: Caller, tenant_id: int, change: TenantChange) -> TenantView:
-        await self._check_default_agent(caller, change)
-
         def work(session: Session) -> TenantView:
             row = find_tenant(session, tenant_id, lock=True)
+            self._check_default_agent(session, tenant_id, change)
             fields = _change(row, change)
             _flush(session)
             if fields:
@@ -132,14 +132,9 @@ class TenantService:
 
         return await self.store.write(work)
 
-    async def _check_default_agent(self, caller: Caller, change: TenantChange) -> None:
+    def _check_default_agent(self, session: Session, tenant_id: int | None, change: TenantChange) -> None:
         if isinstance(change.default_agent_id, int):
-            await self.check_agent(caller, change.default_agent_id)
-
-
-async def refuse_all_agents(_caller: Caller, agent_id: int) -> None:
-    """The check for a server without agents."""
-    raise NotFound(f"there is no agent {agent_id}", kind="agent_not_found")
+            self.check_agent(session, tenant_id, change.default_agent_id)
 
 
 def allows_registration(session: Session) -> bool:

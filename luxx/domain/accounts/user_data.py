@@ -9,6 +9,7 @@ import stat
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -25,6 +26,7 @@ from luxx.infra.clock import utc_now
 from luxx.infra.data_permissions import make_directory
 from luxx.infra.removal import remove_tree
 from luxx.infra.store.engine import Store
+from luxx.infra.store.tables import table_of
 
 CheckProvider = Callable[[Caller, int], Awaitable[object]]
 """Raises NotFound or NotAllowed if the caller may not use the provider of this id."""
@@ -94,16 +96,28 @@ class SettingsService:
 _by_user = select(UserSettings).where(UserSettings.user_id == bindparam("user_id"))
 
 
+_values_of_user = select(*(table_of(UserSettings).c[name] for name in SettingsView.__struct_fields__)).where(
+    table_of(UserSettings).c.user_id == bindparam("user_id")
+)
+
+
 def read_settings(session: Session, caller: Caller) -> SettingsView:
-    """The caller's settings, for a caller that has a transaction already."""
-    return _view(_row(session, caller))
+    """The caller's settings, for a caller that has a transaction already; each turn of a room reads them."""
+    row = session.connection().execute(_values_of_user, {"user_id": caller.user_id}).one_or_none()
+    if row is None:
+        raise _not_found()
+    return msgspec.convert(row, SettingsView, from_attributes=True)
 
 
 def _row(session: Session, caller: Caller) -> UserSettings:
     row = session.scalar(_by_user, {"user_id": caller.user_id})
     if row is None:
-        raise NotFound("this user no longer exists", kind="user_not_found")
+        raise _not_found()
     return row
+
+
+def _not_found() -> NotFound:
+    return NotFound("this user no longer exists", kind="user_not_found")
 
 
 def _view(row: UserSettings) -> SettingsView:
@@ -113,15 +127,23 @@ def _view(row: UserSettings) -> SettingsView:
 logger = structlog.get_logger()
 
 
+KEPT_PATHS = 1000
+"""Users whose path is kept: each turn of a run needs it."""
+
+
 class Workspaces:
     """The directories of users: `{root}/{sha256 of the user's id}`, relative if the root is."""
 
     def __init__(self, root: str, *, auto_create: bool = True) -> None:
         self._root = Path(root)
         self._auto_create = auto_create
+        self._kept_path = lru_cache(maxsize=KEPT_PATHS)(self._path)
 
     def path_of(self, user_id: int) -> Path:
         """The path of the user's workspace; it may not exist."""
+        return self._kept_path(user_id)
+
+    def _path(self, user_id: int) -> Path:
         return self._root / hashlib.sha256(str(user_id).encode()).hexdigest()
 
     def prepare(self, user_id: int) -> Path:

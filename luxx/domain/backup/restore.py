@@ -31,7 +31,7 @@ from luxx.domain.backup.staging import (
     remove_leftovers,
     staged_database,
 )
-from luxx.domain.conversations.search import reindex_rows
+from luxx.domain.conversations.search_index import SubjectReaders, reindex_rows
 from luxx.errors import LuxxError, Unavailable
 from luxx.infra.data_permissions import make_directory
 from luxx.infra.secrets import MIN_SECRET_BYTES, Vault, is_too_short
@@ -54,8 +54,11 @@ class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
 
 
-def restore(data_paths: DataPaths, path: Path, *, replace: bool = False) -> RestoreResult:
-    """Restores a backup into an empty server, or with `replace` over any.
+def restore(
+    data_paths: DataPaths, path: Path, readers: SubjectReaders, *, replace: bool = False
+) -> RestoreResult:
+    """Restores a backup into an empty server, or with `replace` over any. `readers` read what the search
+    finds of rooms and tasks.
 
     Raises LuxxError, with nothing changed, for a damaged archive, one of a newer version, a server that is
     not empty, or one that is running.
@@ -81,7 +84,7 @@ def restore(data_paths: DataPaths, path: Path, *, replace: bool = False) -> Rest
         with staged_database(data_paths, name) as staged_db:
             if not replace:
                 _check_empty(data_paths)
-            result = _Restorer(data_paths, archive, manifest, staged_db).run(name, secret)
+            result = _Restorer(data_paths, archive, manifest, staged_db, readers).run(name, secret)
             return msgspec.structs.replace(
                 result, notes=[*result.notes, *_earlier_leftovers(data_paths, replace=replace)]
             )
@@ -153,6 +156,7 @@ class _Restorer:
     archive: ArchiveReader
     manifest: Manifest
     staged_db: StagedDatabase
+    readers: SubjectReaders
 
     def __post_init__(self) -> None:
         self._notes = list(self.manifest.left_out)
@@ -240,13 +244,17 @@ class _Restorer:
             connection.execute(change, {"id": run_id, "fence": fence + 1 if fence else 0})
 
     def _index(self, connection: Connection, part: TablePart) -> None:
-        connection.execute(text(f"DELETE FROM {SEARCH_TABLE}"))
+        # Rows that a migration added for what the version of the backup did not index. They come last.
+        connection.execute(text(f"UPDATE {SEARCH_TABLE} SET id = -id"))
         with self.archive.open(part.member) as file:
             for batch in RowLoader(connection).batches(part, file):
                 try:
-                    reindex_rows(connection, batch)
+                    reindex_rows(connection, batch, self.readers)
                 except OverflowError as error:
                     raise self.archive.damaged(f"its rows of {SEARCH_TABLE} cannot be stored") from error
+        last = connection.scalar(text(f"SELECT max(id) FROM {SEARCH_TABLE} WHERE id > 0")) or 0
+        added = text(f"UPDATE {SEARCH_TABLE} SET id = :last - id WHERE id < 0")
+        connection.execute(added, {"last": last})
         set_sequences(connection, [SEARCH_TABLE], self.manifest.sequences)
 
     def _reseal_keys(self, connection: Connection, secret: str) -> None:

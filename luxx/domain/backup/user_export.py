@@ -1,22 +1,25 @@
-"""Exports one user's data as one file: settings, projects, conversations, usage and workspace files.
+"""Exports one user's data as one file: settings, projects, agents, conversations, usage, workspace files.
 
 Increase `VERSION` when current readers could misread the new format.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Annotated, Literal, cast
+from typing import IO, Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import Meta
 from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from luxx import __version__
 from luxx.domain.accounts.authentication import caller_without_sign_in
+from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import User, UserSettings
 from luxx.domain.accounts.users import find_by_name
+from luxx.domain.agents.document import AgentDocument
+from luxx.domain.agents.transfer import own_agents, shipped_ids
 from luxx.domain.backup.archive import ArchiveMember, ArchiveWriter, Size, new_file
 from luxx.domain.backup.backup import DataPaths
 from luxx.domain.backup.folders import pack
@@ -79,7 +82,32 @@ class ExportedProject(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime
 
 
+class ExportedAgent(msgspec.Struct, frozen=True, kw_only=True):
+    """`conversations` are the ids in this file of those that use the agent."""
+
+    document: AgentDocument
+    conversations: list[str] = []
+
+
+class FeatureExport(msgspec.Struct, frozen=True, kw_only=True):
+    """The data of a feature above this package in a user export, under `name`.
+
+    `read` returns a value that JSON can hold. `add` stores such a value for the user of the other server and
+    returns notes about what was left out; it raises LuxxError for a value that is not valid. Both get the ids
+    of the user's projects, in the order in which the file has them.
+    """
+
+    name: str
+    read: Callable[[Session, Caller, Sequence[str]], Any]
+    add: Callable[[Session, Caller, Sequence[str], Any], list[str]]
+
+
 class UserProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """`shipped_agents`: the ids of the conversations that use an agent of Luxx, by its name there.
+
+    `features`: the values of `FeatureExport`, by their names.
+    """
+
     username: str
     email: str | None
     permission_level: int
@@ -87,6 +115,9 @@ class UserProfile(msgspec.Struct, frozen=True, kw_only=True):
     settings: ExportedSettings = ExportedSettings()
     projects: list[ExportedProject] = []
     compositions: Annotated[list[Composition], Meta(max_length=MAX_COMPOSITIONS)] = []
+    agents: list[ExportedAgent] = []
+    shipped_agents: dict[str, list[str]] = {}
+    features: dict[str, Any] = {}
 
 
 class ExportedUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,13 +140,17 @@ _encode = msgspec.json.Encoder().encode
 ROWS_AT_ONCE = 500
 
 
-def export_user(data_paths: DataPaths, username: str, path: Path) -> UserManifest:
+def export_user(
+    data_paths: DataPaths, username: str, path: Path, features: Sequence[FeatureExport] = ()
+) -> UserManifest:
     """Writes a user's export from a database snapshot. Raises LuxxError and leaves no file on failure."""
     check_database_revision(data_paths)
     with new_file(path) as file, ArchiveWriter(file) as archive:
         with data_paths.snapshot() as connection, Session(connection) as session:
             user = require_user(session, username)
-            person = archive.put(PROFILE_FILE, msgspec.json.format(_encode(_user_profile(session, user))))
+            person = archive.put(
+                PROFILE_FILE, msgspec.json.format(_encode(_user_profile(session, user, features)))
+            )
             conversations = _write_conversations(session, user, archive)
             usage = _write_usage(session, user, archive)
             folder = data_paths.workspaces.path_of(user.id)
@@ -139,7 +174,12 @@ def export_user(data_paths: DataPaths, username: str, path: Path) -> UserManifes
 
 def check_database_revision(data_paths: DataPaths) -> None:
     """Raises LuxxError if the database is not at this version's migration step."""
-    if not data_paths.has_database or current_step(data_paths.engine) != newest_step():
+    if not data_paths.has_database:
+        raise LuxxError(
+            f"there is no Luxx database at {data_paths.url.database}; give the data directory of the server "
+            "with --data-dir"
+        )
+    if current_step(data_paths.engine) != newest_step():
         raise LuxxError("the database does not have this version's schema; run `luxx migrate` first")
 
 
@@ -151,19 +191,16 @@ def require_user(session: Session, username: str) -> User:
     return user
 
 
-def _user_profile(session: Session, user: User) -> UserProfile:
+def _user_profile(session: Session, user: User, features: Sequence[FeatureExport]) -> UserProfile:
     row = session.scalar(select(UserSettings).where(UserSettings.user_id == user.id))
     settings = {name: getattr(row, name) for name in ExportedSettings.__struct_fields__} if row else {}
-    members: dict[str, list[str]] = {}
-    is_own = (ConversationRow.user_id == user.id, ConversationRow.import_id.is_(None))
-    project_query = select(ConversationRow.id, ConversationRow.project_id).where(
-        *is_own, ConversationRow.project_id.is_not(None)
-    )
-    for conversation_id, project_id in session.execute(project_query):
-        members.setdefault(str(project_id), []).append(conversation_id)
+    members = _conversations_by(session, user, ConversationRow.project_id)
+    users = _conversations_by(session, user, ConversationRow.agent_id)
     projects = session.scalars(
         select(ProjectRow).where(ProjectRow.user_id == user.id).order_by(ProjectRow.id)
-    )
+    ).all()
+    project_ids = [project.id for project in projects]
+    caller = caller_without_sign_in(user)
     copied = [name for name in ExportedProject.__struct_fields__ if name != "conversations"]
     return UserProfile(
         username=user.username,
@@ -178,7 +215,29 @@ def _user_profile(session: Session, user: User) -> UserProfile:
             for project in projects
         ],
         compositions=[composition_of(row) for row in read_own(session.connection(), user.id)],
+        agents=[
+            ExportedAgent(document=document, conversations=users.get(agent_id, []))
+            for agent_id, document in own_agents(session, caller)
+        ],
+        shipped_agents={
+            name: users[agent_id] for name, agent_id in shipped_ids(session).items() if agent_id in users
+        },
+        features={feature.name: feature.read(session, caller, project_ids) for feature in features},
     )
+
+
+def _conversations_by(
+    session: Session, user: User, column: InstrumentedAttribute[Any]
+) -> dict[Any, list[str]]:
+    """The ids of the user's conversations by their values in this column, those with null left out."""
+    conversations: dict[Any, list[str]] = {}
+    is_own = (ConversationRow.user_id == user.id, ConversationRow.import_id.is_(None))
+    query = (
+        select(ConversationRow.id, column).where(*is_own, column.is_not(None)).order_by(ConversationRow.id)
+    )
+    for conversation_id, value in session.execute(query):
+        conversations.setdefault(value, []).append(conversation_id)
+    return conversations
 
 
 def _write_conversations(session: Session, user: User, archive: ArchiveWriter) -> ArchiveMember:

@@ -1,12 +1,13 @@
 """Imports a user export for a user of this server, completely or not at all, and reports what was lost.
 
-It overwrites nothing: conversations and projects are added, a file whose name is taken gets a number, and
-only unset settings are set.
+It overwrites nothing: conversations, projects and agents are added, a file whose name is taken gets a number,
+and only unset settings are set.
 """
 
 import contextlib
 import os
 import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,10 @@ import msgspec
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+from luxx.domain.accounts.authentication import caller_without_sign_in
 from luxx.domain.accounts.models import User, UserSettings
 from luxx.domain.accounts.users import view_of
+from luxx.domain.agents.transfer import add_agent, shipped_ids
 from luxx.domain.backup.archive import ArchiveReader
 from luxx.domain.backup.backup import DataPaths, check_disk_space
 from luxx.domain.backup.folders import Readable, TarEntry, entries
@@ -27,6 +30,7 @@ from luxx.domain.backup.user_export import (
     MAX_PROFILE_BYTES,
     VERSION,
     ExportedProject,
+    FeatureExport,
     UserManifest,
     UserProfile,
     check_database_revision,
@@ -54,6 +58,7 @@ from luxx.infra.store.engine import Store
 from luxx.infra.store.locks import Lock, lock_until_commit
 from luxx.tools.compositions.checking import check_composition
 from luxx.tools.compositions.rows import MAX_COMPOSITIONS, new_row, read_own
+from luxx.tools.permissions.service import check_rule
 
 CHUNK = 1024 * 1024
 TOO_MANY_FILES = "too_many_files"
@@ -67,19 +72,18 @@ class UserImportResult(msgspec.Struct, frozen=True, kw_only=True):
     username: str
     report: ImportReport
     projects: int
+    agents: int
     files: int
     notes: list[str]
 
 
 class _UserReader(ImportReader):
-    """Reads conversations and records the project of each, by its index in the file."""
+    """Reads conversations and records the id that each has in the file, None if it has none."""
 
-    def __init__(self, rows: IO[bytes], projects: list[ExportedProject]) -> None:
+    def __init__(self, rows: IO[bytes]) -> None:
         super().__init__(rows)
-        self._projects = {key: at for at, each in enumerate(projects) for key in each.conversations}
         self._key: Any = None
-        self.project_indexes: dict[str, int] = {}
-        self.ids: set[str] = set()
+        self.keys: dict[str, str | None] = {}
 
     def _read_element(self, element: ImportElement) -> None:
         self._key = object_of(object_of(element.value).get("conversation")).get("id")
@@ -88,13 +92,16 @@ class _UserReader(ImportReader):
     def _write(self, row: ReadyRow) -> None:
         super()._write(row)
         if isinstance(row, ReadyConversation):
-            self.ids.add(row.id)
-            if isinstance(self._key, str) and self._key in self._projects:
-                self.project_indexes[row.id] = self._projects[self._key]
+            self.keys[row.id] = self._key if isinstance(self._key, str) else None
 
 
 def import_user(
-    data_paths: DataPaths, store: Store, path: Path, username: str | None, config: FilesConfig
+    data_paths: DataPaths,
+    store: Store,
+    path: Path,
+    username: str | None,
+    config: FilesConfig,
+    features: Sequence[FeatureExport] = (),
 ) -> UserImportResult:
     """Imports a user export for the user of this name, by default of the name in the file.
 
@@ -114,7 +121,11 @@ def import_user(
         for composition in person.compositions:
             # Whether its tools exist on this server is checked on use.
             check_composition(composition)
-        return _UserImporter(data_paths, store, archive, manifest, person, config).run(username, rows)
+        for agent in person.agents:
+            for rule in agent.document.rules:
+                check_rule("$.rules", rule.permission_rule())
+        importer = _UserImporter(data_paths, store, archive, manifest, person, config, features)
+        return importer.run(username, rows)
 
 
 def _check_sizes(data_paths: DataPaths, manifest: UserManifest, config: FilesConfig) -> None:
@@ -146,6 +157,7 @@ class _UserImporter:
     manifest: UserManifest
     profile: UserProfile
     config: FilesConfig
+    features: Sequence[FeatureExport]
 
     def __post_init__(self) -> None:
         self._notes = list(self.manifest.left_out)
@@ -172,12 +184,13 @@ class _UserImporter:
             username=user.username,
             report=read.report,
             projects=len(self.profile.projects),
+            agents=len(self.profile.agents),
             files=files,
             notes=self._notes,
         )
 
     def _read(self, rows: IO[bytes]) -> tuple[ImportedRows, _UserReader]:
-        reader = _UserReader(rows, self.profile.projects)
+        reader = _UserReader(rows)
         member = self.manifest.conversations
         with self.archive.open(member) as file, tempfile.TemporaryFile(dir=self.data_paths.data_dir) as whole:
             while data := file.read(CHUNK):
@@ -257,17 +270,38 @@ class _UserImporter:
     def _finish(self, session: Session, user_id: int, import_id: str, reader: _UserReader) -> None:
         is_own = (ConversationRow.user_id == user_id, ConversationRow.import_id == import_id)
         row_count = session.scalar(select(func.count()).select_from(ConversationRow).where(*is_own))
-        if row_count != len(reader.ids):
+        if row_count != len(reader.keys):
             # A server that started meanwhile deleted them as leftovers of a crash.
             raise LuxxError("a server was started during the import; try again")
-        project_ids = [self._add_project(session, user_id, project) for project in self.profile.projects]
+        links: dict[str, dict[str, object]] = {}
+        project_ids: list[str] = []
+        for project in self.profile.projects:
+            project_id = self._add_project(session, user_id, project)
+            project_ids.append(project_id)
+            for key in project.conversations:
+                links.setdefault(key, {})["project_id"] = project_id
+        for agent_id, keys in self._agents(session, user_id):
+            for key in keys:
+                links.setdefault(key, {})["agent_id"] = agent_id
         session.flush()
-        for conversation_id, project_index in reader.project_indexes.items():
-            statement = update(ConversationRow).where(*is_own, ConversationRow.id == conversation_id)
-            session.execute(statement.values(project_id=project_ids[project_index]))
+        for conversation_id, key in reader.keys.items():
+            if key in links:
+                statement = update(ConversationRow).where(*is_own, ConversationRow.id == conversation_id)
+                session.execute(statement.values(links[key]))
         self._fill_settings(session, user_id)
         self._add_compositions(session, user_id)
+        self._add_features(session, user_id, project_ids)
         reveal(session, user_id, import_id)
+
+    def _add_features(self, session: Session, user_id: int, project_ids: list[str]) -> None:
+        caller = caller_without_sign_in(session.get_one(User, user_id))
+        known = {feature.name: feature for feature in self.features}
+        for name, value in self.profile.features.items():
+            feature = known.get(name)
+            if feature is None:
+                self._notes.append(f"{name[:100]!r} was left out: this version does not know it")
+            else:
+                self._notes += feature.add(session, caller, project_ids, value)
 
     def _add_project(self, session: Session, user_id: int, project: ExportedProject) -> str:
         fields = msgspec.structs.asdict(project)
@@ -275,6 +309,18 @@ class _UserImporter:
         row = ProjectRow(id=new_id(), user_id=user_id, **fields)
         session.add(row)
         return row.id
+
+    def _agents(self, session: Session, user_id: int) -> Iterator[tuple[int, list[str]]]:
+        """Adds the agents. The id of each and the conversations that use it, those of Luxx included."""
+        caller = caller_without_sign_in(session.get_one(User, user_id))
+        for agent in self.profile.agents:
+            agent_id, notes = add_agent(session, caller, agent.document)
+            self._notes += notes
+            yield agent_id, agent.conversations
+        shipped = shipped_ids(session)
+        for name, conversations in self.profile.shipped_agents.items():
+            if name in shipped:
+                yield shipped[name], conversations
 
     def _add_compositions(self, session: Session, user_id: int) -> None:
         lock_until_commit(session.connection(), Lock.USER_COMPOSITIONS, user_id)

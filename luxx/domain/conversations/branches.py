@@ -30,14 +30,14 @@ from luxx.domain.conversations.images import (
 )
 from luxx.domain.conversations.models import MessageRow
 from luxx.domain.conversations.prompt import assistant_steps, user_content, user_text_of
-from luxx.domain.conversations.search import INDEXED_FIELDS, index_message
+from luxx.domain.conversations.search_index import INDEXED_FIELDS, index_message
 from luxx.domain.conversations.views import ConversationView, MessageView, message_view
 from luxx.errors import InvalidInput
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
 from luxx.wire.message import Attachment
-from luxx.wire.step import steps_text
+from luxx.wire.turn import steps_text
 
 PREVIEW_LENGTH = 120
 READ_BATCH_SIZE = 200

@@ -24,7 +24,7 @@ from luxx.domain.conversations.images import (
 )
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.conversations.prompt import read_path_ids, user_content
-from luxx.domain.conversations.search import INDEXED_FIELDS, index_messages, index_title
+from luxx.domain.conversations.search_index import INDEXED_FIELDS, index_messages, index_title
 from luxx.domain.conversations.views import ConversationView, conversation_view
 from luxx.errors import Conflict, NotFound
 from luxx.infra.clock import new_id, utc_now

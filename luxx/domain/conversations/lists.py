@@ -44,7 +44,7 @@ from luxx.errors import TooLarge
 from luxx.infra.store.engine import CASEFOLD_FUNCTION
 from luxx.infra.store.tables import table_of
 from luxx.wire.message import Attachment
-from luxx.wire.step import StepStatus
+from luxx.wire.turn import StepStatus
 
 MAX_PAGE_MIB = 32
 """Maximum size of the stored messages in one page; the page takes several times as much memory."""

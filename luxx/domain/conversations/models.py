@@ -45,7 +45,7 @@ class ConversationRow(Base):
         ForeignKey("llm_providers.id", ondelete="SET NULL"), index=True
     )
     project_id: Mapped[str | None] = mapped_column(ForeignKey("projects.id", ondelete="SET NULL"), index=True)
-    agent_id: Mapped[int | None] = mapped_column()
+    agent_id: Mapped[int | None] = mapped_column(ForeignKey("agents.id", ondelete="SET NULL"), index=True)
     title: Mapped[str] = mapped_column(String(300))
     model: Mapped[str | None] = mapped_column(String(200))
     system_prompt: Mapped[str | None] = mapped_column(Text)
@@ -65,17 +65,30 @@ class ConversationRow(Base):
 class MessageRow(Base):
     """`content` is the stored JSON (wire/message.py); `replay` what adapters want back, per completion.
 
+    `seat_id` is the seat that wrote a message of a room: it stays when the seat is deleted.
+
     One statement deletes a message and all below it, not a cascade over `parent_id`: SQLite fails on a
     cascade of a thousand levels.
     """
 
     __tablename__ = "messages"
-    __table_args__ = (Index("ix_messages_conversation_id_id", "conversation_id", "id"),)
+    __table_args__ = (
+        Index("ix_messages_conversation_id_id", "conversation_id", "id"),
+        # Messages of conversations have no entry in it.
+        Index(
+            "ix_messages_room_id_id",
+            "room_id",
+            "id",
+            sqlite_where=text("room_id IS NOT NULL"),
+            postgresql_where=text("room_id IS NOT NULL"),
+        ),
+    )
 
     id: Mapped[str] = mapped_column(String(36), primary_key=True)
     user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
     conversation_id: Mapped[str | None] = mapped_column(ForeignKey("conversations.id", ondelete="CASCADE"))
-    room_id: Mapped[str | None] = mapped_column(String(36), index=True)
+    room_id: Mapped[str | None] = mapped_column(ForeignKey("chat_rooms.id", ondelete="CASCADE"))
+    seat_id: Mapped[int | None] = mapped_column()
     parent_id: Mapped[str | None] = mapped_column(ForeignKey("messages.id"), index=True)
     run_id: Mapped[str | None] = mapped_column(String(36))
     role: Mapped[str] = mapped_column(String(20))
@@ -90,16 +103,35 @@ class MessageRow(Base):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-class SearchTextRow(Base):
-    """The words of one message or of one conversation's title; the database deletes it with that row.
+SEARCHED_IDS = ("conversation_id", "message_id", "room_id", "task_id")
+"""Columns of which each row of the search index has one: what its words belong to."""
 
-    `search.py` computes `words`: text on SQLite, where triggers copy it to the FTS5 table
+
+class SearchTextRow(Base):
+    """The words of one message, one conversation's title, one room or one task; the database deletes it with
+    that row.
+
+    `search_index.py` computes `words`: text on SQLite, where triggers copy it to the FTS5 table
     `search_index`, a tsvector on PostgreSQL. A higher id was stored later.
     """
 
     __tablename__ = "search_texts"
     __table_args__ = (
-        CheckConstraint("(conversation_id IS NULL) <> (message_id IS NULL)", name="one_subject"),
+        CheckConstraint(
+            " + ".join(f"CASE WHEN {name} IS NULL THEN 0 ELSE 1 END" for name in SEARCHED_IDS) + " = 1",
+            name="one_subject",
+        ),
+        # Messages have no entry in them.
+        *(
+            Index(
+                f"ix_search_texts_{name}",
+                name,
+                unique=True,
+                sqlite_where=text(f"{name} IS NOT NULL"),
+                postgresql_where=text(f"{name} IS NOT NULL"),
+            )
+            for name in ("room_id", "task_id")
+        ),
         Index("ix_search_texts_words", "words", postgresql_using="gin").ddl_if(dialect="postgresql"),
     )
 
@@ -110,3 +142,5 @@ class SearchTextRow(Base):
     )
     message_id: Mapped[str | None] = mapped_column(ForeignKey("messages.id", ondelete="CASCADE"), unique=True)
     words: Mapped[str] = mapped_column(Text().with_variant(TSVECTOR(), "postgresql"))
+    room_id: Mapped[str | None] = mapped_column(ForeignKey("chat_rooms.id", ondelete="CASCADE"))
+    task_id: Mapped[str | None] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"))

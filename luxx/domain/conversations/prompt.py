@@ -15,7 +15,6 @@ from sqlalchemy import Connection, Row, bindparam, literal, select
 from luxx.domain.conversations.images import MessageBlobRow, image_ids, newest_images
 from luxx.domain.conversations.models import MessageRow
 from luxx.infra.store.tables import table_of
-from luxx.wire.delta import PAUSED_KEY
 from luxx.wire.message import (
     AssistantContent,
     AssistantPrompt,
@@ -28,8 +27,8 @@ from luxx.wire.message import (
     UserPrompt,
     fenced,
 )
-from luxx.wire.step import Step, StepStatus, StepType
 from luxx.wire.tool import ToolCall
+from luxx.wire.turn import PAUSED_KEY, Step, StepStatus, StepType
 
 Replay = dict[str, Any]
 

@@ -1,139 +1,50 @@
-"""Full-text search over the titles and messages of a user's own conversations, and its index.
+"""Full-text search over a user's own conversations, rooms and tasks.
 
-Every function that stores a message or a title also updates the index, in the same transaction; the database
-deletes a message's index row with the message. The cost of a search does not grow with other users' data, nor
-past `MAX_HITS` with the user's own: hits come newest first, titles before messages, and are counted up to
-that many. `infra/store/search_words.py` makes the words.
+`search_index.py` keeps the index, `infra/store/search_words.py` makes the words. The cost of a search does
+not grow with other users' data, nor past `MAX_HITS` with the user's own: hits come newest first, in the order
+of their kinds, and are counted up to that many of each kind.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import msgspec
-from sqlalchemy import BindParameter, Connection, Row, TextClause, bindparam, func, select, text
+from sqlalchemy import Connection, Row, TextClause, bindparam, func, select, text
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.conversations.access import own_conversation
 from luxx.domain.conversations.models import ConversationRow, MessageRow, SearchTextRow
+from luxx.domain.conversations.search_index import SearchedSubject, SubjectReaders
+from luxx.errors import NotFound
 from luxx.infra.store.engine import Store
 from luxx.infra.store.search_words import (
     SearchKind,
     Term,
     TermMatcher,
     composed,
-    conversation_word,
     fold,
-    indexed,
     owner_word,
     searched_text,
+    subject_word,
     terms_of,
 )
 from luxx.infra.store.tables import table_of
 
-# The index
-
-_upsert_message = text(
-    "INSERT INTO search_texts (user_id, message_id, words) VALUES (:user_id, :message_id, :words) "
-    "ON CONFLICT (message_id) DO UPDATE SET words = excluded.words"
-)
-_upsert_title = text(
-    "INSERT INTO search_texts (user_id, conversation_id, words) VALUES (:user_id, :conversation_id, :words) "
-    "ON CONFLICT (conversation_id) DO UPDATE SET words = excluded.words"
-)
-_insert_restored = text(
-    "INSERT INTO search_texts (id, user_id, conversation_id, message_id, words) "
-    "VALUES (:id, :user_id, :conversation_id, :message_id, :words)"
-)
-_id_list: BindParameter[list[str]] = bindparam("ids", expanding=True)
-_message_contents = select(MessageRow.id, MessageRow.conversation_id, MessageRow.content).where(
-    MessageRow.id.in_(_id_list)
-)
-_conversation_titles = select(ConversationRow.id, ConversationRow.title).where(
-    ConversationRow.id.in_(_id_list)
-)
-
-
-INDEXED_FIELDS = ("id", "user_id", "conversation_id", "content")
-"""The columns of a message that `index_message` needs."""
-
-
-def index_message(connection: Connection, message: Mapping[str, Any]) -> None:
-    """Indexes a message of a conversation; `message` is its row as stored. Call it again after a change."""
-    connection.execute(_upsert_message, _row(connection.dialect.name, message))
-
-
-def index_messages(connection: Connection, messages: Sequence[Mapping[str, Any]]) -> None:
-    """`index_message` for many, in the order in which they were sent."""
-    if messages:
-        connection.execute(_upsert_message, [_row(connection.dialect.name, message) for message in messages])
-
-
-def index_title(connection: Connection, *, user_id: int, conversation_id: str, title: str) -> None:
-    """Indexes a conversation's title. Call it again after a change."""
-    kind = SearchKind.CONVERSATION
-    words = indexed(connection.dialect.name, kind, user_id, conversation_id, title)
-    connection.execute(
-        _upsert_title, {"user_id": user_id, "conversation_id": conversation_id, "words": words}
-    )
-
-
-def reindex_rows(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Inserts restored index rows, which have ids and subjects, and computes their words again.
-
-    A message that cannot be decoded gets no words of its own; a row without its subject is left out.
-    """
-    dialect = connection.dialect.name
-    messages = [row["message_id"] for row in rows if row["message_id"] is not None]
-    titles = [row["conversation_id"] for row in rows if row["conversation_id"] is not None]
-    messages_by_id = {row.id: row for row in connection.execute(_message_contents, {"ids": messages})}
-    titles_by_id = {row.id: row for row in connection.execute(_conversation_titles, {"ids": titles})}
-    index_rows: list[dict[str, Any]] = []
-    for row in rows:
-        if row["message_id"] in messages_by_id:
-            message_row = messages_by_id[row["message_id"]]
-            words = _message_words(dialect, row["user_id"], message_row.conversation_id, message_row.content)
-        elif row["conversation_id"] in titles_by_id:
-            kind, title = SearchKind.CONVERSATION, titles_by_id[row["conversation_id"]].title
-            words = indexed(dialect, kind, row["user_id"], row["conversation_id"], title)
-        else:
-            continue
-        index_rows.append({**row, "words": words})
-    if index_rows:
-        connection.execute(_insert_restored, index_rows)
-
-
-def _message_words(dialect: str, user_id: int, conversation_id: str, content: str) -> str:
-    try:
-        text = searched_text(content)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        text = ""
-    return indexed(dialect, SearchKind.MESSAGE, user_id, conversation_id, text)
-
-
-def _row(dialect: str, message: Mapping[str, Any]) -> dict[str, Any]:
-    user_id, conversation_id = message["user_id"], message["conversation_id"]
-    text = searched_text(message["content"])
-    words = indexed(dialect, SearchKind.MESSAGE, user_id, conversation_id, text)
-    return {"user_id": user_id, "message_id": message["id"], "words": words}
-
-
-# The search
-
 MAX_HITS = 1000
-"""Maximum hits in titles, and in messages; a query with more hits is too general."""
+"""Maximum hits of each kind; a query with more hits is too general."""
 
 SNIPPET_LENGTH = 200
 SNIPPET_LEAD = 60
 """Characters of a snippet, and of its part before the first mark."""
 
 MAX_SEARCHED_LENGTH = 40_000
-"""Characters of a message in which matches are marked."""
+"""Characters of a text in which matches are marked."""
 
 ROWS_AT_ONCE = 10
-"""Messages in memory at once: each may have some megabytes."""
+"""Texts in memory at once: each may have some megabytes."""
 
 _texts = table_of(SearchTextRow)
 _messages = table_of(MessageRow)
@@ -180,6 +91,8 @@ _hit_rows = (
         _texts.c.message_id,
         _messages.c.role,
         _messages.c.content,
+        _texts.c.task_id,
+        func.coalesce(_texts.c.room_id, _messages.c.room_id).label("room_id"),
         _messages.c.created_at.label("sent_at"),
         _conversations.c.id.label("conversation_id"),
         _conversations.c.title,
@@ -189,17 +102,19 @@ _hit_rows = (
     .join(
         _conversations,
         _conversations.c.id == func.coalesce(_texts.c.conversation_id, _messages.c.conversation_id),
+        isouter=True,
     )
     .where(_texts.c.id.in_(bindparam("ids", expanding=True)), _texts.c.user_id == bindparam("user_id"))
 )
 
 
 class Search(msgspec.Struct, frozen=True, kw_only=True):
-    """The query and its scope; None is everywhere."""
+    """The query and its scope; None is everywhere. A room with its messages belongs to its owner."""
 
     query: str
     kind: SearchKind | None = None
     conversation_id: str | None = None
+    room_id: str | None = None
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,15 +132,20 @@ class Snippet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
-    """One title or message that matches all terms. `rank` counts from 1 over all pages.
+    """One title, room, task or message that matches all terms. `rank` counts from 1 over all pages.
 
-    A hit in a title has no message.
+    Only a message has `message_id` and `role`. A hit belongs to a conversation, a room or a task; the fields
+    of the others are null.
     """
 
     rank: int
     kind: SearchKind
-    conversation_id: str
-    conversation_title: str
+    conversation_id: str | None
+    conversation_title: str | None
+    room_id: str | None
+    room_title: str | None
+    task_id: str | None
+    task_name: str | None
     message_id: str | None
     role: str | None
     snippet: Snippet
@@ -245,22 +165,29 @@ class SearchService:
     """One per process."""
 
     store: Store
+    readers: SubjectReaders
 
     async def find(self, caller: Caller, search: Search, *, page: int, page_size: int) -> SearchResults:
-        """A page of the caller's hits. Raises NotFound for a conversation that is not the caller's."""
+        """A page of the caller's hits. Raises NotFound for a conversation or room of somebody else."""
         return await self.store.read(
-            lambda session: find(session, caller, search, page=page, page_size=page_size)
+            lambda session: find(session, caller, search, self.readers, page=page, page_size=page_size)
         )
 
 
-def find(session: Session, caller: Caller, search: Search, *, page: int, page_size: int) -> SearchResults:
+def find(
+    session: Session, caller: Caller, search: Search, readers: SubjectReaders, *, page: int, page_size: int
+) -> SearchResults:
     """A page of the caller's hits, in the session's transaction. Raises NotFound."""
+    connection = session.connection()
     if search.conversation_id is not None:
         own_conversation(session, caller, search.conversation_id)
+    if search.room_id is not None:
+        room = readers[SearchKind.ROOM](connection, [search.room_id]).get(search.room_id)
+        if room is None or room.user_id != caller.user_id:
+            raise NotFound("you own no room with this id", kind="room_not_found")
     terms = terms_of(search.query)
     if not terms:
         return SearchResults(hits=[], total=0, has_more=False)
-    connection = session.connection()
     # A single conversation was read above and is not hidden.
     has_hidden = search.conversation_id is None and (
         connection.execute(_hidden, {"user_id": caller.user_id}).first() is not None
@@ -268,10 +195,9 @@ def find(session: Session, caller: Caller, search: Search, *, page: int, page_si
     statement = (_find_visible if has_hidden else _find_any)[connection.dialect.name]
     hit_ids: list[int] = []
     has_more = False
-    for kind in SearchKind if search.kind is None else (search.kind,):
+    for kind in _kinds(search):
         scope = [owner_word(kind, caller.user_id)]
-        if search.conversation_id is not None:
-            scope.append(conversation_word(search.conversation_id))
+        scope += [subject_word(id_) for id_ in (search.conversation_id, search.room_id) if id_]
         expression = _expression(
             connection.dialect.name, [*(Term(words=(word,), pieces=()) for word in scope), *terms]
         )
@@ -283,9 +209,22 @@ def find(session: Session, caller: Caller, search: Search, *, page: int, page_si
     matcher = TermMatcher(terms)
     hits: list[SearchHit] = []
     for first in range(0, len(page_ids), ROWS_AT_ONCE):
-        for row in _rows(connection, caller, page_ids[first : first + ROWS_AT_ONCE]):
-            hits.append(_hit(row, start + len(hits) + 1, matcher))
+        rows = _rows(connection, caller, page_ids[first : first + ROWS_AT_ONCE])
+        rooms = _subjects(connection, readers, SearchKind.ROOM, [row.room_id for row in rows])
+        tasks = _subjects(connection, readers, SearchKind.TASK, [row.task_id for row in rows])
+        for row in rows:
+            rank = start + len(hits) + 1
+            hits.append(_hit(row, rank, matcher, room=rooms.get(row.room_id), task=tasks.get(row.task_id)))
     return SearchResults(hits=hits, total=len(hit_ids), has_more=has_more)
+
+
+def _kinds(search: Search) -> Iterable[SearchKind]:
+    """The kinds that can have hits, in the order of the results."""
+    if search.kind is not None:
+        return (search.kind,)
+    if search.conversation_id is not None:
+        return (SearchKind.CONVERSATION, SearchKind.MESSAGE)
+    return SearchKind if search.room_id is None else (SearchKind.ROOM, SearchKind.MESSAGE)
 
 
 def _expression(dialect: str, terms: list[Term]) -> str:
@@ -304,17 +243,42 @@ def _rows(connection: Connection, caller: Caller, ids: list[int]) -> list[Row[*t
     return [by_id[id_] for id_ in ids if id_ in by_id]
 
 
-def _hit(row: Row[*tuple[Any, ...]], rank: int, matcher: TermMatcher) -> SearchHit:
-    is_title = row.message_id is None
+def _subjects(
+    connection: Connection, readers: SubjectReaders, kind: SearchKind, ids: Iterable[str | None]
+) -> Mapping[str, SearchedSubject]:
+    existing = list({id_ for id_ in ids if id_ is not None})
+    return readers[kind](connection, existing) if existing else {}
+
+
+def _hit(
+    row: Row[*tuple[Any, ...]],
+    rank: int,
+    matcher: TermMatcher,
+    *,
+    room: SearchedSubject | None,
+    task: SearchedSubject | None,
+) -> SearchHit:
+    subject = task or room
+    if row.message_id is not None:
+        kind, searched, created_at = SearchKind.MESSAGE, searched_text(row.content), row.sent_at
+    elif subject is None:
+        kind, searched, created_at = SearchKind.CONVERSATION, row.title, row.conversation_created_at
+    else:
+        kind = SearchKind.ROOM if task is None else SearchKind.TASK
+        searched, created_at = subject.text, subject.created_at
     return SearchHit(
         rank=rank,
-        kind=SearchKind.CONVERSATION if is_title else SearchKind.MESSAGE,
+        kind=kind,
         conversation_id=row.conversation_id,
         conversation_title=row.title,
+        room_id=row.room_id,
+        room_title=None if room is None else room.title,
+        task_id=row.task_id,
+        task_name=None if task is None else task.title,
         message_id=row.message_id,
         role=row.role,
-        snippet=snippet(row.title if is_title else searched_text(row.content), matcher),
-        created_at=row.conversation_created_at if is_title else row.sent_at,
+        snippet=snippet(searched, matcher),
+        created_at=created_at,
     )
 
 

@@ -35,7 +35,7 @@ from luxx.domain.conversations.lists import (
 )
 from luxx.domain.conversations.models import ConversationRow, MessageRow, ProjectRow
 from luxx.domain.conversations.prompt import user_content
-from luxx.domain.conversations.search import index_title
+from luxx.domain.conversations.search_index import index_title
 from luxx.domain.conversations.views import ConversationChange, ConversationView, conversation_view
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.clock import new_id, utc_now
@@ -43,6 +43,12 @@ from luxx.infra.store.engine import Store
 
 CheckConversationProvider = Callable[[Caller, int], Awaitable[None]]
 """Raises NotFound if the caller may not use the provider of this id."""
+
+UseAgent = Callable[[Session, Caller, int], object]
+"""Raises NotFound unless the caller may use the agent of this id."""
+
+DefaultAgent = Callable[[Session, Caller], int | None]
+"""The agent of conversations that name none: the default agent of the caller's tenant, if there is one."""
 
 StopRun = Callable[[Caller, str], Awaitable[None]]
 """Cancels a run of the caller and returns when it has ended."""
@@ -54,13 +60,17 @@ class ConversationService:
 
     store: Store
     check_provider: CheckConversationProvider
+    use_agent: UseAgent
+    default_agent: DefaultAgent
     stop_run: StopRun
     delete_runs: DeleteRuns
     delete_runs_of: Callable[[Session, Select[str]], None]
 
     async def create(self, caller: Caller, new: ConversationChange) -> ConversationView:
-        """Creates an empty conversation. Raises NotFound for a provider or project that is not the
-        caller's."""
+        """Creates an empty conversation, with the tenant's default agent unless `new` has an agent or null.
+
+        Raises NotFound for a provider, project or agent that the caller may not use.
+        """
         await self._check(caller, new)
         now = utc_now()
 
@@ -69,6 +79,9 @@ class ConversationService:
                 id=new_id(), user_id=caller.user_id, title=UNTITLED, created_at=now, updated_at=now,
                 pinned=False, archived=False, tags="[]",
             )  # fmt: skip
+            self._check_agent(session, caller, new)
+            if new.agent_id is UNSET:
+                row.agent_id = self.default_agent(session, caller)
             _change(session, caller, row, new)
             session.add(row)
             session.flush()
@@ -101,6 +114,7 @@ class ConversationService:
 
         def work(session: Session) -> ConversationView:
             row = own_conversation(session, caller, conversation_id, is_locked=True)
+            self._check_agent(session, caller, changes)
             _change(session, caller, row, changes)
             row.updated_at = utc_now()
             session.flush()
@@ -211,6 +225,10 @@ class ConversationService:
     async def _check(self, caller: Caller, changes: ConversationChange) -> None:
         if isinstance(changes.provider_id, int):
             await self.check_provider(caller, changes.provider_id)
+
+    def _check_agent(self, session: Session, caller: Caller, changes: ConversationChange) -> None:
+        if isinstance(changes.agent_id, int):
+            self.use_agent(session, caller, changes.agent_id)
 
 
 def _change(session: Session, caller: Caller, row: ConversationRow, changes: ConversationChange) -> None:

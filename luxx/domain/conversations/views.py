@@ -1,7 +1,7 @@
 """Conversations and messages as the API shows them, decoded from stored JSON, with an answer's sources.
 
 A tool reports its sources as a list `sources` in its data, of `{url, title?, domain?, snippet?}`; see
-`wire/step.py`.
+`wire/turn.py`.
 """
 
 from datetime import datetime
@@ -12,9 +12,8 @@ from msgspec import UNSET, UnsetType
 
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.conversations.prompt import assistant_steps, user_content
-from luxx.wire.delta import Usage
 from luxx.wire.message import Attachment
-from luxx.wire.step import MAX_URL, Source, Step, domain_of, source_of, steps_text
+from luxx.wire.turn import MAX_URL, Source, Step, Usage, domain_of, source_of, steps_text
 
 _usage = msgspec.json.Decoder(Usage)
 _tags = msgspec.json.Decoder(list[str])
@@ -84,6 +83,7 @@ class ConversationChange(msgspec.Struct, frozen=True, kw_only=True):
     title: str | UnsetType = UNSET
     provider_id: int | UnsetType | None = UNSET
     project_id: str | UnsetType | None = UNSET
+    agent_id: int | UnsetType | None = UNSET
     model: str | UnsetType | None = UNSET
     system_prompt: str | UnsetType | None = UNSET
     temperature: float | UnsetType | None = UNSET

@@ -25,7 +25,7 @@ from luxx.infra.config.schema import FilesConfig
 from luxx.infra.store.engine import Store
 from luxx.tools.hooks import HookedCall, HookPhase, SavedFigures, ToolHook
 from luxx.wire.message import MAX_IMAGE_BYTES, MAX_IMAGES
-from luxx.wire.step import StepImage
+from luxx.wire.turn import StepImage
 
 MIB = 1024 * 1024
 FILE_TOOLS = ("file_write", "file_edit", "file_multi_edit")

@@ -6,7 +6,7 @@ A broken skill becomes a BrokenSkill with a sentence, and does not affect the ot
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
@@ -199,12 +199,12 @@ class SkillRegistry:
         self.broken = list(broken)
         self.missing = list(missing)
 
-    @property
-    def prompt(self) -> str:
-        """The part of the system prompt that lists the skills; empty if there are none."""
-        if not self.skills:
+    def prompt(self, names: Collection[str] | None = None) -> str:
+        """The part of the system prompt that lists the skills, all or those of these names; may be empty."""
+        skills = [skill for skill in self.skills.values() if names is None or skill.name in names]
+        if not skills:
             return ""
-        lines = [f"- {skill.name}: {skill.description}" for skill in self.skills.values()]
+        lines = [f"- {skill.name}: {skill.description}" for skill in skills]
         return "\n".join([INTRODUCTION, "", *lines])
 
 

@@ -28,7 +28,7 @@ from luxx.domain.transfer.draft import (
     title_of,
 )
 from luxx.wire.message import fenced
-from luxx.wire.step import StepType
+from luxx.wire.turn import StepType
 
 REFERENCE_MARKS = re.compile("\ue200[^\ue200\ue201]*\ue201")
 """References to search results, which the text encloses in private-use characters."""

@@ -22,7 +22,7 @@ from luxx.domain.transfer.draft import (
     title_of,
 )
 from luxx.wire.message import Attachment
-from luxx.wire.step import StepType
+from luxx.wire.turn import StepType
 
 ROOT = "00000000-0000-4000-8000-000000000000"
 """The parent that the first message of a conversation names."""

@@ -30,10 +30,9 @@ from luxx.domain.transfer.draft import (
     time_of,
 )
 from luxx.infra.clock import new_id
-from luxx.wire.delta import Usage
 from luxx.wire.message import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES, Attachment, PromptImage
-from luxx.wire.step import Step, StepStatus, StepType, step_id
 from luxx.wire.tool import ToolResult
+from luxx.wire.turn import Step, StepStatus, StepType, Usage, step_id
 
 FORMAT = "luxx.conversation"
 VERSION = 1

@@ -21,7 +21,7 @@ from luxx.wire.message import (
     Attachment,
     PromptImage,
 )
-from luxx.wire.step import Step, StepStatus, StepType, step_id
+from luxx.wire.turn import Step, StepStatus, StepType, step_id
 
 MAX_TEXT_CHARACTERS = 4_000_000
 """Maximum characters of one text: what a run stores of one answer."""

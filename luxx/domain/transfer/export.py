@@ -31,9 +31,8 @@ from luxx.domain.transfer.document import (
 from luxx.domain.transfer.draft import MESSAGE_DETAILS, shared_fields
 from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import table_of
-from luxx.wire.delta import Usage
 from luxx.wire.message import UserContent, fenced
-from luxx.wire.step import Step, StepStatus, StepType
+from luxx.wire.turn import Step, StepStatus, StepType, Usage
 
 MARKUP = re.compile(r"([\\`*_\[\]<>#|~&])")
 

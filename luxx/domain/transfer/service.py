@@ -25,7 +25,7 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.conversations.access import DeleteRuns, all_hidden_ids, delete_hidden, hidden_ids, reveal
 from luxx.domain.conversations.images import MIB, check_message_quota, store_images
 from luxx.domain.conversations.models import ConversationRow, MessageRow
-from luxx.domain.conversations.search import index_messages, index_title
+from luxx.domain.conversations.search_index import index_messages, index_title
 from luxx.domain.transfer.document import (
     ImportedRows,
     ImportOutcome,

@@ -28,11 +28,10 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import Base, UtcDateTime, table_of
-from luxx.wire.delta import Usage
 from luxx.wire.message import AssistantPrompt, PromptMessage, SystemPrompt, ToolPrompt, UserPrompt
 from luxx.wire.run import RunKind
-from luxx.wire.step import Step, StepType
 from luxx.wire.tool import ToolSpec
+from luxx.wire.turn import Step, StepType, Usage
 
 
 class UsageRow(Base):

@@ -32,18 +32,21 @@ from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.store.tables import Base, UtcDateTime, table_of
 from luxx.providers.catalog import ModelCard
+from luxx.wire.turn import TURN_LENGTH
 
 
 class ReserveRow(Base):
-    """The worst case of a run's current model call, reserved until its row is in the ledger.
+    """The worst case of a turn's current model call, reserved until its row is in the ledger.
 
-    A run makes one call at a time. `model` and `provider_id` are for the ledger row of a call whose process
-    died. `user_id` is no foreign key, which saves a lock; `run_id` already deletes the row with the user.
+    A turn makes one call at a time; `turn` is its key, empty of a chat's. `model` and `provider_id` are for
+    the ledger row of a call whose process died. `user_id` is no foreign key, which saves a lock; `run_id`
+    already deletes the row with the user.
     """
 
     __tablename__ = "usage_reserves"
 
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    turn: Mapped[str] = mapped_column(String(TURN_LENGTH), primary_key=True, default="", server_default="")
     user_id: Mapped[int] = mapped_column(index=True)
     provider_id: Mapped[int | None] = mapped_column()
     model: Mapped[str] = mapped_column(String(200))
@@ -63,7 +66,9 @@ SECONDS_PER_DAY = 86_400
 
 _reserves, _ledger = table_of(ReserveRow), table_of(UsageRow)
 _insert = insert(_reserves)
-_delete_reserve = delete(_reserves).where(_reserves.c.run_id == bindparam("b_run"))
+_delete_reserve = delete(_reserves).where(
+    _reserves.c.run_id == bindparam("b_run"), _reserves.c.turn == bindparam("b_turn")
+)
 
 
 _spent = (
@@ -213,20 +218,22 @@ def read_day(connection: Connection, user_id: int) -> SpentAndReserved:
 
 
 def add_reserve(connection: Connection, row: dict[str, object]) -> None:
-    """Adds a run's reserve; `row` has the columns of ReserveRow."""
+    """Adds a turn's reserve; `row` has the columns of ReserveRow."""
     connection.execute(_insert, row)
 
 
-def release_reserve(connection: Connection, run_id: str) -> None:
-    """Deletes a run's reserve, in the transaction that enters the call in the ledger."""
-    connection.execute(_delete_reserve, {"b_run": run_id})
+def release_reserve(connection: Connection, run_id: str, turn: str) -> None:
+    """Deletes a turn's reserve, in the transaction that enters the call in the ledger."""
+    connection.execute(_delete_reserve, {"b_run": run_id, "b_turn": turn})
 
 
-def charge_orphaned_reserve(connection: Connection, run_id: str, runs: Table) -> bool:
-    """Enters the reserve of a call whose process died in the ledger; False if there is no reserve.
+def charge_orphaned_reserve(
+    connection: Connection, run_id: str, runs: Table, turn: str | None = None
+) -> set[str]:
+    """Enters the reserves of calls whose process died in the ledger; returns the keys of their turns.
 
-    The full reserve, because the billed amount is unknown and less could let spending exceed the limits. The
-    table `runs` has the tenant, kind and subject of the run.
+    `turn`: only of this one; None: of all turns of the run. The full reserve, because the billed amount is
+    unknown and less could let spending exceed the limits. The table `runs` has the tenant, kind and subject.
     """
     columns = ["user_id", "provider_id", "model", "prompt_tokens", "completion_tokens", "cost", "run_id"]
     orphaned = select(
@@ -236,11 +243,12 @@ def charge_orphaned_reserve(connection: Connection, run_id: str, runs: Table) ->
         true().label("is_estimated"),
         value(utc_now(), _ledger.c.created_at.type).label("created_at"),
     ).where(_reserves.c.run_id == run_id, runs.c.id == _reserves.c.run_id)
+    gone = delete(_reserves).where(_reserves.c.run_id == run_id).returning(_reserves.c.turn)
+    if turn is not None:
+        orphaned, gone = orphaned.where(_reserves.c.turn == turn), gone.where(_reserves.c.turn == turn)
     names = [column.name for column in orphaned.selected_columns]
     inserted = connection.execute(insert(_ledger).from_select(names, orphaned))
-    if inserted.rowcount:
-        release_reserve(connection, run_id)
-    return bool(inserted.rowcount)
+    return set(connection.scalars(gone)) if inserted.rowcount else set()
 
 
 def spent_by_run(connection: Connection, run_id: str) -> SpentAmount:

@@ -20,6 +20,9 @@ class Topic(StrEnum):
     CANCEL = "cancel"
     """The id of a cancelled run: the process that drives it fires its cancel signal."""
 
+    INPUT = "input"
+    """The id of a run that was given an input: the process that drives it reads it."""
+
     QUEUE = "queue"
     """No payload: a run may wait in the queue, so processes scan it."""
 

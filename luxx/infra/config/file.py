@@ -29,6 +29,8 @@ OTHER_VARIABLES = frozenset(
         "LUXX_FORBID_SKIPS",
         "LUXX_PASSWORD",
         "LUXX_RELOAD_ARGUMENTS",
+        "LUXX_TOKEN",
+        "LUXX_URL",
         "LUXX_WIRE_FIXTURES",
     }
 )

@@ -18,9 +18,10 @@ from typing import Any, TypeVar, cast
 
 from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, InternalError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, InternalError, OperationalError, SQLAlchemyError
 
 from luxx.errors import ConfigError
+from luxx.infra.observe import redact
 from luxx.infra.store.writer import (
     GroupWriter,
     LoopWaiter,
@@ -36,6 +37,7 @@ from luxx.infra.store.writer import (
 
 T = TypeVar("T")
 
+MAX_ERROR_CHARS = 500
 BUSY_TIMEOUT_MS = 10_000
 READERS = 8
 MAX_EXTERNAL_SESSIONS = 6
@@ -99,6 +101,13 @@ def resolve_url(url: str, data_dir: Path) -> URL:
 def sqlite_file(url: URL) -> Path | None:
     """The path of the database file; None for PostgreSQL."""
     return Path(str(url.database)) if url.get_backend_name() == "sqlite" else None
+
+
+def database_error(error: SQLAlchemyError, url: URL | None = None) -> ConfigError:
+    """One sentence, without secrets, for an error of the database outside of a request."""
+    reason = redact(" ".join(str(getattr(error, "orig", None) or error).split()))[:MAX_ERROR_CHARS]
+    where = "" if url is None else f" {url.render_as_string()}"
+    return ConfigError(f"the database{where} cannot be used: {reason}; start it, or fix database.url")
 
 
 def open_engine(url: URL, *, idle_timeout_seconds: float | None = None, reads: bool = False) -> Engine:

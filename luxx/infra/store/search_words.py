@@ -14,7 +14,7 @@ from operator import add
 
 import msgspec
 
-from luxx.wire.step import StepStatus, StepType
+from luxx.wire.turn import StepStatus, StepType
 
 MAX_WORDS = 16_000
 """Only the first words of a longer text are indexed. PostgreSQL stores no positions beyond this number."""
@@ -51,9 +51,11 @@ _LATIN_MARKS = range(0x300, 0x370)
 
 
 class SearchKind(StrEnum):
-    """What a search hit is: a conversation's title, or a message."""
+    """What a search hit is: a conversation's title, a room, a task, or a message. Results have this order."""
 
     CONVERSATION = "conversation"
+    ROOM = "room"
+    TASK = "task"
     MESSAGE = "message"
 
 
@@ -151,12 +153,12 @@ def _words_of_piece(piece: str) -> list[str]:
     return [*map(add, piece, piece[1:]), piece[-1]]
 
 
-def indexed(dialect: str, kind: SearchKind, user_id: int, conversation_id: str, text: str) -> str:
-    """The index column's value for a text: the words for its owner and conversation, then its own words.
+def indexed(dialect: str, kind: SearchKind, user_id: int, subject_id: str, text: str) -> str:
+    """The index column's value for a text: the words for its owner and subject, then its own words.
 
     PostgreSQL gets a finished tsvector: its own parser would split the words again, by other rules.
     """
-    words = [owner_word(kind, user_id), conversation_word(conversation_id), *words_of(text)]
+    words = [owner_word(kind, user_id), subject_word(subject_id), *words_of(text)]
     if dialect == "postgresql":
         return " ".join(f"'{word}':{position}" for position, word in enumerate(words, 1))
     return " ".join(words)
@@ -167,9 +169,9 @@ def owner_word(kind: SearchKind, user_id: int) -> str:
     return f"{kind.value}={user_id}"
 
 
-def conversation_word(conversation_id: str) -> str:
-    """The index word that all texts of a conversation share."""
-    return f"in={conversation_id.replace('-', '')}"
+def subject_word(subject_id: str) -> str:
+    """The index word that all texts of a conversation, room or task share."""
+    return f"in={subject_id.replace('-', '')}"
 
 
 class Term(msgspec.Struct, frozen=True, kw_only=True):

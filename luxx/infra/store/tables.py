@@ -5,8 +5,9 @@ The tables are in the `models.py` of their features.
 """
 
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import structlog
 from sqlalchemy import ColumnElement, Connection, Dialect, MetaData, Table, extract, func, literal, select
@@ -14,6 +15,8 @@ from sqlalchemy.orm import DeclarativeBase, Session
 from sqlalchemy.types import DateTime, Double, TypeDecorator
 
 from luxx.infra.clock import utc_now
+
+T = TypeVar("T")
 
 NAMING = {
     "ix": "ix_%(column_0_N_label)s",
@@ -113,3 +116,14 @@ def deletion_time(session: Session) -> datetime | None:
         )
         return None
     return database_value
+
+
+def read_once(session: Session, key: tuple[object, ...], read: Callable[[], T]) -> T:
+    """The value of `read`, which only the first call with this key in the session makes.
+
+    For what several turns read in one transaction, and what nobody changes in it.
+    """
+    values: dict[tuple[object, ...], T] = session.info.setdefault("read_once", {})
+    if key not in values:
+        values[key] = read()
+    return values[key]

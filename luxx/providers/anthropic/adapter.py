@@ -33,7 +33,7 @@ from luxx.providers.parsing import (
     incomplete_error,
     json_objects,
 )
-from luxx.wire.delta import Delta, FinishDelta, FinishReason, ReplayDelta, Usage, UsageDelta
+from luxx.wire.turn import Delta, FinishDelta, FinishReason, ReplayDelta, Usage, UsageDelta
 
 _REASONS = {
     "end_turn": FinishReason.STOP,

@@ -10,7 +10,7 @@ import msgspec
 
 from luxx.errors import MalformedStream
 from luxx.providers.parsing import parse_arguments, parse_objects
-from luxx.wire.delta import Delta, TextDelta, ThinkingDelta, ToolCallDelta
+from luxx.wire.turn import Delta, TextDelta, ThinkingDelta, ToolCallDelta
 
 ContentBlock = dict[str, Any]
 

@@ -14,7 +14,7 @@ import msgspec
 
 from luxx.errors import MalformedStream
 from luxx.providers.parsing import MAX_EVENT_BYTES, decode_leniently
-from luxx.wire.delta import Delta, ToolCallDelta
+from luxx.wire.turn import Delta, ToolCallDelta
 
 MAX_DEPTH = 64
 MAX_GAPS = 100

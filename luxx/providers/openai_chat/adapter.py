@@ -35,7 +35,7 @@ from luxx.providers.parsing import (
     finish_reason,
     incomplete_error,
 )
-from luxx.wire.delta import (
+from luxx.wire.turn import (
     Delta,
     FinishDelta,
     FinishReason,

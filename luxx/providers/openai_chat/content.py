@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from luxx.providers.parsing import decode_leniently
-from luxx.wire.delta import Delta, TextDelta, ThinkingDelta, ToolCallDelta
+from luxx.wire.turn import Delta, TextDelta, ThinkingDelta, ToolCallDelta
 
 MAX_BLANKS = 1_000
 """Characters of leading whitespace to hold back while waiting for `<think>`; past it, everything is text."""

@@ -5,6 +5,7 @@ an error: as a BaseException it passes through `except Exception`.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
@@ -30,10 +31,15 @@ class RunCancelled(BaseException):
 
 
 class CancelSignal:
-    """Fire it from the event loop's thread; only the drive's own task may call `wait`."""
+    """Fire it from the event loop's thread; only one task may call `wait`, the drive's or the turn's own.
+
+    `on_fire` is called when it fires, `on_input` when the run was given an input (`orchestration/inputs.py`).
+    """
 
     def __init__(self) -> None:
         self.is_fired = False
+        self.on_fire: Callable[[], None] | None = None
+        self.on_input: Callable[[], None] | None = None
         self._task: asyncio.Task[object] | None = None
 
     def fire(self) -> None:
@@ -43,6 +49,8 @@ class CancelSignal:
         self.is_fired = True
         if self._task is not None:
             self._task.cancel()
+        if self.on_fire is not None:
+            self.on_fire()
 
     async def wait(self, awaitable: Coroutine[Any, Any, T]) -> T:
         """The awaitable's result. Raises RunCancelled as soon as the signal fires."""
@@ -114,7 +122,10 @@ logger = structlog.get_logger()
 
 
 class WallTime:
-    """Context manager around a drive. `earlier_seconds`: the time of earlier drives; `limit` 0: no limit."""
+    """Context manager around a drive. `earlier_seconds`: the time of earlier drives; `limit` 0: no limit.
+
+    `is_recorded`: the time is saved even without a limit.
+    """
 
     def __init__(
         self,
@@ -125,18 +136,20 @@ class WallTime:
         fence: int,
         limit: float,
         earlier_seconds: float,
+        is_recorded: bool = False,
     ) -> None:
         self._store = store
         self._signal = signal
         self._key = {"b_id": run_id, "b_fence": fence}
         self._limit = limit
+        self._is_recorded = is_recorded or limit > 0
         self._started = time.monotonic() - earlier_seconds
         self._timer: asyncio.Task[None] | None = None
         self.is_expired = False
         """Whether the time limit fired the signal."""
 
     async def __aenter__(self) -> Self:
-        if self._limit:
+        if self._is_recorded:
             self._timer = asyncio.create_task(self._run_timer())
         return self
 
@@ -150,11 +163,15 @@ class WallTime:
             # The server stops; another process continues the run.
             await self.save()
 
+    def seconds(self) -> float:
+        """The driven time so far, with that of earlier drives."""
+        return time.monotonic() - self._started
+
     async def save(self) -> None:
         """Saves the driven time, at the end of a drive that does not end the run."""
-        if not self._limit:
+        if not self._is_recorded:
             return
-        values = {**self._key, "seconds": time.monotonic() - self._started}
+        values = {**self._key, "seconds": self.seconds()}
         try:
             await self._store.write_rows(lambda connection: connection.execute(_save, values))
         except SQLAlchemyError as error:
@@ -170,7 +187,7 @@ class WallTime:
         )
 
     async def _run_timer(self) -> None:
-        while (remaining := self._limit - (time.monotonic() - self._started)) > 0:
+        while (remaining := (self._limit or math.inf) - self.seconds()) > 0:
             await asyncio.sleep(min(remaining, SAVE_SECONDS))
             if remaining > SAVE_SECONDS:
                 await self.save()

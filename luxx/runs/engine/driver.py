@@ -14,24 +14,27 @@ import structlog
 from sqlalchemy import Connection, select
 from sqlalchemy.exc import SQLAlchemyError
 
+from luxx.errors import LuxxError
 from luxx.infra.bus.core import Bus, Topic
 from luxx.infra.config.schema import Config
 from luxx.infra.store.engine import Store
+from luxx.runs.context import FailRun
 from luxx.runs.engine import processes
 from luxx.runs.engine.cancel import CancelSignal, RunCancelled, cancel_runs_of
 from luxx.runs.engine.heartbeat import ActiveDrive, Heartbeat
 from luxx.runs.engine.processes import ClaimedRun, ProcessInfo
 from luxx.runs.log.events import LostRun
 from luxx.runs.models import RunRow, is_unended
-from luxx.runs.turn.ending import fail_run
 from luxx.wire.run import Run, RunStatus
 
 Drive = Callable[[str, int, CancelSignal], Awaitable[None]]
 
 MAX_LOSSES = 100
-"""A run that was lost this often crashes its process or cannot be read; it ends as failed."""
+"""A run that was lost this often crashes its process or cannot be read; it fails."""
 
-INTERRUPTED_TOO_OFTEN = f"This run was interrupted {MAX_LOSSES} times ; it is not started again."
+INTERRUPTED_TOO_OFTEN = LuxxError(
+    f"This run was interrupted {MAX_LOSSES} times; it is not started again by itself.", kind="given_up"
+)
 
 MAX_STOP_SECONDS = 5.0
 """How long `stop_all_of` waits; another process ends its runs at the latest at its next heartbeat."""
@@ -51,10 +54,12 @@ class RunDriver:
         bus: Bus,
         process: ProcessInfo,
         drive: Drive,
+        fail_run: FailRun,
         on_heartbeat: Callable[[], Awaitable[None]],
     ) -> None:
         self._store = store
         self._drive = drive
+        self._fail_run = fail_run
         self._bus = bus
         # Only PostgreSQL can serve several processes.
         self._is_alone = store.is_sqlite
@@ -78,6 +83,9 @@ class RunDriver:
         self.is_open = True
         self._bus.subscribe(
             Topic.CANCEL, lambda _process, run_id: self._fire(run_id.decode("utf-8", "replace"))
+        )
+        self._bus.subscribe(
+            Topic.INPUT, lambda _process, run_id: self._on_input(run_id.decode("utf-8", "replace"))
         )
         self._bus.subscribe(Topic.QUEUE, lambda _process, _nothing: self.heartbeat.request_scan())
         self._bus.on_reconnect(self.heartbeat.request_scan)
@@ -144,18 +152,14 @@ class RunDriver:
             start_event.set()
 
     async def start_claimed(self, claimed: list[ClaimedRun]) -> None:
-        """Drives claimed runs; one that was lost MAX_LOSSES times ends as failed."""
+        """Drives claimed runs; one that was lost MAX_LOSSES times fails."""
         for run in claimed:
             if run.losses < MAX_LOSSES:
                 logger.info("run_claimed", run_id=run.run_id, fence=run.fence)
                 await self.start(run.run_id, run.fence)
                 continue
             logger.error("run_failed_permanently", run_id=run.run_id, fence=run.fence)
-            await self._store.write_rows(
-                lambda connection, run=run: fail_run(
-                    connection, run.run_id, run.fence, error=INTERRUPTED_TOO_OFTEN, kind="given_up"
-                )
-            )
+            await self._fail_run(run.run_id, run.fence, INTERRUPTED_TOO_OFTEN)
 
     async def cancel(self, run_id: str) -> None:
         """Fires the cancel signal of a cancelled run, in whichever process drives it.
@@ -169,6 +173,15 @@ class RunDriver:
             lambda connection: processes.claim_one(connection, self.process, run_id, is_alone=self._is_alone)
         )
         await self.start_claimed(claimed)
+
+    def deliver(self, run_id: str) -> None:
+        """Notifies the process that drives the run of a new input; one that waited is in the queue now."""
+        if run_id in self._driven:
+            self._on_input(run_id)
+        else:
+            self._bus.publish(Topic.INPUT, run_id.encode())
+        # Also if it is driven here: its drive may have set it to waiting and be about to end.
+        self.wake()
 
     async def wait(self, run_id: str, seconds: float | None) -> None:
         """Waits until this process no longer drives the run, or for `seconds`."""
@@ -203,6 +216,11 @@ class RunDriver:
         driven = self._driven.get(run_id)
         if driven is not None:
             driven.signal.fire()
+
+    def _on_input(self, run_id: str) -> None:
+        driven = self._driven.get(run_id)
+        if driven is not None and driven.signal.on_input is not None:
+            driven.signal.on_input()
 
     def _unregister(self, connection: Connection) -> None:
         processes.release(connection, self.process)

@@ -22,7 +22,7 @@ from luxx.runs.engine.processes import ClaimedRun, ProcessKind, claim_undriven, 
 from luxx.runs.models import RunRow, ToolCallRow, is_unended
 from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.wire.run import RunKind, RunStatus
-from luxx.wire.step import StepStatus
+from luxx.wire.turn import StepStatus
 
 RETRY_SECONDS = 5
 """The Retry-After value if all slots and the queue are full."""

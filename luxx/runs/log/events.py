@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, Update, bindparam, case, delete, func, insert, select
+from sqlalchemy import Connection, Row, Update, bindparam, case, func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -19,14 +19,10 @@ from luxx.infra.store.tables import table_of
 from luxx.runs.engine.cancel import CancelSignal
 from luxx.runs.models import TOOL_LENGTH, RunEventRow, RunResultRow, RunRow, ToolCallRow
 from luxx.runs.streams.channel import Channel, event_frame
-from luxx.wire.event import CompletionNote, ErrorEvent, Event, LoggedEvent, ProcessStep
-from luxx.wire.step import Step, StepStatus, StepType
+from luxx.wire.event import CompletionNote, CostUpdate, ErrorEvent, Event, LoggedEvent, ProcessStep, TurnNote
+from luxx.wire.turn import Step, StepStatus, StepType, turn_of
 
 _calls, _results = table_of(ToolCallRow), table_of(RunResultRow)
-_insert_output = insert(_results)
-_delete_output = delete(_results).where(
-    _results.c.run_id == bindparam("b_run"), _results.c.call_id == bindparam("b_call")
-)
 
 
 def tool_call_rows(run_id: str, logged: Sequence[LoggedEvent]) -> list[dict[str, Any]]:
@@ -34,14 +30,15 @@ def tool_call_rows(run_id: str, logged: Sequence[LoggedEvent]) -> list[dict[str,
 
     A result is logged directly after the last entry of its call.
     """
-    calls: dict[int, dict[str, Any]] = {}
+    calls: dict[tuple[str, int], dict[str, Any]] = {}
     last_call: dict[str, Any] = {}
     for item in logged:
         if not isinstance(item.event, ProcessStep):
             continue
         step = item.event.step
         if step.type == StepType.TOOL_CALL:
-            last_call = calls.setdefault(step.index, _new_row(run_id, item.seq, step))
+            turn = turn_of(item.event).key
+            last_call = calls.setdefault((turn, step.index), _new_row(run_id, turn, item.seq, step))
             _set_status(last_call, step, utc_now())
         elif step.type == StepType.TOOL_RESULT and last_call:
             last_call["result_seq"] = item.seq
@@ -50,13 +47,13 @@ def tool_call_rows(run_id: str, logged: Sequence[LoggedEvent]) -> list[dict[str,
 
 def store_output(connection: Connection, row: dict[str, str]) -> None:
     """Stores the full output of a shortened result; replaces an earlier one of the same call."""
-    connection.execute(_delete_output, {"b_run": row["run_id"], "b_call": row["call_id"]})
-    connection.execute(_insert_output, row)
+    connection.execute(_replace_outputs[connection.dialect.name], row)
 
 
-def _new_row(run_id: str, seq: int, step: Step) -> dict[str, Any]:
+def _new_row(run_id: str, turn: str, seq: int, step: Step) -> dict[str, Any]:
     return {
         "run_id": run_id,
+        "turn": turn,
         "step_index": step.index,
         "tool": (step.name or "")[:TOOL_LENGTH].replace("\0", "\ufffd"),
         "seq": seq,
@@ -84,12 +81,25 @@ def _upsert(dialect_insert: Any) -> Any:
         for name in ("result_seq", "started_at", "completed_at", "duration_ms")
     }
     return statement.on_conflict_do_update(
-        index_elements=["run_id", "step_index"], set_={"status": statement.excluded.status, **changed}
+        index_elements=["run_id", "turn", "step_index"], set_={"status": statement.excluded.status, **changed}
     )
 
 
 _upserts = {"sqlite": _upsert(sqlite.insert), "postgresql": _upsert(postgresql.insert)}
 """Built once, because every tool call uses it twice. None keeps the stored value."""
+
+
+def _replace_output(dialect_insert: Any) -> Any:
+    statement = dialect_insert(_results)
+    return statement.on_conflict_do_update(
+        index_elements=["run_id", "call_id"], set_={"output": statement.excluded.output}
+    )
+
+
+_replace_outputs = {
+    "sqlite": _replace_output(sqlite.insert),
+    "postgresql": _replace_output(postgresql.insert),
+}
 
 PAGE_EVENTS = 500
 """Events per page."""
@@ -111,11 +121,12 @@ def _fenced_update(columns: tuple[str, ...]) -> Update:
 
 
 E = TypeVar("E", bound=Event)
-LogEntry = Event | tuple[Event, CompletionNote]
+LogEntry = Event | tuple[Event, CompletionNote | TurnNote]
 
 _encode = msgspec.json.Encoder().encode
 _events = msgspec.json.Decoder(Event)
-_notes = msgspec.json.Decoder(CompletionNote)
+_completion_note = msgspec.json.Decoder(CompletionNote)
+_turn_note = msgspec.json.Decoder(TurnNote)
 _insert = insert(table_of(RunEventRow))
 _columns = table_of(RunEventRow).c
 _in_range = (
@@ -151,6 +162,8 @@ class RunLog:
 
     `stored_total` counts the bytes written through it.
     """
+
+    used_call_ids: set[str] | None = None
 
     def __init__(
         self,
@@ -209,6 +222,10 @@ class RunLog:
             self._on_status()
         return logged
 
+    def calls_of_other_turns(self) -> int:
+        """None: a chat's run has one turn."""
+        return 0
+
     def preview(self, entries: Sequence[LogEntry]) -> list[LoggedEvent]:
         """The entries as they would be logged next, for decisions before the write."""
         return [_logged(self.seq + offset, entry) for offset, entry in enumerate(entries, 1)]
@@ -226,7 +243,7 @@ class RunLog:
         channel = self._channel
         for item in logged:
             if isinstance(item.event, ProcessStep):
-                channel.open_steps.pop(item.event.step.index, None)
+                channel.close_step((turn_of(item.event).key, item.event.step.index))
         channel.logged = self.seq
         channel.publish_events(*(event_frame(row["seq"], row["type"], row["data"]) for row in rows))
 
@@ -236,7 +253,7 @@ def stamped(event: E, run_id: str) -> E:
     return msgspec.structs.replace(event, run_id=run_id, timestamp=timestamp())
 
 
-def event_row(seq: int, event: Event, note: CompletionNote | None = None) -> dict[str, Any]:
+def event_row(seq: int, event: Event, note: CompletionNote | TurnNote | None = None) -> dict[str, Any]:
     """The row of a stamped event."""
     return {
         "run_id": event.run_id,
@@ -291,10 +308,16 @@ def read_log(connection: Connection, run_id: str) -> list[LoggedEvent]:
         .where(RunEventRow.run_id == run_id)
         .order_by(RunEventRow.seq)
     )
-    return [
-        LoggedEvent(seq=seq, event=_events.decode(data), note=None if note is None else _notes.decode(note))
-        for seq, data, note in rows
-    ]
+    return [LoggedEvent(seq=seq, event=event, note=note) for seq, event, note in map(_decoded, rows)]
+
+
+def _decoded(row: Row[int, bytes, bytes | None]) -> tuple[int, Event, CompletionNote | TurnNote | None]:
+    seq, data, note = row
+    event = _events.decode(data)
+    if note is None:
+        return seq, event, None
+    decoder = _completion_note if isinstance(event, CostUpdate) else _turn_note
+    return seq, event, decoder.decode(note)
 
 
 def read_last_error(connection: Connection, run_id: str) -> ErrorEvent | None:

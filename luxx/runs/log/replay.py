@@ -29,13 +29,14 @@ from luxx.runs.models import (
     RunRow,
     ToolCallRow,
     find_run,
+    member_subjects,
     run_view,
     visible_to,
 )
 from luxx.wire.event import Event, ProcessStep
 from luxx.wire.run import ENDED, Run, RunStatus
-from luxx.wire.step import StepStatus
 from luxx.wire.tool import ToolResult
+from luxx.wire.turn import StepStatus
 
 MAX_CURSOR_LENGTH = 120
 _is_top_level = RunRow.parent_run_id.is_(None)
@@ -183,14 +184,17 @@ class ReplayService:
 
         def work(session: Session) -> tuple[list[ToolExecution], str | None, bool]:
             conversation = own_conversation(session, caller, conversation_id)
-            query = _calls_query(caller).where(
-                RunRow.subject_id == conversation_id, _is_top_level, *_after(position, ToolCallRow.step_index)
+            query = _calls_query().where(
+                visible_to(caller),
+                RunRow.subject_id == conversation_id,
+                _is_top_level,
+                *_after(position, ToolCallRow.seq),
             )
             if message_id is not None:
                 query = query.where(_condition_of_message(session, caller, conversation, message_id))
-            rows = session.execute(query.order_by(RunRow.id, ToolCallRow.step_index).limit(limit + 1)).all()
+            rows = session.execute(query.order_by(RunRow.id, ToolCallRow.seq).limit(limit + 1)).all()
             page = rows[:limit]
-            after = ReplayPosition(page[-1].run_id, page[-1].step_index) if page else position
+            after = ReplayPosition(page[-1].run_id, page[-1].seq) if page else position
             return [_execution_of(row) for row in page], _write_cursor(after), len(rows) > limit
 
         return await self.store.read(work)
@@ -198,7 +202,7 @@ class ReplayService:
     async def list_calls(
         self, caller: Caller, *, tool: str | None, run_id: str | None, page: int, page_size: int
     ) -> tuple[list[ToolExecution], int]:
-        """All the caller's tool calls, newest first, and how many match."""
+        """The tool calls of all runs that the caller may see, newest first, and how many match."""
 
         def work(session: Session) -> tuple[list[ToolExecution], int]:
             conditions: list[ColumnElement[bool]] = []
@@ -206,10 +210,11 @@ class ReplayService:
                 conditions.append(ToolCallRow.tool == tool)
             if run_id is not None:
                 conditions.append(RunRow.id == run_id)
+            conditions.append(visible_to(caller, member_subjects(session, caller)))
             counted = select(func.count()).select_from(ToolCallRow).join(RunRow)
-            total = session.scalar(counted.where(visible_to(caller), *conditions)) or 0
-            newest_first = (RunRow.id.desc(), ToolCallRow.step_index.desc())
-            query = _calls_query(caller).where(*conditions).order_by(*newest_first)
+            total = session.scalar(counted.where(*conditions)) or 0
+            newest_first = (RunRow.id.desc(), ToolCallRow.seq.desc())
+            query = _calls_query().where(*conditions).order_by(*newest_first)
             rows = session.execute(query.limit(page_size).offset((page - 1) * page_size))
             return [_execution_of(row) for row in rows], total
 
@@ -295,11 +300,11 @@ def _condition_of_message(
 
 
 _CALL_COLUMNS = ("run_id", "seq", "started_at", "completed_at", "duration_ms")
-_RUN_COLUMNS = ("subject_id", "message_id")
+_RUN_COLUMNS = ("subject_id",)
 """The columns of a call and of its run that a ToolExecution has unchanged."""
 
 
-def _calls_query(caller: Caller) -> Any:
+def _calls_query() -> Any:
     call_event, result_event = aliased(RunEventRow), aliased(RunEventRow)
     return (
         select(
@@ -307,6 +312,7 @@ def _calls_query(caller: Caller) -> Any:
             ToolCallRow.step_index,
             ToolCallRow.status,
             *(getattr(RunRow, name) for name in _RUN_COLUMNS),
+            RunRow.message_id,
             RunRow.status.label("run_status"),
             call_event.data.label("call_event"),
             result_event.data.label("result_event"),
@@ -317,7 +323,6 @@ def _calls_query(caller: Caller) -> Any:
             result_event,
             and_(result_event.run_id == ToolCallRow.run_id, result_event.seq == ToolCallRow.result_seq),
         )
-        .where(visible_to(caller))
     )
 
 
@@ -326,6 +331,8 @@ def _execution_of(row: Row[Any]) -> ToolExecution:
     assert isinstance(call_event, ProcessStep)
     return ToolExecution(
         **{name: getattr(row, name) for name in (*_CALL_COLUMNS, *_RUN_COLUMNS)},
+        # In a room each turn writes a message of its own.
+        message_id=call_event.msg_id if isinstance(call_event.msg_id, str) else row.message_id,
         call_id=call_event.step.id_ref or "",
         tool_name=call_event.step.name or "",
         tool_input=call_event.step.arguments or "",
@@ -369,7 +376,7 @@ def _logged_output(session: Session, run_id: str, call_id: str) -> str:
             and_(ToolCallRow.run_id == RunEventRow.run_id, ToolCallRow.result_seq == RunEventRow.seq),
         )
         .where(ToolCallRow.run_id == run_id)
-        .order_by(ToolCallRow.step_index.desc())
+        .order_by(ToolCallRow.seq.desc())
     )
     for data in result_events:
         event = _event_decoder.decode(data)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from luxx.infra.clock import timestamp
 from luxx.wire.event import CLOSING_EVENT_TYPES
 from luxx.wire.run import Run
-from luxx.wire.step import Step, StepStatus, StepType, step_id
+from luxx.wire.turn import CHAT_TURN, Step, StepStatus, StepType, TurnRef, step_id
 
 MAX_FRAGMENTS = 32
 """Fragments of a step before they are joined; a separate fragment uses ten times the memory of its text."""
@@ -43,34 +43,73 @@ def run_frame(run: Run) -> bytes:
 
 
 class OpenStep:
-    """A growing step. Mutable: it collects its content for snapshots and for the closed step."""
+    """A growing step. Mutable: it collects its content for snapshots and for the closed step.
 
-    __slots__ = ("_fragments", "_head", "_joined", "_middle", "call_id", "index", "name", "started", "type")
+    In a room the deltas of a text are `message_chunk` events. `preceding` is the text of the message before
+    this step, which their snapshots repeat.
+    """
+
+    __slots__ = (
+        "_delta", "_end", "_fragments", "_head", "_joined", "_middle", "call_id", "index", "is_chunk", "name",
+        "preceding", "started", "turn", "type",
+    )  # fmt: skip
 
     def __init__(
-        self, run_id: str, index: int, type: StepType, *, call_id: str = "", name: str = "", text: str = ""
+        self,
+        run_id: str,
+        index: int,
+        type: StepType,
+        *,
+        turn: TurnRef = CHAT_TURN,
+        call_id: str = "",
+        name: str = "",
+        text: str = "",
+        preceding: str = "",
     ) -> None:
         self.index = index
         self.type = type
+        self.turn = turn
         self.call_id = call_id
         self.name = name
+        self.preceding = preceding
+        self.is_chunk = bool(turn.msg_id) and type == StepType.TEXT
         self._joined = [text]
         self._fragments: list[str] = []
         self.started = time.monotonic()
-        self._head = b'event: process_step\ndata: {"type":"process_step","run_id":"%s","timestamp":"' % (
-            run_id.encode()
+        event = b"message_chunk" if self.is_chunk else b"process_step"
+        self._head = b'event: %s\ndata: {"type":"%s","run_id":"%s","timestamp":"' % (
+            event,
+            event,
+            run_id.encode(),
         )
-        call = b""
-        if type == StepType.TOOL_CALL:
-            call = b',"name":%s,"id_ref":%s' % (_encode(name), _encode(call_id))
-        status = b"pending" if type == StepType.TOOL_CALL else b"running"
-        self._middle = b'","step":{"id":"step-%d","index":%d,"type":"%s"%s,"status":"%s",' % (
-            index,
-            index,
-            type.encode(),
+        if self.is_chunk:
+            self._middle, self._end = b'","msg_id":%s,' % _encode(turn.msg_id), b"}\n\n"
+        else:
+            self._middle, self._end = self._step_head(), b"}}\n\n"
+        self._delta = self._middle + (b'"content":' if self.is_chunk else b'"delta":')
+
+    def _step_head(self) -> bytes:
+        turn, call = b"", b""
+        if self.turn.msg_id:
+            turn = b',"msg_id":%s' % _encode(self.turn.msg_id)
+        elif self.turn.step_id:
+            turn = b',"step_id":%s' % _encode(self.turn.step_id)
+        if self.type == StepType.TOOL_CALL:
+            call = b',"name":%s,"id_ref":%s' % (_encode(self.name), _encode(self.call_id))
+        status = b"pending" if self.type == StepType.TOOL_CALL else b"running"
+        return b'"%s,"step":{"id":"step-%d","index":%d,"type":"%s"%s,"status":"%s",' % (
+            turn,
+            self.index,
+            self.index,
+            self.type.encode(),
             call,
             status,
         )
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """What identifies the step within its run: the key of its turn, and its index there."""
+        return self.turn.key, self.index
 
     def content(self) -> str:
         """The text so far."""
@@ -85,28 +124,36 @@ class OpenStep:
         if len(fragments) > MAX_FRAGMENTS:
             self._joined.append("".join(fragments))
             fragments.clear()
-        return b'%s%s%s"delta":%s}}\n\n' % (self._head, timestamp().encode(), self._middle, _encode(text))
+        return b"%s%s%s%s%s" % (self._head, timestamp().encode(), self._delta, _encode(text), self._end)
 
     def accumulated(self, text: str, so_far: str) -> bytes:
         """The delta frame with the text so far, for clients of the old protocol."""
-        return b'%s%s%s"delta":%s,"accumulated":%s}}\n\n' % (
+        return b'%s%s%s%s,"accumulated":%s%s' % (
             self._head,
             timestamp().encode(),
-            self._middle,
+            self._delta,
             _encode(text),
-            _encode(so_far),
+            _encode(self.preceding + so_far),
+            self._end,
         )
 
     def snapshot(self) -> bytes:
         """The frame with the text so far, for a client that attaches now; a call has arguments as text."""
-        key = b"arguments" if self.type == StepType.TOOL_CALL else b"content"
-        text = _encode(self.content())
-        return b'%s%s%s"%s":%s}}\n\n' % (self._head, timestamp().encode(), self._middle, key, text)
+        return self._whole(self.content())
 
     def reset_frame(self) -> bytes:
         """The frame that empties the step: its driver was lost, so its text is discarded."""
-        key = b"arguments" if self.type == StepType.TOOL_CALL else b"content"
-        return b'%s%s%s"%s":""}}\n\n' % (self._head, timestamp().encode(), self._middle, key)
+        return self._whole("")
+
+    def _whole(self, content: str) -> bytes:
+        """The frame that replaces the step's text by `content`."""
+        if self.is_chunk:
+            text = _encode(self.preceding + content)
+            whole = b'"content":%s,"accumulated":%s,"is_snapshot":true' % (text, text)
+        else:
+            key = b"arguments" if self.type == StepType.TOOL_CALL else b"content"
+            whole = b'"%s":%s' % (key, _encode(content))
+        return b"%s%s%s%s%s" % (self._head, timestamp().encode(), self._middle, whole, self._end)
 
     def closed(self, status: StepStatus) -> Step:
         """The step as it is logged, with the final status."""
@@ -181,7 +228,8 @@ class Channel:
 
     `driver` is set while this process drives the run. `has_producer`: frames arrive from a driver, here or
     remote; else there is only the log, which ends at `known_seq` or later. `is_deleted`: the run was deleted.
-    `reset_count` counts the reset frames, which discard the text of a lost producer.
+    `reset_count` counts the reset frames, which discard the text of a lost producer. `open_steps` are by the
+    key of their turn and their index.
     """
 
     run_id: str
@@ -191,7 +239,7 @@ class Channel:
     driver: object | None = None
     has_producer: bool = False
     is_deleted: bool = False
-    open_steps: dict[int, OpenStep] = field(default_factory=dict[int, OpenStep])
+    open_steps: dict[str, dict[int, OpenStep]] = field(default_factory=dict[str, dict[int, OpenStep]])
     watchers: int = 0
     subscriptions: Collection[FrameListener] = ()
     readers: set[RingReader] = field(default_factory=set[RingReader])
@@ -216,9 +264,9 @@ class Channel:
     def begin(self, logged: int, steps: Iterable[OpenStep] = ()) -> None:
         """A producer begins: the log ends at `logged`, and `steps` are open."""
         resets = self._reset_open_steps()
-        # Keep the same dict object: the driver's CompletionReader holds it.
         self.open_steps.clear()
-        self.open_steps.update({step.index: step for step in steps})
+        for step in steps:
+            self.steps_of(step.turn)[step.index] = step
         self.logged, self.has_producer = logged, True
         if logged or self.open_steps or resets:
             # Earlier watchers may miss events: they read the log and then continue from here.
@@ -232,6 +280,24 @@ class Channel:
         self.publish(*resets)
         self.wake()
 
+    def steps_of(self, turn: TurnRef) -> dict[int, OpenStep]:
+        """The open steps of a turn, by index; the caller may change it."""
+        return self.open_steps.setdefault(turn.key, {})
+
+    def all_open_steps(self) -> list[OpenStep]:
+        """The open steps of all turns, those of a turn in the order of their indexes."""
+        return [steps[index] for steps in self.open_steps.values() for index in sorted(steps)]
+
+    def close_step(self, place: tuple[str, int]) -> None:
+        """The step is in the log now."""
+        turn, index = place
+        if (steps := self.open_steps.get(turn)) is not None:
+            steps.pop(index, None)
+
+    def end_turn(self, turn: TurnRef) -> None:
+        """The turn will have no more steps."""
+        self.open_steps.pop(turn.key, None)
+
     def resets_since(self, count: int) -> bytes | None:
         """The bytes of the reset frames after the first `count`; None if they are no longer kept."""
         missed = self.reset_count - count
@@ -240,7 +306,7 @@ class Channel:
         return b"".join(self._reset_frames[len(self._reset_frames) - missed :])
 
     def _reset_open_steps(self) -> list[Frame]:
-        frames = [Frame(step.reset_frame(), 0, step, is_reset=True) for step in self.open_steps.values()]
+        frames = [Frame(step.reset_frame(), 0, step, is_reset=True) for step in self.all_open_steps()]
         self.reset_count += len(frames)
         self._reset_frames = [*self._reset_frames, *(frame.data for frame in frames)][-MAX_RESETS:]
         return frames

@@ -1,4 +1,5 @@
-"""Notices: notify the listeners of a user, in every process, of changed statuses of runs.
+"""Notices: notify the listeners of a user, in every process, of changed statuses of runs: of the user's own
+runs, and of those of rooms that the user is a member of.
 
 Call `notify` after the change is on disk. It sends a hint without the new status: the rows have it, and a
 sweep finds the changes whose hint was lost. `api/http/websockets.py` has the listeners.
@@ -8,132 +9,26 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 import structlog
-from sqlalchemy import Connection, Row, bindparam, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from luxx.domain.conversations.access import own_conversations
-from luxx.domain.conversations.models import ConversationRow
 from luxx.infra.bus.core import Bus, Topic
 from luxx.infra.clock import id_at
 from luxx.infra.store.engine import Store
-from luxx.infra.store.tables import table_of
-from luxx.runs.models import RunRow
+from luxx.runs.streams.sessions import (
+    NOTIFICATION_TEXTS,
+    RunChange,
+    SubjectTable,
+    notification,
+    read_changes,
+    read_changes_of,
+    read_states,
+)
 from luxx.wire.run import ENDED, RunStatus
-from luxx.wire.socket import NotificationData, SessionState, SessionStatus
-
-IDS_PER_QUERY = 100
-ERROR_CHARACTERS = 500
-UNENDED = [status.value for status in RunStatus if status not in ENDED]
-"""Not `is_unended`: a database can look these up in an index."""
-
-_runs = table_of(RunRow)
-_newer = _runs.alias("newer")
-_sessions = table_of(ConversationRow)
-_newest = (
-    select(_newer.c.id)
-    .where(_newer.c.subject_id == _sessions.c.id, _newer.c.parent_run_id.is_(None))
-    .order_by(_newer.c.id.desc())
-    .limit(1)
-    .scalar_subquery()
-)
-_states = (
-    select(
-        _sessions.c.id.label("session_id"), _sessions.c.title, _runs.c.id.label("run_id"), _runs.c.status,
-        _runs.c.message_id, _runs.c.stop_reason, _runs.c.error, _runs.c.started_at, _runs.c.finished_at,
-    )
-    .select_from(_sessions.outerjoin(_runs, _runs.c.id == _newest))
-    .where(_sessions.c.id.in_(bindparam("ids", expanding=True)), own_conversations)
-)  # fmt: skip
-_changes = select(
-    _runs.c.id, _runs.c.user_id, _runs.c.subject_id, _runs.c.parent_run_id, _runs.c.status, _runs.c.error,
-    _sessions.c.title,
-).select_from(_runs.join(_sessions, _runs.c.subject_id == _sessions.c.id))  # fmt: skip
-_changes_by_id = _changes.where(_runs.c.id.in_(bindparam("ids", expanding=True)))
-_changes_unended = _changes.where(_runs.c.status.in_(UNENDED))
-_changes_after = _changes.where(
-    _runs.c.user_id.in_(bindparam("users", expanding=True)), _runs.c.id > bindparam("after")
-)
-
-
-class RunChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The current status of a run, with its session and user."""
-
-    run_id: str
-    user_id: int
-    session_id: str
-    title: str
-    status: RunStatus
-    is_subagent: bool = False
-    error: str | None = None
-
-    @property
-    def is_reported(self) -> bool:
-        """Whether listeners are notified; of a subagent only that it waits for a person."""
-        return not self.is_subagent or self.status == RunStatus.WAITING
-
-
-def read_states(connection: Connection, user_id: int, session_ids: Sequence[str]) -> dict[str, SessionState]:
-    """The states of those sessions that belong to the user, each with its newest run, by session id."""
-    rows = connection.execute(_states, {"ids": list(session_ids), "user_id": user_id})
-    return {row.session_id: _state(row) for row in rows}
-
-
-def read_changes(connection: Connection, run_ids: Sequence[str]) -> list[RunChange]:
-    """The current state of those runs that exist."""
-    changes: list[RunChange] = []
-    for first in range(0, len(run_ids), IDS_PER_QUERY):
-        rows = connection.execute(_changes_by_id, {"ids": list(run_ids[first : first + IDS_PER_QUERY])})
-        changes += [_run_change(row) for row in rows]
-    return changes
-
-
-def read_changes_of(connection: Connection, user_ids: Sequence[int], after: str) -> list[RunChange]:
-    """The users' runs that have not ended, and those with an id above `after`."""
-    # Unended runs are read for all users: they are few, but the list of users may be long.
-    unended = [_run_change(row) for row in connection.execute(_changes_unended)]
-    wanted_ids = set(user_ids)
-    changes = {change.run_id: change for change in unended if change.user_id in wanted_ids}
-    for first in range(0, len(user_ids), IDS_PER_QUERY):
-        users = list(user_ids[first : first + IDS_PER_QUERY])
-        rows = connection.execute(_changes_after, {"users": users, "after": after})
-        changes |= {row.id: _run_change(row) for row in rows}
-    return list(changes.values())
-
-
-def _state(row: Row[*tuple[Any, ...]]) -> SessionState:
-    if row.run_id is None:
-        return SessionState(status=SessionStatus.IDLE, title=row.title)
-    return SessionState(
-        status=SessionStatus(row.status),
-        title=row.title,
-        run_id=row.run_id,
-        message_id=row.message_id,
-        stop_reason=row.stop_reason,
-        error=_cut(row.error),
-        started_at=row.started_at,
-        finished_at=row.finished_at,
-    )
-
-
-def _run_change(row: Row[*tuple[Any, ...]]) -> RunChange:
-    return RunChange(
-        run_id=row.id,
-        user_id=row.user_id,
-        session_id=row.subject_id,
-        title=row.title,
-        status=RunStatus(row.status),
-        is_subagent=row.parent_run_id is not None,
-        error=_cut(row.error),
-    )
-
-
-def _cut(text: str | None) -> str | None:
-    return text if text is None or len(text) <= ERROR_CHARACTERS else f"{text[:ERROR_CHARACTERS]}…"
-
+from luxx.wire.socket import NotificationData, SessionState
 
 SWEEP_SECONDS = 3.0
 """Interval of the sweep, which finds changes whose hint was lost with the bus or a process."""
@@ -143,14 +38,6 @@ RECENT_SECONDS = 20.0
 
 MAX_PENDING = 10_000
 """Limit of pending hints; the sweep finds the changes of further ones."""
-
-NOTIFICATION_TEXTS = {
-    RunStatus.COMPLETED: "The answer is ready.",
-    RunStatus.FAILED: "The answer failed: {error}",
-    RunStatus.WAITING: "A question waits for you.",
-    RunStatus.PAUSED: "The run is paused and can be resumed.",
-}
-"""Statuses that cause a notification; a user who cancels a run needs none."""
 
 logger = structlog.get_logger()
 
@@ -186,10 +73,19 @@ class Hint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Notices:
-    """One per process. `is_watched` returns whether a run has a watcher in this process."""
+    """One per process. `is_watched` returns whether a run has a watcher in this process; `tables` are those
+    of rooms and tasks."""
 
-    def __init__(self, store: Store, bus: Bus, *, is_watched: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        bus: Bus,
+        *,
+        is_watched: Callable[[str], bool],
+        tables: Sequence[SubjectTable] = (),
+    ) -> None:
         self._store = store
+        self._tables = tables
         self._bus = bus
         self._is_watched = is_watched
         self._listeners: dict[int, set[SessionListener]] = {}
@@ -216,7 +112,8 @@ class Notices:
         self._accept(hint)
 
     def listen(self, user_id: int, listener: SessionListener) -> Callable[[], None]:
-        """Notifies `listener` of the user's runs from now on; the returned function ends that."""
+        """Notifies `listener` of the runs that the user may see from now on; the returned function ends
+        that."""
         if user_id not in self._listeners:
             self._new_users.add(user_id)
             self._has_changes.set()
@@ -232,8 +129,10 @@ class Notices:
         return unsubscribe
 
     async def states(self, user_id: int, session_ids: list[str]) -> dict[str, SessionState]:
-        """The current states of those sessions that belong to the user."""
-        return await self._store.read_rows(lambda connection: read_states(connection, user_id, session_ids))
+        """The current states of those sessions that the user may see."""
+        return await self._store.read_rows(
+            lambda connection: read_states(connection, user_id, session_ids, self._tables)
+        )
 
     async def keep_notifying(self) -> None:
         """Notifies the listeners of hints, and sweeps, until cancelled."""
@@ -282,7 +181,8 @@ class Notices:
             return
         pending, self._pending = self._pending, {}
         ids = list(pending)
-        for change in await self._store.read_rows(lambda connection: read_changes(connection, ids)):
+        changes = await self._store.read_rows(lambda connection: read_changes(connection, ids, self._tables))
+        for change in changes:
             self._notify_listeners(change, is_watched=pending[change.run_id])
 
     async def _record_initial_statuses(self) -> None:
@@ -302,7 +202,9 @@ class Notices:
             for run_id, status in known_statuses.items()
             if status not in ENDED and run_id not in current_ids
         ]
-        changes += await self._store.read_rows(lambda connection: read_changes(connection, ended_ids))
+        changes += await self._store.read_rows(
+            lambda connection: read_changes(connection, ended_ids, self._tables)
+        )
         for change in changes:
             if known_statuses.get(change.run_id) != change.status:
                 self._notify_listeners(change)
@@ -314,32 +216,25 @@ class Notices:
         if not users:
             return []
         after = id_at(int((time.time() - RECENT_SECONDS) * 1000), 0)
-        return await self._store.read_rows(lambda connection: read_changes_of(connection, users, after))
+        return await self._store.read_rows(
+            lambda connection: read_changes_of(connection, users, after, self._tables)
+        )
 
     def _notify_listeners(self, change: RunChange, *, is_watched: bool = False) -> None:
-        listeners = self._listeners.get(change.user_id)
-        if listeners is None:
+        audience = [one for one in (change.user_id, *change.members) if one in self._listeners]
+        if not audience:
             return
         is_new = self._last_statuses.get(change.run_id) != change.status
         self._last_statuses[change.run_id] = change.status
         if not change.is_reported:
             return
-        is_notable = is_new and change.status in NOTIFICATION_TEXTS
-        if is_notable:
+        if is_new and change.status in NOTIFICATION_TEXTS:
             is_watched = is_watched or self._is_watched(change.run_id)
-        for listener in tuple(listeners):
-            if listener.is_subscribed(change.session_id):
-                listener.mark_changed(change.session_id)
-            elif is_notable and not is_watched:
-                listener.add_notification(notification(change))
-
-
-def notification(change: RunChange) -> NotificationData:
-    """The notification of a run that ended or waits."""
-    return NotificationData(
-        title=change.title,
-        message=NOTIFICATION_TEXTS[change.status].format(error=change.error or "the reason is not known"),
-        session_id=change.session_id,
-        run_id=change.run_id,
-        status=SessionStatus(change.status),
-    )
+        for user_id in audience:
+            # Several people follow a room: that one of them does says nothing of the others.
+            is_due = is_new and change.is_notable_for(user_id) and not (is_watched and not change.members)
+            for listener in tuple(self._listeners[user_id]):
+                if listener.is_subscribed(change.session_id):
+                    listener.mark_changed(change.session_id)
+                elif is_due:
+                    listener.add_notification(notification(change))

@@ -12,24 +12,27 @@ import msgspec
 
 from luxx.infra.bus.core import Bus, Topic
 from luxx.runs.streams.channel import NO_POSITION, Channel, Frame, OpenStep
-from luxx.wire.step import StepType
+from luxx.wire.turn import StepType, TurnRef
 
 NOT_COUNTED = -1
 
 
 class StepOpened(msgspec.Struct, frozen=True, array_like=True, tag="o", gc=False):
-    """A step has begun; `text` is its text so far."""
+    """A step has begun; `text` is its text so far, `preceding` that of the message before it."""
 
+    turn: TurnRef
     index: int
     kind: StepType
     call_id: str
     name: str
+    preceding: str
     text: str
 
 
 class StepGrown(msgspec.Struct, frozen=True, array_like=True, tag="g", gc=False):
-    """More text of an open step."""
+    """More text of an open step; `turn` is the key of its turn."""
 
+    turn: str
     index: int
     text: str
 
@@ -157,7 +160,7 @@ class RunSubscription:
     _end: int | None = None
     _is_woken: bool = False
     _is_new: bool = True
-    _sent_steps: dict[int, OpenStep] = field(default_factory=dict[int, OpenStep])
+    _sent_steps: dict[tuple[str, int], OpenStep] = field(default_factory=dict[tuple[str, int], OpenStep])
 
     @property
     def run_id(self) -> str:
@@ -204,8 +207,8 @@ class RunSubscription:
         self.stream, self.number = next(self.subscriber.streams), 0
         self._index = channel.end
         # After the end another drive of the run may use the channel.
-        steps = [] if self.is_over else [channel.open_steps[at] for at in sorted(channel.open_steps)]
-        self._sent_steps = {step.index: step for step in steps}
+        steps = [] if self.is_over else channel.all_open_steps()
+        self._sent_steps = {step.place: step for step in steps}
         opened = [_opened(step, step.content()) for step in steps]
         self.size = sum(len(step.text) for step in opened)
         return [LogGrown(channel.logged), *opened]
@@ -233,8 +236,11 @@ class RunSubscription:
                 items.append(LogGrown(frame.seq))
         self._append_text(items, current_step, texts)
         # Closed steps get no more text.
+        open_steps = self.channel.open_steps
         self._sent_steps = {
-            at: step for at, step in self._sent_steps.items() if at in self.channel.open_steps
+            place: step
+            for place, step in self._sent_steps.items()
+            if place[1] in open_steps.get(place[0], ())
         }
         self.size = 100 * len(items) + sum(
             len(item.text) for item in items if isinstance(item, StepOpened | StepGrown)
@@ -245,15 +251,15 @@ class RunSubscription:
         if step is None:
             return
         text = "".join(texts)
-        if self._sent_steps.get(step.index) is step:
-            items.append(StepGrown(step.index, text))
+        if self._sent_steps.get(step.place) is step:
+            items.append(StepGrown(step.turn.key, step.index, text))
         else:
-            self._sent_steps[step.index] = step
+            self._sent_steps[step.place] = step
             items.append(_opened(step, text))
 
 
 def _opened(step: OpenStep, text: str) -> StepOpened:
-    return StepOpened(step.index, step.type, step.call_id, step.name, text)
+    return StepOpened(step.turn, step.index, step.type, step.call_id, step.name, step.preceding, text)
 
 
 class RunPublisher:

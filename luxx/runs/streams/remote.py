@@ -45,6 +45,8 @@ class _StepOf(msgspec.Struct, frozen=True):
     """The part of a `process_step` that identifies the step."""
 
     step: _StepIndex
+    msg_id: str = ""
+    step_id: str = ""
 
 
 _step_of = msgspec.json.Decoder(_StepOf).decode
@@ -171,7 +173,16 @@ class RemoteSubscriber:
             self.end_feed()
 
     def _open_step(self, item: StepOpened, text: str = "") -> OpenStep:
-        return OpenStep(self.run_id, item.index, item.kind, call_id=item.call_id, name=item.name, text=text)
+        return OpenStep(
+            self.run_id,
+            item.index,
+            item.kind,
+            turn=item.turn,
+            call_id=item.call_id,
+            name=item.name,
+            text=text,
+            preceding=item.preceding,
+        )
 
     def _process_queue(self) -> None:
         """Publishes the queued items up to the next one that needs the log."""
@@ -201,8 +212,9 @@ class RemoteSubscriber:
 
     def _apply_text(self, item: StepGrown | StepOpened) -> Frame | None:
         if isinstance(item, StepOpened):
-            step = self.channel.open_steps[item.index] = self._open_step(item)
-        elif (step := self.channel.open_steps.get(item.index)) is None:
+            step = self._open_step(item)
+            self.channel.steps_of(item.turn)[item.index] = step
+        elif (step := self.channel.open_steps.get(item.turn, {}).get(item.index)) is None:
             return None
         return Frame(step.grow(item.text), 0, step, item.text)
 
@@ -234,7 +246,8 @@ class RemoteSubscriber:
         channel = self.channel
         for event in page:
             if event.type == STEP_EVENT:
-                channel.open_steps.pop(_step_of(event.data).step.index, None)
+                closed = _step_of(event.data)
+                channel.close_step((closed.msg_id or closed.step_id, closed.step.index))
         channel.logged = page[-1].seq
         self.is_over = self.is_over or page[-1].type in CLOSING_EVENT_TYPES
         channel.publish_events(*(event_frame(event.seq, event.type, event.data) for event in page))

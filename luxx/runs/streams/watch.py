@@ -10,11 +10,15 @@ from collections.abc import Iterator
 from dataclasses import InitVar, dataclass, field
 from typing import Protocol, Self
 
+from sqlalchemy import bindparam, select
+
 from luxx.infra.store.engine import Store
+from luxx.infra.store.tables import table_of
 from luxx.runs.log.events import StoredEvent, read_page
+from luxx.runs.models import RunRow
 from luxx.runs.streams.channel import COMMENT, NO_POSITION, Channel, Frame, OpenStep, logged_frame, run_frame
 from luxx.runs.streams.hub import Hub
-from luxx.wire.event import CLOSING_EVENT_TYPES
+from luxx.wire.event import ENDING_EVENT_TYPES, PAUSE_EVENT_TYPES
 from luxx.wire.run import ENDED, Run, RunStatus
 
 WAKE_SECONDS = 5.0
@@ -22,6 +26,10 @@ WAKE_SECONDS = 5.0
 
 QUIET_SECONDS = 10.0
 """After this long without a frame the next wake sends a comment line: at the latest after 15 s."""
+
+
+_runs = table_of(RunRow)
+_status = select(_runs.c.status).where(_runs.c.id == bindparam("run_id"))
 
 
 class Pipe(Protocol):
@@ -52,12 +60,13 @@ class RunWatch:
     accumulated: InitVar[bool] = field(default=False, kw_only=True)
     _channel: Channel = field(init=False)
     _sent: int = field(init=False)
-    _texts: dict[int, str] | None = field(init=False)
+    _texts: dict[tuple[str, int], str] | None = field(init=False)
     _is_attached: bool = field(default=False, init=False)
     _has_begun: bool = field(default=False, init=False)
     _is_first: bool = field(default=False, init=False)
     _is_live: bool = field(default=False, init=False)
     _is_over: bool = field(default=False, init=False)
+    _is_at_pause: bool = field(default=False, init=False)
     _index: int = field(default=0, init=False)
     _reset_count: int = field(default=0, init=False)
     _checked_seq: int = field(default=0, init=False)
@@ -203,8 +212,11 @@ class RunWatch:
         page = await self._read_page()
         if page:
             self._sent = page[-1].seq
-            self._is_over = self._is_over or any(event.type in CLOSING_EVENT_TYPES for event in page)
+            # A pause closes the stream only where the log ends with it: later events follow a resume.
+            self._is_at_pause = page[-1].type in PAUSE_EVENT_TYPES
+            self._is_over = self._is_over or any(event.type in ENDING_EVENT_TYPES for event in page)
             return b"".join(logged_frame(event.seq, event.type, event.data) for event in page)
+        is_paused = self._is_at_pause and await self._is_paused()
         has_begun = self._channel.has_producer or self._channel.reset_count > self._reset_count
         if self._until is None and has_begun:
             # A producer began while the log was read: take a new position with its open steps.
@@ -213,10 +225,19 @@ class RunWatch:
         # A run that had ended when the watch was made ends with its last event; the live frames of a run
         # that ended just now may still arrive.
         has_ended = self.run.status in ENDED and self._sent >= self.run.last_seq
-        self._is_over = self._is_over or has_ended
+        is_paused = is_paused and not self._channel.has_producer
+        self._is_over = self._is_over or has_ended or is_paused
         self._is_live = True
         snapshots, self._snapshots = self._snapshots, b""
         return snapshots
+
+    async def _is_paused(self) -> bool:
+        """Whether the run is still paused: a resumed one may wait for a slot, or its drive may not have
+        begun."""
+        status = await self.store.read_rows(
+            lambda connection: connection.scalar(_status, {"run_id": self.run.id})
+        )
+        return status == RunStatus.PAUSED.value
 
     async def _take_position(self) -> None:
         """Takes a position in the ring, with the end of the log and the snapshots of the open steps there."""
@@ -232,11 +253,11 @@ class RunWatch:
         self._reset_count, self._checked_seq = channel.reset_count, channel.known_seq
         if channel.has_producer:
             self._checked_seq = channel.logged
-            steps = [channel.open_steps[index] for index in sorted(channel.open_steps)]
+            steps = channel.all_open_steps()
             self._until = channel.logged
             self._snapshots = b"".join(step.snapshot() for step in steps)
             if self._texts is not None:
-                self._texts = {step.index: step.content() for step in steps}
+                self._texts = {step.place: step.content() for step in steps}
 
     async def _read_page(self) -> list[StoredEvent]:
         run_id, after, until = self.run.id, self._sent, self._until
@@ -263,12 +284,12 @@ class RunWatch:
         if texts is None:
             return b"".join([frame.data for frame in unseen])
         data = b"".join(_accumulated(unseen, texts))
-        for index in texts.keys() - self._channel.open_steps.keys():
-            del texts[index]
+        for place in texts.keys() - {step.place for step in self._channel.all_open_steps()}:
+            del texts[place]
         return data
 
 
-def _accumulated(frames: list[Frame], texts: dict[int, str]) -> Iterator[bytes]:
+def _accumulated(frames: list[Frame], texts: dict[tuple[str, int], str]) -> Iterator[bytes]:
     """The frames with the text so far in each delta, merged to one delta per step between two other frames.
 
     Each delta holds all the text, so without the merge the bytes for a slow client would grow quadratically.
@@ -281,13 +302,13 @@ def _accumulated(frames: list[Frame], texts: dict[int, str]) -> Iterator[bytes]:
         yield from _so_far(texts_by_step, texts)
         texts_by_step.clear()
         if frame.step is not None:
-            texts.pop(frame.step.index, None)
+            texts.pop(frame.step.place, None)
         yield frame.data
     yield from _so_far(texts_by_step, texts)
 
 
-def _so_far(texts_by_step: dict[OpenStep, list[str]], texts: dict[int, str]) -> Iterator[bytes]:
+def _so_far(texts_by_step: dict[OpenStep, list[str]], texts: dict[tuple[str, int], str]) -> Iterator[bytes]:
     for step, parts in texts_by_step.items():
         text = "".join(parts)
-        so_far = texts[step.index] = texts.get(step.index, "") + text
+        so_far = texts[step.place] = texts.get(step.place, "") + text
         yield step.accumulated(text, so_far)

@@ -45,7 +45,7 @@ from luxx.wire.question import (
     WhenAsked,
 )
 from luxx.wire.run import RunPhase, RunStatus
-from luxx.wire.step import Step, StepStatus
+from luxx.wire.turn import Step, StepStatus
 
 CLARIFICATION_SECONDS = 60
 """How long a clarification waits by default; decisions have a setting."""
@@ -171,6 +171,7 @@ class QuestionAsker:
             "user_id": self.run.spec.user_id,
             "tenant_id": self.run.spec.tenant_id,
             "call_id": event.call_id[:CALL_ID_LENGTH].replace("\0", "\ufffd"),
+            "rule_agents": _encode(self.run.spec.request.rule_agents).decode(),
             "kind": event.kind.value,
             "status": QuestionStatus.OPEN.value,
             "asked": _encode(question).decode(),

@@ -4,7 +4,7 @@ A thinking step closes when a text step begins, and the reverse. Tool calls may 
 together at the end.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from itertools import groupby
 from typing import Any, assert_never, cast
 
@@ -17,21 +17,27 @@ from luxx.runs.log.events import LogEntry
 from luxx.runs.models import CALL_ID_LENGTH
 from luxx.runs.streams.channel import Frame, OpenStep
 from luxx.tools.history import CallStatus, Executed
-from luxx.wire.delta import (
+from luxx.wire.event import ProcessStep
+from luxx.wire.tool import ToolCall, ToolResult
+from luxx.wire.turn import (
+    CHAT_TURN,
     PAUSED_KEY,
+    CallOutcome,
     Delta,
     FinishDelta,
     FinishReason,
     ReplayDelta,
+    Step,
+    StepStatus,
+    StepType,
     TextDelta,
     ThinkingDelta,
     ToolCallDelta,
+    TurnRef,
     Usage,
     UsageDelta,
+    step_id,
 )
-from luxx.wire.event import ProcessStep
-from luxx.wire.step import CallOutcome, Step, StepStatus, StepType, step_id
-from luxx.wire.tool import ToolCall, ToolResult
 
 REFUSAL = "refusal"
 """The key of a replay note with the model's refusal text."""
@@ -56,8 +62,8 @@ Output = Frame | Step
 class CompletionReader:
     """Reads deltas. `open_steps` is the channel's own dict, so that a late subscriber gets the growing steps.
 
-    `used_call_ids` are the ids of the run's earlier calls. A call with such an id gets a new one, because
-    results are matched by call id.
+    `preceding` is the text of the turn's message so far. `used_call_ids` are the ids of the run's earlier
+    calls. A call with such an id gets a new one, because results are matched by call id.
     """
 
     def __init__(
@@ -66,11 +72,15 @@ class CompletionReader:
         first_index: int,
         open_steps: dict[int, OpenStep],
         *,
-        used_call_ids: Collection[str] = (),
+        turn: TurnRef = CHAT_TURN,
+        preceding: str = "",
+        used_call_ids: set[str] | None = None,
     ) -> None:
         self._run_id = run_id
+        self._turn = turn
+        self._preceding = preceding
         self._first = self._next = first_index
-        self._used_call_ids = used_call_ids
+        self._used_call_ids = set[str]() if used_call_ids is None else used_call_ids
         self._new_call_ids: dict[object, str] = {}
         self._open = open_steps
         self._current_step: OpenStep | None = None
@@ -133,7 +143,8 @@ class CompletionReader:
         step = self._current_step
         if step is None or step.type != type_:
             yield from self._close_current_step()
-            step = self._current_step = self._add_open_step(OpenStep(self._run_id, self._next, type_))
+            opened = OpenStep(self._run_id, self._next, type_, turn=self._turn, preceding=self._preceding)
+            step = self._current_step = self._add_open_step(opened)
         yield self._grow(step, text)
 
     def _call(self, delta: ToolCallDelta) -> Iterator[Output]:
@@ -141,12 +152,22 @@ class CompletionReader:
         step = self._calls.get(delta.slot)
         if step is None:
             call_id = self._unique_call_id(delta.call_id)
-            step = OpenStep(self._run_id, self._next, StepType.TOOL_CALL, call_id=call_id, name=delta.name)
+            step = OpenStep(
+                self._run_id,
+                self._next,
+                StepType.TOOL_CALL,
+                turn=self._turn,
+                call_id=call_id,
+                name=delta.name,
+            )
             self._calls[delta.slot] = self._add_open_step(step)
         yield self._grow(step, delta.arguments)
 
     def _unique_call_id(self, call_id: str) -> str:
         if call_id not in self._used_call_ids:
+            if self._turn.key:
+                # Turns that work at once share the set.
+                self._used_call_ids.add(call_id)
             return call_id
         new_call_id = self._new_call_ids[call_id] = f"call_{new_id().replace('-', '')}"
         return new_call_id
@@ -170,7 +191,10 @@ class CompletionReader:
         """Closes the current step unless calls are open: steps are logged in order of index."""
         step, self._current_step = self._current_step, None
         if step is not None and not self._calls:
-            yield step.closed(StepStatus.DONE)
+            closed = step.closed(StepStatus.DONE)
+            if step.is_chunk:
+                self._preceding += closed.content
+            yield closed
 
     def _append_refusal(self) -> Iterator[Output]:
         """Adds the refusal text, which some providers send apart from the text."""
@@ -235,11 +259,6 @@ NOT_RUN = ToolResult.fail(
 def full_output_row(run_id: str, call_id: str, output: str) -> dict[str, str]:
     """The row of the full output of a shortened result; NUL is replaced and the id cut for PostgreSQL."""
     return {"run_id": run_id, "call_id": call_id[:CALL_ID_LENGTH], "output": output.replace("\0", "\ufffd")}
-
-
-def add_cost(total: float | None, cost: float | None) -> float | None:
-    """The cost of a run with one more completion; None (unknown) if that completion's cost is unknown."""
-    return None if cost is None else (total or 0.0) + cost
 
 
 def closed_entries(steps: list[Step]) -> list[LogEntry]:

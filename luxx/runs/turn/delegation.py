@@ -15,7 +15,7 @@ from importlib.resources import files
 from msgspec.structs import replace
 from sqlalchemy import Connection, bindparam, func, select
 
-from luxx.errors import ToolFailed
+from luxx.errors import InvalidInput, NotFound, ToolFailed
 from luxx.infra.clock import new_id
 from luxx.infra.store.tables import table_of
 from luxx.runs.admission import create_run, new_run
@@ -24,6 +24,7 @@ from luxx.runs.engine.cancel import mark_cancelled
 from luxx.runs.engine.driver import RunDriver
 from luxx.runs.log.events import LogEntry, read_log
 from luxx.runs.models import RunRow
+from luxx.runs.turn.resources import ResourceFinder
 from luxx.runs.turn.state import ChatRequest, TurnState, count_calls, fold, initial_state
 from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.tools.core import ToolContext
@@ -31,8 +32,8 @@ from luxx.tools.executor import READ_RESULT_TOOL
 from luxx.tools.history import Executed
 from luxx.wire.event import SubagentAssigned
 from luxx.wire.run import ENDED, Assignment, Delegated, RunStatus, SubagentEnd
-from luxx.wire.step import Step, StepStatus, StepType
 from luxx.wire.tool import Narrowing
+from luxx.wire.turn import Step, StepStatus, StepType
 
 MAX_CONCURRENT_SUBAGENTS = 4
 """Subagents of one run that work concurrently; further ones wait."""
@@ -82,6 +83,7 @@ class Delegator:
 
     run: RunContext
     engine: RunDriver
+    resources: ResourceFinder
     requests_ready: asyncio.Future[None] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future(), init=False
     )
@@ -153,10 +155,10 @@ class Delegator:
             self._ends[executed.call_id] = replace(end, status=status)
 
     async def stop(self) -> None:
-        """Cancels the unfinished subagents when the run ends; waits up to STOP_SECONDS for their ends."""
-        run_id = self.run.spec.run_id
+        """Cancels the unfinished subagents when the turn ends; waits up to STOP_SECONDS for their ends."""
+        unfinished = [one.subagent_run_id for one in self.run.log.state.subagents if one.status not in ENDED]
         subagent_ids = await self.run.services.store.write_rows(
-            lambda connection: mark_cancelled(connection, RunRow.parent_run_id == run_id)
+            lambda connection: mark_cancelled(connection, RunRow.id.in_(unfinished))
         )
         for subagent_id in subagent_ids:
             await self.engine.cancel(subagent_id)
@@ -176,7 +178,8 @@ class Delegator:
         async with self._semaphore:
             assigned = self._assigned(call_id)
             if assigned is None:
-                request = self._request(call_id, context, assignment)
+                template = await self._template(assignment)
+                request = self._request(call_id, context, assignment, template)
                 assigned = SubagentAssigned(
                     subagent_run_id=new_id(),
                     call_id=call_id,
@@ -191,7 +194,22 @@ class Delegator:
     def _assigned(self, call_id: str) -> SubagentAssigned | None:
         return next((one for one in self.run.log.state.subagents if one.call_id == call_id), None)
 
-    def _request(self, call_id: str, context: ToolContext, assignment: Assignment) -> ChatRequest:
+    async def _template(self, assignment: Assignment) -> ChatRequest:
+        """The run's own request, with the values of the named agent. Raises ToolFailed for an unknown one."""
+        name, request = assignment.agent, replace(self.run.spec.request, system_prompt="")
+        if name is None:
+            return request
+        user_id = self.run.spec.user_id
+        try:
+            return await self.run.services.store.read(
+                lambda session: self.resources.agent_request(session, user_id, name, request)
+            )
+        except (NotFound, InvalidInput) as error:
+            raise ToolFailed(error.message) from error
+
+    def _request(
+        self, call_id: str, context: ToolContext, assignment: Assignment, template: ChatRequest
+    ) -> ChatRequest:
         """The request of the subagent's run. Raises ToolFailed for tools or a depth that are not allowed."""
         run_request = self.run.spec.request
         depth = 1 if run_request.delegated is None else run_request.delegated.depth + 1
@@ -206,11 +224,11 @@ class Delegator:
                 f"you cannot give a subagent these tools: {', '.join(unknown)[:500]}; "
                 f"yours are: {', '.join(own_tools)}"
             )
-        tools = (
-            own_tools
-            if assignment.tools is None
-            else [name for name in own_tools if name in assignment.tools]
-        )
+        tools = [
+            name
+            for name in own_tools
+            if name in template.tools and (assignment.tools is None or name in assignment.tools)
+        ]
         # The tool that reads the rest of a shortened result comes with any other tool.
         granted_tools = (*tools, READ_RESULT_TOOL) if tools else ()
         delegated = Delegated(
@@ -222,13 +240,14 @@ class Delegator:
             tainted_by=context.permissions.tainted_by,
             # The list of tools only hides others from the model; `narrowed` refuses their calls.
             narrowed=(*context.permissions.narrowed, Narrowing(by="", entries=granted_tools)),
+            agent_ids=run_request.rule_agents if assignment.agent else run_request.rule_agents[1:],
         )
         return replace(
-            run_request,
-            model=assignment.model or run_request.model,
+            template,
+            model=assignment.model or template.model,
             tools=tools,
             takes_images=False,
-            system_prompt=assignment.system_prompt or SYSTEM_PROMPT,
+            system_prompt=assignment.system_prompt or template.system_prompt or SYSTEM_PROMPT,
             response_schema=None,
             delegated=delegated,
         )

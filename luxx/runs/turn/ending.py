@@ -1,31 +1,32 @@
 """The ending of a chat run: its last events, its final row and the stored message.
 
-`fail_run` ends a run that cannot be driven: its log cannot be read, its message cannot be stored, or it
-crashed its process too often. Without it, processes would claim such a run again and again.
+`fail_run` ends or pauses a run of any kind that cannot be driven: its log cannot be read, its message cannot
+be stored, or it crashed its process too often. Without it, processes would claim such a run again and again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, bindparam, insert, null, select
 
 from luxx.domain.conversations.models import ConversationRow, MessageRow
-from luxx.domain.conversations.search import index_message
+from luxx.domain.conversations.search_index import index_message
+from luxx.domain.usage.ledger import UsageEntry
 from luxx.domain.usage.reserve import charge_orphaned_reserve
 from luxx.errors import LimitReached, LuxxError, ProviderError
 from luxx.infra.clock import utc_now
+from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
 from luxx.runs.engine.cancel import mark_cancelled
-from luxx.runs.log.events import LostRun, event_row, stamped
+from luxx.runs.log.events import LogEntry, LostRun, event_row, stamped
 from luxx.runs.models import RunEventRow, RunRow
 from luxx.runs.question_rows import close_questions
 from luxx.runs.turn.state import RunSpec, TurnState
-from luxx.wire.delta import Usage
 from luxx.wire.event import Done, DoneStatus, ErrorEvent, Event
 from luxx.wire.message import AssistantContent
-from luxx.wire.run import RunStatus, StopReason
-from luxx.wire.step import StepStatus
+from luxx.wire.run import ENDED, RunKind, RunStatus, StopReason
+from luxx.wire.turn import StepStatus, Usage
 
 _insert = insert(table_of(MessageRow))
 _conversations = table_of(ConversationRow)
@@ -96,20 +97,50 @@ def ending_changes(state: TurnState, ending: Ending) -> dict[str, Any]:
     }
 
 
-def prepare_message(
+class Closing(msgspec.Struct, frozen=True, kw_only=True):
+    """What the ending of a turn writes: events, values of the run's row, and other rows of `size` bytes."""
+
+    events: list[LogEntry]
+    changes: dict[str, Any]
+    write: Callable[[Connection], None]
+    size: int
+
+
+Close = Callable[[TurnState, Ending, UsageEntry | None], Closing]
+"""Makes the Closing of a turn. The usage is that of a completion that was cut; the log does not have it."""
+
+
+def close_chat(spec: RunSpec, state: TurnState, ending: Ending, _cut: UsageEntry | None) -> Closing:
+    """The Closing of a chat's turn, which ends the run.
+
+    It stores the answer, selects it as the leaf and releases the conversation. A subagent's answer goes to
+    its parent run, so it stores nothing.
+    """
+    save, size = (None, 0) if spec.request.delegated is not None else _prepare_message(spec, state, ending)
+
+    def write(connection: Connection) -> None:
+        if save is not None:
+            save(connection)
+        if state.questions:
+            close_questions(connection, spec.run_id)
+
+    return Closing(
+        events=[*ending_events(spec.message_id, state.usage, ending)],
+        changes=ending_changes(state, ending),
+        write=write,
+        size=size,
+    )
+
+
+def _prepare_message(
     spec: RunSpec, state: TurnState, ending: Ending
 ) -> tuple[Callable[[Connection], None], int]:
-    """A write that stores the answer, selects it as the leaf and releases the conversation; and its bytes.
-
-    A subagent's answer goes to its parent run, so nothing is stored.
-    """
-    if spec.request.delegated is not None:
-        return lambda _connection: None, 0
+    """A write that stores the answer in its conversation; and its bytes."""
     has_replay = any(note.replay for note in state.notes)
     row: dict[str, Any] = {
         "id": spec.message_id,
         "user_id": spec.user_id,
-        "conversation_id": spec.conversation_id,
+        "conversation_id": None if spec.request.is_invocation else spec.conversation_id,
         "parent_id": spec.request.parent_id,
         "run_id": spec.run_id,
         "role": "assistant",
@@ -117,12 +148,14 @@ def prepare_message(
         "replay": _encode([note.replay for note in state.notes]).decode() if has_replay else None,
         "token_count": state.usage.completion_tokens,
         "usage": _encode(state.usage).decode(),
-        "status": _message_status(state, ending),
+        "status": message_status(state, ending),
         "created_at": utc_now(),
     }
 
     def write_message(connection: Connection) -> None:
         connection.execute(_insert, row)
+        if spec.request.is_invocation:
+            return
         index_message(connection, row)
         connection.execute(
             _release_conversation,
@@ -137,48 +170,102 @@ def prepare_message(
     return write_message, len(row["content"]) + len(row["replay"] or "")
 
 
-def _message_status(state: TurnState, ending: Ending) -> str:
+def message_status(state: TurnState, ending: Ending) -> str:
+    """The status of the message that a turn with this ending wrote."""
     if ending.status == RunStatus.COMPLETED:
         return PARTIAL if ending.stop_reason in INCOMPLETE_REASONS else COMPLETE
     has_content = any(step.status != StepStatus.INTERRUPTED for step in state.steps)
     return PARTIAL if has_content or ending.status == RunStatus.CANCELLED else FAILED
 
 
+# Runs that cannot be driven
+
+
+class FailedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that cannot be driven, as its row has it."""
+
+    id: str
+    subject_id: str
+    message_id: str | None
+    last_seq: int
+    usage: Usage
+
+
+class RunFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """The last events of a run that cannot be driven; paused, if it may be resumed."""
+
+    events: list[Event]
+    status: RunStatus
+
+
+FailureWriter = Callable[[Connection, FailedRun, LuxxError], RunFailure]
+"""Writes what the failure of a run of one kind changes in other rows; it closes questions that nobody needs
+to answer any more."""
+
+
+def fail_chat(connection: Connection, run: FailedRun, error: LuxxError) -> RunFailure:
+    """Releases the conversation of a chat's run that cannot be driven."""
+    close_questions(connection, run.id)
+    connection.execute(_conversations.update().where(_conversations.c.run_id == run.id).values(run_id=null()))
+    events = ending_events(run.message_id or "", run.usage, failure_ending(error))
+    return RunFailure(events=events, status=RunStatus.FAILED)
+
+
 _runs = table_of(RunRow)
-_owned_run = select(_runs.c.last_seq, _runs.c.message_id, _runs.c.usage).where(
-    _runs.c.id == bindparam("run_id"), _runs.c.fence == bindparam("fence")
-)
+_owned_run = select(
+    _runs.c.kind, _runs.c.subject_id, _runs.c.last_seq, _runs.c.message_id, _runs.c.usage
+).where(_runs.c.id == bindparam("run_id"), _runs.c.fence == bindparam("fence"))
 
 
-def fail_run(connection: Connection, run_id: str, fence: int, *, error: str, kind: str) -> None:
-    """Ends the run with the events `error` and `done` and releases its conversation, if it has this fence.
+async def fail_run(
+    store: Store, writers: Mapping[RunKind, FailureWriter], run_id: str, fence: int, error: LuxxError
+) -> RunStatus | None:
+    """Ends or pauses a run that cannot be driven, if it has this fence; its status then.
 
     Raises LostRun if another process claims it meanwhile.
     """
-    run = connection.execute(_owned_run, {"run_id": run_id, "fence": fence}).one_or_none()
-    if run is None:
-        return
-    ending = failure_ending(LuxxError(error, kind=kind))
-    events = ending_events(run.message_id or "", msgspec.json.decode(run.usage, type=Usage), ending)
-    rows = [event_row(seq, stamped(event, run_id)) for seq, event in enumerate(events, run.last_seq + 1)]
+    return await store.write_rows(lambda connection: _fail_run(connection, writers, run_id, fence, error))
+
+
+def _fail_run(
+    connection: Connection,
+    writers: Mapping[RunKind, FailureWriter],
+    run_id: str,
+    fence: int,
+    error: LuxxError,
+) -> RunStatus | None:
+    row = connection.execute(_owned_run, {"run_id": run_id, "fence": fence}).one_or_none()
+    if row is None:
+        return None
+    run = FailedRun(
+        id=run_id,
+        subject_id=row.subject_id,
+        message_id=row.message_id,
+        last_seq=row.last_seq,
+        usage=msgspec.json.decode(row.usage, type=Usage),
+    )
+    failure = writers[RunKind(row.kind)](connection, run, error)
+    rows = [
+        event_row(seq, stamped(event, run_id)) for seq, event in enumerate(failure.events, run.last_seq + 1)
+    ]
     connection.execute(insert(table_of(RunEventRow)), rows)
+    has_ended = failure.status in ENDED
     ended = connection.execute(
         _runs.update()
         .where(_runs.c.id == run_id, _runs.c.fence == fence)
         .values(
-            status=RunStatus.FAILED.value,
+            status=failure.status.value,
             phase=null(),
-            stop_reason=StopReason.ERROR.value,
-            error=error,
+            stop_reason=StopReason.ERROR.value if has_ended else null(),
+            error=error.message,
             last_seq=rows[-1]["seq"],
             owner=null(),
             stored_bytes=_runs.c.stored_bytes + sum(len(row["data"]) for row in rows),
-            finished_at=utc_now(),
+            finished_at=utc_now() if has_ended else null(),
         )
     )
     if ended.rowcount != 1:
         raise LostRun(run_id)
-    close_questions(connection, run_id)
     mark_cancelled(connection, RunRow.parent_run_id == run_id)
-    connection.execute(_conversations.update().where(_conversations.c.run_id == run_id).values(run_id=null()))
     charge_orphaned_reserve(connection, run_id, _runs)
+    return failure.status

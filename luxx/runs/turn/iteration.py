@@ -7,7 +7,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from luxx.domain.usage.ledger import UsageEntry, estimated_usage
-from luxx.errors import LuxxError, ProviderError
+from luxx.errors import LuxxError, ProviderError, ToolFailed
 from luxx.providers.adapter import CompletionRequest
 from luxx.providers.client import CompletionStream, ModelClient, Retry
 from luxx.runs.context import RunContext
@@ -19,7 +19,6 @@ from luxx.runs.turn.completion import (
     INTERRUPTED,
     NOT_RUN,
     CompletionReader,
-    add_cost,
     call_of,
     closed_entries,
     executed_entry,
@@ -38,14 +37,13 @@ from luxx.runs.turn.resources import (
     skill_entries,
     tainted_by,
 )
-from luxx.runs.turn.state import TurnState, open_calls, unfinished_steps
+from luxx.runs.turn.state import TurnState, add_cost, open_calls, unfinished_steps
 from luxx.tools.core import NeedsAnswer, ToolContext
 from luxx.tools.history import Executed
-from luxx.wire.delta import Usage
 from luxx.wire.event import CompletionNote, CostUpdate, ProcessStep, Retrying, Warning
 from luxx.wire.run import RunPhase
-from luxx.wire.step import Step, StepStatus, StepType
 from luxx.wire.tool import SkillHead, ToolSpec
+from luxx.wire.turn import Step, StepStatus, StepType, Usage, steps_text
 
 _encode = msgspec.json.Encoder().encode
 
@@ -88,10 +86,14 @@ class Iteration:
         Raises CompletionCut when the provider fails finally or a person cancels, LimitReached where the call
         does not fit the run's limits.
         """
-        steps = self._log.state.steps
-        used_call_ids = {str(step.id_ref) for step in steps if step.type == StepType.TOOL_CALL}
+        steps, turn = self._log.state.steps, self._spec.turn
         reader = CompletionReader(
-            self._spec.run_id, len(steps), self._channel.open_steps, used_call_ids=used_call_ids
+            self._spec.run_id,
+            len(steps),
+            self._channel.steps_of(turn),
+            turn=turn,
+            preceding=steps_text(steps) if turn.msg_id else "",
+            used_call_ids=self._log.used_call_ids(),
         )
         self._deltas = 0
         tools = self._offered() if with_tools else []
@@ -298,11 +300,19 @@ class Iteration:
     async def _execute(self, call: Step, context: ToolContext) -> Executed:
         call_context = self._delegator.without_later_skills(call, self._asker.with_answers(call, context))
         call_context = self._delegator.with_delegate(call, call_context).with_actions(
-            activate=partial(self._activated_skills.__setitem__, str(call.id_ref))
+            activate=partial(self._activate, str(call.id_ref))
         )
         executed = await self._executor.execute(call_of(call), call_context)
         await self._delegator.end_subagent(executed)
         return self._delegator.with_taint(executed)
+
+    def _activate(self, call_id: str, skill: SkillHead) -> None:
+        allowed = self._spec.request.skills
+        if allowed is not None and skill.name not in allowed:
+            raise ToolFailed(
+                f"this agent may not use the skill {skill.name}; it has {', '.join(allowed) or 'none'}"
+            )
+        self._activated_skills[call_id] = skill
 
     async def _asks_first(self, call: Step, context: ToolContext) -> bool:
         return await self._executor.asks_first(call_of(call), context) and not self._asker.has_answer(call)

@@ -12,17 +12,19 @@ from dataclasses import dataclass
 from functools import partial
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy import Connection, bindparam, select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.authentication import user_as_caller
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.user_data import Workspaces
+from luxx.domain.agents.queries import agent_named, settings_of
 from luxx.domain.conversations.prompt import PastMessage, prompt_messages, read_path
 from luxx.domain.skills.registry import SkillRegistry
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import Gone, LuxxError, NotFound, ProviderError, ToolFailed
-from luxx.infra.store.tables import table_of
+from luxx.infra.store.tables import read_once, table_of
 from luxx.providers.adapter import CompletionRequest, Target
 from luxx.providers.catalog import ModelCard
 from luxx.providers.service import ProviderSelection, ProviderService
@@ -47,10 +49,11 @@ from luxx.tools.history import Executed
 from luxx.tools.permissions.rules import ACTIVATE_TOOL, allows_name
 from luxx.tools.permissions.service import read_effective_rules
 from luxx.tools.service_tools import tool_caller
-from luxx.wire.delta import Usage
 from luxx.wire.event import SkillActivated, Tainted
 from luxx.wire.message import UserContent
+from luxx.wire.run import RunKind
 from luxx.wire.tool import PlacedRule, SkillHead, ToolSpec
+from luxx.wire.turn import Usage
 
 _runs = table_of(RunRow)
 _run = select(
@@ -62,15 +65,18 @@ _run = select(
     _runs.c.driven_seconds,
     _runs.c.request,
     _runs.c.last_seq,
+    _runs.c.kind,
 ).where(_runs.c.id == bindparam("run_id"), _runs.c.fence == bindparam("fence"))
 _request = msgspec.json.Decoder(ChatRequest)
 
 
-def read_spec(connection: Connection, run_id: str, fence: int) -> RunSpec | None:
-    """The specification, or None if the run was deleted or claimed by another process."""
+def read_spec(connection: Connection, run_id: str, fence: int) -> RunSpec | RunKind | None:
+    """The specification of a chat's run; of another its kind; None if it was deleted or claimed elsewhere."""
     run = connection.execute(_run, {"run_id": run_id, "fence": fence}).one_or_none()
     if run is None:
         return None
+    if run.kind != RunKind.CHAT:
+        return RunKind(run.kind)
     request = _request.decode(run.request)
     if run.message_id is None and request.delegated is None:
         return None
@@ -149,6 +155,7 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
             subject_id=spec.conversation_id,
             provider_id=self.target.provider_id,
             model=spec.request.model,
+            kind=spec.kind,
             usage=usage,
             cost=self.card.cost(usage),
             is_estimated=is_estimated,
@@ -180,7 +187,7 @@ class ResourceFinder:
 
         Raises NotAllowed for a disabled user, NotFound or InvalidInput for a deleted provider.
         """
-        caller = user_as_caller(session.connection(), spec.user_id)
+        caller = caller_of_turn(session, spec.user_id)
         request = spec.request
         return RunInputs(
             caller=caller,
@@ -188,8 +195,35 @@ class ResourceFinder:
                 session, caller, request.provider_id, request.model
             ),
             # A run without tools needs no rules yet; `read_context` reads them before any tool runs.
-            rules=rules_for(session.connection(), caller, spec.conversation_id) if request.tools else (),
+            rules=rules_for(session.connection(), caller, spec.conversation_id, request.rule_agents)
+            if request.tools
+            else (),
             own_tools=self._own_tools(session.connection(), spec),
+        )
+
+    def agent_request(self, session: Session, user_id: int, name: str, request: ChatRequest) -> ChatRequest:
+        """The request of a run with the values of the user's agent of this name, where it has one.
+
+        The tools are those of the request that the agent also has. Raises NotFound or InvalidInput for an
+        agent or a provider that the user may not use.
+        """
+        caller = user_as_caller(session.connection(), user_id)
+        agent = settings_of(agent_named(session, caller, name))
+        model = agent.model or (request.model if agent.provider_id is None else None)
+        provider_id = agent.provider_id or request.provider_id
+        choice = self.providers.select_provider(session, caller, provider_id, model).choice
+        return replace(
+            request,
+            agent_id=agent.id,
+            provider_id=choice.provider_id,
+            model=choice.model,
+            max_iterations=agent.max_iterations,
+            skills=agent.skills,
+            tools=[each for each in request.tools if agent.tools is None or each in agent.tools],
+            thinking_enabled=bool(agent.thinking_enabled),
+            temperature=agent.temperature,
+            max_tokens=agent.max_tokens or choice.max_tokens,
+            system_prompt=agent.system_prompt or "",
         )
 
     def _own_tools(self, connection: Connection, spec: RunSpec) -> OwnTools | None:
@@ -206,8 +240,10 @@ class ResourceFinder:
         Raises Unavailable if the embedded model cannot be started.
         """
         resolved = await self.providers.resolve_selection(inputs.provider_choice)
-        # A thread creates the directory, before any transaction: a slow disk must not block database writes.
-        workspace = await asyncio.to_thread(self.workspaces.prepare_if_enabled, spec.user_id)
+        workspace = self.workspaces.path_of(spec.user_id)
+        if spec.request.tools:
+            # In a thread, and before any transaction: a slow disk must not block database writes.
+            workspace = await asyncio.to_thread(self.workspaces.prepare_if_enabled, spec.user_id)
         await self.executor.registry.wait_for(spec.request.tools)
         level, judge = inputs.caller.permission_level, self.executor.judge
         offered_names = _offered_names(spec.request, delegation_depth)
@@ -230,7 +266,7 @@ class ResourceFinder:
                 caller = user_as_caller(connection, spec.user_id)
             except LuxxError as error:
                 return error
-            rules = rules_for(connection, caller, spec.conversation_id)
+            rules = rules_for(connection, caller, spec.conversation_id, spec.request.rule_agents)
             return make_context(caller, rules, self._own_tools(connection, spec))
 
         offered = [tool.to_spec() for tool in tools if judge.is_offered(tool, inputs.rules)]
@@ -239,7 +275,7 @@ class ResourceFinder:
             target=resolved.target,
             card=resolved.choice.card,
             tools=offered,
-            skills=self.skill_registry.prompt if may_activate else "",
+            skills=self.skill_registry.prompt(spec.request.skills) if may_activate else "",
             context=make_context(inputs.caller, inputs.rules, inputs.own_tools),
             read_context=read_context,
         )
@@ -258,6 +294,11 @@ class ResourceFinder:
                 "not shortened is complete"
             ) from error
         return StoredOutput(output=result.output, total=result.total)
+
+
+def caller_of_turn(session: Session, user_id: int) -> Caller:
+    """The user of turns that begin in one transaction. Raises NotAllowed."""
+    return read_once(session, ("caller", user_id), lambda: user_as_caller(session.connection(), user_id))
 
 
 def _offered_names(request: ChatRequest, delegation_depth: int) -> frozenset[str]:
@@ -285,6 +326,8 @@ def new_taint(state: TurnState, results: Sequence[Executed]) -> list[LogEntry]:
 
 
 def _earlier_taint(spec: RunSpec) -> str | None:
+    if spec.tainted_by is not None:
+        return spec.tainted_by
     if spec.request.delegated is not None:
         return spec.request.delegated.tainted_by
     untrusted = (step for message in spec.past for step in message.steps if step.is_untrusted is True)
@@ -328,6 +371,10 @@ def skill_entries(
     return entries
 
 
-def rules_for(connection: Connection, caller: Caller, conversation_id: str) -> tuple[PlacedRule, ...]:
-    """The permission rules for a run of the caller in this conversation."""
-    return read_effective_rules(connection, caller.tenant_id, caller.user_id, conversation_id=conversation_id)
+def rules_for(
+    connection: Connection, caller: Caller, conversation_id: str, agent_ids: Sequence[int]
+) -> tuple[PlacedRule, ...]:
+    """The permission rules for a run of the caller in this conversation; see `ChatRequest.rule_agents`."""
+    return read_effective_rules(
+        connection, caller.tenant_id, caller.user_id, conversation_id=conversation_id, agent_ids=agent_ids
+    )

@@ -46,10 +46,9 @@ from luxx.runs.engine.cancel import CancelSignal
 from luxx.runs.models import RunRow
 from luxx.runs.turn.state import RunSpec, TurnLog, TurnState, count_calls, open_calls
 from luxx.tools.builtin.run import DELEGATE_TOOL
-from luxx.wire.delta import Usage
 from luxx.wire.event import ErrorEvent, Retrying
 from luxx.wire.run import RunPhase, StopReason
-from luxx.wire.step import Step, StepStatus
+from luxx.wire.turn import Step, StepStatus, Usage
 
 MAX_WAIT_SECONDS = 60.0
 """How long a call waits for other calls to end before it takes what is left, or ends its run."""
@@ -84,7 +83,7 @@ class ReservedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Spending:
-    """The spending of one run, for the process that drives it."""
+    """The spending of one turn, for the process that drives its run."""
 
     def __init__(self, limits: LimitsConfig, spec: RunSpec, log: TurnLog) -> None:
         self._limits = limits
@@ -97,7 +96,7 @@ class Spending:
         """Spent by calls that a crash interrupted or that were retried: the log does not count them."""
         self._reserved: ReservedCall | None = None
         self.has_recorded_lost_call = False
-        """Whether this drive has charged the reservation of an interrupted call."""
+        """Whether this drive has charged the reservation of the turn's interrupted call."""
 
     async def recover_reservation(self) -> None:
         """Charges the reservation that an earlier drive left, at the start of a drive.
@@ -109,7 +108,7 @@ class Spending:
         spent_rows: list[SpentAmount] = []
 
         def extra_write(connection: Connection) -> None:
-            self.has_recorded_lost_call = charge_orphaned_reserve(connection, self._spec.run_id, _runs)
+            self.has_recorded_lost_call = bool(charge_orphaned_reserve(connection, self._spec.run_id, _runs))
             spent_rows.append(spent_by_run(connection, self._spec.run_id))
 
         await self._log.append([], extra_write=extra_write)
@@ -199,9 +198,9 @@ class Spending:
             answers.append(answer)
             if answer.verdict == ReserveVerdict.FITS:
                 row: dict[str, object] = {
-                    "run_id": spec.run_id, "user_id": spec.user_id, "provider_id": target.provider_id,
-                    "model": spec.request.model, "prompt_tokens": call.prompt_tokens,
-                    "completion_tokens": answer.tokens,
+                    "run_id": spec.run_id, "turn": spec.turn.key, "user_id": spec.user_id,
+                    "provider_id": target.provider_id, "model": spec.request.model,
+                    "prompt_tokens": call.prompt_tokens, "completion_tokens": answer.tokens,
                     "cost": call.cost(answer.tokens) if call.is_priced else None, "made_at": utc_now(),
                 }  # fmt: skip
                 add_reserve(connection, row)
@@ -213,14 +212,14 @@ class Spending:
         limits, extra, delegated = self._limits, self._extra_spent, self._spec.request.delegated
         if not (limits.tokens_per_run or limits.cost_per_run):
             return []
-        if delegated is None and not state.subagents:
+        if delegated is None and not state.subagents and not self._spec.turn.key:
             logged_spending = spent_in(state)
             spent = SpentAmount(
                 tokens=logged_spending.tokens + extra.tokens, cost=logged_spending.cost + extra.cost
             )
             used = SpentAndReserved(spent, NO_SPENDING)
         else:
-            # A run and all its subagents share one limit and reserve concurrently.
+            # The turns of a run and all its subagents share one limit and reserve concurrently.
             lock_until_commit(connection, Lock.USER_RESERVES, self._spec.user_id)
             root = self._spec.run_id if delegated is None else delegated.root_run_id
             used = spent_by_tree(connection, _tree_ids.params(root=root))
@@ -231,7 +230,7 @@ class Spending:
         if entry is not None:
             record(connection, entry)
         if self.has_limits:
-            release_reserve(connection, self._spec.run_id)
+            release_reserve(connection, self._spec.run_id, self._spec.turn.key)
 
     def excess_calls(self, state: TurnState) -> list[Step]:
         """The pending calls beyond the run's limit of tool calls."""
@@ -239,11 +238,11 @@ class Spending:
             return []
         waiting = [call for call in open_calls(state) if call.status == StepStatus.PENDING]
         running = len(open_calls(state)) - len(waiting)
-        return waiting[max(0, self._max_calls - count_calls(state) - running) :]
+        return waiting[max(0, self._max_calls - self._count_calls(state) - running) :]
 
     def uses_up_calls(self, state: TurnState) -> bool:
         """Whether the open calls of `state` reach or exceed the run's limit of tool calls."""
-        limit, count = self._max_calls, count_calls(state)
+        limit, count = self._max_calls, self._count_calls(state)
         return limit is not None and count < limit <= count + len(open_calls(state))
 
     def out_of_calls_text(self) -> str:
@@ -256,7 +255,7 @@ class Spending:
 
     def is_out_of_calls(self, state: TurnState) -> bool:
         """Whether the limit of tool calls is reached, so the model is offered no more tools."""
-        return self._max_calls is not None and count_calls(state) >= self._max_calls
+        return self._max_calls is not None and self._count_calls(state) >= self._max_calls
 
     def share_of_calls(self, state: TurnState) -> int | None:
         """How many tool calls each subagent of the open calls may make; None: no limit."""
@@ -265,7 +264,11 @@ class Spending:
         calls = open_calls(state)
         sharing = sum(call.name == DELEGATE_TOOL for call in calls)
         # Until one of them ends, the result is the same for each.
-        return max(0, self._max_calls - count_calls(state) - len(calls)) // max(1, sharing)
+        return max(0, self._max_calls - self._count_calls(state) - len(calls)) // max(1, sharing)
+
+    def _count_calls(self, state: TurnState) -> int:
+        """The tool calls of the run so far, with this state of the turn."""
+        return self._log.calls_of_other_turns() + count_calls(state)
 
     @property
     def _max_calls(self) -> int | None:

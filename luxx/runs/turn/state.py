@@ -4,17 +4,16 @@ The fold is pure: the same log gives the same state, in one pass or continued fr
 another process can continue a run after a crash.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
 from luxx.domain.conversations.prompt import PastMessage
-from luxx.runs.log.events import LogEntry, RunLog
-from luxx.wire.delta import FinishReason, Usage
+from luxx.runs.log.events import LogEntry
 from luxx.wire.event import (
     CompletionNote,
     CostUpdate,
@@ -24,20 +23,32 @@ from luxx.wire.event import (
     ProcessStep,
     QuestionAnswered,
     QuestionAsked,
+    Retrying,
     SkillActivated,
     SubagentAssigned,
     Tainted,
 )
 from luxx.wire.question import WhenAsked
-from luxx.wire.run import Delegated, RunPhase
-from luxx.wire.step import Step, StepStatus, StepType
+from luxx.wire.run import Delegated, RunKind, RunPhase
 from luxx.wire.tool import Narrowing, SkillHead
+from luxx.wire.turn import CHAT_TURN, FinishReason, Step, StepStatus, StepType, TurnRef, Usage
+
+
+class FallbackTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """A provider and a model that make the calls of a run after the ones before have failed for good."""
+
+    provider_id: int
+    model: str
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The request of a run, with every default resolved at admission: later changes do not alter a run.
 
-    `parent_id` is the user's message to answer. `tools` are the names offered to the model. `takes_images`:
+    `parent_id` is the user's message to answer. `agent_id` is the agent that the values come from, if any;
+    `is_invocation`: it was called without a conversation, and its id is the run's subject.
+    `max_iterations`: model calls with tools; None: as configured. `skills`: names of the skills that the
+    model may activate; None: all. `fallbacks` are tried in order. `tools` are the names offered to the model.
+    `takes_images`:
     whether the model gets the conversation's images. `response_schema`: a JSON schema for the answer's text.
     `when_asked`: whether the run waits when it must ask a person. `delegated`: set for a subagent; its task
     replaces the messages.
@@ -46,6 +57,11 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     parent_id: str
     provider_id: int
     model: str
+    agent_id: int | None = None
+    is_invocation: bool = False
+    max_iterations: int | None = None
+    skills: list[str] | None = None
+    fallbacks: list[FallbackTarget] = []
     tools: list[str] = []
     takes_images: bool = False
     thinking_enabled: bool = False
@@ -56,11 +72,22 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     when_asked: WhenAsked = WhenAsked.WAIT
     delegated: Delegated | None = None
 
+    @property
+    def rule_agents(self) -> tuple[int, ...]:
+        """The agents whose permission rules apply: the run's own (0: none), then those of the runs above."""
+        return (self.agent_id or 0, *(() if self.delegated is None else self.delegated.agent_ids))
+
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A run to drive. `events` is its log so far. A subagent writes no message: `message_id` is empty."""
+    """A run to drive, or a turn of one. `events` is its log so far; empty for a turn of a room or task.
+
+    `tainted_by`: the tool that brought untrusted content into earlier turns. A subagent writes no message:
+    its `message_id` is empty.
+    """
 
     run_id: str
+    kind: RunKind = RunKind.CHAT
+    turn: TurnRef = CHAT_TURN
     user_id: int
     tenant_id: int
     conversation_id: str
@@ -71,6 +98,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     request: ChatRequest
     past: list[PastMessage]
     events: list[LoggedEvent]
+    tainted_by: str | None = None
 
 
 OPEN_CALL = frozenset({StepStatus.PENDING, StepStatus.RUNNING})
@@ -90,7 +118,7 @@ class TurnState(msgspec.Struct, frozen=True, kw_only=True):
     by a completion whose end is not in the log. `is_answered`: the last completion asked for no tool and did
     not pause, so the model is not called again. `tainted_by` is the tool that first returned untrusted
     content. `skills` are active, `narrowed` are their limits on tools. `subagents` holds the last event of
-    each subagent.
+    each subagent. `fallback` counts the fallbacks that are in use.
     """
 
     steps: tuple[Step, ...] = ()
@@ -106,6 +134,7 @@ class TurnState(msgspec.Struct, frozen=True, kw_only=True):
     skills: tuple[SkillHead, ...] = ()
     narrowed: tuple[Narrowing, ...] = ()
     subagents: tuple[SubagentAssigned, ...] = ()
+    fallback: int = 0
     is_done: bool = False
     seq: int = 0
 
@@ -127,14 +156,14 @@ def apply(state: TurnState, logged: LoggedEvent) -> TurnState:
     match event:
         case ProcessStep(step=step):
             return _with_step(state, step, logged.seq)
-        case CostUpdate() if logged.note is not None:
+        case CostUpdate() if isinstance(logged.note, CompletionNote):
             completed = replace(state, finished_count=len(state.steps))
             return replace(
                 completed,
                 iterations=state.iterations + 1,
                 is_answered=logged.note.finish != FinishReason.PAUSED and not open_calls(completed),
-                usage=event.usage,
-                cost=event.cost,
+                usage=state.usage + logged.note.usage,
+                cost=add_cost(state.cost, logged.note.cost),
                 notes=(*state.notes, logged.note),
                 seq=logged.seq,
             )
@@ -153,6 +182,8 @@ def apply(state: TurnState, logged: LoggedEvent) -> TurnState:
         case SubagentAssigned():
             others = tuple(one for one in state.subagents if one.call_id != event.call_id)
             return replace(state, subagents=(*others, event), seq=logged.seq)
+        case Retrying(fallback=int() as fallback):
+            return replace(state, fallback=fallback, seq=logged.seq)
         case Done():
             return replace(state, is_done=True, seq=logged.seq)
         case _:
@@ -234,13 +265,37 @@ def _with_step(state: TurnState, step: Step, seq: int) -> TurnState:
     return replace(state, steps=steps, finished_count=finished_count, is_answered=is_answered, seq=seq)
 
 
-class TurnLog:
-    """A run's log and state, for the process that drives the run. `state` matches the log on disk."""
+class LogWriter(Protocol):
+    """Where a turn writes: the log of its run, or its part of a log that several turns share.
 
-    def __init__(self, log: RunLog, state: TurnState) -> None:
+    `append` and `preview` are those of RunLog. `used_call_ids`: the calls of all turns that share the log;
+    None: only this turn writes. `calls_of_other_turns`: how many calls they have made.
+    """
+
+    @property
+    def used_call_ids(self) -> set[str] | None: ...
+
+    def calls_of_other_turns(self) -> int: ...
+
+    async def append(
+        self,
+        entries: Sequence[LogEntry],
+        *,
+        changes: Mapping[str, Any] | None = None,
+        extra_write: Callable[[Connection], None] | None = None,
+        extra_bytes: int = 0,
+    ) -> list[LoggedEvent]: ...
+
+    def preview(self, entries: Sequence[LogEntry]) -> list[LoggedEvent]: ...
+
+
+class TurnLog:
+    """The log and state of a turn, for the process that drives its run. `state` matches the log on disk."""
+
+    def __init__(self, log: LogWriter, state: TurnState) -> None:
         self._log = log
         self.state = state
-        self.run_id = log.run_id
+        self.calls_of_other_turns = log.calls_of_other_turns
 
     async def append(
         self,
@@ -261,9 +316,33 @@ class TurnLog:
         )
         self.state = fold(logged, self.state)
 
+    def used_call_ids(self) -> set[str]:
+        """The ids of the calls that the run has made; the caller adds those that it makes."""
+        if self._log.used_call_ids is not None:
+            return self._log.used_call_ids
+        return {str(step.id_ref) for step in self.state.steps if step.type == StepType.TOOL_CALL}
+
+    def add(self, logged: list[LoggedEvent]) -> None:
+        """Adds events of the turn that were logged by other means."""
+        self.state = fold(logged, self.state)
+
     def state_after(self, entries: Sequence[LogEntry]) -> TurnState:
         """The state that appending these entries would give; writes nothing."""
         return fold(self._log.preview(entries), self.state)
+
+
+def add_cost(total: float | None, cost: float | None) -> float | None:
+    """The cost of a run with one more completion; None (unknown) if that completion's cost is unknown."""
+    return None if cost is None else (total or 0.0) + cost
+
+
+def with_fallback(spec: RunSpec, state: TurnState) -> RunSpec:
+    """The specification with the provider and model that make the next call."""
+    if not state.fallback:
+        return spec
+    target = spec.request.fallbacks[state.fallback - 1]
+    request = replace(spec.request, provider_id=target.provider_id, model=target.model)
+    return replace(spec, request=request)
 
 
 def initial_state(spec: RunSpec) -> TurnState:

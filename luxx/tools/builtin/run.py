@@ -128,6 +128,7 @@ _DELEGATE_TEXT = _text(40_000)
     ),
     parameters={
         "task": {**_DELEGATE_TEXT, "description": "What is to be done, and what the answer is to say"},
+        "agent": {**_text(100), "description": "The name of a stored agent that does the task"},
         "system_prompt": {**_DELEGATE_TEXT, "description": "Who the subagent is and how it works"},
         "tools": {
             "type": "array",
@@ -135,7 +136,7 @@ _DELEGATE_TEXT = _text(40_000)
             "maxItems": 200,
             "description": "Those of your tools that it may use; left out: all",
         },
-        "model": {**_text(200), "description": "Another model of the same provider"},
+        "model": {**_text(200), "description": "Another model of the provider"},
     },
     required_params=["task"],
     category="agents",
@@ -149,6 +150,7 @@ async def delegate(arguments: dict[str, Any], context: ToolContext) -> dict[str,
     end = await context.actions.delegate(
         Assignment(
             task=arguments["task"],
+            agent=arguments.get("agent"),
             system_prompt=arguments.get("system_prompt"),
             tools=None if tools is None else tuple(tools),
             model=arguments.get("model"),

@@ -1,10 +1,11 @@
 """The table of permission rules, and the service that reads and replaces lists and explains verdicts."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy import (
     Connection,
     ForeignKey,
@@ -13,7 +14,9 @@ from sqlalchemy import (
     Text,
     and_,
     bindparam,
+    cast,
     delete,
+    func,
     insert,
     or_,
     select,
@@ -54,7 +57,7 @@ class RuleRow(Base):
     tenant_id: Mapped[int] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"))
     user_id: Mapped[int | None] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
     project_id: Mapped[str | None] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"), index=True)
-    agent_id: Mapped[int | None] = mapped_column()
+    agent_id: Mapped[int | None] = mapped_column(ForeignKey("agents.id", ondelete="CASCADE"), index=True)
     scope: Mapped[str] = mapped_column(String(10))
     place: Mapped[int] = mapped_column()
     tool: Mapped[str] = mapped_column(String(TOOL_LENGTH))
@@ -64,16 +67,20 @@ class RuleRow(Base):
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """The owner of a list: the tenant if there is no user, the project if there is one, else the user."""
+    """The owner of a list: the tenant if there is no user; the project or agent if there is one; else the
+    user. An agent's `user_id` is its owner."""
 
     tenant_id: int
     user_id: int | None = None
     project_id: str | None = None
+    agent_id: int | None = None
 
     @property
     def scope(self) -> RuleScope:
         if self.user_id is None:
             return RuleScope.TENANT
+        if self.agent_id is not None:
+            return RuleScope.AGENT
         return RuleScope.USER if self.project_id is None else RuleScope.PROJECT
 
 
@@ -87,7 +94,7 @@ _its_project = (
 _columns = _rules.c
 _select_rules = select(
     _columns.scope,
-    _columns.project_id.label("scope_id"),
+    func.coalesce(_columns.project_id, cast(_columns.agent_id, String)).label("scope_id"),
     _columns.place,
     _columns.tool,
     _columns.pattern,
@@ -98,6 +105,17 @@ _effective_rules = _select_rules.where(
     _columns.tenant_id == bindparam("tenant_id"),
     or_(
         and_(_columns.user_id.is_(None), _columns.scope == RuleScope.TENANT.value),
+        and_(
+            _columns.agent_id.in_(bindparam("agent_ids", expanding=True)),
+            # The owner of a shared agent restricts others, but cannot allow calls in their name; nor does an
+            # agent allow calls of the agents that its runs delegate to.
+            or_(
+                _columns.action != RuleAction.ALLOW.value,
+                and_(
+                    _columns.user_id == bindparam("user_id"), _columns.agent_id == bindparam("own_agent_id")
+                ),
+            ),
+        ),
         and_(
             _columns.user_id == bindparam("user_id"),
             or_(
@@ -116,15 +134,31 @@ def read_effective_rules(
     *,
     project_id: str | None = None,
     conversation_id: str | None = None,
+    agent_ids: Sequence[int] = (),
 ) -> tuple[PlacedRule, ...]:
-    """The rules for runs of this user in a project or conversation, in the order in which they apply."""
+    """The rules for runs of this user in a project or conversation, in the order in which they apply.
+
+    `agent_ids`: the agent of the run, then those of the runs that delegated to it, whose rules come last.
+    Rules that allow apply only if the agent is the first and the user's own.
+    """
+    depths = {str(agent_id): depth for depth, agent_id in enumerate(agent_ids)}
     values = {
         "tenant_id": tenant_id,
         "user_id": user_id,
         "project_id": project_id,
         "conversation_id": conversation_id,
+        "agent_ids": list(agent_ids),
+        "own_agent_id": agent_ids[0] if agent_ids else None,
     }
-    return sort_rules([_rule_of_row(row) for row in connection.execute(_effective_rules, values)])
+    rules = [_rule_of_row(row) for row in connection.execute(_effective_rules, values)]
+    return sort_rules(
+        [
+            replace(rule, place=rule.place + MAX_RULES * depths[str(rule.scope_id)])
+            if rule.scope == RuleScope.AGENT
+            else rule
+            for rule in rules
+        ]
+    )
 
 
 def read_list(connection: Connection, owner: Owner) -> list[PlacedRule]:
@@ -144,7 +178,7 @@ def replace_list(connection: Connection, owner: Owner, rules: Sequence[Permissio
             "tenant_id": owner.tenant_id,
             "user_id": owner.user_id,
             "project_id": owner.project_id,
-            "agent_id": None,
+            "agent_id": owner.agent_id,
             "scope": owner.scope.value,
             "place": place,
             "tool": rule.tool,
@@ -173,6 +207,7 @@ def _owned_by(owner: Owner) -> Any:
         _rules.c.user_id == owner.user_id,
         _rules.c.scope == owner.scope.value,
         *([] if owner.project_id is None else [_rules.c.project_id == owner.project_id]),
+        *([] if owner.agent_id is None else [_rules.c.agent_id == owner.agent_id]),
     )
 
 
@@ -190,8 +225,9 @@ def _rule_of_row(row: Any) -> PlacedRule:
 CheckProjectAccess = Callable[[Session, Caller, str], object]
 """Raises NotFound unless the caller owns this project."""
 
-CheckAgentAccess = Callable[[Caller, int], Awaitable[object]]
-"""Raises NotFound unless the caller may use this agent."""
+CheckAgentAccess = Callable[[Session, Caller, int, bool], int | None]
+"""The owner of the agent; None for one that ships with Luxx. Raises NotFound unless the caller may use it,
+and, if the last argument is true, NotAllowed unless the caller may change it."""
 
 ASSUMED_TAINT = "a tool"
 """The source of untrusted content in the messages about a hypothetical call."""
@@ -203,6 +239,7 @@ class HypotheticalCall(msgspec.Struct, frozen=True, kw_only=True):
     tool: str
     arguments: dict[str, Any]
     project_id: str | None = None
+    agent_id: int | None = None
     is_tainted: bool = False
 
 
@@ -226,7 +263,7 @@ class RuleService:
 
     async def read(self, caller: Caller, scope: RuleScope, scope_id: str | None) -> list[PlacedRule]:
         """The rules of one list, in order. Raises NotFound for a list of somebody else, InvalidInput."""
-        await self._check_scope(caller, scope, scope_id)
+        self._check_scope(scope, scope_id)
 
         def work(session: Session) -> list[PlacedRule]:
             return read_list(session.connection(), self._owner(session, caller, scope, scope_id))
@@ -237,18 +274,18 @@ class RuleService:
         self, caller: Caller, scope: RuleScope, scope_id: str | None, rules: Sequence[PermissionRule]
     ) -> list[PlacedRule]:
         """Replace a list, effective from the next call on. A tenant's list requires level ADMIN."""
-        await self._check_scope(caller, scope, scope_id)
+        self._check_scope(scope, scope_id)
         if scope == RuleScope.TENANT:
             caller.require(CommandPermission.ADMIN)
         if len(rules) > MAX_RULES:
             problem = f"a list holds at most {MAX_RULES} rules"
             raise InvalidInput(f"the request is not valid: {problem}", detail={"fields": {"$": problem}})
         for index, rule in enumerate(rules):
-            _check_rule(index, rule)
+            check_rule(f"$[{index}]", rule)
 
         def work(session: Session) -> list[PlacedRule]:
             lock_until_commit(session.connection(), Lock.TENANT_RULES, caller.tenant_id)
-            owner = self._owner(session, caller, scope, scope_id)
+            owner = self._owner(session, caller, scope, scope_id, is_change=True)
             replace_list(session.connection(), owner, rules)
             record_change(session, caller, owner, len(rules))
             return read_list(session.connection(), owner)
@@ -276,8 +313,14 @@ class RuleService:
                 )
             if hypothetical_call.project_id is not None:
                 self._check_project(session, caller, hypothetical_call.project_id)
+            if hypothetical_call.agent_id is not None:
+                self._check_agent(session, caller, hypothetical_call.agent_id, False)
             return entry[0], read_effective_rules(
-                connection, caller.tenant_id, caller.user_id, project_id=hypothetical_call.project_id
+                connection,
+                caller.tenant_id,
+                caller.user_id,
+                project_id=hypothetical_call.project_id,
+                agent_ids=() if hypothetical_call.agent_id is None else (hypothetical_call.agent_id,),
             )
 
         tool, rules = await self._store.read(work)
@@ -289,23 +332,37 @@ class RuleService:
         )
         return await self._executor.judge.verdict_async(tool, hypothetical_call.arguments, context)
 
-    async def _check_scope(self, caller: Caller, scope: RuleScope, scope_id: str | None) -> None:
+    @staticmethod
+    def _check_scope(scope: RuleScope, scope_id: str | None) -> None:
         has_id = scope in (RuleScope.PROJECT, RuleScope.AGENT)
         if has_id != (scope_id is not None):
             problem = f"the scope {scope} needs an id" if has_id else f"the scope {scope} takes no id"
             raise InvalidInput(f"the request is not valid: id: {problem}", detail={"fields": {"id": problem}})
-        if scope == RuleScope.AGENT:
-            number = str(scope_id)
-            is_number = number.isascii() and number.isdigit() and len(number) < 10
-            await self._check_agent(caller, int(number) if is_number else 0)
 
-    def _owner(self, session: Session, caller: Caller, scope: RuleScope, scope_id: str | None) -> Owner:
+    def _owner(
+        self,
+        session: Session,
+        caller: Caller,
+        scope: RuleScope,
+        scope_id: str | None,
+        *,
+        is_change: bool = False,
+    ) -> Owner:
         if scope == RuleScope.TENANT:
             return Owner(tenant_id=caller.tenant_id)
         if scope == RuleScope.PROJECT and scope_id is not None:
             self._check_project(session, caller, scope_id)
             return Owner(tenant_id=caller.tenant_id, user_id=caller.user_id, project_id=scope_id)
+        if scope == RuleScope.AGENT and scope_id is not None:
+            agent_id = _agent_id(scope_id)
+            owner_id = self._check_agent(session, caller, agent_id, is_change)
+            return Owner(tenant_id=caller.tenant_id, user_id=owner_id or caller.user_id, agent_id=agent_id)
         return Owner(tenant_id=caller.tenant_id, user_id=caller.user_id)
+
+
+def _agent_id(scope_id: str) -> int:
+    """The id as a number; 0, which no agent has, if it is not one."""
+    return int(scope_id) if scope_id.isascii() and scope_id.isdigit() and len(scope_id) < 10 else 0
 
 
 def record_change(session: Session, caller: Caller, owner: Owner, count: int) -> None:
@@ -315,18 +372,17 @@ def record_change(session: Session, caller: Caller, owner: Owner, count: int) ->
         action=Action.RULES_CHANGE,
         actor=caller.actor,
         target_type=owner.scope.value,
-        target_id=str(names.get(owner.scope, owner.project_id)),
+        target_id=str(names.get(owner.scope, owner.agent_id or owner.project_id)),
         detail=Detail(count=count),
     )
     record(session, entry)
 
 
-def _check_rule(index: int, rule: PermissionRule) -> None:
+def check_rule(path: str, rule: PermissionRule) -> None:
+    """Raises InvalidInput for a rule with too many wildcards; `path` is that of the rule in the request."""
     is_exact = rule.pattern.startswith(EXACT_PREFIX)
     for name, pattern in (("tool", rule.tool), ("pattern", "" if is_exact else rule.pattern)):
         try:
             check_wildcards(pattern)
         except InvalidInput as error:
-            raise InvalidInput(
-                f"rule {index + 1}: {error.message}", detail={"fields": {f"$[{index}].{name}": error.message}}
-            ) from error
+            raise InvalidInput(error.message, field=f"{path}.{name}") from error

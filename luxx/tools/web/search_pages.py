@@ -2,7 +2,7 @@
 
 import msgspec
 
-from luxx.wire.step import Source
+from luxx.wire.turn import Source
 
 DUCKDUCKGO = "DuckDuckGo"
 SEARCH_URL = "https://html.duckduckgo.com/html/"

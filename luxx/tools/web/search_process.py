@@ -16,7 +16,7 @@ from luxx.infra.documents.bounds import limit, storable
 from luxx.infra.documents.charset import decode
 from luxx.infra.documents.content import HtmlElement, parse_html
 from luxx.tools.web.search_pages import DUCKDUCKGO, SEARCH_URL, EngineRequest, EngineResponse
-from luxx.wire.step import Source, source_of
+from luxx.wire.turn import Source, source_of
 
 MAX_RESULTS = 50
 

@@ -6,11 +6,8 @@ or the answer failed (it prints the reason); 2 wrong options; 130 stopped with C
 
 import argparse
 import asyncio
-import getpass
-import os
 import signal
 import sys
-from collections.abc import Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -18,25 +15,28 @@ from typing import Any
 import httpx
 import msgspec
 
-from luxx.app.cli.chat.server_api import ChatApi, ObjectWithId, with_pauses
+from luxx.app.cli.chat.server_api import (
+    ATTACH_TRIES,
+    LONGEST_PAUSE_SECONDS,
+    ObjectWithId,
+    ServerApi,
+    add_server_options,
+    ask,
+    connect,
+    with_pauses,
+)
 from luxx.app.cli.chat.transcript import (
     FrameQuestion,
     ListedQuestion,
-    Screen,
     Transcript,
     Unanswered,
     read_answer,
 )
-from luxx.domain.accounts.passwords import DEFAULT_ADMIN, DEFAULT_PASSWORD
-from luxx.errors import InvalidInput, LuxxError, NotSignedIn, Unavailable
+from luxx.app.cli.screen import Screen
+from luxx.errors import InvalidInput, LuxxError, Unavailable
 from luxx.wire.event import DoneStatus
 
 EXIT_STOPPED = 130
-CONNECT_SECONDS = 10.0
-SILENCE_SECONDS = 45.0
-"""A stream sends at least a comment every 15 s. After three missing ones the client reconnects."""
-ATTACH_TRIES = 12
-LONGEST_PAUSE_SECONDS = 5.0
 STOP_SECONDS = 5.0
 POLL_TRIES = 5
 POLL_SECONDS = 0.4
@@ -56,7 +56,7 @@ class ConversationStatus(msgspec.Struct, frozen=True, kw_only=True):
 class ChatClient:
     """One conversation. `send` sends a message and shows its answer while it arrives."""
 
-    _server: ChatApi
+    _server: ServerApi
     _screen: Screen
     _conversation_id: str
     _extras: dict[str, Any]
@@ -194,9 +194,7 @@ class ChatClient:
 
 
 def add_chat_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--url", default="http://127.0.0.1:8000", help="the server (default: %(default)s)")
-    parser.add_argument("--username")
-    parser.add_argument("--password", help="better set in LUXX_PASSWORD, or entered at the prompt")
+    add_server_options(parser)
     parser.add_argument(
         "--conversation", metavar="ID", help="continue this conversation instead of a new one"
     )
@@ -211,44 +209,12 @@ def add_chat_options(parser: argparse.ArgumentParser) -> None:
 
 async def chat(options: argparse.Namespace) -> int:
     """Runs the client with these options and returns the exit code. Raises LuxxError."""
-    url = str(options.url).rstrip("/")
-    try:
-        is_local = httpx.URL(url).host in ("127.0.0.1", "localhost", "::1")
-        async with httpx.AsyncClient(
-            base_url=url,
-            timeout=httpx.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS),
-            limits=httpx.Limits(max_keepalive_connections=0),
-            trust_env=not is_local,
-        ) as http:
-            screen = Screen()
-            server = ChatApi(http, url)
-            await _sign_in(server, screen, options, is_local=is_local)
-            return await _run_chat(server, screen, options)
-    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-        raise InvalidInput(f"'{url}' is not a URL; write it like http://127.0.0.1:8000") from error
-    except httpx.TransportError as error:
-        raise Unavailable(
-            f"no server answers at {url}; start one with `luxx serve`, or give --url"
-        ) from error
+    screen = Screen()
+    async with connect(options, screen) as server:
+        return await _run_chat(server, screen, options)
 
 
-async def _sign_in(server: ChatApi, screen: Screen, options: argparse.Namespace, *, is_local: bool) -> None:
-    username, password = options.username, options.password or os.environ.get("LUXX_PASSWORD")
-    if not username and not password and is_local:
-        with suppress(NotSignedIn):
-            await server.sign_in(DEFAULT_ADMIN, DEFAULT_PASSWORD)
-            screen.note(
-                f"signed in as {DEFAULT_ADMIN} with the default password; "
-                "change it before other people use this server"
-            )
-            return
-    if not (username and password) and not sys.stdin.isatty():
-        raise InvalidInput("no username or password; give --username, and the password in LUXX_PASSWORD")
-    username = username or _ask(input, "username: ")
-    await server.sign_in(username, password or _ask(getpass.getpass, "password: "))
-
-
-async def _run_chat(server: ChatApi, screen: Screen, options: argparse.Namespace) -> int:
+async def _run_chat(server: ServerApi, screen: Screen, options: argparse.Namespace) -> int:
     text = " ".join(options.message) or ("" if sys.stdin.isatty() else sys.stdin.read())
     if options.message == [] and not sys.stdin.isatty() and not text.strip():
         raise InvalidInput("there is no message: stdin is empty")
@@ -257,7 +223,7 @@ async def _run_chat(server: ChatApi, screen: Screen, options: argparse.Namespace
         return await client.send(text)
     while True:
         try:
-            text = _ask(input, "> ")
+            text = ask(input, "> ")
         except KeyboardInterrupt:
             return 0
         if text.strip():
@@ -267,7 +233,7 @@ async def _run_chat(server: ChatApi, screen: Screen, options: argparse.Namespace
                 screen.note(f"error: {error.message}")
 
 
-async def _open_conversation(server: ChatApi, screen: Screen, options: argparse.Namespace) -> ChatClient:
+async def _open_conversation(server: ServerApi, screen: Screen, options: argparse.Namespace) -> ChatClient:
     values = {
         "model": options.model,
         "provider_id": options.provider,
@@ -284,15 +250,3 @@ async def _open_conversation(server: ChatApi, screen: Screen, options: argparse.
     if sys.stdin.isatty():
         screen.note(f"conversation {conversation.id}; Ctrl-C stops an answer, Ctrl-D ends")
     return client
-
-
-def _ask(read: Callable[[str], str], prompt: str) -> str:
-    """Reads a line and blocks the event loop. Raises KeyboardInterrupt for Ctrl-C and for Ctrl-D."""
-    previous_handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        return read(prompt)
-    except EOFError:
-        sys.stderr.write("\n")
-        raise KeyboardInterrupt from None
-    finally:
-        signal.signal(signal.SIGINT, previous_handler)

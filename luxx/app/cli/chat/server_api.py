@@ -1,7 +1,13 @@
-"""The API client of `luxx chat`: calls, token refresh and stream frames."""
+"""The API client of the commands that use a server: sign-in, calls, token refresh and stream frames."""
 
+import argparse
 import asyncio
+import getpass
+import os
+import signal
+import sys
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TypeVar
 
 import httpx
@@ -9,14 +15,44 @@ import msgspec
 
 from luxx.api.http.envelope import Failure, Success
 from luxx.app.cli.chat.transcript import StreamFrame
-from luxx.errors import LuxxError, NotSignedIn, Unavailable
+from luxx.app.cli.screen import Screen
+from luxx.domain.accounts.passwords import DEFAULT_ADMIN, DEFAULT_PASSWORD
+from luxx.errors import (
+    Conflict,
+    InvalidInput,
+    LuxxError,
+    NotFound,
+    NotSignedIn,
+    TooLarge,
+    Unavailable,
+)
 
 T = TypeVar("T")
+
+CONNECT_SECONDS = 10.0
+JSON_TYPE, DOCUMENT_TYPE = "application/json", "application/yaml"
+SILENCE_SECONDS = 45.0
+"""A stream sends at least a comment every 15 s. After three missing ones the client reconnects."""
+
+ATTACH_TRIES = 12
+LONGEST_PAUSE_SECONDS = 5.0
+"""How often a client tries to attach again without any new event, and the longest pause between two tries."""
+
+
+def add_server_options(parser: argparse.ArgumentParser) -> None:
+    """The options of `connect`."""
+    url = os.environ.get("LUXX_URL") or "http://127.0.0.1:8000"
+    parser.add_argument("--url", default=url, help="the server (default: LUXX_URL, or %(default)s)")
+    parser.add_argument("--username")
+    parser.add_argument("--password", help="better set in LUXX_PASSWORD, or entered at the prompt")
+    parser.add_argument(
+        "--token", help="an API key or access token instead of a sign-in; better set in LUXX_TOKEN"
+    )
 
 
 class TokenPair(msgspec.Struct, frozen=True, kw_only=True):
     access_token: str
-    refresh_token: str
+    refresh_token: str = ""
 
 
 class ObjectWithId(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +61,7 @@ class ObjectWithId(msgspec.Struct, frozen=True, kw_only=True):
     id: str
 
 
-class ChatApi:
+class ServerApi:
     """Sends requests. Refreshes an expired token once per request."""
 
     def __init__(self, http: httpx.AsyncClient, url: str) -> None:
@@ -37,19 +73,47 @@ class ChatApi:
         body = {"username": username, "password": password}
         self._tokens = await self.call("POST", "/auth/login", TokenPair, body)
 
+    def use_token(self, access_token: str) -> None:
+        """Signs in with an access token or an API key, which is not refreshed."""
+        self._tokens = TokenPair(access_token=access_token)
+
     async def call(self, method: str, path: str, kind: type[T], body: object = None, **query: str) -> T:
-        """The `data` of the response. Raises LuxxError with the server's message, httpx.TransportError."""
+        """The `data` of the response. `body`: bytes are sent unchanged, other values as JSON.
+
+        Raises LuxxError with the server's message, httpx.TransportError.
+        """
+        return _decoded(await self._answer(method, path, body, query), Success[kind]).data
+
+    async def send_document(self, path: str, document: bytes, kind: type[T]) -> T:
+        """Sends a document in YAML or JSON; the `data` of the response. Raises the errors of `call`."""
+        return _decoded(await self._answer("POST", path, document, {}, DOCUMENT_TYPE), Success[kind]).data
+
+    async def document(self, path: str, **query: str) -> str:
+        """The text of a response without the envelope. Raises the errors of `call`."""
+        return (await self._answer("GET", path, None, query)).text
+
+    async def _answer(
+        self, method: str, path: str, body: object, query: dict[str, str], body_type: str = JSON_TYPE
+    ) -> httpx.Response:
         for is_last in (False, True):
-            request = self._request(method, path, body, query, {"accept": "application/json"})
+            request = self._request(method, path, body, query, {"accept": JSON_TYPE}, body_type)
             response = await self._http.send(request)
             if await self._is_accepted(response, is_last=is_last):
-                return _decoded(response, Success[kind]).data
+                return response
         raise AssertionError("unreachable: the second try returns or raises")
 
     async def frames(
         self, method: str, path: str, body: object = None, after: int = 0
     ) -> AsyncGenerator[StreamFrame, None]:
         """The frames of a stream until it ends. Raises the errors of `call`."""
+        async with aclosing(self.events(method, path, body, after)) as events:
+            async for seq, data in events:
+                yield msgspec.structs.replace(msgspec.json.decode(data, type=StreamFrame), seq=seq)
+
+    async def events(
+        self, method: str, path: str, body: object = None, after: int = 0
+    ) -> AsyncGenerator[tuple[int, bytes], None]:
+        """Like `frames`: the number of each event, 0 for one that is not logged, and its JSON."""
         headers = {"accept": "text/event-stream", **({"last-event-id": str(after)} if after else {})}
         for is_last in (False, True):
             request = self._request(method, path, body, {}, headers)
@@ -58,20 +122,26 @@ class ChatApi:
                 if not response.is_success:
                     await response.aread()
                 if await self._is_accepted(response, is_last=is_last):
-                    async for frame in _read_frames(response):
-                        yield frame
+                    async for event in _read_events(response):
+                        yield event
                     return
             finally:
                 await response.aclose()
 
     def _request(
-        self, method: str, path: str, body: object, query: dict[str, str], headers: dict[str, str]
+        self,
+        method: str,
+        path: str,
+        body: object,
+        query: dict[str, str],
+        headers: dict[str, str],
+        body_type: str = JSON_TYPE,
     ) -> httpx.Request:
         if self._tokens is not None:
             headers["authorization"] = f"Bearer {self._tokens.access_token}"
         if body is not None:
-            headers["content-type"] = "application/json"
-        content = None if body is None else msgspec.json.encode(body)
+            headers["content-type"] = body_type
+        content = body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
         return self._http.build_request(method, path, content=content, params=query, headers=headers)
 
     async def _is_accepted(self, response: httpx.Response, *, is_last: bool) -> bool:
@@ -79,7 +149,7 @@ class ChatApi:
         if response.is_success:
             return True
         error = _error_of(response, self._url)
-        if is_last or error.kind != "token_expired" or self._tokens is None:
+        if is_last or error.kind != "token_expired" or self._tokens is None or not self._tokens.refresh_token:
             raise error
         old, self._tokens = self._tokens, None
         try:
@@ -88,6 +158,60 @@ class ChatApi:
         finally:
             self._tokens = old
         return False
+
+
+@asynccontextmanager
+async def connect(options: argparse.Namespace, screen: Screen) -> AsyncGenerator[ServerApi]:
+    """A client that is signed in, by the options of `add_server_options`. Raises LuxxError."""
+    url = str(options.url).rstrip("/")
+    try:
+        is_local = httpx.URL(url).host in ("127.0.0.1", "localhost", "::1")
+        async with httpx.AsyncClient(
+            base_url=url,
+            timeout=httpx.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS),
+            limits=httpx.Limits(max_keepalive_connections=0),
+            trust_env=not is_local,
+        ) as http:
+            server = ServerApi(http, url)
+            if token := options.token or os.environ.get("LUXX_TOKEN"):
+                server.use_token(token)
+            else:
+                await _sign_in(server, screen, options, is_local=is_local)
+            yield server
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+        raise InvalidInput(f"'{url}' is not a URL; write it like http://127.0.0.1:8000") from error
+    except httpx.TransportError as error:
+        raise Unavailable(
+            f"no server answers at {url}; start one with `luxx serve`, or give --url"
+        ) from error
+
+
+async def _sign_in(server: ServerApi, screen: Screen, options: argparse.Namespace, *, is_local: bool) -> None:
+    username, password = options.username, options.password or os.environ.get("LUXX_PASSWORD")
+    if not username and not password and is_local:
+        with suppress(NotSignedIn):
+            await server.sign_in(DEFAULT_ADMIN, DEFAULT_PASSWORD)
+            screen.note(
+                f"signed in as {DEFAULT_ADMIN} with the default password; "
+                "change it before other people use this server"
+            )
+            return
+    if not (username and password) and not sys.stdin.isatty():
+        raise InvalidInput("no username or password; give --username, and the password in LUXX_PASSWORD")
+    username = username or ask(input, "username: ")
+    await server.sign_in(username, password or ask(getpass.getpass, "password: "))
+
+
+def ask(read: Callable[[str], str], prompt: str) -> str:
+    """Reads a line and blocks the event loop. Raises KeyboardInterrupt for Ctrl-C and for Ctrl-D."""
+    previous_handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return read(prompt)
+    except EOFError:
+        sys.stderr.write("\n")
+        raise KeyboardInterrupt from None
+    finally:
+        signal.signal(signal.SIGINT, previous_handler)
 
 
 def _decoded(response: httpx.Response, kind: type[T]) -> T:
@@ -107,10 +231,20 @@ def _error_of(response: httpx.Response, url: str) -> LuxxError:
     kind = str(detail.get("kind", "error"))
     if failure.code == 401:
         return NotSignedIn(failure.error, kind=kind)
-    return (Unavailable if failure.code >= 500 else LuxxError)(failure.error, kind=kind, detail=detail)
+    error_type = Unavailable if failure.code >= 500 else ERROR_TYPES.get(failure.code, LuxxError)
+    return error_type(failure.error, kind=kind, detail=detail)
 
 
-async def _read_frames(response: httpx.Response) -> AsyncGenerator[StreamFrame, None]:
+ERROR_TYPES: dict[int, type[InvalidInput | NotFound | Conflict]] = {
+    400: InvalidInput,
+    404: NotFound,
+    409: Conflict,
+    413: TooLarge,
+}
+"""The errors by their HTTP status."""
+
+
+async def _read_events(response: httpx.Response) -> AsyncGenerator[tuple[int, bytes], None]:
     """Splits at line feeds only, because JSON text may contain other line separators."""
     buffer, seq = bytearray(), 0
     async for piece in response.aiter_bytes():
@@ -122,15 +256,15 @@ async def _read_frames(response: httpx.Response) -> AsyncGenerator[StreamFrame, 
             if field == b"id":
                 seq = int(value)
             elif field == b"data":
-                yield msgspec.structs.replace(msgspec.json.decode(value, type=StreamFrame), seq=seq)
+                yield seq, value
                 seq = 0
 
 
 async def with_pauses(
-    frames: AsyncGenerator[StreamFrame, None], seconds: Callable[[], float | None]
-) -> AsyncGenerator[StreamFrame | None, None]:
+    frames: AsyncGenerator[T, None], seconds: Callable[[], float | None]
+) -> AsyncGenerator[T | None, None]:
     """The frames, and None after each pause of `seconds()`; if that is None, it waits for the next frame."""
-    next_frame: asyncio.Future[StreamFrame | None] | None = None
+    next_frame: asyncio.Future[T | None] | None = None
     try:
         while True:
             next_frame = next_frame or asyncio.ensure_future(anext(frames, None))

@@ -3,19 +3,17 @@
 `client.py` does the network calls.
 """
 
-import re
 import signal
 import sys
 from collections.abc import Callable
-from enum import StrEnum
-from typing import TextIO
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from luxx.app.cli.screen import Piece, PieceKind, note
 from luxx.wire.event import CLOSING_EVENT_TYPES
 from luxx.wire.run import ENDED
-from luxx.wire.step import StepType
+from luxx.wire.turn import StepType
 
 ReadLine = Callable[[str], str]
 PROMPT = "answer> "
@@ -32,6 +30,7 @@ class FrameQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
     question_id: str
     run_id: str = ""
+    kind: str = ""
     prompt: str
     options: list[FrameOption] = []
     multiple: bool = False
@@ -107,21 +106,6 @@ def _is_choice(question: FrameQuestion, text: str) -> bool:
 
 MAX_RESULT_CHARS = 200
 SUBAGENT_POLL_SECONDS = 2.0  # See `poll_delay`.
-CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Control characters, removed so that models and tools cannot control the terminal."""
-
-
-class PieceKind(StrEnum):
-    TEXT = "text"
-    THINKING = "thinking"
-    NOTE = "note"
-
-
-class Piece(msgspec.Struct, frozen=True):
-    """New text to show. A note is a line of its own."""
-
-    kind: PieceKind
-    text: str
 
 
 class FrameStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,7 +218,7 @@ class Transcript:
                 self._shown_calls.add(step.index)
                 return [note(f"→ {step.name} {step.arguments or ''}".rstrip())]
             case StepType.TOOL_RESULT:
-                return [note(_result_line(step))]
+                return [note(result_line(step))]
             case _:
                 return []
 
@@ -254,43 +238,9 @@ class Transcript:
         return [Piece(kind, new)] if new else []
 
 
-def note(text: str) -> Piece:
-    return Piece(PieceKind.NOTE, text)
-
-
-def _result_line(step: FrameStep) -> str:
+def result_line(step: FrameStep) -> str:
+    """One line for a tool's result, shortened."""
     duration = "" if step.duration_ms is None else f" ({step.duration_ms} ms)"
     result_text = " ".join((step.content or "").split())
     shortened = result_text if len(result_text) <= MAX_RESULT_CHARS else result_text[:MAX_RESULT_CHARS] + "…"
     return f"{'✓' if step.success else '✗'} {step.name}{duration} {shortened}"
-
-
-class Screen:
-    """Prints pieces. A note starts a new line; thinking is dim on a terminal."""
-
-    def __init__(self) -> None:
-        self._open_stream: TextIO | None = None
-        self._kind = PieceKind.NOTE
-
-    def show(self, piece: Piece) -> None:
-        stream = sys.stdout if piece.kind is PieceKind.TEXT else sys.stderr
-        if self._open_stream is not None and (piece.kind is not self._kind or piece.kind is PieceKind.NOTE):
-            self.end_line()
-        is_terminal = stream.isatty()
-        text = CONTROL_CHARACTERS.sub("", piece.text) if is_terminal else piece.text
-        if is_terminal and piece.kind is not PieceKind.TEXT:
-            text = f"\x1b[2m{text}\x1b[0m"
-        stream.write(text + ("\n" if piece.kind is PieceKind.NOTE else ""))
-        stream.flush()
-        self._kind = piece.kind
-        if piece.kind is not PieceKind.NOTE:
-            self._open_stream = None if piece.text.endswith("\n") else stream
-
-    def note(self, text: str) -> None:
-        self.show(note(text))
-
-    def end_line(self) -> None:
-        if self._open_stream is not None:
-            self._open_stream.write("\n")
-            self._open_stream.flush()
-            self._open_stream = None

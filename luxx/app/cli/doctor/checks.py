@@ -38,9 +38,11 @@ from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.upgrade import current_step, is_too_old, known_steps
 from luxx.providers.addresses import AddressGuard
 from luxx.providers.client import ModelClient
-from luxx.providers.discovery import discover, probe_loopback
+from luxx.providers.discovery import discover, first_operator, probe_loopback
+from luxx.providers.environment_keys import unused_keys
 from luxx.providers.local.model import LOCAL, LocalModel
 from luxx.providers.models import ProviderRow
+from luxx.providers.queries import has_no_provider
 from luxx.providers.service import ProviderService
 from luxx.providers.transport import Transport
 from luxx.wire.tool import CommandPermission
@@ -157,6 +159,7 @@ async def _examine_database(config: Config, data_dir: Path, environ: Mapping[str
                     store, data_dir, has_server=_is_locked(data_dir), lease_seconds=config.runs.lease_seconds
                 ),
                 *await _providers(store, config, data_dir, environ),
+                *await store.read(lambda session: _environment_keys(session, config, secret, environ)),
                 *await examine_mcp(config, store),
             ]
         finally:
@@ -285,6 +288,22 @@ async def _providers(
         )
     finally:
         await transport.aclose()
+
+
+def _environment_keys(
+    session: Session, config: Config, secret: str, environ: Mapping[str, str]
+) -> list[Finding]:
+    """What becomes of keys in the environment that no provider uses. The first start has other findings."""
+    operator = first_operator(session)
+    if operator is None or has_no_provider(session, operator.id):
+        return []
+    vault = Vault(secret, previous=config.app.previous_secret_keys) if secret else None
+    return [
+        ok(f"provider {one.name}", f"{one.source} is set and not used: {one.problem}")
+        if one.problem
+        else ok(f"provider {one.name}", f"the next start connects {one.source}")
+        for one in unused_keys(session, vault, operator, environ)
+    ]
 
 
 def _existing_secret(config: Config, data_dir: Path) -> str:

@@ -1,0 +1,274 @@
+"""What requests carry: parameters of path and query, and JSON bodies; types, checks, and decoding.
+
+Bodies are decoded strictly: no conversion from text to numbers, and an error for each wrong field. The
+decoder stops at the first error; a second pass over the invalid body finds the others. Anybody may send an
+invalid body, so that pass reads at most MAX_INSPECTED_BYTES and reports at most MAX_REPORTED_FIELDS.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from math import isfinite
+from typing import Annotated, Any, Union, cast, get_args
+
+import msgspec
+from litestar import Litestar, Request, Response
+from litestar.di import NamedDependency
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath, ParameterKwarg, QueryParameter
+from litestar.routes import HTTPRoute
+from litestar.typing import FieldDefinition
+from msgspec import Meta
+
+from luxx.api.http.validation import field_errors, first_error, unknown
+from luxx.domain.accounts.caller import Caller
+from luxx.errors import InvalidInput
+from luxx.infra.documents.yaml_text import parse_yaml
+from luxx.infra.json_keys import duplicate_key_paths, has_duplicate_key
+
+BODY = "data"
+"""The parameter of handlers for the body."""
+
+_NUL_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+"""PostgreSQL cannot store NUL in text. In valid JSON it can appear only as this escape."""
+
+NUL_MESSAGE = "text must not contain the character NUL"
+
+REPEATED_MESSAGE = "this field appears twice; send it once"
+
+MAX_INSPECTED_BYTES = 64 * 1024
+"""The largest invalid body that is inspected. For a larger one only the first error is reported."""
+
+MAX_REPORTED_FIELDS = 20
+MAX_PATH_CHARS = 200
+"""Characters of a reported path. It may repeat names that the client sent."""
+
+FieldErrors = dict[str, str]
+
+
+class JsonRequest(Request[Any, Any, Any]):
+    """A request whose body is decoded strictly to the handler's Struct."""
+
+    async def json(self) -> Any:
+        """The body as the type of the handler's `data`. Raises InvalidInput.
+
+        If `data` has a default, an empty body means the default.
+        """
+        parameter = self.route_handler.parsed_fn_signature.parameters[BODY]
+        body = await self.body()
+        return (
+            parameter.default if parameter.has_default and not body else read_body(body, parameter.annotation)
+        )
+
+
+def read_body(body: bytes, expected_type: Any) -> Any:
+    """`body` as `expected_type`. Raises InvalidInput with the path of each wrong field in `detail.fields`."""
+    if not body:
+        raise invalid_fields({"$": "a JSON object is needed as the body"})
+    try:
+        if _NUL_ESCAPE.search(body):
+            raise _error_at(body, NUL_MESSAGE, lambda body: _nul_paths("$", msgspec.json.decode(body)))
+        value = _decode(body, expected_type)
+        if has_duplicate_key(body):
+            raise _error_at(body, REPEATED_MESSAGE, duplicate_key_paths)
+        return value
+    except RecursionError as error:
+        raise invalid_fields({"$": "nested too deeply"}) from error
+    except ValueError as error:
+        # Not JSON, or not UTF-8.
+        raise invalid_fields({"$": f"not readable as JSON: {error}"}) from error
+
+
+def read_document(body: bytes, expected_type: Any, *, max_characters: int) -> Any:
+    """A document in YAML or JSON as `expected_type`. Raises InvalidInput like `read_body`."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as error:
+        raise invalid_fields({"$": "the document is not text in UTF-8"}) from error
+    value = parse_yaml(text, max_characters=max_characters)
+    try:
+        return msgspec.convert(value, expected_type)
+    except msgspec.ValidationError as error:
+        errors = dict(islice(field_errors("$", value, expected_type), MAX_REPORTED_FIELDS + 1))
+        raise invalid_fields(errors or dict([first_error("$", error, expected_type)])) from error
+
+
+def invalid_fields(fields: FieldErrors) -> InvalidInput:
+    """An error for these fields. `fields` maps paths to problems; it shows MAX_REPORTED_FIELDS of them."""
+    shown = {
+        path if len(path) <= MAX_PATH_CHARS else f"{path[:MAX_PATH_CHARS]}…": problem
+        for path, problem in islice(fields.items(), MAX_REPORTED_FIELDS)
+    }
+    listed = "; ".join(f"{path}: {problem}" for path, problem in shown.items())
+    more = "; and more" if len(fields) > MAX_REPORTED_FIELDS else ""
+    return InvalidInput(f"the request is not valid: {listed}{more}", detail={"fields": shown})
+
+
+def _error_at(body: bytes, problem: str, find_paths: Callable[[bytes], Iterator[str]]) -> InvalidInput:
+    """The same problem at each path that `find_paths` finds; a large body is not inspected."""
+    if len(body) > MAX_INSPECTED_BYTES:
+        return invalid_fields({"$": problem})
+    return invalid_fields(dict.fromkeys(islice(find_paths(body), MAX_REPORTED_FIELDS + 1), problem))
+
+
+def _decode(body: bytes, expected_type: Any) -> Any:
+    try:
+        return msgspec.json.decode(body, type=expected_type)
+    except msgspec.ValidationError as error:
+        is_inspected = len(body) <= MAX_INSPECTED_BYTES
+        if not is_inspected and "got `float`" not in str(error):
+            raise invalid_fields(dict([first_error("$", error, expected_type)])) from error
+        value = msgspec.json.Decoder(float_hook=_number).decode(body)
+        errors = (
+            dict(islice(field_errors("$", value, expected_type), MAX_REPORTED_FIELDS + 1))
+            if is_inspected
+            else {}
+        )
+        if errors:
+            raise invalid_fields(errors) from error
+    try:
+        return msgspec.convert(value, expected_type)
+    except msgspec.ValidationError as error:
+        raise invalid_fields(dict([first_error("$", error, expected_type)])) from error
+
+
+def _number(literal: str) -> int | float:
+    """JSON has one number type, so 5.0 is accepted as the integer 5."""
+    value = float(literal)
+    if not isfinite(value):
+        raise ValueError("a number is out of range")
+    return int(value) if value.is_integer() else value
+
+
+def _nul_paths(path: str, value: Any) -> Iterator[str]:
+    """The paths of the texts with a NUL; for a key with a NUL, the path of its object."""
+    if isinstance(value, str) and "\0" in value:
+        yield path
+    elif isinstance(value, list):
+        for index, item in enumerate(cast("list[Any]", value)):
+            yield from _nul_paths(f"{path}[{index}]", item)
+    elif isinstance(value, dict):
+        for name, item in cast("dict[str, Any]", value).items():
+            yield from [path] if "\0" in name else _nul_paths(f"{path}.{name}", item)
+
+
+RESERVED = frozenset({"request", "socket", "state", "scope", "headers", "cookies", "query", "body", BODY})
+"""The parameters of handlers for which Litestar passes a part of the request."""
+
+UUID = r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$(?!\n)"
+"""The form of the ids that are text."""
+
+IGNORES_QUERY = "ignores_query"
+"""The `opt` of a handler that accepts unknown query parameters: browsers and monitoring may add some."""
+
+OPENAPI_EXTRA = "openapi_extra"
+"""The `opt` of a handler: `opt={OPENAPI_EXTRA: {"requestBody": …, "parameters": […], "responses": {…}}}`."""
+
+EMPTY_BODIES = (b"", b"{}")
+"""Bodies that a route without a body accepts: some clients send an empty object with every POST."""
+
+
+async def before_request(request: Request[Any, Any, Any]) -> Response[None] | None:
+    """The app's hook: answers OPTIONS. Raises InvalidInput for query parameters that are unknown, sent twice
+    or sent as `null`, and for a body that the route does not take."""
+    if request.method == "OPTIONS":
+        allowed = _allowed_methods(request.app, request.scope["path_template"])
+        return Response(None, status_code=204, headers={"Allow": ", ".join(sorted(allowed))})
+    if request.scope["query_string"]:
+        _check_query(request)
+    headers = request.headers
+    if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+        await _check_body(request)
+    return None
+
+
+def declared_parameters(handler: HTTPRouteHandler) -> dict[str, FieldDefinition]:
+    """The path and query parameters of a handler, by their names in Python."""
+    hidden = RESERVED | set(handler.resolve_dependencies())
+    signature = handler.parsed_fn_signature.parameters
+    return {name: field for name, field in signature.items() if name not in hidden}
+
+
+def public_name(field: FieldDefinition) -> str:
+    """The name of a parameter in requests."""
+    parameter = field.kwarg_definition
+    return (parameter.name if isinstance(parameter, ParameterKwarg) else None) or field.name
+
+
+def parameter_type(field: FieldDefinition) -> Any:
+    """The parameter's type with its constraints and without None, which a path or query cannot express."""
+    options = [option for option in get_args(field.annotation) if option is not type(None)]
+    kind: Any = Union[tuple(options)] if field.is_optional else field.annotation  # noqa: UP007 - made at run time
+    definition = field.kwarg_definition
+    if not isinstance(definition, ParameterKwarg):
+        return kind
+    names = ("gt", "ge", "lt", "le", "min_length", "max_length", "pattern")
+    bounds = {name: getattr(definition, name) for name in names}
+    bounds["description"] = definition.description if definition.pattern else None
+    constraints = {name: bound for name, bound in bounds.items() if bound is not None}
+    return Annotated[kind, Meta(**cast("Mapping[str, Any]", constraints))] if constraints else kind
+
+
+def _check_query(request: Request[Any, Any, Any]) -> None:
+    query, handler = request.query_params, request.route_handler
+    fields = {
+        public_name(field): field
+        for name, field in declared_parameters(handler).items()
+        if name not in request.path_params
+    }
+    problems: dict[str, str] = {}
+    for name in query:
+        field = fields.get(name)
+        if field is None:
+            if not handler.opt.get(IGNORES_QUERY):
+                problems[name] = unknown(name, list(fields), "parameter")
+            continue
+        values = query.getall(name, [])
+        if len(values) > 1 and not field.is_non_string_sequence:
+            problems[name] = "given more than once"
+        elif "null" in values and str not in (field.annotation, *get_args(field.annotation)):
+            # Litestar would convert it to None, as if it were missing.
+            problems[name] = "leave it out instead"
+    if problems:
+        raise invalid_fields(problems)
+
+
+async def _check_body(request: Request[Any, Any, Any]) -> None:
+    handler = request.route_handler
+    if BODY in handler.parsed_fn_signature.parameters or "requestBody" in handler.opt.get(OPENAPI_EXTRA, {}):
+        return
+    if (await request.body()).strip() not in EMPTY_BODIES:
+        raise invalid_fields({"$": "this route takes no body; leave it out"})
+
+
+def _allowed_methods(app: Litestar, path: str) -> set[str]:
+    """All methods of a path. Litestar's own response to OPTIONS has only those of one handler."""
+    routes = [route for route in app.routes if isinstance(route, HTTPRoute)]
+    return {method for route in routes if (route.path_format or "/") == path for method in route.methods}
+
+
+InjectedCaller = NamedDependency[Caller]
+
+PageNumber = Annotated[int, QueryParameter(ge=1, le=1_000_000, description="counts from 1")]
+PageSize = Annotated[int, QueryParameter(ge=1, le=100, description="items per page")]
+LimitParameter = Annotated[int | None, QueryParameter(ge=1, le=100, description="with `before`: how many")]
+BeforeId = Annotated[
+    str | None, QueryParameter(pattern=UUID, description="the id of an item; only items before it")
+]
+Seq = Annotated[int, QueryParameter(ge=0, le=2**31 - 1)]
+TextId = FromPath[str]
+
+
+def with_openapi_extra(operation: dict[str, Any], opt: Mapping[str, Any]) -> dict[str, Any]:
+    """The operation with the handler's additions. For the same status, the handler's response wins."""
+    parts: Mapping[str, Any] = opt.get(OPENAPI_EXTRA, {})
+    for name, extra in parts.items():
+        existing = operation.get(name)
+        match existing:
+            case None:
+                operation[name] = extra
+            case list():
+                operation[name] = [*existing, *extra]
+            case _:
+                operation[name] = {**existing, **extra}
+    return operation

@@ -1,0 +1,153 @@
+"""`/agents`: templates of agents, their export and import."""
+
+from typing import Annotated, Any, Literal
+
+from litestar import Controller, Request, Response, delete, get, post, put
+from litestar.di import NamedDependency
+from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
+
+from luxx.api.http.authentication import CHAT
+from luxx.api.http.envelope import Page, Success, page_of, success
+from luxx.api.http.event_streams import Streams
+from luxx.api.http.request_input import OPENAPI_EXTRA, InjectedCaller, PageNumber, PageSize, read_document
+from luxx.api.routes.messages import (
+    InvocationBody,
+    answer_options,
+    check_text,
+)
+from luxx.domain.agents.document import MAX_CHARACTERS, AgentDocument, encode_document
+from luxx.domain.agents.models import AgentChanges, AgentView, NewAgent
+from luxx.domain.agents.service import AgentService
+from luxx.runs.models import RunFilter
+from luxx.runs.requests import NewInvocation
+from luxx.runs.service import RunService
+from luxx.wire.run import Run
+
+InjectedAgents = NamedDependency[AgentService]
+DocumentFormat = Annotated[Literal["yaml", "json"], QueryParameter(description="the format of the document")]
+
+
+_DOCUMENT_SCHEMA = {"schema": {"$ref": "#/components/schemas/AgentDocument"}}
+DOCUMENT_BODY: dict[str, Any] = {
+    "required": True,
+    "description": "the document of GET /agents/{agent_id}/export",
+    "content": {"application/json": _DOCUMENT_SCHEMA, "application/yaml": _DOCUMENT_SCHEMA},
+}
+
+
+class AgentController(Controller):
+    path = "/agents"
+    tags = ("agents",)
+    opt = CHAT
+
+    @get()
+    async def list_agents(
+        self, caller: InjectedCaller, agents: InjectedAgents, page: PageNumber = 1, page_size: PageSize = 20
+    ) -> Success[Page[AgentView]]:
+        """Your agents and those shared in the tenant, newest first; then the agents that come with Luxx."""
+        return page_of(await agents.list_page(caller, page=page, page_size=page_size), page, page_size)
+
+    @post(status_code=201)
+    async def create(
+        self, caller: InjectedCaller, agents: InjectedAgents, data: JSONBody[NewAgent]
+    ) -> Success[AgentView]:
+        """Create an agent. Only an ADMIN may share it, and a shared agent needs shared providers."""
+        return success(await agents.create(caller, data), "agent created")
+
+    @get("/{agent_id:int}")
+    async def show(
+        self, caller: InjectedCaller, agents: InjectedAgents, agent_id: FromPath[int]
+    ) -> Success[AgentView]:
+        """One agent."""
+        return success(await agents.get(caller, agent_id))
+
+    @put("/{agent_id:int}")
+    async def change(
+        self,
+        caller: InjectedCaller,
+        agents: InjectedAgents,
+        agent_id: FromPath[int],
+        data: JSONBody[AgentChanges],
+    ) -> Success[AgentView]:
+        """Change the given fields of an agent. A run in progress keeps the values it started with.
+
+        Of an agent that another ADMIN shares, an ADMIN may only change `is_shared`."""
+        return success(await agents.update(caller, agent_id, data), "agent saved")
+
+    @delete("/{agent_id:int}", status_code=200)
+    async def remove(
+        self, caller: InjectedCaller, agents: InjectedAgents, agent_id: FromPath[int]
+    ) -> Success[None]:
+        """Delete an agent; an ADMIN also one that another ADMIN shares. Its conversations stay."""
+        await agents.delete(caller, agent_id)
+        return success(None, "agent deleted")
+
+    @post("/{agent_id:int}/invoke", status_code=200)
+    async def invoke(
+        self,
+        request: Request[Any, Any, Any],
+        caller: InjectedCaller,
+        runs: NamedDependency[RunService],
+        streams: NamedDependency[Streams],
+        agent_id: FromPath[int],
+        data: JSONBody[InvocationBody],
+        accumulated: FromQuery[bool] = False,
+    ) -> Response[Any]:
+        """Ask an agent once, without a conversation. Answers with the message, when it is complete.
+
+        With `Accept: text/event-stream` the answer is the stream of the run, as of `POST /messages/stream`.
+        """
+        invocation = await _invocation(agent_id, data)
+        if "text/event-stream" in request.headers.get("accept", ""):
+            return await streams.follow(
+                caller, lambda: runs.send_and_watch(caller, invocation, accumulated=accumulated)
+            )
+        run = await runs.send(caller, invocation)
+        message = await runs.answer(caller, run)
+        return Response(success(message), status_code=200, media_type="application/json")
+
+    @get("/{agent_id:int}/activities")
+    async def activities(
+        self,
+        caller: InjectedCaller,
+        agents: InjectedAgents,
+        runs: NamedDependency[RunService],
+        agent_id: FromPath[int],
+        page: PageNumber = 1,
+        page_size: PageSize = 20,
+    ) -> Success[Page[Run]]:
+        """Your runs with this agent, newest first: in conversations, and called without one."""
+        await agents.get(caller, agent_id)
+        found = await runs.list_page(caller, RunFilter(agent_id=agent_id), page=page, page_size=page_size)
+        return page_of(found, page, page_size)
+
+    @get("/{agent_id:int}/export")
+    async def export(
+        self,
+        caller: InjectedCaller,
+        agents: InjectedAgents,
+        agent_id: FromPath[int],
+        format: DocumentFormat = "yaml",
+    ) -> Response[str]:
+        """The agent as a YAML or JSON document, with the names of its providers. Its rules: for its owner."""
+        document = await agents.export(caller, agent_id)
+        media_type = "application/json" if format == "json" else "application/yaml"
+        return Response(encode_document(document, format), media_type=media_type)
+
+    @post("/import", status_code=201, opt={OPENAPI_EXTRA: {"requestBody": DOCUMENT_BODY}})
+    async def import_agent(
+        self, request: Request[Any, Any, Any], caller: InjectedCaller, agents: InjectedAgents
+    ) -> Success[AgentView]:
+        """Create an agent from a document, as YAML or JSON. Providers are found by their names."""
+        document = read_document(await request.body(), AgentDocument, max_characters=MAX_CHARACTERS)
+        return success(await agents.import_agent(caller, document), "agent created")
+
+
+async def _invocation(agent_id: int, body: InvocationBody) -> NewInvocation:
+    check_text(body.content)
+    return NewInvocation(
+        agent_id=agent_id,
+        text=body.content,
+        attachments=[*body.attachments],
+        **await answer_options(body),
+    )

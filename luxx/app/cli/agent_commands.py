@@ -1,0 +1,79 @@
+"""`luxx agent list|show|export|import`: agents of a server, through its HTTP API.
+
+Exit codes: 0 done; 1 refused or unreachable (it prints the reason); 2 wrong options.
+"""
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from luxx.app.cli.chat.server_api import ServerApi, add_server_options
+from luxx.app.cli.screen import CONTROL_CHARACTERS, Screen
+from luxx.app.cli.server_commands import (
+    AddCommand,
+    Work,
+    all_items,
+    find_named,
+    read_document,
+    run_command,
+    write_document,
+)
+from luxx.domain.agents.document import MAX_CHARACTERS
+from luxx.domain.agents.models import AgentView
+from luxx.errors import NotFound
+from luxx.infra.documents.yaml_text import dump_yaml
+
+
+def add_agent_commands(parser: argparse.ArgumentParser, add_command: AddCommand) -> None:
+    """Adds the parsers. `add_command` takes the subparsers, a name, the function and a help text."""
+    commands = parser.add_subparsers(required=True, metavar="what")
+
+    def add(name: str, work: Work, help_text: str) -> argparse.ArgumentParser:
+        command = add_command(commands, name, partial(run_command, work), help_text)
+        add_server_options(command)
+        return command
+
+    add("list", _list, "list your agents, those shared with you and those that come with Luxx")
+    show = add("show", _show, "show an agent")
+    show.add_argument("agent", help="its name or id")
+    export = add("export", _export, "write an agent as a document")
+    export.add_argument("agent", help="its name or id")
+    export.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: stdout")
+    export.add_argument("--format", choices=["yaml", "json"], default="yaml")
+    import_parser = add("import", _import, "create an agent from a document in YAML or JSON")
+    import_parser.add_argument("file", nargs="?", default="-", help="- or left out: stdin")
+
+
+async def _list(server: ServerApi, _screen: Screen, _options: argparse.Namespace) -> None:
+    for agent in await all_items(server, "/agents", AgentView):
+        owner = "shipped" if agent.is_shipped else "shared" if agent.is_shared else "own"
+        print(CONTROL_CHARACTERS.sub("", f"{agent.id}\t{agent.name}\t{owner}\t{agent.role}"))
+
+
+async def _show(server: ServerApi, _screen: Screen, options: argparse.Namespace) -> None:
+    # YAML escapes control characters, which could change the terminal.
+    sys.stdout.write(dump_yaml(msgspec.to_builtins(await agent_named(server, options.agent))))
+
+
+async def _export(server: ServerApi, _screen: Screen, options: argparse.Namespace) -> None:
+    agent = await agent_named(server, options.agent)
+    document = await server.document(f"/agents/{agent.id}/export", format=options.format)
+    write_document(document, options.output)
+
+
+async def _import(server: ServerApi, _screen: Screen, options: argparse.Namespace) -> None:
+    document = read_document(options.file, MAX_CHARACTERS)
+    agent = await server.call("POST", "/agents/import", AgentView, document)
+    print(CONTROL_CHARACTERS.sub("", f"{agent.id}\t{agent.name}"))
+
+
+async def agent_named(server: ServerApi, name_or_id: str) -> AgentView:
+    """The agent with this id or name. Raises NotFound, and InvalidInput with the ids if there are several."""
+    agents = await all_items(server, "/agents", AgentView)
+    agent = find_named(agents, name_or_id, lambda agent: agent.name, "agents")
+    if agent is None:
+        raise NotFound(f"there is no agent {name_or_id.strip()[:100]!r}; `luxx agent list` lists yours")
+    return agent

@@ -1,0 +1,199 @@
+"""`luxx task run|list|export|import`: tasks of a server, through its HTTP API.
+
+Exit codes: those of `follower.py`; 2 for options, files and names that cannot be used.
+"""
+
+import argparse
+from functools import partial
+from pathlib import Path
+from urllib.parse import quote
+
+from luxx.app.cli.agent_commands import agent_named
+from luxx.app.cli.chat.server_api import ServerApi, add_server_options
+from luxx.app.cli.runs.follower import EXIT_FAILED, FollowedSubject, RunFollower
+from luxx.app.cli.runs.task import ShownTask, TaskTranscript
+from luxx.app.cli.screen import CONTROL_CHARACTERS, Screen
+from luxx.app.cli.server_commands import (
+    AddCommand,
+    Work,
+    add_follow_options,
+    all_items,
+    find_named,
+    names_file,
+    one_line,
+    read_document,
+    run_checked_command,
+    write_document,
+)
+from luxx.errors import Conflict, InvalidInput, NotFound
+from luxx.features.tasks.document import MAX_CHARACTERS
+from luxx.features.tasks.graph import TaskStepStatus
+from luxx.providers.models import ProviderView
+from luxx.wire.run import ENDED, Run, RunStatus
+
+NAME_CHARACTERS = 80
+
+
+def add_task_commands(parser: argparse.ArgumentParser, add_command: AddCommand) -> None:
+    """Adds the parsers. `add_command` takes the subparsers, a name, the function and a help text."""
+    commands = parser.add_subparsers(required=True, metavar="what")
+
+    def add(name: str, work: Work, help_text: str) -> argparse.ArgumentParser:
+        command = add_command(commands, name, partial(run_checked_command, work), help_text)
+        add_server_options(command)
+        return command
+
+    run = add("run", _run, "run a task and print its result; a goal or a file becomes a new task")
+    run.add_argument(
+        "task", help="a goal in several words, a file in YAML or JSON (- for stdin), or a task's name or id"
+    )
+    run.add_argument(
+        "--resume", action="store_true", help="resume or follow its newest run; do not execute it again"
+    )
+    run.add_argument("--retry", action="store_true", help="carry out the failed steps of a task again")
+    run.add_argument("--agent", help="for a goal: the name or id of the agent of its steps")
+    run.add_argument("--provider", help="for a goal: the name or id of the provider of its steps")
+    run.add_argument("--approve", action="store_true", help="approve the task and its steps without asking")
+    add_follow_options(run)
+    add("list", _list, "list your tasks")
+    export = add("export", _export, "write a task as a document")
+    export.add_argument("task", help="its name or id")
+    export.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: stdout")
+    export.add_argument("--format", choices=["yaml", "json"], default="yaml")
+    import_parser = add("import", _import, "create a task from a document in YAML or JSON")
+    import_parser.add_argument("file", nargs="?", default="-", help="- or left out: stdin")
+
+
+async def _run(server: ServerApi, screen: Screen, options: argparse.Namespace) -> int:
+    task = await _task_to_run(server, options)
+    screen.note(f"task {task.name} ({task.id})")
+    if not options.retry:
+        run, shown_after = await _run_of(server, task, only_resume=options.resume)
+        return await _follow(server, screen, options, task, run, shown_after)
+    failed = [step.id for step in task.steps if step.status == TaskStepStatus.FAILED]
+    if not failed:
+        raise Conflict("no step of this task has failed; leave out --retry")
+    code = 0
+    for step_id in failed:
+        # One run after the other: each retries one failed step, and those that were left out because of it.
+        run = await server.call("POST", f"/tasks/{task.id}/steps/{quote(step_id, safe='')}/retry", Run)
+        task = await server.call("GET", f"/tasks/{task.id}", ShownTask)
+        code = await _follow(server, screen, options, task, run, 0)
+        if code not in (0, EXIT_FAILED):
+            break
+    return code
+
+
+async def _follow(
+    server: ServerApi,
+    screen: Screen,
+    options: argparse.Namespace,
+    task: ShownTask,
+    run: Run,
+    shown_after: int,
+) -> int:
+    command = f"luxx task run --resume {task.id}"
+    subject = FollowedSubject(what="task", id=task.id, stop_path=f"/tasks/{task.id}/pause", again=command)
+    transcript = TaskTranscript(task, is_verbose=options.verbose)
+    follower = RunFollower(
+        server, screen, subject, transcript, is_json=options.json, approves=options.approve
+    )
+    return await follower.follow(run.id, shown_after)
+
+
+async def _run_of(server: ServerApi, task: ShownTask, *, only_resume: bool) -> tuple[Run, int]:
+    """The run of a task, started, resumed or in progress, and the number of its last event to leave out."""
+    if task.run_id is not None:
+        run = await server.call("GET", f"/runs/{task.run_id}", Run)
+        if run.status == RunStatus.PAUSED:
+            return run, (await server.call("POST", f"/tasks/{task.id}/resume", Run)).last_seq
+        if only_resume or run.status not in ENDED:
+            return run, 0
+    elif only_resume:
+        raise Conflict("this task has not been executed; leave out --resume to execute it")
+    return await server.call("POST", f"/tasks/{task.id}/execute", Run), 0
+
+
+async def _task_to_run(server: ServerApi, options: argparse.Namespace) -> ShownTask:
+    text: str = options.task
+    goal_options = options.agent or options.provider
+    old_options = options.resume or options.retry
+    task = None
+    if names_file(text):
+        _check_options(goal_options, old_options, "a file")
+        document = read_document(text, MAX_CHARACTERS)
+        task = await server.send_document("/tasks/import", document, ShownTask)
+    else:
+        # A goal that is given again is a new task, not the one that was made of it before.
+        tasks = [one for one in await all_items(server, "/tasks", ShownTask) if one.goal != text.strip()]
+        found = find_named(tasks, text, lambda task: task.name, "tasks")
+        if found is not None:
+            task = await server.call("GET", f"/tasks/{found.id}", ShownTask)
+    if task is None:
+        _check_options(None, old_options, "a goal")
+        return await _new_task(server, text.strip(), options)
+    _check_options(goal_options, None, "a task")
+    return task
+
+
+def _check_options(goal_options: object, old_options: object, given: str) -> None:
+    """Raises InvalidInput for options that do not suit what was given; then nothing is created."""
+    if goal_options:
+        raise InvalidInput(f"--agent and --provider are for a goal; {given} has its own")
+    if old_options:
+        raise InvalidInput(f"--resume and --retry need the name or id of a task: {given} becomes a new task")
+
+
+async def _new_task(server: ServerApi, goal: str, options: argparse.Namespace) -> ShownTask:
+    """A task with this goal, which is planned when it is executed."""
+    if len(goal.split()) < 2:
+        raise NotFound(
+            f"there is no file and no task {goal[:100]!r}; `luxx task list` lists your tasks, and a goal has "
+            "several words"
+        )
+    body: dict[str, object] = {"name": _name_of(goal), "goal": goal}
+    if options.agent:
+        body["agent_id"] = (await agent_named(server, options.agent)).id
+    if options.provider:
+        body["provider_id"] = (await _provider_named(server, options.provider)).id
+    return await server.call("POST", "/tasks", ShownTask, body)
+
+
+def _name_of(goal: str) -> str:
+    line = one_line(goal)
+    return line if len(line) <= NAME_CHARACTERS else line[: NAME_CHARACTERS - 1] + "…"
+
+
+async def _provider_named(server: ServerApi, name_or_id: str) -> ProviderView:
+    providers = await all_items(server, "/providers", ProviderView)
+    provider = find_named(providers, name_or_id, lambda provider: provider.name, "providers")
+    if provider is None:
+        names = ", ".join(one.name for one in providers) or "none"
+        raise NotFound(f"there is no provider {name_or_id.strip()[:100]!r}; yours: {names}")
+    return provider
+
+
+async def _task_named(server: ServerApi, name_or_id: str) -> ShownTask:
+    tasks = await all_items(server, "/tasks", ShownTask)
+    task = find_named(tasks, name_or_id, lambda task: task.name, "tasks")
+    if task is None:
+        raise NotFound(f"there is no task {name_or_id.strip()[:100]!r}; `luxx task list` lists yours")
+    return task
+
+
+async def _list(server: ServerApi, _screen: Screen, _options: argparse.Namespace) -> None:
+    for task in await all_items(server, "/tasks", ShownTask):
+        done, total = task.step_counts.get("completed", 0), sum(task.step_counts.values())
+        print(CONTROL_CHARACTERS.sub("", f"{task.id}\t{task.name}\t{task.status}\t{done}/{total} steps"))
+
+
+async def _export(server: ServerApi, _screen: Screen, options: argparse.Namespace) -> None:
+    task = await _task_named(server, options.task)
+    document = await server.document(f"/tasks/{task.id}/export", format=options.format)
+    write_document(document, options.output)
+
+
+async def _import(server: ServerApi, _screen: Screen, options: argparse.Namespace) -> None:
+    document = read_document(options.file, MAX_CHARACTERS)
+    task = await server.send_document("/tasks/import", document, ShownTask)
+    print(CONTROL_CHARACTERS.sub("", f"{task.id}\t{task.name}"))

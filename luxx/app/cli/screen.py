@@ -1,0 +1,176 @@
+"""What the commands print while a run goes on: pieces of text, in colors where a terminal shows them."""
+
+import os
+import re
+import shutil
+import sys
+from enum import StrEnum
+from typing import TextIO
+from unicodedata import east_asian_width
+
+import msgspec
+
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Control characters, removed so that models and tools cannot control the terminal."""
+
+HEX_COLOR = re.compile(r"#[0-9a-fA-F]{6}")
+DIM, BOLD, RESET = "\x1b[2m", "\x1b[1m", "\x1b[0m"
+ERASE_LINE = "\r\x1b[K"
+DEFAULT_COLUMNS = 80
+
+
+class PieceKind(StrEnum):
+    """A name begins a line of text and stands in its own color. Progress is a note where no terminal shows
+    it below the text."""
+
+    TEXT = "text"
+    NAME = "name"
+    THINKING = "thinking"
+    NOTE = "note"
+    PROGRESS = "progress"
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """New text to show. A note is a line of its own. `color` is `#rrggbb`, or empty."""
+
+    kind: PieceKind
+    text: str
+    color: str = ""
+
+
+def note(text: str, color: str = "") -> Piece:
+    return Piece(PieceKind.NOTE, text, color)
+
+
+class Screen:
+    """Prints text and names to stdout, notes and thinking to stderr. A note starts a new line.
+
+    A terminal also gets colors and, below the text, one line that `show_progress` replaces. `keeps_lines`: a
+    note does not end a line of text unless both are shown on a terminal, so that stdout has the text only.
+    """
+
+    def __init__(self, *, keeps_lines: bool = False) -> None:
+        self._keeps_lines = keeps_lines
+        self._open_stream: TextIO | None = None
+        self._kind = PieceKind.NOTE
+        self._progress = ""
+        self._held: list[Piece] | None = None
+
+    def show(self, piece: Piece) -> None:
+        """Prints the piece; while `hold` is in force, keeps it for later."""
+        if self._held is not None:
+            self._held.append(piece)
+            return
+        if piece.kind is PieceKind.PROGRESS:
+            if sys.stderr.isatty():
+                return
+            piece = note(piece.text)
+        stream = sys.stdout if piece.kind in (PieceKind.TEXT, PieceKind.NAME) else sys.stderr
+        if piece.kind is PieceKind.NOTE and self._leaves_line():
+            _write(stream, piece)
+            return
+        self._erase_progress()
+        continues = self._kind is piece.kind or (self._kind, piece.kind) == (PieceKind.NAME, PieceKind.TEXT)
+        if self._open_stream is not None and (not continues or piece.kind is PieceKind.NOTE):
+            self.end_line()
+        _write(stream, piece)
+        self._kind = piece.kind
+        if piece.kind is not PieceKind.NOTE:
+            self._open_stream = None if piece.text.endswith("\n") else stream
+        self._write_progress()
+
+    def note(self, text: str) -> None:
+        self.show(note(text))
+
+    def end_line(self) -> None:
+        if self._open_stream is not None:
+            self._open_stream.write("\n")
+            self._open_stream.flush()
+            self._open_stream = None
+
+    def show_progress(self, text: str) -> None:
+        """Replaces the line below the text; an empty text removes it. Nothing without a terminal."""
+        text = CONTROL_CHARACTERS.sub("", text)
+        if text != self._progress:
+            self._erase_progress()
+            self._progress = text
+            self._write_progress()
+
+    def ask(self, lines: list[str], prompt: str) -> None:
+        """Shows a question and holds all other pieces until `release`."""
+        self.show_progress("")
+        for line in lines:
+            self.note(line)
+        self.prompt(prompt)
+        self._held = []
+
+    def prompt(self, prompt: str) -> None:
+        sys.stderr.write(prompt)
+        sys.stderr.flush()
+
+    def release(self) -> None:
+        """Shows what was held."""
+        held, self._held = self._held or [], None
+        for piece in held:
+            self.show(piece)
+
+    def _leaves_line(self) -> bool:
+        """Whether a note leaves the open line of text as it is."""
+        are_both_shown = sys.stdout.isatty() and sys.stderr.isatty()
+        return self._keeps_lines and self._open_stream is sys.stdout and not are_both_shown
+
+    def _erase_progress(self) -> None:
+        if self._progress and self._shows_progress():
+            sys.stderr.write(ERASE_LINE)
+            sys.stderr.flush()
+
+    def _write_progress(self) -> None:
+        if self._progress and self._shows_progress():
+            columns = shutil.get_terminal_size((DEFAULT_COLUMNS, 24)).columns
+            sys.stderr.write(f"{DIM}{cut_to_width(self._progress, columns - 1)}{RESET}")
+            sys.stderr.flush()
+
+    def _shows_progress(self) -> bool:
+        """Only below complete lines: the line could not be erased beside growing text."""
+        return self._open_stream is None and self._held is None and sys.stderr.isatty()
+
+
+def cut_to_width(text: str, columns: int) -> str:
+    """The beginning of the text that fits into this many columns; a wide character takes two."""
+    used = 0
+    for position, character in enumerate(text):
+        used += 2 if east_asian_width(character) in "WF" else 1
+        if used > columns:
+            return text[:position]
+    return text
+
+
+def _write(stream: TextIO, piece: Piece) -> None:
+    text = _for_terminal(piece) if stream.isatty() else piece.text
+    stream.write(text + ("\n" if piece.kind is PieceKind.NOTE else ""))
+    stream.flush()
+
+
+def _for_terminal(piece: Piece) -> str:
+    """The text in its color, without control characters."""
+    text, color = CONTROL_CHARACTERS.sub("", piece.text), _color_code(piece.color)
+    if piece.kind is PieceKind.TEXT:
+        return text
+    if piece.kind is PieceKind.NAME:
+        return f"{BOLD}{color}{text}{RESET}" if _has_colors() else text
+    return f"{color or DIM}{text}{RESET}"
+
+
+def _has_colors() -> bool:
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _color_code(color: str) -> str:
+    """The sequence for `#rrggbb`; where the terminal has 256 colors only, the nearest of its color cube."""
+    if not HEX_COLOR.fullmatch(color) or not _has_colors():
+        return ""
+    red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
+    if os.environ.get("COLORTERM") in ("truecolor", "24bit"):
+        return f"\x1b[38;2;{red};{green};{blue}m"
+    cube = [round(value / 255 * 5) for value in (red, green, blue)]
+    return f"\x1b[38;5;{16 + 36 * cube[0] + 6 * cube[1] + cube[2]}m"

@@ -1,0 +1,135 @@
+"""What the commands that use a server have in common: running one, finding things by name, documents."""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from luxx.api.http.envelope import Page
+from luxx.app.cli.chat.server_api import ServerApi, connect
+from luxx.app.cli.screen import Screen
+from luxx.errors import InvalidInput, NotFound
+
+AddCommand = Callable[[Any, str, Callable[[argparse.Namespace], int], str], argparse.ArgumentParser]
+Work = Callable[[ServerApi, Screen, argparse.Namespace], Awaitable[int | None]]
+"""What a command does while it is signed in. Returns the exit code; None: 0."""
+
+PAGE_SIZE = 100
+EXIT_BAD_INPUT = 2
+
+T = TypeVar("T")
+
+
+class Numbered(Protocol):
+    """Anything with an id."""
+
+    @property
+    def id(self) -> Any: ...
+
+
+N = TypeVar("N", bound=Numbered)
+
+
+def run_command(work: Work, options: argparse.Namespace) -> int:
+    """Signs in and runs `work`. Raises LuxxError, also for a file that cannot be read or written."""
+
+    async def run() -> int:
+        screen = Screen(keeps_lines=True)
+        async with connect(options, screen) as server:
+            return await work(server, screen, options) or 0
+
+    try:
+        return asyncio.run(run())
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise InvalidInput(f"{error.filename or 'a file'}: {error.strerror or error}") from error
+
+
+def run_checked_command(work: Work, options: argparse.Namespace) -> int:
+    """Like `run_command`, with the exit code EXIT_BAD_INPUT for input that cannot be used."""
+    try:
+        return run_command(work, options)
+    except (InvalidInput, NotFound) as error:
+        print(f"luxx: {one_line(error.message)}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+
+
+def one_line(text: str) -> str:
+    """The text without line breaks."""
+    return " ".join(text.split())
+
+
+async def all_items(server: ServerApi, path: str, kind: type[T]) -> list[T]:
+    """All items of a list of the API, over its pages."""
+    items: list[T] = []
+    number = 1
+    while True:
+        query = {"page": str(number), "page_size": str(PAGE_SIZE)}
+        page = await server.call("GET", path, Page[kind], **query)
+        items += page.items
+        if not page.items or len(items) >= page.total:
+            return items
+        number += 1
+
+
+def find_named(items: Sequence[N], name_or_id: str, name_of: Callable[[N], str], plural: str) -> N | None:
+    """The item with this id, or the only one with this name, else the only one but for letter case.
+
+    Raises InvalidInput with the ids if there are several.
+    """
+    name = name_or_id.strip()
+    for matching in (
+        [item for item in items if str(item.id) == name],
+        [item for item in items if name_of(item) == name],
+        [item for item in items if name_of(item).casefold() == name.casefold()],
+    ):
+        if len(matching) == 1:
+            return matching[0]
+        if matching:
+            ids = ", ".join(str(item.id) for item in matching)
+            raise InvalidInput(
+                f"{len(matching)} {plural} are named {name[:100]!r}; name one by its id: {ids}"
+            )
+    return None
+
+
+def read_document(path: str, max_characters: int) -> bytes:
+    """The bytes of a file, or of stdin (`-`). Raises InvalidInput for too many, OSError."""
+    # More bytes cannot be a document of so many characters.
+    most = 4 * max_characters
+    if path == "-":
+        document = sys.stdin.buffer.read(most + 1)
+    else:
+        with Path(path).open("rb") as file:
+            document = file.read(most + 1)
+    if len(document) > most:
+        raise InvalidInput(f"the document is larger than {max_characters:,} characters")
+    return document
+
+
+def write_document(document: str, output: Path | None) -> None:
+    """Writes to a file, or to stdout."""
+    document = document.rstrip("\n") + "\n"
+    if output is None:
+        sys.stdout.write(document)
+    else:
+        output.write_text(document, "utf-8")
+
+
+def names_file(text: str) -> bool:
+    """Whether an argument names a file: one that exists, stdin (`-`), or one word that looks like a path."""
+    try:
+        exists = Path(text).exists()
+    except OSError:  # A long text is no path.
+        exists = False
+    looks_like_path = text.lower().endswith((".yaml", ".yml", ".json")) or text.startswith(("./", "../", "/"))
+    return text == "-" or exists or (looks_like_path and len(text.split()) == 1)
+
+
+def add_follow_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the commands that follow a run."""
+    parser.add_argument("--json", action="store_true", help="print the events, one JSON object on each line")
+    parser.add_argument("--verbose", "-v", action="store_true", help="also show thinking and texts of steps")

@@ -1,0 +1,1 @@
+"""Agents: stored templates that conversations, room seats, task steps and delegation use."""

@@ -1,0 +1,112 @@
+"""An agent as a YAML or JSON document, for other servers: providers by name, rules of the agent included."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import asdict
+
+from luxx.domain.agents.models import (
+    MAX_FALLBACKS,
+    AgentColor,
+    AgentFallback,
+    AgentModel,
+    AgentName,
+    AgentPrompt,
+    AgentRole,
+    AgentView,
+    MaxIterations,
+    MaxTokens,
+    NewAgent,
+    SkillNames,
+    Temperature,
+    ToolNames,
+)
+from luxx.infra.documents.yaml_text import dump_yaml, parse_yaml
+from luxx.providers.models import ProviderName
+from luxx.tools.permissions.service import MAX_RULES, PATTERN_LENGTH, TOOL_LENGTH
+from luxx.wire.tool import PermissionRule, RuleAction
+
+VERSION = 1
+MAX_CHARACTERS = 200_000
+
+
+class FallbackDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    provider: ProviderName
+    model: AgentModel | None = None
+
+
+class RuleDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A permission rule for calls in turns of the agent; see docs/permissions.md."""
+
+    tool: Annotated[str, Meta(min_length=1, max_length=TOOL_LENGTH)]
+    pattern: Annotated[str, Meta(min_length=1, max_length=PATTERN_LENGTH)] = "*"
+    action: RuleAction
+
+    def permission_rule(self) -> PermissionRule:
+        return PermissionRule(tool=self.tool, pattern=self.pattern, action=self.action)
+
+
+class AgentDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`tools` and `skills` left out: all that the user may use. `provider` left out: the user's default."""
+
+    version: Annotated[int, Meta(ge=VERSION, le=VERSION)]
+    name: AgentName
+    role: AgentRole = ""
+    provider: ProviderName | None = None
+    model: AgentModel | None = None
+    color: AgentColor | None = None
+    tools: ToolNames | None = None
+    skills: SkillNames | None = None
+    temperature: Temperature | None = None
+    max_tokens: MaxTokens | None = None
+    max_iterations: MaxIterations | None = None
+    thinking_enabled: bool | None = None
+    fallbacks: Annotated[list[FallbackDocument], Meta(max_length=MAX_FALLBACKS)] = []
+    rules: Annotated[list[RuleDocument], Meta(max_length=MAX_RULES)] = []
+    system_prompt: AgentPrompt = ""
+
+    def new_agent(
+        self, provider_id: int | None = None, fallbacks: list[AgentFallback] | None = None
+    ) -> NewAgent:
+        """The agent to create, with the ids of this server's providers."""
+        own = {"version", "provider", "fallbacks", "rules"}
+        values = {name: value for name, value in asdict(self).items() if name not in own}
+        return NewAgent(provider_id=provider_id, fallbacks=fallbacks or [], **values)
+
+
+def decode_document(text: str) -> AgentDocument:
+    """A document that is known to be valid, as YAML or JSON. The API checks those of users itself."""
+    return msgspec.convert(parse_yaml(text, max_characters=MAX_CHARACTERS), AgentDocument)
+
+
+def encode_document(document: AgentDocument, format: str) -> str:
+    """The document as `json` or `yaml`; fields with their default values are left out."""
+    plain: dict[str, Any] = msgspec.to_builtins(document)
+    if format == "json":
+        return msgspec.json.format(msgspec.json.encode(plain), indent=2).decode()
+    return dump_yaml(plain)
+
+
+def document_of(
+    agent: AgentView, provider: str | None, fallbacks: list[FallbackDocument], rules: Sequence[PermissionRule]
+) -> AgentDocument:
+    """The document of an agent. `provider`: the name of its provider."""
+    return AgentDocument(
+        version=VERSION,
+        name=agent.name,
+        role=agent.role,
+        provider=provider,
+        model=agent.model,
+        color=agent.color,
+        tools=agent.tools,
+        skills=agent.skills,
+        temperature=agent.temperature,
+        max_tokens=agent.max_tokens,
+        max_iterations=agent.max_iterations,
+        thinking_enabled=agent.thinking_enabled,
+        fallbacks=fallbacks,
+        rules=[RuleDocument(tool=rule.tool, pattern=rule.pattern, action=rule.action) for rule in rules],
+        system_prompt=agent.system_prompt,
+    )

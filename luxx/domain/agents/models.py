@@ -1,0 +1,150 @@
+"""The table and the API structs of agents. `service.py` has the rules about who sees and changes one."""
+
+from datetime import datetime
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+from sqlalchemy import ForeignKey, Index, String, Text, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from luxx.infra.store.tables import Base, UtcDateTime
+from luxx.wire.line import IN_LINE, IN_NAME, LINE, NAME
+
+MAX_TOOLS = 200
+MAX_FALLBACKS = 5
+MAX_ID = 2**31 - 1
+
+
+class AgentRow(Base):
+    """A shipped agent has a `shipped_name`, no owner and no tenant; everybody may use it, nobody change it.
+
+    `tools`, `skills` and `fallbacks` are JSON; `tools` and `skills` are null for "no restriction". Ids are
+    never reused, so that the id of a deleted agent cannot refer to another one.
+    """
+
+    __tablename__ = "agents"
+    __table_args__ = (
+        Index("ix_agents_tenant_id_is_shared", "tenant_id", "is_shared"),
+        Index(
+            "uq_agents_shipped_name",
+            "shipped_name",
+            unique=True,
+            sqlite_where=text("shipped_name IS NOT NULL"),
+            postgresql_where=text("shipped_name IS NOT NULL"),
+        ),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    user_id: Mapped[int | None] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    tenant_id: Mapped[int | None] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"))
+    shipped_name: Mapped[str | None] = mapped_column(String(40))
+    name: Mapped[str] = mapped_column(String(100))
+    role: Mapped[str] = mapped_column(String(500), default="")
+    provider_id: Mapped[int | None] = mapped_column(
+        ForeignKey("llm_providers.id", ondelete="SET NULL"), index=True
+    )
+    model: Mapped[str | None] = mapped_column(String(200))
+    system_prompt: Mapped[str] = mapped_column(Text, default="")
+    color: Mapped[str] = mapped_column(String(7))
+    tools: Mapped[str | None] = mapped_column(Text)
+    skills: Mapped[str | None] = mapped_column(Text)
+    temperature: Mapped[float | None] = mapped_column()
+    max_tokens: Mapped[int | None] = mapped_column()
+    max_iterations: Mapped[int | None] = mapped_column()
+    thinking_enabled: Mapped[bool | None] = mapped_column()
+    fallbacks: Mapped[str] = mapped_column(Text, default="[]")
+    is_shared: Mapped[bool] = mapped_column(default=False)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+AgentName = Annotated[str, Meta(min_length=1, max_length=100, pattern=NAME, description=IN_NAME)]
+AgentRole = Annotated[str, Meta(max_length=500, pattern=LINE, description=IN_LINE)]
+AgentModel = Annotated[str, Meta(min_length=1, max_length=200, pattern=NAME, description=IN_NAME)]
+AgentPrompt = Annotated[str, Meta(max_length=100_000)]
+AgentColor = Annotated[
+    str, Meta(pattern=r"^#[0-9A-Fa-f]{6}$(?!\n)", description="# and six hexadecimal digits, like #0f8a6d")
+]
+ProviderId = Annotated[int, Meta(ge=1, le=MAX_ID)]
+ToolName = Annotated[str, Meta(min_length=1, max_length=200, pattern=LINE, description=IN_LINE)]
+ToolNames = Annotated[list[ToolName], Meta(max_length=MAX_TOOLS)]
+SkillNames = Annotated[list[ToolName], Meta(max_length=MAX_TOOLS)]
+Temperature = Annotated[float, Meta(ge=0, le=2)]
+MaxTokens = Annotated[int, Meta(ge=1, le=10_000_000)]
+MaxIterations = Annotated[int, Meta(ge=1, le=100)]
+
+
+class AgentFallback(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A provider that a run uses when the one before it fails for good; `model` null: its default model."""
+
+    provider_id: ProviderId
+    model: AgentModel | None = None
+
+
+Fallbacks = Annotated[list[AgentFallback], Meta(max_length=MAX_FALLBACKS)]
+
+
+class NewAgent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`provider_id` null: the default provider of whoever uses the agent. `tools` and `skills` null: all that
+    the user may use; an empty list: none.
+    """
+
+    name: AgentName
+    role: AgentRole = ""
+    provider_id: ProviderId | None = None
+    model: AgentModel | None = None
+    system_prompt: AgentPrompt = ""
+    color: AgentColor | None = None
+    tools: ToolNames | None = None
+    skills: SkillNames | None = None
+    temperature: Temperature | None = None
+    max_tokens: MaxTokens | None = None
+    max_iterations: MaxIterations | None = None
+    thinking_enabled: bool | None = None
+    fallbacks: Fallbacks = []
+    is_shared: bool = False
+
+
+class AgentChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Omitted fields do not change; null clears a field that may be null."""
+
+    name: AgentName | UnsetType = UNSET
+    role: AgentRole | UnsetType = UNSET
+    provider_id: ProviderId | UnsetType | None = UNSET
+    model: AgentModel | UnsetType | None = UNSET
+    system_prompt: AgentPrompt | UnsetType = UNSET
+    color: AgentColor | UnsetType = UNSET
+    tools: ToolNames | UnsetType | None = UNSET
+    skills: SkillNames | UnsetType | None = UNSET
+    temperature: Temperature | UnsetType | None = UNSET
+    max_tokens: MaxTokens | UnsetType | None = UNSET
+    max_iterations: MaxIterations | UnsetType | None = UNSET
+    thinking_enabled: bool | UnsetType | None = UNSET
+    fallbacks: Fallbacks | UnsetType = UNSET
+    is_shared: bool | UnsetType = UNSET
+
+
+class AgentView(Struct, frozen=True, kw_only=True):
+    """An agent as the API shows it. `is_shipped`: it comes with Luxx and has no owner."""
+
+    id: int
+    user_id: int | None
+    name: str
+    role: str
+    provider_id: int | None
+    model: str | None
+    system_prompt: str
+    color: str
+    tools: list[str] | None
+    skills: list[str] | None
+    temperature: float | None
+    max_tokens: int | None
+    max_iterations: int | None
+    thinking_enabled: bool | None
+    fallbacks: list[AgentFallback]
+    is_shared: bool
+    is_shipped: bool
+    is_own: bool
+    created_at: datetime
+    updated_at: datetime

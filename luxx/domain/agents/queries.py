@@ -1,0 +1,219 @@
+"""The rows of agents: who may use one, what a run takes from it, defaults of tenants, audit entries."""
+
+from collections.abc import Callable
+from zlib import crc32
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from sqlalchemy import ColumnElement, Select, and_, func, or_, select, update
+from sqlalchemy.orm import Session
+
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.models import Tenant
+from luxx.domain.agents.models import MAX_ID, AgentFallback, AgentRow, AgentView
+from luxx.domain.audit import Action, Actor, AuditEntry, Detail, record
+from luxx.errors import InvalidInput, NotFound
+from luxx.infra.clock import utc_now
+
+COLORS = ("#2f6fde", "#0f8a6d", "#b4541a", "#8a3fb0", "#c2375b", "#4d7c0f", "#0e7490", "#a16207")
+"""The color of an agent that names none, by its name."""
+
+_names = msgspec.json.Decoder(list[str])
+_fallbacks = msgspec.json.Decoder(list[AgentFallback])
+
+
+class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run takes from its agent; None: the agent leaves it open. `system_prompt` includes the
+    role."""
+
+    id: int | None = None
+    name: str = ""
+    provider_id: int | None = None
+    model: str | None = None
+    system_prompt: str | None = None
+    tools: list[str] | None = None
+    skills: list[str] | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+    max_iterations: int | None = None
+    thinking_enabled: bool | None = None
+    fallbacks: list[AgentFallback] = []
+
+
+NO_AGENT = AgentSettings()
+
+BeforeLoss = Callable[[Session, AgentRow, bool], None]
+"""Called before others lose an agent: it is deleted (true), or its owner ends the sharing (false)."""
+
+
+def visible_to(caller: Caller) -> ColumnElement[bool]:
+    """The caller's own agents, those shared in the tenant and the shipped ones."""
+    in_tenant = and_(
+        AgentRow.tenant_id == caller.tenant_id, or_(AgentRow.user_id == caller.user_id, AgentRow.is_shared)
+    )
+    return or_(in_tenant, AgentRow.shipped_name.is_not(None))
+
+
+def visible_agent(session: Session, caller: Caller, agent_id: int, *, is_locked: bool = False) -> AgentRow:
+    """An agent that the caller may use. Raises NotFound."""
+    row = None
+    if 0 < agent_id <= MAX_ID:
+        query: Select[AgentRow] = select(AgentRow).where(AgentRow.id == agent_id, visible_to(caller))
+        row = session.scalar(query.with_for_update() if is_locked else query)
+    if row is None:
+        raise not_found(agent_id)
+    return row
+
+
+def not_found(agent_id: int) -> NotFound:
+    """The error for an agent that does not exist or that the caller may not use."""
+    return NotFound(f"there is no agent {agent_id}", kind="agent_not_found")
+
+
+def read_agent(session: Session, caller: Caller, agent_id: int) -> AgentSettings:
+    """The settings of an agent that the caller may use, for a run. Raises NotFound."""
+    return settings_of(visible_agent(session, caller, agent_id))
+
+
+def settings_of(row: AgentRow) -> AgentSettings:
+    """The settings of an agent, for a run. The role stands before the system prompt."""
+    role = row.role if row.shipped_name is None else ""
+    return AgentSettings(
+        id=row.id,
+        name=row.name,
+        provider_id=row.provider_id,
+        model=row.model,
+        system_prompt=prompt_of(row.name, role, row.system_prompt),
+        tools=None if row.tools is None else _names.decode(row.tools),
+        skills=None if row.skills is None else _names.decode(row.skills),
+        temperature=row.temperature,
+        max_tokens=row.max_tokens,
+        max_iterations=row.max_iterations,
+        thinking_enabled=row.thinking_enabled,
+        fallbacks=_fallbacks.decode(row.fallbacks),
+    )
+
+
+def prompt_of(name: str, role: str, system_prompt: str) -> str | None:
+    """The system prompt of an agent or a seat, with the role before it; None if both are empty."""
+    introduction = f"You are {name}: {role}." if role else ""
+    return "\n\n".join(part for part in (introduction, system_prompt.strip()) if part) or None
+
+
+def agent_named(session: Session, caller: Caller, name: str) -> AgentRow:
+    """The caller's agent of this name, else a shared one, else a shipped one. Raises NotFound.
+
+    The newest of several with the same name counts; letter case does not.
+    """
+    rows = session.scalars(
+        select(AgentRow)
+        .where(visible_to(caller), func.lower(AgentRow.name) == name.strip().lower())
+        .order_by(AgentRow.id.desc())
+    ).all()
+    preferred = sorted(rows, key=lambda row: (row.user_id != caller.user_id, row.shipped_name is not None))
+    if not preferred:
+        raise NotFound(
+            f"there is no agent named {name[:100]!r}; GET /agents lists yours", kind="agent_not_found"
+        )
+    return preferred[0]
+
+
+def default_agent_id(session: Session, caller: Caller) -> int | None:
+    """The default agent of the caller's tenant, if it has one."""
+    return session.scalar(select(Tenant.default_agent_id).where(Tenant.id == caller.tenant_id))
+
+
+def check_default_agent(session: Session, tenant_id: int | None, agent_id: int) -> None:
+    """Raises NotFound or InvalidInput unless everybody in the tenant may use the agent.
+
+    For a tenant that does not exist yet, which is None, only a shipped agent is possible.
+    """
+    row = session.get(AgentRow, agent_id) if 0 < agent_id <= MAX_ID else None
+    if row is None or (row.shipped_name is None and row.tenant_id != tenant_id):
+        raise not_found(agent_id)
+    if row.shipped_name is None and not row.is_shared:
+        problem = f"the agent '{row.name}' is not shared with the tenant; share it first (is_shared)"
+        raise InvalidInput(problem, kind="agent_not_shared", field="$.default_agent_id")
+
+
+def end_default(session: Session, row: AgentRow) -> None:
+    """No tenant keeps an agent as its default that its users can no longer use."""
+    session.execute(update(Tenant).where(Tenant.default_agent_id == row.id).values(default_agent_id=None))
+
+
+def transfer_shared_agents(
+    session: Session, user_id: int, successor_id: int | None, actor: Actor, before_loss: BeforeLoss
+) -> None:
+    """Transfers a user's shared agents to a successor. Without one they stay and are no longer shared."""
+    shared = select(AgentRow).where(AgentRow.user_id == user_id, AgentRow.is_shared).order_by(AgentRow.id)
+    for row in session.scalars(shared.with_for_update()).all():
+        if successor_id is None:
+            before_loss(session, row, False)
+            row.is_shared = False
+            end_default(session, row)
+        else:
+            row.user_id = successor_id
+        record_agent(
+            session, actor, Action.AGENT_CHANGE, row, ["is_shared" if successor_id is None else "user_id"]
+        )
+    session.flush()
+
+
+def agent_view(row: AgentRow, caller: Caller) -> AgentView:
+    """An agent's row as the API shows it."""
+    return AgentView(
+        id=row.id,
+        user_id=row.user_id,
+        name=row.name,
+        role=row.role,
+        provider_id=row.provider_id,
+        model=row.model,
+        system_prompt=row.system_prompt,
+        color=row.color,
+        tools=None if row.tools is None else _names.decode(row.tools),
+        skills=None if row.skills is None else _names.decode(row.skills),
+        temperature=row.temperature,
+        max_tokens=row.max_tokens,
+        max_iterations=row.max_iterations,
+        thinking_enabled=row.thinking_enabled,
+        fallbacks=_fallbacks.decode(row.fallbacks),
+        is_shared=row.is_shared,
+        is_shipped=row.shipped_name is not None,
+        is_own=row.user_id == caller.user_id,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )
+
+
+def new_row(caller: Caller, name: str) -> AgentRow:
+    """A row of the caller with a color; `set_fields` of the service sets the others."""
+    now = utc_now()
+    return AgentRow(
+        user_id=caller.user_id,
+        tenant_id=caller.tenant_id,
+        color=color_of(name),
+        created_at=now,
+        updated_at=now,
+    )
+
+
+def color_of(name: str) -> str:
+    """One of COLORS, always the same for the same name."""
+    return COLORS[crc32(name.strip().encode()) % len(COLORS)]
+
+
+def record_agent(
+    session: Session, actor: Actor, action: Action, row: AgentRow, fields: list[str] | UnsetType = UNSET
+) -> None:
+    """Writes the audit entry of an action on an agent."""
+    record(
+        session,
+        AuditEntry(
+            action=action,
+            actor=actor,
+            target_type="agent",
+            target_id=str(row.id),
+            tenant_id=row.tenant_id,
+            detail=Detail(name=row.name, fields=fields),
+        ),
+    )

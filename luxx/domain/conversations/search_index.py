@@ -1,0 +1,137 @@
+"""The index of the search (`search.py`): the words of messages, titles of conversations, rooms and tasks.
+
+Every function that stores one of these texts also updates the index, in the same transaction; the database
+deletes an index row with what it belongs to. `infra/store/search_words.py` makes the words.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from sqlalchemy import BindParameter, Connection, bindparam, select, text
+
+from luxx.domain.conversations.models import SEARCHED_IDS, ConversationRow, MessageRow
+from luxx.infra.store.search_words import SearchKind, indexed, searched_text
+
+_UPSERT = (
+    "INSERT INTO search_texts (user_id, {0}, words) VALUES (:user_id, :{0}, :words) "
+    "ON CONFLICT ({0}) {1} DO UPDATE SET words = excluded.words"
+)
+_upsert_message = text(_UPSERT.format("message_id", ""))
+_upsert_title = text(_UPSERT.format("conversation_id", ""))
+COLUMN_OF = {SearchKind.ROOM: "room_id", SearchKind.TASK: "task_id"}
+"""The columns of the subjects that features own."""
+
+_upsert_subject = {
+    kind: text(_UPSERT.format(column, f"WHERE {column} IS NOT NULL")) for kind, column in COLUMN_OF.items()
+}
+_insert_restored = text(
+    "INSERT INTO search_texts (id, user_id, conversation_id, message_id, room_id, task_id, words) "
+    "VALUES (:id, :user_id, :conversation_id, :message_id, :room_id, :task_id, :words)"
+)
+_NO_SUBJECT = dict.fromkeys(SEARCHED_IDS)
+_id_list: BindParameter[list[str]] = bindparam("ids", expanding=True)
+_message_contents = select(
+    MessageRow.id, MessageRow.conversation_id, MessageRow.room_id, MessageRow.content
+).where(MessageRow.id.in_(_id_list))
+_conversation_titles = select(ConversationRow.id, ConversationRow.title).where(
+    ConversationRow.id.in_(_id_list)
+)
+
+INDEXED_FIELDS = ("id", "user_id", "conversation_id", "content")
+"""The columns of a conversation's message that `index_message` needs; one of a room has a `room_id`."""
+
+
+class SearchedSubject(msgspec.Struct, frozen=True, kw_only=True):
+    """A room or task. `text` is all that is searched of it, its title included."""
+
+    id: str
+    user_id: int
+    title: str
+    text: str
+    created_at: datetime
+
+
+ReadSubjects = Callable[[Connection, Sequence[str]], Mapping[str, SearchedSubject]]
+"""The rooms, or the tasks, with these ids, by id; those that do not exist are left out."""
+
+SubjectReaders = Mapping[SearchKind, ReadSubjects]
+"""How rooms and tasks are read."""
+
+
+def index_message(connection: Connection, message: Mapping[str, Any]) -> None:
+    """Indexes a message of a conversation or room; `message` is its row as stored. Call it again after a
+    change."""
+    connection.execute(_upsert_message, _row(connection.dialect.name, message))
+
+
+def index_messages(connection: Connection, messages: Sequence[Mapping[str, Any]]) -> None:
+    """`index_message` for many, in the order in which they were sent."""
+    if messages:
+        connection.execute(_upsert_message, [_row(connection.dialect.name, message) for message in messages])
+
+
+def index_title(connection: Connection, *, user_id: int, conversation_id: str, title: str) -> None:
+    """Indexes a conversation's title. Call it again after a change."""
+    kind = SearchKind.CONVERSATION
+    words = indexed(connection.dialect.name, kind, user_id, conversation_id, title)
+    connection.execute(
+        _upsert_title, {"user_id": user_id, "conversation_id": conversation_id, "words": words}
+    )
+
+
+def index_subject(connection: Connection, kind: SearchKind, read: ReadSubjects, subject_id: str) -> None:
+    """Indexes a room or task as `read` finds it now; nothing if it was deleted. Call it again after a
+    change."""
+    for subject in read(connection, [subject_id]).values():
+        words = indexed(connection.dialect.name, kind, subject.user_id, subject.id, subject.text)
+        values = {"user_id": subject.user_id, COLUMN_OF[kind]: subject.id, "words": words}
+        connection.execute(_upsert_subject[kind], values)
+
+
+def reindex_rows(connection: Connection, rows: Sequence[Mapping[str, Any]], readers: SubjectReaders) -> None:
+    """Inserts restored index rows, which have ids and subjects, and computes their words again.
+
+    A message that cannot be decoded gets no words of its own; a row without its subject is left out.
+    """
+    dialect = connection.dialect.name
+
+    def ids_in(column: str) -> list[str]:
+        return [row[column] for row in rows if row.get(column) is not None]
+
+    messages = connection.execute(_message_contents, {"ids": ids_in("message_id")})
+    titles = connection.execute(_conversation_titles, {"ids": ids_in("conversation_id")})
+    found: dict[str, dict[str, tuple[SearchKind, str, str]]] = {
+        "message_id": {
+            row.id: (SearchKind.MESSAGE, row.conversation_id or row.room_id, _text_of(row.content))
+            for row in messages
+        },
+        "conversation_id": {row.id: (SearchKind.CONVERSATION, row.id, row.title) for row in titles},
+    }
+    for kind, read in readers.items():
+        subjects = read(connection, ids_in(COLUMN_OF[kind]))
+        found[COLUMN_OF[kind]] = {id_: (kind, id_, subject.text) for id_, subject in subjects.items()}
+    index_rows: list[dict[str, Any]] = []
+    for row in rows:
+        for column, by_id in found.items():
+            if row.get(column) in by_id:
+                kind, subject_id, searched = by_id[row[column]]
+                words = indexed(dialect, kind, row["user_id"], subject_id, searched)
+                index_rows.append({**_NO_SUBJECT, **row, "words": words})
+    if index_rows:
+        connection.execute(_insert_restored, index_rows)
+
+
+def _text_of(content: str) -> str:
+    try:
+        return searched_text(content)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return ""
+
+
+def _row(dialect: str, message: Mapping[str, Any]) -> dict[str, Any]:
+    user_id, subject_id = message["user_id"], message.get("conversation_id") or message["room_id"]
+    text = searched_text(message["content"])
+    words = indexed(dialect, SearchKind.MESSAGE, user_id, subject_id, text)
+    return {"user_id": user_id, "message_id": message["id"], "words": words}

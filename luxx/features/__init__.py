@@ -1,0 +1,1 @@
+"""Features on top of the engine: rooms of agents, and tasks."""

@@ -1,0 +1,1 @@
+"""Rooms: several agents and people in one discussion, driven by one run."""

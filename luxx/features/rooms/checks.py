@@ -1,0 +1,119 @@
+"""What a room may refer to: its owner's providers, agents, tools and skills, and its own seats.
+
+All problems of a request are collected before it is refused, so that a client learns of them at once.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from msgspec import UNSET
+from sqlalchemy.orm import Session
+
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.agents.models import AgentRow
+from luxx.domain.agents.queries import visible_agent
+from luxx.errors import InvalidInput, NotFound
+from luxx.features.rooms.models import RoomPolicy
+from luxx.features.rooms.policies import PolicyName
+from luxx.features.rooms.stops import Stop, check_stop
+from luxx.providers.queries import visible_row as visible_provider
+
+FindUnknownNames = Callable[[Session, Caller, Sequence[str] | None, Sequence[str] | None], dict[str, str]]
+"""The problems of a list of tools and a list of skills that an agent may use, by `tools` and `skills`."""
+
+MAX_REPORTED = 20
+SELECTOR_OPTIONS = ("provider_id", "model", "prompt")
+
+
+class Problems:
+    """The problems of one request, by field."""
+
+    def __init__(self) -> None:
+        self._fields: dict[str, str] = {}
+        self._kinds: set[str] = set()
+
+    def add(self, field: str, problem: str, kind: str = "") -> None:
+        """`kind` names the error if all problems are of something that does not exist."""
+        self._fields.setdefault(field, problem)
+        self._kinds.add(kind)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._fields
+
+    def raise_if_any(self) -> None:
+        """Raises NotFound if each problem is something that does not exist, else InvalidInput."""
+        if not self._fields:
+            return
+        shown = dict(list(self._fields.items())[:MAX_REPORTED])
+        listed = "; ".join(f"{field}: {problem}" for field, problem in shown.items())
+        more = "; and more" if len(self._fields) > MAX_REPORTED else ""
+        message = f"the request is not valid: {listed}{more}"
+        if "" in self._kinds:
+            raise InvalidInput(message, detail={"fields": shown})
+        raise NotFound(message, kind=min(self._kinds), detail={"fields": shown})
+
+
+def check_provider(
+    session: Session, caller: Caller, provider_id: int | None, field: str, problems: Problems
+) -> None:
+    """Adds a problem unless the caller may use the provider."""
+    if provider_id is None:
+        return
+    try:
+        visible_provider(session, caller, provider_id)
+    except NotFound as error:
+        problems.add(field, error.message, error.kind)
+
+
+def check_agent(
+    session: Session, caller: Caller, agent_id: int, field: str, problems: Problems
+) -> AgentRow | None:
+    """The agent; adds a problem and returns None unless the caller may use it."""
+    try:
+        return visible_agent(session, caller, agent_id)
+    except NotFound as error:
+        problems.add(field, error.message, error.kind)
+        return None
+
+
+def checked_policy(
+    session: Session, caller: Caller, policy: PolicyName | RoomPolicy, problems: Problems
+) -> RoomPolicy:
+    """The policy with its options. Adds a problem for options that it does not have."""
+    if isinstance(policy, PolicyName):
+        return RoomPolicy(name=policy)
+    given = [name for name in SELECTOR_OPTIONS if getattr(policy, name) is not None]
+    if policy.name == PolicyName.SELECTOR:
+        check_provider(session, caller, policy.provider_id, "$.policy.provider_id", problems)
+    else:
+        for name in given:
+            problems.add(
+                f"$.policy.{name}",
+                f"{policy.name} has no options; the options {', '.join(SELECTOR_OPTIONS)} belong to selector",
+            )
+    return policy
+
+
+def check_room_stop(stop: Stop | None, seat_ids: Iterable[int], problems: Problems) -> None:
+    """Adds a problem for a stop that is not valid, or that names a seat that the room does not have."""
+    if stop is None:
+        return
+    try:
+        check_stop(stop)
+    except InvalidInput as error:
+        for field, problem in error.detail.get("fields", {}).items():
+            problems.add(field, problem)
+        return
+    known = set(seat_ids)
+    for field, seat_id in seats_in(stop):
+        if seat_id not in known:
+            problems.add(field, f"this room has no seat {seat_id}; add the seat first, then set the stop")
+
+
+def seats_in(stop: Stop, field: str = "$.stop") -> Iterator[tuple[str, int]]:
+    """The seats that a stop names, each with the path of its field."""
+    if stop.seat_id is not UNSET:
+        yield f"{field}.seat_id", stop.seat_id
+    for name, parts in (("any", stop.any), ("all", stop.all)):
+        for index, part in enumerate(parts or []):
+            yield from seats_in(part, f"{field}.{name}[{index}]")

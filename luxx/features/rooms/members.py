@@ -1,0 +1,144 @@
+"""The members of rooms: users of the owner's tenant who may watch, speak in or steer a room."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.models import User
+from luxx.errors import Conflict, InvalidInput, NotFound
+from luxx.features.rooms.models import MAX_MEMBERS, ChatRoomRow, MemberView, NewMember, RoomRight
+from luxx.features.rooms.queries import find_room
+from luxx.infra.clock import utc_now
+from luxx.infra.store.engine import Store
+from luxx.runs.models import SubjectMemberRow
+from luxx.wire.run import MemberRight
+
+MembershipEnded = Callable[[int, str], None]
+"""Ends the streams that the user of this id has open on the runs of the room of this id."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberService:
+    """One per process."""
+
+    store: Store
+    on_ended: MembershipEnded
+
+    async def list_page(
+        self, caller: Caller, room_id: str, *, page: int, page_size: int
+    ) -> tuple[list[MemberView], int]:
+        """The members of a room in the order in which they were added, and their number."""
+
+        def work(session: Session) -> tuple[list[MemberView], int]:
+            room, _ = find_room(session, caller, room_id)
+            query = (
+                select(SubjectMemberRow, User.username)
+                .join(User, User.id == SubjectMemberRow.user_id)
+                .where(SubjectMemberRow.subject_id == room.id)
+                .order_by(SubjectMemberRow.created_at, SubjectMemberRow.user_id)
+            )
+            rows = session.execute(query.limit(page_size).offset((page - 1) * page_size))
+            return [_member_view(row, username) for row, username in rows], _count(session, room)
+
+        return await self.store.read(work)
+
+    async def add(self, caller: Caller, room_id: str, new: NewMember) -> MemberView:
+        """Adds a user of the owner's tenant.
+
+        Raises NotFound, NotAllowed, InvalidInput, or Conflict if the user is a member already or the room
+        has MAX_MEMBERS.
+        """
+        if (new.user_id is None) == (new.username is None):
+            problem = "give either user_id or username"
+            raise InvalidInput(problem, detail={"fields": {"$.user_id": problem, "$.username": problem}})
+
+        def work(session: Session) -> MemberView:
+            room, _ = find_room(session, caller, room_id, RoomRight.OWNER, is_locked=True)
+            user = _find_user(session, room, new)
+            if user.id == room.user_id:
+                raise InvalidInput("you own this room and have every right", kind="own_room")
+            if session.get(SubjectMemberRow, (room.id, user.id)) is not None:
+                raise Conflict(
+                    f"'{user.username}' is a member already; change the right with PUT", kind="member_exists"
+                )
+            if _count(session, room) >= MAX_MEMBERS:
+                raise Conflict(
+                    f"a room has at most {MAX_MEMBERS} members; remove one first", kind="too_many_members"
+                )
+            row = SubjectMemberRow(
+                subject_id=room.id, user_id=user.id, owner_id=room.user_id, right=new.right.value,
+                created_at=utc_now(),
+            )  # fmt: skip
+            session.add(row)
+            session.flush()
+            return _member_view(row, user.username)
+
+        return await self.store.write(work)
+
+    async def change(self, caller: Caller, room_id: str, user_id: int, right: MemberRight) -> MemberView:
+        """Sets the right of a member. Raises NotFound or NotAllowed."""
+
+        def work(session: Session) -> MemberView:
+            room, _ = find_room(session, caller, room_id, RoomRight.OWNER, is_locked=True)
+            row = _find_member(session, room, user_id)
+            row.right = right.value
+            session.flush()
+            return _member_view(row, session.get_one(User, user_id).username)
+
+        return await self.store.write(work)
+
+    async def remove(self, caller: Caller, room_id: str, user_id: int) -> None:
+        """Removes a member, who loses access at once; members may remove themselves.
+
+        Raises NotFound or NotAllowed.
+        """
+        right = RoomRight.WATCH if user_id == caller.user_id else RoomRight.OWNER
+
+        def work(session: Session) -> None:
+            room, _ = find_room(session, caller, room_id, right, is_locked=True)
+            session.delete(_find_member(session, room, user_id))
+
+        await self.store.write(work)
+        self.on_ended(user_id, room_id)
+
+
+def delete_members(session: Session, room_id: str) -> None:
+    """Deletes all memberships of a room that is being deleted."""
+    session.execute(
+        delete(SubjectMemberRow)
+        .where(SubjectMemberRow.subject_id == room_id)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def _count(session: Session, room: ChatRoomRow) -> int:
+    return session.scalar(select(func.count()).where(SubjectMemberRow.subject_id == room.id)) or 0
+
+
+def _find_user(session: Session, room: ChatRoomRow, new: NewMember) -> User:
+    """The active user of the room's tenant. Raises NotFound."""
+    is_wanted = User.id == new.user_id
+    if new.username is not None:
+        is_wanted = User.username_key == new.username.strip().lower()
+    user = session.scalar(select(User).where(is_wanted, User.tenant_id == room.tenant_id, User.is_active))
+    if user is None:
+        field = "$.user_id" if new.username is None else "$.username"
+        problem = "your tenant has no active user with this id or name"
+        raise NotFound(problem, kind="user_not_found", detail={"fields": {field: problem}})
+    return user
+
+
+def _find_member(session: Session, room: ChatRoomRow, user_id: int) -> SubjectMemberRow:
+    row = session.get(SubjectMemberRow, (room.id, user_id)) if 0 < user_id < 2**31 else None
+    if row is None:
+        raise NotFound("this room has no member with this id", kind="member_not_found")
+    return row
+
+
+def _member_view(row: SubjectMemberRow, username: str) -> MemberView:
+    return MemberView(
+        user_id=row.user_id, username=username, right=MemberRight(row.right), created_at=row.created_at
+    )

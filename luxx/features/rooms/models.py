@@ -1,0 +1,296 @@
+"""The tables and the API structs of rooms, seats and members. Services return these structs, never rows."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column
+
+from luxx.domain.agents.models import (
+    AgentColor,
+    AgentModel,
+    AgentName,
+    AgentPrompt,
+    AgentRole,
+    MaxIterations,
+    MaxTokens,
+    ProviderId,
+    SkillNames,
+    Temperature,
+    ToolNames,
+)
+from luxx.domain.conversations.views import MessageView
+from luxx.features.rooms.policies import PolicyName
+from luxx.features.rooms.stops import Stop
+from luxx.infra.store.tables import Base, UtcDateTime
+from luxx.wire.line import IN_NAME, NAME
+from luxx.wire.run import MemberRight
+from luxx.wire.turn import Usage
+
+MAX_SEATS = 20
+MAX_MEMBERS = 100
+DEFAULT_ROUNDS = 10
+NAME_KEY_LENGTH = 300
+"""Case folding makes a name up to three times as long."""
+
+
+class ChatRoomRow(Base):
+    """`policy` and `stop` are JSON (`RoomPolicy`, `Stop`); a null `stop` means `max_rounds`.
+
+    `run_id` is the newest run, null before the first start and after a reset. The row has no status: the
+    status is that of the newest run (`queries.py`).
+    """
+
+    __tablename__ = "chat_rooms"
+    __table_args__ = (Index("ix_chat_rooms_user_id_id", "user_id", "id"),)
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
+    tenant_id: Mapped[int] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"), index=True)
+    title: Mapped[str] = mapped_column(String(300))
+    task: Mapped[str] = mapped_column(Text)
+    max_rounds: Mapped[int] = mapped_column(default=DEFAULT_ROUNDS)
+    policy: Mapped[str] = mapped_column(Text)
+    stop: Mapped[str | None] = mapped_column(Text)
+    run_id: Mapped[str | None] = mapped_column(String(36))
+    current_round: Mapped[int] = mapped_column(default=0)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class RoomAgentRow(Base):
+    """A seat. With an agent, a null value is that of the agent; `name` and `color` are always the seat's own.
+
+    `name_key` is the name without regard to case. `fallbacks` is filled when the agent is deleted: the seat
+    then keeps the agent's last values (`seats.py`). Ids are never reused, because messages keep the id of
+    the seat that wrote them.
+    """
+
+    __tablename__ = "room_agents"
+    __table_args__ = (UniqueConstraint("room_id", "name_key"), {"sqlite_autoincrement": True})
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    room_id: Mapped[str] = mapped_column(ForeignKey("chat_rooms.id", ondelete="CASCADE"))
+    agent_id: Mapped[int | None] = mapped_column(ForeignKey("agents.id", ondelete="SET NULL"), index=True)
+    name: Mapped[str] = mapped_column(String(100))
+    name_key: Mapped[str] = mapped_column(String(NAME_KEY_LENGTH))
+    role: Mapped[str | None] = mapped_column(String(500))
+    provider_id: Mapped[int | None] = mapped_column(
+        ForeignKey("llm_providers.id", ondelete="SET NULL"), index=True
+    )
+    model: Mapped[str | None] = mapped_column(String(200))
+    system_prompt: Mapped[str | None] = mapped_column(Text)
+    color: Mapped[str] = mapped_column(String(7))
+    turn_order: Mapped[int] = mapped_column()
+    muted: Mapped[bool] = mapped_column(default=False)
+    tools: Mapped[str | None] = mapped_column(Text)
+    skills: Mapped[str | None] = mapped_column(Text)
+    temperature: Mapped[float | None] = mapped_column()
+    max_tokens: Mapped[int | None] = mapped_column()
+    max_iterations: Mapped[int | None] = mapped_column()
+    thinking_enabled: Mapped[bool | None] = mapped_column()
+    fallbacks: Mapped[str | None] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+# Bodies of requests
+
+RoomTitle = Annotated[str, Meta(min_length=1, max_length=300, pattern=NAME, description=IN_NAME)]
+RoomTask = Annotated[str, Meta(min_length=1, max_length=100_000)]
+MaxRounds = Annotated[int, Meta(ge=1, le=100)]
+TurnOrder = Annotated[int, Meta(ge=0, le=1_000_000)]
+SelectorPrompt = Annotated[str, Meta(min_length=1, max_length=10_000)]
+AgentId = ProviderId
+
+
+class RoomPolicy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A policy with its options. `provider_id`, `model` and `prompt` are options of `selector`: the model
+    that chooses the next seat, and what it is asked."""
+
+    name: PolicyName
+    provider_id: ProviderId | None = None
+    model: AgentModel | None = None
+    prompt: SelectorPrompt | None = None
+
+
+class NewSeat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A seat of an agent (`agent_id`) with overrides, or a whole seat, which needs a name.
+
+    A null value is that of the agent; without an agent it is left open, as in an agent. `turn_order` null:
+    after all others.
+    """
+
+    agent_id: AgentId | None = None
+    name: AgentName | None = None
+    role: AgentRole | None = None
+    provider_id: ProviderId | None = None
+    model: AgentModel | None = None
+    system_prompt: AgentPrompt | None = None
+    color: AgentColor | None = None
+    turn_order: TurnOrder | None = None
+    muted: bool = False
+    tools: ToolNames | None = None
+    skills: SkillNames | None = None
+    temperature: Temperature | None = None
+    max_tokens: MaxTokens | None = None
+    max_iterations: MaxIterations | None = None
+    thinking_enabled: bool | None = None
+
+
+class SeatChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Omitted fields do not change; null removes an override, so that the agent's value counts again."""
+
+    name: AgentName | UnsetType = UNSET
+    role: AgentRole | UnsetType | None = UNSET
+    provider_id: ProviderId | UnsetType | None = UNSET
+    model: AgentModel | UnsetType | None = UNSET
+    system_prompt: AgentPrompt | UnsetType | None = UNSET
+    color: AgentColor | UnsetType = UNSET
+    turn_order: TurnOrder | UnsetType = UNSET
+    muted: bool | UnsetType = UNSET
+    tools: ToolNames | UnsetType | None = UNSET
+    skills: SkillNames | UnsetType | None = UNSET
+    temperature: Temperature | UnsetType | None = UNSET
+    max_tokens: MaxTokens | UnsetType | None = UNSET
+    max_iterations: MaxIterations | UnsetType | None = UNSET
+    thinking_enabled: bool | UnsetType | None = UNSET
+
+
+NewSeats = Annotated[list[NewSeat], Meta(max_length=MAX_SEATS)]
+
+
+class NewRoom(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`policy` is a name, or an object with the name and its options. `stop` null: after `max_rounds`."""
+
+    title: RoomTitle
+    task: RoomTask
+    max_rounds: MaxRounds = DEFAULT_ROUNDS
+    agents: NewSeats = []
+    policy: PolicyName | RoomPolicy = PolicyName.ROUND_ROBIN
+    stop: Stop | None = None
+
+
+class RoomChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Omitted fields do not change. A running room reads them before each turn."""
+
+    title: RoomTitle | UnsetType = UNSET
+    task: RoomTask | UnsetType = UNSET
+    max_rounds: MaxRounds | UnsetType = UNSET
+    policy: PolicyName | RoomPolicy | UnsetType = UNSET
+    stop: Stop | UnsetType | None = UNSET
+
+
+class NewMember(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A user of the room's tenant, by `user_id` or `username`."""
+
+    user_id: ProviderId | None = None
+    username: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
+    right: MemberRight
+
+
+# Values that services return
+
+
+class RoomStatus(StrEnum):
+    IDLE = "idle"
+    RUNNING = "running"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    ERROR = "error"
+
+
+class RoomRight(StrEnum):
+    """The caller's right to a room. Each includes the ones before it."""
+
+    WATCH = "watch"
+    SPEAK = "speak"
+    STEER = "steer"
+    OWNER = "owner"
+
+
+class SeatView(Struct, frozen=True, kw_only=True):
+    """A seat with the values that count now. `overrides` names those that are the seat's own; the others are
+    the agent's. Only the owner of the room sees `system_prompt`; for members it is null."""
+
+    id: int
+    room_id: str
+    agent_id: int | None
+    name: str
+    role: str
+    provider_id: int | None
+    model: str | None
+    system_prompt: str | None
+    color: str
+    turn_order: int
+    muted: bool
+    tools: list[str] | None
+    skills: list[str] | None
+    temperature: float | None
+    max_tokens: int | None
+    max_iterations: int | None
+    thinking_enabled: bool | None
+    overrides: list[str]
+    created_at: datetime
+
+
+class RoomView(Struct, frozen=True, kw_only=True):
+    """A room as lists show it. `run_id` is its newest run; `stop_reason` and `error` are of that run."""
+
+    id: str
+    user_id: int
+    title: str
+    task: str
+    status: RoomStatus
+    right: RoomRight
+    max_rounds: int
+    current_round: int
+    policy: RoomPolicy
+    stop: Stop | None
+    run_id: str | None
+    stop_reason: str | None
+    error: str | None
+    created_at: datetime
+    updated_at: datetime
+
+
+class RoomDetail(RoomView, frozen=True, kw_only=True):
+    """A room with its seats, in turn order."""
+
+    agents: list[SeatView]
+
+
+class MemberView(Struct, frozen=True, kw_only=True):
+    """A member of a room."""
+
+    user_id: int
+    username: str
+    right: MemberRight
+    created_at: datetime
+
+
+class SeatOutcome(Struct, frozen=True, kw_only=True):
+    """The last message of a seat; null if it has not spoken. A removed seat has no id any more."""
+
+    seat_id: int | None
+    name: str
+    color: str | None
+    message: MessageView | None
+
+
+class RoomOutcome(Struct, frozen=True, kw_only=True):
+    """How the newest run of a room ended. `messages` counts those of that run; `cost` is in US dollars."""
+
+    room_id: str
+    run_id: str | None
+    status: RoomStatus
+    stop_reason: str | None
+    error: str | None
+    rounds: int
+    messages: int
+    usage: Usage
+    cost: float | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    agents: list[SeatOutcome]

@@ -1,0 +1,361 @@
+"""The orchestration of a room's run: which seat speaks next (`runs/orchestration/interface.py`).
+
+`state.py` has what the log says, `policies.py` and `stops.py` what follows from it, `turns.py` how a turn
+begins and ends. This module connects them.
+"""
+
+from collections.abc import Collection, Sequence
+from functools import partial
+
+import msgspec
+from sqlalchemy import Connection, bindparam, select
+from sqlalchemy.orm import Session
+
+from luxx.domain.agents.queries import AgentSettings
+from luxx.domain.conversations.models import MessageRow
+from luxx.domain.usage.ledger import UsageEntry
+from luxx.errors import LimitReached, LuxxError
+from luxx.features.rooms.messages import NewRoomMessage
+from luxx.features.rooms.models import ChatRoomRow
+from luxx.features.rooms.policies import (
+    Choose,
+    EndRound,
+    Finished,
+    NobodyLeft,
+    PolicyName,
+    Speak,
+    WaitForPerson,
+    next_turn,
+)
+from luxx.features.rooms.prompt import TranscriptEntry
+from luxx.features.rooms.state import FAILURES_TO_MUTE, RoomState
+from luxx.features.rooms.stops import fired_stop
+from luxx.features.rooms.turns import (
+    ResolveTurn,
+    begin_choice,
+    begin_message,
+    close_choice,
+    close_message,
+    continue_choice,
+    continue_message,
+    entry_of,
+    mute_seat,
+    muted_text,
+    read_room,
+    stored_event,
+)
+from luxx.infra.store.tables import table_of
+from luxx.runs.log.events import LogEntry
+from luxx.runs.orchestration.inputs import InputKind, RunInput
+from luxx.runs.orchestration.interface import (
+    Append,
+    Begin,
+    Decision,
+    End,
+    InputEffect,
+    Opening,
+    RunHead,
+    RunTotals,
+    TurnStart,
+    Wait,
+)
+from luxx.runs.turn.ending import Closing, Ending, FailedRun, RunFailure
+from luxx.runs.turn.state import TurnState
+from luxx.wire.event import ErrorEvent, LoggedEvent, Warning
+from luxx.wire.message import UserContent
+from luxx.wire.room_event import (
+    AgentError,
+    FloorGiven,
+    MessageStored,
+    RoomCompleted,
+    RoomPaused,
+    RoomStarted,
+    RoundEnd,
+    RoundStart,
+    SteerAction,
+    Steered,
+)
+from luxx.wire.run import RunStatus, StopReason
+from luxx.wire.turn import Usage
+
+NO_SEAT_LEFT = LuxxError(
+    "No seat of this room can speak: it has none, or all are muted. Add or unmute a seat, then resume.",
+    kind="no_seat_left",
+)
+
+_rooms = table_of(ChatRoomRow)
+_set_round = _rooms.update().where(_rooms.c.id == bindparam("b_id")).values(current_round=bindparam("round"))
+
+_current_round = select(_rooms.c.current_round).where(_rooms.c.id == bindparam("room_id"))
+
+
+def _write_round(room_id: str, number: int, connection: Connection) -> None:
+    connection.execute(_set_round, {"b_id": room_id, "round": number})
+
+
+def fail_room(connection: Connection, run: FailedRun, error: LuxxError) -> RunFailure:
+    """Pauses the run of a room that cannot be driven; its turns in progress continue after `resume`, and may
+    need the answers to their questions."""
+    number = connection.scalar(_current_round, {"room_id": run.subject_id})
+    event = ErrorEvent(message=error.message, code=error.kind)
+    return RunFailure(events=[event, RoomPaused(round=number or 0)], status=RunStatus.PAUSED)
+
+
+class SteerInput(msgspec.Struct, frozen=True, kw_only=True):
+    """The data of an input of a person named `user`: `seat_id` gets the floor, `message_id` was said."""
+
+    user: str
+    seat_id: int | None = None
+    message_id: str | None = None
+
+
+_steer_input = msgspec.json.Decoder(SteerInput)
+
+
+class RoomOrchestration:
+    """One room's run in one drive. See `Orchestration`."""
+
+    def __init__(self, session: Session, head: RunHead, resolve: ResolveTurn) -> None:
+        self._head = head
+        self._resolve = resolve
+        self._state = RoomState()
+        self._room = read_room(session, head.subject_id)
+        self._totals = RunTotals(usage=Usage(), cost=None, seconds=0.0)
+        self._limit: LimitReached | None = None
+        self._is_fresh = True
+        """Whether the room was read after the last turn ended: people may have changed it meanwhile."""
+        rows = session.scalars(
+            select(MessageRow).where(MessageRow.room_id == head.subject_id).order_by(MessageRow.id)
+        ).all()
+        self._earlier = [entry_of(row) for row in rows if row.run_id != head.id]
+        """The messages before this run."""
+        self._transcript: list[TranscriptEntry] = []
+        """The messages of this run, in the order of its log."""
+        self._entries = {row.id: entry_of(row) for row in rows if row.run_id == head.id}
+
+    def apply(self, logged: LoggedEvent) -> None:
+        self._state.apply(logged)
+        if isinstance(logged.event, MessageStored):
+            message = logged.event.message
+            entry = self._entries.pop(message.id, None)
+            if entry is None:
+                # The message was deleted since.
+                entry = TranscriptEntry(
+                    msg_id=message.id, seat_id=message.seat_id, name=message.sender_name, text=message.content
+                )
+            self._transcript.append(entry)
+
+    def is_open(self, key: str) -> bool:
+        choice = self._state.choice
+        return key in self._state.open or (choice is not None and choice.step_id == key)
+
+    def open_turns(self) -> list[TurnStart]:
+        state = self._state
+        turns = [
+            continue_message(self._room, msg_id, message, self._read_by(message.reads))
+            for msg_id, message in state.open.items()
+        ]
+        if state.choice is not None:
+            turns.append(continue_choice(self._room, state.choice, self._read_by(state.choice.reads)))
+        return turns
+
+    def _read_by(self, reads: int) -> list[TranscriptEntry]:
+        """What a turn reads that began after this number of messages of the run."""
+        return [*self._earlier, *self._transcript[:reads]]
+
+    def to_cut(self) -> Collection[str]:
+        state = self._state
+        if not (state.is_pausing or state.is_finishing):
+            return list(state.skipped)
+        return [*state.open, *([] if state.choice is None else [state.choice.step_id])]
+
+    @property
+    def max_turns(self) -> int | None:
+        return None
+
+    def decide(self, running: Collection[str], waiting: int, totals: RunTotals) -> Decision:
+        state = self._state
+        if running:
+            return Wait()
+        if state.is_pausing:
+            return End(entries=[RoomPaused(round=state.round)], status=RunStatus.PAUSED)
+        if self._limit is not None:
+            return self._completed(self._limit.stop_reason, self._limit)
+        if not state.is_started:
+            return Append(entries=[RoomStarted(room_id=self._room.room_id, task=self._room.task)])
+        self._totals = totals
+        if not self._is_fresh:
+            return Begin()  # `prepare` reads the room, then decides.
+        following = self._follow(state)
+        return following if isinstance(following, Wait | End) else Begin()
+
+    def _follow(self, state: RoomState) -> Speak | Choose | RoundStart | RoundEnd | Wait | End:
+        """What follows after this state in the room as it was read."""
+        fired = fired_stop(self._room.stop, state.totals(self._totals))
+        if fired is not None:
+            return self._completed(fired)
+        return self._next_turn(state) if state.is_round_open else self._start_round(state)
+
+    def _start_round(self, state: RoomState) -> RoundStart | End:
+        room = self._room
+        if room.policy.name == PolicyName.SEQUENTIAL and state.ended_rounds:
+            return self._completed(StopReason.FINISHED.value)
+        if not any(not seat.is_muted for seat in room.seats):
+            return self._no_seat_left()
+        return RoundStart(round=state.round + 1, max_rounds=room.max_rounds)
+
+    def _next_turn(self, state: RoomState) -> Speak | Choose | RoundEnd | Wait | End:
+        following = next_turn(self._room.policy.name, state.floor(self._room.seat_states))
+        match following:
+            case Speak() | Choose():
+                return following
+            case EndRound():
+                return RoundEnd(round=state.round)
+            case WaitForPerson():
+                return Wait()
+            case Finished():
+                return self._completed(StopReason.FINISHED.value)
+            case NobodyLeft():
+                return self._no_seat_left()
+
+    def _no_seat_left(self) -> End:
+        error = ErrorEvent(message=NO_SEAT_LEFT.message, code=NO_SEAT_LEFT.kind)
+        paused = RoomPaused(round=self._state.round)
+        return End(entries=[error, paused], status=RunStatus.PAUSED, error=NO_SEAT_LEFT)
+
+    def _completed(self, reason: str, error: LuxxError | None = None) -> End:
+        entries: list[LogEntry] = []
+        if error is not None:
+            entries.append(ErrorEvent(message=error.message, code=error.kind))
+        entries.append(RoomCompleted(stop_reason=reason, rounds=self._state.ended_rounds))
+        return End(entries=entries, status=RunStatus.COMPLETED, stop_reason=reason, error=error)
+
+    def on_stop(self, error: LuxxError | None) -> End:
+        if isinstance(error, LimitReached):
+            return self._completed(error.stop_reason, error)
+        end = self._completed(StopReason.CANCELLED.value)
+        return msgspec.structs.replace(end, status=RunStatus.CANCELLED)
+
+    def prepare(self, session: Session) -> Opening:
+        """The end of a round and the start of the next are logged together with the turns that follow."""
+        self._read(session)
+        rounds: list[RoundStart | RoundEnd] = []
+        state = self._state
+        while isinstance(following := self._follow(state), RoundStart | RoundEnd):
+            rounds.append(following)
+            state = self._state.after_rounds(rounds)
+        opening = Opening()
+        if isinstance(following, Choose):
+            opening = self._prepare_choice(session, following)
+        elif isinstance(following, Speak):
+            opening = self._prepare_messages(session, following, state.round)
+        writes = [opening.write] if opening.write is not None else []
+        if state.round != self._state.round:
+            writes.append(partial(_write_round, self._room.room_id, state.round))
+
+        def write(connection: Connection) -> None:
+            for each in writes:
+                each(connection)
+
+        return Opening(turns=opening.turns, entries=[*rounds, *opening.entries], write=write)
+
+    def _prepare_messages(self, session: Session, speak: Speak, number: int) -> Opening:
+        """The turns of seats in round `number`."""
+        transcript = [*self._earlier, *self._transcript]
+        turns: list[TurnStart] = []
+        entries: list[LogEntry] = []
+        muted: list[int] = []
+        for seat_id in speak.seat_ids:
+            seat = self._room.seat(seat_id)
+            if seat is None or seat.is_muted:
+                continue  # Since the decision.
+            try:
+                request = self._resolve(session, self._head.user_id, seat.settings)
+            except LuxxError as error:
+                entries.append(
+                    AgentError(seat_id=seat_id, sender_name=seat.name, message=error.message, code=error.kind)
+                )
+                if self._state.failures.get(seat_id, 0) + 1 >= FAILURES_TO_MUTE:
+                    entries.append(Warning(message=muted_text(seat.name)))
+                    muted.append(seat_id)
+                continue
+            start, entry = begin_message(self._room, seat, request, transcript, number)
+            turns.append(start)
+            entries.append(entry)
+        for seat_id in muted:
+            self._room = self._room.with_muted(seat_id)
+        return Opening(
+            turns=turns,
+            entries=entries,
+            write=(lambda connection: mute_seat(connection, *muted)) if muted else None,
+        )
+
+    def _prepare_choice(self, session: Session, choose: Choose) -> Opening:
+        transcript = [*self._earlier, *self._transcript]
+        policy = self._room.policy
+        settings = AgentSettings(provider_id=policy.provider_id, model=policy.model, tools=[])
+        try:
+            request = self._resolve(session, self._head.user_id, settings)
+        except LuxxError as error:
+            text = f"The model that chooses who speaks next cannot be used: {error.message}"
+            floor = FloorGiven(seat_id=choose.fallback, by="fallback")
+            return Opening(entries=[Warning(message=text), floor])
+        start, entry = begin_choice(self._room, choose, request, transcript)
+        return Opening(turns=[start], entries=[entry])
+
+    def close(self, start: TurnStart, state: TurnState, ending: Ending, cut: UsageEntry | None) -> Closing:
+        if isinstance(ending.error, LimitReached):
+            self._limit = ending.error
+        self._is_fresh = False
+        message = self._state.open.get(start.turn.msg_id)
+        if message is None:
+            assert self._state.choice is not None, "a turn of this room is a message or a choice"
+            return close_choice(self._room, self._state.choice.choose, state, ending, cut)
+        failures = self._state.failures.get(message.seat_id, 0)
+        closing, entry = close_message(
+            self._room, message, start, self._head.id, state, ending, failures=failures, cut=cut
+        )
+        if entry is not None:
+            self._entries[entry.msg_id] = entry
+        if ending.status == RunStatus.FAILED and failures + 1 >= FAILURES_TO_MUTE:
+            self._room = self._room.with_muted(message.seat_id)
+        return closing
+
+    def on_inputs(self, session: Session, inputs: Sequence[RunInput]) -> InputEffect:
+        entries: list[LogEntry] = []
+        for given in inputs:
+            data = _steer_input.decode(given.data)
+            match given.kind:
+                case InputKind.MESSAGE:
+                    entries += self._said(session, str(data.message_id))
+                case InputKind.PAUSE:
+                    entries.append(Steered(action=SteerAction.PAUSE, user=data.user))
+                case InputKind.FINISH:
+                    entries.append(Steered(action=SteerAction.FINISH, user=data.user))
+                case InputKind.SKIP:
+                    turns = tuple(self._state.open)
+                    entries.append(Steered(action=SteerAction.SKIP, user=data.user, turns=turns))
+                case InputKind.FLOOR if data.seat_id is not None:
+                    entries.append(FloorGiven(seat_id=data.seat_id, by="person", user=data.user))
+                case _:
+                    pass
+        self._read(session)
+        return InputEffect(entries=entries)
+
+    def _read(self, session: Session) -> None:
+        self._room, self._is_fresh = read_room(session, self._head.subject_id), True
+
+    def _said(self, session: Session, message_id: str) -> list[LogEntry]:
+        """The event of a person's message, which is stored already."""
+        row = session.get(MessageRow, message_id)
+        if row is None:
+            return []
+        entry = self._entries[row.id] = entry_of(row)
+        message = NewRoomMessage(
+            id=row.id,
+            content=UserContent(text=entry.text),
+            sender_name=entry.name,
+            sender_color=row.sender_color,
+            round_number=row.round_number,
+        )
+        return [stored_event(self._room.room_id, message, entry.text)]

@@ -1,0 +1,100 @@
+"""What the model of a seat gets: its prompt and role, the task, and the messages of the others by name. Pure.
+
+A seat sees the steps of its own messages, and only the text of the others'. The messages that a turn gets
+begin with those of the seat's turn before, so that a provider's prompt cache can use them.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from luxx.domain.conversations.prompt import PastMessage, Replay
+from luxx.wire.message import UserContent
+from luxx.wire.turn import Step
+
+OWN_TURN = "It is your turn again."
+"""Stands at the end if no other message follows the seat's own: a model answers somebody else's message."""
+
+SELECTOR_PROMPT = "You choose who speaks next in a discussion."
+
+CHOOSE = (
+    "You lead this discussion. Choose who speaks next, so that the task is done well. Answer with one name "
+    "from this list and nothing else: {names}."
+)
+
+
+class TranscriptEntry(Struct, frozen=True, kw_only=True):
+    """A stored message of the room; `seat_id` is None for a person's. `steps` and `replay` are of a seat's.
+
+    `tainted_by`: the tool that brought untrusted content into it, or that its writer had read.
+    """
+
+    msg_id: str
+    seat_id: int | None
+    name: str
+    text: str
+    steps: tuple[Step, ...] = ()
+    replay: tuple[Replay, ...] = ()
+    tainted_by: str | None = None
+
+
+class SeatInRoom(Struct, frozen=True, kw_only=True):
+    """A seat as the others see it."""
+
+    seat_id: int
+    name: str
+    role: str
+
+
+def system_prompt(own_prompt: str, seat_id: int, seats: Sequence[SeatInRoom]) -> str:
+    """The system prompt of a seat: its own, then who else is in the room."""
+    own = next(seat for seat in seats if seat.seat_id == seat_id)
+    others = [f"- {seat.name}: {seat.role}".rstrip(": ") for seat in seats if seat is not own]
+    room = [
+        f"You are {own.name} in a discussion of several participants, who take turns. Each message of the "
+        "others begins with the name of its author in square brackets. Write your next message only: without "
+        "your name in front, and without speaking for others.",
+        "The other participants:\n" + "\n".join(others) if others else "No other agent takes part.",
+        "People may take part too.",
+    ]
+    return "\n\n".join(part for part in (own_prompt, *room) if part)
+
+
+def past_messages(task: str, seat_id: int | None, transcript: Sequence[TranscriptEntry]) -> list[PastMessage]:
+    """The messages before a seat's turn; `seat_id` None: for a model that only reads."""
+    past = [PastMessage(user=UserContent(text=f"The task of this discussion:\n\n{task}"))]
+    for entry in transcript:
+        if entry.seat_id is not None and entry.seat_id == seat_id:
+            past.append(PastMessage(steps=entry.steps, replay=entry.replay))
+        else:
+            past.append(PastMessage(user=UserContent(text=f"[{entry.name}] {entry.text}")))
+    if past[-1].user is None:
+        past.append(PastMessage(user=UserContent(text=OWN_TURN)))
+    return past
+
+
+def choosing_messages(
+    task: str, names: Sequence[str], prompt: str | None, transcript: Sequence[TranscriptEntry]
+) -> list[PastMessage]:
+    """The messages for the model that chooses among these names; `prompt` replaces the first sentences."""
+    instruction = CHOOSE.format(names=", ".join(names))
+    if prompt:
+        instruction = f"{prompt}\n\nAnswer with one name from this list and nothing else: {', '.join(names)}."
+    return [*past_messages(task, None, transcript), PastMessage(user=UserContent(text=instruction))]
+
+
+def chosen_name(answer: str, names: Sequence[str]) -> str | None:
+    """The name that an answer gives: the whole answer, else the only one that it mentions."""
+    text = answer.strip().strip("\"'`*.[]@").casefold()
+    for name in names:
+        if text == name.casefold():
+            return name
+    mentioned = [name for name in names if name.casefold() in text]
+    # A name may be part of a longer one.
+    longest = [name for name in mentioned if not any(name != other and name in other for other in mentioned)]
+    return longest[0] if len(longest) == 1 else None
+
+
+def taint_of(transcript: Sequence[TranscriptEntry]) -> str | None:
+    """The tool that brought untrusted content into what a turn reads, if any."""
+    return next((entry.tainted_by for entry in transcript if entry.tainted_by is not None), None)

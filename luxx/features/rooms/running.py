@@ -1,0 +1,249 @@
+"""Running a room: start, pause, resume and end it, speak, give the floor, see what a seat was sent."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+from sqlalchemy.orm import Session
+
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.conversations.models import MessageRow
+from luxx.domain.conversations.prompt import prompt_messages
+from luxx.domain.conversations.views import MessageView, message_view
+from luxx.errors import Conflict, NotFound
+from luxx.features.rooms.messages import NewRoomMessage, add_message
+from luxx.features.rooms.models import ChatRoomRow, RoomRight
+from luxx.features.rooms.orchestration import SteerInput
+from luxx.features.rooms.policies import PolicyName
+from luxx.features.rooms.queries import (
+    ACTIVE,
+    count_seats,
+    find_room,
+    newest_run,
+    policy_of,
+    read_seats,
+    status_of,
+)
+from luxx.infra.clock import new_id, utc_now
+from luxx.runs.admission import RunOwner
+from luxx.runs.log.events import read_log
+from luxx.runs.models import RunRow
+from luxx.runs.orchestration.inputs import InputKind, give_input
+from luxx.runs.orchestration.interface import OrchestrationLoader, RunHead
+from luxx.runs.orchestration.service import OrchestratedRunService
+from luxx.runs.streams.watch import RunWatch
+from luxx.wire.message import PromptMessage, UserContent
+from luxx.wire.room_event import MessageStart
+from luxx.wire.run import ENDED, Run, RunKind, RunStatus
+
+_encode = msgspec.json.Encoder().encode
+
+
+class SentContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What the model of a seat was sent for the first call of a turn: later calls of the turn add its own
+    steps. `tools` are the names that were offered."""
+
+    message_id: str
+    seat_id: int
+    provider_id: int
+    model: str
+    tools: list[str]
+    messages: list[PromptMessage]
+
+
+@dataclass(frozen=True, slots=True)
+class RoomRunService:
+    """One per process."""
+
+    runs: OrchestratedRunService
+    loader: OrchestrationLoader
+
+    async def start(self, caller: Caller, room_id: str) -> Run:
+        """Starts the room. Raises NotFound, NotAllowed, TooMany, or Conflict if it runs, is paused or has no
+        seats."""
+        run = await self.runs.admit(self._admission(caller, room_id))
+        await self.runs.engine.begin(run)
+        return run
+
+    async def start_and_watch(self, caller: Caller, room_id: str, *, accumulated: bool) -> RunWatch:
+        """`start`, with a watch attached before the run begins."""
+        run = await self.runs.admit(self._admission(caller, room_id))
+        return await self.runs.begin_watched(run, accumulated=accumulated)
+
+    def _admission(self, caller: Caller, room_id: str) -> Callable[[Session], Run]:
+        def admit(session: Session) -> Run:
+            room, _ = find_room(session, caller, room_id, RoomRight.STEER, is_locked=True)
+            run = newest_run(session, room)
+            if run is not None and run.status not in ENDED:
+                what = "is paused; resume it" if run.status == RunStatus.PAUSED.value else "runs already"
+                raise Conflict(f"this room {what}", kind="run_active", detail={"run_id": run.id})
+            if count_seats(session, room.id) == 0:
+                raise Conflict("this room has no seats; add one first", kind="no_seats")
+            started = self.runs.insert(session, owner_of(room), RunKind.ROOM, room.id, "{}")
+            room.run_id, room.current_round, room.updated_at = started.id, 0, utc_now()
+            return started
+
+        return admit
+
+    async def newest_run_id(self, caller: Caller, room_id: str) -> str:
+        """The newest run of a room that the caller may watch. Raises NotFound if there is none."""
+
+        def work(session: Session) -> str:
+            room, _ = find_room(session, caller, room_id)
+            if room.run_id is None:
+                raise NotFound("this room has not been started", kind="run_not_found")
+            return room.run_id
+
+        return await self.runs.services.store.read(work)
+
+    async def pause(self, caller: Caller, room_id: str) -> Run:
+        """Cuts the turns in progress, whose text is kept, and pauses the room.
+
+        Raises Conflict if it does not run.
+        """
+        run_id = await self._steer(caller, room_id, InputKind.PAUSE)
+        return await self.runs.settled(caller, run_id)
+
+    async def finish(self, caller: Caller, room_id: str) -> Run:
+        """Cuts the turns in progress and ends the room's run. Raises Conflict if it does not run."""
+        run_id = await self._steer(caller, room_id, InputKind.FINISH)
+        return await self.runs.settled(caller, run_id)
+
+    async def skip(self, caller: Caller, room_id: str) -> Run:
+        """Ends the turns in progress; the room goes on. Raises Conflict if it does not run."""
+        run_id = await self._steer(caller, room_id, InputKind.SKIP)
+        return await self.runs.settled(caller, run_id, 0)
+
+    async def give_floor(self, caller: Caller, room_id: str, seat_id: int) -> Run:
+        """Lets a seat speak next. Raises NotFound for the seat, Conflict for a room that does not run, whose
+        policy chooses by itself, or where the seat is muted."""
+
+        def check(session: Session, room: ChatRoomRow) -> None:
+            seats = {seat.seat_id: seat for seat in read_seats(session, room)}
+            if seat_id not in seats:
+                raise NotFound("this room has no seat with this id", kind="seat_not_found")
+            name = policy_of(room).name
+            if name != PolicyName.MANUAL:
+                raise Conflict(
+                    f"the policy {name} of this room chooses who speaks; only manual lets a person choose",
+                    kind="policy_chooses",
+                )
+            if seats[seat_id].is_muted:
+                raise Conflict("this seat is muted; unmute it first", kind="seat_muted")
+
+        run_id = await self._steer(caller, room_id, InputKind.FLOOR, seat_id=seat_id, check=check)
+        return await self.runs.settled(caller, run_id, 0)
+
+    async def resume(self, caller: Caller, room_id: str) -> Run:
+        """Continues a paused room with the next seat of its round. Raises Conflict if it is not paused."""
+        return await self.runs.resume(caller, await self._run_id(caller, room_id))
+
+    async def speak(self, caller: Caller, room_id: str, text: str) -> MessageView:
+        """Stores a message of the caller; those who speak next read it. Also in a room that does not run."""
+
+        def work(session: Session) -> tuple[MessageView, str | None]:
+            room, _ = find_room(session, caller, room_id, RoomRight.SPEAK)
+            run = newest_run(session, room)
+            is_active = run is not None and run.status not in ENDED
+            message_id = add_message(
+                session.connection(),
+                room.id,
+                room.user_id,
+                NewRoomMessage(
+                    id=new_id(),
+                    run_id=None if run is None or not is_active else run.id,
+                    content=UserContent(text=text),
+                    sender_name=caller.username,
+                    round_number=room.current_round or None,
+                ),
+            )
+            view = message_view(session.get_one(MessageRow, message_id))
+            if run is None or not is_active:
+                return view, None
+            data = SteerInput(user=caller.username, message_id=message_id)
+            give_input(session.connection(), run.id, InputKind.MESSAGE, _encode(data).decode())
+            return view, run.id
+
+        view, run_id = await self.runs.services.store.write(work)
+        if run_id is not None:
+            self.runs.engine.deliver(run_id)
+        return view
+
+    async def context(self, caller: Caller, room_id: str, message_id: str) -> SentContext:
+        """What the model was sent for a message of a seat. Raises NotFound, also for a person's message."""
+
+        def work(session: Session) -> SentContext:
+            room, _ = find_room(session, caller, room_id, RoomRight.OWNER)
+            row = session.get(MessageRow, message_id)
+            run = None if row is None or row.run_id is None else session.get(RunRow, row.run_id)
+            if row is None or row.room_id != room.id or run is None or row.seat_id is None:
+                raise NotFound("no seat of this room wrote a message with this id", kind="message_not_found")
+            return self._context(session, run, row)
+
+        return await self.runs.services.store.read(work)
+
+    def _context(self, session: Session, run: RunRow, row: MessageRow) -> SentContext:
+        orchestration = self.loader(session, head_of(run))
+        for logged in read_log(session.connection(), run.id):
+            orchestration.apply(logged)
+            if isinstance(logged.event, MessageStart) and logged.event.msg_id == row.id:
+                start = next(one for one in orchestration.open_turns() if one.turn.msg_id == row.id)
+                return SentContext(
+                    message_id=row.id,
+                    seat_id=logged.event.seat_id,
+                    provider_id=start.request.provider_id,
+                    model=start.request.model,
+                    tools=start.request.tools,
+                    messages=prompt_messages(start.request.system_prompt, start.past),
+                )
+        raise NotFound("the log of this message was deleted", kind="message_not_found")
+
+    async def _run_id(self, caller: Caller, room_id: str) -> str:
+        """The newest run of a room that the caller may steer. Raises Conflict if there is none."""
+
+        def work(session: Session) -> str:
+            room, _ = find_room(session, caller, room_id, RoomRight.STEER)
+            run = newest_run(session, room)
+            if run is None:
+                raise Conflict("this room has not been started", kind="room_not_running")
+            return run.id
+
+        return await self.runs.services.store.read(work)
+
+    async def _steer(
+        self,
+        caller: Caller,
+        room_id: str,
+        kind: InputKind,
+        *,
+        seat_id: int | None = None,
+        check: Callable[[Session, ChatRoomRow], None] | None = None,
+    ) -> str:
+        """Gives an input to the room's run and returns its id. Raises Conflict if the room does not run."""
+
+        def work(session: Session) -> str:
+            room, _ = find_room(session, caller, room_id, RoomRight.STEER)
+            if check is not None:
+                check(session, room)
+            run = newest_run(session, room)
+            if run is None or run.status not in ACTIVE:
+                status = status_of(run).value
+                raise Conflict(f"this room does not run: it is {status}", kind="room_not_running")
+            data = SteerInput(user=caller.username, seat_id=seat_id)
+            if not give_input(session.connection(), run.id, kind, _encode(data).decode()):
+                raise Conflict("this room's run has just ended", kind="room_not_running")
+            return run.id
+
+        run_id = await self.runs.services.store.write(work)
+        self.runs.engine.deliver(run_id)
+        return run_id
+
+
+def owner_of(room: ChatRoomRow) -> RunOwner:
+    """Who owns and pays for the runs of a room."""
+    return RunOwner(room.user_id, room.tenant_id)
+
+
+def head_of(run: RunRow) -> RunHead:
+    """The head of a run, to fold its log without driving it."""
+    return msgspec.convert(run, RunHead, from_attributes=True)

@@ -1,0 +1,340 @@
+"""The turns of a room: how one begins, with what it reads, and what it writes when it ends."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, bindparam, select
+from sqlalchemy.orm import Session
+
+from luxx.domain.agents.queries import AgentSettings
+from luxx.domain.conversations.models import MessageRow
+from luxx.domain.conversations.prompt import assistant_steps, user_text_of
+from luxx.domain.usage.ledger import UsageEntry
+from luxx.errors import LuxxError
+from luxx.features.rooms.messages import NewRoomMessage, add_message
+from luxx.features.rooms.models import ChatRoomRow, RoomAgentRow, RoomPolicy
+from luxx.features.rooms.policies import Choose, SeatState
+from luxx.features.rooms.prompt import (
+    SELECTOR_PROMPT,
+    SeatInRoom,
+    TranscriptEntry,
+    choosing_messages,
+    chosen_name,
+    past_messages,
+    system_prompt,
+    taint_of,
+)
+from luxx.features.rooms.queries import Seat, policy_of, read_seats, stop_of
+from luxx.features.rooms.state import FAILURES_TO_MUTE, OpenChoice, OpenMessage
+from luxx.features.rooms.stops import Stop
+from luxx.infra.clock import new_id
+from luxx.infra.store.tables import table_of
+from luxx.runs.log.events import LogEntry
+from luxx.runs.orchestration.interface import TurnStart
+from luxx.runs.question_rows import close_questions
+from luxx.runs.turn.ending import COMPLETE, Closing, Ending, message_status
+from luxx.runs.turn.state import ChatRequest, TurnState
+from luxx.wire.event import CostUpdate, TurnNote, Warning
+from luxx.wire.message import AssistantContent
+from luxx.wire.room_event import (
+    AgentError,
+    FloorGiven,
+    MessageEnd,
+    MessageStart,
+    MessageStored,
+    RoomMessage,
+    Selecting,
+)
+from luxx.wire.run import RunStatus
+from luxx.wire.turn import StepStatus, TurnRef, steps_text
+
+SELECTOR = "selector"
+"""The `step_id` of turns in which a model chooses who speaks next begins with it."""
+
+ResolveTurn = Callable[[Session, int, AgentSettings], ChatRequest]
+"""The request of a turn for this user with these settings. Raises LuxxError for what cannot be used."""
+
+_encode = msgspec.json.Encoder().encode
+_request = msgspec.json.Decoder(ChatRequest)
+_replay = msgspec.json.Decoder(list[dict[str, Any]])
+_seats = table_of(RoomAgentRow)
+_room = select(*table_of(ChatRoomRow).c).where(ChatRoomRow.id == bindparam("room_id"))
+_mute = _seats.update().where(_seats.c.id == bindparam("b_id")).values(muted=True)
+
+
+class RoomValues(msgspec.Struct, frozen=True, kw_only=True):
+    """A room with its seats in turn order, as they are now."""
+
+    room_id: str
+    user_id: int
+    task: str
+    max_rounds: int
+    policy: RoomPolicy
+    stop: Stop
+    seats: tuple[Seat, ...]
+
+    @property
+    def seat_states(self) -> list[SeatState]:
+        """The seats as the policies see them."""
+        return [SeatState(seat_id=one.seat_id, name=one.name, is_muted=one.is_muted) for one in self.seats]
+
+    def seat(self, seat_id: int) -> Seat | None:
+        """The seat of this id, unless it was removed."""
+        return next((one for one in self.seats if one.seat_id == seat_id), None)
+
+    def with_muted(self, seat_id: int) -> "RoomValues":
+        """The room with this seat muted."""
+        seats = [
+            msgspec.structs.replace(one, is_muted=True) if one.seat_id == seat_id else one
+            for one in self.seats
+        ]
+        return msgspec.structs.replace(self, seats=tuple(seats))
+
+
+def mute_seat(connection: Connection, *seat_ids: int) -> None:
+    """Mutes seats, in the transaction that logs why."""
+    for seat_id in seat_ids:
+        connection.execute(_mute, {"b_id": seat_id})
+
+
+def read_room(session: Session, room_id: str) -> RoomValues:
+    """The room as it is now."""
+    room = session.connection().execute(_room, {"room_id": room_id}).one()
+    return RoomValues(
+        room_id=room.id,
+        user_id=room.user_id,
+        task=room.task,
+        max_rounds=room.max_rounds,
+        policy=policy_of(room),
+        stop=stop_of(room) or Stop(rounds=room.max_rounds),
+        seats=tuple(read_seats(session, room)),
+    )
+
+
+def entry_of(row: MessageRow) -> TranscriptEntry:
+    """A stored message as the next speakers read it."""
+    name = row.sender_name or ""
+    if row.role == "user":
+        return TranscriptEntry(msg_id=row.id, seat_id=None, name=name, text=user_text_of(row.content))
+    steps = assistant_steps(row.content)
+    return TranscriptEntry(
+        msg_id=row.id,
+        seat_id=row.seat_id,
+        name=name,
+        text=steps_text(steps),
+        steps=tuple(steps),
+        replay=tuple(_replay.decode(row.replay)) if row.replay else (),
+        tainted_by=next((one.name or "an earlier call" for one in steps if one.is_untrusted is True), None),
+    )
+
+
+def begin_message(
+    room: RoomValues, seat: Seat, request: ChatRequest, transcript: Sequence[TranscriptEntry], number: int
+) -> tuple[TurnStart, LogEntry]:
+    """The turn of a seat in round `number`, and the event with which it begins."""
+    msg_id = new_id()
+    seats = [SeatInRoom(seat_id=one.seat_id, name=one.name, role=one.role) for one in room.seats]
+    prompt = system_prompt(request.system_prompt, seat.seat_id, seats)
+    request = msgspec.structs.replace(request, system_prompt=prompt)
+    event = MessageStart(
+        msg_id=msg_id,
+        seat_id=seat.seat_id,
+        sender_name=seat.name,
+        sender_color=seat.color,
+        round_number=number,
+    )
+    start = start_of(TurnRef(msg_id=msg_id), request, room.task, seat.seat_id, transcript)
+    return start, (event, TurnNote(request=msgspec.Raw(_encode(request))))
+
+
+def continue_message(
+    room: RoomValues, msg_id: str, message: OpenMessage, transcript: Sequence[TranscriptEntry]
+) -> TurnStart:
+    """The turn that an earlier drive began, with what it read then."""
+    request = _request.decode(message.note.request)
+    return start_of(TurnRef(msg_id=msg_id), request, room.task, message.seat_id, transcript)
+
+
+def start_of(
+    turn: TurnRef, request: ChatRequest, task: str, seat_id: int, transcript: Sequence[TranscriptEntry]
+) -> TurnStart:
+    """A seat's turn after these messages."""
+    return TurnStart(
+        turn=turn,
+        request=request,
+        past=past_messages(task, seat_id, transcript),
+        tainted_by=taint_of(transcript),
+    )
+
+
+def begin_choice(
+    room: RoomValues, choose: Choose, request: ChatRequest, transcript: Sequence[TranscriptEntry]
+) -> tuple[TurnStart, LogEntry]:
+    """The turn in which a model chooses who speaks next, and the event with which it begins."""
+    request = msgspec.structs.replace(request, system_prompt=SELECTOR_PROMPT, tools=[])
+    step_id = f"{SELECTOR}-{new_id()}"
+    event = Selecting(step_id=step_id, seat_ids=list(choose.seat_ids), fallback=choose.fallback)
+    start = choice_start(room, step_id, choose, request, transcript)
+    return start, (event, TurnNote(request=msgspec.Raw(_encode(request))))
+
+
+def continue_choice(room: RoomValues, choice: OpenChoice, transcript: Sequence[TranscriptEntry]) -> TurnStart:
+    """The turn of a choice that an earlier drive began."""
+    return choice_start(room, choice.step_id, choice.choose, _request.decode(choice.note.request), transcript)
+
+
+def choice_start(
+    room: RoomValues,
+    step_id: str,
+    choose: Choose,
+    request: ChatRequest,
+    transcript: Sequence[TranscriptEntry],
+) -> TurnStart:
+    """The turn of a choice after these messages."""
+    names = [one.name for one in room.seats if one.seat_id in choose.seat_ids]
+    past = choosing_messages(room.task, names, room.policy.prompt, transcript)
+    return TurnStart(turn=TurnRef(step_id=step_id), request=request, past=past)
+
+
+def close_choice(
+    room: RoomValues, choose: Choose, state: TurnState, ending: Ending, cut: UsageEntry | None
+) -> Closing:
+    """What the end of a choice writes: who has the floor, whatever the model did.
+
+    Nobody has it after a choice that was cut, by a pause or an end: it is made again after a resume.
+    """
+    names = {one.name: one.seat_id for one in room.seats if one.seat_id in choose.seat_ids}
+    events: list[LogEntry] = [] if cut is None else [CostUpdate(usage=cut.usage, cost=cut.cost)]
+    name = chosen_name(steps_text(state.steps), list(names)) if ending.error is None else None
+    if ending.status == RunStatus.CANCELLED:
+        pass
+    elif name is not None:
+        events.append(FloorGiven(seat_id=names[name], by=SELECTOR))
+    else:
+        why = "named no seat that can speak" if ending.error is None else f"failed: {ending.error.message}"
+        text = f"The model that chooses who speaks next {why}. The next seat in order speaks."
+        events += [Warning(message=text), FloorGiven(seat_id=choose.fallback, by="fallback")]
+    return Closing(events=events, changes={}, write=lambda _connection: None, size=0)
+
+
+def close_message(
+    room: RoomValues,
+    message: OpenMessage,
+    start: TurnStart,
+    run_id: str,
+    state: TurnState,
+    ending: Ending,
+    *,
+    failures: int,
+    cut: UsageEntry | None,
+) -> tuple[Closing, TranscriptEntry | None]:
+    """What the end of a seat's turn writes, and its message for the transcript, if there is one.
+
+    `failures`: how many turns of the seat before this one failed in a row. `cut`: the usage of a completion
+    that was cut; the totals of the run count it.
+    """
+    has_failed = ending.status == RunStatus.FAILED and ending.error is not None
+    is_muted = has_failed and failures + 1 >= FAILURES_TO_MUTE
+    events: list[LogEntry] = [] if cut is None else [CostUpdate(usage=cut.usage, cost=cut.cost)]
+    if ending.error is not None and has_failed:
+        events += _failure(message, ending.error, start.turn.msg_id, is_muted=is_muted)
+    text, stored = steps_text(state.steps), _message_to_store(message, start, run_id, state, ending)
+    if stored is not None or not has_failed:
+        events.append(
+            MessageEnd(
+                msg_id=start.turn.msg_id,
+                content=text,
+                token_count=state.usage.completion_tokens,
+                status=message_status(state, ending),
+            )
+        )
+    if stored is not None:
+        events.append(stored_event(room.room_id, stored, text))
+    questions = [one.question.question_id for one in state.questions if one.answer is None]
+
+    def write(connection: Connection) -> None:
+        if stored is not None:
+            add_message(connection, room.room_id, room.user_id, stored)
+        if is_muted:
+            mute_seat(connection, message.seat_id)
+        if questions:
+            close_questions(connection, run_id, questions)
+
+    size = 0 if stored is None else sum(len(step.content) for step in state.steps)
+    closing = Closing(events=events, changes={}, write=write, size=size)
+    return closing, None if stored is None else _entry_after(message, start, state, text)
+
+
+def _message_to_store(
+    message: OpenMessage, start: TurnStart, run_id: str, state: TurnState, ending: Ending
+) -> NewRoomMessage | None:
+    """The message that the turn wrote; None if it was cut or failed before it wrote anything."""
+    status = message_status(state, ending)
+    if status != COMPLETE and not any(step.status != StepStatus.INTERRUPTED for step in state.steps):
+        return None
+    return NewRoomMessage(
+        id=start.turn.msg_id,
+        run_id=run_id,
+        seat_id=message.seat_id,
+        sender_name=message.name,
+        sender_color=message.color,
+        round_number=message.round_number,
+        content=AssistantContent(steps=list(state.steps)),
+        replay=[note.replay for note in state.notes] if any(note.replay for note in state.notes) else (),
+        status=status,
+        token_count=state.usage.completion_tokens,
+        usage=state.usage,
+    )
+
+
+def _entry_after(message: OpenMessage, start: TurnStart, state: TurnState, text: str) -> TranscriptEntry:
+    return TranscriptEntry(
+        msg_id=start.turn.msg_id,
+        seat_id=message.seat_id,
+        name=message.name,
+        text=text,
+        steps=state.steps,
+        replay=tuple(dict(note.replay) for note in state.notes),
+        tainted_by=state.tainted_by or start.tainted_by,
+    )
+
+
+def _failure(message: OpenMessage, error: LuxxError, msg_id: str, *, is_muted: bool) -> list[LogEntry]:
+    events: list[LogEntry] = [
+        AgentError(
+            msg_id=msg_id,
+            seat_id=message.seat_id,
+            sender_name=message.name,
+            message=error.message,
+            code=error.kind,
+        )
+    ]
+    if is_muted:
+        events.append(Warning(message=muted_text(message.name)))
+    return events
+
+
+def muted_text(name: str) -> str:
+    """The notice that a seat was muted."""
+    return (
+        f"{name} failed {FAILURES_TO_MUTE} times in a row and is muted now. Unmute it to let it speak again."
+    )
+
+
+def stored_event(room_id: str, message: NewRoomMessage, text: str) -> MessageStored:
+    """The event of a stored message of a seat or a person."""
+    return MessageStored(
+        message=RoomMessage(
+            id=message.id or "",
+            room_id=room_id,
+            seat_id=message.seat_id,
+            role="user" if message.seat_id is None else "assistant",
+            content=text,
+            token_count=message.token_count,
+            status=message.status,
+            sender_name=message.sender_name,
+            sender_color=message.sender_color,
+            round_number=message.round_number,
+        )
+    )

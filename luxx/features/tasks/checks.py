@@ -1,0 +1,240 @@
+"""What a task and the steps of its graph may contain: every problem with its field, for one refusal."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, cast
+
+import msgspec
+from sqlalchemy import Connection, select
+from sqlalchemy.orm import Session
+
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.agents.models import AgentRow
+from luxx.domain.agents.queries import not_found as agent_not_found
+from luxx.domain.agents.queries import visible_to as agent_visible_to
+from luxx.domain.conversations.service import own_project
+from luxx.domain.skills.registry import SkillRegistry
+from luxx.errors import InvalidInput, NotFound
+from luxx.features.tasks.graph import GraphStep, Problem, ProblemKind, TaskGraph
+from luxx.features.tasks.models import (
+    MAX_DEPENDENCIES,
+    MAX_GRAPH_CHARACTERS,
+    MAX_METADATA_BYTES,
+    MAX_STEPS,
+    NewTaskStep,
+)
+from luxx.providers.queries import visible_row as visible_provider
+from luxx.tools.compositions.service import ReadOwnTools
+from luxx.tools.core import ToolDefinition, ToolRegistry, available_own_tools
+
+MAX_LISTED = 100
+"""Problems that one refusal lists; it also gives their number."""
+
+MAX_PATH = 200
+"""Characters of a path, which may repeat names that the client sent."""
+
+MAX_METADATA_DEPTH = 10
+MAX_NUMBER = 2**63 - 1
+
+PathOf = Callable[[int], str]
+"""The path of a step in the request, by its position in the graph."""
+
+
+class FieldProblem(msgspec.Struct, frozen=True, kw_only=True):
+    """A wrong field. `is_missing`: it names something that the caller does not have."""
+
+    path: str
+    message: str
+    is_missing: bool = False
+    kind: str = "task_invalid"
+
+
+def path_in_list(index: int) -> str:
+    """The path of a step whose request has the whole graph as `steps`."""
+    return f"$.steps[{index}]"
+
+
+def graph_of(steps: Iterable[NewTaskStep]) -> TaskGraph:
+    """The graph of steps that have their ids."""
+    return TaskGraph(
+        [
+            GraphStep(id=step.id or "", name=step.name, depends_on=tuple(dict.fromkeys(step.depends_on)))
+            for step in steps
+        ]
+    )
+
+
+def graph_problems(
+    steps: Sequence[NewTaskStep], path_of: PathOf = path_in_list
+) -> tuple[list[FieldProblem], list[Problem]]:
+    """What is wrong with the graph of these steps, by field and as the graph names it."""
+    too_large = list(_size_problems(steps))
+    if too_large:
+        return too_large, []
+    found = graph_of(steps).problems()
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for index, step in enumerate(steps):
+        last[step.id or ""] = index
+        first.setdefault(step.id or "", index)
+    fields: list[FieldProblem] = []
+    for problem in found:
+        if problem.kind == ProblemKind.DUPLICATE_ID:
+            path = path_of(last[problem.step_ids[0]]) + ".id"
+        else:
+            path = path_of(first[problem.step_ids[0]]) + ".depends_on"
+        fields.append(FieldProblem(path=path, message=problem.message))
+    return fields, found
+
+
+def _size_problems(steps: Sequence[NewTaskStep]) -> Iterator[FieldProblem]:
+    dependencies = sum(len(step.depends_on) for step in steps)
+    characters = sum(_characters(step) for step in steps)
+    for number, what, limit in (
+        (len(steps), "steps", MAX_STEPS),
+        (dependencies, "dependencies", MAX_DEPENDENCIES),
+        (characters, "characters in the texts of its steps", MAX_GRAPH_CHARACTERS),
+    ):
+        if number > limit:
+            message = f"the graph has {number:,} {what}; the limit is {limit:,}"
+            yield FieldProblem(path="$.steps", message=message)
+
+
+def _characters(step: NewTaskStep) -> int:
+    names = [*(step.required_tools or ()), *(step.required_skills or ())]
+    texts = (step.name, step.goal, step.expected_output or "", step.thought_prompt or "", *names)
+    return sum(map(len, texts))
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceChecker:
+    """Checks what tasks and steps name: agents, providers, projects, tools and skills."""
+
+    registry: ToolRegistry
+    read_own_tools: ReadOwnTools
+    skills: SkillRegistry
+
+    def problems(
+        self, session: Session, caller: Caller, steps: Sequence[NewTaskStep], path_of: PathOf = path_in_list
+    ) -> list[FieldProblem]:
+        """The agents, tools and skills of these steps that the caller cannot use."""
+        known_agents = usable_agents(session, caller, {step.agent_id for step in steps if step.agent_id})
+        tools = {name for step in steps for name in step.required_tools or ()}
+        known_tools = self._known_tools(session.connection(), caller, tools)
+        found: list[FieldProblem] = []
+        for index, step in enumerate(steps):
+            path = path_of(index)
+            if step.agent_id is not None and step.agent_id not in known_agents:
+                error = agent_not_found(step.agent_id)
+                found.append(missing_problem(f"{path}.agent_id", error))
+            found += unknown_names(f"{path}.required_tools", "tool", step.required_tools, known_tools)
+            found += unknown_names(
+                f"{path}.required_skills", "skill", step.required_skills, self.skills.skills
+            )
+        return found
+
+    def usable_tools(self, connection: Connection, caller: Caller) -> list[ToolDefinition]:
+        """The tools that the caller's steps may use, with the caller's own."""
+        level = caller.permission_level
+        own = self.read_own_tools(connection, caller.user_id)
+        shared = self.registry.available_to(level, tenant_id=caller.tenant_id)
+        return [*shared, *available_own_tools(own, level)]
+
+    def _known_tools(self, connection: Connection, caller: Caller, names: set[str]) -> set[str]:
+        if not names:
+            return set()
+        own = self.read_own_tools(connection, caller.user_id)
+        return {
+            name for name in names if self.registry.lookup_for(name, caller.tenant_id) or own.lookup(name)
+        }
+
+
+def usable_agents(session: Session, caller: Caller, ids: Set[int | None]) -> set[int]:
+    """Those of the ids that are agents which the caller may use."""
+    if not ids:
+        return set()
+    query = select(AgentRow.id).where(AgentRow.id.in_(ids), agent_visible_to(caller))
+    return set(session.scalars(query))
+
+
+def task_problems(
+    session: Session,
+    caller: Caller,
+    *,
+    provider_id: int | None = None,
+    agent_id: int | None = None,
+    project_id: str | None = None,
+) -> list[FieldProblem]:
+    """The provider, agent and project of a task that the caller cannot use; None is not checked."""
+    found: list[FieldProblem] = []
+    if agent_id is not None and not usable_agents(session, caller, {agent_id}):
+        found.append(missing_problem("$.agent_id", agent_not_found(agent_id)))
+    try:
+        if provider_id is not None:
+            visible_provider(session, caller, provider_id)
+    except NotFound as error:
+        found.append(missing_problem("$.provider_id", error))
+    try:
+        if project_id is not None:
+            own_project(session, caller, project_id)
+    except NotFound as error:
+        found.append(missing_problem("$.project_id", error))
+    return found
+
+
+def metadata_problems(metadata: dict[str, Any]) -> list[FieldProblem]:
+    """What JSON cannot hold, or what is too large."""
+    found = list(islice(_metadata_problems("$.metadata", metadata, 0), MAX_LISTED))
+    if not found and (size := len(msgspec.json.encode(metadata))) > MAX_METADATA_BYTES:
+        message = f"has {size:,} bytes as JSON; the limit is {MAX_METADATA_BYTES:,}"
+        found.append(FieldProblem(path="$.metadata", message=message))
+    return found
+
+
+def _metadata_problems(path: str, value: Any, depth: int) -> Iterator[FieldProblem]:
+    if depth > MAX_METADATA_DEPTH:
+        yield FieldProblem(path="$.metadata", message=f"is nested deeper than {MAX_METADATA_DEPTH} levels")
+    elif isinstance(value, int | float) and not -MAX_NUMBER <= value <= MAX_NUMBER:
+        # Also false for "not a number", which YAML can write.
+        yield FieldProblem(path=path, message="must be a number of at most 64 bits")
+    elif isinstance(value, list):
+        for index, item in enumerate(cast("list[Any]", value)):
+            yield from _metadata_problems(f"{path}[{index}]", item, depth + 1)
+    elif isinstance(value, dict):
+        for name, item in cast("dict[str, Any]", value).items():
+            yield from _metadata_problems(f"{path}.{name}", item, depth + 1)
+
+
+def refuse(fields: Sequence[FieldProblem], problems: Sequence[Problem] = ()) -> None:
+    """Raises one error with all problems, if there are any: NotFound if each is something missing."""
+    if not fields:
+        return
+    by_path: dict[str, list[str]] = {}
+    for field in fields:
+        by_path.setdefault(field.path[:MAX_PATH], []).append(field.message)
+    shown = {path: "; ".join(messages) for path, messages in islice(by_path.items(), MAX_LISTED)}
+    detail: dict[str, Any] = {"fields": shown, "problem_count": len(fields)}
+    if problems:
+        detail["problems"] = msgspec.to_builtins(list(problems[:MAX_LISTED]))
+    first = fields[0]
+    more = f"; and {len(fields) - 1} more, see detail.fields" if len(fields) > 1 else ""
+    message = f"{first.path}: {first.message}{more}"
+    if all(field.is_missing for field in fields):
+        raise NotFound(message, kind=first.kind, detail=detail)
+    raise InvalidInput(message, kind="graph_invalid" if problems else "task_invalid", detail=detail)
+
+
+def missing_problem(path: str, error: NotFound) -> FieldProblem:
+    """The problem of a field that names something that the caller does not have."""
+    return FieldProblem(path=path, message=error.message, is_missing=True, kind=error.kind)
+
+
+def unknown_names(
+    path: str, what: str, names: list[str] | None, known: Iterable[str]
+) -> Iterator[FieldProblem]:
+    """The problem of names of tools or skills that the caller does not have, if there are any."""
+    unknown = sorted(set(names or ()) - set(known))
+    if unknown:
+        listed = ", ".join(unknown[:10])
+        yield FieldProblem(path=path, message=f"there is no {what} named {listed}; GET /{what}s lists yours")

@@ -1,0 +1,370 @@
+"""The tables of tasks, their steps, versions and templates, and the API structs of tasks.
+
+`tasks.run_id` is the newest run of a task; the status of a task follows from it (`queries.py`) and is not
+stored. `changes.py` writes the graph.
+"""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+from sqlalchemy import ForeignKey, Index, String, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from luxx.domain.agents.models import ProviderId, ToolNames
+from luxx.features.tasks.graph import Problem, TaskStepStatus
+from luxx.infra.store.tables import Base, UtcDateTime
+from luxx.wire.line import IN_NAME, NAME
+from luxx.wire.task_event import PlanEstimate
+from luxx.wire.turn import Step, Usage
+
+MAX_STEPS = 200
+MAX_DEPENDENCIES = 2_000
+"""Dependencies in one graph."""
+
+MAX_GRAPH_CHARACTERS = 200_000
+"""Characters of all texts of a graph's steps."""
+
+MAX_VERSIONS = 50
+"""Earlier graphs that are kept of a task."""
+
+MAX_METADATA_BYTES = 20_000
+MAX_PLAN_AGENTS = 20
+"""Agents that a planning model reads of."""
+
+STEP_ID_LENGTH = 64
+
+
+class TaskStatus(StrEnum):
+    """`block`: the newest run waits for a person or is paused; `terminated`: it was cancelled."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    BLOCK = "block"
+    TERMINATED = "terminated"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+class TaskRow(Base):
+    """`metadata_json` is a JSON object. `run_id`: the newest run."""
+
+    __tablename__ = "tasks"
+    __table_args__ = (Index("ix_tasks_user_id_id", "user_id", "id"),)
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
+    tenant_id: Mapped[int] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"), index=True)
+    name: Mapped[str] = mapped_column(String(200))
+    goal: Mapped[str] = mapped_column(Text)
+    provider_id: Mapped[int | None] = mapped_column(
+        ForeignKey("llm_providers.id", ondelete="SET NULL"), index=True
+    )
+    agent_id: Mapped[int | None] = mapped_column(ForeignKey("agents.id", ondelete="SET NULL"), index=True)
+    project_id: Mapped[str | None] = mapped_column(ForeignKey("projects.id", ondelete="SET NULL"), index=True)
+    max_concurrent_steps: Mapped[int] = mapped_column(default=5)
+    require_approval: Mapped[bool] = mapped_column(default=False)
+    metadata_json: Mapped[str] = mapped_column("metadata", Text, default="{}")
+    result: Mapped[str | None] = mapped_column(Text)
+    run_id: Mapped[str | None] = mapped_column(ForeignKey("runs.id", ondelete="SET NULL"), index=True)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class TaskStepRow(Base):
+    """`depends_on`, `required_skills`, `required_tools`, `tool_calls` and `usage` are JSON.
+
+    `position` orders the steps of a task, from 0 without gaps. `skipped_because`: the step without whose
+    result this one is skipped; empty: a person skipped it. `tainted_by`: the tool that brought untrusted
+    content into the result, here or in a step that this one needs.
+    """
+
+    __tablename__ = "task_steps"
+
+    task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True)
+    id: Mapped[str] = mapped_column(String(STEP_ID_LENGTH), primary_key=True)
+    position: Mapped[int] = mapped_column()
+    name: Mapped[str] = mapped_column(String(200))
+    goal: Mapped[str] = mapped_column(Text, default="")
+    depends_on: Mapped[str] = mapped_column(Text, default="[]")
+    agent_id: Mapped[int | None] = mapped_column(ForeignKey("agents.id", ondelete="SET NULL"), index=True)
+    required_skills: Mapped[str | None] = mapped_column(Text)
+    required_tools: Mapped[str | None] = mapped_column(Text)
+    expected_output: Mapped[str | None] = mapped_column(Text)
+    thought_prompt: Mapped[str | None] = mapped_column(Text)
+    require_approval: Mapped[bool] = mapped_column(default=False)
+    approved_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    status: Mapped[str] = mapped_column(String(20), default=TaskStepStatus.PENDING.value)
+    tool_calls: Mapped[str] = mapped_column(Text, default="[]")
+    output: Mapped[str | None] = mapped_column(Text)
+    error: Mapped[str | None] = mapped_column(Text)
+    skipped_because: Mapped[str | None] = mapped_column(String(STEP_ID_LENGTH))
+    tainted_by: Mapped[str | None] = mapped_column(String(200))
+    attempts: Mapped[int] = mapped_column(default=0)
+    usage: Mapped[str] = mapped_column(Text, default="{}")
+    cost: Mapped[float | None] = mapped_column()
+    duration_ms: Mapped[int | None] = mapped_column()
+    started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class TaskVersionRow(Base):
+    """The steps of a task before a change of its graph, as JSON of NewTaskStep; `number` counts from 1."""
+
+    __tablename__ = "task_versions"
+
+    task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    steps: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class TaskTemplateRow(Base):
+    """`document` is a TaskDocument as JSON."""
+
+    __tablename__ = "task_templates"
+    __table_args__ = (Index("ix_task_templates_tenant_id_is_shared", "tenant_id", "is_shared"),)
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    tenant_id: Mapped[int] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"))
+    name: Mapped[str] = mapped_column(String(200))
+    description: Mapped[str] = mapped_column(Text, default="")
+    document: Mapped[str] = mapped_column(Text)
+    is_shared: Mapped[bool] = mapped_column(default=False)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+STEP_ID = rf"^[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{STEP_ID_LENGTH - 1}}}$(?!\n)"
+IN_STEP_ID = "letters, digits and _ . - without spaces, not beginning with . or -"
+VISIBLE = r"[^\s\x00-\x1f\x7f]"
+IN_VISIBLE = "text with a visible character"
+
+TaskName = Annotated[str, Meta(min_length=1, max_length=200, pattern=NAME, description=IN_NAME)]
+TaskGoal = Annotated[str, Meta(min_length=1, max_length=10_000, pattern=VISIBLE, description=IN_VISIBLE)]
+TaskStepId = Annotated[
+    str, Meta(min_length=1, max_length=STEP_ID_LENGTH, pattern=STEP_ID, description=IN_STEP_ID)
+]
+TaskStepIds = Annotated[list[TaskStepId], Meta(max_length=MAX_STEPS)]
+TaskStepText = Annotated[str, Meta(max_length=10_000)]
+ConcurrentSteps = Annotated[int, Meta(ge=1, le=20)]
+ProjectId = Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+class NewTaskStep(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A step of a graph. Without an `id` the server gives one: `s` and a number.
+
+    `goal` left out: the name. `agent_id` null: the agent of the task.
+    """
+
+    id: TaskStepId | None = None
+    name: TaskName
+    goal: TaskStepText = ""
+    depends_on: TaskStepIds = []
+    agent_id: ProviderId | None = None
+    required_skills: ToolNames | None = None
+    required_tools: ToolNames | None = None
+    expected_output: TaskStepText | None = None
+    thought_prompt: TaskStepText | None = None
+    require_approval: bool = False
+
+
+class TaskStepChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Omitted fields do not change; null clears a field that may be null."""
+
+    name: TaskName | UnsetType = UNSET
+    goal: TaskStepText | UnsetType = UNSET
+    depends_on: TaskStepIds | UnsetType = UNSET
+    agent_id: ProviderId | UnsetType | None = UNSET
+    required_skills: ToolNames | UnsetType | None = UNSET
+    required_tools: ToolNames | UnsetType | None = UNSET
+    expected_output: TaskStepText | UnsetType | None = UNSET
+    thought_prompt: TaskStepText | UnsetType | None = UNSET
+    require_approval: bool | UnsetType = UNSET
+
+
+NewTaskSteps = Annotated[list[NewTaskStep], Meta(max_length=MAX_STEPS)]
+
+
+class NewTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`agent_id` and `provider_id` null: the defaults of the user. Without steps, a task is only a goal."""
+
+    name: TaskName
+    goal: TaskGoal
+    provider_id: ProviderId | None = None
+    agent_id: ProviderId | None = None
+    project_id: ProjectId | None = None
+    max_concurrent_steps: ConcurrentSteps = 5
+    require_approval: bool = False
+    metadata: dict[str, Any] = {}
+    steps: NewTaskSteps = []
+
+
+class NewPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A goal to plan for, without a task. `agent_id` and `provider_id`: who plans; null: your defaults.
+
+    `tools` and `agents` are those that steps may use; null: all that you may use.
+    """
+
+    goal: TaskGoal
+    constraints: TaskStepText | None = None
+    tools: ToolNames | None = None
+    agents: Annotated[list[ProviderId], Meta(max_length=MAX_PLAN_AGENTS)] | None = None
+    agent_id: ProviderId | None = None
+    provider_id: ProviderId | None = None
+
+
+class PlanView(Struct, frozen=True, kw_only=True):
+    """A proposed plan: steps for `POST /tasks`, what carrying them out may cost, and what planning cost."""
+
+    run_id: str
+    steps: list[NewTaskStep]
+    estimate: PlanEstimate
+    usage: Usage
+    cost: float | None
+
+
+class TaskChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Omitted fields do not change; null clears a field that may be null. `metadata` is replaced whole."""
+
+    name: TaskName | UnsetType = UNSET
+    goal: TaskGoal | UnsetType = UNSET
+    provider_id: ProviderId | UnsetType | None = UNSET
+    agent_id: ProviderId | UnsetType | None = UNSET
+    project_id: ProjectId | UnsetType | None = UNSET
+    max_concurrent_steps: ConcurrentSteps | UnsetType = UNSET
+    require_approval: bool | UnsetType = UNSET
+    metadata: dict[str, Any] | UnsetType = UNSET
+
+
+class TaskStepView(Struct, frozen=True, kw_only=True):
+    """A step as the API shows it, with what the newest execution of it produced."""
+
+    id: str
+    name: str
+    goal: str
+    depends_on: list[str]
+    agent_id: int | None
+    required_skills: list[str] | None
+    required_tools: list[str] | None
+    expected_output: str | None
+    thought_prompt: str | None
+    require_approval: bool
+    approved_at: datetime | None
+    status: TaskStepStatus
+    tool_calls: list[Any]
+    output: str | None
+    error: str | None
+    skipped_because: str | None
+    attempts: int
+    usage: Usage
+    cost: float | None
+    duration_ms: int | None
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+class TaskStepTranscript(Struct, frozen=True, kw_only=True):
+    """One attempt of a step: what its model was given (`system_prompt`, `input`, `tools`), and its steps.
+
+    `status` is `pending` if the attempt was cut. Times are in UTC.
+    """
+
+    run_id: str
+    step_id: str
+    attempt: int
+    status: str
+    provider_id: int
+    model: str
+    tools: list[str]
+    system_prompt: str
+    input: str
+    steps: list[Step]
+    usage: Usage
+    cost: float | None
+    error: str | None
+    started_at: datetime
+    finished_at: datetime | None
+
+
+class TaskSummary(Struct, frozen=True, kw_only=True):
+    """A task in a list. `step_counts`: the number of its steps by status, without the zeros."""
+
+    id: str
+    name: str
+    goal: str
+    status: TaskStatus
+    provider_id: int | None
+    agent_id: int | None
+    project_id: str | None
+    max_concurrent_steps: int
+    require_approval: bool
+    run_id: str | None
+    step_counts: dict[str, int]
+    created_at: datetime
+    updated_at: datetime
+
+
+class TaskView(Struct, frozen=True, kw_only=True):
+    """A task with its steps, in their order."""
+
+    id: str
+    name: str
+    goal: str
+    status: TaskStatus
+    provider_id: int | None
+    agent_id: int | None
+    project_id: str | None
+    max_concurrent_steps: int
+    require_approval: bool
+    metadata: dict[str, Any]
+    steps: list[TaskStepView]
+    result: str | None
+    run_id: str | None
+    created_at: datetime
+    updated_at: datetime
+
+
+class TaskNode(Struct, frozen=True, kw_only=True):
+    id: str
+    name: str
+    status: TaskStepStatus
+
+
+class TaskEdge(Struct, frozen=True, kw_only=True):
+    """`target` depends on `source`."""
+
+    source: str
+    target: str
+
+
+class TaskGraphView(Struct, frozen=True, kw_only=True):
+    """The graph of a task.
+
+    `levels`: steps that could run at the same time. `critical_path`: the chain of steps that takes longest,
+    by the durations of the last execution; without any, the longest chain.
+    """
+
+    nodes: list[TaskNode]
+    edges: list[TaskEdge]
+    levels: list[list[str]]
+    order: list[str]
+    critical_path: list[str]
+    valid: bool
+    problems: list[Problem]
+
+
+class TaskVersionSummary(Struct, frozen=True, kw_only=True):
+    number: int
+    step_count: int
+    created_at: datetime
+
+
+class TaskVersion(Struct, frozen=True, kw_only=True):
+    """The steps of a task before a change. `PUT /tasks/{id}/graph` takes them to restore the graph."""
+
+    number: int
+    steps: list[NewTaskStep]
+    created_at: datetime

@@ -1,0 +1,391 @@
+"""The orchestration of a task's run: which steps begin (`runs/orchestration/interface.py`).
+
+The rows of the steps have their statuses and outputs; they are written with the events that say so, in one
+transaction. The log says which turns are in progress, and what people asked for.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+
+import msgspec
+from msgspec.structs import replace
+from sqlalchemy.orm import Session
+
+from luxx.domain.agents.queries import AgentSettings
+from luxx.domain.usage.ledger import UsageEntry
+from luxx.errors import LimitReached, LuxxError
+from luxx.features.tasks.graph import StepStatuses, TaskStepStatus
+from luxx.features.tasks.models import NewTaskStep, TaskStatus
+from luxx.features.tasks.planning import (
+    Planner,
+    PlanWish,
+    plan_note_of,
+    plan_outcome,
+    plan_turn,
+    planning_entry,
+)
+from luxx.features.tasks.run_rows import (
+    SKIPPED_BY_A_PERSON,
+    TaskValues,
+    graph_of_task,
+    write_begun,
+    write_nothing,
+    write_plan,
+    write_result,
+    write_skipped,
+)
+from luxx.features.tasks.turns import (
+    PLAN,
+    RESULT,
+    BegunTurn,
+    StepEnd,
+    begin_result,
+    begin_step,
+    close_step,
+    input_turn,
+    step_end,
+    taint_of,
+    turn_input_of,
+)
+from luxx.infra.clock import utc_now
+from luxx.runs.log.events import LogEntry
+from luxx.runs.orchestration.inputs import InputKind, RunInput
+from luxx.runs.orchestration.interface import (
+    Begin,
+    Decision,
+    End,
+    InputEffect,
+    Opening,
+    RunHead,
+    RunTotals,
+    TurnStart,
+    Wait,
+)
+from luxx.runs.turn.ending import Closing, Ending
+from luxx.runs.turn.state import ChatRequest, TurnState
+from luxx.tools.executor import READ_RESULT_TOOL
+from luxx.wire.event import CostUpdate, ErrorEvent, LoggedEvent, TurnNote, Warning
+from luxx.wire.room_event import SteerAction, Steered
+from luxx.wire.run import RunStatus, StopReason
+from luxx.wire.task_event import (
+    PlanCreated,
+    Planning,
+    StepComplete,
+    StepSkipped,
+    StepStart,
+    TaskComplete,
+    TaskPaused,
+)
+
+_request = msgspec.json.Decoder(ChatRequest)
+
+
+class TaskInput(msgspec.Struct, frozen=True, kw_only=True):
+    """The data of an input of a person named `user`; `step_ids` are approved or left out."""
+
+    user: str
+    step_ids: list[str] = []
+
+
+_task_input = msgspec.json.Decoder(TaskInput)
+
+
+class TaskOrchestration:
+    """One task's run in one drive. See `Orchestration`.
+
+    `held` are the steps that wait for approval.
+    """
+
+    def __init__(
+        self,
+        head: RunHead,
+        planner: Planner,
+        task: TaskValues,
+        statuses: Mapping[str, TaskStepStatus],
+        held: Collection[str] = (),
+    ) -> None:
+        self._head = head
+        self._planner = planner
+        self._resolve = planner.resolve
+        self._task, self._held = task, set(held)
+        self._graph = graph_of_task(self._task)
+        self._statuses = StepStatuses(self._graph, statuses)
+        self._outputs, self._tainted = dict(self._task.outputs), dict(self._task.tainted)
+        self._open: dict[str, TurnNote] = {}
+        self._started: dict[str, datetime] = {}
+        self._is_pausing = False
+        self._is_approved = not self._task.require_approval
+        self._skipping: set[str] = set()
+        self._next: list[str] = []
+        self._error: LuxxError | None = None
+        self._result: str | None = None
+        self._has_result_turn = False
+
+    def apply(self, logged: LoggedEvent) -> None:
+        event = logged.event
+        step_id = str(event.step_id)
+        match event:
+            case StepStart() | Planning() if isinstance(logged.note, TurnNote):
+                self._open[step_id] = logged.note
+                self._started[step_id] = datetime.fromisoformat(event.timestamp)
+                self._has_result_turn = self._has_result_turn or step_id == RESULT
+            case StepComplete():
+                self._open.pop(step_id, None)
+            case PlanCreated():
+                self._open = {one: note for one, note in self._open.items() if not one.startswith(PLAN)}
+            case Steered(action=SteerAction.PAUSE):
+                self._is_pausing = True
+            case Steered(action=SteerAction.APPROVE):
+                self._is_approved = self._is_approved or not event.turns
+                self._held -= set(event.turns)
+            case Steered(action=SteerAction.SKIP):
+                self._skipping |= set(event.turns) & self._open.keys()
+            case TaskPaused():
+                self._is_pausing = False
+            case _:
+                pass
+
+    def is_open(self, key: str) -> bool:
+        return key in self._open
+
+    def open_turns(self) -> list[TurnStart]:
+        return [self._turn_of(step_id, note) for step_id, note in self._open.items()]
+
+    def _turn_of(self, step_id: str, note: TurnNote) -> TurnStart:
+        request = _request.decode(note.request)
+        if step_id.startswith(PLAN):
+            return plan_turn(request, plan_note_of(note))
+        return input_turn(step_id, turn_input_of(note), request)
+
+    @property
+    def _values(self) -> TaskValues:
+        return replace(self._task, outputs=self._outputs, tainted=self._tainted)
+
+    def to_cut(self) -> Collection[str]:
+        return list(self._open) if self._is_pausing or self._error is not None else list(self._skipping)
+
+    @property
+    def max_turns(self) -> int | None:
+        return self._task.max_concurrent_steps
+
+    def decide(self, running: Collection[str], waiting: int, totals: RunTotals) -> Decision:
+        if self._is_pausing or self._error is not None:
+            return Wait() if running else self._stopped()
+        if self._open.keys() - running:
+            self._next = sorted(self._open.keys() - running)
+            return Begin()
+        if not self._task.steps:
+            self._next = [PLAN]
+            return Wait() if running else Begin()
+        if not self._is_approved:
+            return Wait()
+        ready = self._statuses.ready()
+        self._next = [one for one in ready if one not in self._held][
+            : max(0, self._task.max_concurrent_steps - len(running) + waiting)
+        ]
+        if self._next:
+            return Begin()
+        if running or ready:
+            return Wait()  # For a slot, or for the approval of a step.
+        if not self._has_result_turn and len(self._outputs) > 1:
+            self._next = [RESULT]
+            return Begin()
+        return self._finished()
+
+    def _stopped(self) -> End:
+        if self._error is None:
+            return End(entries=[TaskPaused()], status=RunStatus.PAUSED)
+        return self._ended_by(self._error)
+
+    def _ended_by(self, error: LuxxError) -> End:
+        event = ErrorEvent(message=error.message, code=error.kind)
+        entries: list[LogEntry] = [event, TaskComplete(status=TaskStatus.FAILED.value)]
+        if isinstance(error, LimitReached):
+            if error.stop_reason != StopReason.TIME:
+                # The task waits for a budget; it continues with `resume`.
+                return End(entries=[event, TaskPaused()], status=RunStatus.PAUSED, error=error)
+            return End(
+                entries=entries, status=RunStatus.COMPLETED, stop_reason=error.stop_reason, error=error
+            )
+        return End(entries=entries, status=RunStatus.FAILED, stop_reason=StopReason.ERROR.value, error=error)
+
+    def _finished(self) -> End:
+        has_failed = self._statuses.has(TaskStepStatus.FAILED)
+        status = TaskStatus.FAILED if has_failed else TaskStatus.COMPLETED
+        if self._result is None and len(self._outputs) == 1:
+            self._result = next(iter(self._outputs.values()))
+        return End(
+            entries=[TaskComplete(status=status.value, result=self._result)],
+            status=RunStatus.COMPLETED,
+            stop_reason=StopReason.FINISHED.value,
+            write=None if self._result is None else partial(write_result, self._task.task_id, self._result),
+        )
+
+    def on_stop(self, error: LuxxError | None) -> End:
+        if error is not None:
+            return self._ended_by(error)
+        return End(
+            entries=[TaskComplete(status=TaskStatus.TERMINATED.value)],
+            status=RunStatus.CANCELLED,
+            stop_reason=StopReason.CANCELLED.value,
+        )
+
+    # Turns
+
+    def prepare(self, session: Session) -> Opening:
+        turns: list[TurnStart] = []
+        entries: list[LogEntry] = []
+        started: list[str] = []
+        failed: list[tuple[str, list[str], str]] = []
+        stored: list[dict[str, str]] = []
+        for step_id in self._next:
+            if step_id in self._open:
+                turns.append(self._turn_of(step_id, self._open[step_id]))
+                continue
+            try:
+                begun = self._begin(session, step_id)
+            except LuxxError as error:
+                entries += self._refuse(step_id, error, failed)
+                continue
+            turns.append(begun.start)
+            entries.append(begun.entry)
+            stored += begun.stored
+            if step_id in self._statuses:
+                self._statuses.set(step_id, TaskStepStatus.RUNNING)
+                started.append(step_id)
+        return Opening(
+            turns=turns,
+            entries=entries,
+            write=partial(write_begun, self._task.task_id, started, failed, stored) if entries else None,
+        )
+
+    def _begin(self, session: Session, step_id: str) -> BegunTurn:
+        user_id = self._head.user_id
+        if step_id == PLAN:
+            wish = PlanWish(goal=self._task.goal, slots=self._task.max_concurrent_steps)
+            request, note = self._planner.begin(session, user_id, self._settings(session, None), wish)
+            start = plan_turn(request, note)
+            entry = planning_entry(self._task.task_id, start, note)
+            return BegunTurn(start=start, entry=entry, stored=[])
+        if step_id == RESULT:
+            settings = replace(self._settings(session, None), tools=[READ_RESULT_TOOL])
+            return begin_result(self._values, self._head.id, self._resolve(session, user_id, settings))
+        step = self._task.step(step_id)
+        request = self._resolve(session, user_id, self._settings(session, step))
+        return begin_step(self._values, self._head.id, step, request)
+
+    def _settings(self, session: Session, step: NewTaskStep | None) -> AgentSettings:
+        """The settings of the step's agent, else of the task's, with the provider of the task."""
+        agent_id = self._task.agent_id if step is None or step.agent_id is None else step.agent_id
+        agent = self._planner.settings_for(session, self._head.user_id, agent_id, self._task.provider_id)
+        if step is None or step.required_tools is None:
+            return agent
+        # A step that reads results can read on in those that were cut.
+        return replace(agent, tools=[*step.required_tools, *([READ_RESULT_TOOL] if step.depends_on else [])])
+
+    def _refuse(
+        self, step_id: str, error: LuxxError, failed: list[tuple[str, list[str], str]]
+    ) -> list[LogEntry]:
+        """The events of a turn that cannot begin."""
+        if step_id not in self._statuses:
+            if step_id == PLAN:
+                self._error = error
+                return []
+            self._has_result_turn = True
+            return [Warning(message=f"The final result could not be written: {error.message}")]
+        skipped = self._fail(step_id)
+        failed.append((step_id, skipped, error.message))
+        complete = StepComplete(
+            step_id=step_id, status=TaskStepStatus.FAILED.value, duration_ms=0, error=error.message
+        )
+        return [complete, *(StepSkipped(step_id=one, because=step_id) for one in skipped)]
+
+    def _fail(self, step_id: str, status: TaskStepStatus = TaskStepStatus.FAILED) -> list[str]:
+        """Sets the status of a step; returns the pending steps that cannot be carried out any more."""
+        self._statuses.set(step_id, status)
+        skipped = [
+            one for one in self._graph.descendants(step_id) if self._statuses[one] == TaskStepStatus.PENDING
+        ]
+        for one in skipped:
+            self._statuses.set(one, TaskStepStatus.SKIPPED)
+        return skipped
+
+    def close(self, start: TurnStart, state: TurnState, ending: Ending, cut: UsageEntry | None) -> Closing:
+        if isinstance(ending.error, LimitReached):
+            self._error = ending.error
+        step_id = start.turn.step_id
+        if step_id.startswith(PLAN):
+            return self._close_plan(start, state, ending, cut)
+        end = step_end(state, ending)
+        if step_id == RESULT:
+            return self._close_result(state, end, cut)
+        skipped: list[str] = []
+        if step_id in self._skipping:
+            self._skipping.discard(step_id)
+            end = replace(end, status=TaskStepStatus.SKIPPED, error=SKIPPED_BY_A_PERSON)
+            skipped = self._fail(step_id, TaskStepStatus.SKIPPED)
+        elif end.status == TaskStepStatus.FAILED:
+            skipped = self._fail(step_id)
+        else:
+            self._statuses.set(step_id, end.status)
+        if end.status == TaskStepStatus.COMPLETED:
+            self._outputs[step_id] = end.output
+            if (tainted_by := taint_of(start, state)) is not None:
+                self._tainted[step_id] = tainted_by
+        started = self._started.get(step_id) or utc_now()
+        return close_step(
+            self._task.task_id, self._head.id, start, state, end, started, skipped=skipped, cut=cut
+        )
+
+    def _close_result(self, state: TurnState, end: StepEnd, cut: UsageEntry | None) -> Closing:
+        events: list[LogEntry] = [] if cut is None else [CostUpdate(usage=cut.usage, cost=cut.cost)]
+        if end.status == TaskStepStatus.COMPLETED:
+            self._result = end.output
+        elif end.error is not None:
+            events.append(Warning(message=f"The final result could not be written: {end.error}"))
+        else:
+            self._has_result_turn = False  # It was cut by a pause and is written after it.
+        complete = StepComplete(step_id=RESULT, status=end.status.value, duration_ms=0)
+        return Closing(events=[*events, complete], changes={}, write=write_nothing, size=0)
+
+    def _close_plan(
+        self, start: TurnStart, state: TurnState, ending: Ending, cut: UsageEntry | None
+    ) -> Closing:
+        step_id = start.turn.step_id
+        events: list[LogEntry] = [] if cut is None else [CostUpdate(usage=cut.usage, cost=cut.cost)]
+        outcome = plan_outcome(self._task.task_id, start, self._open[step_id], state, ending)
+        self._error = self._error or outcome.error
+        if outcome.steps is None:
+            return Closing(events=[*events, *outcome.entries], changes={}, write=write_nothing, size=0)
+        steps = outcome.steps
+        self._task = replace(self._task, steps=steps)
+        self._graph = graph_of_task(self._task)
+        self._statuses = StepStatuses(self._graph, {})
+        write = partial(write_plan, self._task.task_id, steps)
+        return Closing(events=[*events, *outcome.entries], changes={}, write=write, size=0)
+
+    # Inputs
+
+    def on_inputs(self, session: Session, inputs: Sequence[RunInput]) -> InputEffect:
+        entries: list[LogEntry] = []
+        skipped: dict[str, list[str]] = {}
+        for given in inputs:
+            data = _task_input.decode(given.data)
+            named = tuple(data.step_ids)
+            match given.kind:
+                case InputKind.PAUSE:
+                    entries.append(Steered(action=SteerAction.PAUSE, user=data.user))
+                case InputKind.APPROVE:
+                    entries.append(Steered(action=SteerAction.APPROVE, user=data.user, turns=named))
+                case InputKind.SKIP:
+                    entries.append(Steered(action=SteerAction.SKIP, user=data.user, turns=named))
+                    for step_id in data.step_ids:
+                        if step_id in self._statuses and self._statuses[step_id] == TaskStepStatus.PENDING:
+                            skipped[step_id] = self._fail(step_id, TaskStepStatus.SKIPPED)
+                case _:
+                    pass
+        for step_id, others in skipped.items():
+            entries.append(StepSkipped(step_id=step_id, because=""))
+            entries += [StepSkipped(step_id=one, because=step_id) for one in others]
+        return InputEffect(entries=entries, write=partial(write_skipped, self._task.task_id, skipped))

@@ -1,0 +1,66 @@
+"""Names in task documents and ids in tasks: finds the one for the other, for a caller.
+
+A document names an agent or a provider; here it has an id, and the caller must be allowed to use it.
+"""
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.agents.models import AgentRow
+from luxx.domain.agents.queries import agent_named
+from luxx.domain.agents.queries import visible_to as agent_visible_to
+from luxx.errors import NotFound
+from luxx.features.tasks.checks import FieldProblem
+from luxx.features.tasks.document import TaskDocument, document_of, new_task_of
+from luxx.features.tasks.models import NewTask, TaskRow
+from luxx.features.tasks.queries import definition_of, step_rows, task_fields
+from luxx.providers.queries import provider_named
+from luxx.providers.queries import visible_row as visible_provider
+
+
+def resolve(session: Session, caller: Caller, document: TaskDocument) -> tuple[NewTask, list[FieldProblem]]:
+    """The task of a document, without what cannot be found, and a problem for each name of that."""
+    problems: list[FieldProblem] = []
+    ids: dict[str, int | NotFound] = {}
+
+    def agent_id_of(name: str, path: str) -> int | None:
+        key = name.strip().lower()
+        if key not in ids:
+            try:
+                ids[key] = agent_named(session, caller, name).id
+            except NotFound as error:
+                ids[key] = error
+        found = ids[key]
+        if isinstance(found, NotFound):
+            problems.append(FieldProblem(path=path, message=found.message))
+            return None
+        return found
+
+    provider_id = None
+    if document.provider is not None:
+        try:
+            provider_id = provider_named(session, caller, document.provider, "$.provider").id
+        except NotFound as error:
+            problems.append(FieldProblem(path="$.provider", message=error.message))
+    return new_task_of(document, provider_id, agent_id_of), problems
+
+
+def export(session: Session, caller: Caller, row: TaskRow) -> TaskDocument:
+    """The document of a task. Names that the caller may not see any more are left out."""
+    steps = [definition_of(step) for step in step_rows(session, row.id)]
+    agent_ids = {step.agent_id for step in steps} | {row.agent_id}
+    query = select(AgentRow.id, AgentRow.name).where(AgentRow.id.in_(agent_ids), agent_visible_to(caller))
+    agents: dict[int, str] = {found.id: found.name for found in session.execute(query)}
+    task = NewTask(**task_fields(row), steps=steps)
+    agent = None if row.agent_id is None else agents.get(row.agent_id)
+    return document_of(task, _provider_name(session, caller, row.provider_id), agent, agents)
+
+
+def _provider_name(session: Session, caller: Caller, provider_id: int | None) -> str | None:
+    if provider_id is None:
+        return None
+    try:
+        return visible_provider(session, caller, provider_id).name
+    except NotFound:
+        return None

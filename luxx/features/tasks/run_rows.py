@@ -1,0 +1,178 @@
+"""The rows that the run of a task reads and writes: the task with its steps, their statuses and results."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from sqlalchemy import Connection, bindparam
+from sqlalchemy.orm import Session
+
+from luxx.features.tasks.changes import index_task, replace_steps
+from luxx.features.tasks.graph import GraphStep, TaskGraph, TaskStepStatus
+from luxx.features.tasks.models import NewTaskStep, TaskRow, TaskStepRow
+from luxx.features.tasks.queries import definition_of, step_rows
+from luxx.infra.clock import utc_now
+from luxx.infra.store.tables import table_of
+from luxx.runs.log.events import store_output
+
+_steps = table_of(TaskStepRow)
+_set_step = _steps.update().where(_steps.c.task_id == bindparam("b_task"), _steps.c.id == bindparam("b_id"))
+_start = _set_step.values(
+    status=TaskStepStatus.RUNNING.value,
+    attempts=_steps.c.attempts + 1,
+    started_at=bindparam("now"),
+    finished_at=None,
+    error=None,
+)
+FINISH_STEP = _set_step.values(
+    {
+        name: bindparam(name)
+        for name in (
+            "status", "output", "error", "skipped_because", "tainted_by", "tool_calls", "usage", "cost",
+            "duration_ms", "finished_at",
+        )
+    }
+)  # fmt: skip
+_fail = _set_step.values(
+    status=TaskStepStatus.FAILED.value,
+    error=bindparam("why"),
+    attempts=_steps.c.attempts + 1,
+    finished_at=bindparam("now"),
+)
+_pause = (
+    _steps.update()
+    .where(_steps.c.task_id == bindparam("b_task"), _steps.c.status == TaskStepStatus.RUNNING.value)
+    .values(status=TaskStepStatus.PENDING.value)
+    .returning(_steps.c.id)
+)
+_skip = _set_step.values(
+    status=TaskStepStatus.SKIPPED.value, error=bindparam("why"), skipped_because=bindparam("because")
+)
+BY_A_PERSON = ""
+"""The value of `skipped_because` for a step that a person left out."""
+
+SKIPPED_BY_A_PERSON = "skipped by a person"
+
+
+_tasks = table_of(TaskRow)
+_set_result = _tasks.update().where(_tasks.c.id == bindparam("b_id")).values(result=bindparam("text"))
+
+
+class TaskValues(msgspec.Struct, frozen=True, kw_only=True):
+    """A task with its steps and their outputs so far."""
+
+    task_id: str
+    user_id: int
+    tenant_id: int
+    name: str
+    goal: str
+    provider_id: int | None
+    agent_id: int | None
+    max_concurrent_steps: int
+    require_approval: bool
+    steps: tuple[NewTaskStep, ...]
+    outputs: Mapping[str, str]
+    tainted: Mapping[str, str]
+    attempts: Mapping[str, int]
+
+    def step(self, step_id: str) -> NewTaskStep:
+        """The step of this id."""
+        return next(one for one in self.steps if one.id == step_id)
+
+
+def read_task(session: Session, task_id: str) -> tuple[TaskValues, dict[str, TaskStepStatus], set[str]]:
+    """The task as it is now, the statuses of its steps, and the steps that wait for approval."""
+    row = session.get_one(TaskRow, task_id)
+    rows = step_rows(session, task_id)
+    task = TaskValues(
+        task_id=row.id, user_id=row.user_id, tenant_id=row.tenant_id, name=row.name, goal=row.goal,
+        provider_id=row.provider_id, agent_id=row.agent_id, max_concurrent_steps=row.max_concurrent_steps,
+        require_approval=row.require_approval,
+        steps=tuple(definition_of(one) for one in rows),
+        outputs={
+            one.id: one.output or "" for one in rows if one.status == TaskStepStatus.COMPLETED.value
+        },
+        tainted={one.id: one.tainted_by for one in rows if one.tainted_by is not None},
+        attempts={one.id: one.attempts for one in rows},
+    )  # fmt: skip
+    statuses = {one.id: TaskStepStatus(one.status) for one in rows}
+    held = {one.id for one in rows if one.require_approval and one.approved_at is None}
+    return task, statuses, held
+
+
+def pause_steps(connection: Connection, task_id: str) -> list[str]:
+    """Marks the running steps as pending; their ids."""
+    return list(connection.scalars(_pause, {"b_task": task_id}))
+
+
+def start_steps(connection: Connection, task_id: str, step_ids: Sequence[str]) -> None:
+    """Marks steps as running, with one more attempt."""
+    now = utc_now()
+    if step_ids:
+        connection.execute(_start, [{"b_task": task_id, "b_id": one, "now": now} for one in step_ids])
+
+
+def fail_step(connection: Connection, task_id: str, step_id: str, error: str) -> None:
+    """Marks a step as failed that could not begin."""
+    connection.execute(_fail, {"b_task": task_id, "b_id": step_id, "why": error, "now": utc_now()})
+
+
+def skip_steps(
+    connection: Connection, task_id: str, step_ids: Sequence[str], because: str, status: TaskStepStatus
+) -> None:
+    """Marks steps as skipped, because the step `because` failed or was skipped."""
+    what = "failed" if status == TaskStepStatus.FAILED else "was skipped"
+    why = f"skipped, because the step {because} {what}"
+    for step_id in step_ids:
+        values = {"b_task": task_id, "b_id": step_id, "why": why, "because": because}
+        connection.execute(_skip, values)
+
+
+def graph_of_task(task: TaskValues) -> TaskGraph:
+    """The graph of the task's steps."""
+    return TaskGraph(
+        [GraphStep(id=str(one.id), name=one.name, depends_on=tuple(one.depends_on)) for one in task.steps]
+    )
+
+
+def write_nothing(_connection: Connection) -> None:
+    """A turn that changes no row."""
+
+
+def write_result(task_id: str, text: str, connection: Connection) -> None:
+    """Stores the final result of a task."""
+    connection.execute(_set_result, {"b_id": task_id, "text": text})
+    index_task(connection, task_id)
+
+
+def write_plan(task_id: str, steps: Sequence[NewTaskStep], connection: Connection) -> None:
+    """Stores the steps of a plan."""
+    session = Session(bind=connection)
+    replace_steps(session, session.get_one(TaskRow, task_id), steps)
+    session.flush()
+
+
+def write_begun(
+    task_id: str,
+    started: Sequence[str],
+    failed: Sequence[tuple[str, list[str], str]],
+    stored: Sequence[dict[str, str]],
+    connection: Connection,
+) -> None:
+    """Marks steps as running, and those that cannot begin as failed: each with its skipped ones and why.
+
+    `stored` are outputs that a step got in a shortened form.
+    """
+    start_steps(connection, task_id, started)
+    for step_id, skipped, error in failed:
+        fail_step(connection, task_id, step_id, error)
+        skip_steps(connection, task_id, skipped, step_id, TaskStepStatus.FAILED)
+    for row in stored:
+        store_output(connection, row)
+
+
+def write_skipped(task_id: str, skipped: Mapping[str, Sequence[str]], connection: Connection) -> None:
+    """Marks steps that a person left out as skipped, and those that need them."""
+    for step_id, others in skipped.items():
+        values = {"b_task": task_id, "b_id": step_id, "why": SKIPPED_BY_A_PERSON, "because": BY_A_PERSON}
+        connection.execute(_skip, values)
+        skip_steps(connection, task_id, others, step_id, TaskStepStatus.SKIPPED)

@@ -1,0 +1,260 @@
+"""Running a task: execute, pause, resume, cancel and approve it, skip steps and retry them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+from msgspec.structs import replace
+from sqlalchemy.orm import Session
+
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.usage.reserve import check_daily_limits
+from luxx.errors import Conflict, LuxxError, NotFound
+from luxx.features.tasks.changes import BUSY, index_task
+from luxx.features.tasks.graph import TaskStepStatus
+from luxx.features.tasks.models import TaskRow, TaskStepRow, TaskStepTranscript
+from luxx.features.tasks.orchestration import TaskInput
+from luxx.features.tasks.planning import Planner
+from luxx.features.tasks.queries import (
+    graph_of_rows,
+    names_decoder,
+    own_task,
+    statuses_of,
+    step_row,
+    step_rows,
+)
+from luxx.features.tasks.run_rows import BY_A_PERSON
+from luxx.features.tasks.transcripts import read_transcript
+from luxx.infra.clock import utc_now
+from luxx.runs.admission import RunOwner, limits_for
+from luxx.runs.models import RunRow
+from luxx.runs.orchestration.inputs import InputKind, give_input
+from luxx.runs.orchestration.service import OrchestratedRunService
+from luxx.runs.streams.watch import RunWatch
+from luxx.wire.run import Run, RunKind, RunStatus
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRunService:
+    """One per process."""
+
+    runs: OrchestratedRunService
+    planner: Planner
+
+    async def execute(self, caller: Caller, task_id: str) -> Run:
+        """Starts a run that carries out the pending steps; without steps it plans first.
+
+        Raises NotFound, TooMany, or Conflict if a run is in progress or paused, or if no step is pending.
+        """
+        run = await self._admit(caller, task_id)
+        await self.runs.engine.begin(run)
+        return run
+
+    async def execute_and_watch(self, caller: Caller, task_id: str, *, accumulated: bool) -> RunWatch:
+        """`execute`, with a watch attached before the run begins."""
+        run = await self._admit(caller, task_id)
+        return await self.runs.begin_watched(run, accumulated=accumulated)
+
+    async def _admit(
+        self, caller: Caller, task_id: str, prepare: Callable[[Session, TaskRow], None] | None = None
+    ) -> Run:
+        """Inserts the run, after `prepare` in the same transaction."""
+        await self.runs.services.storage.check(caller.user_id, 0)
+        return await self.runs.admit(self._admission(caller, task_id, prepare))
+
+    def _admission(
+        self, caller: Caller, task_id: str, prepare: Callable[[Session, TaskRow], None] | None
+    ) -> Callable[[Session], Run]:
+
+        def admit(session: Session) -> Run:
+            task = own_task(session, caller, task_id, is_locked=True)
+            run = None if task.run_id is None else session.get(RunRow, task.run_id)
+            if run is not None and (run.status in BUSY or run.status == RunStatus.PAUSED.value):
+                what = "is paused; resume it" if run.status == RunStatus.PAUSED.value else "runs already"
+                raise Conflict(f"this task {what}", kind="run_active", detail={"run_id": run.id})
+            if prepare is not None:
+                prepare(session, task)
+            rows = step_rows(session, task.id)
+            if rows and all(row.status != TaskStepStatus.PENDING.value for row in rows):
+                raise Conflict(
+                    "no step of this task is pending; retry a failed step, or change the graph",
+                    kind="nothing_to_execute",
+                )
+            self._check_limits(session, caller, task)
+            owner = RunOwner(task.user_id, task.tenant_id)
+            started = self.runs.insert(session, owner, RunKind.TASK, task.id, "{}")
+            had_result = task.result is not None
+            task.run_id, task.result, task.updated_at = started.id, None, utc_now()
+            if had_result:
+                session.flush()
+                index_task(session.connection(), task.id)
+            return started
+
+        return admit
+
+    def _check_limits(self, session: Session, caller: Caller, task: TaskRow) -> None:
+        """Raises TooMany if the caller has used up the daily limit that the provider of the task has."""
+        try:
+            settings = self.planner.settings_for(session, task.user_id, task.agent_id, task.provider_id)
+            request = self.planner.resolve(session, task.user_id, replace(settings, tools=[]))
+        except LuxxError:
+            return  # The steps may have agents of their own; otherwise the run says what is wrong.
+        limits = limits_for(session, caller, request.provider_id, self.runs.services.config.limits)
+        check_daily_limits(session.connection(), task.user_id, limits, utc_now())
+
+    async def retry(self, caller: Caller, task_id: str, step_id: str) -> Run:
+        """Carries out a failed or skipped step again, then what was skipped because of it.
+
+        Raises NotFound, or Conflict if a run is in progress or the step has not failed.
+        """
+
+        def prepare(session: Session, task: TaskRow) -> None:
+            row = step_row(session, task, step_id)
+            if row.status not in (TaskStepStatus.FAILED.value, TaskStepStatus.SKIPPED.value):
+                raise Conflict(
+                    f"only a failed or skipped step is retried; this one is {row.status}",
+                    kind="step_not_failed",
+                )
+            rows = {one.id: one for one in step_rows(session, task.id)}
+            statuses = statuses_of(list(rows.values()))
+            _check_needed(row, statuses)
+            left_out = {
+                one.id for one in rows.values() if one.skipped_because == BY_A_PERSON and one.id != step_id
+            }
+            for one in graph_of_rows(list(rows.values())).retried(step_id, statuses, left_out):
+                _set_pending(rows[one])
+            session.flush()
+
+        run = await self._admit(caller, task_id, prepare)
+        await self.runs.engine.begin(run)
+        return run
+
+    async def pause(self, caller: Caller, task_id: str) -> Run:
+        """Cuts the steps in progress, which are pending again, and pauses. Raises Conflict if none runs."""
+        run_id = await self._give(caller, task_id, InputKind.PAUSE)
+        return await self.runs.settled(caller, run_id)
+
+    async def resume(self, caller: Caller, task_id: str) -> Run:
+        """Continues a paused task. Raises Conflict if it is not paused."""
+        return await self.runs.resume(caller, await self.executed_run_id(caller, task_id))
+
+    async def approve(self, caller: Caller, task_id: str, step_ids: list[str]) -> Run:
+        """Lets the task or, if steps are named, these begin. Raises NotFound, or Conflict if it does not
+        run or needs no approval."""
+
+        def check(session: Session, task: TaskRow) -> None:
+            if not step_ids and not task.require_approval:
+                raise Conflict(
+                    "this task needs no approval; name the steps to approve", kind="nothing_to_approve"
+                )
+            for step_id in step_ids:
+                row = step_row(session, task, step_id)
+                if not row.require_approval:
+                    raise Conflict(f"the step {step_id} needs no approval", kind="nothing_to_approve")
+                row.approved_at = row.approved_at or utc_now()
+
+        run_id = await self._give(caller, task_id, InputKind.APPROVE, step_ids, check)
+        return await self.runs.settled(caller, run_id, 0)
+
+    async def skip(self, caller: Caller, task_id: str, step_id: str) -> Run:
+        """Leaves out a step that is pending or in progress, and the steps that need it.
+
+        Raises NotFound, or Conflict if the task does not run or the step has ended.
+        """
+
+        def check(session: Session, task: TaskRow) -> None:
+            row = step_row(session, task, step_id)
+            if row.status not in (TaskStepStatus.PENDING.value, TaskStepStatus.RUNNING.value):
+                raise Conflict(f"this step has ended: it is {row.status}", kind="step_ended")
+
+        run_id = await self._give(caller, task_id, InputKind.SKIP, [step_id], check)
+        return await self.runs.settled(caller, run_id, 0)
+
+    async def executed_run_id(self, caller: Caller, task_id: str) -> str:
+        """`newest_run_id`, but raises Conflict if there is none."""
+
+        def work(session: Session) -> str:
+            task = own_task(session, caller, task_id)
+            if task.run_id is None:
+                raise _not_running(None)
+            return task.run_id
+
+        return await self.runs.services.store.read(work)
+
+    async def newest_run_id(self, caller: Caller, task_id: str) -> str:
+        """The newest run of the caller's task. Raises NotFound if there is none."""
+
+        def work(session: Session) -> str:
+            task = own_task(session, caller, task_id)
+            if task.run_id is None:
+                raise NotFound("this task has not been executed", kind="run_not_found")
+            return task.run_id
+
+        return await self.runs.services.store.read(work)
+
+    async def transcript(
+        self, caller: Caller, task_id: str, step_id: str, attempt: int | None
+    ) -> TaskStepTranscript:
+        """See `read_transcript`."""
+        return await read_transcript(self.runs.services.store, caller, task_id, step_id, attempt)
+
+    async def _give(
+        self,
+        caller: Caller,
+        task_id: str,
+        kind: InputKind,
+        step_ids: list[str] | None = None,
+        check: Callable[[Session, TaskRow], None] | None = None,
+    ) -> str:
+        """Gives an input to the task's run and returns its id. Raises Conflict if the task does not run."""
+
+        def work(session: Session) -> str:
+            task = own_task(session, caller, task_id)
+            if check is not None:
+                check(session, task)
+            run = None if task.run_id is None else session.get(RunRow, task.run_id)
+            if run is None or run.status not in BUSY:
+                raise _not_running(run)
+            data = TaskInput(user=caller.username, step_ids=step_ids or [])
+            session.flush()
+            if not give_input(session.connection(), run.id, kind, _encode(data).decode()):
+                raise Conflict("this task's run has just ended", kind="task_not_running")
+            return run.id
+
+        run_id = await self.runs.services.store.write(work)
+        self.runs.engine.deliver(run_id)
+        return run_id
+
+
+def _not_running(run: RunRow | None) -> Conflict:
+    """The error for a request that only a task in progress takes."""
+    if run is None:
+        what = "has not been executed"
+    elif run.status == RunStatus.PAUSED.value:
+        what = "is paused; resume it first"
+    else:
+        what = f"does not run: its run is {run.status}"
+    return Conflict(f"this task {what}", kind="task_not_running")
+
+
+def _check_needed(row: TaskStepRow, statuses: Mapping[str, TaskStepStatus]) -> None:
+    """Raises Conflict if the step needs the result of a step that has failed or was skipped."""
+    gone = (TaskStepStatus.FAILED, TaskStepStatus.SKIPPED)
+    missing = [one for one in names_decoder.decode(row.depends_on) if statuses[one] in gone]
+    if missing:
+        raise Conflict(
+            f"this step needs {missing[0]}, which {_WHAT[statuses[missing[0]]]}; retry that one first",
+            kind="step_not_failed",
+            detail={"step_ids": missing},
+        )
+
+
+_WHAT = {TaskStepStatus.FAILED: "has failed", TaskStepStatus.SKIPPED: "was skipped"}
+
+
+def _set_pending(row: TaskStepRow) -> None:
+    row.status = TaskStepStatus.PENDING.value
+    row.output = row.error = row.skipped_because = row.tainted_by = None
+    row.duration_ms = row.finished_at = None

@@ -1,0 +1,133 @@
+"""The tasks and templates of a user in an export of all their data, and their import on another server.
+
+An import of a single document is stricter: `service.py` refuses what this one leaves out with a note.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.backup.user_export import FeatureExport
+from luxx.errors import LuxxError
+from luxx.features.tasks.changes import add_task
+from luxx.features.tasks.checks import FieldProblem, graph_problems, metadata_problems
+from luxx.features.tasks.document import TaskDocument
+from luxx.features.tasks.models import TaskRow, TaskTemplateRow
+from luxx.features.tasks.queries import step_rows
+from luxx.features.tasks.resolving import export, resolve
+from luxx.features.tasks.templates import NewTaskTemplate, add_template, template_document
+
+
+class ExportedStepResult(msgspec.Struct, frozen=True, kw_only=True):
+    status: str
+    output: str | None = None
+    error: str | None = None
+
+
+class ExportedTask(msgspec.Struct, frozen=True, kw_only=True):
+    """`project`: the position of its project in the file. `result` and `results`, those of its steps by their
+    ids, are for the user's information: their runs stay on the other server, so they are not imported."""
+
+    document: TaskDocument
+    project: int | None = None
+    result: str | None = None
+    results: dict[str, ExportedStepResult] = {}
+    created_at: datetime
+    updated_at: datetime
+
+
+class ExportedTaskTemplate(msgspec.Struct, frozen=True, kw_only=True):
+    template: NewTaskTemplate
+    created_at: datetime
+    updated_at: datetime
+
+
+class ExportedTasks(msgspec.Struct, frozen=True, kw_only=True):
+    """The tasks and own templates of a user, oldest first."""
+
+    tasks: list[ExportedTask] = []
+    templates: list[ExportedTaskTemplate] = []
+
+
+def read_tasks(session: Session, caller: Caller, project_ids: Sequence[str]) -> ExportedTasks:
+    """The tasks and templates that the user owns."""
+    positions = {project_id: position for position, project_id in enumerate(project_ids)}
+    rows = session.scalars(
+        select(TaskRow).where(TaskRow.user_id == caller.user_id).order_by(TaskRow.id)
+    ).all()
+    templates = session.scalars(
+        select(TaskTemplateRow).where(TaskTemplateRow.user_id == caller.user_id).order_by(TaskTemplateRow.id)
+    )
+    return ExportedTasks(
+        tasks=[
+            ExportedTask(
+                document=export(session, caller, row),
+                project=None if row.project_id is None else positions.get(row.project_id),
+                result=row.result,
+                results={
+                    step.id: ExportedStepResult(status=step.status, output=step.output, error=step.error)
+                    for step in step_rows(session, row.id)
+                    if step.attempts or step.output is not None
+                },
+                created_at=row.created_at,
+                updated_at=row.updated_at,
+            )
+            for row in rows
+        ],
+        templates=[
+            ExportedTaskTemplate(
+                template=NewTaskTemplate(
+                    name=row.name, description=row.description, document=template_document(row)
+                ),
+                created_at=row.created_at,
+                updated_at=row.updated_at,
+            )
+            for row in templates
+        ],
+    )
+
+
+def add_tasks(session: Session, caller: Caller, project_ids: Sequence[str], value: Any) -> list[str]:
+    """Adds tasks and templates, which are not shared. Returns notes about what was left out.
+
+    Agents and providers that the user does not have are left out. Unknown tools and skills stay. Raises
+    LuxxError for what no server has exported.
+    """
+    try:
+        exported = msgspec.convert(value, ExportedTasks)
+    except msgspec.ValidationError as error:
+        raise LuxxError(f"the tasks in it cannot be read ({error})") from error
+    notes: dict[str, None] = {}
+    for task in exported.tasks:
+        document = task.document
+        new, missing = resolve(session, caller, document)
+        _check(document.name, [*graph_problems(new.steps)[0], *metadata_problems(new.metadata)])
+        for problem in missing:
+            notes[f"the task {document.name}: {problem.message.partition(';')[0]}; it was left out"] = None
+        if task.project is not None and 0 <= task.project < len(project_ids):
+            new = replace(new, project_id=project_ids[task.project])
+        row = add_task(session, caller, new)
+        row.created_at, row.updated_at = task.created_at, task.updated_at
+    for one in exported.templates:
+        new, _ = resolve(session, caller, one.template.document)
+        _check(one.template.name, [*graph_problems(new.steps)[0], *metadata_problems(new.metadata)])
+        row = add_template(session, caller, replace(one.template, is_shared=False))
+        row.created_at, row.updated_at = one.created_at, one.updated_at
+    if any(task.results for task in exported.tasks):
+        notes["the results of tasks were left out, because their runs stay on the other server"] = None
+    session.flush()
+    return list(notes)
+
+
+def _check(name: str, problems: list[FieldProblem]) -> None:
+    if problems:
+        raise LuxxError(f"the task {name} in it is not valid: {problems[0].path}: {problems[0].message}")
+
+
+TASK_EXPORT = FeatureExport(name="tasks", read=read_tasks, add=add_tasks)

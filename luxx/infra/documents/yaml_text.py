@@ -1,0 +1,152 @@
+"""YAML from users, with bounds on what costs time to parse: size, depth, number of values; no aliases."""
+
+import re
+from collections.abc import Iterator
+from math import isfinite
+from typing import Any, cast
+
+import yaml
+
+from luxx.errors import InvalidInput
+from luxx.infra.json_keys import decode_strict
+
+MAX_DEPTH = 20
+MAX_VALUES = 20_000
+OTHER_BREAKS = re.compile("[\r\x85\u2028\u2029\ufeff]")
+MAX_PATH = 200
+"""Characters of a path in an error message. It repeats keys of the document."""
+
+
+def parse_yaml(text: str, *, max_characters: int) -> Any:
+    """The value of a document, made of the types of JSON. Raises InvalidInput with the line or the path.
+
+    JSON is decoded as such: YAML reads `1e3` as text and allows no tabs. Aliases are refused, because a short
+    text with aliases can stand for a huge value; duplicate keys are refused, because only one of them would
+    count.
+    """
+    if len(text) > max_characters:
+        raise InvalidInput(f"the document has {len(text):,} characters; the limit is {max_characters:,}")
+    if text.lstrip().startswith("{"):
+        try:
+            return _plain("$", decode_strict(text.encode()))
+        except (ValueError, RecursionError):
+            pass  # YAML, or an error, whose line the YAML parser names.
+    try:
+        _check_events(text)
+        root = cast("Any", yaml.compose(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
+        _check_keys(root)
+        value: Any = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f" in line {mark.line + 1}" if mark is not None else ""
+        raise InvalidInput(f"the document is not valid YAML or JSON{line}: {error.problem}") from error
+    except yaml.YAMLError as error:
+        raise InvalidInput(
+            f"the document is not valid YAML or JSON: {' '.join(str(error).split())}"
+        ) from error
+    except (ValueError, OverflowError) as error:
+        # For example the date 2026-06-31; after a colon Python names a setting of its own.
+        problem = str(error).partition(":")[0]
+        raise InvalidInput(f"the document holds a value that cannot be read: {problem}") from error
+    return _plain("$", value)
+
+
+def dump_yaml(value: Any) -> str:
+    """The value as YAML for people: keys in their order, text with line breaks as a block."""
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes text of several lines as a block, and indents the items of lists."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+
+def _write_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    # A block cannot hold trailing blanks or a tab at the start of a line; PyYAML then quotes it instead.
+    style = "|" if "\n" in text else None
+    if OTHER_BREAKS.search(text):
+        # YAML reads these as line breaks, unless they are escaped.
+        style = '"'
+    return cast("Any", dumper).represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _write_text)
+
+
+def _check_events(text: str) -> None:
+    depth = 0
+    events = cast("Iterator[object]", yaml.parse(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
+    for number, event in enumerate(events):
+        if isinstance(event, yaml.AliasEvent):
+            raise InvalidInput("the document uses a YAML alias (*name), which is not supported; write it out")
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH or number > MAX_VALUES:
+            raise InvalidInput(
+                f"the document is nested deeper than {MAX_DEPTH} levels, or has more than {MAX_VALUES} values"
+            )
+
+
+def _check_keys(node: Any) -> None:
+    if isinstance(node, yaml.MappingNode):
+        seen_keys: set[str] = set()
+        for key, value in cast("list[tuple[Any, Any]]", node.value):
+            name = str(key.value)
+            line = key.start_mark.line + 1
+            if name in seen_keys:
+                raise InvalidInput(f"the document has the key {name[:80]!r} twice, in line {line}")
+            if key.tag == "tag:yaml.org,2002:merge":
+                raise InvalidInput(f"the document merges keys (<<) in line {line}; write them out")
+            seen_keys.add(name)
+            _check_keys(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for item in cast("list[Any]", node.value):
+            _check_keys(item)
+
+
+def _plain(path: str, value: Any, depth: int = 0) -> Any:
+    """The value, if JSON can express it. Joins two escapes for one character, as JSON writes an emoji."""
+    if depth > MAX_DEPTH:
+        raise _refusal(path, f"the document is nested deeper than {MAX_DEPTH} levels")
+    match value:
+        case dict():
+            items = cast("dict[Any, Any]", value).items()
+            return {
+                _key(path, key): _plain(f"{path}.{key}"[:MAX_PATH], item, depth + 1) for key, item in items
+            }
+        case list():
+            values = enumerate(cast("list[Any]", value))
+            return [_plain(f"{path}[{index}]"[:MAX_PATH], item, depth + 1) for index, item in values]
+        case str():
+            return _plain_text(path, value)
+        case int() if not -(2**63) <= value < 2**63:
+            raise _refusal(path, "the number is too large")
+        case float() if not isfinite(value):
+            raise _refusal(path, "the number must be finite")
+        case None | bool() | int() | float():
+            return value
+        case _:
+            raise _refusal(path, "put dates in quotes, and use no YAML tags (!!name)")
+
+
+def _key(path: str, key: Any) -> str:
+    if not isinstance(key, str):
+        raise _refusal(path, f"the key {str(key)[:80]} is not text; put it in quotes")
+    return _plain_text(path, key)
+
+
+def _plain_text(path: str, text: str) -> str:
+    if "\0" in text:
+        raise _refusal(path, "text must not contain the character NUL")
+    try:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        raise _refusal(
+            path, "text must not contain half a character (an escape \\ud800 to \\udfff)"
+        ) from None
+
+
+def _refusal(path: str, problem: str) -> InvalidInput:
+    return InvalidInput(f"the document is not valid: {path}: {problem}", detail={"fields": {path: problem}})

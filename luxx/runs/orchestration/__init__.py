@@ -1,0 +1,1 @@
+"""Runs with several turns in one log: rooms and tasks. `interface.py` says what each kind supplies."""

@@ -1,0 +1,399 @@
+"""One drive of a run with several turns: decides what comes next, and carries the turns in progress.
+
+The drive's own task decides, by the orchestration of the run's kind; each turn in progress is a task of its
+own. They all write one log (`shared_log.py`). A turn that asks a person ends its task, and continues once the
+answer is logged; the run waits when no turn can go on.
+"""
+
+import asyncio
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import assert_never
+
+import msgspec
+import structlog
+from sqlalchemy import Connection, bindparam, select
+from sqlalchemy.orm import Session
+
+from luxx.domain.usage.reserve import charge_orphaned_reserve
+from luxx.errors import LuxxError
+from luxx.infra.clock import utc_now
+from luxx.infra.store.tables import table_of
+from luxx.runs.context import RunContext, RunServices
+from luxx.runs.engine.cancel import CancelSignal, WallTime
+from luxx.runs.models import RunRow
+from luxx.runs.orchestration.inputs import INPUTS_AT_ONCE, InputKind, RunInput, delete_inputs, read_inputs
+from luxx.runs.orchestration.interface import (
+    Append,
+    Begin,
+    Decision,
+    End,
+    InputEffect,
+    Opening,
+    Orchestration,
+    RunHead,
+    RunTotals,
+    TurnStart,
+    Wait,
+    Write,
+)
+from luxx.runs.orchestration.shared_log import SharedLog, TurnPart
+from luxx.runs.question_rows import close_questions
+from luxx.runs.streams.channel import Channel
+from luxx.runs.turn.asking import WAITING_CHANGES
+from luxx.runs.turn.resources import RunInputs
+from luxx.runs.turn.spending import Spending
+from luxx.runs.turn.state import RunSpec, TurnLog, TurnState, fold, open_questions, with_fallback
+from luxx.runs.turn.turn import Turn, TurnServices
+from luxx.wire.event import LoggedEvent, QuestionAnswered, QuestionAsked
+from luxx.wire.run import ENDED, RunPhase, RunStatus
+from luxx.wire.turn import CHAT_TURN, turn_of
+
+INPUT_POLL_SECONDS = 2.0
+"""How often a drive looks for inputs, if another process that took one could not notify it."""
+
+_runs = table_of(RunRow)
+_is_cancelled = select(_runs.c.is_cancelled).where(_runs.c.id == bindparam("run_id"))
+
+_encode = msgspec.json.Encoder().encode
+_answer = msgspec.json.Decoder(QuestionAnswered)
+
+logger = structlog.get_logger()
+
+
+class _NotWaiting(Exception):
+    """Something arrived just before the run would have begun to wait; rolls back that change."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class LiveTurn:
+    """A turn that has begun and not ended. `task` is None while it waits for a person."""
+
+    start: TurnStart
+    log: TurnLog
+    signal: CancelSignal
+    is_recovered: bool
+    task: asyncio.Task[None] | None = None
+    is_over: bool = False
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class OrchestratedDrive:
+    """One drive. `status` is the status of the run when it ends."""
+
+    head: RunHead
+    orchestration: Orchestration
+    log: SharedLog
+    channel: Channel
+    signal: CancelSignal
+    wall_time: WallTime
+    services: RunServices
+    status: RunStatus = RunStatus.RUNNING
+    _turns: dict[str, LiveTurn] = field(default_factory=dict[str, LiveTurn])
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _may_have_inputs: bool = True
+    _charged: set[str] = field(default_factory=set[str])
+
+    def recover(self, events: list[LoggedEvent]) -> None:
+        """Folds the log of earlier drives: the state of the run, and that of each turn in progress."""
+        by_turn: dict[str, list[LoggedEvent]] = {}
+        turn_of_question: dict[str, str] = {}
+        for logged in events:
+            self.orchestration.apply(logged)
+            self.log.count(logged)
+            key = turn_of(logged.event).key
+            if isinstance(logged.event, QuestionAsked):
+                turn_of_question[logged.event.question_id] = key
+            if isinstance(logged.event, QuestionAnswered):
+                key = turn_of_question.get(logged.event.question_id, key)
+            if self.orchestration.is_open(key):
+                by_turn.setdefault(key, []).append(logged)
+            else:
+                by_turn.pop(key, None)
+        for start in self.orchestration.open_turns():
+            self._add(start, fold(by_turn.get(start.turn.key, [])), is_recovered=True)
+
+    async def run(self, turn_services: TurnServices) -> None:
+        """Carries out decisions until the run ends, pauses or waits for a person."""
+        self.signal.on_fire = self._changed.set
+        self.signal.on_input = self._on_input
+        await self._charge_lost_calls()
+        while self.status == RunStatus.RUNNING:
+            self._changed.clear()
+            self._collect_ended()
+            if self.signal.is_fired:
+                await self._stop(turn_services)
+                return
+            await self._take_inputs()
+            await self._cut(self.orchestration.to_cut(), turn_services)
+            await self._continue_turns(turn_services)
+            waiting = len(self._turns) - len(self._tasks())
+            decision = self.orchestration.decide(self._turns.keys(), waiting, self._totals())
+            await self._carry_out(decision, turn_services)
+
+    async def stop_tasks(self) -> None:
+        """Ends the tasks of turns that are still in progress, without writing anything."""
+        self.signal.on_fire = self.signal.on_input = None
+        tasks = self._tasks()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.log.stop()
+
+    async def _carry_out(self, decision: Decision, turn_services: TurnServices) -> None:
+        match decision:
+            case Begin():
+                await self._begin(turn_services)
+            case Append():
+                await self.log.append(decision.entries, extra_write=decision.write)
+            case Wait() if self._tasks():
+                await self._wait_for_change()
+            case Wait():
+                await self._wait_for_people()
+            case End():
+                await self._end(decision)
+            case _:
+                assert_never(decision)
+
+    def _totals(self) -> RunTotals:
+        return RunTotals(usage=self.log.usage, cost=self.log.cost, seconds=self.wall_time.seconds())
+
+    async def _charge_lost_calls(self) -> None:
+        """Charges the reserves of model calls that an earlier drive left."""
+        if self.head.fence <= 1:
+            return
+        head = self.head
+
+        def extra_write(connection: Connection) -> None:
+            self._charged |= charge_orphaned_reserve(connection, head.id, _runs)
+
+        await self.log.append([], extra_write=extra_write)
+
+    async def _begin(self, turn_services: TurnServices) -> None:
+        def prepare(session: Session) -> tuple[Opening, list[RunInputs | LuxxError]]:
+            opening = self.orchestration.prepare(session)
+            return opening, [self._read_inputs(session, start, turn_services) for start in opening.turns]
+
+        opening, inputs = await self.services.store.read(prepare)
+        if opening.entries:
+            await self.log.append(opening.entries, extra_write=opening.write)
+        for start, read in zip(opening.turns, inputs, strict=True):
+            self._proceed(self._add(start, TurnState(), is_recovered=False), read, turn_services)
+
+    def _add(self, start: TurnStart, state: TurnState, *, is_recovered: bool) -> LiveTurn:
+        signal = CancelSignal()
+        log = TurnLog(TurnPart(self.log, start.turn, signal), state)
+        turn = LiveTurn(start=start, log=log, signal=signal, is_recovered=is_recovered)
+        self._turns[start.turn.key] = turn
+        return turn
+
+    def _spec(self, turn: TurnStart) -> RunSpec:
+        head = self.head
+        return RunSpec(
+            run_id=head.id, kind=head.kind, turn=turn.turn, user_id=head.user_id,
+            tenant_id=head.tenant_id, conversation_id=head.subject_id, message_id=turn.turn.msg_id,
+            fence=head.fence, is_cancelled=head.is_cancelled, request=turn.request, past=turn.past,
+            events=[], tainted_by=turn.tainted_by,
+        )  # fmt: skip
+
+    def _read_inputs(
+        self, session: Session, start: TurnStart, turn_services: TurnServices
+    ) -> RunInputs | LuxxError:
+        try:
+            return turn_services.resources.read(session, self._spec(start))
+        except LuxxError as error:
+            return error
+
+    async def _start(self, turn: LiveTurn, turn_services: TurnServices) -> None:
+        """Continues a turn that an earlier drive began, or that waited for a person."""
+        start = turn.start
+        inputs = await self.services.store.read(
+            lambda session: self._read_inputs(session, start, turn_services)
+        )
+        self._proceed(turn, inputs, turn_services)
+
+    def _proceed(self, turn: LiveTurn, inputs: RunInputs | LuxxError, turn_services: TurnServices) -> None:
+        turn.task = asyncio.create_task(
+            self._run_turn(turn, inputs, turn_services), name=f"turn {turn.start.turn.key}"
+        )
+        turn.task.add_done_callback(lambda _task: self._changed.set())
+
+    async def _run_turn(
+        self, live: LiveTurn, inputs: RunInputs | LuxxError, turn_services: TurnServices
+    ) -> None:
+        spec = with_fallback(self._spec(live.start), live.log.state)
+        spending = Spending(self.services.config.limits, spec, live.log)
+        spending.has_recorded_lost_call = spec.turn.key in self._charged
+        context = RunContext(
+            services=self.services,
+            spec=spec,
+            log=live.log,
+            channel=self.channel,
+            signal=live.signal,
+            spending=spending,
+            wall_time=self.wall_time,
+        )
+        close = partial(self.orchestration.close, live.start)
+        turn = Turn(context, turn_services, close, is_recovered=live.is_recovered)
+        live.is_recovered = False
+        await turn.proceed(inputs)
+        live.is_over = bool(turn.status)
+
+    def _collect_ended(self) -> None:
+        """Takes note of the turns that have ended or begun to wait. Raises the error of a turn's task."""
+        for key, turn in list(self._turns.items()):
+            if turn.task is None or not turn.task.done():
+                continue
+            task, turn.task = turn.task, None
+            task.result()
+            if turn.is_over:
+                self.channel.end_turn(turn.start.turn)
+                del self._turns[key]
+
+    def _on_input(self) -> None:
+        self._may_have_inputs = True
+        self._changed.set()
+
+    async def _wait_for_change(self) -> None:
+        if self.services.store.is_sqlite:
+            await self._changed.wait()
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(INPUT_POLL_SECONDS):
+                await self._changed.wait()
+            return
+        self._may_have_inputs = True
+
+    async def _take_inputs(self) -> None:
+        """Logs the inputs and does what they ask for."""
+        while self._may_have_inputs:
+            self._may_have_inputs = False
+
+            def read(session: Session) -> tuple[list[RunInput], InputEffect]:
+                inputs = read_inputs(session.connection(), self.head.id)
+                others = [given for given in inputs if given.kind != InputKind.ANSWER]
+                effect = self.orchestration.on_inputs(session, others) if others else InputEffect()
+                return inputs, effect
+
+            inputs, effect = await self.services.store.read(read)
+            if not inputs:
+                return
+            answers = [
+                (given, _answer.decode(given.data)) for given in inputs if given.kind == InputKind.ANSWER
+            ]
+            for given, answer in answers:
+                await self._log_answer(given.id, answer)
+            rest = [given.id for given in inputs if given.kind != InputKind.ANSWER]
+            if rest:
+                await self.log.append(effect.entries, extra_write=_writing(effect.write, rest))
+            self._may_have_inputs = self._may_have_inputs or len(inputs) == INPUTS_AT_ONCE
+
+    async def _log_answer(self, input_id: int, answer: QuestionAnswered) -> None:
+        """Logs the answer to a question of a turn."""
+        asked = [
+            turn
+            for turn in self._turns.values()
+            if any(one.question.question_id == answer.question_id for one in turn.log.state.questions)
+        ]
+        # The turn of a late answer may have been cut.
+        turn = asked[0] if asked else None
+        logged = await self.log.append(
+            [answer],
+            turn=CHAT_TURN if turn is None else turn.start.turn,
+            extra_write=_writing(None, [input_id]),
+        )
+        if turn is None:
+            return
+        turn.log.add(logged)
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        """The tasks of the turns that do not wait for a person."""
+        return [turn.task for turn in self._turns.values() if turn.task is not None]
+
+    async def _continue_turns(self, turn_services: TurnServices) -> None:
+        """Continues turns that an earlier drive began or whose questions are answered, up to the limit."""
+        limit = self.orchestration.max_turns
+        for turn in list(self._turns.values()):
+            if limit is not None and len(self._tasks()) >= limit:
+                return
+            if turn.task is None and not open_questions(turn.log.state):
+                await self._start(turn, turn_services)
+
+    async def _cut(self, keys: Collection[str], turn_services: TurnServices) -> None:
+        """Ends turns early; what they produced is kept."""
+        for key in keys:
+            if (turn := self._turns.get(key)) is not None:
+                turn.signal.fire()
+                if turn.task is None and not turn.is_over:
+                    await self._start(turn, turn_services)
+
+    async def _stop(self, turn_services: TurnServices) -> None:
+        """Ends the run after a cancel by a person, or because its time is up."""
+        await self._cut(list(self._turns), turn_services)
+        if tasks := self._tasks():
+            await asyncio.wait(tasks)
+        self._collect_ended()
+        error = self.wall_time.limit_error() if self.wall_time.is_expired else None
+        await self._end(self.orchestration.on_stop(error), takes_inputs=False)
+
+    async def _wait_for_people(self) -> None:
+        """Sets the run to waiting, unless an input or a cancel arrived meanwhile; then the drive ends."""
+        try:
+            await self.log.append(
+                [],
+                changes={**WAITING_CHANGES, "phase": RunPhase.WAITING.value},
+                extra_write=self._check_quiet,
+            )
+        except _NotWaiting:
+            self._may_have_inputs = True
+        else:
+            self.status = RunStatus.WAITING
+
+    def _check_quiet(self, connection: Connection) -> None:
+        """Raises _NotWaiting if the run has an input or was cancelled."""
+        if connection.scalar(_is_cancelled, {"run_id": self.head.id}):
+            self.signal.fire()
+            raise _NotWaiting
+        if read_inputs(connection, self.head.id, 1):
+            raise _NotWaiting
+
+    async def _end(self, end: End, *, takes_inputs: bool = True) -> None:
+        """Writes the end of the run or its pause; inputs that arrived meanwhile come first."""
+        run_id = self.head.id
+
+        def extra_write(connection: Connection) -> None:
+            if takes_inputs:
+                self._check_quiet(connection)
+            if end.write is not None:
+                end.write(connection)
+            close_questions(connection, run_id)
+
+        changes = {
+            "status": end.status.value,
+            "phase": None,
+            "stop_reason": end.stop_reason,
+            "error": None if end.error is None else end.error.message.replace("\0", "\ufffd"),
+            "usage": _encode(self.log.usage).decode(),
+            "cost": self.log.cost,
+            "owner": None,
+            "finished_at": utc_now() if end.status in ENDED else None,
+        }
+        try:
+            await self.log.append(end.entries, changes=changes, extra_write=extra_write)
+        except _NotWaiting:
+            self._may_have_inputs = True
+        else:
+            self.status = end.status
+
+
+def _writing(write: Write | None, input_ids: list[int]) -> Write:
+    """A write that also deletes these inputs."""
+
+    def both(connection: Connection) -> None:
+        if write is not None:
+            write(connection)
+        delete_inputs(connection, input_ids)
+
+    return both

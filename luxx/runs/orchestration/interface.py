@@ -1,0 +1,161 @@
+"""What a kind of run with several turns supplies: which turn comes next, and what a turn writes when it ends.
+
+Rooms and tasks implement `Orchestration` in `luxx/features/`; `drive.py` carries it out. Its
+decisions depend only on the log and on the rows of its feature, so any process can continue the run.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Protocol
+
+import msgspec
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session
+
+from luxx.domain.conversations.prompt import PastMessage
+from luxx.domain.usage.ledger import UsageEntry
+from luxx.errors import LuxxError
+from luxx.runs.log.events import LogEntry
+from luxx.runs.orchestration.inputs import RunInput
+from luxx.runs.turn.ending import Closing, Ending
+from luxx.runs.turn.state import ChatRequest, TurnState
+from luxx.wire.event import LoggedEvent
+from luxx.wire.run import RunKind, RunStatus
+from luxx.wire.turn import TurnRef, Usage
+
+Write = Callable[[Connection], None]
+
+
+class RunHead(msgspec.Struct, frozen=True, kw_only=True):
+    """The row of a run at the start of a drive. `request` is the JSON that the feature stored."""
+
+    id: str
+    kind: RunKind
+    subject_id: str
+    user_id: int
+    tenant_id: int
+    fence: int
+    is_cancelled: bool
+    driven_seconds: float
+    request: str
+    last_seq: int
+    started_at: datetime | None
+
+
+class TurnStart(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn to begin or to continue: whose request it is, and the messages that its model gets before it.
+
+    `tainted_by`: the tool that brought untrusted content into what the turn reads.
+    """
+
+    turn: TurnRef
+    request: ChatRequest
+    past: list[PastMessage]
+    tainted_by: str | None = None
+
+
+class Opening(msgspec.Struct, frozen=True, kw_only=True):
+    """Turns to begin, the events with which they begin, and rows that are written with these."""
+
+    turns: list[TurnStart] = []
+    entries: list[LogEntry] = []
+    write: Write | None = None
+
+
+class Begin(msgspec.Struct, frozen=True):
+    """Turns begin; `Orchestration.prepare` says which, from the database."""
+
+
+class Append(msgspec.Struct, frozen=True, kw_only=True):
+    """Events are logged; then the next decision follows."""
+
+    entries: list[LogEntry]
+    write: Write | None = None
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Nothing follows before a turn ends or an input arrives."""
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True):
+    """The run ends or, with the status `paused`, pauses; no turn is in progress. `entries` end the stream."""
+
+    entries: list[LogEntry]
+    status: RunStatus
+    stop_reason: str | None = None
+    error: LuxxError | None = None
+    write: Write | None = None
+
+
+Decision = Begin | Append | Wait | End
+
+
+class RunTotals(msgspec.Struct, frozen=True, kw_only=True):
+    """The usage and cost of all turns so far; `seconds` that the run has worked, over all drives."""
+
+    usage: Usage
+    cost: float | None
+    seconds: float
+
+
+class InputEffect(msgspec.Struct, frozen=True, kw_only=True):
+    """What inputs do: events to log, and rows to write, with their deletion."""
+
+    entries: list[LogEntry] = []
+    write: Write | None = None
+
+
+class Orchestration(Protocol):
+    """The state of one run of its kind, in the drive of that run."""
+
+    def apply(self, logged: LoggedEvent) -> None:
+        """Adds an event of the log to the state; of the run or of any turn."""
+        ...
+
+    def is_open(self, key: str) -> bool:
+        """Whether the turn with this key has begun and not ended. A key may begin again after its end."""
+        ...
+
+    def open_turns(self) -> list[TurnStart]:
+        """The turns that an earlier drive began and that have not ended."""
+        ...
+
+    @property
+    def max_turns(self) -> int | None:
+        """How many turns may work at once; those that wait for a person do not count. None: no limit."""
+        ...
+
+    def decide(self, running: Collection[str], waiting: int, totals: RunTotals) -> Decision:
+        """What follows, while the turns with these keys are in progress, of which `waiting` wait for a
+        person. Pure."""
+        ...
+
+    def to_cut(self) -> Collection[str]:
+        """The keys of the turns in progress that must end now, because a person said so."""
+        ...
+
+    def prepare(self, session: Session) -> Opening:
+        """The turns that begin now; called after `decide` returned Begin. An Opening without turns may say in
+        its events why none begins; the next decision then follows. `write` needs an event."""
+        ...
+
+    def close(self, start: TurnStart, state: TurnState, ending: Ending, cut: UsageEntry | None) -> Closing:
+        """What the end of a turn writes; its `changes` are ignored, because the run goes on."""
+        ...
+
+    def on_inputs(self, session: Session, inputs: Sequence[RunInput]) -> InputEffect:
+        """What the inputs do; rows of the feature may have changed with them, so it reads these again."""
+        ...
+
+    def on_stop(self, error: LuxxError | None) -> End:
+        """The end after a cancel by a person or, with the error of a limit, because time is up."""
+        ...
+
+
+class OrchestrationLoader(Protocol):
+    """Makes the orchestration of a run at the start of a drive, before the log is folded."""
+
+    def __call__(self, session: Session, head: RunHead) -> Orchestration: ...
+
+
+Loaders = Mapping[RunKind, OrchestrationLoader]

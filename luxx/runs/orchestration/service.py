@@ -1,0 +1,119 @@
+"""Starting, steering and resuming runs with several turns; the services of rooms and tasks use it."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy import update
+from sqlalchemy.orm import Session
+
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.usage.reserve import check_daily_limits
+from luxx.errors import Conflict, Unavailable
+from luxx.infra.clock import new_id, utc_now
+from luxx.runs.admission import RunOwner, insert_run, new_run
+from luxx.runs.context import RunServices
+from luxx.runs.engine.driver import RunDriver
+from luxx.runs.engine.processes import ClaimedRun, claim_undriven
+from luxx.runs.engine.slots import find_slot
+from luxx.runs.models import RunRight, RunRow, find_run, run_view
+from luxx.runs.orchestration.inputs import InputKind, give_input
+from luxx.runs.service import POLL_SECONDS, STOPPING, STOPPING_SECONDS
+from luxx.runs.streams.watch import RunWatch
+from luxx.wire.run import ENDED, Run, RunKind, RunStatus
+
+PAUSE_SECONDS = 0.45
+"""How long a pause waits until no turn is in progress; it must answer within 0.5 s."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class OrchestratedRunService:
+    """One per process."""
+
+    services: RunServices
+    engine: RunDriver
+
+    async def admit(self, admit: Callable[[Session], Run]) -> Run:
+        """The run that `admit` inserted by `insert` in its transaction; it must begin then.
+
+        Raises what `admit` raises, and Unavailable if the server stops.
+        """
+        if not self.engine.is_open:
+            raise Unavailable(STOPPING, kind="stopping", retry_after=STOPPING_SECONDS)
+        async with self.engine.admission_lock:
+            return await self.services.store.write(admit)
+
+    async def begin_watched(self, run: Run, *, accumulated: bool) -> RunWatch:
+        """Begins an admitted run, with a watch attached before."""
+        watch = RunWatch(self.services.hub, self.services.store, run, accumulated=accumulated)
+        watch.attach_before_start()
+        await self.engine.begin(run)
+        return watch
+
+    def insert(self, session: Session, owner: RunOwner, kind: RunKind, subject_id: str, request: str) -> Run:
+        """Inserts the run of a room or task, which starts at once or waits for a slot. Raises TooMany."""
+        connection, limits = session.connection(), self.services.config.limits
+        status = find_slot(connection, owner.user_id, kind, limits)
+        check_daily_limits(connection, owner.user_id, limits, utc_now())
+        run = new_run(new_id(), subject_id, status, kind=kind)
+        insert_run(connection, run, request, owner, self.engine.process)
+        return run
+
+    async def resume(self, caller: Caller, run_id: str) -> Run:
+        """Continues a paused run, at once or when it has a slot. Raises NotFound, Conflict or TooMany."""
+        if not self.engine.is_open:
+            raise Unavailable(STOPPING, kind="stopping", retry_after=STOPPING_SECONDS)
+
+        def work(session: Session) -> tuple[Run, list[ClaimedRun]]:
+            row = find_run(session, caller, run_id, RunRight.STEER)
+            if row.status != RunStatus.PAUSED.value:
+                raise Conflict(f"this run is not paused: it is {row.status}", kind="run_not_paused")
+            connection, limits = session.connection(), self.services.config.limits
+            status = find_slot(connection, row.user_id, RunKind(row.kind), limits)
+            check_daily_limits(connection, row.user_id, limits, utc_now())
+            session.execute(update(RunRow).where(RunRow.id == run_id).values(error=None, losses=0))
+            claimed: list[ClaimedRun] = []
+            if status == RunStatus.RUNNING:
+                claimed = claim_undriven(connection, self.engine.process, run_id)
+            else:
+                queued = {"status": RunStatus.QUEUED.value, "phase": None, "owner": None}
+                session.execute(update(RunRow).where(RunRow.id == run_id).values(**queued))
+            session.refresh(row)
+            return run_view(row), claimed
+
+        async with self.engine.admission_lock:
+            run, claimed = await self.services.store.write(work)
+        if claimed:
+            await self.engine.start_claimed(claimed)
+        else:
+            self.engine.wake()
+        return run
+
+    async def give(
+        self,
+        run_id: str,
+        kind: InputKind,
+        data: str,
+        check: Callable[[Session], None] = lambda _session: None,
+    ) -> bool:
+        """Gives an input to a run, after `check` in the same transaction; False if the run has ended."""
+
+        def work(session: Session) -> bool:
+            check(session)
+            return give_input(session.connection(), run_id, kind, data)
+
+        is_given = await self.services.store.write(work)
+        if is_given:
+            self.engine.deliver(run_id)
+        return is_given
+
+    async def settled(self, caller: Caller, run_id: str, seconds: float = PAUSE_SECONDS) -> Run:
+        """The run once it is paused or has ended, or its state after `seconds`."""
+        until = time.monotonic() + seconds
+        await self.engine.wait(run_id, seconds)
+        while True:
+            run = await self.services.store.read(lambda session: run_view(find_run(session, caller, run_id)))
+            if run.status in ENDED or run.status == RunStatus.PAUSED or time.monotonic() >= until:
+                return run
+            await asyncio.sleep(min(POLL_SECONDS, max(0.0, until - time.monotonic())))

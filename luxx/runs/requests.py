@@ -1,0 +1,254 @@
+"""Resolves the request of a chat run: each value from the message, conversation, agent or user."""
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from sqlalchemy.orm import Session
+
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.user_data import read_settings
+from luxx.domain.agents.queries import NO_AGENT, AgentSettings, read_agent
+from luxx.domain.conversations.models import ConversationRow
+from luxx.domain.files.attachments import GivenAttachment, MessageAttachments
+from luxx.domain.usage.reserve import check_price
+from luxx.errors import Conflict, InvalidInput, NotFound
+from luxx.infra.config.schema import LimitsConfig
+from luxx.infra.store.tables import read_once
+from luxx.providers.service import ProviderChoice, ProviderService
+from luxx.runs.turn.resources import caller_of_turn
+from luxx.runs.turn.state import ChatRequest, FallbackTarget
+from luxx.tools.compositions.service import ReadOwnTools
+from luxx.tools.core import ToolRegistry, available_own_tools
+from luxx.wire.question import WhenAsked
+
+
+class AnswerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of an answer; None means the default.
+
+    `tools`: all that the user may use, none, or the named ones; default: all if the model supports tools.
+    `response_schema` is a JSON schema for the answer's text. `when_asked`: whether the run waits when it must
+    ask a person.
+    """
+
+    tools: bool | list[str] | None = None
+    thinking_enabled: bool | None = None
+    model: str | None = None
+    provider_id: int | None = None
+    response_schema: dict[str, Any] | None = None
+    when_asked: WhenAsked | None = None
+
+
+class NewMessage(AnswerOptions, frozen=True, kw_only=True):
+    """A message to send, below `parent_id` or by default below the selected leaf."""
+
+    conversation_id: str
+    text: str
+    attachments: list[GivenAttachment] = []
+    parent_id: str | None = None
+
+
+class NewInvocation(AnswerOptions, frozen=True, kw_only=True):
+    """A call of an agent without a conversation: one message and its answer."""
+
+    agent_id: int
+    text: str
+    attachments: list[GivenAttachment] = []
+
+
+class Regeneration(AnswerOptions, frozen=True, kw_only=True):
+    """A message to answer again: a user's message, or an assistant's whose user message is answered again."""
+
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RequestResolver:
+    """Resolves requests. `when_asked` is the server's default."""
+
+    providers: ProviderService
+    registry: ToolRegistry
+    limits: LimitsConfig
+    when_asked: WhenAsked
+    read_own_tools: ReadOwnTools
+
+    def resolve(
+        self,
+        session: Session,
+        caller: Caller,
+        options: AnswerOptions,
+        conversation: ConversationRow,
+        attached: MessageAttachments,
+    ) -> ChatRequest:
+        """The request for an answer in a conversation, without its `parent_id`.
+
+        Raises NotFound, InvalidInput or Conflict for a provider, model, tool or agent that cannot be used.
+        """
+        agent = _agent_of(session, caller, conversation)
+        return self._resolve(session, caller, options, (conversation, agent), agent, attached)
+
+    def resolve_invocation(
+        self, session: Session, caller: Caller, invocation: NewInvocation, attached: MessageAttachments
+    ) -> ChatRequest:
+        """The request for an answer of an agent without a conversation. Raises what `resolve` raises."""
+        agent = read_agent(session, caller, invocation.agent_id)
+        return self._resolve(session, caller, invocation, (agent,), agent, attached)
+
+    def resolve_turn(
+        self,
+        session: Session,
+        user_id: int,
+        agent: AgentSettings,
+        *,
+        response_schema: dict[str, Any] | None = None,
+    ) -> ChatRequest:
+        """The request of a turn of this user's room or task. Raises what `resolve` raises."""
+        caller = caller_of_turn(session, user_id)
+        options = AnswerOptions(response_schema=response_schema)
+        return self._resolve(session, caller, options, (agent,), agent, MessageAttachments())
+
+    def _resolve(
+        self,
+        session: Session,
+        caller: Caller,
+        options: AnswerOptions,
+        defaults: Sequence[ConversationRow | AgentSettings],
+        agent: AgentSettings,
+        attached: MessageAttachments,
+    ) -> ChatRequest:
+        """`defaults` have the values that the options leave open; the first that has one counts."""
+        settings = read_once(session, ("settings", caller.user_id), lambda: read_settings(session, caller))
+        provider_id, model = _provider_and_model((options, *defaults))
+        with _agents_provider(agent if options.provider_id is None else NO_AGENT, provider_id):
+            choice = self.providers.select_provider(
+                session, caller, provider_id, model, preferred_id=settings.default_provider_id
+            ).choice
+        self._check(choice, options, attached)
+        sources = (*defaults, settings)
+        return ChatRequest(
+            parent_id="",
+            provider_id=choice.provider_id,
+            model=choice.model,
+            agent_id=agent.id,
+            max_iterations=agent.max_iterations,
+            skills=agent.skills,
+            fallbacks=self._fallbacks(session, caller, agent),
+            tools=self._tools(session, caller, options.tools, agent, has_tools=choice.card.tools),
+            takes_images=choice.card.may_take_images,
+            thinking_enabled=bool(_first("thinking_enabled", options, *sources)),
+            temperature=_first("temperature", *sources),
+            max_tokens=_first("max_tokens", *sources, choice),
+            system_prompt=_first("system_prompt", *sources) or "",
+            response_schema=options.response_schema,
+            when_asked=options.when_asked or self.when_asked,
+        )
+
+    def _check(self, choice: ProviderChoice, options: AnswerOptions, attached: MessageAttachments) -> None:
+        """Raises InvalidInput if the model cannot do what the request needs, or has no known price."""
+        if attached.images and not choice.card.may_take_images:
+            raise InvalidInput(
+                f"the model {choice.model} accepts no images; choose another model or omit them",
+                kind="images_not_taken",
+                field="$.attachments",
+            )
+        check_price(choice.card, self.limits, choice.model)
+        if options.response_schema is not None and not choice.card.structured:
+            raise InvalidInput(
+                f"{choice.model} is not known to support JSON schemas; omit response_format, "
+                "or choose another model",
+                kind="response_format_unsupported",
+                field="$.response_format",
+            )
+
+    def _fallbacks(self, session: Session, caller: Caller, agent: AgentSettings) -> list[FallbackTarget]:
+        """Those of the agent's fallbacks that can be used now."""
+        targets: list[FallbackTarget] = []
+        for fallback in agent.fallbacks:
+            with suppress(NotFound, InvalidInput):
+                choice = self.providers.select_provider(
+                    session, caller, fallback.provider_id, fallback.model
+                ).choice
+                targets.append(FallbackTarget(provider_id=choice.provider_id, model=choice.model))
+        return targets
+
+    def _tools(
+        self,
+        session: Session,
+        caller: Caller,
+        wanted_tools: bool | list[str] | None,
+        agent: AgentSettings,
+        *,
+        has_tools: bool,
+    ) -> list[str]:
+        """The names of the tools to offer: the wanted ones; if none are named, those of the agent that the
+        caller may use."""
+        if not (has_tools if wanted_tools is None else wanted_tools):
+            return []
+        if agent.tools == [] and not isinstance(wanted_tools, list):
+            return []
+        own = self.read_own_tools(session.connection(), caller.user_id)
+        level = caller.permission_level
+        shared = self.registry.available_to(level, tenant_id=caller.tenant_id)
+        available = [tool.name for tool in (*shared, *available_own_tools(own, level))]
+        if not isinstance(wanted_tools, list):
+            return available if agent.tools is None else [name for name in available if name in agent.tools]
+        unknown = sorted(set(wanted_tools) - set(available))
+        if unknown:
+            raise InvalidInput(
+                f"no tool named {', '.join(unknown)} at your permission level; GET /tools lists yours",
+                kind="tool_unknown",
+                field="$.tools",
+            )
+        return [name for name in available if name in wanted_tools]
+
+
+def _agent_of(session: Session, caller: Caller, conversation: ConversationRow) -> AgentSettings:
+    """The agent of the conversation, or NO_AGENT. Raises Conflict if the caller may no longer use it."""
+    if conversation.agent_id is None:
+        return NO_AGENT
+    try:
+        return read_agent(session, caller, conversation.agent_id)
+    except NotFound as error:
+        raise Conflict(
+            "the agent of this conversation is no longer shared with you; set its agent_id to another agent "
+            "or to null",
+            kind="agent_not_found",
+        ) from error
+
+
+@contextmanager
+def _agents_provider(agent: AgentSettings, provider_id: int | None) -> Generator[None]:
+    """Raises Conflict in place of NotFound if the provider that does not exist is the agent's."""
+    try:
+        yield
+    except NotFound as error:
+        if provider_id is None or agent.provider_id != provider_id:
+            raise
+        raise Conflict(
+            f"the agent '{agent.name}' uses a provider that you cannot use; choose another agent, or a "
+            "provider_id of yours",
+            kind=error.kind,
+        ) from error
+
+
+def _provider_and_model(
+    sources: Sequence[AnswerOptions | ConversationRow | AgentSettings],
+) -> tuple[int | None, str | None]:
+    """Each from the first source that names it.
+
+    A model does not apply to a provider that an earlier source names, unless its source names the same one.
+    """
+    provider_id: int | None = None
+    model: str | None = None
+    for source in sources:
+        if provider_id is None or source.provider_id == provider_id:
+            model = model or source.model
+        provider_id = provider_id or source.provider_id
+    return provider_id, model
+
+
+def _first(name: str, *sources: object) -> Any:
+    """The first value of this name that is not None."""
+    return next((value for source in sources if (value := getattr(source, name)) is not None), None)

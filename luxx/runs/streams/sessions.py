@@ -1,0 +1,252 @@
+"""The sessions of sockets: conversations, rooms and tasks, with their newest runs, and the changes of runs.
+
+`notices.py` notifies listeners of them.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import BindParameter, ColumnElement, Connection, Row, Table, bindparam, func, or_, select
+
+from luxx.domain.accounts.models import User
+from luxx.domain.conversations.access import own_conversations
+from luxx.domain.conversations.models import ConversationRow
+from luxx.infra.store.tables import table_of
+from luxx.runs.models import RunRow, SubjectMemberRow
+from luxx.wire.run import ENDED, MemberRight, RunKind, RunStatus
+from luxx.wire.socket import NotificationData, SessionState, SessionStatus
+
+IDS_PER_QUERY = 100
+ERROR_CHARACTERS = 500
+UNENDED = [status.value for status in RunStatus if status not in ENDED]
+"""Not `is_unended`: a database can look these up in an index."""
+
+NOTIFICATION_TEXTS = {
+    RunStatus.COMPLETED: "The answer is ready.",
+    RunStatus.FAILED: "The answer failed: {error}",
+    RunStatus.WAITING: "A question waits for you.",
+    RunStatus.PAUSED: "The run is paused and can be resumed.",
+}
+"""Statuses that cause a notification; a user who cancels a run needs none."""
+
+SUBJECT_TEXTS = {
+    RunStatus.COMPLETED: "The {kind} has ended.",
+    RunStatus.FAILED: "The {kind} failed: {error}",
+    RunStatus.WAITING: "The {kind} waits for a person.",
+    RunStatus.PAUSED: "The {kind} is paused and can be resumed.",
+}
+"""The same for rooms and tasks."""
+
+_runs, _members = table_of(RunRow), table_of(SubjectMemberRow)
+_people = table_of(User)
+_id_list: BindParameter[list[str]] = bindparam("ids", expanding=True)
+_members_of = (
+    select(_members.c.subject_id, _members.c.user_id, _members.c.right, _people.c.tenant_id)
+    .join(_people, _people.c.id == _members.c.user_id)
+    .where(_members.c.subject_id.in_(_id_list))
+)
+_newest_ids = (
+    select(func.max(_runs.c.id))
+    .where(_runs.c.subject_id.in_(_id_list), _runs.c.parent_run_id.is_(None))
+    .group_by(_runs.c.subject_id)
+)
+_newest_runs = select(
+    _runs.c.subject_id, _runs.c.id.label("run_id"), _runs.c.status, _runs.c.message_id, _runs.c.stop_reason,
+    _runs.c.error, _runs.c.started_at, _runs.c.finished_at,
+).where(_runs.c.id.in_(_newest_ids.scalar_subquery()))  # fmt: skip
+_newer = _runs.alias("newer")
+_sessions = table_of(ConversationRow)
+_newest = (
+    select(_newer.c.id)
+    .where(_newer.c.subject_id == _sessions.c.id, _newer.c.parent_run_id.is_(None))
+    .order_by(_newer.c.id.desc())
+    .limit(1)
+    .scalar_subquery()
+)
+_states = (
+    select(
+        _sessions.c.id.label("session_id"), _sessions.c.title, _runs.c.id.label("run_id"), _runs.c.status,
+        _runs.c.message_id, _runs.c.stop_reason, _runs.c.error, _runs.c.started_at, _runs.c.finished_at,
+    )
+    .select_from(_sessions.outerjoin(_runs, _runs.c.id == _newest))
+    .where(_sessions.c.id.in_(bindparam("ids", expanding=True)), own_conversations)
+)  # fmt: skip
+_changes = select(
+    _runs.c.id, _runs.c.user_id, _runs.c.subject_id, _runs.c.parent_run_id, _runs.c.kind, _runs.c.status,
+    _runs.c.error, _sessions.c.title,
+).select_from(_runs.outerjoin(_sessions, _runs.c.subject_id == _sessions.c.id))  # fmt: skip
+_changes_by_id = _changes.where(_runs.c.id.in_(bindparam("ids", expanding=True)))
+_changes_unended = _changes.where(_runs.c.status.in_(UNENDED))
+_users: BindParameter[list[int]] = bindparam("users", expanding=True)
+_joined = select(_members.c.subject_id).where(_members.c.user_id.in_(_users))
+_changes_after = _changes.where(
+    or_(_runs.c.user_id.in_(_users), _runs.c.subject_id.in_(_joined)), _runs.c.id > bindparam("after")
+)
+
+
+class SubjectTable(msgspec.Struct, frozen=True):
+    """A table of rooms or tasks, with an id, a user_id and a tenant_id, and its column of titles."""
+
+    table: Table
+    title: ColumnElement[str]
+
+
+class SessionSubject(msgspec.Struct, frozen=True, kw_only=True):
+    """A room or task: its title, its owner, and the rights of its members in the tenant, by user."""
+
+    title: str
+    owner_id: int
+    members: Mapping[int, MemberRight] = {}
+
+    def is_visible_to(self, user_id: int) -> bool:
+        """Whether the user may see its runs."""
+        return user_id == self.owner_id or user_id in self.members
+
+
+def read_subjects(
+    connection: Connection, tables: Sequence[SubjectTable], ids: Sequence[str]
+) -> dict[str, SessionSubject]:
+    """Those of the rooms and tasks that exist, by id."""
+    found: dict[str, Row[*tuple[Any, ...]]] = {}
+    for one in tables:
+        columns = (one.table.c.id, one.title.label("title"), one.table.c.user_id, one.table.c.tenant_id)
+        found |= {row.id: row for row in connection.execute(select(*columns).where(one.table.c.id.in_(ids)))}
+    members: dict[str, dict[int, MemberRight]] = {}
+    for row in connection.execute(_members_of, {"ids": list(found)}) if found else ():
+        if row.tenant_id == found[row.subject_id].tenant_id:
+            members.setdefault(row.subject_id, {})[row.user_id] = MemberRight(row.right)
+    return {
+        id_: SessionSubject(title=row.title, owner_id=row.user_id, members=members.get(id_, {}))
+        for id_, row in found.items()
+    }
+
+
+def newest_runs(connection: Connection, ids: Sequence[str]) -> dict[str, Row[*tuple[Any, ...]]]:
+    """The newest run of each of the rooms and tasks that has one."""
+    return {row.subject_id: row for row in connection.execute(_newest_runs, {"ids": list(ids)})}
+
+
+class RunChange(msgspec.Struct, frozen=True, kw_only=True):
+    """The current status of a run, with its session and user; `members` of a room or task with rights."""
+
+    run_id: str
+    user_id: int
+    session_id: str
+    title: str
+    kind: RunKind
+    status: RunStatus
+    is_subagent: bool = False
+    error: str | None = None
+    members: Mapping[int, MemberRight] = {}
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether listeners are notified; of a subagent only that it waits for a person."""
+        return not self.is_subagent or self.status == RunStatus.WAITING
+
+    def is_notable_for(self, user_id: int) -> bool:
+        """Whether the status causes a notification; to members only that a person is needed whom they can
+        be."""
+        if user_id == self.user_id:
+            return self.status in NOTIFICATION_TEXTS
+        return self.status == RunStatus.WAITING and self.members.get(user_id) == MemberRight.STEER
+
+
+def read_states(
+    connection: Connection, user_id: int, session_ids: Sequence[str], tables: Sequence[SubjectTable] = ()
+) -> dict[str, SessionState]:
+    """The states of those sessions that the user may see, each with its newest run, by session id."""
+    rows = connection.execute(_states, {"ids": list(session_ids), "user_id": user_id})
+    states = {row.session_id: _state(row.title, row) for row in rows}
+    others = [id_ for id_ in session_ids if id_ not in states]
+    subjects = read_subjects(connection, tables, others) if others else {}
+    visible = {id_: one.title for id_, one in subjects.items() if one.is_visible_to(user_id)}
+    runs = newest_runs(connection, list(visible)) if visible else {}
+    return states | {id_: _state(title, runs.get(id_)) for id_, title in visible.items()}
+
+
+def read_changes(
+    connection: Connection, run_ids: Sequence[str], tables: Sequence[SubjectTable] = ()
+) -> list[RunChange]:
+    """The current state of those runs that exist."""
+    changes: list[RunChange] = []
+    for first in range(0, len(run_ids), IDS_PER_QUERY):
+        rows = connection.execute(_changes_by_id, {"ids": list(run_ids[first : first + IDS_PER_QUERY])})
+        changes += _run_changes(connection, rows.all(), tables)
+    return changes
+
+
+def read_changes_of(
+    connection: Connection, user_ids: Sequence[int], after: str, tables: Sequence[SubjectTable] = ()
+) -> list[RunChange]:
+    """The runs that the users may see and that have not ended, and those with an id above `after`."""
+    # Unended runs are read for all users: they are few, but the list of users may be long.
+    unended = _run_changes(connection, connection.execute(_changes_unended).all(), tables)
+    wanted_ids = set(user_ids)
+    changes = {one.run_id: one for one in unended if wanted_ids & {one.user_id, *one.members}}
+    for first in range(0, len(user_ids), IDS_PER_QUERY):
+        users = list(user_ids[first : first + IDS_PER_QUERY])
+        rows = connection.execute(_changes_after, {"users": users, "after": after}).all()
+        changes |= {one.run_id: one for one in _run_changes(connection, rows, tables)}
+    return list(changes.values())
+
+
+def _state(title: str, row: Row[*tuple[Any, ...]] | None) -> SessionState:
+    if row is None or row.run_id is None:
+        return SessionState(status=SessionStatus.IDLE, title=title)
+    return SessionState(
+        status=SessionStatus(row.status),
+        title=title,
+        run_id=row.run_id,
+        message_id=row.message_id,
+        stop_reason=row.stop_reason,
+        error=_cut(row.error),
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+    )
+
+
+def _run_changes(
+    connection: Connection, rows: Sequence[Row[*tuple[Any, ...]]], tables: Sequence[SubjectTable]
+) -> list[RunChange]:
+    """The changes of the runs of conversations, rooms and tasks; other runs have no session."""
+    others = {row.subject_id for row in rows if row.title is None}
+    subjects = read_subjects(connection, tables, list(others)) if others else {}
+    changes: list[RunChange] = []
+    for row in rows:
+        subject = subjects.get(row.subject_id)
+        title: str | None = row.title if subject is None else subject.title
+        if title is None:
+            continue
+        changes.append(
+            RunChange(
+                run_id=row.id,
+                user_id=row.user_id,
+                session_id=row.subject_id,
+                title=title,
+                kind=RunKind(row.kind),
+                status=RunStatus(row.status),
+                is_subagent=row.parent_run_id is not None,
+                error=_cut(row.error),
+                members={} if subject is None else subject.members,
+            )
+        )
+    return changes
+
+
+def _cut(text: str | None) -> str | None:
+    return text if text is None or len(text) <= ERROR_CHARACTERS else f"{text[:ERROR_CHARACTERS]}…"
+
+
+def notification(change: RunChange) -> NotificationData:
+    """The notification of a run that ended or waits."""
+    texts = NOTIFICATION_TEXTS if change.kind == RunKind.CHAT else SUBJECT_TEXTS
+    reason = change.error or "the reason is not known"
+    return NotificationData(
+        title=change.title,
+        message=texts[change.status].format(kind=change.kind.value, error=reason),
+        session_id=change.session_id,
+        run_id=change.run_id,
+        status=SessionStatus(change.status),
+    )

@@ -1,0 +1,270 @@
+"""One agent's turn within one drive of a run: reads its state and carries out the next action until it ends
+or waits for a person.
+
+A chat's run is one turn (`loop.py`); rooms and tasks have many in one log (`runs/orchestration/`).
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import assert_never
+
+import structlog
+from msgspec.structs import replace
+from sqlalchemy import Connection
+from sqlalchemy.exc import InterfaceError, OperationalError
+
+from luxx.domain.usage.ledger import UsageEntry, record
+from luxx.domain.usage.reserve import charge_orphaned_reserve
+from luxx.errors import LuxxError, ProviderError
+from luxx.infra.store.tables import table_of
+from luxx.providers.client import ModelClient
+from luxx.runs.context import RunContext
+from luxx.runs.engine.cancel import RunCancelled
+from luxx.runs.engine.driver import RunDriver
+from luxx.runs.log.events import LogEntry, LostRun
+from luxx.runs.models import RunRow
+from luxx.runs.turn.asking import QuestionAsker
+from luxx.runs.turn.completion import closed_entries, status_entry
+from luxx.runs.turn.delegation import Delegator
+from luxx.runs.turn.ending import (
+    CANCELLED,
+    FINISHED,
+    OUT_OF_ITERATIONS,
+    Close,
+    Ending,
+    ending_for,
+    failure_ending,
+)
+from luxx.runs.turn.iteration import Iteration
+from luxx.runs.turn.resources import CompletionCut, CompletionRecord, ResourceFinder, RunInputs
+from luxx.runs.turn.state import NextAction, TurnState, add_cost, decide, open_calls, with_fallback
+from luxx.wire.event import Retrying, Warning
+from luxx.wire.run import ENDED, RunPhase
+from luxx.wire.turn import StepStatus, Usage
+
+RECOVERED = (
+    "The server stopped while the model was being called; the call is made again. "
+    "What the interrupted call cost is not known."
+)
+LAST_ITERATION = (
+    "This run has reached tools.max_iterations; the next model call asks for the final answer. "
+    "Send another message to continue, or ask an administrator to raise the limit."
+)
+INTERNAL_ERROR = LuxxError(
+    "An internal error stopped this run; see the server's log. What was produced is kept.",
+    kind="internal_error",
+)
+
+logger = structlog.get_logger()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class TurnServices:
+    """The services of one process that only turns use. `engine` is called late: it needs the loop itself."""
+
+    client: ModelClient
+    resources: ResourceFinder
+    engine: Callable[[], RunDriver]
+
+
+class Turn:
+    """Carries out the actions and writes the ending. `close` says what else the ending writes.
+
+    `is_recovered`: an earlier drive may have made a model call whose end is not in the log.
+    """
+
+    def __init__(self, run: RunContext, services: TurnServices, close: Close, *, is_recovered: bool) -> None:
+        self.run = run
+        self.status = ""
+        self.usage: Usage | None = None
+        self._client = services.client
+        self._resources = services.resources
+        self._delegator = Delegator(run, services.engine(), services.resources)
+        self._close = close
+        self._log = run.log
+        self._spending = run.spending
+        most = run.services.config.tools.max_iterations
+        self._max_iterations = min(run.spec.request.max_iterations or most, most)
+        self._is_recovered = is_recovered
+
+    async def proceed(self, inputs: RunInputs | LuxxError) -> None:
+        """Carries out actions until the turn has ended or waits; an unexpected error ends it as failed.
+
+        Raises LostRun if another process claims the run, and database errors: then the run continues later.
+        """
+        try:
+            await self._proceed(inputs)
+        except (LostRun, OperationalError, InterfaceError):
+            raise
+        except Exception:
+            logger.exception("run_crashed", run_id=self.run.spec.run_id)
+            await self._end(self._close_open_steps(StepStatus.ERROR), failure_ending(INTERNAL_ERROR))
+
+    async def _proceed(self, inputs: RunInputs | LuxxError) -> None:
+        """Runs the iterations; ends the turn on cancel or on a LuxxError."""
+        try:
+            iteration = await self._prepare_iteration(inputs)
+            fallback = self._log.state.fallback
+            while await self._advance(iteration):
+                if self._log.state.fallback != fallback:
+                    fallback = self._log.state.fallback
+                    iteration = await self._prepare_iteration(await self._use_fallback())
+        except RunCancelled:
+            await self._end(self._close_open_steps(StepStatus.CANCELLED), self._stop_ending())
+        except LuxxError as error:
+            await self._end(self._close_open_steps(StepStatus.ERROR), ending_for(error))
+
+    async def _prepare_iteration(self, inputs: RunInputs | LuxxError) -> Iteration:
+        run = self.run
+        if isinstance(inputs, LuxxError):
+            # For example, disabling the user also cancels the run: then the run ends as cancelled.
+            if run.signal.is_fired:
+                raise RunCancelled
+            raise inputs
+        depth = run.services.config.limits.delegation_depth
+        resources = await run.signal.wait(
+            self._resources.prepare(run.spec, inputs, run.signal, delegation_depth=depth)
+        )
+        return Iteration(run, self._client, resources, QuestionAsker(run), self._delegator)
+
+    async def _use_fallback(self) -> RunInputs:
+        """Gives the turn the provider and model of its fallback. Raises LuxxError if they cannot be used."""
+        spec = with_fallback(self.run.spec, self._log.state)
+        self.run = self._delegator.run = dataclasses.replace(self.run, spec=spec)
+        return await self.run.services.store.read(lambda session: self._resources.read(session, spec))
+
+    async def _advance(self, iteration: Iteration) -> bool:
+        """Carries out the next action; False once the run has ended or waits. Raises RunCancelled."""
+        next_action = decide(self._log.state)
+        match next_action:
+            case NextAction.NOTHING:
+                return False
+            case NextAction.REPAIR:
+                await iteration.repair()
+            case NextAction.RUN_TOOLS:
+                await iteration.run_calls()
+                self._is_recovered = False
+                return decide(self._log.state) != NextAction.WAIT
+            case NextAction.WAIT:
+                await iteration.keep_waiting()
+                return False
+            case NextAction.CALL_MODEL if self._log.state.iterations > self._max_iterations:
+                # The completion without tools was not the last one: it paused, or called a tool anyway.
+                await self._end([], OUT_OF_ITERATIONS)
+            case NextAction.CALL_MODEL:
+                await self._call_model(iteration)
+            case NextAction.FINISH:
+                await self._end([], self._final_ending(self._log.state))
+            case _:
+                assert_never(next_action)
+        return not self.status
+
+    async def _end(
+        self,
+        entries: list[LogEntry],
+        ending: Ending,
+        usage: UsageEntry | None = None,
+        *,
+        is_cut: bool = False,
+    ) -> None:
+        """Writes `entries`, the ending and the message in one transaction.
+
+        `is_cut`: the completion did not end, so the entries do not include the totals with `usage`.
+        """
+        if any(one.status not in ENDED for one in self._log.state.subagents):
+            await self._delegator.stop()
+        final_state = self._log.state_after(entries)
+        if is_cut and usage is not None:
+            final_state = replace(
+                final_state,
+                usage=final_state.usage + usage.usage,
+                cost=add_cost(final_state.cost, usage.cost),
+            )
+        closing = self._close(final_state, ending, usage if is_cut else None)
+        run_id, turn = self.run.spec.run_id, self.run.spec.turn
+
+        def extra_write(connection: Connection) -> None:
+            closing.write(connection)
+            if usage is None and not is_cut and self._spending.has_limits:
+                # After an unexpected error a model call may be unfinished: charge its reservation.
+                charge_orphaned_reserve(connection, run_id, table_of(RunRow), turn.key)
+            self._spending.close(connection, usage)
+
+        await self._log.append(
+            [*entries, *closing.events],
+            changes=closing.changes,
+            extra_write=extra_write,
+            extra_bytes=closing.size,
+        )
+        self.status = ending.status.value
+        self.usage = final_state.usage
+
+    def _stop_ending(self) -> Ending:
+        """The ending after the signal fired: the time limit's or, after a cancel by a person, CANCELLED."""
+        return ending_for(self.run.wall_time.limit_error()) if self.run.wall_time.is_expired else CANCELLED
+
+    def _close_open_steps(self, status: StepStatus) -> list[LogEntry]:
+        """The entries that give open calls `status` and close the growing steps with their text so far."""
+        open_steps = self.run.channel.steps_of(self.run.spec.turn)
+        calls = [status_entry(call, status) for call in open_calls(self._log.state)]
+        return [*calls, *closed_entries([open_steps[index].closed(status) for index in sorted(open_steps)])]
+
+    async def _call_model(self, iteration: Iteration) -> None:
+        if self._is_recovered:
+            self._is_recovered = False
+            await self._log_lost_call(iteration.lost_call_entry())
+        state = self._log.state
+        has_tools = state.iterations < self._max_iterations and not self._spending.is_out_of_calls(state)
+        try:
+            completion_record = await iteration.call_model(with_tools=has_tools)
+        except CompletionCut as cut:
+            if cut.cause is not None and self._has_fallback(cut):
+                await self._log_fallback(cut.cause, cut.completion_record.usage)
+                return
+            ending = self._stop_ending() if cut.cause is None else failure_ending(cut.cause)
+            await self._end(cut.completion_record.entries, ending, cut.completion_record.usage, is_cut=True)
+        else:
+            await self._log_completion(iteration, completion_record)
+
+    def _has_fallback(self, cut: CompletionCut) -> bool:
+        """Whether another provider can make the call: there is one left, and this one produced nothing."""
+        is_left = self._log.state.fallback < len(self.run.spec.request.fallbacks)
+        return is_left and not cut.completion_record.entries
+
+    async def _log_fallback(self, cause: ProviderError, usage: UsageEntry | None) -> None:
+        """Logs the failure of a provider; the next call goes to the next fallback."""
+        number = self._log.state.fallback + 1
+        model = self.run.spec.request.fallbacks[number - 1].model
+        reason = f"{cause.message} The call is made with the agent's fallback {number}, {model}."
+        event = Retrying(attempt=1, delay_ms=0, reason=reason, fallback=number)
+        if usage is not None:
+            await self._spending.log_retry(event, usage)
+            return
+        await self._log.append(
+            [event],
+            phase=RunPhase.RETRYING,
+            extra_write=lambda connection: self._spending.close(connection, None),
+        )
+
+    async def _log_lost_call(self, lost: UsageEntry) -> None:
+        def extra_write(connection: Connection) -> None:
+            # With a limit, the reservation of the call has been charged already.
+            if not self._spending.has_recorded_lost_call:
+                record(connection, lost)
+
+        await self._log.append([Warning(message=RECOVERED)], phase=RunPhase.THINKING, extra_write=extra_write)
+
+    async def _log_completion(self, iteration: Iteration, completion_record: CompletionRecord) -> None:
+        """Logs an ended completion together with the start of its calls, or with the end of the run."""
+        entries = completion_record.entries
+        state_after = self._log.state_after(entries)
+        if decide(state_after) == NextAction.FINISH:
+            await self._end(entries, self._final_ending(state_after), completion_record.usage)
+            return
+        if state_after.iterations == self._max_iterations:
+            entries.append(Warning(message=LAST_ITERATION))
+        await iteration.start_calls(state_after, entries, completion_record.usage)
+
+    def _final_ending(self, state: TurnState) -> Ending:
+        is_out = state.iterations > self._max_iterations or self._spending.is_out_of_calls(state)
+        return OUT_OF_ITERATIONS if is_out else FINISHED

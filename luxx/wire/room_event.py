@@ -1,0 +1,121 @@
+"""Events of rooms: rounds, messages of seats and people, who has the floor; and what people do to a run."""
+
+from enum import StrEnum
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from luxx.wire.turn import EventBase
+
+
+class RoomStarted(EventBase, frozen=True, kw_only=True, tag="room_started"):
+    """A room's run began."""
+
+    room_id: str
+    task: str
+
+
+class RoundStart(EventBase, frozen=True, kw_only=True, tag="round_start"):
+    """A round began. A round has as many turns as there are active seats."""
+
+    round: int
+    max_rounds: int
+
+
+class RoundEnd(EventBase, frozen=True, kw_only=True, tag="round_end"):
+    """All turns of the round have ended."""
+
+    round: int
+
+
+class MessageStart(EventBase, frozen=True, kw_only=True, tag="message_start"):
+    """A seat has the floor and begins its message `msg_id`, whose text follows as `message_chunk`."""
+
+    seat_id: int
+    sender_name: str
+    sender_color: str
+    round_number: int
+
+
+class MessageEnd(EventBase, frozen=True, kw_only=True, tag="message_end"):
+    """The seat's turn ended. `content` is the whole text; `status` as that of the stored message."""
+
+    content: str
+    token_count: int
+    status: str
+
+
+class RoomMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message of a room as its event shows it; `seat_id` is null for a person's."""
+
+    id: str
+    room_id: str
+    seat_id: int | None
+    role: str
+    content: str
+    token_count: int
+    status: str
+    sender_name: str
+    sender_color: str | None
+    round_number: int | None
+
+
+class MessageStored(EventBase, frozen=True, kw_only=True, tag="message"):
+    """A message of a seat or a person is stored; those who speak next read it."""
+
+    message: RoomMessage
+
+
+class Selecting(EventBase, frozen=True, kw_only=True, tag="selecting"):
+    """A model chooses which of these seats speaks next, in the turn `step_id`; `fallback` speaks if it names
+    none of them."""
+
+    seat_ids: list[int]
+    fallback: int
+
+
+class FloorGiven(EventBase, frozen=True, kw_only=True, tag="floor_given"):
+    """It was chosen who speaks next. `by` is `selector` (a model), `fallback` (the model named no seat that
+    can speak) or `person`, named `user`."""
+
+    seat_id: int
+    by: str
+    user: str | UnsetType = UNSET
+
+
+class SteerAction(StrEnum):
+    PAUSE = "pause"
+    SKIP = "skip"
+    FINISH = "finish"
+    APPROVE = "approve"
+
+
+class Steered(EventBase, frozen=True, kw_only=True, tag="steered"):
+    """A person, named `user`, pauses the run, ends it, cuts or leaves out the turns `turns`, or approves the
+    steps `turns` of a task (none named: the task)."""
+
+    action: SteerAction
+    user: str
+    turns: tuple[str, ...] = ()
+
+
+class AgentError(EventBase, frozen=True, kw_only=True, tag="agent_error"):
+    """A seat's turn failed and is over; its text so far is kept. `code` is the kind of the error."""
+
+    seat_id: int
+    sender_name: str
+    message: str
+    code: str
+
+
+class RoomPaused(EventBase, frozen=True, kw_only=True, tag="room_paused"):
+    """The room paused; the stream closes, and the same run continues after `resume`."""
+
+    round: int
+
+
+class RoomCompleted(EventBase, frozen=True, kw_only=True, tag="room_completed"):
+    """The room's run ended. `stop_reason` is the key of the stop that fired, or the run's stop reason."""
+
+    stop_reason: str
+    rounds: int

@@ -1,0 +1,258 @@
+"""One agent's turn in a run: which events belong to it, its steps, and the deltas from which they grow.
+
+A step is one ordered item of an assistant's message, with the same form in database, events and API. Deltas
+are the fragments of a completion, in one form for all providers: a parser yields them in the order of the
+stream. Text and thinking are fragments; a tool call's fragments share a `slot`; usage is cumulative for the
+completion (the last one counts).
+"""
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+
+class TurnRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The turn of a run: in a room the message that it writes, in a task the step that it carries out.
+
+    Both are empty in a chat, whose run is one turn.
+    """
+
+    msg_id: str = ""
+    step_id: str = ""
+
+    @property
+    def key(self) -> str:
+        """What identifies the turn within its run; empty in a chat."""
+        return self.msg_id or self.step_id
+
+
+CHAT_TURN = TurnRef()
+
+TURN_LENGTH = 80
+"""Limit of characters of the key of a turn, in columns."""
+
+
+class EventBase(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """The base of events. `seq` is set where a log is read as JSON; in a stream it is the frame's `id`.
+
+    An event of a turn has the turn's `msg_id` in a room, its `step_id` in a task, neither in a chat.
+    """
+
+    seq: int | UnsetType = UNSET
+    run_id: str = ""
+    timestamp: str = ""
+    msg_id: str | UnsetType = UNSET
+    step_id: str | UnsetType = UNSET
+
+
+def turn_of(event: EventBase) -> TurnRef:
+    """The turn that the event belongs to; CHAT_TURN for an event of the run."""
+    if isinstance(event.msg_id, str):
+        return TurnRef(msg_id=event.msg_id)
+    return TurnRef(step_id=event.step_id) if isinstance(event.step_id, str) else CHAT_TURN
+
+
+class StepImage(msgspec.Struct, frozen=True, kw_only=True):
+    """An image of a step. `file_id` is for `GET /files/{file_id}`, for the step's user only. `path` is within
+    the workspace. `sha256` is of the file when the step was made; the file may have changed since.
+    """
+
+    file_id: str
+    name: str
+    path: str
+    media_type: str
+    size: int
+    width: int
+    height: int
+    sha256: str
+
+
+class StepType(StrEnum):
+    THINKING = "thinking"
+    TEXT = "text"
+    TOOL_CALL = "tool_call"
+    TOOL_RESULT = "tool_result"
+
+
+class StepStatus(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    DONE = "done"
+    ERROR = "error"
+    CANCELLED = "cancelled"
+    INTERRUPTED = "interrupted"
+
+
+class CallOutcome(StrEnum):
+    """`denied`: by level or rule; `rejected`: by a person; `corrected`: run with changes by a person."""
+
+    DENIED = "denied"
+    REJECTED = "rejected"
+    CORRECTED = "corrected"
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """A step. `content` of a tool_result is the result as JSON text `{"success", "data", "error"}`.
+
+    `arguments` is the JSON text that the model wrote; `id_ref` is the call's id on both its steps. Only of a
+    tool_result: `outcome` (what people or rules decided on the call), `note` (the text on that for the
+    model), `is_untrusted` (the result has untrusted content), `images` (shown with the result) and, of a
+    composition, `calls` (how many calls it made).
+    """
+
+    id: str
+    index: int
+    type: StepType
+    content: str = ""
+    name: str | UnsetType = UNSET
+    arguments: str | UnsetType = UNSET
+    id_ref: str | UnsetType = UNSET
+    success: bool | UnsetType = UNSET
+    status: StepStatus = StepStatus.DONE
+    duration_ms: int | UnsetType = UNSET
+    level: str | UnsetType = UNSET
+    outcome: CallOutcome | UnsetType = UNSET
+    note: str | UnsetType = UNSET
+    is_untrusted: bool | UnsetType = UNSET
+    images: list[StepImage] | UnsetType = UNSET
+    calls: int | UnsetType = UNSET
+
+
+def step_id(index: int) -> str:
+    """The id of the step at `index`."""
+    return f"step-{index}"
+
+
+def steps_text(steps: Iterable[Step]) -> str:
+    """The text of the message: all text steps, in order of index.
+
+    Interrupted text steps are left out, because their completion was repeated.
+    """
+    return "".join(
+        step.content for step in steps if step.type == StepType.TEXT and step.status != StepStatus.INTERRUPTED
+    )
+
+
+MAX_URL = 2000
+MAX_TITLE = 300
+MAX_SNIPPET = 300
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """A web page; tools return those they read in the list `sources` of their data."""
+
+    url: str
+    title: str = ""
+    domain: str = ""
+    snippet: str = ""
+
+
+def source_of(url: str, title: str, snippet: str) -> Source:
+    """A normalised source: title and snippet on one line, shortened to their limits."""
+    return Source(
+        url=url, title=_line(title, MAX_TITLE), domain=domain_of(url), snippet=_line(snippet, MAX_SNIPPET)
+    )
+
+
+def citable(*sources: Source) -> list[Source]:
+    """The sources that can be cited: with a web address that is not too long."""
+    return [source for source in sources if source.domain and len(source.url) <= MAX_URL]
+
+
+def domain_of(url: str) -> str:
+    """The host without `www.`; empty if `url` is not a web address."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        return ""
+    return host.removeprefix("www.") if parts.scheme in ("http", "https") else ""
+
+
+def _line(text: str, limit: int) -> str:
+    line = " ".join(text[: limit * 4].split())
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Token counts. `total_tokens` is prompt plus completion unless the provider reports another total.
+
+    `reasoning_tokens` are part of `completion_tokens`. `cached_tokens` (read from the provider's cache) and
+    `cache_write_tokens` (written to it) are parts of `prompt_tokens` with separate prices at many providers.
+    """
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+    reasoning_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            total_tokens=self.total_tokens + other.total_tokens,
+            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
+        )
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"
+    TOOL_CALLS = "tool_calls"
+    LENGTH = "length"
+    REFUSED = "refused"
+    PAUSED = "paused"
+    UNKNOWN = "unknown"
+
+
+class ThinkingDelta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    text: str
+
+
+class TextDelta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    text: str
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """A fragment of a tool call. `slot` counts the calls of this completion from 0, in the order they began.
+
+    `call_id` and `name` are complete on a slot's first delta and repeated on later ones; a provider
+    that gives no id gets one from the parser. `arguments` is the next fragment of the JSON text.
+    """
+
+    slot: int
+    call_id: str
+    name: str
+    arguments: str = ""
+
+
+class UsageDelta(msgspec.Struct, frozen=True, kw_only=True):
+    usage: Usage
+
+
+class ReplayDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """Data that the provider needs back unchanged in later requests (signatures, reasoning items).
+
+    Later deltas replace earlier ones by key; only the adapter that wrote the data reads it.
+    """
+
+    data: dict[str, Any]
+
+
+PAUSED_KEY = "paused"
+"""The key in the replay note of a paused completion; the next completion continues it."""
+
+
+class FinishDelta(msgspec.Struct, frozen=True, kw_only=True):
+    reason: FinishReason
+    raw: str = ""
+
+
+Delta = ThinkingDelta | TextDelta | ToolCallDelta | UsageDelta | ReplayDelta | FinishDelta

@@ -1,0 +1,105 @@
+"""Sockets show rooms and tasks to those who may see them, and say when a person is needed."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from api.bad_requests import UNKNOWN_ID
+from api.client import ApiClient
+from api.conftest import connect
+from api.room_rows import new_room
+from api.schema import Document
+from api.server_process import ServerProcess
+from api.socket_client import open_socket
+from luxx.providers.scripted import ScriptedProvider
+
+JSON = {"accept": "application/json"}
+numbers = itertools.count()
+Join = Callable[[], ApiClient]
+
+
+@pytest.fixture
+def join(
+    server: ServerProcess, document: Document, admin: ApiClient, upstream: ScriptedProvider
+) -> Iterator[Join]:
+    """Makes new users without runs, with a provider of their own."""
+    with ExitStack() as stack:
+
+        def make() -> ApiClient:
+            person = ApiClient(server, document).register(f"noticed{next(numbers)}")
+            stack.enter_context(person)
+            connect(person, upstream)
+            return person
+
+        yield make
+
+
+def member(owner: ApiClient, room: dict[str, Any], person: ApiClient, right: str) -> None:
+    body = {"user_id": person.user["id"], "right": right}
+    owner.good("POST", f"/chat-rooms/{room['id']}/members", json=body)
+
+
+def test_a_room_that_waits_notifies_its_owner_and_those_who_may_steer(join: Join) -> None:
+    owner, steers, speaks, stranger = (join() for _ in range(4))
+    room = new_room(owner, "A", policy="manual", title="Plans")
+    member(owner, room, steers, "steer")
+    member(owner, room, speaks, "speak")
+    people = (owner, steers, speaks, stranger)
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(open_socket(person)) for person in people]
+        run = owner.good("POST", f"/chat-rooms/{room['id']}/start", headers=JSON)
+        for socket in sockets[:2]:
+            note = socket.until(type="notification", status="waiting")["data"]
+            assert note["message"] == "The room waits for a person."
+            assert (note["title"], note["session_id"], note["run_id"]) == ("Plans", room["id"], run["id"])
+        steers.good("POST", f"/chat-rooms/{room['id']}/finish")
+        note = sockets[0].until(type="notification", status="completed")["data"]
+        assert note["message"] == "The room has ended."
+        assert all(socket.drain() == [] for socket in sockets[1:])
+
+
+def test_a_member_follows_the_states_of_a_room_until_removed(join: Join) -> None:
+    owner, watches, stranger = (join() for _ in range(3))
+    room = new_room(owner, "A", policy="manual", title="Plans")
+    member(owner, room, watches, "watch")
+    path = f"/chat-rooms/{room['id']}"
+    with open_socket(owner) as own, open_socket(watches) as other, open_socket(stranger) as third:
+        for socket in (own, other):
+            state = socket.subscribe(room["id"])
+            assert (state["type"], state["data"]["status"]) == ("session_update", "idle")
+            assert (state["data"]["title"], state["data"]["run_id"]) == ("Plans", None)
+        hidden = third.subscribe(room["id"])
+        assert hidden["detail"]["kind"] == "session_not_found"
+        unknown = third.subscribe(UNKNOWN_ID)
+        assert hidden | {"session_id": UNKNOWN_ID} == unknown
+        run = owner.good("POST", f"{path}/start", headers=JSON)
+        for socket in (own, other):
+            assert socket.until(status="waiting")["data"]["run_id"] == run["id"]
+        owner.good("POST", f"{path}/stop")
+        for socket in (own, other):
+            socket.until(status="paused")
+        owner.good("DELETE", f"{path}/members/{watches.user['id']}")
+        owner.good("POST", f"{path}/resume", headers=JSON)
+        own.until(status="waiting")
+        owner.good("POST", f"{path}/finish")
+        assert own.until(status="completed")["data"]["stop_reason"] == "person"
+        other.send({"type": "unsubscribe", "session_id": room["id"]})
+        other.drain()
+        assert other.subscribe(room["id"])["detail"]["kind"] == "session_not_found"
+
+
+def test_a_task_that_waits_for_approval_notifies_its_owner(join: Join) -> None:
+    owner, stranger = join(), join()
+    body = {"name": "Report", "goal": "Write", "require_approval": True, "steps": [{"name": "one"}]}
+    task = owner.good("POST", "/tasks", json=body)
+    with open_socket(owner) as own, open_socket(stranger) as other:
+        owner.good("POST", f"/tasks/{task['id']}/execute", headers=JSON)
+        note = own.until(type="notification", status="waiting")["data"]
+        assert (note["title"], note["message"]) == ("Report", "The task waits for a person.")
+        assert own.subscribe(task["id"])["data"]["status"] == "waiting"
+        assert other.subscribe(task["id"])["detail"]["kind"] == "session_not_found"
+        owner.good("POST", f"/tasks/{task['id']}/cancel")
+        own.until(status="cancelled")

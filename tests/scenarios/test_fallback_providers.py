@@ -1,0 +1,105 @@
+"""The fallback providers of an agent: used in order when a provider fails for good, also after a restart."""
+
+import pytest
+
+from luxx.providers.scripted import Counts, Faults, Rule, Script, ScriptedProvider, Text, When
+from scenarios.client import AsyncApiClient, Json
+from scenarios.questions import answer, clarification, open_questions
+from scenarios.restarting_client import RestartingClient
+from scenarios.server import LuxxServer
+
+DROP_AT = 400
+"""Bytes of a stream: after the first text and before its end."""
+
+REFUSES = Rule(name="refuses", status=401, message="wrong key")
+
+
+async def agent_with_fallbacks(ann: AsyncApiClient, first: str, *fallbacks: str) -> Json:
+    """An agent whose provider has the address `first`."""
+    provider_ids = [await ann.connect(url) for url in (first, *fallbacks)]
+    body = {
+        "name": "Careful",
+        "provider_id": provider_ids[0],
+        "fallbacks": [{"provider_id": provider_id} for provider_id in provider_ids[1:]],
+    }
+    return await ann.post("/agents", body)
+
+
+async def test_the_next_fallback_answers_when_a_provider_fails_for_good(server: LuxxServer) -> None:
+    answers = Rule(name="answers", reply=[Text(text="Here I am."), Counts(prompt=5, completion=3)])
+    async with (
+        ScriptedProvider(Script(rules=[REFUSES])) as first,
+        ScriptedProvider(Script(rules=[REFUSES])) as second,
+        ScriptedProvider(Script(rules=[answers])) as third,
+        AsyncApiClient(server.url) as ann,
+    ):
+        agent = await agent_with_fallbacks(ann, first.url, second.url, third.url)
+        conversation = (await ann.post("/conversations", {"agent_id": agent["id"]}))["id"]
+        screen = await ann.wait_for_end((await ann.start_run(conversation))["id"])
+        assert (screen.text, screen.done and screen.done["status"]) == ("Here I am.", "completed")
+        retries = [frame.data for frame in screen.frames if frame.event == "retrying"]
+        assert [event["fallback"] for event in retries] == [1, 2]
+        assert "wrong key" in retries[0]["reason"]
+        assert [len(provider.requests) for provider in (first, second, third)] == [1, 1, 1]
+        run = (await ann.get("/runs", subject_id=conversation))["items"][0]
+        assert (run["status"], run["usage"]["completion_tokens"]) == ("completed", 3)
+
+
+async def test_the_run_fails_with_the_last_error_when_no_fallback_is_left(server: LuxxServer) -> None:
+    last = Rule(name="is gone", status=404, message="no such model")
+    async with (
+        ScriptedProvider(Script(rules=[REFUSES])) as first,
+        ScriptedProvider(Script(rules=[last])) as second,
+        AsyncApiClient(server.url) as ann,
+    ):
+        agent = await agent_with_fallbacks(ann, first.url, second.url)
+        conversation = (await ann.post("/conversations", {"agent_id": agent["id"]}))["id"]
+        screen = await ann.wait_for_end((await ann.start_run(conversation))["id"])
+        assert screen.done is not None
+        assert screen.done["status"] == "failed"
+        run = (await ann.get("/runs", subject_id=conversation))["items"][0]
+        assert "no such model" in run["error"]
+
+
+async def test_an_answer_that_breaks_off_is_kept_and_not_made_again_elsewhere(server: LuxxServer) -> None:
+    breaks = Rule(
+        name="breaks off", reply=[Text(text="Half of "), Text(text="it")], faults=Faults(drop_at=DROP_AT)
+    )
+    async with (
+        ScriptedProvider(Script(rules=[breaks])) as first,
+        ScriptedProvider(Script(rules=[])) as second,
+        AsyncApiClient(server.url) as ann,
+    ):
+        agent = await agent_with_fallbacks(ann, first.url, second.url)
+        conversation = (await ann.post("/conversations", {"agent_id": agent["id"]}))["id"]
+        screen = await ann.wait_for_end((await ann.start_run(conversation))["id"])
+        assert screen.text
+        assert "Half of it".startswith(screen.text)
+        assert screen.done
+        assert screen.done["status"] == "failed"
+        assert second.requests == []
+
+
+@pytest.mark.heavy
+async def test_a_restarted_run_goes_on_with_the_fallback_that_it_had_reached(own_server: LuxxServer) -> None:
+    rules = [
+        Rule(name="asks", when=When(has_tool_result=False), reply=[clarification(required=True)]),
+        Rule(name="ends", when=When(has_tool_result=True), reply=[Text(text="Red it is.")]),
+    ]
+    async with (
+        ScriptedProvider(Script(rules=[REFUSES])) as first,
+        ScriptedProvider(Script(rules=rules)) as second,
+        RestartingClient(own_server) as ann,
+    ):
+        agent = await agent_with_fallbacks(ann, first.url, second.url)
+        conversation = (await ann.post("/conversations", {"agent_id": agent["id"]}))["id"]
+        async with ann.send_and_follow(conversation, tools=True) as stream:
+            await stream.until("question_asked")
+            run_id = stream.screen.run_id
+            await ann.kill()
+        await ann.start()
+        (question,) = await open_questions(ann, run_id)
+        await answer(ann, question, "red")
+        screen = await ann.follow_to_end(run_id)
+        assert screen.text == "Red it is."
+        assert len(first.requests) == 1, "the failed provider is not asked again"

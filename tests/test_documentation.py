@@ -44,7 +44,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "ARCHITECTURE.md",
     ROOT / "CHANGELOG.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
 ]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
@@ -155,7 +155,7 @@ def command_words(words: list[str]) -> list[str]:
 
 
 def test_the_program_with_the_scripted_provider_runs() -> None:
-    (program,) = blocks(ROOT / "docs/testing-with-the-scripted-provider.md", "python")
+    (program,) = blocks(ROOT / "docs/reference/testing-with-the-scripted-provider.md", "python")
     finished = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
@@ -163,7 +163,7 @@ def test_the_program_with_the_scripted_provider_runs() -> None:
 
 
 async def test_the_tools_of_the_documentation_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "my_documented_tools.py").write_text("\n".join(blocks(ROOT / "docs/tools.md", "python")))
+    (tmp_path / "my_documented_tools.py").write_text("\n".join(blocks(ROOT / "docs/agents/tools.md", "python")))
     monkeypatch.syspath_prepend(str(tmp_path))
     engine = open_engine(resolve_url("sqlite:///t.db", tmp_path))
     Base.metadata.create_all(engine)
@@ -218,7 +218,7 @@ def test_every_page_is_linked_from_the_readme() -> None:
 
 
 def test_every_setting_is_documented_with_its_default() -> None:
-    rows = dict(re.findall(r"^\| `(\w+\.\w+)` \| `(.*?)` \|", text_of("docs/configuration.md"), re.MULTILINE))
+    rows = dict(re.findall(r"^\| `(\w+\.\w+)` \| `(.*?)` \|", text_of("docs/operate/configuration.md"), re.MULTILINE))
     config = Config()
     real = {
         f"{section.name}.{key.name}": getattr(getattr(config, section.name), key.name)
@@ -230,7 +230,7 @@ def test_every_setting_is_documented_with_its_default() -> None:
 
 
 def test_every_field_of_a_models_card_is_documented_with_its_default() -> None:
-    page = text_of("docs/configuration.md").partition("## models")[2].partition("\n## ")[0]
+    page = text_of("docs/operate/configuration.md").partition("## models")[2].partition("\n## ")[0]
     rows = dict(re.findall(r"^\| `(\w+)` \| `?(.*?)`? \|", page, re.MULTILINE))
     real = {
         field.name: "needed" if field.required else msgspec.json.encode(field.default).decode()
@@ -240,14 +240,14 @@ def test_every_field_of_a_models_card_is_documented_with_its_default() -> None:
 
 
 def test_every_built_in_tool_is_documented_with_its_level() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| (\d) \|", text_of("docs/tools.md"), re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| (\d) \|", text_of("docs/agents/tools.md"), re.MULTILINE)
     sandbox = Sandbox(ToolsConfig(), ROOT / "data", ROOT / "workspaces")
     tools = [*builtin_tools(), *program_tools(sandbox), *skill_tools(SkillRegistry())]
     assert {(tool.name, str(int(tool.required_permission))) for tool in tools} == set(rows)
 
 
 def test_every_limit_of_the_sandbox_is_documented_with_its_defaults() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \|", text_of("docs/sandbox.md"), re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \|", text_of("docs/operate/sandbox.md"), re.MULTILINE)
     levels = [limits_for("any", level, []) for level in (CommandPermission.EXECUTE, CommandPermission.ADMIN)]
     real = [
         (name, *(f"{getattr(level, name):g}" for level in levels)) for name in ProgramLimits.__struct_fields__
@@ -256,12 +256,12 @@ def test_every_limit_of_the_sandbox_is_documented_with_its_defaults() -> None:
 
 
 def test_every_type_of_provider_is_documented() -> None:
-    page = text_of("docs/providers.md")
+    page = text_of("docs/use/providers.md")
     assert [kind for kind in ProviderType if f"`{kind}`" not in page] == []
 
 
 def test_every_event_is_documented_with_an_example_that_is_one() -> None:
-    page = ROOT / "docs/events.md"
+    page = ROOT / "docs/reference/events.md"
     kinds = {str(kind.__struct_config__.tag): kind for kind in (RunState, *Event.__args__)}
     assert anchors(page) == {"events", *kinds}
     shown = set[str]()
@@ -273,7 +273,7 @@ def test_every_event_is_documented_with_an_example_that_is_one() -> None:
 
 
 def test_every_kind_of_failure_is_documented() -> None:
-    page = text_of("docs/api.md")
+    page = text_of("docs/reference/api.md")
     undocumented = sorted(kind for kind in kinds_of_failure() if f"`{kind}`" not in page)
     assert undocumented == []
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the room and the task of this folder on a server and a scripted model of its own: no key, no network.
-# Everything that it starts ends with it, and its data lies in a temporary directory. See docs/terminal.md.
+# Everything that it starts ends with it, and its data lies in a temporary directory. See docs/use/terminal.md.
 set -euo pipefail
 
 examples=$(cd "$(dirname "$0")" && pwd)

@@ -24,7 +24,7 @@ class QuestionStatus(StrEnum):
 
 
 class Permission(StrEnum):
-    """Answers to a permission; `always` also adds a rule of the user (docs/permissions.md)."""
+    """Answers to a permission; `always` also adds a rule of the user (docs/agents/permissions.md)."""
 
     ONCE = "once"
     ALWAYS = "always"

@@ -24,7 +24,7 @@ def free_port() -> str:
 
 
 def test_every_command_of_the_page_runs(postgresql: str, tmp_path: Path) -> None:
-    page = (ROOT / "docs/several-machines.md").read_text("utf-8")
+    page = (ROOT / "docs/operate/several-machines.md").read_text("utf-8")
     blocks = BASH_BLOCK.findall(page)
     assert len(blocks) == 2
     script = "\n".join(

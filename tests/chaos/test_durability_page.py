@@ -1,10 +1,10 @@
-"""The table in docs/durability.md: each cell names tests, and each named test exists."""
+"""The table in docs/operate/durability.md: each cell names tests, and each named test exists."""
 
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "durability.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "operate" / "durability.md").read_text("utf-8")
 NUMBERS = re.compile(r"\[(\d+)\]")
 NAMED = dict(re.findall(r"^(\d+)\. (`tests/\S+`: `test_\w+`)$", PAGE, re.MULTILINE))
 

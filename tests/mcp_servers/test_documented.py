@@ -1,4 +1,4 @@
-"""The example in docs/mcp.md works as written, and its table of keys is complete."""
+"""The example in docs/agents/mcp.md works as written, and its table of keys is complete."""
 
 import re
 import shutil
@@ -15,7 +15,7 @@ from luxx.infra.config.file import load_config
 from luxx.infra.config.schema import McpServerConfig
 from mcp_servers.harness import open_harness
 
-PAGE = (Path(__file__).parents[2] / "docs/mcp.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/agents/mcp.md").read_text("utf-8")
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

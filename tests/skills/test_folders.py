@@ -28,7 +28,7 @@ def front_matter(*lines: str, body: str = "Do it.") -> str:
 
 
 def test_the_documented_skill_is_valid(tmp_path: Path) -> None:
-    page = (ROOT / "docs/skills.md").read_text("utf-8")
+    page = (ROOT / "docs/agents/skills.md").read_text("utf-8")
     (example,) = re.findall(r"^```markdown\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     skill = write_skill(tmp_path, example, "release-notes")
     assert isinstance(skill, Skill), skill

@@ -419,7 +419,7 @@ def test_a_failed_change_leaves_no_descriptor_open(run: Run, workspace: Path) ->
 
 # --- the documentation ------------------------------------------------------------------------------
 
-PAGE = Path(__file__).parents[2] / "docs" / "file-tools.md"
+PAGE = Path(__file__).parents[2] / "docs" / "agents" / "file-tools.md"
 
 
 def test_the_answers_that_the_documentation_shows_are_the_real_ones(run: Run) -> None:

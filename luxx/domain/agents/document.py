@@ -38,7 +38,7 @@ class FallbackDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class RuleDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A permission rule for calls in turns of the agent; see docs/permissions.md."""
+    """A permission rule for calls in turns of the agent; see docs/agents/permissions.md."""
 
     tool: Annotated[str, Meta(min_length=1, max_length=TOOL_LENGTH)]
     pattern: Annotated[str, Meta(min_length=1, max_length=PATTERN_LENGTH)] = "*"

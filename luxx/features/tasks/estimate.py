@@ -1,6 +1,6 @@
 """What a plan may cost: tokens, money and time of its steps, from the user's earlier steps or an assumption.
 
-`docs/tasks.md` defines each figure. The cost of planning itself is not part of it.
+`docs/agents/tasks.md` defines each figure. The cost of planning itself is not part of it.
 """
 
 from collections import Counter

@@ -1,6 +1,6 @@
 """Argument templates and branches of a composition's members. Pure; evaluates no code.
 
-`{"$from": source, "path": path}` in a template is replaced by the value it refers to. `docs/compositions.md`
+`{"$from": source, "path": path}` in a template is replaced by the value it refers to. `docs/agents/compositions.md`
 has the grammar.
 """
 

@@ -163,7 +163,9 @@ def test_the_program_with_the_scripted_provider_runs() -> None:
 
 
 async def test_the_tools_of_the_documentation_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "my_documented_tools.py").write_text("\n".join(blocks(ROOT / "docs/agents/tools.md", "python")))
+    (tmp_path / "my_documented_tools.py").write_text(
+        "\n".join(blocks(ROOT / "docs/agents/tools.md", "python"))
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     engine = open_engine(resolve_url("sqlite:///t.db", tmp_path))
     Base.metadata.create_all(engine)
@@ -218,7 +220,9 @@ def test_every_page_is_linked_from_the_readme() -> None:
 
 
 def test_every_setting_is_documented_with_its_default() -> None:
-    rows = dict(re.findall(r"^\| `(\w+\.\w+)` \| `(.*?)` \|", text_of("docs/operate/configuration.md"), re.MULTILINE))
+    rows = dict(
+        re.findall(r"^\| `(\w+\.\w+)` \| `(.*?)` \|", text_of("docs/operate/configuration.md"), re.MULTILINE)
+    )
     config = Config()
     real = {
         f"{section.name}.{key.name}": getattr(getattr(config, section.name), key.name)

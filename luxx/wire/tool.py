@@ -73,7 +73,7 @@ class RuleScope(StrEnum):
 
 
 class PermissionRule(msgspec.Struct, frozen=True, kw_only=True):
-    """A permission rule. `tool` and `pattern` accept the wildcards `*` and `?`; see docs/agents/permissions.md."""
+    """A permission rule (docs/agents/permissions.md). `tool` and `pattern` accept the wildcards `*` and `?`."""
 
     tool: str
     pattern: str = "*"

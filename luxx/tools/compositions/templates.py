@@ -1,7 +1,7 @@
 """Argument templates and branches of a composition's members. Pure; evaluates no code.
 
-`{"$from": source, "path": path}` in a template is replaced by the value it refers to. `docs/agents/compositions.md`
-has the grammar.
+`{"$from": source, "path": path}` in a template is replaced by the value it refers to. The grammar is in
+`docs/agents/compositions.md`.
 """
 
 import re

@@ -73,7 +73,7 @@ class RuleScope(StrEnum):
 
 
 class PermissionRule(msgspec.Struct, frozen=True, kw_only=True):
-    """A permission rule (docs/agents/permissions.md). `tool` and `pattern` accept the wildcards `*` and `?`."""
+    """A rule for tool calls (docs/agents/permissions.md). `tool` and `pattern` accept `*` and `?`."""
 
     tool: str
     pattern: str = "*"

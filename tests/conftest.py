@@ -13,8 +13,12 @@ from typing import Any
 
 import pytest
 import structlog
+from command_line import register
 from hypothesis import settings
+from live_server import LiveServer, live_server, scripted_models
 from store.databases import postgresql_server
+
+from luxx.providers.scripted import Script
 
 # The profile of hypothesis for CI: the same examples in each run, so that a failure belongs to the change
 # that is tested, and no limit of time. --hypothesis-profile=default draws new examples.
@@ -57,6 +61,24 @@ def postgresql() -> Iterator[str]:
     """The URL of a PostgreSQL server that all tests of a process share; each makes databases of its own."""
     with postgresql_server() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def plain_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """A server that all tests of a process share; its model answers nothing."""
+    with (
+        scripted_models(Script(rules=[])) as provider,
+        live_server(
+            tmp_path_factory.mktemp("server"), provider.url, LUXX_LIMITS__LOGINS_PER_MINUTE="1000"
+        ) as running,
+    ):
+        yield running
+
+
+@pytest.fixture
+def new_user(plain_server: LiveServer) -> str:
+    """The access token of a new user of that server."""
+    return register(plain_server)[1]
 
 
 def seconds_of(test: pytest.Function) -> float:

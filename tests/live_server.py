@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, Queue
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from forked_luxx import ForkedProcess
@@ -18,6 +19,9 @@ from luxx.providers.scripted import Script, ScriptedProvider
 ROOT = Path(__file__).parent.parent
 START_SECONDS = 60.0
 STOP_SECONDS = 15.0
+USER_FILES = TemporaryDirectory(prefix="luxx-user-files-")
+"""Where commands keep files of their user."""
+
 LISTENS = re.compile(r"Luxx listens on (http://\S+)")
 
 
@@ -30,12 +34,13 @@ class LiveServer(NamedTuple):
 
 
 def plain_environ(**more: str) -> dict[str, str]:
-    """This process's environment without keys, settings and proxies of the machine it runs on."""
+    """This process's environment without keys, settings, sign-ins and proxies of the machine it runs on."""
     kept = {
         name: value
         for name, value in os.environ.items()
         if not re.search(r"_API_KEY$|_BASE_URL$|^LUXX_|_proxy$|_PROXY$", name)
     }
+    kept |= {"XDG_CONFIG_HOME": USER_FILES.name, "XDG_STATE_HOME": USER_FILES.name}
     return kept | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"} | more
 
 

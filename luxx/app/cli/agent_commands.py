@@ -5,20 +5,18 @@ Exit codes: 0 done; 1 refused or unreachable (it prints the reason); 2 wrong opt
 
 import argparse
 import sys
-from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from luxx.app.cli.chat.server_api import ServerApi, add_server_options
+from luxx.app.cli.chat.server_api import ServerApi
 from luxx.app.cli.screen import CONTROL_CHARACTERS, Screen
 from luxx.app.cli.server_commands import (
     AddCommand,
-    Work,
+    add_subcommands,
     all_items,
     find_named,
     read_document,
-    run_command,
     write_document,
 )
 from luxx.domain.agents.document import MAX_CHARACTERS
@@ -28,14 +26,7 @@ from luxx.infra.documents.yaml_text import dump_yaml
 
 
 def add_agent_commands(parser: argparse.ArgumentParser, add_command: AddCommand) -> None:
-    """Adds the parsers. `add_command` takes the subparsers, a name, the function and a help text."""
-    commands = parser.add_subparsers(required=True, metavar="what")
-
-    def add(name: str, work: Work, help_text: str) -> argparse.ArgumentParser:
-        command = add_command(commands, name, partial(run_command, work), help_text)
-        add_server_options(command)
-        return command
-
+    add = add_subcommands(parser, add_command)
     add("list", _list, "list your agents, those shared with you and those that come with Luxx")
     show = add("show", _show, "show an agent")
     show.add_argument("agent", help="its name or id")

@@ -26,6 +26,7 @@ from luxx.app.cli.backup_commands import add_backup_commands, confirm
 from luxx.app.cli.chat.client import add_chat_options, chat
 from luxx.app.cli.doctor.checks import examine_installation
 from luxx.app.cli.key_commands import add_key_commands
+from luxx.app.cli.login_commands import add_login_commands
 from luxx.app.cli.runs.room_commands import add_room_commands
 from luxx.app.cli.runs.task_commands import add_task_commands
 from luxx.app.container import Services
@@ -117,6 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     add_room_commands(_command(commands, "room", None, "run rooms of a server in the terminal"), _command)
     add_task_commands(_command(commands, "task", None, "run tasks of a server in the terminal"), _command)
     add_backup_commands(partial(_command, commands), configure)
+    add_login_commands(commands, _command)
     chat_parser = _command(
         commands, "chat", lambda options: asyncio.run(chat(options)), "chat in the terminal"
     )

@@ -6,11 +6,10 @@ Exit codes: 0 done; 1 refused or unreachable (it prints the reason); 2 wrong opt
 import argparse
 import re
 from datetime import UTC, datetime, timedelta
-from functools import partial
 
-from luxx.app.cli.chat.server_api import ServerApi, add_server_options
+from luxx.app.cli.chat.server_api import ServerApi
 from luxx.app.cli.screen import CONTROL_CHARACTERS, Screen
-from luxx.app.cli.server_commands import AddCommand, Work, all_items, find_named, run_command
+from luxx.app.cli.server_commands import AddCommand, add_subcommands, all_items, find_named
 from luxx.domain.accounts.api_keys import ApiKeyView, CreatedApiKey
 from luxx.domain.accounts.caller import KeyScope
 from luxx.errors import NotFound
@@ -21,14 +20,7 @@ DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 def add_key_commands(parser: argparse.ArgumentParser, add_command: AddCommand) -> None:
-    """Adds the parsers. `add_command` takes the subparsers, a name, the function and a help text."""
-    commands = parser.add_subparsers(required=True, metavar="what")
-
-    def add(name: str, work: Work, help_text: str) -> argparse.ArgumentParser:
-        command = add_command(commands, name, partial(run_command, work), help_text)
-        add_server_options(command)
-        return command
-
+    add = add_subcommands(parser, add_command)
     create = add("create", _create, "create an API key and print it, once")
     create.add_argument("name", help="what the key is for")
     create.add_argument(

@@ -4,11 +4,12 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from luxx.api.http.envelope import Page
-from luxx.app.cli.chat.server_api import ServerApi, connect
+from luxx.app.cli.chat.server_api import ServerApi, add_server_options, connect
 from luxx.app.cli.screen import Screen
 from luxx.errors import InvalidInput, NotFound
 
@@ -30,6 +31,26 @@ class Numbered(Protocol):
 
 
 N = TypeVar("N", bound=Numbered)
+
+
+def add_subcommands(
+    parser: argparse.ArgumentParser,
+    add_command: AddCommand,
+    run: Callable[[Work, argparse.Namespace], int] | None = None,
+) -> Callable[[str, Work, str], argparse.ArgumentParser]:
+    """A function that adds a subcommand, by its name, its work and its help text, and returns its parser.
+
+    `add_command` takes the subparsers, a name, the function and a help text. `run` is `run_command` or
+    `run_checked_command`.
+    """
+    commands = parser.add_subparsers(required=True, metavar="what")
+
+    def add(name: str, work: Work, help_text: str) -> argparse.ArgumentParser:
+        command = add_command(commands, name, partial(run or run_command, work), help_text)
+        add_server_options(command)
+        return command
+
+    return add
 
 
 def run_command(work: Work, options: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
+from pathlib import Path
 from typing import TypeVar
 
 import httpx
@@ -16,8 +17,10 @@ import msgspec
 from luxx.api.http.envelope import Failure, Success
 from luxx.app.cli.chat.transcript import StreamFrame
 from luxx.app.cli.screen import Screen
+from luxx.app.cli.sign_ins import SignInStore, StoredSignIn
 from luxx.domain.accounts.passwords import DEFAULT_ADMIN, DEFAULT_PASSWORD
 from luxx.errors import (
+    ConfigError,
     Conflict,
     InvalidInput,
     LuxxError,
@@ -26,9 +29,12 @@ from luxx.errors import (
     TooLarge,
     Unavailable,
 )
+from luxx.infra.config.file import load_config
 
 T = TypeVar("T")
 
+LOOPBACK = "127.0.0.1"
+DEFAULT_URL = f"http://{LOOPBACK}:8000"
 CONNECT_SECONDS = 10.0
 JSON_TYPE, DOCUMENT_TYPE = "application/json", "application/yaml"
 SILENCE_SECONDS = 45.0
@@ -41,18 +47,50 @@ LONGEST_PAUSE_SECONDS = 5.0
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
     """The options of `connect`."""
-    url = os.environ.get("LUXX_URL") or "http://127.0.0.1:8000"
-    parser.add_argument("--url", default=url, help="the server (default: LUXX_URL, or %(default)s)")
-    parser.add_argument("--username")
+    parser.add_argument("--url", help="the server (default: LUXX_URL, or the one of the configuration)")
+    parser.add_argument("--username", help="default: the sign-in of `luxx login`")
     parser.add_argument("--password", help="better set in LUXX_PASSWORD, or entered at the prompt")
     parser.add_argument(
         "--token", help="an API key or access token instead of a sign-in; better set in LUXX_TOKEN"
     )
 
 
+def server_url(options: argparse.Namespace) -> str:
+    """The server that the options name, else LUXX_URL, else the one of the configuration.
+
+    Raises InvalidInput for an address that is not a URL, ConfigError for a configuration that was named.
+    """
+    text: str = options.url or os.environ.get("LUXX_URL") or _configured_url(options.config)
+    try:
+        url = httpx.URL(text)
+    except httpx.InvalidURL:
+        url = httpx.URL()
+    if url.scheme not in ("http", "https") or not url.host:
+        raise InvalidInput(f"{text[:200]!r} is not a URL; write it like {DEFAULT_URL}")
+    return str(url).rstrip("/")
+
+
+def _configured_url(config_file: Path | None) -> str:
+    try:
+        app = load_config(config_file, os.environ, {}).app
+    except ConfigError:
+        # A client needs no configuration; one that is for a server here may be for another user.
+        if config_file is not None:
+            raise
+        return DEFAULT_URL
+    host = LOOPBACK if app.host in ("0.0.0.0", "::", "") else app.host
+    host = f"[{host}]" if ":" in host else host
+    return f"http://{host}:{app.port}" if app.port else DEFAULT_URL
+
+
 class TokenPair(msgspec.Struct, frozen=True, kw_only=True):
     access_token: str
     refresh_token: str = ""
+
+    def to_store(self, username: str) -> StoredSignIn:
+        return StoredSignIn(
+            username=username, access_token=self.access_token, refresh_token=self.refresh_token
+        )
 
 
 class ObjectWithId(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,16 +100,24 @@ class ObjectWithId(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerApi:
-    """Sends requests. Refreshes an expired token once per request."""
+    """Sends requests. Refreshes an expired token once per request, and then stores a stored one again."""
 
     def __init__(self, http: httpx.AsyncClient, url: str) -> None:
         self._http = http
         self._url = url
         self._tokens: TokenPair | None = None
+        self._store: SignInStore | None = None
+        """Where the tokens are from, if they are stored."""
 
-    async def sign_in(self, username: str, password: str) -> None:
+    async def sign_in(self, username: str, password: str) -> TokenPair:
         body = {"username": username, "password": password}
         self._tokens = await self.call("POST", "/auth/login", TokenPair, body)
+        return self._tokens
+
+    def use_stored(self, sign_in: StoredSignIn, store: SignInStore) -> None:
+        """Signs in with what `luxx login` has stored."""
+        self._tokens = TokenPair(access_token=sign_in.access_token, refresh_token=sign_in.refresh_token)
+        self._store = store
 
     def use_token(self, access_token: str) -> None:
         """Signs in with an access token or an API key, which is not refreshed."""
@@ -149,41 +195,80 @@ class ServerApi:
         if response.is_success:
             return True
         error = _error_of(response, self._url)
-        if is_last or error.kind != "token_expired" or self._tokens is None or not self._tokens.refresh_token:
-            raise error
-        old, self._tokens = self._tokens, None
-        try:
-            body = {"refresh_token": old.refresh_token}
-            old = await self.call("POST", "/auth/refresh", TokenPair, body)
-        finally:
-            self._tokens = old
+        tokens = self._tokens
+        if is_last or error.kind != "token_expired" or tokens is None or not tokens.refresh_token:
+            raise self._with_advice(error)
+        if self._store is None:
+            await self._refresh(tokens)
+        else:
+            await self._refresh_stored(tokens, self._store)
         return False
+
+    async def _refresh(self, tokens: TokenPair) -> TokenPair:
+        self._tokens = None  # A refresh is sent without the expired token.
+        try:
+            body = {"refresh_token": tokens.refresh_token}
+            tokens = await self.call("POST", "/auth/refresh", TokenPair, body)
+        finally:
+            self._tokens = tokens
+        return tokens
+
+    async def _refresh_stored(self, tokens: TokenPair, store: SignInStore) -> None:
+        """Refreshes the stored tokens, unless another command has done so in the meantime."""
+        async with store.lock():
+            stored = store.find(self._url)
+            if stored is not None and stored.access_token != tokens.access_token:
+                self.use_stored(stored, store)
+                return
+            fresh = await self._refresh(tokens)
+            if stored is not None:  # Else it was signed out in the meantime.
+                store.save(self._url, fresh.to_store(stored.username))
+
+    def _with_advice(self, error: LuxxError) -> LuxxError:
+        """A refused sign-in that is stored is reported with what to do."""
+        if self._store is None or not isinstance(error, NotSignedIn):
+            return error
+        return NotSignedIn(
+            f"your sign-in to {self._url} has ended; sign in again with `luxx login --url {self._url}`",
+            kind=error.kind,
+        )
 
 
 @asynccontextmanager
-async def connect(options: argparse.Namespace, screen: Screen) -> AsyncGenerator[ServerApi]:
-    """A client that is signed in, by the options of `add_server_options`. Raises LuxxError."""
-    url = str(options.url).rstrip("/")
+async def open_server(url: str) -> AsyncGenerator[ServerApi]:
+    """A client that is not signed in. Raises InvalidInput for an impossible address, Unavailable."""
     try:
-        is_local = httpx.URL(url).host in ("127.0.0.1", "localhost", "::1")
+        is_local = _is_local(url)
         async with httpx.AsyncClient(
             base_url=url,
             timeout=httpx.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS),
             limits=httpx.Limits(max_keepalive_connections=0),
             trust_env=not is_local,
         ) as http:
-            server = ServerApi(http, url)
-            if token := options.token or os.environ.get("LUXX_TOKEN"):
-                server.use_token(token)
-            else:
-                await _sign_in(server, screen, options, is_local=is_local)
-            yield server
-    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-        raise InvalidInput(f"'{url}' is not a URL; write it like http://127.0.0.1:8000") from error
+            yield ServerApi(http, url)
     except httpx.TransportError as error:
         raise Unavailable(
             f"no server answers at {url}; start one with `luxx serve`, or give --url"
         ) from error
+
+
+@asynccontextmanager
+async def connect(options: argparse.Namespace, screen: Screen) -> AsyncGenerator[ServerApi]:
+    """A client that is signed in, by the options of `add_server_options`. Raises LuxxError."""
+    url = server_url(options)
+    async with open_server(url) as server:
+        store = SignInStore()
+        if token := options.token or os.environ.get("LUXX_TOKEN"):
+            server.use_token(token)
+        elif not (options.username or options.password) and (stored := store.find(url)) is not None:
+            server.use_stored(stored, store)
+        else:
+            await _sign_in(server, screen, options, is_local=_is_local(url))
+        yield server
+
+
+def _is_local(url: str) -> bool:
+    return httpx.URL(url).host in ("127.0.0.1", "localhost", "::1")
 
 
 async def _sign_in(server: ServerApi, screen: Screen, options: argparse.Namespace, *, is_local: bool) -> None:
@@ -197,7 +282,9 @@ async def _sign_in(server: ServerApi, screen: Screen, options: argparse.Namespac
             )
             return
     if not (username and password) and not sys.stdin.isatty():
-        raise InvalidInput("no username or password; give --username, and the password in LUXX_PASSWORD")
+        raise InvalidInput(
+            "you are not signed in; use `luxx login`, or give --username, and the password in LUXX_PASSWORD"
+        )
     username = username or ask(input, "username: ")
     await server.sign_in(username, password or ask(getpass.getpass, "password: "))
 

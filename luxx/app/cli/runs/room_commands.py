@@ -4,17 +4,16 @@ Exit codes: those of `follower.py`; 2 for options, files and names that cannot b
 """
 
 import argparse
-from functools import partial
 from pathlib import Path
 
-from luxx.app.cli.chat.server_api import ServerApi, add_server_options
+from luxx.app.cli.chat.server_api import ServerApi
 from luxx.app.cli.runs.follower import FollowedSubject, RunFollower
 from luxx.app.cli.runs.room import RoomTranscript, ShownRoom
 from luxx.app.cli.screen import CONTROL_CHARACTERS, Screen
 from luxx.app.cli.server_commands import (
     AddCommand,
-    Work,
     add_follow_options,
+    add_subcommands,
     all_items,
     find_named,
     names_file,
@@ -30,14 +29,7 @@ HINT = "type a line to say it; /skip cuts a turn, /end ends the room, Ctrl-C pau
 
 
 def add_room_commands(parser: argparse.ArgumentParser, add_command: AddCommand) -> None:
-    """Adds the parsers. `add_command` takes the subparsers, a name, the function and a help text."""
-    commands = parser.add_subparsers(required=True, metavar="what")
-
-    def add(name: str, work: Work, help_text: str) -> argparse.ArgumentParser:
-        command = add_command(commands, name, partial(run_checked_command, work), help_text)
-        add_server_options(command)
-        return command
-
+    add = add_subcommands(parser, add_command, run_checked_command)
     run = add("run", _run, "run a room and show its discussion; a file is imported as a new room")
     run.add_argument("room", help="a file in YAML or JSON (- for stdin), or the title or id of a room")
     run.add_argument(

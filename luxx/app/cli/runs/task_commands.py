@@ -4,19 +4,18 @@ Exit codes: those of `follower.py`; 2 for options, files and names that cannot b
 """
 
 import argparse
-from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
 from luxx.app.cli.agent_commands import agent_named
-from luxx.app.cli.chat.server_api import ServerApi, add_server_options
+from luxx.app.cli.chat.server_api import ServerApi
 from luxx.app.cli.runs.follower import EXIT_FAILED, FollowedSubject, RunFollower
 from luxx.app.cli.runs.task import ShownTask, TaskTranscript
 from luxx.app.cli.screen import CONTROL_CHARACTERS, Screen
 from luxx.app.cli.server_commands import (
     AddCommand,
-    Work,
     add_follow_options,
+    add_subcommands,
     all_items,
     find_named,
     names_file,
@@ -35,14 +34,7 @@ NAME_CHARACTERS = 80
 
 
 def add_task_commands(parser: argparse.ArgumentParser, add_command: AddCommand) -> None:
-    """Adds the parsers. `add_command` takes the subparsers, a name, the function and a help text."""
-    commands = parser.add_subparsers(required=True, metavar="what")
-
-    def add(name: str, work: Work, help_text: str) -> argparse.ArgumentParser:
-        command = add_command(commands, name, partial(run_checked_command, work), help_text)
-        add_server_options(command)
-        return command
-
+    add = add_subcommands(parser, add_command, run_checked_command)
     run = add("run", _run, "run a task and print its result; a goal or a file becomes a new task")
     run.add_argument(
         "task", help="a goal in several words, a file in YAML or JSON (- for stdin), or a task's name or id"

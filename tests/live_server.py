@@ -1,7 +1,9 @@
 """A real server in a process of its own, on a free port, with the scripted provider as its only model."""
 
 import os
+import random
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -23,6 +25,9 @@ USER_FILES = TemporaryDirectory(prefix="luxx-user-files-")
 """Where commands keep files of their user."""
 
 LISTENS = re.compile(r"Luxx listens on (http://\S+)")
+PORTS = [port for port in range(20_000, 32_000) if "80" not in str(port)]
+"""Below the ports that systems choose for outgoing connections, which could take a free one at any moment.
+None contains a documented port (8000, 8001, 8099), because tests replace those in scripts."""
 
 
 class LiveServer(NamedTuple):
@@ -31,6 +36,18 @@ class LiveServer(NamedTuple):
     url: str
     folder: Path
     environ: dict[str, str]
+
+
+def free_port() -> int:
+    """A port for a server that cannot be asked which port it has."""
+    while True:
+        port = random.choice(PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
 
 
 def plain_environ(**more: str) -> dict[str, str]:

@@ -7,14 +7,13 @@ too. `console` blocks are only shown: their commands must exist.
 import ast
 import re
 import shlex
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import msgspec
 import pytest
-from live_server import ROOT, live_server, scripted_models
+from live_server import ROOT, free_port, live_server, scripted_models
 
 from luxx.app.cli.commands import main
 from luxx.domain.skills.registry import SkillRegistry
@@ -92,7 +91,7 @@ def test_every_command_of_the_page_runs(page: Path, tmp_path: Path) -> None:
     with scripted_models(MODEL) as model, live_server(tmp_path, model.url) as server:
         script = "\n".join(["set -euo pipefail", *blocks(page, "sh")])
         for shown, real in {
-            # First, because the port of a server may contain these digits.
+            # First, because the port of the server may contain these digits.
             "8099": str(free_port()),
             "http://127.0.0.1:8000": server.url,
             "https://api.openai.com/v1": f"{model.url}/v1",
@@ -117,12 +116,6 @@ def test_every_command_of_the_page_runs(page: Path, tmp_path: Path) -> None:
     assert finished.returncode == 0, f"{finished.stdout[-2000:]}\n{finished.stderr[-2000:]}"
     assert "/stream" not in script or '"delta":"Hello' in finished.stdout
     assert '"success":false' not in finished.stdout.replace('"success":false,"data"', "")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_the_readme_gets_a_streamed_answer_with_three_commands() -> None:

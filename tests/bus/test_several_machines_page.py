@@ -1,12 +1,11 @@
 """The commands of the documentation page about several machines work: its `bash` blocks run as one script."""
 
 import re
-import socket
 import subprocess
 from pathlib import Path
 
 import pytest
-from live_server import ROOT, plain_environ, scripted_models
+from live_server import ROOT, free_port, plain_environ, scripted_models
 from store.databases import new_database
 
 from luxx.providers.scripted import Rule, Script, Text
@@ -15,12 +14,6 @@ pytestmark = pytest.mark.heavy
 
 SCRIPT_SECONDS = 100.0
 BASH_BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
-
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 def test_every_command_of_the_page_runs(postgresql: str, tmp_path: Path) -> None:
@@ -32,8 +25,8 @@ def test_every_command_of_the_page_runs(postgresql: str, tmp_path: Path) -> None
     )
     for written, replacement in {
         "postgresql://luxx:password@db.example.org/luxx": f"'{new_database(postgresql, 'page')}'",
-        "8001": free_port(),
-        "8002": free_port(),
+        "8001": str(free_port()),
+        "8002": str(free_port()),
     }.items():
         assert written in script
         script = script.replace(written, replacement)

@@ -1,12 +1,12 @@
 """A user with a hundred queued runs and a user with one: the second does not wait for the hundred."""
 
 import asyncio
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from live_server import free_port
 from scenarios.client import AsyncApiClient
 
 from chaos.cluster import Cluster
@@ -19,12 +19,6 @@ QUEUED = 100
 RUN_SECONDS = 1.5
 SLACK_SECONDS = 1.0
 """An allowance for a busy machine, in addition to the length of one run."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from luxx.runs.engine.slots import find_slot, find_waiting_subagent
 from luxx.runs.log.events import read_last_error
 from luxx.runs.models import RunRow, find_run, is_unended, run_view
 from luxx.runs.turn.spending import no_budget_left
-from luxx.runs.turn.state import ChatRequest, RunSpec
+from luxx.runs.turn.state import ChatRequest, RunSpec, model_used
 from luxx.wire.message import UserContent
 from luxx.wire.run import ENDED, Run, RunKind, RunPhase, RunStatus, StopReason
 from luxx.wire.tool import CommandPermission
@@ -112,7 +112,7 @@ def admit(
         index_message(connection, message)
         store_images(connection, message_id, chat.images)
     request = msgspec.structs.replace(chat.request, parent_id=message_id)
-    run = new_run(run_id, conversation.id, status, message_id=answer_id, created_at=now)
+    run = new_run(run_id, conversation.id, status, request=request, message_id=answer_id, created_at=now)
     create_run(connection, run, request, caller, process, size=chat.size)
     if title != conversation.title:
         index_title(connection, user_id=caller.user_id, conversation_id=conversation.id, title=title)
@@ -149,7 +149,7 @@ def admit_invocation(
     connection.execute(_insert_message, _message_row(caller, None, chat, message_id, run_id, now))
     store_images(connection, message_id, chat.images)
     request = msgspec.structs.replace(chat.request, parent_id=message_id, is_invocation=True)
-    run = new_run(run_id, str(request.agent_id), status, message_id=new_id(), created_at=now)
+    run = new_run(run_id, str(request.agent_id), status, request=request, message_id=new_id(), created_at=now)
     create_run(connection, run, request, caller, process, size=chat.size)
     return run
 
@@ -160,17 +160,19 @@ def new_run(
     status: RunStatus = RunStatus.RUNNING,
     *,
     kind: RunKind = RunKind.CHAT,
+    request: ChatRequest | None = None,
     message_id: str | None = None,
     parent_run_id: str | None = None,
     created_at: datetime | None = None,
 ) -> Run:
-    """A run that starts at once or, with the status `queued`, waits for a slot."""
+    """A run that starts at once or, with the status `queued`, waits for a slot; `request` is a chat's."""
     now = created_at or utc_now()
     starts_now = status == RunStatus.RUNNING
     return Run(
         id=run_id, kind=kind, subject_id=subject_id, status=status,
         phase=RunPhase.THINKING if starts_now else None, parent_run_id=parent_run_id, message_id=message_id,
         created_at=now, started_at=now if starts_now else None,
+        **({} if request is None else msgspec.structs.asdict(model_used(request))),
     )  # fmt: skip
 
 
@@ -209,6 +211,7 @@ def _run_row(
         "id": run.id, "user_id": owner.user_id, "tenant_id": owner.tenant_id, "kind": run.kind.value,
         "subject_id": run.subject_id, "parent_run_id": run.parent_run_id, "message_id": run.message_id,
         "status": run.status.value, "phase": None if run.phase is None else run.phase.value,
+        "provider_id": run.provider_id, "provider_name": run.provider_name, "model": run.model,
         "request": request, "owner": process if starts_now else None, "fence": 1 if starts_now else 0,
         "stored_bytes": size + len(request), "created_at": run.created_at, "started_at": run.started_at,
     }  # fmt: skip

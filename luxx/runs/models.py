@@ -30,7 +30,7 @@ from luxx.errors import NotAllowed, NotFound
 from luxx.infra.store.tables import Base, UtcDateTime, table_of
 from luxx.tools.output import MAX_REF
 from luxx.wire.run import ENDED, MemberRight, Run, RunKind, RunStatus
-from luxx.wire.turn import TURN_LENGTH, Usage
+from luxx.wire.turn import MODEL_LENGTH, TURN_LENGTH, Usage
 
 CALL_ID_LENGTH = MAX_REF
 TOOL_LENGTH = 200
@@ -60,7 +60,7 @@ class RunRow(Base):
     `fence` grows by one whenever a process claims the run; an append with an older fence is refused.
     `losses` counts the claims after the loss of the process that drove the run.
     `stored_bytes` is the size of its messages, log and tool outputs (`admission.py`).
-    `driven_seconds` is saved only while time is limited.
+    `driven_seconds` is saved only while time is limited. `provider_id` outlives the provider.
     """
 
     __tablename__ = "runs"
@@ -90,6 +90,9 @@ class RunRow(Base):
     phase: Mapped[str | None] = mapped_column(String(20))
     stop_reason: Mapped[str | None] = mapped_column(String(40))
     error: Mapped[str | None] = mapped_column(Text)
+    provider_id: Mapped[int | None] = mapped_column()
+    provider_name: Mapped[str | None] = mapped_column(String(100))
+    model: Mapped[str | None] = mapped_column(String(MODEL_LENGTH))
     usage: Mapped[str] = mapped_column(Text, default="{}")
     cost: Mapped[float | None] = mapped_column(Float)
     last_seq: Mapped[int] = mapped_column(default=0)

@@ -130,6 +130,7 @@ class RequestResolver:
         return ChatRequest(
             parent_id="",
             provider_id=choice.provider_id,
+            provider_name=choice.name,
             model=choice.model,
             agent_id=agent.id,
             max_iterations=agent.max_iterations,
@@ -170,7 +171,10 @@ class RequestResolver:
                 choice = self.providers.select_provider(
                     session, caller, fallback.provider_id, fallback.model
                 ).choice
-                targets.append(FallbackTarget(provider_id=choice.provider_id, model=choice.model))
+                target = FallbackTarget(
+                    provider_id=choice.provider_id, provider_name=choice.name, model=choice.model
+                )
+                targets.append(target)
         return targets
 
     def _tools(

@@ -161,12 +161,17 @@ class DoneStatus(StrEnum):
 
 
 class Done(EventBase, frozen=True, kw_only=True, tag="done"):
-    """A chat run ended; its message is stored."""
+    """A chat run ended; its message is stored. Provider and model are those of the message, and so is
+    `finish`: why the last model call ended."""
 
     message_id: str
     token_count: int
     usage: Usage
     status: DoneStatus
+    finish: str | None = None
+    provider_id: int | None = None
+    provider_name: str | None = None
+    model: str | None = None
 
 
 Event = (

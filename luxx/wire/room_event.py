@@ -38,11 +38,16 @@ class MessageStart(EventBase, frozen=True, kw_only=True, tag="message_start"):
 
 
 class MessageEnd(EventBase, frozen=True, kw_only=True, tag="message_end"):
-    """The seat's turn ended. `content` is the whole text; `status` as that of the stored message."""
+    """The seat's turn ended. `content` is the whole text; `status` and the others are as those of the stored
+    message."""
 
     content: str
     token_count: int
     status: str
+    finish: str | None = None
+    provider_id: int | None = None
+    provider_name: str | None = None
+    model: str | None = None
 
 
 class RoomMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +60,10 @@ class RoomMessage(msgspec.Struct, frozen=True, kw_only=True):
     content: str
     token_count: int
     status: str
+    finish: str | None = None
+    provider_id: int | None = None
+    provider_name: str | None = None
+    model: str | None = None
     sender_name: str
     sender_color: str | None
     round_number: int | None

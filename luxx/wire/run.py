@@ -59,7 +59,10 @@ class StopReason(StrEnum):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A run. `last_seq` is the newest event in the log; `cost` in US dollars is null without a price."""
+    """A run. `last_seq` is the newest event in the log; `cost` in US dollars is null without a price.
+
+    Provider and model are those that answer; null in a room or task, whose messages and steps name theirs.
+    """
 
     id: str
     kind: RunKind
@@ -70,6 +73,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     message_id: str | None = None
     stop_reason: str | None = None
     error: str | None = None
+    provider_id: int | None = None
+    provider_name: str | None = None
+    model: str | None = None
     usage: Usage = Usage()
     cost: float | None = None
     last_seq: int = 0

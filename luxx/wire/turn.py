@@ -36,6 +36,10 @@ TURN_LENGTH = 80
 """Limit of characters of the key of a turn, in columns."""
 
 
+MODEL_LENGTH = 300
+"""Limit of characters of a model's name, in columns: a configured one, or the name of a file."""
+
+
 class EventBase(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """The base of events. `seq` is set where a log is read as JSON; in a stream it is the frame's `id`.
 
@@ -201,6 +205,17 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
             cached_tokens=self.cached_tokens + other.cached_tokens,
             cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
         )
+
+
+class ModelUsed(msgspec.Struct, frozen=True, kw_only=True):
+    """The provider and the model that produced something; all null where that is not known.
+
+    The name is the one that the provider had then.
+    """
+
+    provider_id: int | None = None
+    provider_name: str | None = None
+    model: str | None = None
 
 
 class FinishReason(StrEnum):

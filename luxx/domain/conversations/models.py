@@ -7,6 +7,7 @@ from sqlalchemy.dialects.postgresql import TSVECTOR
 from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.infra.store.tables import Base, UtcDateTime
+from luxx.wire.turn import MODEL_LENGTH
 
 
 class ProjectRow(Base):
@@ -65,7 +66,8 @@ class ConversationRow(Base):
 class MessageRow(Base):
     """`content` is the stored JSON (wire/message.py); `replay` what adapters want back, per completion.
 
-    `seat_id` is the seat that wrote a message of a room: it stays when the seat is deleted.
+    `seat_id` is the seat that wrote a message of a room: it stays when the seat is deleted. So does
+    `provider_id`, with the name that the provider had. `finish` is why the last model call ended.
 
     One statement deletes a message and all below it, not a cascade over `parent_id`: SQLite fails on a
     cascade of a thousand levels.
@@ -97,6 +99,10 @@ class MessageRow(Base):
     token_count: Mapped[int] = mapped_column(default=0)
     usage: Mapped[str | None] = mapped_column(Text)
     status: Mapped[str] = mapped_column(String(20), default="complete")
+    finish: Mapped[str | None] = mapped_column(String(20))
+    provider_id: Mapped[int | None] = mapped_column()
+    provider_name: Mapped[str | None] = mapped_column(String(100))
+    model: Mapped[str | None] = mapped_column(String(MODEL_LENGTH))
     sender_name: Mapped[str | None] = mapped_column(String(200))
     sender_color: Mapped[str | None] = mapped_column(String(20))
     round_number: Mapped[int | None] = mapped_column()

@@ -56,7 +56,10 @@ class ConversationView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageView(msgspec.Struct, frozen=True, kw_only=True):
-    """`text` and `content` are the same computed string; `token_count`: tokens that the model produced."""
+    """`text` and `content` are the same computed string; `token_count`: tokens that the model produced.
+
+    Provider, model and `finish` are null for a person's message and where they are not known.
+    """
 
     id: str
     conversation_id: str | None
@@ -71,6 +74,10 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True):
     token_count: int
     usage: Usage | None
     status: str
+    finish: str | None
+    provider_id: int | None
+    provider_name: str | None
+    model: str | None
     sender_name: str | None
     sender_color: str | None
     round_number: int | None

@@ -32,7 +32,7 @@ from luxx.domain.transfer.draft import (
 from luxx.infra.clock import new_id
 from luxx.wire.message import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES, Attachment, PromptImage
 from luxx.wire.tool import ToolResult
-from luxx.wire.turn import Step, StepStatus, StepType, Usage, step_id
+from luxx.wire.turn import MODEL_LENGTH, Step, StepStatus, StepType, Usage, step_id
 
 FORMAT = "luxx.conversation"
 VERSION = 1
@@ -68,6 +68,9 @@ class ExportedMessage(msgspec.Struct, frozen=True, kw_only=True):
     token_count: Int32 = 0
     usage: Usage | None = None
     status: Literal["complete", "partial", "failed"] = "complete"
+    finish: Annotated[str, Meta(max_length=20)] | None = None
+    provider_name: Annotated[str, Meta(max_length=100)] | None = None
+    model: Annotated[str, Meta(max_length=MODEL_LENGTH)] | None = None
     sender_name: Annotated[str, Meta(max_length=200)] | None = None
     sender_color: Annotated[str, Meta(max_length=20)] | None = None
     round_number: Int32 | None = None
@@ -159,6 +162,9 @@ class ReadyMessage(msgspec.Struct, frozen=True, kw_only=True, tag="message"):
     token_count: int
     usage: str | None
     status: str
+    finish: str | None
+    provider_name: str | None
+    model: str | None
     sender_name: str | None
     sender_color: str | None
     round_number: int | None

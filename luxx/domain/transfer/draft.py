@@ -66,6 +66,9 @@ class DraftMessage(msgspec.Struct, kw_only=True):
     token_count: int = 0
     usage: Any = None
     status: str = "complete"
+    finish: str | None = None
+    provider_name: str | None = None
+    model: str | None = None
     sender_name: str | None = None
     sender_color: str | None = None
     round_number: int | None = None
@@ -95,7 +98,10 @@ class ConversationDraft(msgspec.Struct, kw_only=True):
 CONVERSATION_SETTINGS = (
     "model", "system_prompt", "temperature", "max_tokens", "thinking_enabled", "pinned", "archived",
 )  # fmt: skip
-MESSAGE_DETAILS = ("token_count", "status", "sender_name", "sender_color", "round_number")
+ORIGIN_DETAILS = ("finish", "provider_name", "model")
+"""What a file says about the model of a message. A provider's id belongs to its server."""
+
+MESSAGE_DETAILS = ("token_count", "status", "sender_name", "sender_color", "round_number", *ORIGIN_DETAILS)
 """Fields that documents, drafts and rows have in common."""
 
 

@@ -58,7 +58,9 @@ def message_text(message: MessageView) -> str:
     """One message under its own heading."""
     who = inline(message.sender_name or ("You" if message.role == "user" else "Assistant"))
     state = "" if message.status == "complete" else f", {message.status}"
-    lines = ["", f"## {who}", "", f"{_time(message.created_at)}{state}", ""]
+    if message.finish is not None and message.finish not in ("stop", "error"):
+        state += f", ended by {inline(message.finish)}"
+    lines = ["", f"## {who}", "", f"{_time(message.created_at)}{_origin(message)}{state}", ""]
     if message.role == "user":
         lines += quoted(message.text)
         for attachment in message.attachments:
@@ -101,6 +103,14 @@ def _step(step: Step) -> list[str]:
             return collapsible(
                 f"{'Failed' if step.success is False else 'Result'}: {name}", step.content, "json"
             )
+
+
+def _origin(message: MessageView) -> str:
+    """The model and the provider of a message, where they are known."""
+    if not message.model:
+        return ""
+    provider = f" of {inline(message.provider_name)}" if message.provider_name else ""
+    return f", {inline(message.model)}{provider}"
 
 
 def _lines(text: str) -> Iterator[str]:

@@ -5,6 +5,7 @@ A message belongs to the user who owns the room, whoever wrote it; `sender_name`
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Select, func, insert, select
@@ -41,10 +42,19 @@ class NewRoomMessage(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str | None = None
     id: str | None = None
     status: str = "complete"
+    finish: str | None = None
+    provider_id: int | None = None
+    provider_name: str | None = None
+    model: str | None = None
     token_count: int = 0
     usage: Usage | None = None
     replay: Sequence[object] = ()
     created_at: datetime | None = None
+
+
+def origin_of(message: NewRoomMessage) -> dict[str, Any]:
+    """Who produced the message and why it ended, as fields that its row and its event share."""
+    return {name: getattr(message, name) for name in ("provider_id", "provider_name", "model", "finish")}
 
 
 def add_message(connection: Connection, room_id: str, user_id: int, message: NewRoomMessage) -> str:
@@ -57,7 +67,8 @@ def add_message(connection: Connection, room_id: str, user_id: int, message: New
         "replay": _encode(message.replay).decode() if message.replay else None,
         "token_count": message.token_count,
         "usage": None if message.usage is None else _encode(message.usage).decode(),
-        "status": message.status, "sender_name": message.sender_name, "sender_color": message.sender_color,
+        "status": message.status, **origin_of(message),
+        "sender_name": message.sender_name, "sender_color": message.sender_color,
         "round_number": message.round_number, "created_at": message.created_at or utc_now(),
     }  # fmt: skip
     connection.execute(_insert, row)

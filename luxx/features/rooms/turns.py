@@ -12,7 +12,7 @@ from luxx.domain.conversations.models import MessageRow
 from luxx.domain.conversations.prompt import assistant_steps, user_text_of
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import LuxxError
-from luxx.features.rooms.messages import NewRoomMessage, add_message
+from luxx.features.rooms.messages import NewRoomMessage, add_message, origin_of
 from luxx.features.rooms.models import ChatRoomRow, RoomAgentRow, RoomPolicy
 from luxx.features.rooms.policies import Choose, SeatState
 from luxx.features.rooms.prompt import (
@@ -33,7 +33,7 @@ from luxx.infra.store.tables import table_of
 from luxx.runs.log.events import LogEntry
 from luxx.runs.orchestration.interface import TurnStart
 from luxx.runs.question_rows import close_questions
-from luxx.runs.turn.ending import COMPLETE, Closing, Ending, message_status
+from luxx.runs.turn.ending import COMPLETE, Closing, Ending, message_origin, message_status
 from luxx.runs.turn.state import ChatRequest, TurnState
 from luxx.wire.event import CostUpdate, TurnNote, Warning
 from luxx.wire.message import AssistantContent
@@ -247,6 +247,7 @@ def close_message(
                 content=text,
                 token_count=state.usage.completion_tokens,
                 status=message_status(state, ending),
+                **message_origin(start.request, state, ending),
             )
         )
     if stored is not None:
@@ -285,6 +286,7 @@ def _message_to_store(
         status=status,
         token_count=state.usage.completion_tokens,
         usage=state.usage,
+        **message_origin(start.request, state, ending),
     )
 
 
@@ -333,6 +335,7 @@ def stored_event(room_id: str, message: NewRoomMessage, text: str) -> MessageSto
             content=text,
             token_count=message.token_count,
             status=message.status,
+            **origin_of(message),
             sender_name=message.sender_name,
             sender_color=message.sender_color,
             round_number=message.round_number,

@@ -16,6 +16,7 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.backup.user_export import FeatureExport
 from luxx.domain.conversations.models import MessageRow
 from luxx.domain.conversations.prompt import assistant_steps, user_content
+from luxx.domain.transfer.draft import ORIGIN_DETAILS, shared_fields
 from luxx.errors import InvalidInput, LuxxError, NotFound
 from luxx.features.rooms.checks import Problems, check_room_stop
 from luxx.features.rooms.document import RoomDocument, SeatDocument, stop_with_ids
@@ -29,7 +30,7 @@ from luxx.features.rooms.transfer import SEAT_FIELDS, document_of
 from luxx.infra.clock import new_id
 from luxx.providers.queries import provider_named
 from luxx.wire.message import AssistantContent, UserContent
-from luxx.wire.turn import Step, Usage
+from luxx.wire.turn import MODEL_LENGTH, Step, Usage
 
 MAX_MESSAGES_MIB = 100
 """The most stored messages of rooms in an export; its reader keeps them in memory."""
@@ -55,6 +56,9 @@ class ExportedRoomMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
     token_count: Int32 = 0
     usage: Usage | None = None
     status: Literal["complete", "partial", "failed"] = "complete"
+    finish: Annotated[str, Meta(max_length=20)] | None = None
+    provider_name: Annotated[str, Meta(max_length=100)] | None = None
+    model: Annotated[str, Meta(max_length=MODEL_LENGTH)] | None = None
     created_at: datetime
 
 
@@ -114,6 +118,7 @@ def _messages(session: Session, room: ChatRoomRow) -> Iterator[ExportedRoomMessa
             else "partial"
             if row.status == "partial"
             else "complete",
+            **shared_fields(row, ORIGIN_DETAILS),
             created_at=row.created_at,
         )
 
@@ -242,6 +247,7 @@ def _add_message(
             token_count=message.token_count,
             usage=message.usage,
             replay=message.replay,
+            **shared_fields(message, ORIGIN_DETAILS),
             created_at=message.created_at,
         ),
     )

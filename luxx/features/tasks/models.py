@@ -17,7 +17,7 @@ from luxx.features.tasks.graph import Problem, TaskStepStatus
 from luxx.infra.store.tables import Base, UtcDateTime
 from luxx.wire.line import IN_NAME, NAME
 from luxx.wire.task_event import PlanEstimate
-from luxx.wire.turn import Step, Usage
+from luxx.wire.turn import MODEL_LENGTH, Step, Usage
 
 MAX_STEPS = 200
 MAX_DEPENDENCIES = 2_000
@@ -102,6 +102,9 @@ class TaskStepRow(Base):
     skipped_because: Mapped[str | None] = mapped_column(String(STEP_ID_LENGTH))
     tainted_by: Mapped[str | None] = mapped_column(String(200))
     attempts: Mapped[int] = mapped_column(default=0)
+    provider_id: Mapped[int | None] = mapped_column()
+    provider_name: Mapped[str | None] = mapped_column(String(100))
+    model: Mapped[str | None] = mapped_column(String(MODEL_LENGTH))
     usage: Mapped[str] = mapped_column(Text, default="{}")
     cost: Mapped[float | None] = mapped_column()
     duration_ms: Mapped[int | None] = mapped_column()
@@ -259,6 +262,9 @@ class TaskStepView(Struct, frozen=True, kw_only=True):
     error: str | None
     skipped_because: str | None
     attempts: int
+    provider_id: int | None
+    provider_name: str | None
+    model: str | None
     usage: Usage
     cost: float | None
     duration_ms: int | None
@@ -277,6 +283,7 @@ class TaskStepTranscript(Struct, frozen=True, kw_only=True):
     attempt: int
     status: str
     provider_id: int
+    provider_name: str | None
     model: str
     tools: list[str]
     system_prompt: str

@@ -28,7 +28,7 @@ FINISH_STEP = _set_step.values(
         name: bindparam(name)
         for name in (
             "status", "output", "error", "skipped_because", "tainted_by", "tool_calls", "usage", "cost",
-            "duration_ms", "finished_at",
+            "duration_ms", "finished_at", "provider_id", "provider_name", "model",
         )
     }
 )  # fmt: skip

@@ -16,7 +16,7 @@ from luxx.infra.store.engine import Store
 from luxx.runs.log.events import read_log
 from luxx.runs.log.retention import check_log
 from luxx.runs.models import RunRow
-from luxx.runs.turn.state import ChatRequest, fold
+from luxx.runs.turn.state import ChatRequest, fold, model_used
 from luxx.wire.event import LoggedEvent, QuestionAnswered, QuestionAsked, TurnNote
 from luxx.wire.task_event import StepComplete, StepStart
 from luxx.wire.turn import turn_of
@@ -96,8 +96,7 @@ def _transcript_of(run_id: str, step_id: str, events: list[LoggedEvent]) -> Task
         step_id=step_id,
         attempt=start.attempt,
         status="running" if end is None else end.status,
-        provider_id=request.provider_id,
-        model=request.model,
+        **msgspec.structs.asdict(model_used(request, state)),
         tools=request.tools,
         system_prompt=request.system_prompt,
         input=turn_input_of(note).text,

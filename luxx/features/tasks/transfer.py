@@ -28,6 +28,8 @@ class ExportedStepResult(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     output: str | None = None
     error: str | None = None
+    provider_name: str | None = None
+    model: str | None = None
 
 
 class ExportedTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +73,13 @@ def read_tasks(session: Session, caller: Caller, project_ids: Sequence[str]) -> 
                 project=None if row.project_id is None else positions.get(row.project_id),
                 result=row.result,
                 results={
-                    step.id: ExportedStepResult(status=step.status, output=step.output, error=step.error)
+                    step.id: ExportedStepResult(
+                        status=step.status,
+                        output=step.output,
+                        error=step.error,
+                        provider_name=step.provider_name,
+                        model=step.model,
+                    )
                     for step in step_rows(session, row.id)
                     if step.attempts or step.output is not None
                 },

@@ -20,7 +20,7 @@ from luxx.runs.orchestration.interface import TurnStart
 from luxx.runs.question_rows import close_questions
 from luxx.runs.turn.completion import full_output_row
 from luxx.runs.turn.ending import Closing, Ending
-from luxx.runs.turn.state import ChatRequest, TurnState
+from luxx.runs.turn.state import ChatRequest, TurnState, model_used
 from luxx.tools.executor import READ_RESULT_TOOL
 from luxx.wire.event import CostUpdate, TurnNote
 from luxx.wire.message import UserContent
@@ -191,7 +191,8 @@ def close_step(
     now, step_id = utc_now(), start.turn.step_id
     duration = max(0, int((now - started).total_seconds() * 1000))
     events: list[LogEntry] = [] if cut is None else [CostUpdate(usage=cut.usage, cost=cut.cost)]
-    complete = StepComplete(step_id=step_id, status=end.status.value, duration_ms=duration)
+    used = msgspec.structs.asdict(model_used(start.request, state))
+    complete = StepComplete(step_id=step_id, status=end.status.value, duration_ms=duration, **used)
     if end.error is not None:
         complete = msgspec.structs.replace(complete, error=end.error)
     events += [complete, *(StepSkipped(step_id=one, because=step_id) for one in skipped)]
@@ -201,7 +202,7 @@ def close_step(
         "error": end.error, "tainted_by": taint_of(start, state),
         "skipped_because": BY_A_PERSON if end.status == TaskStepStatus.SKIPPED else None,
         "tool_calls": _encode(_calls_of(state)).decode(),
-        "usage": _encode(state.usage).decode(), "cost": state.cost, "duration_ms": duration,
+        "usage": _encode(state.usage).decode(), "cost": state.cost, "duration_ms": duration, **used,
         "finished_at": now,
     }  # fmt: skip
 

@@ -272,7 +272,8 @@ class Delegator:
 
     async def _start_subagent(self, append_request: AppendRequest, request: ChatRequest) -> None:
         spec = self.run.spec
-        run = new_run(append_request.event.subagent_run_id, spec.conversation_id, parent_run_id=spec.run_id)
+        run_id = append_request.event.subagent_run_id
+        run = new_run(run_id, spec.conversation_id, request=request, parent_run_id=spec.run_id)
 
         def extra_write(connection: Connection) -> None:
             create_run(connection, run, request, spec, self.engine.process)

@@ -22,11 +22,11 @@ from luxx.runs.engine.cancel import mark_cancelled
 from luxx.runs.log.events import LogEntry, LostRun, event_row, stamped
 from luxx.runs.models import RunEventRow, RunRow
 from luxx.runs.question_rows import close_questions
-from luxx.runs.turn.state import RunSpec, TurnState
+from luxx.runs.turn.state import ChatRequest, RunSpec, TurnState, model_used
 from luxx.wire.event import Done, DoneStatus, ErrorEvent, Event
 from luxx.wire.message import AssistantContent
 from luxx.wire.run import ENDED, RunKind, RunStatus, StopReason
-from luxx.wire.turn import StepStatus, Usage
+from luxx.wire.turn import FinishReason, StepStatus, Usage
 
 _insert = insert(table_of(MessageRow))
 _conversations = table_of(ConversationRow)
@@ -71,21 +71,41 @@ def ending_for(error: LuxxError) -> Ending:
     return Ending(status=RunStatus.COMPLETED, stop_reason=reason, done=DoneStatus.STOPPED, error=error)
 
 
-def ending_events(message_id: str, usage: Usage, ending: Ending) -> list[Event]:
-    """The last events: `error` if there was one, then `done`."""
+def ending_events(
+    message_id: str, usage: Usage, ending: Ending, origin: Mapping[str, Any] | None = None
+) -> list[Event]:
+    """The last events: `error` if there was one, then `done`, with the `origin` of the message."""
     events: list[Event] = []
     if ending.error is not None:
         retryable = isinstance(ending.error, ProviderError) and ending.error.retryable
         events.append(ErrorEvent(message=ending.error.message, code=ending.error.kind, retryable=retryable))
-    events.append(
-        Done(message_id=message_id, token_count=usage.completion_tokens, usage=usage, status=ending.done)
-    )
+    done = Done(message_id=message_id, token_count=usage.completion_tokens, usage=usage, status=ending.done)
+    events.append(msgspec.structs.replace(done, **(origin or {})))
     return events
 
 
-def ending_changes(state: TurnState, ending: Ending) -> dict[str, Any]:
+FINISHES = {FinishReason.REFUSED: "refusal", FinishReason.LENGTH: "length"}
+"""The `finish` of a message for the reasons that differ from a regular end."""
+
+
+def finish_of(state: TurnState, ending: Ending) -> str | None:
+    """Why the last model call of a turn ended; null if it was cut by a person or a limit of the run."""
+    if ending.status == RunStatus.FAILED:
+        return "error"
+    if ending.error is not None or ending.status == RunStatus.CANCELLED or not state.notes:
+        return None
+    return FINISHES.get(FinishReason(state.notes[-1].finish), "stop")
+
+
+def message_origin(request: ChatRequest, state: TurnState, ending: Ending) -> dict[str, Any]:
+    """Who produced a message and why it ended: fields of the message and of the event that ends its turn."""
+    return {**msgspec.structs.asdict(model_used(request, state)), "finish": finish_of(state, ending)}
+
+
+def ending_changes(spec: RunSpec, state: TurnState, ending: Ending) -> dict[str, Any]:
     """The final values of the run's row."""
     return {
+        **msgspec.structs.asdict(model_used(spec.request, state)),
         "status": ending.status.value,
         "phase": None,
         "stop_reason": ending.stop_reason.value,
@@ -116,7 +136,9 @@ def close_chat(spec: RunSpec, state: TurnState, ending: Ending, _cut: UsageEntry
     It stores the answer, selects it as the leaf and releases the conversation. A subagent's answer goes to
     its parent run, so it stores nothing.
     """
-    save, size = (None, 0) if spec.request.delegated is not None else _prepare_message(spec, state, ending)
+    origin = message_origin(spec.request, state, ending)
+    is_subagent = spec.request.delegated is not None
+    save, size = (None, 0) if is_subagent else _prepare_message(spec, state, ending, origin)
 
     def write(connection: Connection) -> None:
         if save is not None:
@@ -125,15 +147,15 @@ def close_chat(spec: RunSpec, state: TurnState, ending: Ending, _cut: UsageEntry
             close_questions(connection, spec.run_id)
 
     return Closing(
-        events=[*ending_events(spec.message_id, state.usage, ending)],
-        changes=ending_changes(state, ending),
+        events=[*ending_events(spec.message_id, state.usage, ending, origin)],
+        changes=ending_changes(spec, state, ending),
         write=write,
         size=size,
     )
 
 
 def _prepare_message(
-    spec: RunSpec, state: TurnState, ending: Ending
+    spec: RunSpec, state: TurnState, ending: Ending, origin: Mapping[str, Any]
 ) -> tuple[Callable[[Connection], None], int]:
     """A write that stores the answer in its conversation; and its bytes."""
     has_replay = any(note.replay for note in state.notes)
@@ -149,6 +171,7 @@ def _prepare_message(
         "token_count": state.usage.completion_tokens,
         "usage": _encode(state.usage).decode(),
         "status": message_status(state, ending),
+        **origin,
         "created_at": utc_now(),
     }
 

@@ -216,6 +216,7 @@ class ResourceFinder:
             request,
             agent_id=agent.id,
             provider_id=choice.provider_id,
+            provider_name=choice.name,
             model=choice.model,
             max_iterations=agent.max_iterations,
             skills=agent.skills,

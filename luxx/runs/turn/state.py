@@ -31,13 +31,14 @@ from luxx.wire.event import (
 from luxx.wire.question import WhenAsked
 from luxx.wire.run import Delegated, RunKind, RunPhase
 from luxx.wire.tool import Narrowing, SkillHead
-from luxx.wire.turn import CHAT_TURN, FinishReason, Step, StepStatus, StepType, TurnRef, Usage
+from luxx.wire.turn import CHAT_TURN, FinishReason, ModelUsed, Step, StepStatus, StepType, TurnRef, Usage
 
 
 class FallbackTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A provider and a model that make the calls of a run after the ones before have failed for good."""
 
     provider_id: int
+    provider_name: str | None = None
     model: str
 
 
@@ -56,6 +57,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     parent_id: str
     provider_id: int
+    provider_name: str | None = None
     model: str
     agent_id: int | None = None
     is_invocation: bool = False
@@ -340,9 +342,14 @@ def with_fallback(spec: RunSpec, state: TurnState) -> RunSpec:
     """The specification with the provider and model that make the next call."""
     if not state.fallback:
         return spec
-    target = spec.request.fallbacks[state.fallback - 1]
-    request = replace(spec.request, provider_id=target.provider_id, model=target.model)
-    return replace(spec, request=request)
+    used = msgspec.structs.asdict(model_used(spec.request, state))
+    return replace(spec, request=replace(spec.request, **used))
+
+
+def model_used(request: ChatRequest, state: TurnState | None = None) -> ModelUsed:
+    """The provider and model that make the calls of a turn in this state; those of the request before it."""
+    target = request.fallbacks[state.fallback - 1] if state is not None and state.fallback else request
+    return ModelUsed(provider_id=target.provider_id, provider_name=target.provider_name, model=target.model)
 
 
 def initial_state(spec: RunSpec) -> TurnState:

@@ -248,7 +248,8 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     asks the run's user, so it needs no approval. `keeps_lines`: the result is a page of stored text, so long
     lines in it are not cut. `keeps(result)`: whether this successful result of a repeatable tool may be
     cached. `is_chain`: the tool only calls other tools, and each of these calls is judged separately.
-    `tenant_id`: the only tenant that has the tool; None: all tenants.
+    `tenant_id`: the only tenant that has the tool; None: all tenants. `is_trusted`: an untrusted text in the
+    run is no reason to ask about this tool, because its operator vouches for it.
     """
 
     name: str
@@ -269,6 +270,7 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     keeps: Callable[[ToolResult], bool] = cache_always
     is_chain: bool = False
     tenant_id: int | None = None
+    is_trusted: bool = False
 
     def is_for(self, tenant_id: int | None) -> bool:
         """Whether the tool exists for this tenant."""

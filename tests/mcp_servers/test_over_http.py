@@ -76,6 +76,34 @@ async def test_a_server_that_does_not_start_is_counted_and_named_in_the_log(serv
         assert "no licence" in output[0]
 
 
+async def test_the_servers_of_the_tenant_are_listed_with_their_state_and_tools(server: LuxxServer) -> None:
+    async with AsyncApiClient(server.url) as ann:
+        await ready(ann)
+        async with asyncio.timeout(WAIT_SECONDS):
+            while (listed := await ann.get("/mcp/servers"))["items"][1]["state"] != "failed":  # noqa: ASYNC110 - asked over HTTP
+                await asyncio.sleep(0.05)
+        assert listed["total"] == 2
+        notes, gone = listed["items"]
+        assert (notes["name"], notes["state"], notes["reason"], notes["output"]) == (
+            "notes",
+            "running",
+            "",
+            "",
+        )
+        assert "mcp__default_notes__add" in notes["tools"]
+        assert notes["since"] is not None
+        assert gone["since"] is not None
+        assert (gone["name"], gone["tools"]) == ("gone", [])
+        assert gone["reason"] == "has ended: the program ended with exit code 1: no licence"
+        assert gone["output"] == "no licence"
+        assert (await ann.get("/mcp/servers", page=2, page_size=1))["items"][0]["name"] == "gone"
+        reader = {"username": "rita", "password": "a-password-of-rita-1", "permission_level": 1}
+        await ann.post("/auth/users", reader)
+        signed_in = await ann.post("/auth/login", {k: reader[k] for k in ("username", "password")})
+        async with AsyncApiClient(server.url, signed_in["access_token"]) as rita:
+            assert [one["output"] for one in (await rita.get("/mcp/servers"))["items"]] == [None, None]
+
+
 async def test_users_of_another_tenant_see_nothing_of_a_server(server: LuxxServer) -> None:
     async with AsyncApiClient(server.url) as ann:
         await ready(ann)
@@ -85,6 +113,7 @@ async def test_users_of_another_tenant_see_nothing_of_a_server(server: LuxxServe
         signed_in = await ann.post("/auth/login", {k: theirs[k] for k in ("username", "password")})
         async with AsyncApiClient(server.url, signed_in["access_token"]) as nina:
             assert (await nina.get("/tools", category="mcp"))["items"] == []
+            assert (await nina.get("/mcp/servers"))["items"] == []
             name = "mcp__default_notes__add"
             responses = [
                 await nina.ask("GET", f"/tools/{name}"),

@@ -79,6 +79,26 @@ KERNEL_BOMBS = [
         kernel=True,
     ),
     Bomb(
+        "pipes, with all open files",
+        "import os, time\nfor _ in range(59):\n    if os.fork() == 0: break\n"
+        "for _ in range(1000):\n    ours, theirs = os.pipe(); os.set_blocking(theirs, False)\n"
+        "    os.write(theirs, bytes(1 << 17)); os.close(theirs)\ntime.sleep(60)",
+        frozenset({ExceededLimit.MEMORY}),
+        MANY,
+        kernel=True,
+    ),
+    Bomb(
+        "sockets, with all open files",
+        "import os, socket, time\nfor _ in range(59):\n    if os.fork() == 0: break\nheld = []\n"
+        "for _ in range(500):\n    held += socket.socketpair()\n"
+        "for one in held:\n    one.setblocking(False)\n"
+        "    one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 30)\n"
+        "    try:\n        while one.send(bytes(1 << 16)): pass\n    except OSError: pass\ntime.sleep(60)",
+        frozenset({ExceededLimit.MEMORY}),
+        MANY,
+        kernel=True,
+    ),
+    Bomb(
         "sockets, not accepted",
         "import os, socket, time\n"
         "try: door = socket.socket(socket.AF_UNIX)\n"

@@ -53,6 +53,18 @@ async def test_ordinary_programs_can_copy_pack_pipe_and_follow(
         assert "inotify cannot be used" in output
 
 
+async def test_the_limit_of_open_files_can_be_configured(
+    open_sandbox_client: OpenSandboxClient, backend: str
+) -> None:
+    async with open_sandbox_client(
+        backend, limits=[{"tool": "shell_execute", "level": 3, "open_files": 256}]
+    ) as client:
+        if client is None:
+            return
+        assert (await client.shell("ulimit -n")).result.data["stdout"] == "256\n"
+        assert (await client.shell("ulimit -n", level=4)).result.data["stdout"] == "1024\n"
+
+
 async def test_a_program_with_its_own_network_can_serve_itself(
     open_sandbox_client: OpenSandboxClient,
 ) -> None:

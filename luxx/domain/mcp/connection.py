@@ -6,21 +6,22 @@ A connection is not reused after its end. Not here: when a process is started an
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import msgspec
-from msgspec.structs import replace
 
 from luxx import __version__
+from luxx.domain.mcp.failures import last_lines, reason_of_end, reason_of_silence
 from luxx.domain.mcp.inbox import MIB, MOST_PARTS, Inbox, McpMessage, ProtocolAbuse, Secrets, parts
 from luxx.errors import ToolFailed
-from luxx.tools.builtin.programs import why_ended
+from luxx.infra.clock import utc_now
 from luxx.tools.sandbox.plan import ProgramLimits
 from luxx.tools.sandbox.process import ExceededLimit
-from luxx.tools.sandbox.resident import Resident
+from luxx.tools.sandbox.resident import KEPT_STDERR_BYTES, Resident
 
 _OWN_LOGGERS = ("mcp", "client")
 _MISSING = "the extra 'mcp' is not installed: pip install 'luxx[mcp]'"
@@ -81,12 +82,14 @@ class McpConnection:
     def __init__(
         self,
         resident: Resident,
+        command: Sequence[str],
         sdk: Sdk,
         limits: ProgramLimits,
         secrets: Secrets,
         on_change: Callable[[], Awaitable[None]],
     ) -> None:
         self._resident = resident
+        self._command = command
         self._sdk = sdk
         self._limits = limits
         self._secrets = secrets
@@ -99,6 +102,7 @@ class McpConnection:
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._closing = asyncio.Event()
         self._ended = asyncio.Event()
+        self.ended_at: datetime | None = None
         self._why: str | None = None
         self._exceeded_limit: ExceededLimit | None = None
         self._session: Any = None
@@ -119,13 +123,25 @@ class McpConnection:
         """Whether it was ended for a limit other than processor time, which ordinary use exhausts."""
         return self._exceeded_limit not in (None, ExceededLimit.CPU)
 
+    @property
+    def output(self) -> str:
+        """The last lines that it printed on stderr, without secrets."""
+        return last_lines(self._stderr)
+
+    @property
+    def _stderr(self) -> str:
+        tail = self._resident.stderr_tail
+        # A longer output is cut at its beginning, perhaps within a secret.
+        whole_lines = tail.partition(b"\n")[2] if len(tail) >= KEPT_STDERR_BYTES else tail
+        return self._secrets.hidden(whole_lines.decode("utf-8", "replace"))
+
     async def open(self, seconds: float) -> None:
         """Waits until the MCP handshake is done. Raises ToolFailed with a predicate that follows the name."""
         try:
             async with asyncio.timeout(seconds):
                 await asyncio.shield(self._ready)
         except TimeoutError:
-            raise ToolFailed(f"was not ready within {seconds:g} seconds") from None
+            raise ToolFailed(reason_of_silence(seconds, self._stderr, self._limits, self._command)) from None
 
     async def list_tools(self, seconds: float) -> "list[Tool]":
         """Its tools, at most MOST_LISTED. Raises ToolFailed with a predicate that follows the name."""
@@ -187,6 +203,7 @@ class McpConnection:
             if self._why is None and not self._closing.is_set():
                 self._why = await self._end_reason()
         finally:
+            self.ended_at = utc_now()
             self._ended.set()
             for task in (*tasks, closing, *([self._ping] if self._ping else [])):
                 task.cancel()
@@ -281,8 +298,7 @@ class McpConnection:
         if result.exit_code == 0 and result.exceeded_limit is None:
             return "has ended by itself"
         self._exceeded_limit = result.exceeded_limit
-        stderr_text = self._secrets.hidden(result.stderr.decode("utf-8", "replace"))
-        return f"has ended: {why_ended(replace(result, stderr=stderr_text.encode()), self._limits)}"
+        return f"has ended: {reason_of_end(result, self._stderr, self._limits, self._command)}"
 
     def _start_ping(self) -> None:
         """Finds out whether only one call takes long: a server that answers no ping either is ended."""

@@ -129,6 +129,7 @@ def _definition(
         brings_untrusted=True,
         is_egress=True,
         starts_programs=True,
+        is_trusted=config.trusted and tool.is_read_only,
         tenant_id=tenant_id,
     )
 

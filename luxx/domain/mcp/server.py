@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -23,6 +24,7 @@ from luxx.domain.files.storage import measure
 from luxx.domain.mcp.connection import ListedTool, McpConnection, Sdk, listed_tool, load_sdk
 from luxx.domain.mcp.inbox import MIB, MOST_PARTS, Secrets, parts
 from luxx.errors import Conflict, ToolFailed
+from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import McpServerConfig
 from luxx.infra.data_permissions import make_directory
 from luxx.tools.sandbox.plan import ProgramLimits
@@ -155,6 +157,8 @@ class McpServer:
         self._refreshes = Backoff(clock, FIRST_PAUSE, LONGEST_PAUSE, RESET_AFTER_SECONDS)
         self._failures = Backoff(clock, FIRST_PAUSE, LONGEST_PAUSE, math.inf)
         self._started_at = 0.0
+        self._output = ""
+        self._since: datetime | None = None
         self._is_closed = False
 
     @property
@@ -167,10 +171,24 @@ class McpServer:
 
     @property
     def why(self) -> str:
-        """Why it has failed, as a predicate that follows its name; empty if it has not."""
-        if self.state != ServerState.FAILED:
+        """Why it has failed, as a predicate that follows its name, also while it is started again."""
+        if self.state == ServerState.RUNNING:
             return ""
         return self.reason or ("" if self._connection is None else self._secrets.hidden(self._connection.why))
+
+    @property
+    def output(self) -> str:
+        """The last lines that it printed on stderr before it failed, without secrets."""
+        if self.state == ServerState.RUNNING:
+            return ""
+        return self._output if self.reason or self._connection is None else self._connection.output
+
+    @property
+    def since(self) -> datetime | None:
+        """When it came into its state; None if it has not been started."""
+        connection = self._connection
+        has_just_ended = self.state == ServerState.FAILED and not self.reason
+        return connection.ended_at if has_just_ended and connection is not None else self._since
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> ToolResult:
         """Call one of its tools; starts the server if needed. Raises ToolFailed."""
@@ -192,6 +210,7 @@ class McpServer:
             return connection
         if self._starting is None:
             self._check_pause(connection)
+            self._since = utc_now()
             self._starting = asyncio.create_task(self._start())
             self._starting.add_done_callback(self._on_start_done)
         return await asyncio.shield(self._starting)
@@ -216,6 +235,7 @@ class McpServer:
         if last is not None and not self.reason:
             seconds = self._clock() - self._started_at
             is_reset = seconds >= RESET_AFTER_SECONDS and not last.exceeded_limits
+            self._output = last.output
             self._failed(last.why, is_reset=is_reset)
             if self._failures.pause == FIRST_PAUSE:
                 # The first failure after a long run: restart at once.
@@ -226,6 +246,7 @@ class McpServer:
     def _failed(self, why: str, *, is_reset: bool = False) -> None:
         self._failures.done(is_reset=is_reset)
         self.reason = self._secrets.hidden(why)
+        self._since = utc_now()
         name, tenant = self.config.name, self.config.tenant
         logger.warning("mcp_server_failed", server=name, tenant=tenant, reason=self.reason)
 
@@ -244,8 +265,10 @@ class McpServer:
             await self._on_tools(self, await self._list(connection))
         except BaseException as error:
             await connection.close(error.message if isinstance(error, ToolFailed) else None)
+            self._output = connection.output
             raise
         self._connection, self._started_at, self.reason = connection, self._clock(), ""
+        self._since, self._output = utc_now(), ""
         logger.info("mcp_server_started", server=self.config.name, tenant=self.config.tenant)
         if self._is_changed:
             await self._changed()
@@ -264,7 +287,7 @@ class McpServer:
             resident = await self._sandbox.start_resident(program_spec)
         except ToolFailed as error:
             raise ToolFailed(f"could not be started: {error.message}") from error
-        return McpConnection(resident, sdk, self._limits, self._secrets, self._changed)
+        return McpConnection(resident, self.config.command, sdk, self._limits, self._secrets, self._changed)
 
     async def _list(self, connection: McpConnection) -> list[ListedTool]:
         return [listed_tool(tool) for tool in await connection.list_tools(self.config.start_seconds)]

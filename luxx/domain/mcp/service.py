@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -29,8 +30,8 @@ FOLDER = "mcp"
 LIMITS = "mcp"
 """The tool name of these servers in `tools.limits`."""
 
-CPU_SECONDS = 3600.0
-"""Default processor time in the life of a server; Luxx restarts it afterwards."""
+BUILT_IN_LIMITS = ProgramLimits(cpu_seconds=3600, memory_mb=1024, processes=128, open_files=4096)
+"""Node.js opens hundreds of files and has a dozen threads. After its processor time a server is restarted."""
 
 MOST_TRIES = 20
 """Failed starts of a server before Luxx stops trying; with the pauses they take about an hour."""
@@ -46,14 +47,18 @@ logger = structlog.get_logger()
 
 
 class McpStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The status of a server. `reason`: why it failed; `left_out`: unusable tools, with reasons; `withheld`:
-    tools whose definition has changed since its approval."""
+    """The status of a server. `reason`: why it failed; `output`: what it then had printed on stderr; `since`:
+    when it came into this state; `names`: of the offered tools; `left_out`: unusable tools, with
+    reasons; `withheld`: tools whose definition has changed since its approval."""
 
     name: str
     tenant: str
     state: ServerState
     reason: str
+    output: str
+    since: datetime | None
     tools: int
+    names: list[str]
     left_out: list[str]
     withheld: list[str]
 
@@ -67,7 +72,7 @@ class _Entry:
     server: McpServer | None = None
     reason: str = ""
     tenant_id: int = 0
-    tools: int = 0
+    names: list[str] = field(default_factory=list[str])
     left_out: list[str] = field(default_factory=list[str])
     listed: ToolRegistry = field(default_factory=ToolRegistry)
     withheld: dict[str, Withheld] = field(default_factory=dict[str, Withheld])
@@ -115,6 +120,10 @@ class McpServers:
     def statuses(self) -> list[McpStatus]:
         """In the order of the configuration."""
         return [_status(entry) for entry in self._entries]
+
+    def statuses_for(self, tenant_id: int) -> list[McpStatus]:
+        """The servers of this tenant, in the order of the configuration."""
+        return [_status(entry) for entry in self._entries if entry.tenant_id == tenant_id]
 
     async def recheck_withheld(self) -> None:
         """Offers withheld tools that were approved since, by this process or another one."""
@@ -211,6 +220,7 @@ class McpServers:
                 entry.withheld = await self._withheld_of(entry.tenant_id, entry.config.name, by_name)
             except SQLAlchemyError as error:
                 self._registry.replace_tools(ToolRegistry(), entry.prefix)
+                entry.names = []
                 logger.warning(
                     "mcp_definitions_unknown", server=entry.config.name, error=type(error).__name__
                 )
@@ -218,7 +228,7 @@ class McpServers:
             entry.is_checked = True
             offered = entry.listed.without({entry.prefix + name for name in entry.withheld})
             self._registry.replace_tools(offered, entry.prefix)
-            entry.tools = len(by_name) - len(entry.withheld)
+            entry.names = [tool.name for tool in offered.list_all()]
         if entry.withheld and entry.withheld != before:
             logger.warning(
                 "mcp_tools_withheld",
@@ -231,9 +241,9 @@ class McpServers:
 def limits_of_servers(configured: Sequence[ToolLimits]) -> ProgramLimits:
     """The limits of a server with all it starts. Processor time counts over its whole life, so only an entry
     for these servers sets it."""
-    limits = limits_for(LIMITS, CommandPermission.EXECUTE, configured)
+    limits = limits_for(LIMITS, CommandPermission.EXECUTE, configured, BUILT_IN_LIMITS)
     own = [one.cpu_seconds for one in configured if one.tool == LIMITS and one.cpu_seconds is not None]
-    return replace(limits, cpu_seconds=own[-1] if own else CPU_SECONDS)
+    return replace(limits, cpu_seconds=own[-1] if own else BUILT_IN_LIMITS.cpu_seconds)
 
 
 def _status(entry: _Entry) -> McpStatus:
@@ -244,7 +254,10 @@ def _status(entry: _Entry) -> McpStatus:
         tenant=entry.config.tenant,
         state=ServerState.FAILED if entry.reason else state,
         reason=entry.reason or ("" if server is None else server.why),
-        tools=entry.tools,
+        output="" if server is None else server.output,
+        since=None if server is None else server.since,
+        tools=len(entry.names),
+        names=list(entry.names),
         left_out=entry.left_out,
         withheld=[f"{name} {why}" for name, why in entry.withheld.items()],
     )

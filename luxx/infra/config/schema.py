@@ -69,6 +69,7 @@ class ToolLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cpu_seconds: Annotated[float, Meta(ge=1)] | None = None
     memory_mb: Annotated[int, Meta(ge=16)] | None = None
     processes: PositiveInt | None = None
+    open_files: Annotated[int, Meta(ge=64)] | None = None
     file_mb: PositiveInt | None = None
     disk_mb: PositiveInt | None = None
     output_kb: PositiveInt | None = None
@@ -107,6 +108,7 @@ class McpServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = []
     reads: list[NonEmptyText] = []
     workspace: str = ""
+    trusted: bool = False
     level: Annotated[int, Meta(ge=1, le=4)] = 3
     start_seconds: Annotated[float, Meta(gt=0, le=600)] = 30
     call_seconds: Annotated[float, Meta(gt=0, le=3600)] = 60

@@ -267,6 +267,8 @@ def brings_untrusted(tool: ToolDefinition) -> bool:
 
 
 def _is_risky_when_tainted(tool: ToolDefinition) -> bool:
+    if tool.is_trusted:
+        return False
     is_strong = tool.required_permission >= CommandPermission.EXECUTE
     return is_strong or tool.is_egress or tool.name.startswith(MCP_PREFIX)
 

@@ -48,6 +48,8 @@ ETC = (
     "/etc/protocols",
     "/etc/services",
     "/etc/ssl/certs",
+    # Node.js ends at its start if this file exists and cannot be read.
+    "/etc/ssl/openssl.cnf",
 )
 NETWORK_ETC = ("/etc/hosts", "/etc/resolv.conf")
 GROUP = f"sandbox:x:{UID_INSIDE}:\nnogroup:x:65534:\n"

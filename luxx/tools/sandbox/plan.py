@@ -16,14 +16,16 @@ MIB = 1024 * 1024
 class ProgramLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of one program together with all its children. `seconds` is wall time, `processes` counts tasks.
 
-    `memory_mb` bounds what all processes hold together and what each may allocate. `file_mb` is the largest
-    file, `disk_mb` bounds all writes, `output_kb` the printed output that is kept.
+    `memory_mb` bounds what all processes hold together and what each may allocate. `open_files` is for each
+    process. `file_mb` is the largest file, `disk_mb` bounds all writes, `output_kb` the printed output that
+    is kept.
     """
 
     seconds: float = 60
     cpu_seconds: float = 60
     memory_mb: int = 512
     processes: int = 64
+    open_files: int = 1024
     file_mb: int = 100
     disk_mb: int = 500
     output_kb: int = 1024
@@ -37,9 +39,15 @@ BY_LEVEL = {
 """Other levels have the defaults of ProgramLimits."""
 
 
-def limits_for(tool: str, level: CommandPermission, configured: Iterable[ToolLimits]) -> ProgramLimits:
-    """The built-in limits of the level, overridden in order by each entry that fits `tool` and `level`."""
-    limits = BY_LEVEL.get(level, ProgramLimits())
+def limits_for(
+    tool: str,
+    level: CommandPermission,
+    configured: Iterable[ToolLimits],
+    built_in: ProgramLimits | None = None,
+) -> ProgramLimits:
+    """The `built_in` limits (None: those of the level), overridden in order by each entry that fits `tool`
+    and `level`."""
+    limits = BY_LEVEL.get(level, ProgramLimits()) if built_in is None else built_in
     for entry in configured:
         if entry.tool in ("*", tool) and entry.level in (None, level):
             values = {name: getattr(entry, name) for name in ProgramLimits.__struct_fields__}
@@ -125,6 +133,7 @@ def shared_spec(program_spec: ProgramSpec, settings: SandboxSettings) -> Supervi
             "cpu": int(limits.cpu_seconds),
             "memory": limits.memory_mb * MIB,
             "processes": limits.processes,
+            "files": limits.open_files,
             "file": limits.file_mb * MIB,
             "disk": limits.disk_mb * MIB,
             "reserve": settings.memory_reserve_mb * MIB,

@@ -31,8 +31,8 @@ TEMPORARY = "/tmp"
 """`enter` replaces an environment variable with this value by the path of the scratch directory."""
 STAGE = "/tmp"
 """A private mount namespace shows the sources of bubblewrap's binds here, so that any user can reach them."""
-MOST_FILES, MOST_LOCKED, MOST_ADDRESSES = 128, 64 * 1024, 64 << 30
-"""Of each process: open files, bytes of locked memory, and bytes of address space."""
+MOST_LOCKED, MOST_ADDRESSES = 64 * 1024, 64 << 30
+"""Of each process: bytes of locked memory, and bytes of address space."""
 MOST_BUFFERED = b"4096 65536 212992"
 """Bytes that TCP buffers per connection and direction: minimum, default, maximum."""
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
@@ -217,7 +217,7 @@ def _limit(limits: dict[str, int]) -> None:
         (resource.RLIMIT_AS, MOST_ADDRESSES + limits["memory"]),
         (resource.RLIMIT_CPU, limits["cpu"] + 1),
         (resource.RLIMIT_FSIZE, limits["file"]),
-        (resource.RLIMIT_NOFILE, MOST_FILES),
+        (resource.RLIMIT_NOFILE, limits["files"]),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MEMLOCK, MOST_LOCKED),
         (resource.RLIMIT_MSGQUEUE, 0),

@@ -138,7 +138,7 @@ TICK_MS = 100
 """How often LimitWatch measures a program that may run for days; the default rate takes 2 % of a CPU."""
 _CHUNK_BYTES = 65_536
 _DRAIN_SECONDS = 1.0
-_KEPT_ERRORS = 4_096
+KEPT_STDERR_BYTES = 8_192
 """The last bytes of stderr that are kept."""
 
 
@@ -204,6 +204,11 @@ class Resident:
         """The pid of the keeper, which ends after all other processes of the sandbox."""
         return self._process.pid
 
+    @property
+    def stderr_tail(self) -> bytes:
+        """The last part of what the program has printed on stderr."""
+        return self._stderr_tail
+
     async def read(self) -> bytes:
         """The next output; empty once the program has closed stdout."""
         return await self._process.stdout.read(_CHUNK_BYTES)
@@ -234,7 +239,7 @@ class Resident:
     async def _listen(self) -> None:
         with suppress(OSError):
             while piece := await self._process.stderr.read(_CHUNK_BYTES):
-                self._stderr_tail = (self._stderr_tail + piece)[-_KEPT_ERRORS:]
+                self._stderr_tail = (self._stderr_tail + piece)[-KEPT_STDERR_BYTES:]
 
     async def _drain(self) -> None:
         with suppress(OSError):

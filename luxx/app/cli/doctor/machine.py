@@ -119,7 +119,8 @@ async def examine_mcp(config: Config, store: Store) -> list[Finding]:
 def _mcp_finding(status: McpStatus) -> Finding:
     part = f"mcp {status.tenant}/{status.name}"
     if status.state != ServerState.RUNNING:
-        return bad(part, status.reason or "does not start", _MCP_FIX)
+        printed = f"; it printed: {' / '.join(status.output.splitlines())}" if status.output else ""
+        return bad(part, (status.reason or "does not start") + printed, _MCP_FIX)
     if status.withheld:
         text = f"offers {status.tools} tools; withheld: {'; '.join(status.withheld[:5])}"
         return bad(part, text, _APPROVAL_FIX)

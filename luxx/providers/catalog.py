@@ -18,9 +18,14 @@ class ModelCard(ModelConfig, frozen=True, kw_only=True):
     """
 
     @property
+    def is_unknown(self) -> bool:
+        """Whether it is the card of a model that nobody described."""
+        return self.pattern == "*"
+
+    @property
     def may_take_images(self) -> bool:
         """True also for an unknown model: its server rejects images if it does not take them."""
-        return self.images or self.pattern == "*"
+        return self.images or self.is_unknown
 
     def cost(self, usage: Usage) -> float | None:
         """The cost of a completion in US dollars, None if the price is unknown."""
@@ -38,8 +43,9 @@ def _price_or_default(price: float | None, default: float) -> float:
     return default if price is None else price
 
 
-UNKNOWN = ModelCard(pattern="*", context_window=32_768, max_output=4_096)
-"""The card of an unknown model: most current models take tools, and few windows are below 32k."""
+UNKNOWN = ModelCard(pattern="*", context_window=32_768, max_output=4_096, tools=False)
+"""The card of an unknown model: few windows are below 32k. It gets tools only where somebody asks for them:
+many small models misuse them, and some servers refuse a request with tools."""
 
 EMBEDDED_CONTEXT = 8_192
 """The context window of the embedded model, which SmolLM2 was trained for."""
@@ -141,4 +147,4 @@ def embedded_card(name: str) -> ModelCard:
 def model_view(name: str, card: ModelCard) -> ModelView:
     properties = msgspec.structs.asdict(card)
     del properties["pattern"]
-    return ModelView(name=name, is_known=card is not UNKNOWN, **properties)
+    return ModelView(name=name, is_known=not card.is_unknown, **properties)

@@ -17,7 +17,8 @@ from luxx.errors import MalformedStream, ProviderError, StreamInterrupted, Strea
 from luxx.infra.config.schema import ProvidersConfig
 from luxx.providers.adapter import CompletionRequest, StreamParser, Target
 from luxx.providers.failures import redact_error
-from luxx.providers.registry import adapter_for
+from luxx.providers.parsing import OutputBounds
+from luxx.providers.registry import ProviderType, adapter_for
 from luxx.providers.transport import ResponseBody, Transport
 from luxx.wire.tool import ToolCall
 from luxx.wire.turn import (
@@ -198,6 +199,9 @@ class CompletionStream:
         self._request = request
         self._target = target
         self._retry_schedule = retry_schedule
+        self._bounds = OutputBounds(
+            request.max_tokens, ends_repetition=target.provider_type == ProviderType.LOCAL
+        )
         self._body: ResponseBody | None = None
         self._parser: StreamParser | None = None
         self._is_drained = False
@@ -229,7 +233,8 @@ class CompletionStream:
                     deltas = parser.feed(piece)
                     if deltas:
                         self._has_emitted = True
-                        return deltas
+                        cut = self._bounds.cut(deltas)
+                        return deltas if cut is None else await self._end_with(cut)
                 return await self._finish(parser, body)
             except (StreamInterrupted, StreamStalled) as connection_error:
                 try:
@@ -270,6 +275,12 @@ class CompletionStream:
         self._parser = None  # A parser is closed only once.
         deltas = parser.close()
         self._is_finished = True
+        return deltas
+
+    async def _end_with(self, deltas: list[Delta]) -> list[Delta]:
+        """Closes the socket of a completion that the provider does not end."""
+        self._is_finished = True
+        await self._close()
         return deltas
 
     def _close_after_disconnect(self, connection_error: ProviderError) -> list[Delta]:

@@ -13,7 +13,7 @@ from msgspec import inspect
 
 from luxx.errors import MalformedStream, ProviderError, StreamInterrupted
 from luxx.providers.failures import as_provider_error, read_error_body, truncate
-from luxx.wire.turn import FinishReason
+from luxx.wire.turn import Delta, FinishDelta, FinishReason, TextDelta, ThinkingDelta, ToolCallDelta
 
 MAX_RETAINED_BYTES = 32 * 1024 * 1024
 MAX_BLANK_BYTES = 64 * 1024
@@ -51,6 +51,62 @@ class RetainedBytes:
             raise MalformedStream(
                 f"The provider's response contains more than {MAX_RETAINED_BYTES} bytes besides its text."
             )
+
+
+CHARACTERS_PER_TOKEN = 16
+"""More than an answer has on average; tokens of usual text have about four."""
+
+REPEATED = ((48, 6), (240, 3))
+"""An answer repeats itself if its last characters, this many, have occurred this often without overlap."""
+
+REPETITION_WINDOW = 8_192
+REPETITION_STEP = 64
+"""How many characters of an answer are compared, and after how many new ones again."""
+
+
+class OutputBounds:
+    """Ends a completion that its provider does not end: far beyond its limit of tokens or, with
+    `ends_repetition`, where it repeats itself."""
+
+    __slots__ = ("_characters_left", "_compared_text", "_new_text")
+
+    def __init__(self, max_tokens: int | None, *, ends_repetition: bool = False) -> None:
+        self._characters_left = None if max_tokens is None else max_tokens * CHARACTERS_PER_TOKEN
+        self._compared_text = "" if ends_repetition else None
+        self._new_text = ""
+
+    def cut(self, deltas: list[Delta]) -> list[Delta] | None:
+        """The deltas up to the one that exceeds a bound, with the end of the completion; None: none does."""
+        if self._characters_left is None and self._compared_text is None:
+            return None
+        for index, delta in enumerate(deltas):
+            if (reason := self._exceeded_by(delta)) is not None:
+                return [*deltas[: index + 1], FinishDelta(reason=reason, raw="cut by Luxx")]
+        return None
+
+    def _exceeded_by(self, delta: Delta) -> FinishReason | None:
+        match delta:
+            case TextDelta(text=text) | ThinkingDelta(text=text) | ToolCallDelta(arguments=text):
+                if self._characters_left is not None:
+                    self._characters_left -= len(text)
+                    if self._characters_left < 0:
+                        return FinishReason.LENGTH
+                if self._compared_text is not None and self._repeats(self._compared_text, text):
+                    return FinishReason.REPETITION
+            case _:
+                pass
+        return None
+
+    def _repeats(self, compared: str, text: str) -> bool:
+        self._new_text += text
+        if len(self._new_text) < REPETITION_STEP:
+            return False
+        compared = self._compared_text = (compared + self._new_text)[-REPETITION_WINDOW:]
+        self._new_text = ""
+        return any(
+            len(compared) >= length * most and compared.count(compared[-length:]) >= most
+            for length, most in REPEATED
+        )
 
 
 class FramingDetector:

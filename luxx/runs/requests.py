@@ -17,6 +17,7 @@ from luxx.domain.usage.reserve import check_price
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.store.tables import read_once
+from luxx.providers.catalog import ModelCard
 from luxx.providers.service import ProviderChoice, ProviderService
 from luxx.runs.turn.resources import caller_of_turn
 from luxx.runs.turn.state import ChatRequest, FallbackTarget
@@ -28,7 +29,8 @@ from luxx.wire.question import WhenAsked
 class AnswerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of an answer; None means the default.
 
-    `tools`: all that the user may use, none, or the named ones; default: all if the model supports tools.
+    `tools`: all that the user may use, none, or the named ones; default: all if the model is known to support
+    tools.
     `response_schema` is a JSON schema for the answer's text. `when_asked`: whether the run waits when it must
     ask a person.
     """
@@ -136,7 +138,7 @@ class RequestResolver:
             max_iterations=agent.max_iterations,
             skills=agent.skills,
             fallbacks=self._fallbacks(session, caller, agent),
-            tools=self._tools(session, caller, options.tools, agent, has_tools=choice.card.tools),
+            tools=self._tools(session, caller, options.tools, agent, choice.card),
             takes_images=choice.card.may_take_images,
             thinking_enabled=bool(_first("thinking_enabled", options, *sources)),
             temperature=_first("temperature", *sources),
@@ -183,11 +185,11 @@ class RequestResolver:
         caller: Caller,
         wanted_tools: bool | list[str] | None,
         agent: AgentSettings,
-        *,
-        has_tools: bool,
+        card: ModelCard,
     ) -> list[str]:
         """The names of the tools to offer: the wanted ones; if none are named, those of the agent that the
-        caller may use."""
+        caller may use. An unknown model gets tools only if the request wants them or the agent names them."""
+        has_tools = card.tools or (card.is_unknown and bool(agent.tools))
         if not (has_tools if wanted_tools is None else wanted_tools):
             return []
         if agent.tools == [] and not isinstance(wanted_tools, list):

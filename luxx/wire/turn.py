@@ -224,6 +224,7 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     REFUSED = "refused"
     PAUSED = "paused"
+    REPETITION = "repetition"
     UNKNOWN = "unknown"
 
 

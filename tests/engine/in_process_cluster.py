@@ -145,7 +145,7 @@ class InProcessCluster:
                 name="scripted",
                 provider_type="openai_compatible",
                 base_url=f"{self.model.url}/v1",
-                default_model="any",
+                default_model="scripted",
             ),
         )
         return caller

@@ -44,8 +44,8 @@ def test_tiny_model_gets_no_tools(model: str) -> None:
     assert not Catalog().find(model).tools
 
 
-def test_unknown_model_gets_tools_and_no_price() -> None:
-    assert UNKNOWN.tools
+def test_unknown_model_has_no_tools_and_no_price() -> None:
+    assert not UNKNOWN.tools
     assert Catalog().find("nobody-knows-me").cost(usage(1_000, 1_000)) is None
 
 

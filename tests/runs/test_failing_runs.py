@@ -66,7 +66,7 @@ async def open_services(
                 name="scripted",
                 provider_type="openai_compatible",
                 base_url=f"{upstream.url}/v1",
-                default_model="any",
+                default_model="scripted",
             ),
         )
         conversation = await services.conversations.create(caller, ConversationChange())

@@ -67,7 +67,7 @@ async def open_services(folder: Path, upstream: ScriptedProvider) -> AsyncIterat
             name="scripted",
             provider_type="openai_compatible",
             base_url=f"{upstream.url}/v1",
-            default_model="any",
+            default_model="scripted",
         )
         await services.providers.create(caller, new)
         yield services, caller

@@ -75,7 +75,7 @@ async def open_services(
         )  # fmt: skip
         provider = NewProvider(
             name="scripted", provider_type="openai_compatible", base_url=f"{upstream.url}/v1",
-            default_model="any",
+            default_model="scripted",
         )  # fmt: skip
         await all_services[0].providers.create(caller, provider)
         yield all_services, caller

@@ -84,7 +84,11 @@ def ending_events(
     return events
 
 
-FINISHES = {FinishReason.REFUSED: "refusal", FinishReason.LENGTH: "length"}
+FINISHES = {
+    FinishReason.REFUSED: "refusal",
+    FinishReason.LENGTH: "length",
+    FinishReason.REPETITION: "repetition",
+}
 """The `finish` of a message for the reasons that differ from a regular end."""
 
 

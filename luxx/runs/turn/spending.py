@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 from sqlalchemy import Connection, bindparam, select
 
-from luxx.domain.usage.ledger import SpentAmount, UsageEntry, prompt_size, record
+from luxx.domain.usage.ledger import PromptSize, SpentAmount, UsageEntry, prompt_size, record
 from luxx.domain.usage.reserve import (
     MIN_ANSWER_TOKENS,
     LimitHeadroom,
@@ -120,11 +120,13 @@ class Spending:
     async def admit(
         self, request: CompletionRequest, target: Target, card: ModelCard, signal: CancelSignal
     ) -> CompletionRequest:
-        """Reserves for the request; returns it with `max_tokens` no larger than the reservation.
+        """Reserves for the request; returns it with `max_tokens` of what the model can produce, and no larger
+        than the reservation.
 
         Waits while other calls hold the reservation that this one needs. Raises LimitReached if it does not
         fit the limits, InvalidInput if cost is limited but the model's price is unknown.
         """
+        request = replace(request, max_tokens=answer_limit(request, card))
         if not self.has_limits:
             return request
         check_price(card, self._limits, request.model)
@@ -292,11 +294,27 @@ def _headrooms(limits: LimitsConfig, used: SpentAndReserved, *, is_daily: bool) 
     ]
 
 
+def answer_limit(request: CompletionRequest, card: ModelCard) -> int | None:
+    """The `max_tokens` to send: at most what the model can produce and what fits beside the prompt.
+
+    Nothing is known of an unknown model, so only a limit that somebody set is sent to it.
+    """
+    if card.is_unknown:
+        return request.max_tokens
+    size = prompt_size(request.messages, request.tools, request.response_schema)
+    longest = min(card.max_output, _room_for_answer(size, card))
+    return min(request.max_tokens or longest, longest)
+
+
+def _room_for_answer(size: PromptSize, card: ModelCard) -> int:
+    """Providers refuse a max_tokens that does not fit the context window."""
+    return max(card.context_window - size.estimate, MIN_ANSWER_TOKENS)
+
+
 def worst_case(request: CompletionRequest, card: ModelCard) -> PlannedCall:
     """The upper bound of a request: no cached prompt tokens and the longest possible answer."""
     size = prompt_size(request.messages, request.tools, request.response_schema)
-    # Providers refuse a max_tokens that does not fit the context window.
-    longest_answer = max(card.context_window - size.estimate, MIN_ANSWER_TOKENS)
+    longest_answer = _room_for_answer(size, card)
     prices = (card.input_price or 0.0, card.cached_input_price or 0.0, card.cache_write_price or 0.0)
     return PlannedCall(
         prompt_tokens=size.bound,

@@ -6,6 +6,9 @@ PIP := $(PYTHON) -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet --constraint constraints.txt --editable
 RUN_STAMP := $(VENV)/.installed-to-run
 DEV_STAMP := $(VENV)/.installed-to-develop
+# Public MCP servers, which heavy tests use.
+MCP_SERVERS := tests/mcp_servers/public
+MCP_STAMP := $(VENV)/.installed-mcp-servers
 
 # ARGS passes options on: make run ARGS="--port 9000", make test ARGS="-k tools".
 ARGS ?=
@@ -32,7 +35,7 @@ demo: $(RUN_STAMP) ## Show a room and a task on a scripted model: no key, no net
 test: $(DEV_STAMP) ## Run the tests that take seconds (ARGS="-k tools")
 	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m "not long and not heavy" --timeout=120 -rfEs $(ARGS)
 
-test-heavy: $(DEV_STAMP) ## Run slow tests, and the rest of matrices that make test runs a part of
+test-heavy: $(DEV_STAMP) $(MCP_STAMP) ## Run slow tests, and the rest of matrices that make test runs a part of
 	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m "heavy and not long" --timeout=240 -rfEs $(ARGS)
 
 test-long: $(DEV_STAMP) ## Run the tests that take minutes (PART=name: only matching tests)
@@ -89,3 +92,8 @@ $(DEV_STAMP): pyproject.toml constraints.txt | $(PYTHON)
 	@echo "Installing the development dependencies"
 	@$(INSTALL) '.[dev,local,postgres]' || $(INSTALL) '.[dev]'
 	@touch $@ $(RUN_STAMP)
+
+$(MCP_STAMP): $(wildcard $(MCP_SERVERS)/*) | $(DEV_STAMP)
+	@echo "Installing the public MCP servers of the heavy tests"
+	@$(MCP_SERVERS)/install $(VENV)/mcp-servers $(PYTHON)
+	@touch $@

@@ -16,7 +16,7 @@ from litestar.routes import HTTPRoute
 from luxx.api.http.authentication import PUBLIC
 from luxx.api.openapi.document import STREAM_ROUTES, TAGS, build_document
 from luxx.api.openapi.page import PAGE_POLICY, STYLE, render
-from luxx.api.openapi.types import EXAMPLES
+from luxx.api.openapi.types import EXAMPLES, OPENAI_ROUTES
 from luxx.app.application import create_app
 from luxx.app.container import Services
 from luxx.infra.config.schema import Config
@@ -93,8 +93,13 @@ def test_every_failure_is_the_envelope(document: dict[str, Any]) -> None:
         failures = {status for status in operation["responses"] if not status.startswith(("2", "3"))}
         assert {"400", "default"} <= failures, (method, path)
         assert all("$ref" in operation["responses"][status] for status in failures)
-    for response in document["components"]["responses"].values():
-        assert response["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Failure"}
+    for name, response in document["components"]["responses"].items():
+        form = "OpenAIFailure" if name.startswith("OpenAI") else "Failure"
+        assert response["content"]["application/json"]["schema"] == {"$ref": f"#/components/schemas/{form}"}
+    for _, path, operation in operations(document):
+        references = {answer.get("$ref", "") for answer in operation["responses"].values()}
+        is_openai = {"/responses/OpenAI" in reference for reference in references if reference}
+        assert is_openai == {path.startswith("/v1/")}, path
     assert "Retry-After" in document["components"]["responses"]["TooMany"]["headers"]
 
 
@@ -126,8 +131,8 @@ def test_streams_are_event_streams_with_the_table_of_events(document: dict[str, 
         for method, path, operation in operations(document)
         if "text/event-stream" in operation["responses"].get("200", {}).get("content", {})
     }
-    assert set(streaming) == set(STREAM_ROUTES)
-    for operation in streaming.values():
+    assert set(streaming) == set(STREAM_ROUTES) | set(OPENAI_ROUTES)
+    for operation in (streaming[key] for key in STREAM_ROUTES):
         assert all(f"| `{kind}` |" in operation["description"] for kind in ("run", "process_step", "done"))
 
 

@@ -11,6 +11,7 @@ from luxx.api.http.authentication import PeerReader, provide_caller, provide_pee
 from luxx.api.http.errors import HANDLERS
 from luxx.api.http.request_input import InjectedCaller, JsonRequest, before_request
 from luxx.api.http.security import protection
+from luxx.api.openai.routes import OpenAIController
 from luxx.api.openapi.page import DocsController
 from luxx.api.routes.agents import AgentController
 from luxx.api.routes.audit import AuditController, record_refusals
@@ -54,6 +55,7 @@ CONTROLLERS: list[type[Controller]] = [
     McpController,
     MessageBranchController,
     MessageController,
+    OpenAIController,
     PermissionController,
     ProbeController,
     ProcessController,
@@ -168,6 +170,7 @@ def _dependencies(services: Services) -> dict[str, Provide]:
         "keys": _provide(lambda: services.keys),
         "mcp_definitions": _provide(lambda: services.mcp_definitions),
         "mcp_servers": _provide(lambda: services.mcp),
+        "model_names": _provide(lambda: services.model_names),
         "processes": _provide(lambda: services.processes),
         "questions": _provide(lambda: services.questions),
         "password_setup": _provide(lambda: services.password_setup),

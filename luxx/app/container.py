@@ -15,6 +15,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
 from luxx import __version__
+from luxx.api.openai.models import ModelNames
 from luxx.api.routes.service import ServiceState
 from luxx.app.core_services import CoreServices
 from luxx.app.startup import tune_gc
@@ -292,6 +293,7 @@ class Services(CoreServices):
         self.seats = SeatService(self.store, unknown_names=self.agents.unknown_names)
         self.members = MemberService(self.store, on_ended=self.streams.end_membership)
         self.rooms = RoomService(self.store, self.seats, stop_run=self.runs.stop, delete_runs=delete_runs)
+        self.model_names = ModelNames(self.providers, self.agents, self.rooms)
         self.room_forks = RoomForks(self.store, quota_mb=self.config.files.quota_mb)
         self.room_transfer = RoomTransfer(self.store, self.rooms)
         self.room_runs = RoomRunService(self.orchestrated_runs, self.room_loader)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import msgspec
 
 from luxx.wire.message import PromptMessage
-from luxx.wire.tool import ToolSpec
+from luxx.wire.tool import ToolChoice, ToolSpec
 from luxx.wire.turn import Delta
 
 
@@ -27,7 +27,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One model call. `max_tokens` limits the completion; None leaves the limit to the provider."""
+    """One model call. `max_tokens` limits the completion; None leaves the limit to the provider.
+
+    `stop`: texts that end the completion. `tool_choice` and `parallel_tool_calls`: None leaves the choice of
+    tools, and whether several are called at once, to the model.
+    """
 
     model: str
     messages: list[PromptMessage]
@@ -36,6 +40,9 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float | None = None
     max_tokens: int | None = None
     response_schema: dict[str, Any] | None = None
+    stop: list[str] = []
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
 
 
 class UpstreamRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -155,6 +155,18 @@ class ModelView(Struct, frozen=True, kw_only=True):
     cache_write_price: float | None
 
 
+class UsableProvider(Struct, frozen=True, kw_only=True):
+    """An enabled provider that a user may use, without its key. `is_embedded`: it has its default model
+    only."""
+
+    id: int
+    name: str
+    default_model: str
+    is_own: bool
+    is_embedded: bool
+    updated_at: datetime
+
+
 class UpstreamModels(Struct, frozen=True, kw_only=True):
     """The model names as the server lists them, and a card for each in the same order."""
 

@@ -35,12 +35,14 @@ from luxx.providers.models import (
     ProviderRow,
     ProviderView,
     UpstreamModels,
+    UsableProvider,
     validate_api_key,
 )
 from luxx.providers.queries import (
     allow_host,
     apply_changes,
     check_sharing,
+    enabled_rows,
     has_no_provider,
     masked_key,
     read_key,
@@ -219,6 +221,29 @@ class ProviderService:
         row = await self._store.read(lambda session: visible_row(session, caller, provider_id))
         names = await self._client.list_models(await self._target(row))
         return UpstreamModels(models=names, cards=[model_view(name, self._card(row, name)) for name in names])
+
+    async def usable(self, caller: Caller) -> list[UsableProvider]:
+        """The enabled providers that the caller may use: the caller's own first, each kind oldest first."""
+
+        def work(session: Session) -> list[UsableProvider]:
+            rows = enabled_rows(session, caller)
+            found = [
+                UsableProvider(
+                    id=row.id,
+                    name=row.name,
+                    default_model=row.default_model or self._embedded_model(row),
+                    is_own=row.user_id == caller.user_id,
+                    is_embedded=row.provider_type == LOCAL,
+                    updated_at=row.updated_at,
+                )
+                for row in rows
+            ]
+            return sorted(found, key=lambda one: not one.is_own)
+
+        return await self._store.read(work)
+
+    def _embedded_model(self, row: ProviderRow) -> str:
+        return self._local.model_name if self._local is not None and row.provider_type == LOCAL else ""
 
     def select_provider(
         self,

@@ -154,6 +154,23 @@ def admit_invocation(
     return run
 
 
+def admit_call(
+    session: Session, caller: Caller, request: ChatRequest, process: str, limits: LimitsConfig
+) -> Run:
+    """Stores the run of a call that gives its messages, without a message of its own. Raises TooMany.
+
+    The run is its own subject.
+    """
+    now = utc_now()
+    connection = session.connection()
+    status = find_slot(connection, caller.user_id, RunKind.CHAT, limits)
+    check_daily_limits(connection, caller.user_id, limits, now)
+    run_id = new_id()
+    run = new_run(run_id, run_id, status, request=request, created_at=now)
+    create_run(connection, run, request, caller, process)
+    return run
+
+
 def new_run(
     run_id: str,
     subject_id: str,

@@ -20,9 +20,10 @@ from luxx.infra.store.tables import read_once
 from luxx.providers.catalog import ModelCard
 from luxx.providers.service import ProviderChoice, ProviderService
 from luxx.runs.turn.resources import caller_of_turn
-from luxx.runs.turn.state import ChatRequest, FallbackTarget
+from luxx.runs.turn.state import ChatRequest, FallbackTarget, GivenPrompt
 from luxx.tools.compositions.service import ReadOwnTools
 from luxx.tools.core import ToolRegistry, available_own_tools
+from luxx.wire.message import PromptImage
 from luxx.wire.question import WhenAsked
 
 
@@ -32,7 +33,7 @@ class AnswerOptions(msgspec.Struct, frozen=True, kw_only=True):
     `tools`: all that the user may use, none, or the named ones; default: all if the model is known to support
     tools.
     `response_schema` is a JSON schema for the answer's text. `when_asked`: whether the run waits when it must
-    ask a person.
+    ask a person. `stop`: texts that end a completion.
     """
 
     tools: bool | list[str] | None = None
@@ -41,6 +42,9 @@ class AnswerOptions(msgspec.Struct, frozen=True, kw_only=True):
     provider_id: int | None = None
     response_schema: dict[str, Any] | None = None
     when_asked: WhenAsked | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+    stop: list[str] = []
 
 
 class NewMessage(AnswerOptions, frozen=True, kw_only=True):
@@ -58,6 +62,23 @@ class NewInvocation(AnswerOptions, frozen=True, kw_only=True):
     agent_id: int
     text: str
     attachments: list[GivenAttachment] = []
+
+
+class NewCall(AnswerOptions, frozen=True, kw_only=True):
+    """A call without a conversation, which gives all its messages: of an agent, or of a model alone.
+
+    `instructions` follow the system prompt of the agent. `size` is the bytes of what is given.
+    """
+
+    given: GivenPrompt
+    instructions: str = ""
+    agent_id: int | None = None
+    size: int = 0
+
+    @property
+    def images(self) -> dict[str, PromptImage]:
+        """The images of the messages."""
+        return {id_: image for message in self.given.past for id_, image in message.images.items()}
 
 
 class Regeneration(AnswerOptions, frozen=True, kw_only=True):
@@ -98,6 +119,18 @@ class RequestResolver:
         agent = read_agent(session, caller, invocation.agent_id)
         return self._resolve(session, caller, invocation, (agent,), agent, attached)
 
+    def resolve_call(self, session: Session, caller: Caller, call: NewCall) -> ChatRequest:
+        """The request for a call without a conversation. Raises what `resolve` raises.
+
+        A model alone gets no tools of the server and none of the caller's settings.
+        """
+        agent = NO_AGENT if call.agent_id is None else read_agent(session, caller, call.agent_id)
+        options = call if call.agent_id is not None else msgspec.structs.replace(call, tools=False)
+        attached = MessageAttachments(images=call.images)
+        request = self._resolve(session, caller, options, (agent,), agent, attached, NO_AGENT)
+        system_prompt = "\n\n".join(part for part in (request.system_prompt, call.instructions) if part)
+        return msgspec.structs.replace(request, given=call.given, system_prompt=system_prompt)
+
     def resolve_turn(
         self,
         session: Session,
@@ -119,8 +152,10 @@ class RequestResolver:
         defaults: Sequence[ConversationRow | AgentSettings],
         agent: AgentSettings,
         attached: MessageAttachments,
+        last_defaults: AgentSettings | None = None,
     ) -> ChatRequest:
-        """`defaults` have the values that the options leave open; the first that has one counts."""
+        """`defaults` have the values that the options leave open; the first that has one counts. After them
+        count the `last_defaults`; None: the caller's settings."""
         settings = read_once(session, ("settings", caller.user_id), lambda: read_settings(session, caller))
         provider_id, model = _provider_and_model((options, *defaults))
         with _agents_provider(agent if options.provider_id is None else NO_AGENT, provider_id):
@@ -128,7 +163,7 @@ class RequestResolver:
                 session, caller, provider_id, model, preferred_id=settings.default_provider_id
             ).choice
         self._check(choice, options, attached)
-        sources = (*defaults, settings)
+        sources = (*defaults, settings if last_defaults is None else last_defaults)
         return ChatRequest(
             parent_id="",
             provider_id=choice.provider_id,
@@ -141,11 +176,12 @@ class RequestResolver:
             tools=self._tools(session, caller, options.tools, agent, choice.card),
             takes_images=choice.card.may_take_images,
             thinking_enabled=bool(_first("thinking_enabled", options, *sources)),
-            temperature=_first("temperature", *sources),
-            max_tokens=_first("max_tokens", *sources, choice),
+            temperature=_first("temperature", options, *sources),
+            max_tokens=_first("max_tokens", options, *sources, choice),
             system_prompt=_first("system_prompt", *sources) or "",
             response_schema=options.response_schema,
             when_asked=options.when_asked or self.when_asked,
+            stop=options.stop,
         )
 
     def _check(self, choice: ProviderChoice, options: AnswerOptions, attached: MessageAttachments) -> None:

@@ -18,6 +18,7 @@ from luxx.runs.admission import (
     UNFINISHED,
     NewChat,
     admit,
+    admit_call,
     admit_invocation,
     answer_of,
     limits_for,
@@ -30,8 +31,8 @@ from luxx.runs.engine.slots import has_subagents
 from luxx.runs.log.events import StoredEvent, read_page
 from luxx.runs.log.retention import check_log
 from luxx.runs.models import RunFilter, RunRight, RunRow, find_run, page_of_runs, run_view
-from luxx.runs.requests import NewInvocation, NewMessage, Regeneration, RequestResolver
-from luxx.runs.streams.watch import RunWatch
+from luxx.runs.requests import NewCall, NewInvocation, NewMessage, Regeneration, RequestResolver
+from luxx.runs.streams.watch import FrameEncoder, RunWatch
 from luxx.wire.message import UserContent
 from luxx.wire.run import ENDED, Run
 
@@ -57,7 +58,7 @@ MIN_DRIVEN_POLL_SECONDS, MAX_DRIVEN_POLL_SECONDS = 1.0, 5.0
 
 
 T = TypeVar("T")
-Submission = NewMessage | Regeneration | NewInvocation
+Submission = NewMessage | Regeneration | NewInvocation | NewCall
 
 
 class RunService:
@@ -90,11 +91,16 @@ class RunService:
         return run
 
     async def send_and_watch(
-        self, caller: Caller, submission: Submission, *, accumulated: bool = False
+        self,
+        caller: Caller,
+        submission: Submission,
+        *,
+        accumulated: bool = False,
+        encoder: FrameEncoder | None = None,
     ) -> RunWatch:
         """`send`, with a watch attached before the run starts. The caller must attach to the watch."""
         run = await self._admit(caller, submission)
-        watch = RunWatch(self._hub, self._store, run, accumulated=accumulated)
+        watch = RunWatch(self._hub, self._store, run, accumulated=accumulated, encoder=encoder)
         watch.attach_before_start()
         await self._engine.begin(run)
         return watch
@@ -103,7 +109,9 @@ class RunService:
         # Files are read before the transaction, so that no lock is held while a PDF is parsed.
         gathered = MessageAttachments()
         size = 0
-        if not isinstance(submission, Regeneration):
+        if isinstance(submission, NewCall):
+            size = submission.size
+        elif not isinstance(submission, Regeneration):
             if submission.attachments:
                 gathered = await self._attachments.read_attachments(caller, submission.attachments)
             size = len(submission.text.encode()) + sum(len(image.data) for image in gathered.images.values())
@@ -140,6 +148,10 @@ class RunService:
                 process,
                 limits,
             )
+        if isinstance(submission, NewCall):
+            request = self._requests.resolve_call(session, caller, submission)
+            limits = limits_for(session, caller, request.provider_id, limits)
+            return admit_call(session, caller, request, process, limits)
         content = UserContent(text=submission.text, attachments=gathered.attachments)
         if isinstance(submission, NewInvocation):
             request = self._requests.resolve_invocation(session, caller, submission, gathered)

@@ -29,6 +29,19 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     parameters: dict[str, Any]
 
 
+class ToolChoiceMode(StrEnum):
+    AUTO = "auto"
+    NONE = "none"
+    REQUIRED = "required"
+
+
+class ToolChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the model may, must not or must call a tool; `name`: the one that it must call."""
+
+    mode: ToolChoiceMode
+    name: str | None = None
+
+
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """A model's request. `arguments` is the JSON text as the model wrote it, valid or not."""
 

@@ -141,7 +141,8 @@ def check_shape(response: httpx.Response) -> None:
     assert response.status_code != 500, f"{at} {response.text}"
     if response.is_error:
         check_failure(response)
-    is_document = response.request.url.path.endswith(("/openapi.json", "/export"))
+    path = response.request.url.path
+    is_document = path.endswith(("/openapi.json", "/export")) or path.startswith("/v1/")
     if response.is_success and is_json(response) and response.content and not is_document:
         content = response.json()
         assert set(content) == {"success", "data", "message"}, f"{at} {response.text[:300]}"
@@ -161,6 +162,8 @@ def check_failure(response: httpx.Response) -> None:
         return
     assert is_json(response), f"{at} {response.headers.get('content-type')}"
     content = response.json()
+    if response.request.url.path.startswith("/v1/"):
+        content = as_envelope(content, response.status_code)
     assert set(content) == {"success", "error", "code", "detail"}, f"{at} {response.text[:300]}"
     assert content["success"] is False
     assert content["code"] == response.status_code
@@ -170,6 +173,20 @@ def check_failure(response: httpx.Response) -> None:
     assert len(sentence) >= 10, at
     assert "\n" not in sentence, f"{at} {sentence!r}"
     assert not [word for word in INSIDES if word in response.text], f"{at} shows insides: {response.text}"
+
+
+def as_envelope(content: dict[str, Any], status: int) -> dict[str, Any]:
+    """A failure of `/v1`, which has the form of OpenAI's, as an envelope."""
+    assert set(content) == {"error"}, content
+    error = content["error"]
+    assert set(error) == {"message", "type", "param", "code"}, error
+    fields = {} if error["param"] is None else {"fields": {f"$.{error['param']}": error["message"]}}
+    return {
+        "success": False,
+        "error": error["message"],
+        "code": status,
+        "detail": {"kind": error["code"], **fields},
+    }
 
 
 def check_times(value: Any, at: str) -> None:

@@ -96,7 +96,8 @@ def operations_with_bodies(document: Document) -> list[tuple[Operation, dict[str
     return [
         (operation, schema)
         for operation, schema in operations
-        if schema and "import" not in operation.template
+        # The errors of /v1 have the form of OpenAI's, which names one field (test_bad_requests.py).
+        if schema and "import" not in operation.template and not operation.template.startswith("/v1/")
     ]
 
 

@@ -12,7 +12,7 @@ from litestar.exceptions import HTTPException, ValidationException
 from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from luxx.api.http.envelope import Failure
+from luxx.api.http.envelope import Failure, failure_at
 from luxx.api.http.request_input import BODY, invalid_fields, parameter_type, public_name
 from luxx.api.http.validation import requirement_of
 from luxx.errors import (
@@ -71,8 +71,16 @@ def failure(status: int, error: str, kind: str, **detail: Any) -> Response[Failu
     )
 
 
-def _luxx_error(_request: Request[Any, Any, Any], error: LuxxError) -> Response[Failure]:
-    response = failure(status_of(error), error.message, error.kind, **error.detail)
+def _failure(
+    request: Request[Any, Any, Any], status: int, error: str, kind: str, **detail: Any
+) -> Response[Any]:
+    """A failure in the form of the API that the path belongs to."""
+    body = failure_at(request.scope["path"], status, error, kind, detail)
+    return Response(body, status_code=status, media_type="application/json")
+
+
+def _luxx_error(request: Request[Any, Any, Any], error: LuxxError) -> Response[Any]:
+    response = _failure(request, status_of(error), error.message, error.kind, **error.detail)
     if isinstance(error, TooMany):
         response.headers["Retry-After"] = str(max(1, error.retry_after))
     if isinstance(error, Unavailable) and error.retry_after is not None:
@@ -82,7 +90,7 @@ def _luxx_error(_request: Request[Any, Any, Any], error: LuxxError) -> Response[
     return response
 
 
-def _validation_error(request: Request[Any, Any, Any], error: ValidationException) -> Response[Failure]:
+def _validation_error(request: Request[Any, Any, Any], error: ValidationException) -> Response[Any]:
     """For an invalid or missing path or query parameter; `json_body.py` validates bodies."""
     signature = request.route_handler.parsed_fn_signature.parameters
     parameters = {public_name(field): field for name, field in signature.items() if name != BODY}
@@ -101,32 +109,34 @@ def _validation_error(request: Request[Any, Any, Any], error: ValidationExceptio
     return _luxx_error(request, invalid_fields(fields or {"$": "a JSON object is needed as the body"}))
 
 
-def _http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[Failure]:
+def _http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[Any]:
     if error.detail == DISCONNECT_DETAIL:
-        return failure(400, "the request ended early; send it again", "request_broken")
+        return _failure(request, 400, "the request ended early; send it again", "request_broken")
     if error.status_code >= 500:
         return _unexpected_error(request, error)
     sentence, kind = HTTP_MESSAGES.get(error.status_code, (str(error.detail), "invalid_input"))
-    response = failure(error.status_code, sentence, kind)
+    response = _failure(request, error.status_code, sentence, kind)
     for name, value in (error.headers or {}).items():
         response.headers[name] = str(value)
     return response
 
 
-def _database_error(request: Request[Any, Any, Any], error: SQLAlchemyError) -> Response[Failure]:
+def _database_error(request: Request[Any, Any, Any], error: SQLAlchemyError) -> Response[Any]:
     logger.error("database_failed", path=request.url.path, error=str(error))
-    return failure(503, "the database does not answer; try again in a moment", "database_unavailable")
+    return _failure(
+        request, 503, "the database does not answer; try again in a moment", "database_unavailable"
+    )
 
 
-def _integrity_error(request: Request[Any, Any, Any], error: IntegrityError) -> Response[Failure]:
+def _integrity_error(request: Request[Any, Any, Any], error: IntegrityError) -> Response[Any]:
     logger.warning("request_conflicted", path=request.url.path, error=str(error.orig))
     sentence = "a referenced object was just changed or deleted; reload and try again"
-    return failure(409, sentence, "conflict")
+    return _failure(request, 409, sentence, "conflict")
 
 
-def _unexpected_error(request: Request[Any, Any, Any], error: Exception) -> Response[Failure]:
+def _unexpected_error(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
     logger.error("request_failed", path=request.url.path, method=request.method, exc_info=error)
-    return failure(500, "internal server error; see the server's log", "internal_error")
+    return _failure(request, 500, "internal server error; see the server's log", "internal_error")
 
 
 DATABASE_DOWN_ERRORS = (OperationalError, InterfaceError, PoolTimeoutError)

@@ -195,13 +195,14 @@ HEADERS = [
 class OpenStream(ASGIResponse):
     """The ASGI application that sends the stream of a watch."""
 
-    __slots__ = ("_abort", "_abort_timer", "_streams", "_watch", "caller")
+    __slots__ = ("_abort", "_abort_timer", "_pipe", "_streams", "_watch", "caller")
 
     def __init__(self, watch: RunWatch, caller: Caller, streams: "Streams") -> None:
         super().__init__(media_type="text/event-stream")
         self.caller = caller
         self._watch = watch
         self._streams = streams
+        self._pipe: ChunkedConnection | None = None
         self._abort: Callable[[], None] | None = None
         self._abort_timer: asyncio.TimerHandle | None = None
 
@@ -234,9 +235,7 @@ class OpenStream(ASGIResponse):
 
     async def stream(self, request_scope: dict[str, Any], send: Send) -> None:
         self._abort = request_scope.get(ABORT_KEY)
-        pipe: ChunkedConnection | None = request_scope.get(CONNECTION_KEY)
-        if pipe is not None:
-            self._watch.write_to(pipe)
+        self._pipe = request_scope.get(CONNECTION_KEY)
         disconnect: ClientDisconnect = request_scope.get(DISCONNECT_KEY) or ClientDisconnect()
         disconnect.add_callback(self._watch.stop)
         self._streams.add(self)
@@ -253,7 +252,7 @@ class OpenStream(ASGIResponse):
                 self._abort_timer.cancel()
 
     async def _send(self, send: Send, raw_send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+        await self._start(send)
         is_database_down = False
         with self._watch.attached():
             try:
@@ -264,6 +263,12 @@ class OpenStream(ASGIResponse):
                 is_database_down = True
         last = RETRY_FRAME if is_database_down or self._watch.is_cut else b""
         await send({"type": "http.response.body", "body": last, "more_body": False})
+
+    async def _start(self, send: Send) -> None:
+        """Starts the response; from then on the watch may write to the connection."""
+        await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+        if self._pipe is not None:
+            self._watch.write_to(self._pipe)
 
     def revoke(self) -> None:
         self._watch.stop()

@@ -18,7 +18,7 @@ from litestar.types import ASGIApp
 from litestar.utils import normalize_path
 
 from luxx.api.http.authentication import REQUEST_ID, parse_address
-from luxx.api.http.envelope import Failure
+from luxx.api.http.envelope import failure_at
 from luxx.errors import TooLarge
 from luxx.infra.clock import new_id
 from luxx.infra.config.schema import Config, ServerConfig
@@ -156,7 +156,7 @@ class _ProtectionMiddleware:
         route = "refused"
         try:
             if refusal is not None:
-                await _refuse(response.send, refusal)
+                await _refuse(response.send, refusal, scope["path"])
             elif request_headers.is_chunked or (
                 request_headers.length is None and scope["method"] not in SAFE_METHODS
             ):
@@ -169,7 +169,7 @@ class _ProtectionMiddleware:
             # Only a server that stops cancels a request.
             if response.began:
                 raise
-            await _refuse(response.send, SERVER_STOPPING)
+            await _refuse(response.send, SERVER_STOPPING, scope["path"])
         finally:
             # `send` references the scope; without this cycle, reference counting frees both at once.
             del scope[RAW_SEND_KEY]
@@ -266,7 +266,7 @@ async def _run_limited(
         if not limited.is_exceeded:
             raise
     if limited.is_exceeded and not response.began:
-        await _refuse(response.send, _too_large(limit))
+        await _refuse(response.send, _too_large(limit), scope["path"])
 
 
 class _AllowedHostCheck:
@@ -369,8 +369,8 @@ def _too_large(limit: int) -> _Refusal:
     )
 
 
-def _refusal_messages(refusal: _Refusal, prefix: str) -> tuple[ASGIMessage, ASGIMessage]:
-    failure = Failure(error=refusal.error, code=refusal.status, detail={"kind": refusal.kind})
+def _refusal_messages(refusal: _Refusal, prefix: str, path: str) -> tuple[ASGIMessage, ASGIMessage]:
+    failure = failure_at(path, refusal.status, refusal.error, refusal.kind)
     body = msgspec.json.encode(failure)
     headers: RawHeaders = [
         (b"content-type", b"application/json"),
@@ -381,8 +381,8 @@ def _refusal_messages(refusal: _Refusal, prefix: str) -> tuple[ASGIMessage, ASGI
     return start, {"type": f"{prefix}.body", "body": body, "more_body": False}
 
 
-async def _refuse(send: ASGISend, refusal: _Refusal) -> None:
-    for message in _refusal_messages(refusal, "http.response"):
+async def _refuse(send: ASGISend, refusal: _Refusal, path: str) -> None:
+    for message in _refusal_messages(refusal, "http.response", path):
         await send(message)
 
 
@@ -392,5 +392,5 @@ async def _refuse_socket(scope: ASGIScope, receive: ASGIReceive, send: ASGISend,
     if "websocket.http.response" not in (scope.get("extensions") or {}):
         await send({"type": "websocket.close", "code": 1008, "reason": refusal.error})
         return
-    for message in _refusal_messages(refusal, "websocket.http.response"):
+    for message in _refusal_messages(refusal, "websocket.http.response", scope["path"]):
         await send(message)

@@ -16,7 +16,7 @@ from litestar.routes import HTTPRoute
 from litestar.typing import FieldDefinition
 
 from luxx.api.http.authentication import PUBLIC
-from luxx.api.http.envelope import Failure, Success
+from luxx.api.http.envelope import OPENAI_PREFIX, Failure, OpenAIFailure, Success
 from luxx.api.http.request_input import (
     BODY,
     OPENAPI_EXTRA,
@@ -28,6 +28,7 @@ from luxx.api.openapi.types import (
     DESCRIPTIONS,
     DOWNLOAD_ROUTES,
     EXAMPLES,
+    OPENAI_ROUTES,
     TEXT_ROUTES,
     JsonObject,
     TypeSchemas,
@@ -59,6 +60,7 @@ TAGS = {
     "questions": "Questions of your runs, and your answers.",
     "runs": "List runs, follow one, cancel one.",
     "permissions": "Rules that allow tool calls, deny them or ask a person.",
+    "openai": "For clients of OpenAI: models, chat completions; with their own forms of answers and errors.",
     "providers": "Connect models.",
     "skills": "Instructions that models load when they need them.",
     "tools": "List tools and run one without a model.",
@@ -91,7 +93,10 @@ ERROR_RESPONSES = {
     "503": ("Unavailable", "A part of the server is unavailable; try later."),
     "default": ("Failed", "Any other error, in the same envelope."),
 }
-UPSTREAM_TAGS = frozenset({"agents", "messages", "providers", "tasks"})
+OPENAI = "OpenAI"
+"""The prefix of the names of responses to failed requests of the OpenAI-compatible API."""
+
+UPSTREAM_TAGS = frozenset({"openai", "agents", "messages", "providers", "tasks"})
 
 
 STREAM_ROUTES: dict[tuple[str, str], tuple[int, Any, str]] = {
@@ -177,7 +182,9 @@ def build_document(app: Litestar, *, title: str, version: str) -> JsonObject:
         "components": {
             "schemas": types.components,
             "responses": {
-                name: _error_response(types, status) for status, (name, _) in ERROR_RESPONSES.items()
+                f"{prefix}{name}": _error_response(types, status, failure)
+                for prefix, failure in (("", Failure), (OPENAI, OpenAIFailure))
+                for status, (name, _) in ERROR_RESPONSES.items()
             },
             "securitySchemes": {
                 "bearer": {
@@ -193,6 +200,8 @@ def build_document(app: Litestar, *, title: str, version: str) -> JsonObject:
 def _documented_types(operations: list[ApiOperation]) -> list[Any]:
     documented: list[Any] = [
         Failure,
+        OpenAIFailure,
+        *OPENAI_ROUTES.values(),
         RunState,
         SetupBody,
         Event,
@@ -267,8 +276,9 @@ def _describe(operation: ApiOperation, types: TypeSchemas) -> JsonObject:
         described["description"] = f"{docstring}\n\n{_event_table()}"
         if operation.method == "GET":
             described["parameters"].append(LAST_EVENT_ID)
+    prefix = OPENAI if operation.path.startswith(OPENAI_PREFIX) else ""
     described["responses"] |= {
-        status: {"$ref": f"#/components/responses/{ERROR_RESPONSES[status][0]}"}
+        status: {"$ref": f"#/components/responses/{prefix}{ERROR_RESPONSES[status][0]}"}
         for status in _error_statuses(operation)
     }
     return _with_example(with_openapi_extra(described, handler.opt), operation)
@@ -305,11 +315,15 @@ def _parameter(field: FieldDefinition, location: str, types: TypeSchemas) -> Jso
 def _responses(operation: ApiOperation, types: TypeSchemas) -> JsonObject:
     if operation.key in STREAM_ROUTES:
         return {}
+    content: JsonObject
     media = str(getattr(operation.handler.media_type, "value", operation.handler.media_type))
-    if operation.key in DOWNLOAD_ROUTES:
+    if operation.key in OPENAI_ROUTES:
+        whole = {"application/json": {"schema": types.of(OPENAI_ROUTES[operation.key])}}
+        content = {**whole, "text/event-stream": {"schema": {"type": "string"}}}
+    elif operation.key in DOWNLOAD_ROUTES:
         document, *others = DOWNLOAD_ROUTES[operation.key]
         schema = types.of(document)
-        content: JsonObject = {"application/json": {"schema": schema}}
+        content = {"application/json": {"schema": schema}}
         for other in others:
             content[other] = {"schema": schema if other == "application/yaml" else {"type": "string"}}
     elif is_struct_type(operation.response):
@@ -375,10 +389,10 @@ def _error_statuses(operation: ApiOperation) -> list[str]:
     return [status for status, is_possible in possible.items() if is_possible]
 
 
-def _error_response(types: TypeSchemas, status: str) -> JsonObject:
+def _error_response(types: TypeSchemas, status: str, failure: Any) -> JsonObject:
     response: JsonObject = {
         "description": ERROR_RESPONSES[status][1],
-        "content": {"application/json": {"schema": types.of(Failure)}},
+        "content": {"application/json": {"schema": types.of(failure)}},
     }
     if status == "429":
         seconds = {"description": "seconds", "schema": {"type": "integer", "minimum": 1}}

@@ -25,6 +25,7 @@ from luxx.domain.agents.models import (
 )
 from luxx.domain.agents.queries import (
     BeforeLoss,
+    agent_named,
     agent_view,
     end_default,
     new_row,
@@ -87,6 +88,10 @@ class AgentService:
         return await self._store.read(
             lambda session: agent_view(visible_agent(session, caller, agent_id), caller)
         )
+
+    async def named(self, caller: Caller, name: str) -> AgentView:
+        """The caller's agent of this name, else a shared one, else a shipped one. Raises NotFound."""
+        return await self._store.read(lambda session: agent_view(agent_named(session, caller, name), caller))
 
     async def create(self, caller: Caller, new: NewAgent) -> AgentView:
         """Raises InvalidInput or NotFound for a provider, tool or skill that the caller may not use."""

@@ -62,8 +62,9 @@ def prompt_messages(
 
 
 def user_text(content: UserContent, shown: Container[str] = ()) -> str:
-    """A user's text followed by the attached files, each named and fenced; of an image the name."""
-    return "\n\n".join([content.text, *(_attached(file, shown) for file in content.attachments)])
+    """A user's text followed by the attached files, each named and fenced; of an image the name, if any."""
+    files = [file for file in content.attachments if file.name or not isinstance(file.blob_id, str)]
+    return "\n\n".join([content.text, *(_attached(file, shown) for file in files)])
 
 
 def assistant_messages(steps: Sequence[Step], replay: Sequence[Replay]) -> list[PromptMessage]:

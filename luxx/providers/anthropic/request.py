@@ -18,7 +18,7 @@ from luxx.providers.anthropic.turns import (
 )
 from luxx.providers.catalog import Catalog
 from luxx.providers.parsing import json_objects
-from luxx.wire.tool import ToolSpec
+from luxx.wire.tool import ToolChoiceMode
 
 MIN_BUDGET = 1024
 """The least that the API accepts."""
@@ -170,9 +170,14 @@ def build_message_request(request: CompletionRequest, target: Target, *, stream:
     if "budget_tokens" in body.get("thinking", {}) and not begins_with_thinking(request_messages):
         # The API rejects thinking in a turn whose earlier tool calls were made without it.
         del body["thinking"]
+    if _is_tool_forced(request):
+        # The API rejects thinking together with a forced tool.
+        body.pop("thinking", None)
+    if request.stop:
+        body["stop_sequences"] = request.stop
     if request.temperature is not None and "thinking" not in body and takes_temperature(request.model):
         body["temperature"] = min(request.temperature, 1.0)
-    body |= _tools(request.tools, request_messages)
+    body |= _tools(request, request_messages)
     if request.response_schema is not None:
         if card.structured:
             schema = strict_schema(request.response_schema)
@@ -203,14 +208,31 @@ def _headers(target: Target) -> dict[str, str]:
     return {**key, "anthropic-version": API_VERSION}
 
 
-def _tools(offered: list[ToolSpec], request_messages: list[dict[str, Any]]) -> dict[str, Any]:
-    if offered:
-        return {
-            "tools": [
-                {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
-                for tool in offered
-            ]
-        }
+def _is_tool_forced(request: CompletionRequest) -> bool:
+    choice = request.tool_choice
+    return bool(request.tools) and choice is not None and choice.mode == ToolChoiceMode.REQUIRED
+
+
+def _tool_choice(request: CompletionRequest) -> dict[str, Any]:
+    choice = request.tool_choice
+    if choice is None and request.parallel_tool_calls is None:
+        return {}
+    mode = ToolChoiceMode.AUTO if choice is None else choice.mode
+    chosen: dict[str, Any] = {"type": "any" if mode == ToolChoiceMode.REQUIRED else mode.value}
+    if choice is not None and choice.name is not None:
+        chosen = {"type": "tool", "name": choice.name}
+    if request.parallel_tool_calls is not None and mode != ToolChoiceMode.NONE:
+        chosen["disable_parallel_tool_use"] = not request.parallel_tool_calls
+    return {"tool_choice": chosen}
+
+
+def _tools(request: CompletionRequest, request_messages: list[dict[str, Any]]) -> dict[str, Any]:
+    if request.tools:
+        tools = [
+            {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
+            for tool in request.tools
+        ]
+        return {"tools": tools, **_tool_choice(request)}
     called = called_tools(request_messages)
     if not called:
         return {}

@@ -20,7 +20,7 @@ from luxx.wire.message import (
     ToolPrompt,
     UserPrompt,
 )
-from luxx.wire.tool import ToolCall, ToolSpec
+from luxx.wire.tool import ToolCall, ToolChoice, ToolChoiceMode, ToolSpec
 
 REPLAY_KEY = "gemini"
 """The dialect's key in a ReplayDelta; its value is a list with one note per part, in order.
@@ -174,6 +174,8 @@ def build_completion_request(request: CompletionRequest, target: Target, *, stre
         body["systemInstruction"] = {"parts": [{"text": system}]}
     if request.tools:
         body["tools"] = [{"functionDeclarations": [_function_declaration(tool) for tool in request.tools]}]
+        if request.tool_choice is not None:
+            body["toolConfig"] = {"functionCallingConfig": _calling_config(request.tool_choice)}
     config = _generation_config(request)
     if config:
         body["generationConfig"] = config
@@ -293,12 +295,19 @@ def _function_declaration(tool: ToolSpec) -> dict[str, Any]:
     return declared
 
 
+def _calling_config(choice: ToolChoice) -> dict[str, Any]:
+    mode = "ANY" if choice.mode == ToolChoiceMode.REQUIRED else choice.mode.value.upper()
+    return {"mode": mode} if choice.name is None else {"mode": mode, "allowedFunctionNames": [choice.name]}
+
+
 def _generation_config(request: CompletionRequest) -> dict[str, Any]:
     config: dict[str, Any] = {}
     if request.temperature is not None:
         config["temperature"] = request.temperature
     if request.max_tokens is not None:
         config["maxOutputTokens"] = request.max_tokens
+    if request.stop:
+        config["stopSequences"] = request.stop
     thinking = _thinking_config(request.model, wanted=request.thinking_enabled)
     if thinking:
         config["thinkingConfig"] = thinking

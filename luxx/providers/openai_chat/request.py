@@ -35,6 +35,9 @@ def build_completion_request(request: CompletionRequest, target: Target, *, stre
         body["stream_options"] = {"include_usage": True}
     if request.tools:
         body["tools"] = [_tool(tool) for tool in request.tools]
+        body |= _tool_options(request)
+    if request.stop and not (kind == "openai" and _OPENAI_REASONING_MODELS.match(request.model)):
+        body["stop"] = request.stop
     if request.temperature is not None and not (
         kind == "openai" and _OPENAI_REASONING_MODELS.match(request.model)
     ):
@@ -177,6 +180,17 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
         "type": "function",
         "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
     }
+
+
+def _tool_options(request: CompletionRequest) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    choice = request.tool_choice
+    if choice is not None:
+        named = {"type": "function", "function": {"name": choice.name}}
+        options["tool_choice"] = choice.mode.value if choice.name is None else named
+    if request.parallel_tool_calls is not None:
+        options["parallel_tool_calls"] = request.parallel_tool_calls
+    return options
 
 
 def _thinking_switch(request: CompletionRequest, kind: str) -> dict[str, Any]:

@@ -45,6 +45,26 @@ class Pipe(Protocol):
         ...
 
 
+class FrameEncoder(Protocol):
+    """Writes a watch's stream in another format; what a method returns may be empty."""
+
+    def run_state(self, run: Run) -> bytes:
+        """The run, as it was when the watch began."""
+        ...
+
+    def logged(self, events: list[StoredEvent]) -> bytes:
+        """Events of the log that were not live."""
+        ...
+
+    def snapshots(self, texts: list[tuple[OpenStep, str]]) -> bytes:
+        """The text so far of the open steps, before their further deltas."""
+        ...
+
+    def frames(self, frames: list[Frame]) -> bytes:
+        """Live frames."""
+        ...
+
+
 # Thousands may be open.
 @dataclass(slots=True, eq=False, repr=False)
 class RunWatch:
@@ -58,6 +78,7 @@ class RunWatch:
     run: Run
     after: InitVar[int] = field(default=0, kw_only=True)
     accumulated: InitVar[bool] = field(default=False, kw_only=True)
+    encoder: FrameEncoder | None = field(default=None, kw_only=True)
     _channel: Channel = field(init=False)
     _sent: int = field(init=False)
     _texts: dict[tuple[str, int], str] | None = field(init=False)
@@ -72,6 +93,7 @@ class RunWatch:
     _checked_seq: int = field(default=0, init=False)
     _until: int | None = field(default=None, init=False)
     _snapshots: bytes = field(default=b"", init=False)
+    _open_texts: list[tuple[OpenStep, str]] = field(default_factory=list[tuple[OpenStep, str]], init=False)
     _has_position: bool = field(default=False, init=False)
     _last_sent: float = field(default=0.0, init=False)
     _pipe: Pipe | None = field(default=None, init=False)
@@ -202,7 +224,7 @@ class RunWatch:
         if not self._has_begun:
             self._has_begun = True
             self._is_live = self._is_first
-            return run_frame(self.run)
+            return run_frame(self.run) if self.encoder is None else self.encoder.run_state(self.run)
         return await self._catch_up()
 
     async def _catch_up(self) -> bytes:
@@ -215,6 +237,8 @@ class RunWatch:
             # A pause closes the stream only where the log ends with it: later events follow a resume.
             self._is_at_pause = page[-1].type in PAUSE_EVENT_TYPES
             self._is_over = self._is_over or any(event.type in ENDING_EVENT_TYPES for event in page)
+            if self.encoder is not None:
+                return self.encoder.logged(page)
             return b"".join(logged_frame(event.seq, event.type, event.data) for event in page)
         is_paused = self._is_at_pause and await self._is_paused()
         has_begun = self._channel.has_producer or self._channel.reset_count > self._reset_count
@@ -228,6 +252,8 @@ class RunWatch:
         is_paused = is_paused and not self._channel.has_producer
         self._is_over = self._is_over or has_ended or is_paused
         self._is_live = True
+        if self.encoder is not None:
+            return self.encoder.snapshots(self._open_texts)
         snapshots, self._snapshots = self._snapshots, b""
         return snapshots
 
@@ -249,13 +275,16 @@ class RunWatch:
         ):
             await channel.next_change()
         self._has_position = True
-        self._index, self._until, self._snapshots = channel.end, None, b""
+        self._index, self._until, self._snapshots, self._open_texts = channel.end, None, b"", []
         self._reset_count, self._checked_seq = channel.reset_count, channel.known_seq
         if channel.has_producer:
             self._checked_seq = channel.logged
             steps = channel.all_open_steps()
             self._until = channel.logged
-            self._snapshots = b"".join(step.snapshot() for step in steps)
+            if self.encoder is None:
+                self._snapshots = b"".join(step.snapshot() for step in steps)
+            else:
+                self._open_texts = [(step, step.content()) for step in steps]
             if self._texts is not None:
                 self._texts = {step.place: step.content() for step in steps}
 
@@ -267,7 +296,7 @@ class RunWatch:
 
     def _join(self, frames: list[Frame]) -> bytes:
         if len(frames) == 1 and frames[0].text and self._texts is None:
-            return frames[0].data
+            return frames[0].data if self.encoder is None else self.encoder.frames(frames)
         end = next((at for at, frame in enumerate(frames) if frame.is_gap), None)
         if end is not None:
             # The frames after the gap continue events that are not in the ring.
@@ -281,6 +310,8 @@ class RunWatch:
                 self._sent = frame.seq
                 self._is_over = self._is_over or frame.is_last
         texts = self._texts
+        if self.encoder is not None:
+            return self.encoder.frames(unseen)
         if texts is None:
             return b"".join([frame.data for frame in unseen])
         data = b"".join(_accumulated(unseen, texts))

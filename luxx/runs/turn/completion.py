@@ -124,14 +124,15 @@ class CompletionReader:
                 case _:
                     assert_never(delta)
 
-    def close(self, status: StepStatus) -> list[Step]:
-        """Closes the open steps in order of index; complete tool calls become pending."""
+    def close(self, status: StepStatus, *, calls_end: bool = False) -> list[Step]:
+        """Closes the open steps in order of index; complete tool calls become pending, unless the client
+        makes them (`calls_end`)."""
         closing = [self._open[index] for index in sorted(self._open)]
         self._current_step = None
         return [
             step.closed(
                 StepStatus.PENDING
-                if step.type == StepType.TOOL_CALL and status == StepStatus.DONE
+                if step.type == StepType.TOOL_CALL and status == StepStatus.DONE and not calls_end
                 else status
             )
             for step in closing

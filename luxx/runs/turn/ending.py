@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy import Connection, bindparam, insert, null, select
 
 from luxx.domain.conversations.models import ConversationRow, MessageRow
@@ -138,11 +139,16 @@ def close_chat(spec: RunSpec, state: TurnState, ending: Ending, _cut: UsageEntry
     """The Closing of a chat's turn, which ends the run.
 
     It stores the answer, selects it as the leaf and releases the conversation. A subagent's answer goes to
-    its parent run, so it stores nothing.
+    its parent run, so it stores nothing. A call with given messages stores none either, and removes those.
     """
     origin = message_origin(spec.request, state, ending)
-    is_subagent = spec.request.delegated is not None
-    save, size = (None, 0) if is_subagent else _prepare_message(spec, state, ending, origin)
+    given = spec.request.given
+    stores_message = spec.request.delegated is None and given is None
+    save, size = _prepare_message(spec, state, ending, origin) if stores_message else (None, 0)
+    changes = ending_changes(spec, state, ending)
+    if given is not None:
+        changes["request"] = _encode(replace(spec.request, given=None)).decode()
+        size = -len(_encode(given))
 
     def write(connection: Connection) -> None:
         if save is not None:
@@ -152,7 +158,7 @@ def close_chat(spec: RunSpec, state: TurnState, ending: Ending, _cut: UsageEntry
 
     return Closing(
         events=[*ending_events(spec.message_id, state.usage, ending, origin)],
-        changes=ending_changes(spec, state, ending),
+        changes=changes,
         write=write,
         size=size,
     )

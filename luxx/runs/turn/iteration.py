@@ -231,7 +231,8 @@ class Iteration:
         self, reader: CompletionReader, request: CompletionRequest, *, has_tools: bool
     ) -> CompletionRecord:
         state, usage = self._log.state, reader.usage
-        steps = reader.close(StepStatus.DONE)
+        given = self._spec.request.given
+        steps = reader.close(StepStatus.DONE, calls_end=given is not None and bool(given.tools))
         is_reported = bool(usage.prompt_tokens or usage.completion_tokens)
         entry = (
             self._resources.usage_entry(self._spec, usage)

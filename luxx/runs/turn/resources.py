@@ -78,7 +78,7 @@ def read_spec(connection: Connection, run_id: str, fence: int) -> RunSpec | RunK
     if run.kind != RunKind.CHAT:
         return RunKind(run.kind)
     request = _request.decode(run.request)
-    if run.message_id is None and request.delegated is None:
+    if run.message_id is None and request.delegated is None and request.given is None:
         return None
     return RunSpec(
         run_id=run_id,
@@ -90,11 +90,17 @@ def read_spec(connection: Connection, run_id: str, fence: int) -> RunSpec | RunK
         is_cancelled=run.is_cancelled,
         driven_seconds=run.driven_seconds,
         request=request,
-        past=[PastMessage(user=UserContent(text=request.delegated.task))]
-        if request.delegated is not None
-        else read_path(connection, request.parent_id, with_images=request.takes_images),
+        past=_past_messages(connection, request),
         events=read_log(connection, run_id) if run.last_seq else [],
     )
+
+
+def _past_messages(connection: Connection, request: ChatRequest) -> list[PastMessage]:
+    if request.delegated is not None:
+        return [PastMessage(user=UserContent(text=request.delegated.task))]
+    if request.given is not None:
+        return request.given.past
+    return read_path(connection, request.parent_id, with_images=request.takes_images)
 
 
 class CompletionCut(Exception):
@@ -144,6 +150,9 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
             temperature=request.temperature,
             max_tokens=request.max_tokens,
             response_schema=request.response_schema,
+            stop=request.stop,
+            tool_choice=None if request.given is None else request.given.tool_choice,
+            parallel_tool_calls=None if request.given is None else request.given.parallel_tool_calls,
         )
 
     def usage_entry(self, spec: RunSpec, usage: Usage, *, is_estimated: bool = False) -> UsageEntry:
@@ -275,7 +284,7 @@ class ResourceFinder:
         return RunResources(
             target=resolved.target,
             card=resolved.choice.card,
-            tools=offered,
+            tools=offered if spec.request.given is None else [*offered, *spec.request.given.tools],
             skills=self.skill_registry.prompt(spec.request.skills) if may_activate else "",
             context=make_context(inputs.caller, inputs.rules, inputs.own_tools),
             read_context=read_context,

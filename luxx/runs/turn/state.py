@@ -30,7 +30,7 @@ from luxx.wire.event import (
 )
 from luxx.wire.question import WhenAsked
 from luxx.wire.run import Delegated, RunKind, RunPhase
-from luxx.wire.tool import Narrowing, SkillHead
+from luxx.wire.tool import Narrowing, SkillHead, ToolChoice, ToolSpec
 from luxx.wire.turn import CHAT_TURN, FinishReason, ModelUsed, Step, StepStatus, StepType, TurnRef, Usage
 
 
@@ -40,6 +40,19 @@ class FallbackTarget(msgspec.Struct, frozen=True, kw_only=True):
     provider_id: int
     provider_name: str | None = None
     model: str
+
+
+class GivenPrompt(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client gives with a call that has no conversation: the messages, and the client's own tools.
+
+    The model's calls of these tools end the run; the client makes them and sends the results in its next
+    call.
+    """
+
+    past: list[PastMessage]
+    tools: list[ToolSpec] = []
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +65,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     `takes_images`:
     whether the model gets the conversation's images. `response_schema`: a JSON schema for the answer's text.
     `when_asked`: whether the run waits when it must ask a person. `delegated`: set for a subagent; its task
-    replaces the messages.
+    replaces the messages. `stop`: texts that end a completion. `given`: the messages of a call without a
+    conversation, whose answer is not stored as a message; they are removed when the run ends.
     """
 
     parent_id: str
@@ -73,6 +87,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     response_schema: dict[str, Any] | None = None
     when_asked: WhenAsked = WhenAsked.WAIT
     delegated: Delegated | None = None
+    stop: list[str] = []
+    given: GivenPrompt | None = None
 
     @property
     def rule_agents(self) -> tuple[int, ...]:

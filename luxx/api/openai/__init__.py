@@ -1,0 +1,1 @@
+"""The OpenAI-compatible API (`/v1`): its models, requests, answers and streams."""

@@ -1,0 +1,269 @@
+"""Reads the frames of a run as the text, thinking and calls of an answer; subclasses write them.
+
+Nothing is written twice: of a step whose text arrived in deltas, a later snapshot or the closed step adds
+only what is missing.
+"""
+
+from typing import Any
+
+import msgspec
+
+from luxx.runs.log.events import StoredEvent
+from luxx.runs.streams.channel import Frame, OpenStep
+from luxx.wire.event import Done, DoneStatus, ErrorEvent, ProcessStep
+from luxx.wire.run import Run
+from luxx.wire.turn import StepStatus, StepType, Usage
+
+_step = msgspec.json.Decoder(ProcessStep)
+_error = msgspec.json.Decoder(ErrorEvent)
+_done = msgspec.json.Decoder(Done)
+
+STATUS_OF_KIND = {"rate_limited": 429, "context_too_long": 400, "internal_error": 500}
+"""The HTTP status for kinds of errors that end a run; the others are the provider's, 502."""
+
+LOST = ErrorEvent(
+    message="the server process that wrote the answer was lost; send the request again",
+    code="answer_interrupted",
+    retryable=True,
+)
+
+
+class AnswerFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a run gave no answer; `retryable`: whether the same request may succeed."""
+
+    status: int
+    message: str
+    kind: str
+    retryable: bool
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """How an answer ended. `finish` in OpenAI's words."""
+
+    finish: str
+    usage: Usage
+
+
+class AnswerReader:
+    """A `FrameEncoder`. Of the calls, only those of the client's own tools are written (`has_calls`)."""
+
+    def __init__(self, *, has_calls: bool) -> None:
+        self.answer: Answer | None = None
+        self.failure: AnswerFailure | None = None
+        self.run_id = ""
+        self._has_calls = has_calls
+        self._lengths: dict[tuple[str, int], int] = {}
+        self._calls: dict[int, int] = {}
+        self._last_error: ErrorEvent | None = None
+        self._has_text = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the answer has ended, or never will."""
+        return self.answer is not None or self.failure is not None
+
+    # What subclasses write
+
+    def on_text(self, text: str) -> bytes:
+        """The next fragment of the text."""
+        raise NotImplementedError
+
+    def on_thinking(self, text: str) -> bytes:
+        """The next fragment of the thinking."""
+        raise NotImplementedError
+
+    def on_call(self, position: int, call_id: str, name: str) -> bytes:
+        """A call begins; `position` counts the calls from 0."""
+        raise NotImplementedError
+
+    def on_arguments(self, position: int, text: str) -> bytes:
+        """The next fragment of a call's arguments."""
+        raise NotImplementedError
+
+    def on_end(self, answer: Answer) -> bytes:
+        """The answer ended."""
+        raise NotImplementedError
+
+    def on_failure(self, failure: AnswerFailure) -> bytes:
+        """There is no answer, or it was cut."""
+        raise NotImplementedError
+
+    # What a watch calls
+
+    def run_state(self, run: Run) -> bytes:
+        """See `FrameEncoder`."""
+        self.run_id = run.id
+        return b""
+
+    def logged(self, events: list[StoredEvent]) -> bytes:
+        """See `FrameEncoder`."""
+        return b"".join([self._event(event.type, event.data) for event in events])
+
+    def snapshots(self, texts: list[tuple[OpenStep, str]]) -> bytes:
+        """See `FrameEncoder`."""
+        return b"".join([self._rest(step, text) for step, text in texts])
+
+    def frames(self, frames: list[Frame]) -> bytes:
+        """See `FrameEncoder`."""
+        return b"".join([self._frame(frame) for frame in frames])
+
+    def _frame(self, frame: Frame) -> bytes:
+        step = frame.step
+        if step is not None:
+            if frame.is_reset:
+                return self._reset(step.place, step.type)
+            return self._grow(step.place, step.type, frame.text, step.call_id, step.name)
+        if not frame.seq:
+            return b""
+        _, event, data = frame.data.rstrip(b"\n").split(b"\n", 2)
+        return self._event(event.removeprefix(b"event: ").decode(), data.removeprefix(b"data: "))
+
+    def _event(self, type_: str, data: bytes) -> bytes:
+        if self.is_over:
+            return b""
+        match type_:
+            case "process_step":
+                return self._closed(_step.decode(data))
+            case "error":
+                self._last_error = _error.decode(data)
+                return b""
+            case "done":
+                return self._end(_done.decode(data))
+            case _:
+                return b""
+
+    def _closed(self, event: ProcessStep) -> bytes:
+        step = event.step
+        if step.type == StepType.TOOL_RESULT:
+            return b""
+        place = ("", step.index)
+        if step.status == StepStatus.INTERRUPTED:
+            return self._reset(place, step.type)
+        if step.type == StepType.TOOL_CALL:
+            text = str(step.arguments or "")
+            return self._add(place, step.type, text, str(step.id_ref), str(step.name))
+        return self._add(place, step.type, step.content, "", "")
+
+    def _rest(self, step: OpenStep, text: str) -> bytes:
+        return self._add(step.place, step.type, text, step.call_id, step.name)
+
+    def _add(self, place: tuple[str, int], type_: StepType, whole: str, call_id: str, name: str) -> bytes:
+        """What is missing of a step's whole text; of a call that begins also its head."""
+        missing = whole[self._lengths.get(place, 0) :]
+        if not missing and (place in self._lengths or type_ != StepType.TOOL_CALL):
+            return b""
+        return self._grow(place, type_, missing, call_id, name)
+
+    def _grow(self, place: tuple[str, int], type_: StepType, text: str, call_id: str, name: str) -> bytes:
+        if self.is_over:
+            return b""
+        self._lengths[place] = self._lengths.get(place, 0) + len(text)
+        match type_:
+            case StepType.TEXT:
+                self._has_text = True
+                return self.on_text(text)
+            case StepType.THINKING:
+                return self.on_thinking(text)
+            case StepType.TOOL_CALL if self._has_calls:
+                return self._grow_call(place[1], text, call_id, name)
+            case _:
+                return b""
+
+    def _grow_call(self, index: int, text: str, call_id: str, name: str) -> bytes:
+        head = b""
+        position = self._calls.get(index)
+        if position is None:
+            position = self._calls[index] = len(self._calls)
+            head = self.on_call(position, call_id, name)
+        return head + (self.on_arguments(position, text) if text else b"")
+
+    def _reset(self, place: tuple[str, int], type_: StepType) -> bytes:
+        """The text of a step is discarded: the client cannot take it back, so the answer fails."""
+        length = self._lengths.pop(place, 0)
+        is_written = type_ == StepType.TEXT or (type_ == StepType.TOOL_CALL and self._has_calls)
+        return self.fail(LOST) if length and is_written else b""
+
+    def _end(self, done: Done) -> bytes:
+        error = self._last_error
+        if done.status == DoneStatus.FAILED or (error is not None and not self._has_text):
+            return self.fail(error or LOST)
+        self.answer = Answer(finish=self._finish(done), usage=done.usage)
+        return self.on_end(self.answer)
+
+    def fail(self, error: ErrorEvent) -> bytes:
+        """Ends the answer with an error."""
+        is_limit = error.code.startswith("limits.")
+        status = 429 if is_limit else STATUS_OF_KIND.get(error.code, 502)
+        retryable = error.retryable and not is_limit
+        self.failure = AnswerFailure(
+            status=status, message=error.message, kind=error.code, retryable=retryable
+        )
+        return self.on_failure(self.failure)
+
+    def _finish(self, done: Done) -> str:
+        if self._calls:
+            return "tool_calls"
+        if done.status != DoneStatus.COMPLETED or done.finish == "length":
+            return "length"
+        return "content_filter" if done.finish == "refusal" else "stop"
+
+
+class CollectedAnswer(AnswerReader):
+    """Collects an answer; writes nothing."""
+
+    def __init__(self, *, has_calls: bool) -> None:
+        super().__init__(has_calls=has_calls)
+        self._text: list[str] = []
+        self._thinking: list[str] = []
+        self._heads: list[tuple[str, str]] = []
+        self._arguments: list[list[str]] = []
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return "".join(self._text)
+
+    @property
+    def thinking(self) -> str:
+        """The thinking so far."""
+        return "".join(self._thinking)
+
+    @property
+    def calls(self) -> list[tuple[str, str, str]]:
+        """The calls so far: id, name and arguments."""
+        heads = zip(self._heads, self._arguments, strict=True)
+        return [(call_id, name, "".join(parts)) for (call_id, name), parts in heads]
+
+    def on_text(self, text: str) -> bytes:
+        self._text.append(text)
+        return b""
+
+    def on_thinking(self, text: str) -> bytes:
+        self._thinking.append(text)
+        return b""
+
+    def on_call(self, position: int, call_id: str, name: str) -> bytes:
+        self._heads.append((call_id, name))
+        self._arguments.append([])
+        return b""
+
+    def on_arguments(self, position: int, text: str) -> bytes:
+        self._arguments[position].append(text)
+        return b""
+
+    def on_end(self, answer: Answer) -> bytes:
+        return b""
+
+    def on_failure(self, failure: AnswerFailure) -> bytes:
+        return b""
+
+
+def chat_usage(usage: Usage) -> dict[str, Any]:
+    """The usage in the form of chat completions."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }

@@ -1,0 +1,185 @@
+"""What both forms of requests share: images in data URLs, tools and their choice, the answer's format, and
+the conversion of given messages to what a run reads."""
+
+import base64
+import binascii
+import re
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from luxx.api.routes.messages import ResponseFormat, response_schema
+from luxx.domain.conversations.images import MAX_PROMPT_IMAGE_BYTES, MAX_PROMPT_IMAGES
+from luxx.domain.conversations.prompt import PastMessage
+from luxx.domain.files.attachments import GivenAttachment
+from luxx.domain.files.names import image_type
+from luxx.errors import InvalidInput, TooLarge
+from luxx.infra.clock import new_id
+from luxx.wire.message import MAX_IMAGE_BYTES, MAX_MESSAGE_TEXT, Attachment, PromptImage, UserContent
+from luxx.wire.tool import ToolChoice, ToolChoiceMode, ToolSpec
+from luxx.wire.turn import Step, StepStatus, StepType, step_id
+
+MAX_MESSAGES = 10_000
+MAX_TOOLS = 200
+DATA_URL = re.compile(r"data:[a-zA-Z0-9.+/-]{0,100};base64,", re.ASCII)
+
+FunctionName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[a-zA-Z0-9_.-]{1,128}$(?!\n)",
+        description="1 to 128 letters, digits, '_', '.' and '-'",
+    ),
+]
+ModelName = Annotated[str, Meta(min_length=1, max_length=400)]
+MaxTokens = Annotated[int, Meta(ge=1, le=10_000_000)]
+Temperature = Annotated[float, Meta(ge=0, le=2)]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+
+
+class SchemaFormat(msgspec.Struct, frozen=True, kw_only=True):
+    """The JSON schema of the answer's text. `strict` and `description` have no effect."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=64)] = "answer"
+    schema: dict[str, Any]
+    strict: bool | None = None
+    description: str | None = None
+
+
+class Given(msgspec.Struct, kw_only=True):
+    """Messages as they are read: the system messages, then the others; and the last text of the user."""
+
+    instructions: list[str] = []
+    past: list[PastMessage] = []
+    image_count: int = 0
+    image_bytes: int = 0
+
+    def add_user(self, texts: list[str], images: list[PromptImage]) -> None:
+        """Adds a message of the user. Raises TooLarge."""
+        self.image_count += len(images)
+        self.image_bytes += sum(len(image.data) for image in images)
+        if self.image_count > MAX_PROMPT_IMAGES:
+            raise TooLarge(f"a request may have at most {MAX_PROMPT_IMAGES} images; leave out the oldest")
+        if self.image_bytes > MAX_PROMPT_IMAGE_BYTES:
+            limit = MAX_PROMPT_IMAGE_BYTES // 2**20
+            raise TooLarge(f"the images of a request may have at most {limit} MiB together; send less")
+        by_id = {new_id(): image for image in images}
+        attachments = [
+            Attachment(
+                name="",
+                extension=image.media_type.rpartition("/")[2],
+                content="",
+                media_type=image.media_type,
+                size=len(image.data),
+                blob_id=id_,
+            )
+            for id_, image in by_id.items()
+        ]
+        content = UserContent(text="\n".join(texts), attachments=attachments)
+        self.past.append(PastMessage(user=content, images=by_id))
+
+    def add_assistant(
+        self, text: str, thinking: str, calls: list[tuple[str, str, str]], results: dict[str, str]
+    ) -> None:
+        """Adds an answer with its calls (id, name, arguments) and their results, by id of the call."""
+        steps: list[Step] = []
+        for type_, content in ((StepType.THINKING, thinking), (StepType.TEXT, text)):
+            if content:
+                steps.append(_step(len(steps), type_, content))
+        for call_id, name, arguments in calls:
+            index = len(steps)
+            step = Step(
+                id=step_id(index), index=index, type=StepType.TOOL_CALL,
+                name=name, arguments=arguments, id_ref=call_id, status=StepStatus.DONE,
+            )  # fmt: skip
+            steps.append(step)
+        for call_id, name, _ in calls:
+            result = _step(len(steps), StepType.TOOL_RESULT, results[call_id])
+            steps.append(msgspec.structs.replace(result, name=name, id_ref=call_id, success=True))
+        self.past.append(PastMessage(steps=tuple(steps)))
+
+    def last_user(self) -> tuple[str, list[GivenAttachment]]:
+        """The newest message of the user, as one to send in a conversation. Raises InvalidInput."""
+        last = next((one for one in reversed(self.past) if one.user is not None), None)
+        if last is None or last.user is None:
+            raise InvalidInput("there is no message of the user to answer; add one", field="$.messages")
+        text = last.user.text.strip() or "(an image)"
+        if len(text) > MAX_MESSAGE_TEXT:
+            raise TooLarge(f"a message may have at most {MAX_MESSAGE_TEXT:,} characters; send less")
+        images = [
+            GivenAttachment(name=f"image-{number}.{image.media_type.rpartition('/')[2]}", data=image.data)
+            for number, image in enumerate(last.images.values(), 1)
+        ]
+        return text, images
+
+
+def _step(index: int, type_: StepType, content: str) -> Step:
+    return Step(id=step_id(index), index=index, type=type_, content=content)
+
+
+def read_image(url: str, field: str) -> PromptImage:
+    """The image of a data URL. Raises InvalidInput or TooLarge."""
+    head = DATA_URL.match(url)
+    if head is None:
+        raise InvalidInput(
+            "images must be data URLs (data:image/png;base64,…); this server does not fetch images from "
+            "other addresses",
+            kind="image_url_unsupported",
+            field=field,
+        )
+    try:
+        data = base64.b64decode(url[head.end() :], validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidInput("the data URL of an image is not valid base64", field=field) from error
+    kind = image_type(data[:64])
+    if kind is None:
+        raise InvalidInput("the data of an image must be a PNG, JPEG, GIF or WebP image", field=field)
+    if len(data) > MAX_IMAGE_BYTES:
+        raise TooLarge(f"an image may have at most {MAX_IMAGE_BYTES / 1_000_000:.1f} MB", field=field)
+    return PromptImage(media_type=kind, data=data)
+
+
+def tool_spec(name: str, description: str | None, parameters: dict[str, Any] | None) -> ToolSpec:
+    """A tool of the client; without parameters it takes an empty object."""
+    schema = parameters or {"type": "object", "properties": {}}
+    return ToolSpec(name=name, description=description or "", parameters=schema)
+
+
+def tool_choice(mode: str | None, name: str | None, tools: list[ToolSpec]) -> ToolChoice | None:
+    """The choice of tools. Raises InvalidInput for one that is not among `tools`."""
+    if name is not None and name not in {tool.name for tool in tools}:
+        raise InvalidInput(
+            f"tool_choice names {name!r}, which is not in tools; add it or choose another",
+            field="$.tool_choice",
+        )
+    if name is not None:
+        return ToolChoice(mode=ToolChoiceMode.REQUIRED, name=name)
+    if mode is not None and mode != "none" and not tools:
+        raise InvalidInput("tool_choice needs tools; leave it out or add tools", field="$.tool_choice")
+    return None if mode is None or not tools else ToolChoice(mode=ToolChoiceMode(mode))
+
+
+def check_tools(tools: list[ToolSpec]) -> None:
+    """Raises InvalidInput if two tools have the same name."""
+    names = [tool.name for tool in tools]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InvalidInput(f"two tools are named {twice!r}; each needs a name of its own", field="$.tools")
+
+
+async def schema_of(kind: str, format: SchemaFormat | None) -> dict[str, Any] | None:
+    """The JSON schema that the answer's text must have. Raises InvalidInput."""
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object"}
+    if format is None:
+        raise InvalidInput(
+            "a response format of type json_schema needs the schema", field="$.response_format"
+        )
+    return await response_schema(ResponseFormat(type="json_schema", schema=format.schema))
+
+
+def wants_thinking(effort: Effort | None) -> bool | None:
+    """Whether the model thinks; None: as the model does by default."""
+    return None if effort is None else effort not in ("none", "minimal")

@@ -1,0 +1,182 @@
+"""The names of models: `provider/model`, `agent/name`, `room/title`; what a name means, and the list of all.
+
+A provider's list of models is asked for at most every LIST_SECONDS.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.agents.service import AgentService
+from luxx.errors import InvalidInput, LuxxError, NotFound
+from luxx.features.rooms.models import RoomRight, RoomView
+from luxx.features.rooms.service import RoomService
+from luxx.providers.models import UsableProvider
+from luxx.providers.service import ProviderService
+
+AGENT, ROOM = "agent/", "room/"
+LIST_SECONDS = 300.0
+RETRY_SECONDS = 15.0
+"""After a failure the list is asked for again this soon."""
+
+WAIT_SECONDS = 5.0
+"""How long a request waits for the list of a provider; a later one gets the list."""
+
+MAX_LISTED = 100
+"""How many of the newest agents and of the newest rooms are listed."""
+
+MAX_SHOWN = 5
+_created = datetime.fromisoformat("2026-01-01T00:00:00+00:00")
+
+
+class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A name that requests can give as `model`. `created` is in Unix seconds; `owned_by` is the provider's
+    name, `agent` or `room`."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str
+
+
+class ModelList(msgspec.Struct, frozen=True, kw_only=True):
+    """The names that requests can give as `model`."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelEntry]
+
+
+class ProviderModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model of a provider."""
+
+    provider_id: int
+    model: str
+
+
+class AgentModel(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent."""
+
+    agent_id: int
+
+
+class RoomModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A room."""
+
+    room_id: str
+
+
+NamedModel = ProviderModel | AgentModel | RoomModel
+
+
+@dataclass(slots=True)
+class ModelNames:
+    """One per process."""
+
+    providers: ProviderService
+    agents: AgentService
+    rooms: RoomService
+    _lists: dict[tuple[int, datetime], tuple[float, list[str]]] = field(
+        default_factory=dict[tuple[int, datetime], tuple[float, list[str]]]
+    )
+
+    async def find(self, caller: Caller, name: str) -> NamedModel:
+        """What the name means to the caller. Raises NotFound or, for an ambiguous name, InvalidInput."""
+        if name.startswith(AGENT):
+            return await self._agent(caller, name)
+        if name.startswith(ROOM):
+            return await self._room(caller, name)
+        providers = await self.providers.usable(caller)
+        prefixed = [one for one in providers if name.startswith(f"{one.name}/") and name != f"{one.name}/"]
+        if prefixed:
+            provider = max(prefixed, key=lambda one: len(one.name))
+            return ProviderModel(provider_id=provider.id, model=name.removeprefix(f"{provider.name}/"))
+        return await self._bare(caller, name, providers)
+
+    async def list_all(self, caller: Caller) -> ModelList:
+        """The models of all providers that the caller may use, the agents, and the rooms."""
+        providers = await self.providers.usable(caller)
+        lists = await asyncio.gather(*(self._models(caller, one) for one in providers))
+        entries = {
+            f"{provider.name}/{model}": ModelEntry(
+                id=f"{provider.name}/{model}",
+                created=int(provider.updated_at.timestamp()),
+                owned_by=provider.name,
+            )
+            for provider, models in zip(providers, lists, strict=True)
+            for model in models
+        }
+        agents, _ = await self.agents.list_page(caller, page=1, page_size=MAX_LISTED)
+        for agent in agents:
+            id_, created = f"{AGENT}{agent.name}", int(agent.created_at.timestamp())
+            entries.setdefault(id_, ModelEntry(id=id_, created=created, owned_by="agent"))
+        for room in await self._speakable_rooms(caller):
+            id_, created = f"{ROOM}{room.title}", int(room.created_at.timestamp())
+            entries.setdefault(id_, ModelEntry(id=id_, created=created, owned_by="room"))
+        return ModelList(data=list(entries.values()))
+
+    async def entry(self, caller: Caller, name: str) -> ModelEntry:
+        """The entry of one name. Raises what `find` raises."""
+        listed = await self.list_all(caller)
+        for entry in listed.data:
+            if entry.id == name:
+                return entry
+        await self.find(caller, name)
+        return ModelEntry(id=name, created=int(_created.timestamp()), owned_by=name.partition("/")[0])
+
+    async def _agent(self, caller: Caller, name: str) -> AgentModel:
+        try:
+            agent = await self.agents.named(caller, name.removeprefix(AGENT))
+        except NotFound as error:
+            raise _unknown(name, "GET /v1/models lists your agents") from error
+        return AgentModel(agent_id=agent.id)
+
+    async def _room(self, caller: Caller, name: str) -> RoomModel:
+        title = name.removeprefix(ROOM)
+        found = [room for room in await self._speakable_rooms(caller) if title in (room.title, room.id)]
+        if not found:
+            raise _unknown(name, "GET /v1/models lists the rooms in which you may speak")
+        return RoomModel(room_id=found[0].id)
+
+    async def _speakable_rooms(self, caller: Caller) -> list[RoomView]:
+        rooms, _ = await self.rooms.list_page(caller, page=1, page_size=MAX_LISTED)
+        return [room for room in rooms if room.right in (RoomRight.STEER, RoomRight.OWNER)]
+
+    async def _bare(self, caller: Caller, name: str, providers: list[UsableProvider]) -> ProviderModel:
+        lists = await asyncio.gather(*(self._models(caller, one) for one in providers))
+        having = [one for one, models in zip(providers, lists, strict=True) if name in models]
+        if not having:
+            raise _unknown(name, "name it as provider/model; GET /v1/models lists the names")
+        if len(having) > 1:
+            names = ", ".join(f"{one.name}/{name}" for one in having[:MAX_SHOWN])
+            raise InvalidInput(
+                f"several providers have the model {name[:200]}; name one of {names}",
+                kind="model_ambiguous",
+                field="$.model",
+            )
+        return ProviderModel(provider_id=having[0].id, model=name)
+
+    async def _models(self, caller: Caller, provider: UsableProvider) -> list[str]:
+        """The models of a provider, its default first; the default alone if the provider does not answer."""
+        key = (provider.id, provider.updated_at)
+        asked_at, names = self._lists.get(key, (-LIST_SECONDS, []))
+        now = time.monotonic()
+        if now - asked_at >= LIST_SECONDS and not provider.is_embedded:
+            try:
+                async with asyncio.timeout(WAIT_SECONDS):
+                    names = (await self.providers.list_models(caller, provider.id)).models
+            except (LuxxError, TimeoutError):
+                now += RETRY_SECONDS - LIST_SECONDS
+            self._lists = {old: kept for old, kept in self._lists.items() if old[0] != provider.id}
+            self._lists[key] = (now, names)
+        default = [provider.default_model] if provider.default_model else []
+        return list(dict.fromkeys([*default, *names]))
+
+
+def _unknown(name: str, advice: str) -> NotFound:
+    problem = f"the model {name[:200]!r} does not exist, or you may not use it; {advice}"
+    return NotFound(problem, kind="model_not_found", detail={"fields": {"$.model": problem}})

@@ -1,0 +1,140 @@
+"""`/v1`: the routes of the OpenAI-compatible API."""
+
+from functools import partial
+from typing import Any
+
+from litestar import Controller, Request, Response, get, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath, JSONBody
+
+from luxx.api.http.authentication import CHAT
+from luxx.api.http.event_streams import Streams
+from luxx.api.http.request_input import InjectedCaller
+from luxx.api.openai.answer import CollectedAnswer
+from luxx.api.openai.chat_answer import ChatChunks, chat_completion
+from luxx.api.openai.chat_request import ChatBody, read_messages
+from luxx.api.openai.content import Given
+from luxx.api.openai.models import AgentModel, ModelEntry, ModelList, ModelNames, NamedModel, RoomModel
+from luxx.api.openai.stream import CancelRun, StartWatch, collect_answer, failure_response, stream_answer
+from luxx.domain.accounts.caller import Caller
+from luxx.errors import InvalidInput
+from luxx.runs.requests import NewCall, NewMessage
+from luxx.runs.service import RunService, Submission
+from luxx.runs.streams.watch import FrameEncoder, RunWatch
+from luxx.runs.turn.state import GivenPrompt
+
+InjectedNames = NamedDependency[ModelNames]
+InjectedRuns = NamedDependency[RunService]
+InjectedStreams = NamedDependency[Streams]
+CONVERSATION = "conversation_id"
+"""The key in `metadata` that keeps a call in a conversation."""
+
+
+class OpenAIController(Controller):
+    path = "/v1"
+    tags = ("openai",)
+    opt = CHAT
+
+    @get("/models")
+    async def list_models(self, caller: InjectedCaller, model_names: InjectedNames) -> ModelList:
+        """The models that you may use, as `provider/model`; your agents and rooms."""
+        return await model_names.list_all(caller)
+
+    @get("/models/{model:path}")
+    async def show_model(
+        self, caller: InjectedCaller, model_names: InjectedNames, model: FromPath[str]
+    ) -> ModelEntry:
+        """One model."""
+        return await model_names.entry(caller, model.removeprefix("/"))
+
+    @post("/chat/completions", status_code=200)
+    async def complete_chat(
+        self,
+        request: Request[Any, Any, Any],
+        caller: InjectedCaller,
+        model_names: InjectedNames,
+        runs: InjectedRuns,
+        streams: InjectedStreams,
+        data: JSONBody[ChatBody],
+    ) -> Response[Any]:
+        """Answer a chat, whole or with `stream` in chunks. Nothing is kept, unless `metadata` has a
+        `conversation_id`: then only the last message of the user is new."""
+        data.check()
+        given = read_messages(data.messages)
+        model = await model_names.find(caller, data.model)
+        prompt = data.prompt(given)
+        metadata = data.metadata or {}
+        submission = new_submission(
+            model,
+            given,
+            prompt,
+            await data.options(),
+            metadata.get(CONVERSATION),
+            size=len(await request.body()),
+        )
+        start, cancel = starter(runs, caller, submission)
+        if data.stream:
+            options = data.stream_options
+            has_usage = options is not None and bool(options.include_usage)
+            chunks = ChatChunks(data.model, has_calls=bool(prompt.tools), has_usage=has_usage)
+            return await stream_answer(caller, streams, start, chunks, cancel)
+        collected = CollectedAnswer(has_calls=bool(prompt.tools))
+        failure = await collect_answer(request, start, collected, cancel)
+        if failure is not None or collected.answer is None:
+            assert failure is not None
+            return failure_response(failure)
+        completion = chat_completion(collected, collected.answer, data.model)
+        return Response(completion, status_code=200, media_type="application/json")
+
+
+def new_submission(
+    model: NamedModel,
+    given: Given,
+    prompt: GivenPrompt,
+    options: dict[str, Any],
+    conversation_id: str | None,
+    *,
+    size: int,
+) -> Submission:
+    """What to run. Raises InvalidInput for what does not go together."""
+    if isinstance(model, RoomModel):
+        raise InvalidInput("a room cannot be asked in this way", field="$.model")
+    is_agent = isinstance(model, AgentModel)
+    if prompt.tools and (is_agent or conversation_id is not None):
+        where = "an agent uses its own tools" if is_agent else "a conversation uses the tools of the server"
+        raise InvalidInput(
+            f"{where}; leave out tools, or name a model as provider/model without a conversation_id",
+            field="$.tools",
+        )
+    if conversation_id is not None:
+        if is_agent:
+            raise InvalidInput(
+                "the agent of a conversation is set with PUT /conversations/{conversation_id}; name a model "
+                "as provider/model",
+                field="$.model",
+            )
+        text, images = given.last_user()
+        return NewMessage(
+            conversation_id=conversation_id, text=text, attachments=images, **_target(model), **options
+        )
+    instructions = "\n\n".join(text for text in given.instructions if text.strip())
+    return NewCall(given=prompt, instructions=instructions, size=size, **_target(model), **options)
+
+
+def _target(model: NamedModel) -> dict[str, Any]:
+    match model:
+        case AgentModel(agent_id=agent_id):
+            return {"agent_id": agent_id}
+        case RoomModel():
+            return {}
+        case _:
+            return {"provider_id": model.provider_id, "model": model.model}
+
+
+def starter(runs: RunService, caller: Caller, submission: Submission) -> tuple[StartWatch, CancelRun | None]:
+    """How to start the run, and how to cancel it when the client disconnects: not in a conversation."""
+
+    async def start(encoder: FrameEncoder) -> RunWatch:
+        return await runs.send_and_watch(caller, submission, encoder=encoder)
+
+    return start, partial(runs.cancel, caller) if isinstance(submission, NewCall) else None

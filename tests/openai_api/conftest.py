@@ -1,0 +1,145 @@
+"""One server with a scripted model per module, and two users with API keys."""
+
+import base64
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import httpx
+import openai
+import pytest
+from api.client import ApiClient
+from api.conftest import connect
+from api.server_process import ServerProcess
+from live_server import scripted_models
+
+from luxx.providers.scripted import (
+    Call,
+    Counts,
+    Fail,
+    Finish,
+    Gate,
+    Rule,
+    Script,
+    ScriptedProvider,
+    Text,
+    Thinking,
+    When,
+)
+
+SCRIPT = Script(
+    models=["scripted", "other-model"],
+    rules=[
+        Rule(when=When(user="weather", has_tool_result=False), reply=[
+            Call(name="get_weather", arguments={"city": "Oslo"}, id="call_a"),
+            Call(name="get_weather", arguments={"city": "Rome"}, id="call_b"),
+            Counts(prompt=20, completion=9),
+        ]),
+        Rule(when=When(user="weather"), reply=[Text(text="It rains in Oslo.")]),
+        Rule(when=When(user="think"), reply=[
+            Thinking(text="Hm, so."), Text(text="Thought."),
+            Counts(prompt=10, completion=8, reasoning=4, cached=6),
+        ]),
+        Rule(when=When(user="break off"), reply=[
+            Text(text="One"), Gate(name="broken"), Fail(message="it broke")]),
+        Rule(when=When(user="wait here"), reply=[Text(text="I am"), Gate(name="open"), Text(text=" back.")]),
+        Rule(when=When(user="wait silently"), reply=[Gate(name="silent"), Text(text="Late.")]),
+        Rule(when=When(user="be cut"), reply=[Text(text="One two"), Finish(reason="length")]),
+        Rule(when=When(user="as JSON"), reply=[Text(text='{"city": "Oslo"}')]),
+        Rule(when=When(user="refuse this"), status=401, message="wrong key"),
+        Rule(when=When(user="too many"), status=429, message="slow down", headers={"retry-after": "0"}),
+        Rule(when=When(user="too long"), status=400,
+             body='{"error": {"message": "too long", "code": "context_length_exceeded"}}'),
+        Rule(when=When(user="list my files", has_tool_result=False), reply=[
+            Text(text="Let me see. "), Call(name="file_list", arguments={})]),
+        Rule(when=When(user="list my files"), reply=[Text(text="None.")]),
+        Rule(when=When(system="You are Pirate"), reply=[Text(text="Arr!"), Counts(prompt=3, completion=2)]),
+        Rule(reply=[Text(text="Hello there, friend."), Counts(prompt=12, completion=4)]),
+    ],
+)  # fmt: skip
+
+
+def png(red: int = 255) -> bytes:
+    """A PNG image of one pixel."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0)
+    pixels = zlib.compress(bytes([0, red, 0, 0]))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+
+
+IMAGE_URL = "data:image/png;base64," + base64.b64encode(png()).decode()
+
+
+class Person(NamedTuple):
+    """A user with a key for chatting and one for reading."""
+
+    api: ApiClient
+    key: str
+    read_key: str
+
+    @property
+    def base_url(self) -> str:
+        return f"{self.api.server.url}/v1"
+
+    def sdk(self, key: str | None = None, **more: object) -> openai.OpenAI:
+        http = httpx.Client(trust_env=False, timeout=30)
+        options = {"max_retries": 0, "http_client": http, **more}
+        return openai.OpenAI(base_url=self.base_url, api_key=key or self.key, **options)
+
+    def async_sdk(self) -> openai.AsyncOpenAI:
+        http = httpx.AsyncClient(trust_env=False, timeout=30)
+        return openai.AsyncOpenAI(base_url=self.base_url, api_key=self.key, max_retries=0, http_client=http)
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[ScriptedProvider]:
+    with scripted_models(SCRIPT) as provider:
+        yield provider
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("server"), LUXX_SERVER__MAX_BODY_MB="1") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def admin(server: ServerProcess, upstream: ScriptedProvider) -> Iterator[ApiClient]:
+    with ApiClient(server, None).sign_in() as person:
+        person.good("PUT", "/admin/allowed-hosts", json={"hosts": [upstream.url.removeprefix("http://")]})
+        yield person
+
+
+def new_person(server: ServerProcess, name: str, upstream: ScriptedProvider) -> Person:
+    api = ApiClient(server, None).register(name)
+    connect(api, upstream)
+    keys = [
+        api.good("POST", "/keys", json={"name": scope, "scopes": [scope]})["key"]
+        for scope in ("chat", "read")
+    ]
+    return Person(api, *keys)
+
+
+@pytest.fixture(scope="module")
+def ann(server: ServerProcess, admin: ApiClient, upstream: ScriptedProvider) -> Iterator[Person]:
+    person = new_person(server, "ann", upstream)
+    with person.api:
+        yield person
+
+
+@pytest.fixture(scope="module")
+def ben(server: ServerProcess, admin: ApiClient, upstream: ScriptedProvider) -> Iterator[Person]:
+    person = new_person(server, "ben", upstream)
+    with person.api:
+        yield person
+
+
+@pytest.fixture(scope="module")
+def client(ann: Person) -> Iterator[openai.OpenAI]:
+    """Ann's official SDK."""
+    with ann.sdk() as sdk:
+        yield sdk

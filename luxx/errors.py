@@ -6,7 +6,8 @@ LuxxError
 ├── DatabaseTooOld         the server does not start; a development version wrote the database
 ├── UpgradeFailed          the server does not start; the database migration failed
 ├── InvalidInput           the client must correct the request
-│   └── TooLarge           … because it is too large
+│   ├── TooLarge           … because it is too large
+│   └── UnlistedModel      … because the provider does not list the model
 ├── NotSignedIn            the token is missing, expired or revoked
 ├── NotAllowed             the user is signed in and lacks the permission
 ├── NotFound               the object is missing or belongs to someone else; the error does not say which
@@ -85,6 +86,16 @@ class InvalidInput(LuxxError):
 
 class TooLarge(InvalidInput):
     kind = "too_large"
+
+
+class UnlistedModel(InvalidInput):
+    """`provider_id` has a list of models that does not contain the one that was asked for."""
+
+    kind = "model_unlisted"
+
+    def __init__(self, message: str, provider_id: int) -> None:
+        super().__init__(message, field="$.model")
+        self.provider_id = provider_id
 
 
 class NotSignedIn(LuxxError):

@@ -61,7 +61,7 @@ PLAN = (
     ' {"id": "text", "name": "Write", "goal": "One page", "depends_on": ["facts"]}]}'
 )
 MODEL = Script(
-    models=["gpt-4.1-mini", "scripted"],
+    models=["gpt-4.1-mini", "claude-sonnet-5-5", "gemini-2.5-flash", "scripted"],
     rules=[
         Rule(when=When(user="colour", has_tool_result=False), reply=[COLOUR]),
         Rule(when=When(user="story"), reply=[Text(text="and then " * 400)], delay=0.05),

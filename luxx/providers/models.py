@@ -168,10 +168,15 @@ class UsableProvider(Struct, frozen=True, kw_only=True):
 
 
 class UpstreamModels(Struct, frozen=True, kw_only=True):
-    """The model names as the server lists them, and a card for each in the same order."""
+    """The model names as the server lists them, and a card for each in the same order.
+
+    `is_known`: whether the provider lists its models. If not, `note` says why, and every name is sent to it.
+    """
 
     models: list[str]
     cards: list[ModelView]
+    is_known: bool = True
+    note: str | None = None
 
 
 class AllowedHostView(Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ API views never contain a key. `queries.py` decides who may see and change a pro
 checks addresses, `registry.py` has the adapters.
 """
 
+import asyncio
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -17,13 +18,13 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.rights import is_admin_now
 from luxx.domain.accounts.tenants import check_may_connect_provider
 from luxx.domain.audit import Action
-from luxx.errors import InvalidInput, NotAllowed, Unavailable
+from luxx.errors import InvalidInput, LuxxError, NotAllowed, ProviderError, Unavailable
 from luxx.infra.clock import utc_now
 from luxx.infra.secrets import Vault
 from luxx.infra.store.engine import Store
 from luxx.providers.adapter import Target
 from luxx.providers.addresses import AddressGuard, parse_allowed_host
-from luxx.providers.catalog import Catalog, ModelCard, embedded_card, model_view
+from luxx.providers.catalog import Catalog, ModelCard, ModelLists, embedded_card, model_view, unlisted
 from luxx.providers.check import ProviderCheck, check_provider
 from luxx.providers.client import ModelClient
 from luxx.providers.local.model import LOCAL, LocalModel
@@ -58,6 +59,10 @@ from luxx.providers.queries import (
 )
 from luxx.providers.registry import adapter_for, default_base_url
 
+NO_LIST = frozenset({404, 405, 501})
+"""The statuses of a server without a list of models."""
+
+REFETCH_SECONDS = 5.0
 LOCAL_START_SECONDS = 60.0  # How long a run waits for the embedded model to start.
 
 
@@ -104,6 +109,7 @@ class ProviderService:
         self._guard = guard
         self._local = local
         self._catalog = catalog or Catalog()
+        self.model_lists = ModelLists()
 
     async def list_page(self, caller: Caller, *, page: int, page_size: int) -> tuple[list[ProviderView], int]:
         """The caller's providers and those shared in the tenant, newest first, and their total number."""
@@ -214,13 +220,42 @@ class ProviderService:
             target = await self._target(row)
         except Unavailable as error:
             return ProviderCheck(ok=False, latency_ms=0, kind=error.kind, error=error.message)
-        return await check_provider(self._client, target, model)
+        check = await check_provider(self._client, target, model)
+        self.model_lists.keep(row.id, check.models or ())
+        return check
 
     async def list_models(self, caller: Caller, provider_id: int) -> UpstreamModels:
         """The models that the upstream offers. Raises ProviderError."""
         row = await self._store.read(lambda session: visible_row(session, caller, provider_id))
-        names = await self._client.list_models(await self._target(row))
-        return UpstreamModels(models=names, cards=[model_view(name, self._card(row, name)) for name in names])
+        note = None
+        try:
+            names = await self._client.list_models(await self._target(row))
+        except ProviderError as error:
+            if error.status not in NO_LIST:
+                raise
+            names, note = (
+                [],
+                f"{row.base_url} does not list its models ({error.status}); any name is sent to it",
+            )
+        if not names and note is None:
+            note = f"{row.base_url} lists no models; any name is sent to it"
+        self.model_lists.keep(row.id, names)
+        cards = [model_view(name, self._card(row, name)) for name in names]
+        return UpstreamModels(models=names, cards=cards, is_known=note is None, note=note)
+
+    async def refetch_models(self, caller: Caller, provider_id: int) -> bool:
+        """Asks the provider for its list again, unless it was asked a moment ago; whether it was asked.
+
+        A list that cannot be fetched counts as not known.
+        """
+        if self.model_lists.is_fresh(provider_id):
+            return False
+        try:
+            async with asyncio.timeout(REFETCH_SECONDS):
+                await self.list_models(caller, provider_id)
+        except (LuxxError, TimeoutError):
+            self.model_lists.keep(provider_id, ())
+        return True
 
     async def usable(self, caller: Caller) -> list[UsableProvider]:
         """The enabled providers that the caller may use: the caller's own first, each kind oldest first."""
@@ -269,7 +304,7 @@ class ProviderService:
     def _choice(self, row: ProviderRow, model: str | None) -> ProviderChoice:
         name = model or row.default_model
         if row.provider_type == LOCAL:
-            name = name or self._embedded().model_name
+            name = self._embedded_model(row, model)
         if not name:
             raise InvalidInput(
                 f"provider '{row.name}' has no default model; name a model, or set its default_model",
@@ -283,6 +318,13 @@ class ProviderService:
             max_tokens=row.max_tokens,
             card=self._card(row, name),
         )
+
+    def _embedded_model(self, row: ProviderRow, model: str | None) -> str:
+        """The embedded model, which answers whatever the name in a request is. Raises UnlistedModel."""
+        running = self._local.model_name if self._local is not None else ""
+        if model and running and model != running:
+            raise unlisted(row.id, row.name, model, (running,))
+        return running or model or row.default_model or self._embedded().model_name
 
     def _card(self, row: ProviderRow, model: str) -> ModelCard:
         return embedded_card(model) if row.provider_type == LOCAL else self._catalog.find(model)

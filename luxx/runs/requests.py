@@ -107,17 +107,22 @@ class RequestResolver:
     ) -> ChatRequest:
         """The request for an answer in a conversation, without its `parent_id`.
 
-        Raises NotFound, InvalidInput or Conflict for a provider, model, tool or agent that cannot be used.
+        Raises NotFound, InvalidInput or Conflict for a provider, model, tool or agent that cannot be used;
+        UnlistedModel if the provider's list of models, which may be old, lacks the model.
         """
         agent = _agent_of(session, caller, conversation)
-        return self._resolve(session, caller, options, (conversation, agent), agent, attached)
+        return self._listed(self._resolve(session, caller, options, (conversation, agent), agent, attached))
 
     def resolve_invocation(
         self, session: Session, caller: Caller, invocation: NewInvocation, attached: MessageAttachments
     ) -> ChatRequest:
         """The request for an answer of an agent without a conversation. Raises what `resolve` raises."""
         agent = read_agent(session, caller, invocation.agent_id)
-        return self._resolve(session, caller, invocation, (agent,), agent, attached)
+        return self._listed(self._resolve(session, caller, invocation, (agent,), agent, attached))
+
+    def _listed(self, request: ChatRequest) -> ChatRequest:
+        self.providers.model_lists.check(request.provider_id, request.provider_name, request.model)
+        return request
 
     def resolve_call(self, session: Session, caller: Caller, call: NewCall) -> ChatRequest:
         """The request for a call without a conversation. Raises what `resolve` raises.

@@ -13,7 +13,7 @@ from luxx.domain.conversations.access import locked_message, message_in, own_con
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.conversations.views import MessageView
 from luxx.domain.files.attachments import AttachmentReader, MessageAttachments
-from luxx.errors import Conflict, InvalidInput, Unavailable
+from luxx.errors import Conflict, InvalidInput, Unavailable, UnlistedModel
 from luxx.runs.admission import (
     UNFINISHED,
     NewChat,
@@ -118,13 +118,24 @@ class RunService:
         if not self._engine.is_open:
             raise Unavailable(STOPPING, kind="stopping", retry_after=STOPPING_SECONDS)
         await self._storage.check(caller.user_id, size)
-        async with self._engine.admission_lock:
-            run = await self._store.write(
-                lambda session: self._admit_in(session, caller, submission, gathered, size)
-            )
+        try:
+            run = await self._admit_now(caller, submission, gathered, size)
+        except UnlistedModel as error:
+            # The provider may have the model by now.
+            if not await self._requests.providers.refetch_models(caller, error.provider_id):
+                raise
+            run = await self._admit_now(caller, submission, gathered, size)
         self._storage.add(caller.user_id, size)
         self._notify(run.id, caller.user_id)
         return run
+
+    async def _admit_now(
+        self, caller: Caller, submission: Submission, gathered: MessageAttachments, size: int
+    ) -> Run:
+        async with self._engine.admission_lock:
+            return await self._store.write(
+                lambda session: self._admit_in(session, caller, submission, gathered, size)
+            )
 
     def _admit_in(
         self,

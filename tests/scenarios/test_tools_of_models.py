@@ -55,3 +55,21 @@ async def test_the_longest_answer_of_a_known_model_is_sent_as_its_limit(server: 
         # An answer has to fit beside its prompt.
         long_prompt = "word " * 8_500
         assert 128 <= (await limit(SMALL, system_prompt=long_prompt) or 0) < 2_048
+
+
+async def test_a_model_that_the_provider_does_not_list_is_refused_before_a_run(server: LuxxServer) -> None:
+    script = Script(rules=[ANSWER], models=["gpt-4.1-mini", "gpt-4o-2024-08-06"])
+    async with ScriptedProvider(script) as model, AsyncApiClient(server.url) as ann:
+        provider_id = await ann.connect(model.url)
+        conversation = (await ann.post("/conversations", {"provider_id": provider_id}))["id"]
+        body = {"conversation_id": conversation, "content": "Hello", "model": "gpt-4.1-mimi"}
+        # Nothing is known of the provider's models yet.
+        assert (await ann.post("/messages", body))["model"] == "gpt-4.1-mimi"
+        await ann.get(f"/providers/{provider_id}/models")
+        for path in ("/messages", "/messages/stream"):
+            response = await ann.ask("POST", path, body)
+            assert response.status_code == 400
+            assert response.json()["detail"]["kind"] == "model_unlisted"
+            assert "has no model 'gpt-4.1-mimi'; it has gpt-4.1-mini" in response.json()["error"]
+        assert (await ann.get("/messages", conversation_id=conversation))["total"] == 2
+        assert (await ann.post("/messages", {**body, "model": "gpt-4o"}))["model"] == "gpt-4o"

@@ -47,6 +47,8 @@ def _serve(settings: dict[str, Any]) -> Any:
     params.ui = False
     params.endpoint_slots = False
     params.verbosity = QUIET
+    # For requests that leave it open: a model this small answers best with its most likely words.
+    params.sampling.temp = 0.0
     params.n_ctx = settings["context"]
     params.n_parallel = settings["parallel"]
     params.kv_unified = True

@@ -239,7 +239,11 @@ def test_every_field_of_a_models_card_is_documented_with_its_default() -> None:
 def test_every_built_in_tool_is_documented_with_its_level() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (\d) \|", text_of("docs/agents/tools.md"), re.MULTILINE)
     sandbox = Sandbox(ToolsConfig(), ROOT / "data", ROOT / "workspaces")
-    tools = [*builtin_tools(), *program_tools(sandbox), *skill_tools(SkillRegistry())]
+    tools = [
+        *builtin_tools(),
+        *program_tools(sandbox),
+        *skill_tools(SkillRegistry(), ToolRegistry(), lambda name: None),
+    ]
     assert {(tool.name, str(int(tool.required_permission))) for tool in tools} == set(rows)
 
 

@@ -159,8 +159,10 @@ class CoreServices:
             self.registry.hooks.add(hook)
         load_modules(self.registry, config.tools.modules, installed_entry_points(), store)
         self.skill_registry = read_skills(config.skills.directories, self.data_dir)
-        for tool in skill_tools(self.skill_registry) if self.skill_registry.skills else []:
-            self.registry.register(tool)
+        self.sandbox.skills = self.skill_registry.folders
+        if self.skill_registry.skills:
+            for tool in skill_tools(self.skill_registry, self.registry, self.sandbox.shown_skill):
+                self.registry.register(tool)
         call_recorder = CallRecorder(self.registry, self.metrics, self.refusals)
         self.executor = ToolExecutor(
             self.registry,

@@ -21,7 +21,8 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.mcp.approval import McpChange, McpDefinitions
 from luxx.domain.mcp.server import ServerState
 from luxx.domain.mcp.service import McpServers, McpStatus
-from luxx.domain.skills.registry import SkillRegistry
+from luxx.domain.skills.allowed_tools import allowed_here
+from luxx.domain.skills.registry import Skill, SkillRegistry
 from luxx.errors import InvalidInput, NotAllowed, NotFound
 from luxx.infra.clock import new_id
 from luxx.tools.compositions.service import CompositionService, CompositionView
@@ -242,8 +243,23 @@ class SkillView(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     description: str | None = None
     allowed_tools: list[str] | None = None
+    unknown_tools: Annotated[
+        list[str], Meta(description="entries of its allowed-tools that name no tool of this server")
+    ] = []
     license: str | None = None
     problem: str | None = None
+
+
+def _skill_view(skill: Skill, names: list[str]) -> SkillView:
+    """`names`: of the tools that exist for the caller."""
+    allowed = allowed_here(skill.allowed_tools, names)
+    return SkillView(
+        name=skill.name,
+        description=skill.description,
+        allowed_tools=None if allowed.entries is None else list(allowed.entries),
+        unknown_tools=list(allowed.unknown),
+        license=skill.license,
+    )
 
 
 class SkillController(Controller):
@@ -255,19 +271,13 @@ class SkillController(Controller):
         self,
         caller: InjectedCaller,
         skill_registry: NamedDependency[SkillRegistry],
+        tool_executor: InjectedExecutor,
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[Page[SkillView]]:
         """By name within each directory, in the order of the directories; broken ones come last."""
-        views = [
-            SkillView(
-                name=skill.name,
-                description=skill.description,
-                allowed_tools=None if skill.allowed_tools is None else list(skill.allowed_tools),
-                license=skill.license,
-            )
-            for skill in skill_registry.skills.values()
-        ]
+        names = [tool.name for tool in tool_executor.registry.list_all() if tool.is_for(caller.tenant_id)]
+        views = [_skill_view(skill, names) for skill in skill_registry.skills.values()]
         views += [SkillView(name=skill.name, problem=skill.problem) for skill in skill_registry.broken]
         first = (page - 1) * page_size
         items = views[first : first + page_size]

@@ -199,6 +199,11 @@ class SkillRegistry:
         self.broken = list(broken)
         self.missing = list(missing)
 
+    @property
+    def folders(self) -> tuple[tuple[str, Path], ...]:
+        """The name and the real path of each skill's folder."""
+        return tuple((skill.name, skill.folder.resolve()) for skill in self.skills.values())
+
     def prompt(self, names: Collection[str] | None = None) -> str:
         """The part of the system prompt that lists the skills, all or those of these names; may be empty."""
         skills = [skill for skill in self.skills.values() if names is None or skill.name in names]

@@ -1,16 +1,21 @@
 """The tools activate_skill and skill_read: a model loads a skill's instructions and reads its other files.
 
-The run stores which skills are active and which tools they allow.
+The run stores which skills are active and which tools they allow. Programs of the sandbox find the files of
+skills at the path that `activate_skill` returns.
 """
 
+from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from msgspec.structs import replace
 
-from luxx.domain.skills.registry import SkillRegistry
+from luxx.domain.skills.allowed_tools import allowed_here
+from luxx.domain.skills.registry import FILE, Skill, SkillRegistry
 from luxx.errors import ToolFailed
-from luxx.tools.core import ToolContext, ToolDefinition, cache_never
+from luxx.tools.core import ToolContext, ToolDefinition, ToolRegistry, cache_never
 from luxx.tools.factory import tool
+from luxx.tools.files.walk import walk
 from luxx.tools.files.workspace import Workspace
 from luxx.tools.permissions.rules import ACTIVATE_TOOL, READ_TOOL
 from luxx.wire.tool import SkillHead
@@ -18,14 +23,26 @@ from luxx.wire.tool import SkillHead
 MAX_FILE_BYTES = 1024 * 1024
 _NAME = {"type": "string", "minLength": 1, "maxLength": 64, "description": "The skill's name"}
 _SHOWN = 50
+_MOST_FILES = 100
+"""Names of files of a skill that its activation lists."""
+
+ShownFolder = Callable[[str], str | None]
+"""Where programs find the folder of a skill, by the skill's name; None if no program can be started."""
 
 
-def skill_tools(skill_registry: SkillRegistry) -> list[ToolDefinition]:
-    """The definitions of both tools."""
-    return [_activate_tool(skill_registry), _read_tool(skill_registry)]
+def skill_tools(
+    skill_registry: SkillRegistry, registry: ToolRegistry, shown_folder: ShownFolder
+) -> list[ToolDefinition]:
+    """The definitions of both tools. `registry`: the tools that skills may allow."""
+    return [
+        _activate_tool(skill_registry, registry, shown_folder),
+        _read_tool(skill_registry, shown_folder),
+    ]
 
 
-def _activate_tool(skill_registry: SkillRegistry) -> ToolDefinition:
+def _activate_tool(
+    skill_registry: SkillRegistry, registry: ToolRegistry, shown_folder: ShownFolder
+) -> ToolDefinition:
     @tool(
         name=ACTIVATE_TOOL,
         description=(
@@ -43,16 +60,48 @@ def _activate_tool(skill_registry: SkillRegistry) -> ToolDefinition:
         skill = skill_registry.skills.get(arguments["name"])
         if skill is None:
             raise ToolFailed(_unknown(skill_registry, arguments["name"]))
+        folder = shown_folder(skill.name)
+        allowed = allowed_here(skill.allowed_tools, _names(registry, context), folder)
         context.actions.activate(
-            SkillHead(name=skill.name, description=skill.description, allowed_tools=skill.allowed_tools)
+            SkillHead(name=skill.name, description=skill.description, allowed_tools=allowed.entries)
         )
-        allowed = None if skill.allowed_tools is None else list(skill.allowed_tools)
-        return {"skill": skill.name, "instructions": skill.instructions, "allowed_tools": allowed}
+        activated: dict[str, Any] = {
+            "skill": skill.name,
+            "instructions": skill.instructions,
+            "allowed_tools": None if allowed.entries is None else list(allowed.entries),
+        }
+        if allowed.note is not None:
+            activated |= {"unknown_tools": list(allowed.unknown), "note": allowed.note}
+        return activated | _files_note(skill, folder)
 
     return replace(activate_skill.definition, keeps_lines=True)
 
 
-def _read_tool(skill_registry: SkillRegistry) -> ToolDefinition:
+def _names(registry: ToolRegistry, context: ToolContext) -> list[str]:
+    """The tools that exist for the caller, also those above the caller's level."""
+    own_tools = context.caller.own_tools
+    tools = [tool for tool in registry.list_all() if tool.is_for(context.caller.tenant_id)]
+    return [tool.name for tool in (*tools, *(own_tools.list_all() if own_tools is not None else ()))]
+
+
+def _files_note(skill: Skill, folder: str | None) -> dict[str, Any]:
+    """The files of the skill besides its instructions, and how to use them; empty if there are none."""
+    with Workspace(skill.folder).open_directory(".") as fd:
+        found = (entry.path for entry in walk(fd) if entry.kind == "file" and entry.path != FILE)
+        files = list(islice(found, _MOST_FILES))
+    if not files:
+        return {}
+    how = "Read text files with skill_read."
+    if folder is not None:
+        how = (
+            f"Paths in the instructions are relative to {folder}, which programs can read and not change. "
+            f"With shell_execute, name the whole path, as in: python3 {folder}/{files[0]}. {how} "
+            "Write results into the workspace."
+        )
+    return {"folder": folder, "files": files, "how_to_use_files": how}
+
+
+def _read_tool(skill_registry: SkillRegistry, shown_folder: ShownFolder) -> ToolDefinition:
     @tool(
         name=READ_TOOL,
         description="Read a text file that a skill's instructions name, by its path in the skill's folder.",
@@ -70,7 +119,9 @@ def _read_tool(skill_registry: SkillRegistry) -> ToolDefinition:
             raise ToolFailed(_unknown(skill_registry, arguments["name"]))
         folder = Workspace(skill.folder)
         try:
-            path = folder.relative(arguments["path"])
+            shown = shown_folder(skill.name)
+            asked = arguments["path"]
+            path = folder.relative(asked if shown is None else asked.removeprefix(f"{shown}/"))
             content = folder.read(path, MAX_FILE_BYTES).decode("utf-8")
         except UnicodeDecodeError:
             raise ToolFailed("this file of the skill is not UTF-8 text") from None

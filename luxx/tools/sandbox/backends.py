@@ -34,6 +34,7 @@ UID_INSIDE = "1000"
 HOME = "/workspace"
 PACKAGES = "/packages"
 CODE = "/code"
+SKILLS = "/skills"
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 ETC = (
     "/etc/alternatives",
@@ -77,6 +78,10 @@ class Backend(ABC):
     def shown_code(self, code: Sequence[Path]) -> list[str]:
         """The paths inside the sandbox of the directories in `ProgramSpec.code`."""
         return [str(path) for path in code]
+
+    def shown_skill(self, name: str, folder: Path) -> str:
+        """The path inside the sandbox of a folder in `ProgramSpec.skills`."""
+        return str(folder)
 
     @abstractmethod
     def spec(self, program_spec: ProgramSpec) -> SupervisorSpec:
@@ -152,6 +157,9 @@ class Bubblewrap(Backend):
     def shown_code(self, code: Sequence[Path]) -> list[str]:
         return [f"{CODE}/{number}" for number in range(len(code))]
 
+    def shown_skill(self, name: str, folder: Path) -> str:
+        return f"{SKILLS}/{name}"
+
     def spec(self, program_spec: ProgramSpec) -> SupervisorSpec:
         settings = self._settings
         own_filter = assemble(denied_calls(network=program_spec.network), settings.machine)
@@ -170,7 +178,9 @@ class Bubblewrap(Backend):
         program = self._program
         prefixes = [] if program_spec.interpreter is None else [*program_spec.interpreter.prefixes]
         binds += [("--ro-bind", prefix, prefix) for prefix in prefixes]
-        binds += [("--ro-bind", str(path), f"{CODE}/{n}") for n, path in enumerate(program_spec.code)]
+        shown = [(str(path), f"{CODE}/{n}") for n, path in enumerate(program_spec.code)]
+        shown += [(str(path), f"{SKILLS}/{name}") for name, path in program_spec.skills if path.is_dir()]
+        binds += [("--ro-bind", path, target) for path, target in shown]
         etc = [*ETC, *(NETWORK_ETC if program_spec.network else ())]
         binds += [("--ro-bind", path, path) for path in etc if os.path.exists(path)]
         if self.packages is not None:
@@ -193,7 +203,7 @@ class Bubblewrap(Backend):
             "data": [(_passwd(home).encode(), "/etc/passwd"), (GROUP.encode(), "/etc/group")],
             "last": [
                 *self._masks(prefixes),
-                *self._masks_within(program_spec.code),
+                *self._masks_within(shown),
                 *([] if program_spec.workspace is not None else ["--size", size, "--tmpfs", HOME]),
                 "--remount-ro",
                 "/",
@@ -202,13 +212,13 @@ class Bubblewrap(Backend):
             ],
         }
 
-    def _masks_within(self, code: Sequence[Path]) -> list[str]:
-        """Masks for hidden paths beneath the shown directories of the server's code."""
+    def _masks_within(self, shown: Sequence[tuple[str, str]]) -> list[str]:
+        """Masks for hidden paths beneath the shown directories (source, target) of the server's own."""
         arguments: list[str] = []
-        for number, source in enumerate(code):
-            for path in self._existing_hidden(str(source)):
-                if path != str(source):
-                    arguments += _mask(path, f"{CODE}/{number}{path.removeprefix(str(source))}")
+        for source, target in shown:
+            for path in self._existing_hidden(source):
+                if path != source:
+                    arguments += _mask(path, f"{target}{path.removeprefix(source)}")
         return arguments
 
     def _masks(self, prefixes: list[str]) -> list[str]:
@@ -354,7 +364,8 @@ class Landlock(Backend):
         for root in roots:
             if os.path.exists(root):
                 rules += self._without_hidden(os.path.realpath(root))
-        for path in program_spec.code:
+        skills = [path for _, path in program_spec.skills if path.is_dir()]
+        for path in (*program_spec.code, *skills):
             rules += self._without_hidden(str(path), is_shown=True)
         return rules
 

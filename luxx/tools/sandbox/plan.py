@@ -82,7 +82,8 @@ class ProgramSpec(msgspec.Struct, frozen=True, kw_only=True):
     server writes its standard input, which is /dev/null otherwise. `is_resident`: it has a standard input,
     and HOME is its workspace, because the operator who configured it decides what is in there.
     `code`: directories of the server's own code that it may read although they are hidden; hidden paths
-    beneath them stay hidden. `filter` replaces the backend's own; None keeps that.
+    beneath them stay hidden. `skills`: the folders of skills that it may read in the same way, with their
+    names. `filter` replaces the backend's own; None keeps that.
     """
 
     argv: tuple[str, ...]
@@ -95,6 +96,7 @@ class ProgramSpec(msgspec.Struct, frozen=True, kw_only=True):
     is_resident: bool = False
     interpreter: Interpreter | None = None
     code: tuple[Path, ...] = ()
+    skills: tuple[tuple[str, Path], ...] = ()
     filter: bytes | None = None
 
 

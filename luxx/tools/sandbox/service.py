@@ -122,6 +122,8 @@ class Sandbox:
         self._hidden = (data_dir, workspace_root, *hidden)
         self._workspaces = workspace_root.absolute()
         self.packages = data_dir.absolute() / FOLDER
+        self.skills: tuple[tuple[str, Path], ...] = ()
+        """The skills whose folders programs may read: name and real path."""
         self._choice = BackendChoice(backend=None, interpreter=None, reports=[])
         self._is_open = False
         self._prewarmed = PrewarmedPool(self.start_prewarmed, config.prewarmed)
@@ -197,6 +199,7 @@ class Sandbox:
             has_proxy=self.egress.is_open and egress_session is not None,
             has_stdin=bool(stdin),
             interpreter=self.interpreter,
+            skills=self.skills,
             filter=filter,
         )
         backend = self._backend()
@@ -229,6 +232,11 @@ class Sandbox:
 
         async with self._slots.slot(key.workspace, limits.memory_mb):
             return await self._prewarmed.use(key, run)
+
+    def shown_skill(self, name: str) -> str | None:
+        """The path at which programs find the folder of the skill; None if no program can be started."""
+        backend, folder = self._choice.backend, dict(self.skills).get(name)
+        return None if backend is None or folder is None else backend.shown_skill(name, folder)
 
     def _active_backend(self) -> Backend | None:
         return self._choice.backend
@@ -265,6 +273,7 @@ class Sandbox:
             limits=key.limits,
             has_proxy=key.has_proxy,
             interpreter=interpreter,
+            skills=self.skills,
             waits=True,
         )
         return await SandboxProcess.start(backend.spec(program_spec))

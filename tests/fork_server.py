@@ -5,12 +5,14 @@ A request is one JSON message with descriptors: one for the pid and the exit sta
 standard streams, then those that it inherits under the numbers of `inherited`.
 """
 
+import fcntl
 import json
 import os
 import signal
 import socket
 import struct
 import sys
+import termios
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -71,6 +73,9 @@ def _become(request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
         if int(name) not in kept:
             with suppress(OSError):  # The listing itself had one.
                 os.close(int(name))
+    if request["has_terminal"]:
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])

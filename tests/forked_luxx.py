@@ -29,7 +29,7 @@ _lock = threading.Lock()
 class ForkedProcess:
     """One command, with what tests use of `subprocess.Popen`.
 
-    `stdout` is text, and stderr is in it unless it goes elsewhere.
+    `stdout` is text, and stderr is in it unless it goes elsewhere. With `terminal` this is all its streams.
     """
 
     def __init__(
@@ -39,13 +39,15 @@ class ForkedProcess:
         env: Mapping[str, str],
         pass_fds: Sequence[int] = (),
         stderr: IO[bytes] | None = None,
+        terminal: IO[bytes] | None = None,
     ) -> None:
         reading, writing = os.pipe()
         self.stdout = os.fdopen(reading, encoding="utf-8")
         self.returncode: int | None = None
         self._lock = threading.Lock()
         with open(os.devnull, "rb") as nothing, os.fdopen(writing, "wb") as output:
-            self._status = _fork(arguments, cwd, env, (nothing, output, stderr or output), pass_fds)
+            streams = (terminal,) * 3 if terminal else (nothing, output, stderr or output)
+            self._status = _fork(arguments, cwd, env, streams, pass_fds, has_terminal=terminal is not None)
         pid = _read_number(self._status, FORK_SECONDS)
         assert pid is not None, "the process that forks does not answer"
         self.pid = pid
@@ -109,6 +111,8 @@ def _fork(
     env: Mapping[str, str],
     streams: Sequence[IO[bytes]],
     pass_fds: Sequence[int] = (),
+    *,
+    has_terminal: bool = False,
 ) -> int:
     """Starts a command; the descriptor at which its pid and later its exit status can be read."""
     request = {
@@ -116,6 +120,7 @@ def _fork(
         "cwd": str(cwd),
         "environment": dict(env),
         "inherited": list(pass_fds),
+        "has_terminal": has_terminal,
     }
     reading, writing = os.pipe()
     descriptors = [writing, *(stream.fileno() for stream in streams), *pass_fds]

@@ -4,7 +4,6 @@ connection breaks.
 
 import json
 import re
-import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -13,21 +12,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from breaking_proxy import breaking_proxy
 from forked_luxx import run_luxx
 from live_server import LiveServer, live_server, plain_environ, scripted_models
-from terminal_program import PATIENCE_SECONDS, Terminal
+from terminal_program import PATIENCE_SECONDS
 
-from luxx.app.cli.chat.transcript import (
-    FrameOption,
-    FrameQuestion,
-    FrameRun,
-    FrameStep,
-    StreamFrame,
-    Transcript,
-    parse_answer,
-)
+from luxx.app.cli.chat.transcript import FrameRun, FrameStep, StreamFrame, Transcript
+from luxx.app.cli.menu import FrameOption, FrameQuestion, parse_answer
 from luxx.app.cli.screen import Piece, PieceKind
 from luxx.providers.scripted import Call, Gate, Rule, Script, Text, Thinking, When
 
@@ -168,7 +161,10 @@ SCRIPT = Script(
             reply=[Text(text="Here it begins "), Gate(name="never"), Text(text="end")],
         ),
         Rule(when=When(user="^break"), status=401, message="the key is wrong"),
-        Rule(when=When(user="^steer"), reply=[Text(text="a\x1b[2Jb\rc")]),
+        Rule(
+            when=When(user=r"^explain\n\nthe first line\nthe second line$"),
+            reply=[Text(text="You gave two lines.")],
+        ),
     ]
 )
 
@@ -188,7 +184,8 @@ def run_chat(url: str, *arguments: str, given: str = "", **environ: str) -> subp
 def test_one_message_is_answered_on_stdout_and_the_rest_printed_on_stderr(server: LiveServer) -> None:
     finished = run_chat(server.url, "count", "please")
     assert (finished.returncode, finished.stdout) == (0, LONG + "\n")
-    assert "Counting." in finished.stderr
+    assert re.search(r"^thought for \d\.\d s$", finished.stderr, re.MULTILINE)
+    assert "Counting." not in finished.stderr
     assert "default password" in finished.stderr
 
 
@@ -224,82 +221,52 @@ def test_nothing_is_lost_or_repeated_over_a_connection_that_breaks(server: LiveS
     with breaking_proxy(server.url, cut) as (url, streams):
         finished = run_chat(url, "count", "again")
     assert (finished.returncode, finished.stdout) == (0, LONG + "\n")
-    assert finished.stderr.count("Counting.") == 1
+    assert finished.stderr.count("thought for") == 1
     assert len(streams) > 1, "the line was never broken"
 
 
-def test_ctrl_c_stops_a_single_answer_with_exit_code_130(server: LiveServer) -> None:
-    terminal = Terminal(["luxx", "chat", "--url", server.url, "wait", "here"])
-    terminal.expect("Here it begins ")
-    terminal.process.send_signal(signal.SIGINT)
-    terminal.expect("stopped")
-    assert terminal.end() == 130
-
-
-def test_ctrl_c_stops_an_answer_and_returns_to_the_prompt_and_ctrl_d_ends(server: LiveServer) -> None:
-    terminal = Terminal(["luxx", "chat", "--url", server.url])
-    terminal.expect("> ")
-    terminal.say("wait for me\n")
-    terminal.expect("Here it begins ")
-    terminal.say("\x03")
-    terminal.expect("stopped")
-    terminal.expect("> ")
-    terminal.say("count\n")
-    terminal.expect("fifteen")
-    terminal.expect("> ")
-    terminal.say("\x04")
-    assert terminal.end() == 0
-    assert "\x1b[2mCounting.\x1b[0m" in terminal.shown
-
-
-def test_the_text_of_a_model_cannot_control_the_terminal(server: LiveServer) -> None:
-    terminal = Terminal(["luxx", "chat", "--url", server.url, "steer"])
-    terminal.expect("a[2Jbc")
-    assert terminal.end() == 0
-
-
-def test_a_question_is_shown_and_answered_by_number_and_the_answer_goes_on(server: LiveServer) -> None:
-    terminal = Terminal(["luxx", "chat", "--url", server.url, "ask me"])
-    terminal.expect("? Which colour?")
-    terminal.expect("2. blue: like the sea")
-    terminal.expect("answer> ")
-    terminal.say("\n")
-    terminal.expect("answer> ")
-    terminal.say("2\n")
-    terminal.expect('"answer":"blue"')
-    terminal.expect("As you like.")
-    assert terminal.end() == 0
-
-
-def test_a_question_of_a_subagent_is_shown_and_answered_as_well(server: LiveServer) -> None:
-    terminal = Terminal(["luxx", "chat", "--url", server.url, "delegate this"])
-    terminal.expect("? [a subagent] Which colour?")
-    terminal.expect("answer> ")
-    terminal.say("2\n")
-    terminal.expect("It wants blue.")
-    assert terminal.end() == 0
-
-
-def test_ctrl_c_at_a_question_stops_the_run(server: LiveServer) -> None:
-    terminal = Terminal(["luxx", "chat", "--url", server.url, "ask me"])
-    terminal.expect("answer> ")
-    terminal.wait_for_input()
-    terminal.say("\x03")
-    terminal.expect("stopped")
-    assert terminal.end() == 130
-
-
-def test_a_question_without_a_terminal_stays_open_with_a_hint(
+def test_a_question_without_a_terminal_is_said_with_how_to_answer_and_can_be_asked_again(
     server: LiveServer,
 ) -> None:
-    alone = run_chat(server.url, "ask me")
-    assert alone.returncode == 1
-    assert re.search(r"waits for an answer; give it with POST /runs/\S+/questions/\S+/answer", alone.stderr)
-    terminal = Terminal(["luxx", "chat", "--url", server.url, "ask me"])
-    terminal.expect("answer> ")
-    terminal.say("\x04")
-    terminal.expect("waits for an answer")
-    assert terminal.end() == 1
+    asked = run_chat(server.url, "ask me")
+    assert (asked.returncode, asked.stdout) == (3, "")
+    assert "? Which colour?\n  1. red\n  2. blue: like the sea\n" in asked.stderr
+    found = re.search(
+        r"`luxx chat --conversation (\S+)` at a terminal asks you, or give it with POST (\S+)\n", asked.stderr
+    )
+    assert found is not None, asked.stderr
+    again = run_chat(server.url, "--conversation", found[1])
+    assert again.returncode == 3
+    assert "> ask me\n" in again.stderr
+    signed_in = {"username": "admin", "password": "admin123"}
+    answer = httpx.post(f"{server.url}/auth/login", json=signed_in, trust_env=False)
+    headers = {"authorization": f"Bearer {answer.json()['data']['access_token']}"}
+    path = f"{server.url}{found[2]}"
+    assert httpx.post(path, json={"answer": "red"}, headers=headers, trust_env=False).is_success
+    followed = run_chat(server.url, "--conversation", found[1])
+    assert (followed.returncode, followed.stdout.splitlines()[-1]) == (0, "As you like.")
+
+
+def test_a_message_is_followed_by_what_is_on_stdin(server: LiveServer) -> None:
+    finished = run_chat(server.url, "explain", given="the first line\nthe second line\n")
+    assert (finished.returncode, finished.stdout) == (0, "You gave two lines.\n"), finished
+    nothing = run_chat(server.url, given="\n")
+    assert (nothing.returncode, nothing.stderr) == (
+        1,
+        "luxx: there is no message; write it after the command, or to stdin\n",
+    )
+
+
+def test_the_events_are_printed_as_lines_for_scripts(server: LiveServer) -> None:
+    finished = run_chat(server.url, "--json", "--tools", "calculate")
+    assert finished.returncode == 0, finished
+    state, *events = [json.loads(line) for line in finished.stdout.splitlines()]
+    assert (state["type"], state["run"]["kind"]) == ("run", "chat")
+    assert [event["seq"] for event in events] == [*range(1, len(events) + 1)]
+    assert events[-1]["type"] == "done"
+    conversation = state["run"]["subject_id"]
+    again = run_chat(server.url, "--json", "--conversation", conversation, "calculate")
+    assert json.loads(again.stdout.splitlines()[0])["run"]["subject_id"] == conversation
 
 
 OPTIONS = [FrameOption(label="red"), FrameOption(label="blue", is_recommended=True)]
@@ -400,15 +367,15 @@ def test_a_refused_message_is_never_sent_twice() -> None:
         match request.partition("?")[0]:
             case "POST /auth/login":
                 return 200, tokens("t")
-            case "POST /conversations":
-                return 201, {"success": True, "data": {"id": "c"}}
+            case "GET /conversations":
+                return 200, {"success": True, "data": {"items": [{"id": "c"}]}}
             case "GET /conversations/c/execution-status":
                 return 200, {"success": True, "data": {"run": {"id": "an older run"}}}
             case _:
                 return 200, ""
 
     with fake_server(answers) as (url, server):
-        finished = run_chat(url, "hello")
+        finished = run_chat(url, "--conversation", "c", "hello")
     assert finished.returncode == 1
     assert finished.stderr.endswith(
         "luxx: the connection was lost before the server accepted the message; send it again\n"

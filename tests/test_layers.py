@@ -46,6 +46,9 @@ ONLY_IN = {
         "luxx.app.cli.runs.follower",
         "luxx.infra.network.fetch",
     },
+    "rich": {"luxx.app.cli.chat.rich_screen"},
+    "prompt_toolkit": {"luxx.app.cli.chat.terminal_input"},
+    "markdown_it": {"luxx.app.cli.chat.markdown_blocks"},
     "h11": {"luxx.infra.network.proxy", "luxx.infra.network.proxy_http"},
     "httpcore": {"luxx.infra.network.transport"},
     "lxml": {"luxx.infra.documents.content"},
@@ -56,6 +59,13 @@ ONLY_IN = {
     "anthropic": set[str](),
 }
 """Packages, and the modules (with those below them) that may import them."""
+
+LOADED_LATE = {
+    "luxx.app.cli.chat.rich_screen": "luxx.app.cli.chat.chat_command",
+    "luxx.app.cli.chat.terminal_input": "luxx.app.cli.chat.chat_command",
+}
+"""Modules with large libraries that only one command needs, and the module that alone may load them when it
+runs: with `pkgutil.resolve_name`, by a name in a constant."""
 
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b")
 HALF_END = re.compile(r"(?<!\[\^\\x00\]\*)\$$|\\Z$")
@@ -193,6 +203,31 @@ def imports_stand_at_the_top(modules: list[Module]) -> Iterator[str]:
                 yield f"{module.name}:{node.lineno} imports by a call"
 
 
+def late_imports_are_declared(modules: list[Module]) -> Iterator[str]:
+    """`pkgutil.resolve_name` imports too: only what LOADED_LATE has, which nothing imports at its start."""
+    for module in modules:
+        uses_names = any(name == "pkgutil.resolve_name" for name, _ in imports(module))
+        if uses_names and module.name not in LOADED_LATE.values():
+            yield f"{module.name} imports pkgutil.resolve_name; only {sorted({*LOADED_LATE.values()})} may"
+        for node, is_checked_only in walk_with_type_checking(module.tree):
+            if isinstance(node, ast.ImportFrom) and node.module in LOADED_LATE and not is_checked_only:
+                yield f"{module.name}:{node.lineno} imports {node.module}, which is loaded late"
+            if isinstance(node, ast.Constant) and str(node.value).startswith("luxx.") and uses_names:
+                target = str(node.value).partition(":")[0]
+                if LOADED_LATE.get(target) != module.name:
+                    yield f"{module.name}:{node.lineno} names {target}, which is not in LOADED_LATE"
+
+
+def walk_with_type_checking(root: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
+    """Every node, and whether it is inside `if TYPE_CHECKING:`."""
+    waiting: list[tuple[ast.AST, bool]] = [(root, False)]
+    while waiting:
+        node, is_checked_only = waiting.pop()
+        yield node, is_checked_only
+        is_checked_only |= isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        waiting.extend((child, is_checked_only) for child in ast.iter_child_nodes(node))
+
+
 def walk_with_scope(root: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
     """Every node, and whether it is inside a function."""
     waiting: list[tuple[ast.AST, bool]] = [(root, False)]
@@ -311,6 +346,7 @@ RULES: list[Rule] = [
     packages_form_no_circle,
     modules_form_no_circle,
     imports_stand_at_the_top,
+    late_imports_are_declared,
     libraries_are_imported_in_few_modules,
     files_stay_small,
     folders_stay_small,
@@ -374,6 +410,15 @@ BAD: list[tuple[Rule, dict[str, str]]] = [
     (
         imports_stand_at_the_top,
         {A: "import importlib\nhub = importlib.import_module('luxx.runs.streams.hub')"},
+    ),
+    (late_imports_are_declared, {A: "from pkgutil import resolve_name"}),
+    (late_imports_are_declared, {A: "from luxx.app.cli.chat.rich_screen import RichScreen"}),
+    (
+        late_imports_are_declared,
+        {
+            "luxx.app.cli.chat.chat_command": "from pkgutil import resolve_name\n"
+            "resolve_name('luxx.runs.streams.hub:Hub')"
+        },
     ),
     (libraries_are_imported_in_few_modules, {A: "from aiohttp import ClientSession"}),
     (libraries_are_imported_in_few_modules, {"luxx.providers.resolver_more": "import aiohttp"}),

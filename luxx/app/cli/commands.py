@@ -23,7 +23,7 @@ from luxx.api.http.protocol import BoundedProtocol, socket_options
 from luxx.app.application import create_app
 from luxx.app.cli.agent_commands import add_agent_commands
 from luxx.app.cli.backup_commands import add_backup_commands, confirm
-from luxx.app.cli.chat.client import add_chat_options, chat
+from luxx.app.cli.chat.chat_command import add_chat_options, chat
 from luxx.app.cli.doctor.checks import examine_installation
 from luxx.app.cli.key_commands import add_key_commands
 from luxx.app.cli.login_commands import add_login_commands

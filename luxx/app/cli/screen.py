@@ -4,6 +4,10 @@ import os
 import re
 import shutil
 import sys
+import termios
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from typing import TextIO
 from unicodedata import east_asian_width
@@ -21,13 +25,26 @@ DEFAULT_COLUMNS = 80
 
 class PieceKind(StrEnum):
     """A name begins a line of text and stands in its own color. Progress is a note where no terminal shows
-    it below the text."""
+    it below the text. A call of a tool and its result have a card, and as text they are notes."""
 
     TEXT = "text"
     NAME = "name"
     THINKING = "thinking"
     NOTE = "note"
     PROGRESS = "progress"
+    TOOL_CALL = "tool_call"
+    TOOL_RESULT = "tool_result"
+
+
+class ToolCard(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of a tool, and its result once there is one."""
+
+    call_id: str
+    name: str
+    arguments: str
+    result: str = ""
+    is_successful: bool = True
+    duration_ms: int | None = None
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -36,6 +53,7 @@ class Piece(msgspec.Struct, frozen=True):
     kind: PieceKind
     text: str
     color: str = ""
+    card: ToolCard | None = None
 
 
 def note(text: str, color: str = "") -> Piece:
@@ -47,10 +65,13 @@ class Screen:
 
     A terminal also gets colors and, below the text, one line that `show_progress` replaces. `keeps_lines`: a
     note does not end a line of text unless both are shown on a terminal, so that stdout has the text only.
+    `folds_thinking`: of what a model thinks only the time is shown.
     """
 
-    def __init__(self, *, keeps_lines: bool = False) -> None:
+    def __init__(self, *, keeps_lines: bool = False, folds_thinking: bool = False) -> None:
         self._keeps_lines = keeps_lines
+        self._folds_thinking = folds_thinking
+        self._thinks_since: float | None = None
         self._open_stream: TextIO | None = None
         self._kind = PieceKind.NOTE
         self._progress = ""
@@ -61,9 +82,15 @@ class Screen:
         if self._held is not None:
             self._held.append(piece)
             return
-        if piece.kind is PieceKind.PROGRESS:
-            if sys.stderr.isatty():
-                return
+        if self._folds_thinking and piece.kind is PieceKind.THINKING:
+            self._thinks_since = self._thinks_since or time.monotonic()
+            return
+        if self._thinks_since is not None:
+            seconds, self._thinks_since = time.monotonic() - self._thinks_since, None
+            self.note(f"thought for {seconds:.1f} s")
+        if piece.kind is PieceKind.PROGRESS and sys.stderr.isatty():
+            return
+        if piece.kind in (PieceKind.PROGRESS, PieceKind.TOOL_CALL, PieceKind.TOOL_RESULT):
             piece = note(piece.text)
         stream = sys.stdout if piece.kind in (PieceKind.TEXT, PieceKind.NAME) else sys.stderr
         if piece.kind is PieceKind.NOTE and self._leaves_line():
@@ -81,6 +108,13 @@ class Screen:
 
     def note(self, text: str) -> None:
         self.show(note(text))
+
+    def user_message(self, text: str) -> None:
+        """Shows what a person said before."""
+        self.note("\n".join(f"> {line}" for line in text.split("\n")))
+
+    def wait_for_answer(self) -> None:
+        """Plain text shows nothing before the answer begins."""
 
     def end_line(self) -> None:
         if self._open_stream is not None:
@@ -108,6 +142,11 @@ class Screen:
         sys.stderr.write(prompt)
         sys.stderr.flush()
 
+    def hold(self) -> None:
+        """Keeps all pieces until `release`."""
+        self.end_line()
+        self._held = []
+
     def release(self) -> None:
         """Shows what was held."""
         held, self._held = self._held or [], None
@@ -132,7 +171,30 @@ class Screen:
 
     def _shows_progress(self) -> bool:
         """Only below complete lines: the line could not be erased beside growing text."""
-        return self._open_stream is None and self._held is None and sys.stderr.isatty()
+        is_possible = sys.stderr.isatty() and not is_dumb_terminal()
+        return is_possible and self._open_stream is None and self._held is None
+
+
+@contextmanager
+def silent_keys() -> Generator[None]:
+    """What is typed while an answer is shown does not appear in it; it is in the next prompt."""
+    if is_dumb_terminal():
+        yield
+        return
+    try:
+        descriptor = sys.stdin.fileno()
+        before = termios.tcgetattr(descriptor)
+    except (OSError, ValueError, termios.error):
+        yield
+        return
+    changed = termios.tcgetattr(descriptor)
+    changed[3] &= ~termios.ECHO
+    termios.tcsetattr(descriptor, termios.TCSANOW, changed)
+    try:
+        yield
+    finally:
+        with suppress(termios.error):
+            termios.tcsetattr(descriptor, termios.TCSANOW, before)
 
 
 def cut_to_width(text: str, columns: int) -> str:
@@ -154,15 +216,20 @@ def _write(stream: TextIO, piece: Piece) -> None:
 def _for_terminal(piece: Piece) -> str:
     """The text in its color, without control characters."""
     text, color = CONTROL_CHARACTERS.sub("", piece.text), _color_code(piece.color)
-    if piece.kind is PieceKind.TEXT:
+    if piece.kind is PieceKind.TEXT or is_dumb_terminal():
         return text
     if piece.kind is PieceKind.NAME:
         return f"{BOLD}{color}{text}{RESET}" if _has_colors() else text
     return f"{color or DIM}{text}{RESET}"
 
 
+def is_dumb_terminal() -> bool:
+    """Whether the terminal takes text only, without sequences for styles and the cursor."""
+    return os.environ.get("TERM", "dumb") in ("dumb", "unknown", "")
+
+
 def _has_colors() -> bool:
-    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return not os.environ.get("NO_COLOR") and not is_dumb_terminal()
 
 
 def _color_code(color: str) -> str:

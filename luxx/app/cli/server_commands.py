@@ -12,6 +12,7 @@ from luxx.api.http.envelope import Page
 from luxx.app.cli.chat.server_api import ServerApi, add_server_options, connect
 from luxx.app.cli.screen import Screen
 from luxx.errors import InvalidInput, NotFound
+from luxx.providers.models import ProviderView
 
 AddCommand = Callable[[Any, str, Callable[[argparse.Namespace], int], str], argparse.ArgumentParser]
 Work = Callable[[ServerApi, Screen, argparse.Namespace], Awaitable[int | None]]
@@ -115,6 +116,16 @@ def find_named(items: Sequence[N], name_or_id: str, name_of: Callable[[N], str],
                 f"{len(matching)} {plural} are named {name[:100]!r}; name one by its id: {ids}"
             )
     return None
+
+
+async def provider_named(server: ServerApi, name_or_id: str) -> ProviderView:
+    """The provider with this id or name. Raises NotFound, and InvalidInput if there are several."""
+    providers = await all_items(server, "/providers", ProviderView)
+    provider = find_named(providers, name_or_id, lambda provider: provider.name, "providers")
+    if provider is None:
+        names = ", ".join(one.name for one in providers) or "none"
+        raise NotFound(f"there is no provider {name_or_id.strip()[:100]!r}; yours: {names}")
+    return provider
 
 
 def read_document(path: str, max_characters: int) -> bytes:

@@ -40,6 +40,9 @@ JSON_TYPE, DOCUMENT_TYPE = "application/json", "application/yaml"
 SILENCE_SECONDS = 45.0
 """A stream sends at least a comment every 15 s. After three missing ones the client reconnects."""
 
+ConnectionFailed = httpx.TransportError
+"""Raised by all requests if the server cannot be reached."""
+
 ATTACH_TRIES = 12
 LONGEST_PAUSE_SECONDS = 5.0
 """How often a client tries to attach again without any new event, and the longest pause between two tries."""
@@ -104,7 +107,7 @@ class ServerApi:
 
     def __init__(self, http: httpx.AsyncClient, url: str) -> None:
         self._http = http
-        self._url = url
+        self.url = url
         self._tokens: TokenPair | None = None
         self._store: SignInStore | None = None
         """Where the tokens are from, if they are stored."""
@@ -133,6 +136,12 @@ class ServerApi:
     async def send_document(self, path: str, document: bytes, kind: type[T]) -> T:
         """Sends a document in YAML or JSON; the `data` of the response. Raises the errors of `call`."""
         return _decoded(await self._answer("POST", path, document, {}, DOCUMENT_TYPE), Success[kind]).data
+
+    async def upload(self, name: str, data: bytes, kind: type[T]) -> T:
+        """Uploads a file to the workspace; the `data` of the response. Raises the errors of `call`."""
+        form = httpx.Request("POST", "http://form", files={"file": (name, data)})
+        answer = await self._answer("POST", "/files", form.read(), {}, form.headers["content-type"])
+        return _decoded(answer, Success[kind]).data
 
     async def document(self, path: str, **query: str) -> str:
         """The text of a response without the envelope. Raises the errors of `call`."""
@@ -194,7 +203,7 @@ class ServerApi:
         """Whether the response is a success. Returns False after refreshing an expired token."""
         if response.is_success:
             return True
-        error = _error_of(response, self._url)
+        error = _error_of(response, self.url)
         tokens = self._tokens
         if is_last or error.kind != "token_expired" or tokens is None or not tokens.refresh_token:
             raise self._with_advice(error)
@@ -216,20 +225,20 @@ class ServerApi:
     async def _refresh_stored(self, tokens: TokenPair, store: SignInStore) -> None:
         """Refreshes the stored tokens, unless another command has done so in the meantime."""
         async with store.lock():
-            stored = store.find(self._url)
+            stored = store.find(self.url)
             if stored is not None and stored.access_token != tokens.access_token:
                 self.use_stored(stored, store)
                 return
             fresh = await self._refresh(tokens)
             if stored is not None:  # Else it was signed out in the meantime.
-                store.save(self._url, fresh.to_store(stored.username))
+                store.save(self.url, fresh.to_store(stored.username))
 
     def _with_advice(self, error: LuxxError) -> LuxxError:
         """A refused sign-in that is stored is reported with what to do."""
         if self._store is None or not isinstance(error, NotSignedIn):
             return error
         return NotSignedIn(
-            f"your sign-in to {self._url} has ended; sign in again with `luxx login --url {self._url}`",
+            f"your sign-in to {self.url} has ended; sign in again with `luxx login --url {self.url}`",
             kind=error.kind,
         )
 

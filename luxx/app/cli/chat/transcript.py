@@ -1,108 +1,13 @@
-"""What `luxx chat` shows and asks at the terminal: stream frames as pieces of text, and questions.
-
-`client.py` does the network calls.
-"""
-
-import signal
-import sys
-from collections.abc import Callable
+"""What `luxx chat` shows of a run: stream frames as pieces of text. `client.py` does the network calls."""
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from luxx.app.cli.screen import Piece, PieceKind, note
+from luxx.app.cli.menu import FrameQuestion
+from luxx.app.cli.screen import Piece, PieceKind, ToolCard, note
 from luxx.wire.event import CLOSING_EVENT_TYPES
 from luxx.wire.run import ENDED
 from luxx.wire.turn import StepType
-
-ReadLine = Callable[[str], str]
-PROMPT = "answer> "
-
-
-class FrameOption(msgspec.Struct, frozen=True, kw_only=True):
-    label: str
-    description: str = ""
-    is_recommended: bool = False
-
-
-class FrameQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """A question in a stream frame. `run_id`: the run that asks, which may be a subagent's."""
-
-    question_id: str
-    run_id: str = ""
-    kind: str = ""
-    prompt: str
-    options: list[FrameOption] = []
-    multiple: bool = False
-    required: bool = False
-    arguments: str = ""
-    because: str = ""
-
-
-class ListedQuestion(FrameQuestion, frozen=True, kw_only=True):
-    """A question in a list of the API."""
-
-    question_id: str = msgspec.field(name="id")
-    subject_id: str
-
-    def as_frame(self) -> FrameQuestion:
-        return msgspec.structs.replace(self, prompt=f"[a subagent] {self.prompt}")
-
-
-class Unanswered(Exception):
-    """No terminal is attached, or the user typed Ctrl-D."""
-
-
-def question_lines(question: FrameQuestion) -> list[str]:
-    """The lines that show a question, with its options numbered from 1."""
-    lines = [f"? {question.prompt}"]
-    if question.because:
-        lines.append(f"  ({question.because})")
-    if question.arguments:
-        lines.append(f"  {question.arguments}")
-    for number, option in enumerate(question.options, 1):
-        description = f": {option.description}" if option.description else ""
-        mark = " (recommended)" if option.is_recommended else ""
-        lines.append(f"  {number}. {option.label}{description}{mark}")
-    return lines
-
-
-def parse_answer(question: FrameQuestion, line: str) -> str | list[str] | None:
-    """The answer for a typed line, or None if an empty line has no recommended option.
-
-    A number selects an option, several numbers select several if allowed, an empty line selects the
-    recommended options. Any other text is the answer itself.
-    """
-    text = line.strip()
-    if not text:
-        recommended = [option.label for option in question.options if option.is_recommended]
-        return (recommended if question.multiple else recommended[0]) if recommended else None
-    numbers = [part for part in text.replace(",", " ").split() if part]
-    if question.multiple and len(numbers) > 1 and all(_is_choice(question, part) for part in numbers):
-        return [question.options[int(part) - 1].label for part in numbers]
-    return question.options[int(text) - 1].label if _is_choice(question, text) else text
-
-
-def read_answer(question: FrameQuestion, read: ReadLine = input) -> str | list[str]:
-    """Reads lines until one is an answer; blocks the event loop. Raises Unanswered, KeyboardInterrupt."""
-    if not sys.stdin.isatty():
-        raise Unanswered
-    previous_handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        while (answer := parse_answer(question, read(PROMPT))) is None:
-            pass
-        return answer
-    except EOFError:
-        sys.stderr.write("\n")
-        raise Unanswered from None
-    finally:
-        signal.signal(signal.SIGINT, previous_handler)
-
-
-def _is_choice(question: FrameQuestion, text: str) -> bool:
-    is_number = text.isascii() and text.isdigit() and len(text) < 4
-    return is_number and 1 <= int(text) <= len(question.options)
-
 
 MAX_RESULT_CHARS = 200
 SUBAGENT_POLL_SECONDS = 2.0  # See `poll_delay`.
@@ -115,6 +20,7 @@ class FrameStep(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     status: str = ""
     name: str = ""
+    id_ref: str = ""
     content: str | UnsetType = UNSET
     arguments: str | UnsetType = UNSET
     delta: str | UnsetType = UNSET
@@ -123,7 +29,10 @@ class FrameStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FrameRun(msgspec.Struct, frozen=True, kw_only=True):
+    """The run when the stream began; `last_seq` is the number of the last event in its log."""
+
     id: str
+    last_seq: int = 0
 
 
 class StreamFrame(FrameQuestion, frozen=True, kw_only=True):
@@ -157,11 +66,21 @@ class Transcript:
         self.questions: dict[str, FrameQuestion] = {}
         self.subagents: set[str] = set()
         """The runs of subagents that have not ended."""
+        self.thinking = ""
+        """What the model thought last."""
+        self._attached_seq = 0
         self._asked_ids: set[str] = set()
         # By step index: the text as on the server, the text as on the screen, the tool calls shown.
         self._texts: dict[int, str] = {}
         self._displayed: dict[int, str] = {}
         self._shown_calls: set[int] = set()
+        self._arguments: dict[str, str] = {}
+        """The arguments of each call, by the id of the call."""
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether all events were received that were in the log when the stream began."""
+        return self.last_seq >= self._attached_seq
 
     def receive(self, frame: StreamFrame) -> list[Piece]:
         """Applies a frame and returns the pieces to show."""
@@ -170,7 +89,7 @@ class Transcript:
                 return []
             self.last_seq = frame.seq
         if frame.run is not None:
-            self.run_id = frame.run.id
+            self.run_id, self._attached_seq = frame.run.id, frame.run.last_seq
             self._texts.clear()
         if frame.subagent_run_id:
             change_set = self.subagents.discard if frame.status in ENDED else self.subagents.add
@@ -182,10 +101,11 @@ class Transcript:
             case "process_step" if frame.step is not None:
                 return self._step(frame.step, is_logged=frame.seq > 0)
             case "question_asked":
-                return self.add_question(frame)
+                self.add_question(frame)
+                return []
             case "question_answered":
-                is_open = self.questions.pop(frame.question_id, None) is not None
-                return [note("the question was answered elsewhere")] if is_open else []
+                self.questions.pop(frame.question_id, None)
+                return []
             case "retrying":
                 return [note(f"trying again in {frame.delay_ms / 1000:.1f} s: {frame.reason}")]
             case "warning":
@@ -200,13 +120,11 @@ class Transcript:
         """The silence after which the client polls for questions of subagents, which come in no frame."""
         return SUBAGENT_POLL_SECONDS if self.subagents else None
 
-    def add_question(self, question: FrameQuestion) -> list[Piece]:
-        """Adds a question and returns its pieces; none if it was added before."""
-        if question.question_id in self._asked_ids:
-            return []
-        self._asked_ids.add(question.question_id)
-        self.questions[question.question_id] = question
-        return [note(line) for line in question_lines(question)]
+    def add_question(self, question: FrameQuestion) -> None:
+        """Adds a question, unless it was added before."""
+        if question.question_id not in self._asked_ids:
+            self._asked_ids.add(question.question_id)
+            self.questions[question.question_id] = question
 
     def _step(self, step: FrameStep, *, is_logged: bool) -> list[Piece]:
         match step.type:
@@ -216,17 +134,35 @@ class Transcript:
                 return self._append(PieceKind.THINKING, step, is_logged=is_logged)
             case StepType.TOOL_CALL if is_logged and step.index not in self._shown_calls:
                 self._shown_calls.add(step.index)
-                return [note(f"→ {step.name} {step.arguments or ''}".rstrip())]
+                return [self._call(step)]
             case StepType.TOOL_RESULT:
-                return [note(result_line(step))]
+                return [self._result(step)]
             case _:
                 return []
+
+    def _call(self, step: FrameStep) -> Piece:
+        arguments = self._arguments[step.id_ref] = str(step.arguments or "")
+        card = ToolCard(call_id=step.id_ref, name=step.name, arguments=arguments)
+        return Piece(PieceKind.TOOL_CALL, f"→ {step.name} {arguments}".rstrip(), card=card)
+
+    def _result(self, step: FrameStep) -> Piece:
+        card = ToolCard(
+            call_id=step.id_ref,
+            name=step.name,
+            arguments=self._arguments.get(step.id_ref, ""),
+            result=str(step.content or ""),
+            is_successful=step.success,
+            duration_ms=step.duration_ms,
+        )
+        return Piece(PieceKind.TOOL_RESULT, result_line(step), card=card)
 
     def _append(self, kind: PieceKind, step: FrameStep, *, is_logged: bool) -> list[Piece]:
         """Updates the text of a step and returns what the screen lacks of it."""
         so_far, displayed = self._texts.get(step.index, ""), self._displayed.get(step.index, "")
         text = so_far + step.delta if isinstance(step.delta, str) else step.content or ""
         self._texts[step.index] = text
+        if kind is PieceKind.THINKING:
+            self.thinking = text
         if text.startswith(displayed):
             new = text[len(displayed) :]
         elif displayed.startswith(text) and not is_logged:

@@ -21,11 +21,18 @@ from luxx.app.cli.chat.server_api import (
     ServerApi,
     with_pauses,
 )
-from luxx.app.cli.chat.transcript import PROMPT, FrameQuestion, ListedQuestion, parse_answer, question_lines
-from luxx.app.cli.runs.transcript import CHOICE, Choice, FollowedRun, RunFrame, RunTranscript
+from luxx.app.cli.menu import (
+    CHOICE,
+    PROMPT,
+    FrameQuestion,
+    ListedQuestion,
+    parse_answer,
+    question_lines,
+    wanted_answer,
+)
+from luxx.app.cli.runs.transcript import Choice, FollowedRun, RunFrame, RunTranscript
 from luxx.app.cli.screen import Screen
 from luxx.errors import Conflict, InvalidInput, LuxxError, NotFound, Unavailable
-from luxx.wire.question import QuestionKind
 from luxx.wire.run import RunStatus
 
 EXIT_FAILED = 1
@@ -275,12 +282,8 @@ class RunFollower:
     async def _answer(self, question: FrameQuestion, line: str) -> None:
         """Sends an answer; asks again if the line is none, or the server refuses it."""
         answer = parse_answer(question, line)
-        labels = {option.label.casefold(): option.label for option in question.options}
-        if question.kind in (CHOICE, QuestionKind.PERMISSION) and isinstance(answer, str):
-            answer = labels.get(answer.casefold())
         if answer is None:
-            wanted = f"type a number from 1 to {len(labels)}" if labels else "type an answer"
-            sys.stderr.write(f"  {wanted}\n")
+            sys.stderr.write(f"  {wanted_answer(question)}\n")
             self._screen.prompt(PROMPT)
             return
         # Before the request: the stream may show the next question sooner than the response comes.

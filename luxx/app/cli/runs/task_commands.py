@@ -20,6 +20,7 @@ from luxx.app.cli.server_commands import (
     find_named,
     names_file,
     one_line,
+    provider_named,
     read_document,
     run_checked_command,
     write_document,
@@ -27,7 +28,6 @@ from luxx.app.cli.server_commands import (
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.features.tasks.document import MAX_CHARACTERS
 from luxx.features.tasks.graph import TaskStepStatus
-from luxx.providers.models import ProviderView
 from luxx.wire.run import ENDED, Run, RunStatus
 
 NAME_CHARACTERS = 80
@@ -147,22 +147,13 @@ async def _new_task(server: ServerApi, goal: str, options: argparse.Namespace) -
     if options.agent:
         body["agent_id"] = (await agent_named(server, options.agent)).id
     if options.provider:
-        body["provider_id"] = (await _provider_named(server, options.provider)).id
+        body["provider_id"] = (await provider_named(server, options.provider)).id
     return await server.call("POST", "/tasks", ShownTask, body)
 
 
 def _name_of(goal: str) -> str:
     line = one_line(goal)
     return line if len(line) <= NAME_CHARACTERS else line[: NAME_CHARACTERS - 1] + "…"
-
-
-async def _provider_named(server: ServerApi, name_or_id: str) -> ProviderView:
-    providers = await all_items(server, "/providers", ProviderView)
-    provider = find_named(providers, name_or_id, lambda provider: provider.name, "providers")
-    if provider is None:
-        names = ", ".join(one.name for one in providers) or "none"
-        raise NotFound(f"there is no provider {name_or_id.strip()[:100]!r}; yours: {names}")
-    return provider
 
 
 async def _task_named(server: ServerApi, name_or_id: str) -> ShownTask:

@@ -8,13 +8,8 @@ from abc import ABC, abstractmethod
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from luxx.app.cli.chat.transcript import (
-    SUBAGENT_POLL_SECONDS,
-    FrameOption,
-    FrameQuestion,
-    FrameStep,
-    result_line,
-)
+from luxx.app.cli.chat.transcript import SUBAGENT_POLL_SECONDS, FrameStep, result_line
+from luxx.app.cli.menu import CHOICE, FrameOption, FrameQuestion
 from luxx.app.cli.screen import Piece, PieceKind, note
 from luxx.wire.event import ENDING_EVENT_TYPES, PAUSE_EVENT_TYPES
 from luxx.wire.run import ENDED, RunStatus
@@ -24,9 +19,6 @@ SETTLE_SECONDS = 0.3
 """The silence after which a choice is asked that follows from the absence of events."""
 
 MAX_STEP_CHARS = 2000
-CHOICE = "choice"
-"""The kind of the question of a choice; its answer is one of its options."""
-
 RESTARTED = "[the server restarted this message]"
 
 

@@ -1,0 +1,225 @@
+"""A chat at the terminal: its conversation, the choices for the next message, sending, history.
+
+`client.py` follows an answer, `slash_commands.py` has the commands that a person types.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from luxx.app.cli.chat.client import AnswerFollower, ChatScreen, Menu
+from luxx.app.cli.chat.server_api import ServerApi
+from luxx.app.cli.screen import Piece, PieceKind
+from luxx.app.cli.server_commands import find_named
+from luxx.errors import InvalidInput, NotFound
+from luxx.wire.message import MAX_ATTACHED_TEXT, MAX_ATTACHMENTS
+
+HISTORY_MESSAGES = 20
+IMAGE_TYPES = {
+    b"\x89PNG\r\n\x1a\n": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF8": "image/gif",
+}
+"""The types of images by their first bytes; WebP is recognized apart."""
+
+
+class ChatConversation(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a conversation that the chat needs."""
+
+    id: str
+    title: str = ""
+    run_id: str | None = None
+    agent_id: int | None = None
+
+
+class ConversationPage(msgspec.Struct, frozen=True, kw_only=True):
+    items: list[ChatConversation]
+
+
+class HistoryStep(msgspec.Struct, frozen=True, kw_only=True):
+    type: str
+    name: str = ""
+
+
+class HistoryMessage(msgspec.Struct, frozen=True, kw_only=True):
+    role: str
+    text: str = ""
+    steps: list[HistoryStep] = []
+    attachments: list[dict[str, Any]] = []
+
+
+class HistoryPage(msgspec.Struct, frozen=True, kw_only=True):
+    items: list[HistoryMessage]
+    has_more: bool = False
+
+
+class UploadedFile(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+
+
+class UploadedFiles(msgspec.Struct, frozen=True, kw_only=True):
+    files: list[UploadedFile]
+
+
+class MessageAttachment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A text with its content, an image with its data, or another file that was uploaded."""
+
+    name: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+    data: bytes | UnsetType = UNSET
+    media_type: str | UnsetType = UNSET
+    file_id: str | UnsetType = UNSET
+
+
+class ChatSession:
+    """`menu` None: nobody is there to be asked."""
+
+    def __init__(
+        self, server: ServerApi, screen: ChatScreen, menu: Menu | None, *, is_json: bool = False
+    ) -> None:
+        self.server = server
+        self.screen = screen
+        self.conversation: ChatConversation | None = None
+        self.options: dict[str, Any] = {}
+        """The options of the next messages: model, provider_id, tools, thinking_enabled."""
+        self.agent_id: int | None = None
+        """The agent of a conversation that does not exist yet."""
+        self.attachments: list[tuple[Path, MessageAttachment]] = []
+        self.thinking = ""
+        """What the model thought for the last answer."""
+        self.is_left = False
+        self.was_accepted = False
+        self._menu = menu
+        self._is_json = is_json
+
+    # The conversation
+
+    async def open_latest(self) -> None:
+        """Continues the conversation with the latest activity. Raises NotFound."""
+        page = await self.server.call("GET", "/conversations", ConversationPage, sort="updated")
+        if not page.items:
+            raise NotFound("you have no conversation yet; leave out --continue")
+        self.conversation = page.items[0]
+
+    async def open_named(self, title_or_id: str) -> None:
+        """Continues the conversation with this id or title. Raises NotFound, InvalidInput if several fit."""
+        text = title_or_id.strip()
+        query = {"q": text[:300], "page_size": "100"}
+        found = (await self.server.call("GET", "/conversations", ConversationPage, **query)).items
+        conversation = find_named(found, text, lambda one: one.title, "conversations")
+        if conversation is None and len(found) == 1:
+            conversation = found[0]
+        if conversation is None:
+            try:
+                conversation = await self.server.call(
+                    "GET", f"/conversations/{quote(text, safe='')}", ChatConversation
+                )
+            except (NotFound, InvalidInput) as error:
+                raise NotFound(f"there is no conversation {text[:100]!r} of yours") from error
+        self.conversation = conversation
+
+    async def show_history(self) -> None:
+        """Shows the last messages of the conversation."""
+        assert self.conversation is not None
+        query = {"conversation_id": self.conversation.id, "limit": str(HISTORY_MESSAGES)}
+        page = await self.server.call("GET", "/messages", HistoryPage, **query)
+        if page.has_more:
+            self.screen.note("… older messages are left out")
+        for message in reversed(page.items):
+            self._show_message(message)
+
+    def _show_message(self, message: HistoryMessage) -> None:
+        if message.role == "user":
+            self.screen.user_message(message.text)
+            names = ", ".join(str(one.get("name", "")) for one in message.attachments)
+            if names:
+                self.screen.note(f"with {names}")
+            return
+        called = [step.name for step in message.steps if step.type == "tool_call"]
+        if called:
+            self.screen.note(f"used {', '.join(called)}")
+        self.screen.show(Piece(PieceKind.TEXT, message.text))
+        self.screen.end_line()
+
+    async def follow_open_run(self) -> int:
+        """Follows the answer that is being written, and asks its open questions. Returns an exit code."""
+        if self.conversation is None or self.conversation.run_id is None:
+            return 0
+        follower = self._follower(self.conversation)
+        return await self._finish(follower, follower.attach(self.conversation.run_id))
+
+    # Messages
+
+    async def send(self, text: str) -> int:
+        """Sends a message and shows its answer. Returns an exit code.
+
+        Raises LuxxError, and httpx's TransportError if the server cannot be reached; `was_accepted` says
+        whether it has the message.
+        """
+        self.was_accepted = False
+        is_new = self.conversation is None
+        if self.conversation is None:
+            body = {} if self.agent_id is None else {"agent_id": self.agent_id}
+            self.conversation = await self.server.call("POST", "/conversations", ChatConversation, body)
+        body = {"content": text, **self.options}
+        if self.attachments:
+            body["attachments"] = [attachment for _, attachment in self.attachments]
+        follower = self._follower(self.conversation)
+        return await self._finish(follower, follower.send(body, is_new=is_new))
+
+    def _follower(self, conversation: ChatConversation) -> AnswerFollower:
+        return AnswerFollower(self.server, self.screen, self._menu, conversation.id, is_json=self._is_json)
+
+    async def _finish(self, follower: AnswerFollower, work: Coroutine[Any, Any, int]) -> int:
+        try:
+            return await work
+        finally:
+            self.thinking = follower.transcript.thinking
+            self.is_left = follower.is_left
+            self.was_accepted = follower.is_accepted
+            if follower.is_accepted:
+                self.attachments = []
+
+    async def attach(self, path: Path) -> None:
+        """Adds a file to the next message. Raises InvalidInput, OSError."""
+        if len(self.attachments) >= MAX_ATTACHMENTS:
+            raise InvalidInput(f"a message has at most {MAX_ATTACHMENTS} attachments")
+        data = await asyncio.to_thread(lambda: path.expanduser().read_bytes())
+        if (media_type := image_type(data)) is not None:
+            attachment = MessageAttachment(name=path.name, data=data, media_type=media_type)
+        elif (content := text_of(data)) is not None:
+            attachment = MessageAttachment(name=path.name, content=content)
+        else:
+            uploaded = await self.server.upload(path.name, data, UploadedFiles)
+            attachment = MessageAttachment(file_id=uploaded.files[0].id)
+        self.attachments.append((path, attachment))
+
+    async def use_agent(self, agent_id: int | None) -> None:
+        """The agent of the next messages, in this conversation or the one that is created for them."""
+        self.agent_id = agent_id
+        if self.conversation is not None:
+            path = f"/conversations/{self.conversation.id}"
+            self.conversation = await self.server.call("PUT", path, ChatConversation, {"agent_id": agent_id})
+
+
+def image_type(data: bytes) -> str | None:
+    """The media type of an image by its first bytes."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    return next((kind for start, kind in IMAGE_TYPES.items() if data.startswith(start)), None)
+
+
+def text_of(data: bytes) -> str | None:
+    """The content of a text file that fits into a message, or None."""
+    if b"\0" in data:
+        return None
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    return text if len(text) <= MAX_ATTACHED_TEXT else None

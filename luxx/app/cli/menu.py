@@ -1,0 +1,87 @@
+"""The menu of a question or an approval: its lines, and what a typed line answers. Pure.
+
+Chats, rooms and tasks show the same menu; `chat/terminal_input.py` and `runs/follower.py` read the lines.
+"""
+
+import msgspec
+
+from luxx.wire.question import QuestionKind
+
+PROMPT = "answer> "
+CHOICE = "choice"
+"""The kind of a question that is not in a log, such as an approval; its answer is one of its options."""
+
+
+class FrameOption(msgspec.Struct, frozen=True, kw_only=True):
+    label: str
+    description: str = ""
+    is_recommended: bool = False
+
+
+class FrameQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """A question in a stream frame. `run_id`: the run that asks, which may be a subagent's."""
+
+    question_id: str
+    run_id: str = ""
+    kind: str = ""
+    prompt: str
+    options: list[FrameOption] = []
+    multiple: bool = False
+    required: bool = False
+    arguments: str = ""
+    because: str = ""
+
+
+class ListedQuestion(FrameQuestion, frozen=True, kw_only=True):
+    """A question in a list of the API."""
+
+    question_id: str = msgspec.field(name="id")
+    subject_id: str
+
+    def as_frame(self) -> FrameQuestion:
+        return msgspec.structs.replace(self, prompt=f"[a subagent] {self.prompt}")
+
+
+def question_lines(question: FrameQuestion) -> list[str]:
+    """The lines that show a question, with its options numbered from 1."""
+    lines = [f"? {question.prompt}"]
+    if question.because:
+        lines.append(f"  ({question.because})")
+    if question.arguments:
+        lines.append(f"  {question.arguments}")
+    for number, option in enumerate(question.options, 1):
+        description = f": {option.description}" if option.description else ""
+        mark = " (recommended)" if option.is_recommended else ""
+        lines.append(f"  {number}. {option.label}{description}{mark}")
+    return lines
+
+
+def parse_answer(question: FrameQuestion, line: str) -> str | list[str] | None:
+    """The answer for a typed line, or None if the line is no answer.
+
+    A number selects an option, several numbers select several if allowed, an empty line selects the
+    recommended options. Any other text is the answer itself, but a permission or a choice takes only one of
+    its options.
+    """
+    text = line.strip()
+    if not text:
+        recommended = [option.label for option in question.options if option.is_recommended]
+        return (recommended if question.multiple else recommended[0]) if recommended else None
+    numbers = [part for part in text.replace(",", " ").split() if part]
+    if question.multiple and len(numbers) > 1 and all(_is_number(question, part) for part in numbers):
+        return [question.options[int(part) - 1].label for part in numbers]
+    answer = question.options[int(text) - 1].label if _is_number(question, text) else text
+    if question.kind in (CHOICE, QuestionKind.PERMISSION):
+        return {option.label.casefold(): option.label for option in question.options}.get(answer.casefold())
+    return answer
+
+
+def wanted_answer(question: FrameQuestion) -> str:
+    """What to type, for a person who typed something else."""
+    count = len(question.options)
+    return f"type a number from 1 to {count}" if count else "type an answer"
+
+
+def _is_number(question: FrameQuestion, text: str) -> bool:
+    is_number = text.isascii() and text.isdigit() and len(text) < 4
+    return is_number and 1 <= int(text) <= len(question.options)

@@ -266,7 +266,7 @@ class ProviderService:
                 UsableProvider(
                     id=row.id,
                     name=row.name,
-                    default_model=row.default_model or self._embedded_model(row),
+                    default_model=row.default_model or self._default_of_embedded(row),
                     is_own=row.user_id == caller.user_id,
                     is_embedded=row.provider_type == LOCAL,
                     updated_at=row.updated_at,
@@ -277,7 +277,7 @@ class ProviderService:
 
         return await self._store.read(work)
 
-    def _embedded_model(self, row: ProviderRow) -> str:
+    def _default_of_embedded(self, row: ProviderRow) -> str:
         return self._local.model_name if self._local is not None and row.provider_type == LOCAL else ""
 
     def select_provider(

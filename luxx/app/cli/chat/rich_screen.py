@@ -260,7 +260,8 @@ def _argument_lines(arguments: str) -> list[str]:
         return _clean(arguments).split("\n") if arguments else []
     lines: list[str] = []
     for name, value in msgspec.convert(values, dict[str, Any]).items():
-        first, *rest = _clean(value if isinstance(value, str) else _json(value)).split("\n")
+        text = value.rstrip("\n") if isinstance(value, str) else _json(value)
+        first, *rest = _clean(text).split("\n")
         lines += [f"{_clean(name)}: {first}", *(f"  {line}" for line in rest)]
     return lines
 

@@ -1,4 +1,5 @@
-"""The model catalog: context windows, capabilities and prices by model name, from `catalog.toml`."""
+"""The model catalog: context windows, capabilities and prices by model name, from `catalog.toml`; the lists
+of models that providers have; and the choice of a provider and a model."""
 
 import difflib
 import re
@@ -12,7 +13,8 @@ import msgspec
 
 from luxx.errors import UnlistedModel
 from luxx.infra.config.schema import ModelConfig
-from luxx.providers.models import ModelView
+from luxx.providers.adapter import Target
+from luxx.providers.models import ModelView, ProviderRow
 from luxx.wire.turn import Usage
 
 
@@ -146,6 +148,30 @@ def embedded_card(name: str) -> ModelCard:
         input_price=0.0,
         output_price=0.0,
     )
+
+
+class ProviderChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """The provider and model of a run, and their limits."""
+
+    provider_id: int
+    name: str
+    model: str
+    max_tokens: int | None
+    card: ModelCard
+
+
+class ProviderSelection(msgspec.Struct, frozen=True, kw_only=True):
+    """A choice with its row, whose key is still encrypted."""
+
+    choice: ProviderChoice
+    row: ProviderRow
+
+
+class ResolvedProvider(msgspec.Struct, frozen=True, kw_only=True):
+    """A choice and its target. `target` contains the key: never store it."""
+
+    choice: ProviderChoice
+    target: Target
 
 
 MAX_LISTS, MAX_LISTED = 1_000, 10_000

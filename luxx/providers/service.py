@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Callable, Collection
 from typing import Any
 
-import msgspec
 from msgspec import UNSET
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -24,7 +23,17 @@ from luxx.infra.secrets import Vault
 from luxx.infra.store.engine import Store
 from luxx.providers.adapter import Target
 from luxx.providers.addresses import AddressGuard, parse_allowed_host
-from luxx.providers.catalog import Catalog, ModelCard, ModelLists, embedded_card, model_view, unlisted
+from luxx.providers.catalog import (
+    Catalog,
+    ModelCard,
+    ModelLists,
+    ProviderChoice,
+    ProviderSelection,
+    ResolvedProvider,
+    embedded_card,
+    model_view,
+    unlisted,
+)
 from luxx.providers.check import ProviderCheck, check_provider
 from luxx.providers.client import ModelClient
 from luxx.providers.local.model import LOCAL, LocalModel
@@ -59,35 +68,9 @@ from luxx.providers.queries import (
 )
 from luxx.providers.registry import adapter_for, default_base_url
 
-NO_LIST = frozenset({404, 405, 501})
-"""The statuses of a server without a list of models."""
-
+NO_LIST = frozenset({404, 405, 501})  # The statuses of a server without a list of models.
 REFETCH_SECONDS = 5.0
 LOCAL_START_SECONDS = 60.0  # How long a run waits for the embedded model to start.
-
-
-class ProviderChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The provider and model of a run, and their limits."""
-
-    provider_id: int
-    name: str
-    model: str
-    max_tokens: int | None
-    card: ModelCard
-
-
-class ProviderSelection(msgspec.Struct, frozen=True, kw_only=True):
-    """A choice with its row, whose key is still encrypted."""
-
-    choice: ProviderChoice
-    row: ProviderRow
-
-
-class ResolvedProvider(msgspec.Struct, frozen=True, kw_only=True):
-    """A choice and its target. `target` contains the key: never store it."""
-
-    choice: ProviderChoice
-    target: Target
 
 
 class ProviderService:
@@ -233,12 +216,9 @@ class ProviderService:
         except ProviderError as error:
             if error.status not in NO_LIST:
                 raise
-            names, note = (
-                [],
-                f"{row.base_url} does not list its models ({error.status}); any name is sent to it",
-            )
-        if not names and note is None:
-            note = f"{row.base_url} lists no models; any name is sent to it"
+            names = []
+        if not names:
+            note = f"{row.base_url} does not list its models; any name is sent to it"
         self.model_lists.keep(row.id, names)
         cards = [model_view(name, self._card(row, name)) for name in names]
         return UpstreamModels(models=names, cards=cards, is_known=note is None, note=note)
@@ -266,7 +246,7 @@ class ProviderService:
                 UsableProvider(
                     id=row.id,
                     name=row.name,
-                    default_model=row.default_model or self._default_of_embedded(row),
+                    default_model=self._running_model(row) or row.default_model,
                     is_own=row.user_id == caller.user_id,
                     is_embedded=row.provider_type == LOCAL,
                     updated_at=row.updated_at,
@@ -277,7 +257,7 @@ class ProviderService:
 
         return await self._store.read(work)
 
-    def _default_of_embedded(self, row: ProviderRow) -> str:
+    def _running_model(self, row: ProviderRow) -> str:
         return self._local.model_name if self._local is not None and row.provider_type == LOCAL else ""
 
     def select_provider(
@@ -321,7 +301,7 @@ class ProviderService:
 
     def _embedded_model(self, row: ProviderRow, model: str | None) -> str:
         """The embedded model, which answers whatever the name in a request is. Raises UnlistedModel."""
-        running = self._local.model_name if self._local is not None else ""
+        running = self._running_model(row)
         if model and running and model != running:
             raise unlisted(row.id, row.name, model, (running,))
         return running or model or row.default_model or self._embedded().model_name

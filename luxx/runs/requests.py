@@ -17,8 +17,8 @@ from luxx.domain.usage.reserve import check_price
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.store.tables import read_once
-from luxx.providers.catalog import ModelCard
-from luxx.providers.service import ProviderChoice, ProviderService
+from luxx.providers.catalog import ModelCard, ProviderChoice
+from luxx.providers.service import ProviderService
 from luxx.runs.turn.resources import caller_of_turn
 from luxx.runs.turn.state import ChatRequest, FallbackTarget, GivenPrompt
 from luxx.tools.compositions.service import ReadOwnTools

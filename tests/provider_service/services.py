@@ -19,10 +19,11 @@ from luxx.infra.config.schema import ProvidersConfig
 from luxx.infra.secrets import Vault
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.providers.addresses import AddressGuard
+from luxx.providers.catalog import ResolvedProvider
 from luxx.providers.client import ModelClient
 from luxx.providers.local.model import LocalAddress
 from luxx.providers.models import NewProvider
-from luxx.providers.service import ProviderService, ResolvedProvider
+from luxx.providers.service import ProviderService
 from luxx.providers.transport import Transport
 from luxx.wire.tool import CommandPermission
 

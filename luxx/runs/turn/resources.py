@@ -26,8 +26,8 @@ from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import Gone, LuxxError, NotFound, ProviderError, ToolFailed
 from luxx.infra.store.tables import read_once, table_of
 from luxx.providers.adapter import CompletionRequest, Target
-from luxx.providers.catalog import ModelCard
-from luxx.providers.service import ProviderSelection, ProviderService
+from luxx.providers.catalog import ModelCard, ProviderSelection
+from luxx.providers.service import ProviderService
 from luxx.runs.engine.cancel import CancelSignal
 from luxx.runs.log.events import LogEntry, read_log
 from luxx.runs.log.replay import ReplayService

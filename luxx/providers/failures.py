@@ -17,7 +17,7 @@ from luxx.infra.clock import utc_now
 MAX_MESSAGE_CHARS = 500  # Of a provider's text, so that it cannot fill logs and events.
 
 _CONTEXT_TOO_LONG = re.compile(
-    r"context[ _-]?(length|window|size)|maximum context|prompt is too long|input is too long"
+    r"context[ _-]?(length|window|size|limit)|maximum context|prompt is too long|input is too long"
     r"|too many (input )?tokens|reduce the length|exceeds? the (model's )?(maximum|limit).{0,40}token",
     re.IGNORECASE,
 )

@@ -70,6 +70,24 @@ class Retrying(EventBase, frozen=True, kw_only=True, tag="retrying"):
     fallback: int | UnsetType = UNSET
 
 
+class ContextCompressed(EventBase, frozen=True, kw_only=True, tag="context_compressed"):
+    """The model is sent less from here on, because all of it does not fit its context window; nothing stored
+    changes.
+
+    Left out, from the oldest on, are `messages` messages, which are `turns` turns; of the others, the first
+    `results` tool results are shortened. The tokens are those of the prompt, estimated. `window` is the
+    model's, None if it is unknown. `overflow`: the provider has refused the prompt before.
+    """
+
+    messages: int
+    turns: int
+    results: int
+    tokens_before: int
+    tokens_after: int
+    window: int | None
+    overflow: bool = False
+
+
 class Warning(EventBase, frozen=True, kw_only=True, tag="warning"):
     """Something that the user should know; the run continues."""
 
@@ -178,6 +196,7 @@ Event = (
     ProcessStep
     | CostUpdate
     | Retrying
+    | ContextCompressed
     | Warning
     | QuestionAsked
     | QuestionAnswered
@@ -223,7 +242,8 @@ class CompletionNote(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a `cost_update` that only the fold needs; clients do not get it.
 
     `replay` is sent back to the provider in later requests; `finish` is why the completion ended.
-    `has_tools`: whether it was offered tools; if not, its calls are refused.
+    `has_tools`: whether it was offered tools; if not, its calls are refused. `estimate`: Luxx's own of the
+    tokens of the prompt, 0 if the provider counted none.
     """
 
     finish: str
@@ -231,6 +251,7 @@ class CompletionNote(msgspec.Struct, frozen=True, kw_only=True):
     cost: float | None = None
     replay: dict[str, object] = {}
     has_tools: bool = True
+    estimate: int = 0
 
 
 class TurnNote(msgspec.Struct, frozen=True, kw_only=True):

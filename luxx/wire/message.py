@@ -56,6 +56,21 @@ class AssistantContent(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[Step]
 
 
+class ContextRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a prompt was made, stored with its answer, so that the next prompt begins in the same way.
+
+    The first `messages` messages were left out and the first `results` tool results of the others shortened,
+    for a model with this `window` (0: unknown). `estimated` are the tokens of the prompt as Luxx estimates
+    them, `counted` those that the provider counted; both are 0 where it did not.
+    """
+
+    messages: int = 0
+    results: int = 0
+    window: int = 0
+    estimated: int = 0
+    counted: int = 0
+
+
 class SystemPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="system"):
     text: str
 

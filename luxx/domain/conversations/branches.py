@@ -29,9 +29,9 @@ from luxx.domain.conversations.images import (
     store_images,
 )
 from luxx.domain.conversations.models import MessageRow
-from luxx.domain.conversations.prompt import assistant_steps, user_content, user_text_of
+from luxx.domain.conversations.prompt import assistant_steps, user_content
 from luxx.domain.conversations.search_index import INDEXED_FIELDS, index_message
-from luxx.domain.conversations.views import ConversationView, MessageView, message_view
+from luxx.domain.conversations.views import ConversationView, MessageView, message_view, user_text_of
 from luxx.errors import InvalidInput
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store

@@ -64,7 +64,8 @@ class ConversationRow(Base):
 
 
 class MessageRow(Base):
-    """`content` is the stored JSON (wire/message.py); `replay` what adapters want back, per completion.
+    """`content` is the stored JSON (wire/message.py); `replay` what adapters want back, per completion;
+    `context` the JSON of the ContextRecord of an answer's last prompt.
 
     `seat_id` is the seat that wrote a message of a room: it stays when the seat is deleted. So does
     `provider_id`, with the name that the provider had. `finish` is why the last model call ended.
@@ -96,6 +97,7 @@ class MessageRow(Base):
     role: Mapped[str] = mapped_column(String(20))
     content: Mapped[str] = mapped_column(Text)
     replay: Mapped[str | None] = mapped_column(Text)
+    context: Mapped[str | None] = mapped_column(Text)
     token_count: Mapped[int] = mapped_column(default=0)
     usage: Mapped[str | None] = mapped_column(Text)
     status: Mapped[str] = mapped_column(String(20), default="complete")

@@ -1,10 +1,13 @@
-"""What a model receives of a conversation: reads the stored path and makes the messages of a request.
+"""What a model receives of a conversation: reads the stored path, makes the messages of a request, and leaves
+out the oldest turns that do not fit the model's context window.
 
 Steps are a flat list. A completion ends where the results of its tools begin; a paused completion is merged
 with the one that continues it. A call without a result is left out, because no provider accepts one.
 """
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from itertools import accumulate, chain
 from typing import Any, cast
 
 import msgspec
@@ -19,6 +22,7 @@ from luxx.wire.message import (
     AssistantContent,
     AssistantPrompt,
     Attachment,
+    ContextRecord,
     PromptImage,
     PromptMessage,
     SystemPrompt,
@@ -36,13 +40,14 @@ Replay = dict[str, Any]
 class PastMessage(msgspec.Struct, frozen=True, kw_only=True):
     """One message of the selected path: a user's content, or an assistant's steps and replay notes.
 
-    `images` are those that the model gets, by `blob_id`.
+    `images` are those that the model gets, by `blob_id`. `context`: how the prompt of an answer was made.
     """
 
     user: UserContent | None = None
     images: Mapping[str, PromptImage] = {}
     steps: tuple[Step, ...] = ()
     replay: tuple[Replay, ...] = ()
+    context: ContextRecord | None = None
 
 
 def prompt_messages(
@@ -51,14 +56,16 @@ def prompt_messages(
     """The prompt for the next completion: system prompt, past messages, then the steps of the current run."""
     messages: list[PromptMessage] = [SystemPrompt(text=system)] if system else []
     for message in past:
-        if message.user is not None:
-            shown = [message.images[id_] for id_ in image_ids(message.user) if id_ in message.images]
-            text = user_text(message.user, message.images)
-            messages.append(UserPrompt(text=text, images=tuple(shown)))
-        else:
-            messages.extend(assistant_messages(message.steps, message.replay))
+        messages.extend(_past_messages(message))
     messages.extend(assistant_messages(steps, replay))
     return messages
+
+
+def _past_messages(message: PastMessage) -> list[PromptMessage]:
+    if message.user is None:
+        return assistant_messages(message.steps, message.replay)
+    shown = [message.images[id_] for id_ in image_ids(message.user) if id_ in message.images]
+    return [UserPrompt(text=user_text(message.user, message.images), images=tuple(shown))]
 
 
 def user_text(content: UserContent, shown: Container[str] = ()) -> str:
@@ -155,29 +162,171 @@ def _attached(file: Attachment, shown: Container[str]) -> str:
     return f"Attached file {file.name}:\n{fenced(file.content, file.extension)}"
 
 
+# The context window
+
+SHARE_AFTER_CUT = 0.7
+"""Of what fits, so that the next turns need no other cut and the provider's prompt cache can be used."""
+
+MIN_FACTOR, MAX_FACTOR = 0.25, 4.0
+"""Of the counted to the estimated tokens of a prompt."""
+
+MAX_BEGINNING = 1_000
+"""Characters that remain of a shortened tool result; fewer for a small window."""
+
+
+class FittedPrompt(msgspec.Struct, frozen=True, kw_only=True):
+    """The messages to send, how they were made, and their tokens before and after what was left out."""
+
+    messages: list[PromptMessage]
+    context: ContextRecord
+    before: int
+    after: int
+
+
+class Prompt(msgspec.Struct, frozen=True, kw_only=True):
+    """What a prompt is made of. `estimate` gives the tokens of messages; `tools` are those of the tools.
+
+    `has_task`: the first of `past` is a task, which is always sent, and each message after it is a turn.
+    Without, a turn begins with each user's message. `read_tool`: the name of the
+    tool that reads whole results of the run, if the model has it.
+    """
+
+    estimate: Callable[[Sequence[PromptMessage]], int]
+    system: str
+    past: Sequence[PastMessage]
+    steps: Sequence[Step] = ()
+    replay: Sequence[Replay] = ()
+    tools: int = 0
+    has_task: bool = False
+    read_tool: str = ""
+
+    def messages(self, context: ContextRecord) -> list[PromptMessage]:
+        """The messages to send without what `context` leaves out."""
+        head, rest, current = self._parts(context)
+        return [*head, *self._shortened([*chain.from_iterable(rest), *current], context)]
+
+    def left_out_turns(self, context: ContextRecord) -> int:
+        return sum(start < context.messages for start in self._starts())
+
+    def fitted(
+        self, context: ContextRecord, window: int | None, limit: float | None, target: float
+    ) -> FittedPrompt:
+        """The prompt as `context` says, or with less if it has more tokens than the limit (None: no limit).
+
+        As little is left out as the target needs: first the turns before the last two, then old tool results,
+        then the turn before the last, then the newest results. Where the target cannot be reached the limit
+        is enough, else as much as possible is left out. With a larger window than before it begins anew.
+        """
+        start = max((at for at in self._starts() if at <= context.messages), default=0)
+        if window is not None and (window > context.window or not context.window):
+            context = replace(context, messages=0, results=0, window=window)
+        elif context.messages != start:
+            context = replace(context, messages=start, results=0)
+        factor = context.counted / context.estimated if context.counted and context.estimated else 1.0
+        factor = min(max(factor, MIN_FACTOR), MAX_FACTOR)
+        messages = self.messages(context)
+        before = after = round((self.estimate(messages) + self.tools) * factor)
+        if limit is not None and before > limit:
+            context = replace(context, window=window or 0)
+            context = self._smaller(context, limit / factor - self.tools, target / factor - self.tools)
+            messages = self.messages(context)
+            after = round((self.estimate(messages) + self.tools) * factor)
+        return FittedPrompt(messages=messages, context=context, before=before, after=after)
+
+    def _smaller(self, context: ContextRecord, limit: float, target: float) -> ContextRecord:
+        smallest = context
+        for stage in self._stages(context):
+            for smallest, size in stage:
+                if size <= target:
+                    return smallest
+            if stage and stage[-1][1] <= limit:
+                break
+        return smallest
+
+    def _stages(self, context: ContextRecord) -> Iterator[list[tuple[ContextRecord, int]]]:
+        """What may be left out, with the tokens of the prompt then; later stages take more."""
+        head, rest, current = self._parts(context)
+        whole = [*chain.from_iterable(rest), *current]
+        sizes = [self.estimate([one]) for one in self._shortened(whole, context)]
+        all_short = self._shortened(whole, replace(context, results=len(whole)))
+        saved = [size - self.estimate([one]) for size, one in zip(sizes, all_short, strict=True)]
+        begins = [*accumulate(map(len, rest), initial=0)]
+        sums = [*accumulate(reversed(sizes), initial=self.estimate(head))][::-1]
+        results = [at for at, message in enumerate(whole) if isinstance(message, ToolPrompt)]
+        last_other = max((at for at, each in enumerate(whole) if not isinstance(each, ToolPrompt)), default=0)
+
+        def from_turn(start: int, before: int) -> list[tuple[ContextRecord, int]]:
+            """From this turn on; then also with one result after the other shortened, up to `before`."""
+            at = begins[start - context.messages]
+            removed = bisect_left(results, at)
+            count, size = max(0, context.results - removed), sums[at]
+            found = [(replace(context, messages=start, results=count), size)]
+            for place in results[removed + count : bisect_left(results, before)]:
+                count, size = count + 1, size - saved[place]
+                found.append((replace(context, messages=start, results=count), size))
+            return found
+
+        starts = [start for start in self._starts() if start >= context.messages] or [context.messages]
+        yield [from_turn(start, 0)[0] for start in starts[:-1]]
+        yield from_turn(starts[-2:][0], last_other)
+        yield from_turn(starts[-1], last_other)
+        yield from_turn(starts[-1], len(whole))
+
+    def _starts(self) -> list[int]:
+        """The turns, by the number of messages that are left out if the prompt begins with them."""
+        rest = self.past[self.has_task :]
+        return [at for at, message in enumerate(rest) if self.has_task or message.user is not None]
+
+    def _parts(
+        self, context: ContextRecord
+    ) -> tuple[list[PromptMessage], list[list[PromptMessage]], list[PromptMessage]]:
+        """What is always sent first, then the messages of each past message, then those of this run."""
+        head = prompt_messages(self.system, self.past[: self.has_task])
+        rest = [_past_messages(message) for message in self.past[self.has_task + context.messages :]]
+        return head, rest, assistant_messages(self.steps, self.replay)
+
+    def _shortened(self, messages: list[PromptMessage], context: ContextRecord) -> list[PromptMessage]:
+        """The messages with the first `context.results` of the tool results shortened."""
+        left = context.results
+        if not left:
+            return messages
+        readable = {step.id_ref for step in self.steps} if self.read_tool else set[object]()
+        shortened: list[PromptMessage] = []
+        for message in messages:
+            if isinstance(message, ToolPrompt) and left:
+                left -= 1
+                tool = self.read_tool if message.call_id in readable else ""
+                message = _short_result(message, context.window, tool)
+            shortened.append(message)
+        return shortened
+
+
+def context_of(past: Sequence[PastMessage]) -> ContextRecord:
+    """How the prompt of the newest answer was made."""
+    records = (message.context for message in reversed(past) if message.context is not None)
+    return next(records, ContextRecord())
+
+
+def _short_result(result: ToolPrompt, window: int, read_tool: str) -> ToolPrompt:
+    """The beginning of a result and a note; the result itself if that is not shorter."""
+    beginning = result.content[: min(MAX_BEGINNING, window // 8) if window else MAX_BEGINNING]
+    how = f"; {read_tool} with the ref {result.call_id} reads all of it, in parts" if read_tool else ""
+    note = (
+        f"[{len(result.content) - len(beginning):,} more characters left out to fit the context window{how}]"
+    )
+    short = f"{beginning}\n{note}"
+    return result if len(short) >= len(result.content) else replace(result, content=short)
+
+
 # Stored messages
 
 _user = msgspec.json.Decoder(UserContent)
 _assistant = msgspec.json.Decoder(AssistantContent)
 
 
-class _UserText(msgspec.Struct):
-    """A user's content without its files."""
-
-    text: str
-
-
-_user_text = msgspec.json.Decoder(_UserText)
-
-
 def user_content(content: str) -> UserContent:
     """Decodes the stored JSON of a user's message."""
     return _user.decode(content)
-
-
-def user_text_of(content: str) -> str:
-    """The text of a user's stored message; its files are not decoded."""
-    return _user_text.decode(content).text
 
 
 def assistant_steps(content: str) -> list[Step]:
@@ -186,6 +335,7 @@ def assistant_steps(content: str) -> list[Step]:
 
 
 _replay = msgspec.json.Decoder(list[dict[str, Any]])
+_context = msgspec.json.Decoder(ContextRecord)
 
 _messages = table_of(MessageRow)
 _leaf = (
@@ -200,7 +350,7 @@ _ids = _leaf.union_all(
     )
 )
 _path = (
-    select(_messages.c.role, _messages.c.content, _messages.c.replay)
+    select(_messages.c.role, _messages.c.content, _messages.c.replay, _messages.c.context)
     .join(_ids, _ids.c.id == _messages.c.id)
     .order_by(_ids.c.height.desc())
 )
@@ -236,10 +386,11 @@ def read_path_ids(connection: Connection, leaf_id: str) -> list[str]:
     return list(connection.scalars(_path_ids, {"leaf_id": leaf_id}))
 
 
-def _past_message(row: Row[Any, Any, Any]) -> PastMessage:
+def _past_message(row: Row[Any, Any, Any, Any]) -> PastMessage:
     if row.role == "user":
         return PastMessage(user=user_content(row.content))
     return PastMessage(
         steps=tuple(assistant_steps(row.content)),
         replay=tuple(_replay.decode(row.replay)) if row.replay else (),
+        context=_context.decode(row.context) if row.context else None,
     )

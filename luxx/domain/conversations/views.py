@@ -213,3 +213,17 @@ def _sources(content: str) -> list[Source]:
     except (msgspec.DecodeError, UnicodeEncodeError):
         # The tool uses the name `sources` for other data.
         return []
+
+
+class _UserText(msgspec.Struct):
+    """A user's content without its files."""
+
+    text: str
+
+
+_user_text = msgspec.json.Decoder(_UserText)
+
+
+def user_text_of(content: str) -> str:
+    """The text of a user's stored message; its files are not decoded."""
+    return _user_text.decode(content).text

@@ -158,13 +158,19 @@ def estimated_usage(
     completion = max(
         reported.completion_tokens, estimate if max_tokens is None else min(estimate, max_tokens)
     )
-    prompt = reported.prompt_tokens
-    if not prompt:
-        sent_bytes = sum(_message_bytes(message) for message in messages)
-        prompt = _tokens(sent_bytes + sum(len(msgspec.json.encode(tool)) for tool in tools))
+    prompt = reported.prompt_tokens or estimated_tokens(messages, tools)
     return msgspec.structs.replace(
         reported, prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion
     )
+
+
+def estimated_tokens(
+    messages: Iterable[PromptMessage], tools: Iterable[ToolSpec] = (), schema: object = None
+) -> int:
+    """The tokens of a prompt, by its bytes."""
+    size = sum(_message_bytes(message) for message in messages)
+    size += sum(len(msgspec.json.encode(tool)) for tool in tools)
+    return _tokens(size + (0 if schema is None else len(msgspec.json.encode(schema))))
 
 
 class PromptSize(msgspec.Struct, frozen=True):
@@ -249,7 +255,7 @@ def _message_bytes(message: PromptMessage) -> int:
 
 
 def _size(text: str) -> int:
-    return len(_bytes(text))
+    return len(text) if text.isascii() else len(_bytes(text))
 
 
 def _bytes(text: str) -> bytes:

@@ -19,7 +19,7 @@ from luxx.errors import TooLarge
 from luxx.features.rooms.models import ChatRoomRow
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.tables import table_of
-from luxx.wire.message import AssistantContent, UserContent
+from luxx.wire.message import AssistantContent, ContextRecord, UserContent
 from luxx.wire.turn import Usage
 
 _MAX_PAGE_BYTES = MAX_PAGE_MIB * 1024 * 1024
@@ -49,6 +49,7 @@ class NewRoomMessage(msgspec.Struct, frozen=True, kw_only=True):
     token_count: int = 0
     usage: Usage | None = None
     replay: Sequence[object] = ()
+    context: ContextRecord | None = None
     created_at: datetime | None = None
 
 
@@ -65,6 +66,7 @@ def add_message(connection: Connection, room_id: str, user_id: int, message: New
         "run_id": message.run_id, "role": "user" if isinstance(message.content, UserContent) else "assistant",
         "content": _encode(message.content).decode(),
         "replay": _encode(message.replay).decode() if message.replay else None,
+        "context": None if message.context is None else _encode(message.context).decode(),
         "token_count": message.token_count,
         "usage": None if message.usage is None else _encode(message.usage).decode(),
         "status": message.status, **origin_of(message),

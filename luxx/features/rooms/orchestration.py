@@ -60,9 +60,9 @@ from luxx.runs.orchestration.interface import (
     Wait,
 )
 from luxx.runs.turn.ending import Closing, Ending, FailedRun, RunFailure
-from luxx.runs.turn.state import TurnState
+from luxx.runs.turn.state import TurnState, context_after
 from luxx.wire.event import ErrorEvent, LoggedEvent, Warning
-from luxx.wire.message import UserContent
+from luxx.wire.message import ContextRecord, UserContent
 from luxx.wire.room_event import (
     AgentError,
     FloorGiven,
@@ -86,6 +86,7 @@ NO_SEAT_LEFT = LuxxError(
 _rooms = table_of(ChatRoomRow)
 _set_round = _rooms.update().where(_rooms.c.id == bindparam("b_id")).values(current_round=bindparam("round"))
 
+_newest_run = select(_rooms.c.run_id).where(_rooms.c.id == bindparam("room_id"))
 _current_round = select(_rooms.c.current_round).where(_rooms.c.id == bindparam("room_id"))
 
 
@@ -127,14 +128,26 @@ class RoomOrchestration:
         rows = session.scalars(
             select(MessageRow).where(MessageRow.room_id == head.subject_id).order_by(MessageRow.id)
         ).all()
-        self._earlier = [entry_of(row) for row in rows if row.run_id != head.id]
+        own_ids = [row.id for row in rows if row.run_id == head.id]
+        # The context of an older message is read without the messages of later runs.
+        is_newest = session.scalar(_newest_run, {"room_id": head.subject_id}) == head.id
+        self._earlier = [
+            entry_of(row)
+            for row in rows
+            if row.run_id != head.id and (is_newest or not own_ids or row.id < own_ids[0])
+        ]
         """The messages before this run."""
         self._transcript: list[TranscriptEntry] = []
         """The messages of this run, in the order of its log."""
+        self._choice_context = ContextRecord()
+        """How the prompt of the last choice of a model was made."""
         self._entries = {row.id: entry_of(row) for row in rows if row.run_id == head.id}
 
     def apply(self, logged: LoggedEvent) -> None:
         self._state.apply(logged)
+        choice = self._state.choice
+        if choice is not None and logged.event.step_id == choice.step_id:
+            self._choice_context = context_after(self._choice_context, logged)
         if isinstance(logged.event, MessageStored):
             message = logged.event.message
             entry = self._entries.pop(message.id, None)
@@ -156,7 +169,8 @@ class RoomOrchestration:
             for msg_id, message in state.open.items()
         ]
         if state.choice is not None:
-            turns.append(continue_choice(self._room, state.choice, self._read_by(state.choice.reads)))
+            transcript = self._read_by(state.choice.reads)
+            turns.append(continue_choice(self._room, state.choice, transcript, self._choice_context))
         return turns
 
     def _read_by(self, reads: int) -> list[TranscriptEntry]:
@@ -300,7 +314,7 @@ class RoomOrchestration:
             text = f"The model that chooses who speaks next cannot be used: {error.message}"
             floor = FloorGiven(seat_id=choose.fallback, by="fallback")
             return Opening(entries=[Warning(message=text), floor])
-        start, entry = begin_choice(self._room, choose, request, transcript)
+        start, entry = begin_choice(self._room, choose, request, transcript, self._choice_context)
         return Opening(turns=[start], entries=[entry])
 
     def close(self, start: TurnStart, state: TurnState, ending: Ending, cut: UsageEntry | None) -> Closing:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from luxx.domain.conversations.prompt import PastMessage, Replay
-from luxx.wire.message import UserContent
+from luxx.wire.message import ContextRecord, UserContent
 from luxx.wire.turn import Step
 
 OWN_TURN = "It is your turn again."
@@ -24,7 +24,8 @@ CHOOSE = (
 
 
 class TranscriptEntry(Struct, frozen=True, kw_only=True):
-    """A stored message of the room; `seat_id` is None for a person's. `steps` and `replay` are of a seat's.
+    """A stored message of the room; `seat_id` is None for a person's. Those of seats have `steps`, `replay`
+    and `context`.
 
     `tainted_by`: the tool that brought untrusted content into it, or that its writer had read.
     """
@@ -35,6 +36,7 @@ class TranscriptEntry(Struct, frozen=True, kw_only=True):
     text: str
     steps: tuple[Step, ...] = ()
     replay: tuple[Replay, ...] = ()
+    context: ContextRecord | None = None
     tainted_by: str | None = None
 
 
@@ -65,7 +67,7 @@ def past_messages(task: str, seat_id: int | None, transcript: Sequence[Transcrip
     past = [PastMessage(user=UserContent(text=f"The task of this discussion:\n\n{task}"))]
     for entry in transcript:
         if entry.seat_id is not None and entry.seat_id == seat_id:
-            past.append(PastMessage(steps=entry.steps, replay=entry.replay))
+            past.append(PastMessage(steps=entry.steps, replay=entry.replay, context=entry.context))
         else:
             past.append(PastMessage(user=UserContent(text=f"[{entry.name}] {entry.text}")))
     if past[-1].user is None:
@@ -74,13 +76,23 @@ def past_messages(task: str, seat_id: int | None, transcript: Sequence[Transcrip
 
 
 def choosing_messages(
-    task: str, names: Sequence[str], prompt: str | None, transcript: Sequence[TranscriptEntry]
+    task: str,
+    names: Sequence[str],
+    prompt: str | None,
+    transcript: Sequence[TranscriptEntry],
+    context: ContextRecord,
 ) -> list[PastMessage]:
-    """The messages for the model that chooses among these names; `prompt` replaces the first sentences."""
+    """The messages for the model that chooses among these names; `prompt` replaces the first sentences.
+
+    `context`: how the prompt of the choice before was made.
+    """
     instruction = CHOOSE.format(names=", ".join(names))
     if prompt:
         instruction = f"{prompt}\n\nAnswer with one name from this list and nothing else: {', '.join(names)}."
-    return [*past_messages(task, None, transcript), PastMessage(user=UserContent(text=instruction))]
+    return [
+        *past_messages(task, None, transcript),
+        PastMessage(user=UserContent(text=instruction), context=context),
+    ]
 
 
 def chosen_name(answer: str, names: Sequence[str]) -> str | None:

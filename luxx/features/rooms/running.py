@@ -8,8 +8,9 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.conversations.models import MessageRow
-from luxx.domain.conversations.prompt import prompt_messages
+from luxx.domain.conversations.prompt import Prompt, context_of
 from luxx.domain.conversations.views import MessageView, message_view
+from luxx.domain.usage.ledger import estimated_tokens
 from luxx.errors import Conflict, NotFound
 from luxx.features.rooms.messages import NewRoomMessage, add_message
 from luxx.features.rooms.models import ChatRoomRow, RoomRight
@@ -32,7 +33,9 @@ from luxx.runs.orchestration.inputs import InputKind, give_input
 from luxx.runs.orchestration.interface import OrchestrationLoader, RunHead
 from luxx.runs.orchestration.service import OrchestratedRunService
 from luxx.runs.streams.watch import RunWatch
-from luxx.wire.message import PromptMessage, UserContent
+from luxx.runs.turn.state import context_after
+from luxx.wire.event import CostUpdate, ProcessStep
+from luxx.wire.message import ContextRecord, PromptMessage, UserContent
 from luxx.wire.room_event import MessageStart
 from luxx.wire.run import ENDED, Run, RunKind, RunStatus
 
@@ -41,13 +44,14 @@ _encode = msgspec.json.Encoder().encode
 
 class SentContext(msgspec.Struct, frozen=True, kw_only=True):
     """What the model of a seat was sent for the first call of a turn: later calls of the turn add its own
-    steps. `tools` are the names that were offered."""
+    steps. `tools` are the names that were offered, `left_out` the messages that did not fit."""
 
     message_id: str
     seat_id: int
     provider_id: int
     model: str
     tools: list[str]
+    left_out: int
     messages: list[PromptMessage]
 
 
@@ -184,19 +188,32 @@ class RoomRunService:
 
     def _context(self, session: Session, run: RunRow, row: MessageRow) -> SentContext:
         orchestration = self.loader(session, head_of(run))
+        start, context = None, ContextRecord()
         for logged in read_log(session.connection(), run.id):
-            orchestration.apply(logged)
-            if isinstance(logged.event, MessageStart) and logged.event.msg_id == row.id:
-                start = next(one for one in orchestration.open_turns() if one.turn.msg_id == row.id)
-                return SentContext(
-                    message_id=row.id,
-                    seat_id=logged.event.seat_id,
-                    provider_id=start.request.provider_id,
-                    model=start.request.model,
-                    tools=start.request.tools,
-                    messages=prompt_messages(start.request.system_prompt, start.past),
-                )
-        raise NotFound("the log of this message was deleted", kind="message_not_found")
+            if start is None:
+                orchestration.apply(logged)
+                if isinstance(logged.event, MessageStart) and logged.event.msg_id == row.id:
+                    start = next(one for one in orchestration.open_turns() if one.turn.msg_id == row.id)
+                    context = context_of(start.past)
+            elif logged.event.msg_id == row.id:
+                if isinstance(logged.event, ProcessStep | CostUpdate):
+                    break
+                context = context_after(context, logged)
+        if start is None:
+            raise NotFound("the log of this message was deleted", kind="message_not_found")
+        request = start.request
+        prompt = Prompt(
+            estimate=estimated_tokens, system=request.system_prompt, past=start.past, has_task=True
+        )
+        return SentContext(
+            message_id=row.id,
+            seat_id=row.seat_id or 0,
+            provider_id=request.provider_id,
+            model=request.model,
+            tools=request.tools,
+            left_out=context.messages,
+            messages=prompt.messages(context),
+        )
 
     async def _run_id(self, caller: Caller, room_id: str) -> str:
         """The newest run of a room that the caller may steer. Raises Conflict if there is none."""

@@ -9,7 +9,8 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.agents.queries import AgentSettings
 from luxx.domain.conversations.models import MessageRow
-from luxx.domain.conversations.prompt import assistant_steps, user_text_of
+from luxx.domain.conversations.prompt import assistant_steps
+from luxx.domain.conversations.views import user_text_of
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import LuxxError
 from luxx.features.rooms.messages import NewRoomMessage, add_message, origin_of
@@ -36,7 +37,7 @@ from luxx.runs.question_rows import close_questions
 from luxx.runs.turn.ending import COMPLETE, Closing, Ending, message_origin, message_status
 from luxx.runs.turn.state import ChatRequest, TurnState
 from luxx.wire.event import CostUpdate, TurnNote, Warning
-from luxx.wire.message import AssistantContent
+from luxx.wire.message import AssistantContent, ContextRecord
 from luxx.wire.room_event import (
     AgentError,
     FloorGiven,
@@ -58,6 +59,7 @@ ResolveTurn = Callable[[Session, int, AgentSettings], ChatRequest]
 _encode = msgspec.json.Encoder().encode
 _request = msgspec.json.Decoder(ChatRequest)
 _replay = msgspec.json.Decoder(list[dict[str, Any]])
+_context = msgspec.json.Decoder(ContextRecord)
 _seats = table_of(RoomAgentRow)
 _room = select(*table_of(ChatRoomRow).c).where(ChatRoomRow.id == bindparam("room_id"))
 _mute = _seats.update().where(_seats.c.id == bindparam("b_id")).values(muted=True)
@@ -125,6 +127,7 @@ def entry_of(row: MessageRow) -> TranscriptEntry:
         text=steps_text(steps),
         steps=tuple(steps),
         replay=tuple(_replay.decode(row.replay)) if row.replay else (),
+        context=_context.decode(row.context) if row.context else None,
         tainted_by=next((one.name or "an earlier call" for one in steps if one.is_untrusted is True), None),
     )
 
@@ -169,19 +172,29 @@ def start_of(
 
 
 def begin_choice(
-    room: RoomValues, choose: Choose, request: ChatRequest, transcript: Sequence[TranscriptEntry]
+    room: RoomValues,
+    choose: Choose,
+    request: ChatRequest,
+    transcript: Sequence[TranscriptEntry],
+    context: ContextRecord,
 ) -> tuple[TurnStart, LogEntry]:
-    """The turn in which a model chooses who speaks next, and the event with which it begins."""
+    """The turn in which a model chooses who speaks next, and the event with which it begins.
+
+    `context`: how the prompt of the choice before was made.
+    """
     request = msgspec.structs.replace(request, system_prompt=SELECTOR_PROMPT, tools=[])
     step_id = f"{SELECTOR}-{new_id()}"
     event = Selecting(step_id=step_id, seat_ids=list(choose.seat_ids), fallback=choose.fallback)
-    start = choice_start(room, step_id, choose, request, transcript)
+    start = choice_start(room, step_id, choose, request, transcript, context)
     return start, (event, TurnNote(request=msgspec.Raw(_encode(request))))
 
 
-def continue_choice(room: RoomValues, choice: OpenChoice, transcript: Sequence[TranscriptEntry]) -> TurnStart:
+def continue_choice(
+    room: RoomValues, choice: OpenChoice, transcript: Sequence[TranscriptEntry], context: ContextRecord
+) -> TurnStart:
     """The turn of a choice that an earlier drive began."""
-    return choice_start(room, choice.step_id, choice.choose, _request.decode(choice.note.request), transcript)
+    request = _request.decode(choice.note.request)
+    return choice_start(room, choice.step_id, choice.choose, request, transcript, context)
 
 
 def choice_start(
@@ -190,10 +203,11 @@ def choice_start(
     choose: Choose,
     request: ChatRequest,
     transcript: Sequence[TranscriptEntry],
+    context: ContextRecord,
 ) -> TurnStart:
     """The turn of a choice after these messages."""
     names = [one.name for one in room.seats if one.seat_id in choose.seat_ids]
-    past = choosing_messages(room.task, names, room.policy.prompt, transcript)
+    past = choosing_messages(room.task, names, room.policy.prompt, transcript, context)
     return TurnStart(turn=TurnRef(step_id=step_id), request=request, past=past)
 
 
@@ -283,6 +297,7 @@ def _message_to_store(
         round_number=message.round_number,
         content=AssistantContent(steps=list(state.steps)),
         replay=[note.replay for note in state.notes] if any(note.replay for note in state.notes) else (),
+        context=state.context,
         status=status,
         token_count=state.usage.completion_tokens,
         usage=state.usage,
@@ -298,6 +313,7 @@ def _entry_after(message: OpenMessage, start: TurnStart, state: TurnState, text:
         text=text,
         steps=state.steps,
         replay=tuple(dict(note.replay) for note in state.notes),
+        context=state.context,
         tainted_by=state.tainted_by or start.tainted_by,
     )
 

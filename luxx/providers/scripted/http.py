@@ -1,6 +1,6 @@
 """The HTTP/1.1 side of the scripted provider: reads requests, writes replies with injected faults.
 
-`parse_request` reads the three dialects.
+`parse_request` reads the three dialects, `overflow_body` writes their errors for a full context window.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from luxx.providers.parsing import json_objects
-from luxx.providers.scripted.script import Faults, ScriptedRequest
+from luxx.providers.scripted.script import BYTES_PER_TOKEN, Faults, ScriptedRequest
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_REQUEST_BYTES = 64 * 1024 * 1024
@@ -188,15 +188,52 @@ class Reply:
         return bytes(corrupted)
 
 
+def overflow_body(request: ScriptedRequest, window: int) -> dict[str, Any]:
+    """The body of the vendor's error for a prompt that does not fit the context window."""
+    match request.dialect:
+        case "openai":
+            message = (
+                f"This model's maximum context length is {window} tokens. However, you requested "
+                f"{request.tokens + request.max_tokens} tokens ({request.tokens} in the messages, "
+                f"{request.max_tokens} in the completion). Please reduce the length of the messages."
+            )
+            error = {"message": message, "type": "invalid_request_error", "param": "messages"}
+            return {"error": {**error, "code": "context_length_exceeded"}}
+        case "anthropic":
+            message = f"prompt is too long: {request.tokens} tokens > {window} maximum"
+            if request.tokens <= window:
+                message = (
+                    "input length and `max_tokens` exceed context limit: "
+                    f"{request.tokens} + {request.max_tokens} > {window}, decrease input length"
+                )
+            return {"type": "error", "error": {"type": "invalid_request_error", "message": message}}
+        case _:
+            message = (
+                f"The input token count ({request.tokens}) exceeds the maximum number of tokens allowed "
+                f"({window})."
+            )
+            return {"error": {"code": 400, "message": message, "status": "INVALID_ARGUMENT"}}
+
+
 def parse_request(method: str, path: str, body: bytes) -> ScriptedRequest | None:
     """The request in a POST; its path selects the dialect. None for an unknown path or an invalid body."""
-    path, _, query = path.partition("?")
     if method != "POST":
         return None
     try:
         fields = msgspec.json.decode(body, type=dict[str, Any])
     except msgspec.DecodeError:
         return None
+    request = _read_dialect(path, fields)
+    longest = fields.get("max_completion_tokens") or fields.get("max_tokens")
+    return request and msgspec.structs.replace(
+        request,
+        tokens=len(body) // BYTES_PER_TOKEN,
+        max_tokens=longest if isinstance(longest, int) else 0,
+    )
+
+
+def _read_dialect(path: str, fields: dict[str, Any]) -> ScriptedRequest | None:
+    path, _, query = path.partition("?")
     if path.endswith("/chat/completions"):
         return _openai(fields)
     if path.endswith("/messages"):

@@ -20,6 +20,7 @@ from luxx.providers.scripted.http import (
     ClientDisconnected,
     Received,
     Reply,
+    overflow_body,
     parse_request,
     read_request,
 )
@@ -32,6 +33,7 @@ from luxx.providers.scripted.script import (
     Script,
     ScriptedRequest,
     WireBytes,
+    counted_reply,
     write_stream,
 )
 
@@ -173,6 +175,10 @@ class ScriptedProvider:
         if received.method == "GET" and path.endswith("/models"):
             return await self._send_json(received, self._script.models_status, self._models(path))
         request = parse_request(received.method, received.path, received.body)
+        window = self._script.window
+        if request is not None and window is not None and request.tokens + request.max_tokens > window:
+            received.rule = "overflow"
+            return await self._send_json(received, 400, overflow_body(request, window))
         rule = self._rules.find_rule(request) if request is not None else None
         if request is None or rule is None:
             call = f"{received.method} {received.path}"
@@ -182,6 +188,8 @@ class ScriptedProvider:
             body = error_body(request, 500, f"The script has no rule for this call: {call}")
             return await self._send_json(received, 500, body)
         received.rule = rule.name
+        if window is not None:
+            rule = msgspec.structs.replace(rule, reply=counted_reply(rule.reply, request.tokens))
         if rule.status != 200 or rule.body is not None:
             return await self._send_failure(received, request, rule)
         if not request.stream:

@@ -13,6 +13,8 @@ import yaml
 
 from luxx.errors import InvalidInput
 
+BYTES_PER_TOKEN = 4
+
 
 class Thinking(msgspec.Struct, frozen=True, kw_only=True, tag="thinking"):
     text: str
@@ -122,7 +124,12 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """With a `window`, a prompt takes a token per four bytes of its request: one that leaves no room in the
+    window for the longest answer (`max_tokens`) is refused as the dialect does, and replies report the usage.
+    """
+
     rules: list[Rule]
+    window: int | None = None
     models: list[str] = msgspec.field(default_factory=lambda: ["scripted"])
     models_status: int = 200
 
@@ -136,6 +143,8 @@ class ScriptedRequest(msgspec.Struct, frozen=True, kw_only=True):
     user: str = ""
     has_tool_result: bool = False
     stream: bool = False
+    tokens: int = 0
+    max_tokens: int = 0
 
 
 class RuleMatcher:
@@ -199,6 +208,14 @@ class DialectWriter(Protocol):
     def event(self, event: DialectEvent) -> list[Any]: ...
     def end(self) -> list[Any]: ...
     def frame(self, value: Any) -> bytes: ...
+
+
+def counted_reply(reply: list[ReplyEvent], prompt_tokens: int) -> list[ReplyEvent]:
+    """The reply with its usage, unless the script has one."""
+    if any(isinstance(event, Counts | Fail | Bytes) for event in reply):
+        return reply
+    said = sum(len(event.text) for event in reply if isinstance(event, Text | Thinking))
+    return [*reply, Counts(prompt=prompt_tokens, completion=-(-said // BYTES_PER_TOKEN))]
 
 
 def complete_reply(reply: list[ReplyEvent]) -> list[ReplyEvent]:

@@ -45,7 +45,7 @@ from luxx.runs.streams.channel import Channel
 from luxx.runs.turn.asking import WAITING_CHANGES
 from luxx.runs.turn.resources import RunInputs
 from luxx.runs.turn.spending import Spending
-from luxx.runs.turn.state import RunSpec, TurnLog, TurnState, fold, open_questions, with_fallback
+from luxx.runs.turn.state import RunSpec, TurnLog, fold, initial_state, open_questions, with_fallback
 from luxx.runs.turn.turn import Turn, TurnServices
 from luxx.wire.event import LoggedEvent, QuestionAnswered, QuestionAsked
 from luxx.wire.run import ENDED, RunPhase, RunStatus
@@ -113,7 +113,7 @@ class OrchestratedDrive:
             else:
                 by_turn.pop(key, None)
         for start in self.orchestration.open_turns():
-            self._add(start, fold(by_turn.get(start.turn.key, [])), is_recovered=True)
+            self._add(start, by_turn.get(start.turn.key, []), is_recovered=True)
 
     async def run(self, turn_services: TurnServices) -> None:
         """Carries out decisions until the run ends, pauses or waits for a person."""
@@ -180,10 +180,11 @@ class OrchestratedDrive:
         if opening.entries:
             await self.log.append(opening.entries, extra_write=opening.write)
         for start, read in zip(opening.turns, inputs, strict=True):
-            self._proceed(self._add(start, TurnState(), is_recovered=False), read, turn_services)
+            self._proceed(self._add(start, [], is_recovered=False), read, turn_services)
 
-    def _add(self, start: TurnStart, state: TurnState, *, is_recovered: bool) -> LiveTurn:
+    def _add(self, start: TurnStart, events: list[LoggedEvent], *, is_recovered: bool) -> LiveTurn:
         signal = CancelSignal()
+        state = fold(events, initial_state(self._spec(start)))
         log = TurnLog(TurnPart(self.log, start.turn, signal), state)
         turn = LiveTurn(start=start, log=log, signal=signal, is_recovered=is_recovered)
         self._turns[start.turn.key] = turn

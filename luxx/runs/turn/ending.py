@@ -178,6 +178,7 @@ def _prepare_message(
         "role": "assistant",
         "content": _encode(AssistantContent(steps=list(state.steps))).decode(),
         "replay": _encode([note.replay for note in state.notes]).decode() if has_replay else None,
+        "context": _encode(state.context).decode(),
         "token_count": state.usage.completion_tokens,
         "usage": _encode(state.usage).decode(),
         "status": message_status(state, ending),

@@ -6,7 +6,7 @@ from functools import partial
 import msgspec
 from sqlalchemy import Connection
 
-from luxx.domain.usage.ledger import UsageEntry, estimated_usage
+from luxx.domain.usage.ledger import UsageEntry, estimated_tokens, estimated_usage
 from luxx.errors import LuxxError, ProviderError, ToolFailed
 from luxx.providers.adapter import CompletionRequest
 from luxx.providers.client import CompletionStream, ModelClient, Retry
@@ -40,7 +40,7 @@ from luxx.runs.turn.resources import (
 from luxx.runs.turn.state import TurnState, add_cost, open_calls, unfinished_steps
 from luxx.tools.core import NeedsAnswer, ToolContext
 from luxx.tools.history import Executed
-from luxx.wire.event import CompletionNote, CostUpdate, ProcessStep, Retrying, Warning
+from luxx.wire.event import CompletionNote, ContextCompressed, CostUpdate, ProcessStep, Retrying, Warning
 from luxx.wire.run import RunPhase
 from luxx.wire.tool import SkillHead, ToolSpec
 from luxx.wire.turn import Step, StepStatus, StepType, Usage, steps_text
@@ -97,18 +97,19 @@ class Iteration:
         )
         self._deltas = 0
         tools = self._offered() if with_tools else []
+        request, compressed = self._resources.completion_request(self._spec, self._log.state, tools)
+        if compressed is not None:
+            await self._log.append([compressed])
         request = await self._spending.admit(
-            self._resources.completion_request(self._spec, self._log.state, tools),
-            self._resources.target,
-            self._resources.card,
-            self._signal,
+            request, self._resources.target, self._resources.card, self._signal
         )
         try:
             await self._signal.wait(run_in_own_task(partial(self._read, reader, request)))
         except ProviderError as error:
             self._metrics.model_called(error.kind, self._deltas)
             # Providers rarely bill a failure before the first delta; with a limit it counts if they might.
-            is_billed = self._deltas > 0 or (self._spending.has_limits and self._may_be_billed(error))
+            may_be_billed = self._answer is not None and self._answer.may_be_billed(error)
+            is_billed = self._deltas > 0 or (self._spending.has_limits and may_be_billed)
             raise CompletionCut(self._cut(reader, StepStatus.ERROR, request, is_billed), error) from error
         except RunCancelled:
             self._metrics.model_called("cancelled", self._deltas)
@@ -221,8 +222,10 @@ class Iteration:
         await self._spending.reserve_again(self._resources.target)
         await self._log.append([], phase=RunPhase.THINKING)
 
-    def _may_be_billed(self, error: ProviderError) -> bool:
-        return self._answer is not None and self._answer.may_be_billed(error)
+    def after_overflow(self) -> ContextCompressed | None:
+        """The event that leaves out half of a prompt that was refused as too long, once in a turn."""
+        state = self._log.state
+        return None if state.has_overflowed else self._resources.after_overflow(self._spec, state)
 
     def _offered(self) -> list[ToolSpec]:
         return allowed_specs(self._resources.tools, self._executor.registry, self._log.state)
@@ -234,6 +237,7 @@ class Iteration:
         given = self._spec.request.given
         steps = reader.close(StepStatus.DONE, calls_end=given is not None and bool(given.tools))
         is_reported = bool(usage.prompt_tokens or usage.completion_tokens)
+        prompt_tokens = estimated_tokens(request.messages, request.tools, request.response_schema)
         entry = (
             self._resources.usage_entry(self._spec, usage)
             if is_reported
@@ -246,6 +250,7 @@ class Iteration:
             cost=entry.cost,
             replay=reader.replay,
             has_tools=has_tools,
+            estimate=prompt_tokens if is_reported else 0,
         )
         entries = closed_entries(steps)
         entries.append((totals, note))

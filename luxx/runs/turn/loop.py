@@ -7,18 +7,24 @@ uses the log, not memory. `engine/driver.py` starts it.
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+import msgspec
 import structlog
+from sqlalchemy import Connection, bindparam, select
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
+from luxx.domain.conversations.prompt import PastMessage, read_path
 from luxx.errors import LuxxError
+from luxx.infra.store.tables import table_of
 from luxx.runs.context import RunContext, RunServices
 from luxx.runs.engine.cancel import CancelSignal, WallTime
-from luxx.runs.log.events import LostRun, RunLog
+from luxx.runs.log.events import LostRun, RunLog, read_log
+from luxx.runs.models import RunRow
 from luxx.runs.turn.ending import close_chat
-from luxx.runs.turn.resources import RunInputs, read_spec
+from luxx.runs.turn.resources import RunInputs
 from luxx.runs.turn.spending import Spending
 from luxx.runs.turn.state import (
+    ChatRequest,
     NextAction,
     RunSpec,
     TurnLog,
@@ -29,6 +35,7 @@ from luxx.runs.turn.state import (
     with_fallback,
 )
 from luxx.runs.turn.turn import INTERNAL_ERROR, Turn, TurnServices
+from luxx.wire.message import UserContent
 from luxx.wire.run import RunKind
 
 OnQuestionAsked = Callable[[int], Awaitable[None]]
@@ -38,6 +45,53 @@ DriveOther = Callable[[RunKind, str, int, CancelSignal], Awaitable[None]]
 """Drives a run of another kind (`runs/orchestration/runs.py`)."""
 
 logger = structlog.get_logger()
+
+_runs = table_of(RunRow)
+_run = select(
+    _runs.c.user_id,
+    _runs.c.tenant_id,
+    _runs.c.subject_id,
+    _runs.c.message_id,
+    _runs.c.is_cancelled,
+    _runs.c.driven_seconds,
+    _runs.c.request,
+    _runs.c.last_seq,
+    _runs.c.kind,
+).where(_runs.c.id == bindparam("run_id"), _runs.c.fence == bindparam("fence"))
+_request = msgspec.json.Decoder(ChatRequest)
+
+
+def read_spec(connection: Connection, run_id: str, fence: int) -> RunSpec | RunKind | None:
+    """The specification of a chat's run; of another its kind; None if it was deleted or claimed elsewhere."""
+    run = connection.execute(_run, {"run_id": run_id, "fence": fence}).one_or_none()
+    if run is None:
+        return None
+    if run.kind != RunKind.CHAT:
+        return RunKind(run.kind)
+    request = _request.decode(run.request)
+    if run.message_id is None and request.delegated is None and request.given is None:
+        return None
+    return RunSpec(
+        run_id=run_id,
+        user_id=run.user_id,
+        tenant_id=run.tenant_id,
+        conversation_id=run.subject_id,
+        message_id=run.message_id or "",
+        fence=fence,
+        is_cancelled=run.is_cancelled,
+        driven_seconds=run.driven_seconds,
+        request=request,
+        past=_past_messages(connection, request),
+        events=read_log(connection, run_id) if run.last_seq else [],
+    )
+
+
+def _past_messages(connection: Connection, request: ChatRequest) -> list[PastMessage]:
+    if request.delegated is not None:
+        return [PastMessage(user=UserContent(text=request.delegated.task))]
+    if request.given is not None:
+        return request.given.past
+    return read_path(connection, request.parent_id, with_images=request.takes_images)
 
 
 class RunLoop:

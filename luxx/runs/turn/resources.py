@@ -13,25 +13,24 @@ from functools import partial
 
 import msgspec
 from msgspec.structs import replace
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.authentication import user_as_caller
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.user_data import Workspaces
 from luxx.domain.agents.queries import agent_named, settings_of
-from luxx.domain.conversations.prompt import PastMessage, prompt_messages, read_path
+from luxx.domain.conversations.prompt import SHARE_AFTER_CUT, FittedPrompt, Prompt
 from luxx.domain.skills.registry import SkillRegistry
-from luxx.domain.usage.ledger import UsageEntry
-from luxx.errors import Gone, LuxxError, NotFound, ProviderError, ToolFailed
-from luxx.infra.store.tables import read_once, table_of
+from luxx.domain.usage.ledger import UsageEntry, estimated_tokens
+from luxx.errors import ContextTooLong, Gone, LuxxError, NotFound, ProviderError, ToolFailed
+from luxx.infra.store.tables import read_once
 from luxx.providers.adapter import CompletionRequest, Target
 from luxx.providers.catalog import ModelCard, ProviderSelection
 from luxx.providers.service import ProviderService
 from luxx.runs.engine.cancel import CancelSignal
-from luxx.runs.log.events import LogEntry, read_log
+from luxx.runs.log.events import LogEntry
 from luxx.runs.log.replay import ReplayService
-from luxx.runs.models import RunRow
 from luxx.runs.turn.state import ChatRequest, RunSpec, TurnState
 from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.tools.compositions.service import ReadOwnTools
@@ -49,58 +48,11 @@ from luxx.tools.history import Executed
 from luxx.tools.permissions.rules import ACTIVATE_TOOL, allows_name
 from luxx.tools.permissions.service import read_effective_rules
 from luxx.tools.service_tools import tool_caller
-from luxx.wire.event import SkillActivated, Tainted
-from luxx.wire.message import UserContent
+from luxx.wire.event import ContextCompressed, SkillActivated, Tainted
+from luxx.wire.message import ContextRecord
 from luxx.wire.run import RunKind
 from luxx.wire.tool import PlacedRule, SkillHead, ToolSpec
 from luxx.wire.turn import Usage
-
-_runs = table_of(RunRow)
-_run = select(
-    _runs.c.user_id,
-    _runs.c.tenant_id,
-    _runs.c.subject_id,
-    _runs.c.message_id,
-    _runs.c.is_cancelled,
-    _runs.c.driven_seconds,
-    _runs.c.request,
-    _runs.c.last_seq,
-    _runs.c.kind,
-).where(_runs.c.id == bindparam("run_id"), _runs.c.fence == bindparam("fence"))
-_request = msgspec.json.Decoder(ChatRequest)
-
-
-def read_spec(connection: Connection, run_id: str, fence: int) -> RunSpec | RunKind | None:
-    """The specification of a chat's run; of another its kind; None if it was deleted or claimed elsewhere."""
-    run = connection.execute(_run, {"run_id": run_id, "fence": fence}).one_or_none()
-    if run is None:
-        return None
-    if run.kind != RunKind.CHAT:
-        return RunKind(run.kind)
-    request = _request.decode(run.request)
-    if run.message_id is None and request.delegated is None and request.given is None:
-        return None
-    return RunSpec(
-        run_id=run_id,
-        user_id=run.user_id,
-        tenant_id=run.tenant_id,
-        conversation_id=run.subject_id,
-        message_id=run.message_id or "",
-        fence=fence,
-        is_cancelled=run.is_cancelled,
-        driven_seconds=run.driven_seconds,
-        request=request,
-        past=_past_messages(connection, request),
-        events=read_log(connection, run_id) if run.last_seq else [],
-    )
-
-
-def _past_messages(connection: Connection, request: ChatRequest) -> list[PastMessage]:
-    if request.delegated is not None:
-        return [PastMessage(user=UserContent(text=request.delegated.task))]
-    if request.given is not None:
-        return request.given.past
-    return read_path(connection, request.parent_id, with_images=request.takes_images)
 
 
 class CompletionCut(Exception):
@@ -137,14 +89,28 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
     context: ToolContext
     read_context: Callable[[Connection], ToolContext | LuxxError]
 
-    def completion_request(self, spec: RunSpec, state: TurnState, tools: list[ToolSpec]) -> CompletionRequest:
-        """The request for the next model call of the run."""
-        request = spec.request
-        replay = [dict(note.replay) for note in state.notes]
-        system = "\n\n".join(part for part in (request.system_prompt, self.skills) if part)
-        return CompletionRequest(
+    def completion_request(
+        self, spec: RunSpec, state: TurnState, tools: list[ToolSpec]
+    ) -> tuple[CompletionRequest, ContextCompressed | None]:
+        """The request for the next model call of the run; and the event, if more is left out than before.
+
+        Raises ContextTooLong if the last turn alone does not fit the model's window.
+        """
+        request, window, limit = spec.request, self._window, None
+        if window is not None:
+            # Vendors count the longest possible answer too; of some models it is all of the window.
+            limit = window - min(request.max_tokens or self.card.max_output, window // 2)
+        prompt = self._prompt(spec, state, tools)
+        fitted = prompt.fitted(state.context, window, limit, SHARE_AFTER_CUT * (limit or 0))
+        if window is not None and fitted.after > window:
+            raise ContextTooLong(
+                f"This message and what belongs to it take about {fitted.after:,} tokens, but the context "
+                f"window of {request.model} has {window:,}. Send less at once, offer fewer tools, or choose "
+                "a model with a larger window."
+            )
+        completion_request = CompletionRequest(
             model=request.model,
-            messages=prompt_messages(system, spec.past, state.steps, replay),
+            messages=fitted.messages,
             tools=tools,
             thinking_enabled=request.thinking_enabled,
             temperature=request.temperature,
@@ -153,6 +119,33 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
             stop=request.stop,
             tool_choice=None if request.given is None else request.given.tool_choice,
             parallel_tool_calls=None if request.given is None else request.given.parallel_tool_calls,
+        )
+        return completion_request, _compressed(prompt, state.context, fitted, window)
+
+    def after_overflow(self, spec: RunSpec, state: TurnState) -> ContextCompressed | None:
+        """The event that leaves out half of the prompt that was refused; None if nothing can be left out."""
+        prompt = self._prompt(spec, state, self.tools)
+        half = prompt.fitted(state.context, self._window, None, 0).before / 2
+        fitted = prompt.fitted(state.context, self._window, half, half)
+        compressed = _compressed(prompt, state.context, fitted, self._window)
+        return None if compressed is None else replace(compressed, overflow=True)
+
+    @property
+    def _window(self) -> int | None:
+        """The context window of the model, if it is known."""
+        return None if self.card.is_unknown else self.card.context_window
+
+    def _prompt(self, spec: RunSpec, state: TurnState, tools: list[ToolSpec]) -> Prompt:
+        request = spec.request
+        return Prompt(
+            system="\n\n".join(part for part in (request.system_prompt, self.skills) if part),
+            past=spec.past,
+            steps=state.steps,
+            replay=[dict(note.replay) for note in state.notes],
+            estimate=estimated_tokens,
+            tools=estimated_tokens((), tools, request.response_schema),
+            has_task=spec.kind != RunKind.CHAT,
+            read_tool=READ_RESULT_TOOL if any(tool.name == READ_RESULT_TOOL for tool in tools) else "",
         )
 
     def usage_entry(self, spec: RunSpec, usage: Usage, *, is_estimated: bool = False) -> UsageEntry:
@@ -169,6 +162,23 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
             cost=self.card.cost(usage),
             is_estimated=is_estimated,
         )
+
+
+def _compressed(
+    prompt: Prompt, context: ContextRecord, fitted: FittedPrompt, window: int | None
+) -> ContextCompressed | None:
+    """The event of a prompt that leaves out something else than `context`; None if it does not."""
+    messages, results = fitted.context.messages, fitted.context.results
+    if (messages, results) == (context.messages, context.results):
+        return None
+    return ContextCompressed(
+        messages=messages,
+        turns=prompt.left_out_turns(fitted.context),
+        results=results,
+        tokens_before=fitted.before,
+        tokens_after=fitted.after,
+        window=window,
+    )
 
 
 class RunInputs(msgspec.Struct, frozen=True, kw_only=True):

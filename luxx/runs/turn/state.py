@@ -12,10 +12,11 @@ import msgspec
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
-from luxx.domain.conversations.prompt import PastMessage
+from luxx.domain.conversations.prompt import PastMessage, context_of
 from luxx.runs.log.events import LogEntry
 from luxx.wire.event import (
     CompletionNote,
+    ContextCompressed,
     CostUpdate,
     Done,
     LoggedEvent,
@@ -28,6 +29,7 @@ from luxx.wire.event import (
     SubagentAssigned,
     Tainted,
 )
+from luxx.wire.message import ContextRecord
 from luxx.wire.question import WhenAsked
 from luxx.wire.run import Delegated, RunKind, RunPhase
 from luxx.wire.tool import Narrowing, SkillHead, ToolChoice, ToolSpec
@@ -61,9 +63,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     `parent_id` is the user's message to answer. `agent_id` is the agent that the values come from, if any;
     `is_invocation`: it was called without a conversation, and its id is the run's subject.
     `max_iterations`: model calls with tools; None: as configured. `skills`: names of the skills that the
-    model may activate; None: all. `fallbacks` are tried in order. `tools` are the names offered to the model.
-    `takes_images`:
-    whether the model gets the conversation's images. `response_schema`: a JSON schema for the answer's text.
+    model may activate; None: all. `fallbacks` are tried in order. `tools` are the names offered to the model,
+    which gets the images with `takes_images`. `response_schema`: a JSON schema for the answer's text.
     `when_asked`: whether the run waits when it must ask a person. `delegated`: set for a subagent; its task
     replaces the messages. `stop`: texts that end a completion. `given`: the messages of a call without a
     conversation, whose answer is not stored as a message; they are removed when the run ends.
@@ -136,7 +137,8 @@ class TurnState(msgspec.Struct, frozen=True, kw_only=True):
     by a completion whose end is not in the log. `is_answered`: the last completion asked for no tool and did
     not pause, so the model is not called again. `tainted_by` is the tool that first returned untrusted
     content. `skills` are active, `narrowed` are their limits on tools. `subagents` holds the last event of
-    each subagent. `fallback` counts the fallbacks that are in use.
+    each subagent. `fallback` counts the fallbacks that are in use. `context`: how the next prompt is made.
+    `has_overflowed`: a prompt was refused as too long and made again with less.
     """
 
     steps: tuple[Step, ...] = ()
@@ -153,6 +155,8 @@ class TurnState(msgspec.Struct, frozen=True, kw_only=True):
     narrowed: tuple[Narrowing, ...] = ()
     subagents: tuple[SubagentAssigned, ...] = ()
     fallback: int = 0
+    context: ContextRecord = ContextRecord()
+    has_overflowed: bool = False
     is_done: bool = False
     seq: int = 0
 
@@ -183,12 +187,15 @@ def apply(state: TurnState, logged: LoggedEvent) -> TurnState:
                 usage=state.usage + logged.note.usage,
                 cost=add_cost(state.cost, logged.note.cost),
                 notes=(*state.notes, logged.note),
+                context=context_after(state.context, logged),
                 seq=logged.seq,
             )
+        case ContextCompressed():
+            context, overflow = context_after(state.context, logged), event.overflow or state.has_overflowed
+            return replace(state, context=context, has_overflowed=overflow, seq=logged.seq)
         case QuestionAsked():
-            return replace(
-                state, questions=(*state.questions, QuestionRecord(question=event)), seq=logged.seq
-            )
+            question = QuestionRecord(question=event)
+            return replace(state, questions=(*state.questions, question), seq=logged.seq)
         case QuestionAnswered():
             return replace(state, questions=_with_answer(state.questions, event), seq=logged.seq)
         case Tainted(by=tool):
@@ -249,6 +256,17 @@ def decide(state: TurnState) -> NextAction:
     if open_calls(state):
         return NextAction.WAIT if state.questions and open_questions(state) else NextAction.RUN_TOOLS
     return NextAction.FINISH if state.is_answered else NextAction.CALL_MODEL
+
+
+def context_after(context: ContextRecord, logged: LoggedEvent) -> ContextRecord:
+    """The record after an event that leaves something out, or a completion whose prompt was counted."""
+    match logged.event, logged.note:
+        case ContextCompressed(messages=messages, results=results, window=window), _:
+            return replace(context, messages=messages, results=results, window=window or 0)
+        case CostUpdate(), CompletionNote(estimate=estimate, usage=usage) if estimate:
+            return replace(context, estimated=estimate, counted=usage.prompt_tokens)
+        case _:
+            return context
 
 
 def _with_skill(state: TurnState, event: SkillActivated) -> TurnState:
@@ -371,7 +389,8 @@ def model_used(request: ChatRequest, state: TurnState | None = None) -> ModelUse
 def initial_state(spec: RunSpec) -> TurnState:
     """The state before the first event; a subagent starts with its parent's tool limits."""
     delegated = spec.request.delegated
-    return TurnState() if delegated is None else TurnState(narrowed=delegated.narrowed)
+    context = context_of(spec.past)
+    return TurnState(context=context, narrowed=() if delegated is None else delegated.narrowed)
 
 
 def count_calls(state: TurnState) -> int:

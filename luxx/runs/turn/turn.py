@@ -15,7 +15,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 
 from luxx.domain.usage.ledger import UsageEntry, record
 from luxx.domain.usage.reserve import charge_orphaned_reserve
-from luxx.errors import LuxxError, ProviderError
+from luxx.errors import ContextTooLong, LuxxError, ProviderError
 from luxx.infra.store.tables import table_of
 from luxx.providers.client import ModelClient
 from luxx.runs.context import RunContext
@@ -218,6 +218,8 @@ class Turn:
         try:
             completion_record = await iteration.call_model(with_tools=has_tools)
         except CompletionCut as cut:
+            if isinstance(cut.cause, ContextTooLong) and await self._send_less(iteration, cut):
+                return
             if cut.cause is not None and self._has_fallback(cut):
                 await self._log_fallback(cut.cause, cut.completion_record.usage)
                 return
@@ -236,7 +238,20 @@ class Turn:
         number = self._log.state.fallback + 1
         model = self.run.spec.request.fallbacks[number - 1].model
         reason = f"{cause.message} The call is made with the agent's fallback {number}, {model}."
-        event = Retrying(attempt=1, delay_ms=0, reason=reason, fallback=number)
+        await self._log_retry(Retrying(attempt=1, delay_ms=0, reason=reason, fallback=number), usage)
+
+    async def _send_less(self, iteration: Iteration, cut: CompletionCut) -> bool:
+        """Logs that the call is made again with half of a prompt that was too long; False if it is not."""
+        compressed = iteration.after_overflow()
+        if cut.cause is None or compressed is None or cut.completion_record.entries:
+            return False
+        reason = f"{cut.cause.message} The call is made again without the oldest messages."
+        await self._log.append([compressed])
+        await self._log_retry(Retrying(attempt=2, delay_ms=0, reason=reason), cut.completion_record.usage)
+        return True
+
+    async def _log_retry(self, event: Retrying, usage: UsageEntry | None) -> None:
+        """Logs that a call is made again. `usage`: what the failed one may cost, if it is billed."""
         if usage is not None:
             await self._spending.log_retry(event, usage)
             return

@@ -24,11 +24,15 @@ from luxx.app.application import create_app
 from luxx.app.cli.agent_commands import add_agent_commands
 from luxx.app.cli.backup_commands import add_backup_commands, confirm
 from luxx.app.cli.chat.chat_command import add_chat_options, chat
+from luxx.app.cli.chat.server_api import add_server_options
+from luxx.app.cli.conversation_commands import add_conversation_commands
 from luxx.app.cli.doctor.checks import examine_installation
 from luxx.app.cli.key_commands import add_key_commands
 from luxx.app.cli.login_commands import add_login_commands
+from luxx.app.cli.provider_commands import add_provider_commands, print_models
 from luxx.app.cli.runs.room_commands import add_room_commands
 from luxx.app.cli.runs.task_commands import add_task_commands
+from luxx.app.cli.server_commands import run_command
 from luxx.app.container import Services
 from luxx.app.core_services import CoreServices
 from luxx.app.serve import DRAIN_SECONDS, run_worker, serve
@@ -112,8 +116,14 @@ def _parser() -> argparse.ArgumentParser:
     _command(commands, "doctor", _doctor, "check the installation and say how to fix problems")
     _command(commands, "packages", _packages, "install tools.packages for the Python of python_execute")
     _user_commands(_command(commands, "user", None, "add, list, change and delete users"))
-    _model_commands(_command(commands, "model", None, "the embedded model's files"))
+    _model_commands(
+        _command(commands, "model", None, "the embedded model's files, and the models of providers")
+    )
     add_agent_commands(_command(commands, "agent", None, "agents of a server"), _command)
+    add_provider_commands(_command(commands, "provider", None, "the providers of a server"), _command)
+    add_conversation_commands(
+        _command(commands, "conversation", None, "your conversations of a server"), _command
+    )
     add_key_commands(_command(commands, "key", None, "your personal API keys of a server"), _command)
     add_room_commands(_command(commands, "room", None, "run rooms of a server in the terminal"), _command)
     add_task_commands(_command(commands, "task", None, "run tasks of a server in the terminal"), _command)
@@ -169,7 +179,11 @@ def _model_commands(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(required=True, metavar="what")
     fetch = _command(commands, "pull", _model_pull, "download a model file")
     fetch.add_argument("name")
-    _command(commands, "list", _model_list, "list models and whether they are downloaded")
+    listing = _command(commands, "list", _model_list, "list models")
+    where = listing.add_mutually_exclusive_group()
+    where.add_argument("--local", action="store_true", help="files of the embedded model (default)")
+    where.add_argument("--provider", help="the models of this provider of a server, by its name or id")
+    add_server_options(listing)
 
 
 def _port(text: str) -> int:
@@ -375,6 +389,10 @@ def _model_pull(options: argparse.Namespace) -> int:
 
 
 def _model_list(options: argparse.Namespace) -> int:
+    if options.provider is not None:
+        return run_command(
+            lambda server, screen, chosen: print_models(server, screen, chosen.provider), options
+        )
     for model in list_models(Path(configure(options).data_dir)):
         print(model)
     return 0

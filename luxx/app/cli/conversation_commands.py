@@ -1,0 +1,99 @@
+"""`luxx conversation list|show|export|import`: your conversations of a server, through its HTTP API.
+
+Exit codes: 0 done; 1 refused or unreachable (it prints the reason); 2 wrong options.
+"""
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from luxx.app.cli.chat.server_api import ServerApi
+from luxx.app.cli.screen import CONTROL_CHARACTERS, Screen
+from luxx.app.cli.server_commands import AddCommand, add_subcommands, all_items, find_named, write_document
+from luxx.domain.conversations.views import ConversationView
+from luxx.domain.transfer.document import ImportReport
+from luxx.errors import InvalidInput, NotFound
+
+NOT_IN_FILE_NAME = re.compile(r"[^\w .-]+")
+NAME_LENGTH = 60
+
+
+def add_conversation_commands(parser: argparse.ArgumentParser, add_command: AddCommand) -> None:
+    add = add_subcommands(parser, add_command)
+    add("list", _list, "list your conversations, newest first")
+    show = add("show", _show, "show a conversation")
+    show.add_argument("conversation", help="its title or id")
+    show.add_argument("--json", action="store_true", help="with all branches, as `export` writes it")
+    export = add("export", _export, "write a conversation to a file, or all of them to a directory")
+    export.add_argument("conversation", nargs="?", help="its title or id")
+    export.add_argument("--all", type=Path, metavar="DIR", help="write all conversations to this directory")
+    export.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: stdout")
+    export.add_argument("--format", choices=["json", "md"], default="json")
+    import_parser = add("import", _import, "import conversations of Luxx, ChatGPT or Claude")
+    import_parser.add_argument("file", nargs="+", type=Path, help="a JSON file, or the ZIP file of an export")
+
+
+async def conversation_named(server: ServerApi, name: str) -> ConversationView:
+    """The conversation with this title or id. Raises NotFound, InvalidInput."""
+    conversations = await all_items(server, "/conversations", ConversationView)
+    found = find_named(conversations, name, lambda one: one.title, "conversations")
+    if found is None:
+        raise NotFound(
+            f"there is no conversation {name.strip()[:100]!r}; `luxx conversation list` lists yours"
+        )
+    return found
+
+
+async def _list(server: ServerApi, _screen: Screen, _options: argparse.Namespace) -> None:
+    for one in await all_items(server, "/conversations", ConversationView):
+        print(CONTROL_CHARACTERS.sub("", f"{one.id}\t{one.updated_at:%Y-%m-%d %H:%M}\t") + _line(one.title))
+
+
+async def _show(server: ServerApi, _screen: Screen, options: argparse.Namespace) -> None:
+    conversation = await conversation_named(server, options.conversation)
+    shown = await server.document(
+        f"/conversations/{conversation.id}/export", format="json" if options.json else "md"
+    )
+    # JSON escapes control characters, which could change the terminal.
+    text = (
+        shown if options.json else "\n".join(CONTROL_CHARACTERS.sub("", line) for line in shown.split("\n"))
+    )
+    sys.stdout.write(text.rstrip("\n") + "\n")
+
+
+async def _export(server: ServerApi, _screen: Screen, options: argparse.Namespace) -> None:
+    if (options.all is None) == (options.conversation is None):
+        raise InvalidInput("name one conversation, or a directory for all of them (--all DIR)")
+    if options.all is None:
+        conversation = await conversation_named(server, options.conversation)
+        document = await _document(server, conversation, options.format)
+        write_document(document, options.output)
+        return
+    if options.output is not None:
+        raise InvalidInput("--output is for one conversation; --all names the directory")
+    options.all.mkdir(parents=True, exist_ok=True)
+    conversations = await all_items(server, "/conversations", ConversationView)
+    for one in conversations:
+        title = NOT_IN_FILE_NAME.sub("", one.title).strip(" .")[:NAME_LENGTH].strip() or "conversation"
+        document = await _document(server, one, options.format)
+        write_document(document, options.all / f"{title} {one.id}.{options.format}")
+    print(f"{len(conversations)} conversations are in {options.all}")
+
+
+async def _document(server: ServerApi, conversation: ConversationView, format_: str) -> str:
+    return await server.document(f"/conversations/{conversation.id}/export", format=format_)
+
+
+async def _import(server: ServerApi, _screen: Screen, options: argparse.Namespace) -> None:
+    for file in options.file:
+        report = await server.call("POST", "/conversations/import", ImportReport, file.read_bytes())
+        print(f"{file}: {report.conversations} conversations, {report.messages} messages")
+        for lost in report.lost:
+            print(f"  lost of {_line(lost.conversation)}: {lost.count} {_line(lost.what)}")
+        for skipped in report.skipped:
+            print(f"  skipped {_line(skipped.title)}: {_line(skipped.reason)}")
+
+
+def _line(text: str) -> str:
+    return CONTROL_CHARACTERS.sub("", " ".join(text.split()))

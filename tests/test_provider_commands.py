@@ -1,0 +1,111 @@
+"""`luxx provider`, `luxx model list --provider` and `luxx conversation` against a real server."""
+
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+from command_line import printed, refusal, run
+from live_server import LiveServer
+
+CLAUDE = [
+    {
+        "uuid": "1",
+        "name": "Leeks",
+        "chat_messages": [
+            {"uuid": "a", "sender": "human", "text": "When do I sow leeks?"},
+            {"uuid": "b", "sender": "assistant", "text": "In March."},
+        ],
+    }
+]
+
+
+def admin_token(server: LiveServer) -> str:
+    """An access token of the administrator, who may connect a private address."""
+    signed_in = run(server, "", "key", "create", uuid.uuid4().hex, "--scope", "admin", "--username", "admin",
+                    "--password", "admin123")  # fmt: skip
+    assert signed_in.returncode == 0, signed_in
+    return signed_in.stdout.strip()
+
+
+@pytest.fixture
+def model_url(plain_server: LiveServer) -> str:
+    """The address of the scripted model that the server has connected."""
+    listed = printed(plain_server, admin_token(plain_server), "provider", "list")
+    return next(line.split("\t")[4] for line in listed.splitlines() if "scripted" in line)
+
+
+def test_a_provider_is_added_tested_listed_chosen_and_removed(
+    plain_server: LiveServer, model_url: str
+) -> None:
+    token, name = admin_token(plain_server), f"Lab {uuid.uuid4().hex[:8]}"
+    arguments = ("openai_compatible", "--name", name, "--base-url", model_url, "--model", "scripted")
+    # The model answers nothing, so that the test of the new provider fails.
+    added = run(plain_server, token, "provider", "add", *arguments, "--key-env", "LAB", LAB="sk-lab-key-1")
+    assert (added.returncode, added.stdout.startswith(f"added {name} (")) == (1, True), added
+    assert added.stderr.startswith(f"luxx: {name} does not answer (")
+    assert "sk-lab-key-1" not in added.stdout + added.stderr
+    assert f"\t{name}\topenai_compatible\tscripted\t" in printed(plain_server, token, "provider", "list")
+    models = printed(plain_server, token, "provider", "models", name.upper())
+    assert models == "scripted\t32768 tokens\ttools\tdefault\n"
+    assert printed(plain_server, token, "model", "list", "--provider", name) == models
+    chosen = printed(plain_server, token, "provider", "default", name, "--model", "other")
+    assert chosen == f"{name} is your default, with other\n"
+    assert printed(plain_server, token, "provider", "remove", name) == f"removed {name}\n"
+    missing = refusal(plain_server, token, "provider", "test", name)
+    assert missing == f"there is no provider {name!r}; `luxx provider list` lists yours"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["telepathy"], 2, "invalid choice: 'telepathy'"),
+        (["openai", "--key-env", "NOT_SET_ANYWHERE"], 1, "NOT_SET_ANYWHERE is not set or empty"),
+        (["openai_compatible"], 1, "needs a base_url"),
+        (["openai", "--name", " "], 1, "name"),
+        (["openai", "--base-url", "nonsense"], 1, "base_url"),
+    ],
+)
+def test_a_provider_that_cannot_be_added_is_refused_in_a_sentence(
+    plain_server: LiveServer, new_user: str, arguments: list[str], code: int, said: str
+) -> None:
+    assert said in refusal(plain_server, new_user, "provider", "add", *arguments, code=code)
+
+
+def test_conversations_are_imported_listed_shown_and_exported(
+    plain_server: LiveServer, new_user: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "conversations.json"
+    file.write_text(json.dumps(CLAUDE), "utf-8")
+    imported = printed(plain_server, new_user, "conversation", "import", str(file))
+    assert imported == f"{file}: 1 conversations, 2 messages\n"
+    listed = printed(plain_server, new_user, "conversation", "list")
+    conversation_id = listed.split("\t")[0]
+    assert listed.endswith("\tLeeks\n")
+    shown = printed(plain_server, new_user, "conversation", "show", "leeks")
+    assert "# Leeks" in shown
+    assert "> In March." in shown
+    document = printed(plain_server, new_user, "conversation", "show", conversation_id, "--json")
+    assert json.loads(document)["format"] == "luxx.conversation"
+    folder = tmp_path / "all"
+    printed(plain_server, new_user, "conversation", "export", "--all", str(folder))
+    (exported,) = folder.iterdir()
+    assert exported.name == f"Leeks {conversation_id}.json"
+    printed(plain_server, new_user, "conversation", "import", str(exported))
+    assert len(printed(plain_server, new_user, "conversation", "list").splitlines()) == 2
+    ambiguous = refusal(plain_server, new_user, "conversation", "show", "Leeks")
+    assert ambiguous.startswith("2 conversations are named 'Leeks'; name one by its id: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["show", "Nothing"], "there is no conversation 'Nothing'"),
+        (["export"], "name one conversation, or a directory"),
+        (["import", "missing.json"], "missing.json: No such file or directory"),
+    ],
+)
+def test_a_wrong_conversation_command_is_refused_in_a_sentence(
+    plain_server: LiveServer, new_user: str, arguments: list[str], said: str
+) -> None:
+    assert said in refusal(plain_server, new_user, "conversation", *arguments)

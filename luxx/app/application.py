@@ -169,6 +169,7 @@ def _dependencies(services: Services) -> dict[str, Provide]:
         "own_tools_of": _provide(lambda: services.compositions.own_tools),
         "keys": _provide(lambda: services.keys),
         "mcp_definitions": _provide(lambda: services.mcp_definitions),
+        "clear_tool_cache": _provide(lambda: services.clear_tool_cache),
         "mcp_servers": _provide(lambda: services.mcp),
         "model_names": _provide(lambda: services.model_names),
         "processes": _provide(lambda: services.processes),

@@ -42,6 +42,7 @@ from luxx.features.rooms.seats import copy_agent_to_seats
 from luxx.features.tasks.models import TaskRow
 from luxx.features.tasks.queries import searched_tasks
 from luxx.features.tasks.templates import transfer_shared_templates
+from luxx.infra.bus.core import Topic
 from luxx.infra.bus.network import choose_bus
 from luxx.infra.clock import new_id
 from luxx.infra.config.schema import Config
@@ -171,6 +172,17 @@ class CoreServices:
             on_refused=call_recorder.record_refusal,
             is_sandboxed=lambda: self.sandbox.backend_name != "none",
         )
+
+        def on_cleared(process: str, user_id: bytes) -> None:
+            self.executor.clear_cache(int(user_id))
+
+        self.bus.subscribe(Topic.TOOL_CACHE, on_cleared)
+
+    def clear_tool_cache(self, user_id: int) -> int:
+        """Removes the user's cached results at every server of the database; returns how many this process
+        had. A server that misses the message keeps its own for `tools.cache_ttl` seconds."""
+        self.bus.publish(Topic.TOOL_CACHE, str(user_id).encode())
+        return self.executor.clear_cache(user_id)
 
     def _make_tool_services(self) -> None:
         self.mcp_definitions = McpDefinitions(self.store)

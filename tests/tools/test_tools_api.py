@@ -12,7 +12,7 @@ from litestar.testing import TestClient
 
 from luxx.api.http.errors import HANDLERS
 from luxx.api.http.request_input import JsonRequest
-from luxx.api.routes.tools import OwnToolsOf, RulesOf, ToolController, WorkspaceOf
+from luxx.api.routes.tools import ClearCache, OwnToolsOf, RulesOf, ToolController, WorkspaceOf
 from luxx.domain.accounts.caller import Caller
 from luxx.infra.config.schema import ToolsConfig
 from luxx.tools.builtin import builtin_tools
@@ -54,6 +54,9 @@ def client_at(workspace: Path) -> Iterator[ClientAt]:
     async def given_executor() -> ToolExecutor:
         return executor
 
+    async def given_clear_cache() -> ClearCache:
+        return executor.clear_cache
+
     with ExitStack() as stack:
 
         def make(level: int = 4, user_id: int = 1) -> TestClient[Litestar]:
@@ -72,6 +75,7 @@ def client_at(workspace: Path) -> Iterator[ClientAt]:
                 dependencies={
                     "caller": Provide(given_caller),
                     "tool_executor": Provide(given_executor),
+                    "clear_tool_cache": Provide(given_clear_cache),
                     "workspace_of": Provide(given_workspace),
                     "rules_of": Provide(given_rules),
                     "own_tools_of": Provide(given_own_tools),

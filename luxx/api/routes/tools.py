@@ -45,7 +45,10 @@ from luxx.wire.tool import PlacedRule
 WorkspaceOf = Callable[[Caller], Awaitable[Path]]
 RulesOf = Callable[[Caller], Awaitable[tuple[PlacedRule, ...]]]
 OwnToolsOf = Callable[[Caller], Awaitable[OwnTools]]
+ClearCache = Callable[[int], int]
+"""Removes the cached results of a user; returns how many this process had."""
 InjectedExecutor = NamedDependency[ToolExecutor]
+InjectedClearCache = NamedDependency[SkipValidation[ClearCache]]
 InjectedWorkspaceOf = NamedDependency[SkipValidation[WorkspaceOf]]
 InjectedRulesOf = NamedDependency[SkipValidation[RulesOf]]
 InjectedOwnToolsOf = NamedDependency[SkipValidation[OwnToolsOf]]
@@ -148,10 +151,11 @@ class ToolController(Controller):
 
     @delete("/cache", status_code=200, summary="Clear cached results")
     async def clear_cache(
-        self, caller: InjectedCaller, tool_executor: InjectedExecutor
+        self, caller: InjectedCaller, clear_tool_cache: InjectedClearCache
     ) -> Success[ClearedCache]:
-        """Only those of the caller."""
-        return success(ClearedCache(cleared=tool_executor.clear_cache(caller.user_id)))
+        """Only those of the caller, at every server of the database. `cleared` counts those of the one that
+        answers."""
+        return success(ClearedCache(cleared=clear_tool_cache(caller.user_id)))
 
 
 def _check_was_run(done: Executed) -> None:

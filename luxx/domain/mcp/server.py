@@ -1,7 +1,7 @@
 """One configured MCP server: starts its process when needed, and restarts it with a backoff.
 
-All users of a tenant share it. Not here: its tools (`offering`), the process itself (`connection`). A result
-of a call holds no images and sounds: text names their type and size instead.
+All users of a tenant share it. Not here: its tools (`offering`), the process itself (`connection`), the
+results of calls (`results`).
 """
 
 import asyncio
@@ -9,20 +9,19 @@ import math
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-import msgspec
 import structlog
 from msgspec.structs import replace
 
 from luxx.domain.files.storage import measure
 from luxx.domain.mcp.connection import ListedTool, McpConnection, Sdk, listed_tool, load_sdk
-from luxx.domain.mcp.inbox import MIB, MOST_PARTS, Secrets, parts
+from luxx.domain.mcp.inbox import MIB, Secrets
+from luxx.domain.mcp.results import result_of_answer
 from luxx.errors import Conflict, ToolFailed
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import McpServerConfig
@@ -33,7 +32,7 @@ from luxx.tools.sandbox.service import Sandbox
 from luxx.wire.tool import ToolResult
 
 if TYPE_CHECKING:
-    from mcp_types import CallToolResult
+    pass
 
 GROWTH_FACTOR = 2
 """A server's directory may hold, or grow by, this many times `disk_mb`, which bounds one process's writes."""
@@ -311,74 +310,3 @@ class McpServer:
                 reason = self._secrets.hidden(error.message)
                 logger.warning("mcp_list_failed", server=self.config.name, reason=reason)
             self._refreshes.done()
-
-
-_NO_REASON = "the tool failed without an error message"
-
-
-def result_of_answer(answer: "CallToolResult") -> ToolResult:
-    """Text content as text, structured content as data; only the data if both are equal."""
-    text = "\n".join(_block_text(block) for block in answer.content)
-    structured = answer.structured_content
-    if answer.is_error:
-        return ToolResult(success=False, data=structured, error=text or _NO_REASON)
-    if structured is None:
-        return ToolResult.ok(text)
-    inner = _unwrapped(structured)
-    for data in (structured, inner):
-        if not text or _says_same(text, data):
-            return ToolResult.ok(inner)
-    return ToolResult.ok({"text": text, "structured": structured})
-
-
-def _unwrapped(structured: Any) -> Any:
-    """Undoes the wrapping of values that are no objects, which servers with the official SDK do."""
-    if isinstance(structured, dict) and list(cast("dict[str, Any]", structured)) == ["result"]:
-        return cast("dict[str, Any]", structured)["result"]
-    return cast(Any, structured)
-
-
-def _says_same(text: str, data: Any) -> bool:
-    if text == data:
-        return True
-    encoded = text.encode("utf-8", "replace")
-    if parts(encoded) > MOST_PARTS:
-        # Parsing would take too long; the result then holds both.
-        return False
-    with suppress(msgspec.DecodeError, RecursionError):
-        return bool(msgspec.json.decode(encoded) == data)
-    return False
-
-
-def _block_text(block: Any) -> str:
-    match block.type:
-        case "text":
-            return block.text
-        case "image" | "audio":
-            return f"[{block.type}: {_short(block.mime_type) or 'unknown kind'}, {_bytes_in(block.data)}]"
-        case "resource_link":
-            return _line("resource", block.uri, block.title or block.name, block.mime_type)
-        case "resource":
-            return _resource(block.resource)
-        case _:
-            return f"[{_short(str(block.type))}]"
-
-
-def _resource(resource: Any) -> str:
-    head = _line("resource", resource.uri, None, resource.mime_type)
-    text = getattr(resource, "text", None)
-    return f"{head}\n{text}" if isinstance(text, str) else f"{head[:-1]}, {_bytes_in(resource.blob)}]"
-
-
-def _line(*values: str | None) -> str:
-    first, *others = [_short(value) for value in values if value]
-    return f"[{first}: {', '.join(others)}]" if others else f"[{first}]"
-
-
-def _bytes_in(base64: str) -> str:
-    """The decoded size of a base64 text."""
-    return f"{len(base64.rstrip('=')) * 3 // 4:,} bytes"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 500 else f"{text[:500]}…"

@@ -41,6 +41,9 @@ class Topic(StrEnum):
     FRAMES = "frames"
     """Relay messages of followed runs."""
 
+    TOOL_CACHE = "toolcache"
+    """The id of a user whose cached tool results are removed."""
+
     DRIVE_BEGUN = "driven"
     """The sender has begun to drive a run."""
 

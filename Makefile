@@ -17,17 +17,31 @@ unexport PYTHONDONTWRITEBYTECODE
 # Parallel test workers. Three suit two cores, because tests spend much time waiting for other processes.
 WORKERS ?= 3
 PEERS ?=
+# Where `make install` links the command.
+BIN ?= $(HOME)/.local/bin
 PART ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test test-heavy test-long test-path check format lock bench clean
+.PHONY: help run install demo test test-heavy test-long test-path check format lock bench clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
 
 run: $(RUN_STAMP) ## Install if needed, and start the server (ARGS="--port 9000")
 	@$(VENV)/bin/luxx model pull smollm2 || echo "Continuing without the embedded model; add a provider to chat."
+	@command -v luxx > /dev/null || echo "Call luxx as $(VENV)/bin/luxx, or link it into $(BIN) once: make install"
 	@exec $(PYTHON) run.py $(ARGS)
+
+install: $(RUN_STAMP) ## Install if needed, and link luxx into ~/.local/bin (BIN=/another/directory)
+	@mkdir -p "$(BIN)"
+	@if [ -e "$(BIN)/luxx" ] && [ ! -L "$(BIN)/luxx" ]; then \
+	  echo "$(BIN)/luxx is a file of another installation; remove it first" >&2; exit 1; \
+	fi
+	@ln -sfn "$(CURDIR)/$(VENV)/bin/luxx" "$(BIN)/luxx"
+	@echo "$(BIN)/luxx calls this installation"
+	@case ":$$PATH:" in *":$(BIN):"*) ;; *) \
+	  echo "$(BIN) is not on your PATH; add it with: export PATH=\"$(BIN):\$$PATH\"" ;; \
+	esac
 
 demo: $(RUN_STAMP) ## Show a room and a task on a scripted model: no key, no network, under a minute
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" docs/examples/demo.sh

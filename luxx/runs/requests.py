@@ -132,7 +132,7 @@ class RequestResolver:
         agent = NO_AGENT if call.agent_id is None else read_agent(session, caller, call.agent_id)
         options = call if call.agent_id is not None else msgspec.structs.replace(call, tools=False)
         attached = MessageAttachments(images=call.images)
-        request = self._resolve(session, caller, options, (agent,), agent, attached, NO_AGENT)
+        request = self._listed(self._resolve(session, caller, options, (agent,), agent, attached, NO_AGENT))
         system_prompt = "\n\n".join(part for part in (request.system_prompt, call.instructions) if part)
         return msgspec.structs.replace(request, given=call.given, system_prompt=system_prompt)
 

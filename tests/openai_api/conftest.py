@@ -29,7 +29,7 @@ from luxx.providers.scripted import (
 )
 
 SCRIPT = Script(
-    models=["scripted", "other-model"],
+    models=["scripted", "other-model", "gpt-4.1-mini"],
     rules=[
         Rule(when=When(user="weather", has_tool_result=False), reply=[
             Call(name="get_weather", arguments={"city": "Oslo"}, id="call_a"),

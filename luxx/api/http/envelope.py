@@ -66,6 +66,7 @@ class OpenAIFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 _CODES = {
     "no_such_route": "unknown_url",
+    "model_unlisted": "model_not_found",
     "too_many": "rate_limit_exceeded",
     "rate_limited": "rate_limit_exceeded",
     "context_too_long": "context_length_exceeded",
@@ -88,10 +89,15 @@ def openai_failure(status: int, message: str, kind: str, fields: Iterable[str] =
     return OpenAIFailure(error=OpenAIError(message=message, type=type_, param=field or None, code=code))
 
 
+def is_openai_path(path: str) -> bool:
+    """Whether the path is of the OpenAI-compatible API."""
+    return path == OPENAI_PREFIX or path.startswith(f"{OPENAI_PREFIX}/")
+
+
 def failure_at(
     path: str, status: int, error: str, kind: str, detail: Mapping[str, Any] | None = None
 ) -> Failure | OpenAIFailure:
     """The body of a failure of a request to this path."""
-    if path == OPENAI_PREFIX or path.startswith(f"{OPENAI_PREFIX}/"):
+    if is_openai_path(path):
         return openai_failure(status, error, kind, (detail or {}).get("fields", ()))
     return Failure(error=error, code=status, detail={"kind": kind, **(detail or {})})

@@ -12,7 +12,7 @@ from litestar.exceptions import HTTPException, ValidationException
 from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from luxx.api.http.envelope import Failure, failure_at
+from luxx.api.http.envelope import Failure, failure_at, is_openai_path
 from luxx.api.http.request_input import BODY, invalid_fields, parameter_type, public_name
 from luxx.api.http.validation import requirement_of
 from luxx.errors import (
@@ -27,6 +27,7 @@ from luxx.errors import (
     TooLarge,
     TooMany,
     Unavailable,
+    UnlistedModel,
 )
 
 STATUS: tuple[tuple[type[LuxxError], int], ...] = (
@@ -80,7 +81,10 @@ def _failure(
 
 
 def _luxx_error(request: Request[Any, Any, Any], error: LuxxError) -> Response[Any]:
-    response = _failure(request, status_of(error), error.message, error.kind, **error.detail)
+    # OpenAI's clients look for this status.
+    is_unlisted = isinstance(error, UnlistedModel) and is_openai_path(request.scope["path"])
+    status = 404 if is_unlisted else status_of(error)
+    response = _failure(request, status, error.message, error.kind, **error.detail)
     if isinstance(error, TooMany):
         response.headers["Retry-After"] = str(max(1, error.retry_after))
     if isinstance(error, Unavailable) and error.retry_after is not None:

@@ -80,7 +80,7 @@ def _member_errors(path: str, value: dict[str, Any], struct: Any) -> FieldErrorP
         field.encode_name: field for field in msgspec.structs.fields(struct)
     }
     for name in value:
-        if name not in struct_fields:
+        if name not in struct_fields and struct.__struct_config__.forbid_unknown_fields:
             yield f"{path}.{name}", unknown(name, list(struct_fields))
     for name, field in struct_fields.items():
         if name in value:

@@ -1,5 +1,6 @@
 """`/v1`: the routes of the OpenAI-compatible API."""
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -10,11 +11,13 @@ from litestar.params import FromPath, JSONBody
 from luxx.api.http.authentication import CHAT
 from luxx.api.http.event_streams import Streams
 from luxx.api.http.request_input import InjectedCaller
-from luxx.api.openai.answer import CollectedAnswer
+from luxx.api.openai.answer import AnswerFailure, CollectedAnswer
 from luxx.api.openai.chat_answer import ChatChunks, chat_completion
 from luxx.api.openai.chat_request import ChatBody, read_messages
 from luxx.api.openai.content import Given
 from luxx.api.openai.models import AgentModel, ModelEntry, ModelList, ModelNames, NamedModel, RoomModel
+from luxx.api.openai.responses_answer import ResponseEvents, collected_response
+from luxx.api.openai.responses_request import ResponsesBody
 from luxx.api.openai.stream import CancelRun, StartWatch, collect_answer, failure_response, stream_answer
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import InvalidInput
@@ -61,42 +64,81 @@ class OpenAIController(Controller):
         `conversation_id`: then only the last message of the user is new."""
         data.check()
         given = read_messages(data.messages)
-        model = await model_names.find(caller, data.model)
         prompt = data.prompt(given)
-        metadata = data.metadata or {}
-        submission = new_submission(
-            model,
-            given,
-            prompt,
-            await data.options(),
-            metadata.get(CONVERSATION),
-            size=len(await request.body()),
-        )
-        start, cancel = starter(runs, caller, submission)
+        called = Called(data.model, given, prompt, await data.options(), data.metadata or {})
+        start, cancel = await self._starter(request, caller, model_names, runs, called)
         if data.stream:
             options = data.stream_options
             has_usage = options is not None and bool(options.include_usage)
             chunks = ChatChunks(data.model, has_calls=bool(prompt.tools), has_usage=has_usage)
             return await stream_answer(caller, streams, start, chunks, cancel)
         collected = CollectedAnswer(has_calls=bool(prompt.tools))
-        failure = await collect_answer(request, start, collected, cancel)
-        if failure is not None or collected.answer is None:
-            assert failure is not None
-            return failure_response(failure)
-        completion = chat_completion(collected, collected.answer, data.model)
+        ended = await collect_answer(request, start, collected, cancel)
+        if isinstance(ended, AnswerFailure):
+            return failure_response(ended)
+        completion = chat_completion(collected, ended, data.model)
         return Response(completion, status_code=200, media_type="application/json")
 
+    @post("/responses", status_code=200)
+    async def respond(
+        self,
+        request: Request[Any, Any, Any],
+        caller: InjectedCaller,
+        model_names: InjectedNames,
+        runs: InjectedRuns,
+        streams: InjectedStreams,
+        data: JSONBody[ResponsesBody],
+    ) -> Response[Any]:
+        """Answer the input, whole or with `stream` in events. Nothing is kept, unless `metadata` has a
+        `conversation_id`: then only the last message of the user is new."""
+        data.check()
+        given = data.read_input()
+        prompt = data.prompt_of(given)
+        called = Called(data.model, given, prompt, await data.options(), data.metadata or {})
+        start, cancel = await self._starter(request, caller, model_names, runs, called)
+        if data.stream:
+            events = ResponseEvents(data, has_calls=bool(prompt.tools))
+            return await stream_answer(caller, streams, start, events, cancel)
+        collected = CollectedAnswer(has_calls=bool(prompt.tools))
+        ended = await collect_answer(request, start, collected, cancel)
+        if isinstance(ended, AnswerFailure):
+            return failure_response(ended)
+        response = collected_response(data, collected, ended)
+        return Response(response, status_code=200, media_type="application/json")
 
-def new_submission(
-    model: NamedModel,
-    given: Given,
-    prompt: GivenPrompt,
-    options: dict[str, Any],
-    conversation_id: str | None,
-    *,
-    size: int,
-) -> Submission:
+    @staticmethod
+    async def _starter(
+        request: Request[Any, Any, Any],
+        caller: Caller,
+        model_names: ModelNames,
+        runs: RunService,
+        called: "Called",
+    ) -> tuple[StartWatch, CancelRun | None]:
+        """How to start the run, and how to cancel it when the client disconnects: not in a conversation."""
+        model = await model_names.find(caller, called.model)
+        submission = new_submission(model, called, size=len(await request.body()))
+
+        async def start(encoder: FrameEncoder) -> RunWatch:
+            return await runs.send_and_watch(caller, submission, encoder=encoder)
+
+        return start, partial(runs.cancel, caller) if isinstance(submission, NewCall) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A request, in the same form for both routes."""
+
+    model: str
+    given: Given
+    prompt: GivenPrompt
+    options: dict[str, Any]
+    metadata: dict[str, str]
+
+
+def new_submission(model: NamedModel, called: Called, *, size: int) -> Submission:
     """What to run. Raises InvalidInput for what does not go together."""
+    given, prompt, options = called.given, called.prompt, called.options
+    conversation_id = called.metadata.get(CONVERSATION)
     if isinstance(model, RoomModel):
         raise InvalidInput("a room cannot be asked in this way", field="$.model")
     is_agent = isinstance(model, AgentModel)
@@ -129,12 +171,3 @@ def _target(model: NamedModel) -> dict[str, Any]:
             return {}
         case _:
             return {"provider_id": model.provider_id, "model": model.model}
-
-
-def starter(runs: RunService, caller: Caller, submission: Submission) -> tuple[StartWatch, CancelRun | None]:
-    """How to start the run, and how to cancel it when the client disconnects: not in a conversation."""
-
-    async def start(encoder: FrameEncoder) -> RunWatch:
-        return await runs.send_and_watch(caller, submission, encoder=encoder)
-
-    return start, partial(runs.cancel, caller) if isinstance(submission, NewCall) else None

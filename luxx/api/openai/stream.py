@@ -13,7 +13,7 @@ from luxx.api.http.envelope import openai_failure
 from luxx.api.http.errors import DATABASE_DOWN_ERRORS
 from luxx.api.http.event_streams import DISCONNECT_KEY, ClientDisconnect, OpenStream, Streams
 from luxx.api.http.files import PreparedResponse
-from luxx.api.openai.answer import AnswerFailure, AnswerReader, CollectedAnswer
+from luxx.api.openai.answer import Answer, AnswerFailure, AnswerReader, CollectedAnswer
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import LuxxError
 from luxx.runs.streams.watch import FrameEncoder, RunWatch
@@ -100,7 +100,7 @@ async def stream_answer(
 
 async def collect_answer(
     request: Request[Any, Any, Any], start: StartWatch, reader: CollectedAnswer, cancel: CancelRun | None
-) -> AnswerFailure | None:
+) -> Answer | AnswerFailure:
     """Waits until `reader` has the whole answer; the failure, if there is none."""
     scope = cast("dict[str, Any]", request.scope)
     disconnect: ClientDisconnect = scope.get(DISCONNECT_KEY) or ClientDisconnect()
@@ -115,7 +115,7 @@ async def collect_answer(
         if cancel is not None and not (reader.is_over or watch.is_cut):
             await _cancel_quietly(cancel, watch.run.id)
     if reader.answer is not None:
-        return None
+        return reader.answer
     return reader.failure or (CUT if watch.is_cut else GONE)
 
 

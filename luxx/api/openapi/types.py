@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeAlias, cast, get_args, get_origin
 import msgspec
 
 from luxx.api.openai.chat_answer import ChatCompletion
+from luxx.api.openai.responses_answer import ResponseObject
 from luxx.domain.agents.document import AgentDocument
 from luxx.domain.transfer.document import ExportDocument
 from luxx.features.rooms.document import RoomDocument
@@ -24,7 +25,10 @@ DOWNLOAD_ROUTES: dict[RouteKey, tuple[Any, *tuple[str, ...]]] = {
 }
 """Routes that send a document without the envelope: its type, and their media types besides JSON."""
 
-OPENAI_ROUTES: dict[RouteKey, Any] = {("POST", "/v1/chat/completions"): ChatCompletion}
+OPENAI_ROUTES: dict[RouteKey, Any] = {
+    ("POST", "/v1/chat/completions"): ChatCompletion,
+    ("POST", "/v1/responses"): ResponseObject,
+}
 """Routes that answer with this type or, with `stream` in the body, with OpenAI's stream."""
 
 TEXT_ROUTES: dict[RouteKey, tuple[str, ...]] = {

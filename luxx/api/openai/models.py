@@ -36,7 +36,7 @@ _created = datetime.fromisoformat("2026-01-01T00:00:00+00:00")
 
 class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A name that requests can give as `model`. `created` is in Unix seconds; `owned_by` is the provider's
-    name, `agent` or `room`."""
+    name, or `agent`."""
 
     id: str
     object: Literal["model"] = "model"
@@ -98,7 +98,7 @@ class ModelNames:
         return await self._bare(caller, name, providers)
 
     async def list_all(self, caller: Caller) -> ModelList:
-        """The models of all providers that the caller may use, the agents, and the rooms."""
+        """The models of all providers that the caller may use, and the agents."""
         providers = await self.providers.usable(caller)
         lists = await asyncio.gather(*(self._models(caller, one) for one in providers))
         entries = {
@@ -114,9 +114,6 @@ class ModelNames:
         for agent in agents:
             id_, created = f"{AGENT}{agent.name}", int(agent.created_at.timestamp())
             entries.setdefault(id_, ModelEntry(id=id_, created=created, owned_by="agent"))
-        for room in await self._speakable_rooms(caller):
-            id_, created = f"{ROOM}{room.title}", int(room.created_at.timestamp())
-            entries.setdefault(id_, ModelEntry(id=id_, created=created, owned_by="room"))
         return ModelList(data=list(entries.values()))
 
     async def entry(self, caller: Caller, name: str) -> ModelEntry:
@@ -139,7 +136,7 @@ class ModelNames:
         title = name.removeprefix(ROOM)
         found = [room for room in await self._speakable_rooms(caller) if title in (room.title, room.id)]
         if not found:
-            raise _unknown(name, "GET /v1/models lists the rooms in which you may speak")
+            raise _unknown(name, "rooms are run with POST /chat-rooms/{room_id}/start")
         return RoomModel(room_id=found[0].id)
 
     async def _speakable_rooms(self, caller: Caller) -> list[RoomView]:

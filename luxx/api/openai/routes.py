@@ -40,7 +40,7 @@ class OpenAIController(Controller):
 
     @get("/models")
     async def list_models(self, caller: InjectedCaller, model_names: InjectedNames) -> ModelList:
-        """The models that you may use, as `provider/model`; your agents and rooms."""
+        """The models that you may use, as `provider/model`; and your agents."""
         return await model_names.list_all(caller)
 
     @get("/models/{model:path}")
@@ -140,7 +140,9 @@ def new_submission(model: NamedModel, called: Called, *, size: int) -> Submissio
     given, prompt, options = called.given, called.prompt, called.options
     conversation_id = called.metadata.get(CONVERSATION)
     if isinstance(model, RoomModel):
-        raise InvalidInput("a room cannot be asked in this way", field="$.model")
+        raise InvalidInput(
+            "rooms do not answer here; run one with POST /chat-rooms/{room_id}/start", field="$.model"
+        )
     is_agent = isinstance(model, AgentModel)
     if prompt.tools and (is_agent or conversation_id is not None):
         where = "an agent uses its own tools" if is_agent else "a conversation uses the tools of the server"

@@ -92,7 +92,7 @@ class OutputBounds:
                     if self._characters_left < 0:
                         return FinishReason.LENGTH
                 if self._compared_text is not None and self._repeats(self._compared_text, text):
-                    return FinishReason.REPETITION
+                    return FinishReason.LENGTH
             case _:
                 pass
         return None

@@ -224,7 +224,6 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     REFUSED = "refused"
     PAUSED = "paused"
-    REPETITION = "repetition"
     UNKNOWN = "unknown"
 
 

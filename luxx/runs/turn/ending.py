@@ -85,11 +85,7 @@ def ending_events(
     return events
 
 
-FINISHES = {
-    FinishReason.REFUSED: "refusal",
-    FinishReason.LENGTH: "length",
-    FinishReason.REPETITION: "repetition",
-}
+FINISHES = {FinishReason.REFUSED: "refusal", FinishReason.LENGTH: "length"}
 """The `finish` of a message for the reasons that differ from a regular end."""
 
 

@@ -12,6 +12,7 @@ from api.client import PASSWORD, ApiClient
 from api.conftest import connect
 from api.schema import Document
 from api.server_process import ServerProcess
+from luxx.providers.catalog import Catalog
 from luxx.providers.scripted import ScriptedProvider
 
 numbers = itertools.count()
@@ -113,7 +114,7 @@ def test_a_run_takes_its_values_from_the_agent_and_the_conversation_overrides_th
     anna.good("DELETE", f"/agents/{agent_id}")
     assert anna.good("GET", f"/conversations/{chat['id']}")["agent_id"] is None
     anna.good("POST", "/messages", json={"conversation_id": chat["id"], "content": "hello"})
-    assert "max_completion_tokens" not in last_request(upstream)
+    assert last_request(upstream)["max_completion_tokens"] == Catalog().find("scripted").max_output
 
 
 def test_an_agent_limits_the_model_calls_of_a_run(anna: ApiClient, upstream: ScriptedProvider) -> None:

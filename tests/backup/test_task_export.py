@@ -95,7 +95,9 @@ def test_tasks_and_templates_are_imported_with_their_graphs_and_projects(
     (before, project_before), (after, project_after) = tasks_of(here), tasks_of(there)
     (task,) = before["tasks"]
     assert (task["document"]["agent"], task["document"]["provider"]) == ("Writer ✍", "p")
-    assert task["results"] == {"read": {"status": "completed", "output": "Notes ✍", "error": None}}
+    answered_by = {"provider_name": None, "model": None}
+    expected = {"status": "completed", "output": "Notes ✍", "error": None, **answered_by}
+    assert task["results"] == {"read": expected}
     assert task["result"] == "Done."
     assert after == {**before, "tasks": [{**task, "result": None, "results": {}}]}
     assert project_after == project_before == ["a project"]

@@ -74,7 +74,7 @@ async def open_services(
         )  # fmt: skip
         provider = NewProvider(
             name="scripted", provider_type="openai_compatible", base_url=f"{upstream.url}/v1",
-            default_model="scripted", is_default=True,
+            default_model="any", is_default=True,
         )  # fmt: skip
         if not (await services.providers.list_page(caller, page=1, page_size=1))[1]:
             await services.providers.create(caller, provider)

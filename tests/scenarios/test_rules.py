@@ -102,6 +102,17 @@ async def test_an_answer_to_a_call_has_priority_over_always_for_another(
         await set_rules(ann)
 
 
+async def audited_call(ann: AsyncApiClient, run_id: str) -> Json:
+    """The only entry of the audit log about the calls of a run, which is written a moment after the call."""
+    async with asyncio.timeout(20):
+        while True:
+            entries = (await ann.get("/admin/audit", action="tool_call"))["items"]
+            if found := [entry for entry in entries if entry["target_id"] == run_id]:
+                (entry,) = found
+                return entry
+            await asyncio.sleep(0.05)
+
+
 async def test_denied_rejected_and_corrected_differ_for_users_and_for_the_model(
     server: LuxxServer,
 ) -> None:
@@ -140,8 +151,7 @@ async def test_denied_rejected_and_corrected_differ_for_users_and_for_the_model(
             assert "They say: louder" in steps["call-c"]["note"]
             assert "They say: louder" in last_tool_message(model)
             assert sorted(controller.keys_seen()) == ["C", "d"]
-        entries = (await ann.get("/admin/audit", action="tool_call"))["items"]
-        (entry,) = [entry for entry in entries if entry["target_id"] == run["id"]]
+        entry = await audited_call(ann, run["id"])
         assert entry["outcome"] == "refused"
         assert entry["detail"] == {"name": "visit_outside", "kind": "rule", "permission_level": 4}
         await set_rules(ann)

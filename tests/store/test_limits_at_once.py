@@ -25,6 +25,7 @@ from luxx.infra.config.schema import (
     RunsConfig,
     WorkspaceConfig,
 )
+from luxx.providers.catalog import Catalog
 from luxx.providers.models import NewProvider
 from luxx.providers.scripted import Counts, Finish, Rule, Script, ScriptedProvider, Text
 from luxx.runs.requests import NewMessage
@@ -151,7 +152,7 @@ async def test_without_limits_nothing_is_reserved(ready_url: str, tmp_path: Path
             listen(services, writes)
             assert (await run_to_its_end(services, caller, "hello")).stop_reason == "finished"
             assert not [statement for statement in writes if "usage_reserves" in statement]
-            assert "max_tokens" not in upstream.requests[0].json
+            assert upstream.requests[0].json["max_tokens"] == Catalog().find("scripted").max_output
 
 
 def listen(services: Services, statements: list[str]) -> None:

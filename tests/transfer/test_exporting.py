@@ -105,10 +105,12 @@ def test_replay_notes_usage_and_every_field_of_a_step_are_exported(ann: ApiClien
         "id": "m2", "parent_id": "m1", "role": "assistant", "text": "", "attachments": [], "steps": steps,
         "replay": notes, "token_count": 6, "usage": usage, "status": "partial", "sender_name": "Bo",
         "sender_color": "#fff", "round_number": 3, "created_at": "2025-01-02T03:04:06.789123Z",
+        "finish": "length", "provider_name": "P", "model": "m-1",
     }  # fmt: skip
     asked = {
         **message, "id": "m1", "parent_id": None, "role": "user", "text": "q", "steps": [], "replay": [],
         "usage": None, "status": "complete", "created_at": "2025-01-02T03:04:05Z",
+        "finish": None, "provider_name": None, "model": None,
     }  # fmt: skip
     document = {
         "format": "luxx.conversation", "version": 1, "exported_at": "2025-01-02T03:04:06Z",

@@ -1,6 +1,9 @@
 """`luxx chat` at a terminal, as a person sees it: editing, menus, Ctrl-C, history, a lost server."""
 
+import base64
+import os
 import re
+import signal
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -111,6 +114,36 @@ def chat(server: LiveServer, api: httpx.Client, tmp_path: Path) -> Iterator[Chat
     yield start
     for terminal in started:
         terminal.kill()
+
+
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+
+@pytest.mark.heavy
+def test_a_file_that_no_model_can_read_is_refused_and_the_message_kept(
+    chat: Chat, model: ScriptedProvider, tmp_path: Path
+) -> None:
+    (tmp_path / "data.bin").write_bytes(b"\0\1\2\3")
+    (tmp_path / "dot.png").write_bytes(PIXEL)
+    terminal = chat()
+    terminal.expect_prompt()
+    terminal.type(f"/attach {tmp_path}/data.bin\r")
+    terminal.expect("the next message has data.bin")
+    terminal.expect_prompt()
+    terminal.type("what is it\r")
+    terminal.expect("error: ")
+    terminal.wait_for(lambda: terminal.text.splitlines()[-1] == "> what is it", "the message, kept")
+    terminal.type("\x15/attach none\r")
+    terminal.expect("no file is attached")
+    terminal.expect_prompt()
+    terminal.type(f"/attach {tmp_path}/dot.png\r")
+    terminal.expect("the next message has dot.png")
+    terminal.expect_prompt()
+    terminal.type("what is it\r")
+    terminal.expect("Hello.")
+    assert "image_url" in str(model.requests[-1].json["messages"][-1]["content"])
 
 
 def sent_text(model: ScriptedProvider) -> str:
@@ -309,6 +342,31 @@ def test_ctrl_c_stops_a_single_answer_with_exit_code_130(chat: Chat) -> None:
     asked.expect("answer>")
     asked.type("\x03")
     assert asked.end() == 130
+
+
+@pytest.mark.heavy
+def test_a_second_ctrl_c_leaves_although_the_server_does_not_answer(tmp_path: Path) -> None:
+    with scripted_models(SCRIPT) as model:
+        server = LuxxServer(
+            tmp_path / "data",
+            {
+                "LUXX_LLM__PROVIDER": "openai_compatible",
+                "LUXX_LLM__API_URL": f"{model.url}/v1",
+                "LUXX_LLM__MODEL": "scripted",
+            },
+        )
+        with server:
+            terminal = ScreenTerminal(
+                "chat", url=server.url, cwd=tmp_path, XDG_STATE_HOME=str(tmp_path / "state")
+            )
+            terminal.expect_prompt()
+            terminal.type("wait\r")
+            terminal.expect("Here it begins")
+            os.kill(server.pid, signal.SIGSTOP)
+            terminal.type("\x03")
+            terminal.expect("waiting for the end; Ctrl-C again leaves")
+            terminal.type("\x03")
+            assert terminal.end() == 130
 
 
 @pytest.mark.heavy

@@ -13,7 +13,7 @@ import pytest
 from command_line import PASSWORD, register, run
 from forked_luxx import run_luxx
 from live_server import LiveServer, plain_environ
-from terminal_program import Terminal
+from screen_terminal import ScreenTerminal
 
 from luxx.domain.accounts.authentication import Claims, claims_of, signed_token
 from luxx.infra.secrets import derive_key
@@ -79,6 +79,7 @@ def test_signing_out_ends_the_sign_in_on_the_server_and_deletes_it_here(
     assert (again.returncode, again.stderr) == (1, f"luxx: you are not signed in to {plain_server.url}\n")
 
 
+@pytest.mark.heavy
 def test_a_personal_api_key_is_kept_like_a_sign_in(
     plain_server: LiveServer, new_user: str, luxx: Luxx, tmp_path: Path
 ) -> None:
@@ -106,6 +107,7 @@ def test_an_expired_sign_in_is_refreshed_and_stored_again(
     assert luxx("agent", "list").returncode == 0
 
 
+@pytest.mark.heavy
 def test_a_sign_in_that_has_ended_is_one_sentence_that_says_what_to_do(
     plain_server: LiveServer, luxx: Luxx, tmp_path: Path
 ) -> None:
@@ -144,6 +146,7 @@ def test_wrong_input_is_one_sentence_and_keeps_nothing(
     assert f"{tmp_path / FILE} cannot be read; delete it" in broken.stderr
 
 
+@pytest.mark.heavy
 def test_the_server_is_the_one_of_the_configuration_unless_another_is_named(
     plain_server: LiveServer, luxx: Luxx, tmp_path: Path
 ) -> None:
@@ -165,12 +168,11 @@ def test_a_password_is_asked_for_at_a_terminal_and_not_shown(
     plain_server: LiveServer, tmp_path: Path
 ) -> None:
     name, _ = register(plain_server)
-    terminal = Terminal(["luxx", "login", "--url", plain_server.url], XDG_CONFIG_HOME=str(tmp_path))
-    terminal.expect("username: ")
-    terminal.say(f"{name}\n")
-    terminal.expect("password: ")
-    terminal.wait_for_input()
-    terminal.say(f"{PASSWORD}\n")
+    terminal = ScreenTerminal("login", url=plain_server.url, cwd=tmp_path, XDG_CONFIG_HOME=str(tmp_path))
+    terminal.expect("username:")
+    terminal.type(f"{name}\r")
+    terminal.expect("password:")
+    terminal.type(f"{PASSWORD}\r")
     terminal.expect(f"signed in to {plain_server.url} as {name}")
     assert terminal.end() == 0
     assert PASSWORD not in terminal.shown

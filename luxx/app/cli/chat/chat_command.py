@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from luxx.app.cli.agent_commands import agent_named
 from luxx.app.cli.chat.client import (
+    EXIT_STOPPED,
     EXIT_WAITS,
     ChatScreen,
     Interrupted,
@@ -153,7 +154,7 @@ class Chat:
             return code
         self._screen.note(HINT)
         await self._converse(self._input)
-        return 0
+        return EXIT_STOPPED if session.is_left else 0
 
     async def _apply(self, options: argparse.Namespace) -> None:
         """Sets what the options choose. Raises LuxxError, OSError."""

@@ -30,6 +30,7 @@ EXIT_FAILED = 1
 EXIT_WAITS = 3
 EXIT_STOPPED = 130
 STOP_SECONDS = 5.0
+HINT_SECONDS = 1.0
 POLL_TRIES = 5
 POLL_SECONDS = 0.4
 QUESTION_COLOR = "#d7af5f"
@@ -317,13 +318,18 @@ class AnswerFollower:
         assert self._follow_task is not None
         if self._menu_task is not None:
             self._menu_task.cancel()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(STOP_SECONDS):
-                with suppress(LuxxError, httpx.TransportError):
-                    run_id = self.transcript.run_id or await self._newest_run()
-                    if run_id != self._run_before:
-                        await self._server.call("POST", f"/runs/{run_id}/cancel", ObjectWithId)
-                await asyncio.wait([self._follow_task])
+        loop = asyncio.get_running_loop()
+        hint = loop.call_later(HINT_SECONDS, self._screen.note, "waiting for the end; Ctrl-C again leaves")
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STOP_SECONDS):
+                    with suppress(LuxxError, httpx.TransportError):
+                        run_id = self.transcript.run_id or await self._newest_run()
+                        if run_id != self._run_before:
+                            await self._server.call("POST", f"/runs/{run_id}/cancel", ObjectWithId)
+                    await asyncio.wait([self._follow_task])
+        finally:
+            hint.cancel()
         self._follow_task.cancel()
 
     async def _find_sent_run(self) -> str:

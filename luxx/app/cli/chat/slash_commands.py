@@ -14,7 +14,7 @@ from luxx.providers.models import ProviderView, UpstreamModels
 
 LISTED_CONVERSATIONS = 20
 HELP_COLUMN = 26
-NO_AGENT = "none"
+NONE = "none"
 DEFAULT = "default"
 
 
@@ -53,7 +53,7 @@ class SlashCommands:
         server = self._session.server
         match command:
             case "/agent":
-                return [NO_AGENT, *(agent.name for agent in await all_items(server, "/agents", AgentView))]
+                return [NONE, *(agent.name for agent in await all_items(server, "/agents", AgentView))]
             case "/provider":
                 providers = await all_items(server, "/providers", ProviderView)
                 return [DEFAULT, *(provider.name for provider in providers)]
@@ -104,9 +104,9 @@ class SlashCommands:
             agents = await all_items(self._session.server, "/agents", AgentView)
             conversation = self._session.conversation
             agent_id = self._session.agent_id if conversation is None else conversation.agent_id
-            current = next((one.name for one in agents if one.id == agent_id), NO_AGENT)
+            current = next((one.name for one in agents if one.id == agent_id), NONE)
             self._say(f"agent: {current}; yours: {', '.join(one.name for one in agents)}")
-        elif name == NO_AGENT:
+        elif name == NONE:
             await self._session.use_agent(None)
             self._say("agent: none")
         else:
@@ -135,7 +135,9 @@ class SlashCommands:
 
     async def attach(self, path: str) -> None:
         session = self._session
-        if path:
+        if path == NONE:
+            session.attachments = []
+        elif path:
             await session.attach(Path(path))
         names = ", ".join(file.name for file, _ in session.attachments)
         self._say(f"the next message has {names}" if names else "no file is attached; /attach FILE adds one")
@@ -230,7 +232,7 @@ COMMANDS = {
         ),
         SlashCommand(
             name="/attach",
-            argument="[FILE]",
+            argument="[FILE|none]",
             help_text="a text, image or PDF for the next message",
             run=SlashCommands.attach,
         ),

@@ -15,6 +15,8 @@ from tests.bench.figures import Figures
 from tests.bench.rows import ROWS
 from tests.bench.upstream import Upstream
 
+pytestmark = pytest.mark.heavy
+
 ROOT = Path(__file__).parent.parent
 
 

@@ -20,6 +20,8 @@ from migrated_databases import prepare
 from luxx.infra.observe import OutputStream, configure_logging
 from luxx.providers.scripted import Rule, Script, Text
 
+pytestmark = pytest.mark.heavy
+
 PASSWORD = "an-operators-password-1"
 STOP_SECONDS = 30.0
 SCRIPT = Script(rules=[Rule(reply=[Text(text="Still here.")])])

@@ -19,6 +19,8 @@ from terminal_program import PATIENCE_SECONDS, Terminal
 
 from luxx.providers.scripted import Call, Counts, Gate, Pause, Rule, Script, ScriptedProvider, Text, When
 
+pytestmark = pytest.mark.heavy
+
 LONG = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
 USAGE = Counts(prompt=10, completion=5)
 PLAN = (

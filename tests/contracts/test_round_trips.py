@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from luxx.providers.adapter import CompletionRequest
 from luxx.wire.tool import ToolSpec
 
+pytestmark = pytest.mark.heavy
+
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"city": {"type": "string", "minLength": 1}},

@@ -47,7 +47,7 @@ def test_a_provider_is_added_tested_listed_chosen_and_removed(
     assert "sk-lab-key-1" not in added.stdout + added.stderr
     assert f"\t{name}\topenai_compatible\tscripted\t" in printed(plain_server, token, "provider", "list")
     models = printed(plain_server, token, "provider", "models", name.upper())
-    assert models == "scripted\t32768 tokens\ttools\tdefault\n"
+    assert models == "scripted\t1048576 tokens\ttools\tdefault\n"
     assert printed(plain_server, token, "model", "list", "--provider", name) == models
     chosen = printed(plain_server, token, "provider", "default", name, "--model", "other")
     assert chosen == f"{name} is your default, with other\n"

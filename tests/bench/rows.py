@@ -139,15 +139,19 @@ async def token_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncI
         luxx, api = start_luxx(stack, upstream)
         others = start_relays(stack, upstream)
         target = luxx_target(luxx.port, api.token, tools=False)
+        compatible = openai_target("luxx /v1", luxx.port, target.headers)
         for number in range(rounds + 1):
             conversations = await asyncio.to_thread(api.new_conversations, STREAMS)
             mine = await relay(upstream, target, luxx, conversations)
+            through_v1 = await relay(upstream, compatible, luxx, [""] * STREAMS)
             theirs = {
                 name: await relay(upstream, other.target, other.server, [""] * STREAMS)
                 for name, other in others.items()
             }
             if number > 0:  # the first round warms up
                 _report_tokens(figures, mine, theirs)
+                figures.add("token", "luxx /v1", through_v1.token, "µs")
+                figures.add("token", "luxx /v1 / luxx", through_v1.token / mine.token, "×", at_most=1.1)
                 yield
 
 

@@ -25,7 +25,7 @@ NO_ID_OF_THEIRS = {
     "last_event_id": "a place in a log, not a thing",
     "tenant_id": "an operator's, see test_tenants and test_levels",
     "default_agent_id": "an administrator's, see test_agents",
-    "previous_response_id": "refused whatever its value, see openai_api/test_bad_requests",
+    "previous_response_id": "refused whatever its value, see openai_api/test_responses",
 }
 PARAMETER_PLACES = {"call_id", "index", "number", "step_id", "user_id"}
 """Parameters that select a part of a resource, not a resource."""

@@ -25,7 +25,6 @@ from luxx.infra.config.schema import (
     RunsConfig,
     WorkspaceConfig,
 )
-from luxx.providers.catalog import Catalog
 from luxx.providers.models import NewProvider
 from luxx.providers.scripted import Counts, Finish, Rule, Script, ScriptedProvider, Text
 from luxx.runs.requests import NewMessage
@@ -76,7 +75,7 @@ async def open_services(
         )  # fmt: skip
         provider = NewProvider(
             name="scripted", provider_type="openai_compatible", base_url=f"{upstream.url}/v1",
-            default_model="scripted",
+            default_model="any",
         )  # fmt: skip
         await all_services[0].providers.create(caller, provider)
         yield all_services, caller
@@ -152,7 +151,7 @@ async def test_without_limits_nothing_is_reserved(ready_url: str, tmp_path: Path
             listen(services, writes)
             assert (await run_to_its_end(services, caller, "hello")).stop_reason == "finished"
             assert not [statement for statement in writes if "usage_reserves" in statement]
-            assert upstream.requests[0].json["max_tokens"] == Catalog().find("scripted").max_output
+            assert upstream.requests[0].json["max_tokens"] == MODEL.max_output
 
 
 def listen(services: Services, statements: list[str]) -> None:

@@ -184,7 +184,7 @@ class AnthropicParser:
             value = getattr(reported, name)
             if value is not None:
                 setattr(latest, name, value)
-        read, written = latest.cache_read_input_tokens or 0, latest.cache_creation_input_tokens or 0
+        read, written = latest.cache_read_input_tokens or 0, latest.written_tokens
         prompt = (latest.input_tokens or 0) + read + written
         completion = latest.output_tokens or 0
         output_details = latest.output_tokens_details

@@ -19,6 +19,13 @@ class OutputDetails(msgspec.Struct):
     thinking_tokens: int | None = None
 
 
+class CacheCreation(msgspec.Struct):
+    """The tokens written to the cache, by the time that they live there."""
+
+    ephemeral_5m_input_tokens: int | None = None
+    ephemeral_1h_input_tokens: int | None = None
+
+
 class EventUsage(msgspec.Struct):
     """Cumulative counts; an absent count keeps its previous value."""
 
@@ -26,7 +33,15 @@ class EventUsage(msgspec.Struct):
     output_tokens: int | None = None
     cache_read_input_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
+    cache_creation: CacheCreation | None = None
     output_tokens_details: OutputDetails | None = None
+
+    @property
+    def written_tokens(self) -> int:
+        """The tokens written to the cache; some servers report only their parts."""
+        parts = self.cache_creation or CacheCreation()
+        in_parts = (parts.ephemeral_5m_input_tokens or 0) + (parts.ephemeral_1h_input_tokens or 0)
+        return self.cache_creation_input_tokens or in_parts
 
 
 class EventDelta(msgspec.Struct):

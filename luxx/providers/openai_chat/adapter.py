@@ -1,6 +1,7 @@
 """The adapter and the stream parser of the OpenAI chat completions dialect and of compatible servers.
 
-`request.py` builds requests, `content.py` decodes chunks, assembles tool calls and splits inline thinking.
+`request.py` builds requests, `content.py` decodes chunks, assembles tool calls and splits inline thinking,
+`usage.py` reads the token counts.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,6 @@ from luxx.providers.failures import as_provider_error, read_error, read_error_bo
 from luxx.providers.openai_chat.content import (
     ChunkChoice,
     ChunkMessage,
-    ChunkUsage,
     ContentPart,
     InlineState,
     InlineThinking,
@@ -26,6 +26,7 @@ from luxx.providers.openai_chat.content import (
     decode_chunk,
 )
 from luxx.providers.openai_chat.request import build_completion_request, build_models_request
+from luxx.providers.openai_chat.usage import ChunkUsage, usage_of
 from luxx.providers.parsing import (
     FramingDetector,
     RetainedBytes,
@@ -42,7 +43,6 @@ from luxx.wire.turn import (
     ReplayDelta,
     TextDelta,
     ThinkingDelta,
-    Usage,
     UsageDelta,
 )
 
@@ -188,6 +188,8 @@ class OpenAIParser:
             self._read_message(choice.delta, out)
         elif choice.message is not None and not self._has_delta:
             self._read_message(choice.message, out)
+        if choice.usage is not None:
+            self._read_usage(choice.usage, out)
         if choice.finish_reason:
             self._finish = choice.finish_reason
         if choice.error:
@@ -242,21 +244,8 @@ class OpenAIParser:
         out.append(ThinkingDelta(text=text))
 
     def _read_usage(self, reported: ChunkUsage, out: list[Delta]) -> None:
-        prompt, completion = reported.prompt_tokens or 0, reported.completion_tokens or 0
-        if not prompt and not completion:
-            return
-        prompt_details = reported.prompt_tokens_details
-        completion_details = reported.completion_tokens_details
-        cached = prompt_details.cached_tokens if prompt_details else None
-        reasoning = completion_details.reasoning_tokens if completion_details else None
-        usage = Usage(
-            prompt_tokens=prompt,
-            completion_tokens=completion,
-            total_tokens=reported.total_tokens or prompt + completion,
-            reasoning_tokens=reasoning or reported.reasoning_tokens or 0,
-            cached_tokens=cached or reported.cached_tokens or reported.prompt_cache_hit_tokens or 0,
-        )
-        out.append(UsageDelta(usage=usage))
+        if (usage := usage_of(reported)) is not None:
+            out.append(UsageDelta(usage=usage))
 
     def _end(self, out: list[Delta]) -> None:
         if self._has_ended:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from luxx.providers.openai_chat.usage import ChunkUsage
 from luxx.providers.parsing import decode_leniently
 from luxx.wire.turn import Delta, TextDelta, ThinkingDelta, ToolCallDelta
 
@@ -56,30 +57,14 @@ class ChunkMessage(msgspec.Struct):
 
 
 class ChunkChoice(msgspec.Struct):
+    """Moonshot reports `usage` here."""
+
     index: int | None = None
     delta: ChunkMessage | None = None
     message: ChunkMessage | None = None
     finish_reason: str | None = None
+    usage: ChunkUsage | None = None
     error: Any = None
-
-
-class PromptDetails(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class CompletionDetails(msgspec.Struct):
-    reasoning_tokens: int | None = None
-
-
-class ChunkUsage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    total_tokens: int | None = None
-    reasoning_tokens: int | None = None
-    cached_tokens: int | None = None
-    prompt_cache_hit_tokens: int | None = None
-    prompt_tokens_details: PromptDetails | None = None
-    completion_tokens_details: CompletionDetails | None = None
 
 
 class GroqExtra(msgspec.Struct):

@@ -2,11 +2,15 @@
 
 import json
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from command_line import printed, refusal, run
-from live_server import LiveServer
+from live_server import LiveServer, scripted_models
+from screen_terminal import ScreenTerminal
+
+from luxx.providers.scripted import Rule, Script, Text
 
 CLAUDE = [
     {
@@ -70,6 +74,52 @@ def test_a_provider_that_cannot_be_added_is_refused_in_a_sentence(
     plain_server: LiveServer, new_user: str, arguments: list[str], code: int, said: str
 ) -> None:
     assert said in refusal(plain_server, new_user, "provider", "add", *arguments, code=code)
+
+
+@pytest.fixture
+def terminal(plain_server: LiveServer, tmp_path: Path) -> Iterator[ScreenTerminal]:
+    """`luxx provider add` of a model that refuses the first two keys, without a sign-in."""
+    rules = [Rule(status=401, times=2), Rule(reply=[Text(text="ok")])]
+    with scripted_models(Script(rules=rules)) as model:
+        arguments = ("openai_compatible", "--name", tmp_path.name, "--base-url", model.url)
+        terminal = ScreenTerminal(
+            *("provider", "add", *arguments, "--model", "scripted"),
+            url=plain_server.url,
+            cwd=tmp_path,
+            XDG_CONFIG_HOME=str(tmp_path),
+        )
+        yield terminal
+        terminal.kill()
+
+
+def test_a_key_is_typed_unseen_and_asked_for_again_until_the_provider_accepts_it(
+    plain_server: LiveServer, terminal: ScreenTerminal, tmp_path: Path
+) -> None:
+    terminal.expect("API key (empty for none):")
+    terminal.type("sk-mistyped-1\r")
+    terminal.expect("(wrong_key)")
+    for count, key in enumerate(("sk-mistyped-2", "sk-the-right-key"), 1):
+        terminal.expect("API key (empty leaves the wrong one):", count)
+        terminal.type(f"{key}\r")
+    terminal.expect(f"{tmp_path.name} answers (")
+    assert terminal.end() == 0
+    assert "sk-" not in terminal.shown
+    assert printed(plain_server, admin_token(plain_server), "provider", "remove", tmp_path.name)
+
+
+@pytest.mark.parametrize("answers", [[], ["sk-mistyped-1\r"]], ids=["first", "again"])
+def test_ctrl_c_ends_the_prompt_for_a_key(
+    plain_server: LiveServer, terminal: ScreenTerminal, tmp_path: Path, answers: list[str]
+) -> None:
+    for answer in answers:
+        terminal.expect("API key (empty for none):")
+        terminal.type(answer)
+    terminal.expect("API key (empty leaves the wrong one):" if answers else "API key (empty for none):")
+    terminal.type("\x03")
+    assert terminal.end() == 130
+    assert "Traceback" not in terminal.shown
+    listed = printed(plain_server, admin_token(plain_server), "provider", "list")
+    assert (f"\t{tmp_path.name}\t" in listed) == bool(answers)
 
 
 def test_conversations_are_imported_listed_shown_and_exported(

@@ -24,6 +24,8 @@ CHECK_SECONDS = 30.0
 CHECK_TOKENS = 256
 """Enough for a model that thinks first; the prompt asks for one word."""
 
+WRONG_KEY = "wrong_key"
+
 _KEY_REFUSED = re.compile(r"api[ _]key (not valid|not found|expired)", re.IGNORECASE)
 """Google's message for a wrong key; its status (400) means a wrong request elsewhere."""
 
@@ -106,7 +108,7 @@ def _classify_error(error: LuxxError, target: Target, *, model: str) -> _CheckFa
     if error.kind in ("private_address", "address_forbidden"):
         return _CheckFailure(error.kind, message)
     if status in (401, 403) or (status == 400 and _KEY_REFUSED.search(message)):
-        return _CheckFailure("wrong_key", f"{target.base_url} refused the key ({status}); check api_key")
+        return _CheckFailure(WRONG_KEY, f"{target.base_url} refused the key ({status}); check api_key")
     if status in (404, 405) and model:
         return _CheckFailure("wrong_model", f"{target.base_url} does not know the model '{model}': {message}")
     if status in (301, 302, 303, 307, 308, 404, 405) or isinstance(error, MalformedStream):

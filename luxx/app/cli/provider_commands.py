@@ -1,6 +1,7 @@
 """`luxx provider add|list|test|models|default|remove`: the providers of a server, through its HTTP API.
 
-A key is never an argument: it is asked for without echo, or read from an environment variable or stdin.
+A key is never an argument: it is asked for without echo, or read from an environment variable or stdin. One
+that was typed and that the provider refuses is asked for again.
 Exit codes: 0 done; 1 refused, unreachable, or the provider does not answer; 2 wrong options.
 """
 
@@ -15,9 +16,12 @@ from luxx.app.cli.screen import CONTROL_CHARACTERS, Screen
 from luxx.app.cli.server_commands import AddCommand, add_subcommands, all_items, find_named, one_line
 from luxx.errors import InvalidInput, NotFound
 from luxx.providers.catalog import DEFAULT_MODELS
-from luxx.providers.check import ProviderCheck
+from luxx.providers.check import WRONG_KEY, ProviderCheck
 from luxx.providers.models import NewProvider, ProviderChanges, ProviderView, UpstreamModels
 from luxx.providers.registry import ProviderType
+
+KEY_TRIES = 3
+"""How often a key that the provider refuses can be typed."""
 
 
 def add_provider_commands(parser: argparse.ArgumentParser, add_command: AddCommand) -> None:
@@ -84,7 +88,17 @@ async def _add(server: ServerApi, screen: Screen, options: argparse.Namespace) -
     )
     provider = await server.call("POST", "/providers", ProviderView, new)
     _print(f"added {provider.name} ({provider.id}){', your default' if provider.is_default else ''}")
-    return await _report(server, provider)
+    check = await _report(server, provider)
+    is_typed = bool(new.api_key) and not options.key_env and sys.stdin.isatty()
+    for _ in range(KEY_TRIES - 1 if is_typed else 0):
+        if check.kind != WRONG_KEY:
+            break
+        key = ask(getpass.getpass, "API key (empty leaves the wrong one): ").strip()
+        if not key:
+            break
+        await server.call("PUT", f"/providers/{provider.id}", ProviderView, ProviderChanges(api_key=key))
+        check = await _report(server, provider)
+    return _exit_code(check)
 
 
 def _key(options: argparse.Namespace) -> str:
@@ -124,20 +138,24 @@ async def _list(server: ServerApi, _screen: Screen, _options: argparse.Namespace
 
 
 async def _test(server: ServerApi, _screen: Screen, options: argparse.Namespace) -> int:
-    return await _report(server, await provider_named(server, options.provider))
+    return _exit_code(await _report(server, await provider_named(server, options.provider)))
 
 
-async def _report(server: ServerApi, provider: ProviderView) -> int:
-    """Tests the provider and prints the outcome; 1 if it does not answer."""
+def _exit_code(check: ProviderCheck) -> int:
+    return 0 if check.ok else 1
+
+
+async def _report(server: ServerApi, provider: ProviderView) -> ProviderCheck:
+    """Tests the provider and prints the outcome."""
     check = await server.call("POST", f"/providers/{provider.id}/test", ProviderCheck)
     if not check.ok:
         problem = one_line(f"{provider.name} does not answer ({check.kind}): {check.error}")
         print(CONTROL_CHARACTERS.sub("", f"luxx: {problem}"), file=sys.stderr)
-        return 1
+        return check
     _print(f"{provider.name} answers ({check.latency_ms} ms)")
     if not provider.default_model and provider.provider_type != ProviderType.LOCAL:
         _print(f"choose its model: luxx provider default {provider.id} --model MODEL")
-    return 0
+    return check
 
 
 async def _models(server: ServerApi, screen: Screen, options: argparse.Namespace) -> int:

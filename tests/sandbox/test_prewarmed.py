@@ -38,11 +38,19 @@ def ancestors(pid: int) -> list[int]:
     return pids
 
 
-async def ready(client: SandboxClient, user_id: int = 1) -> int:
-    """Waits for the process that is prewarmed for the user, and returns its pid."""
-    await wait_until(lambda: len(waiting(client.workspace(user_id))) == 1)
-    (pid,) = waiting(client.workspace(user_id))
-    return pid
+async def ready(client: SandboxClient, user_id: int = 1, *, after: int | None = None) -> int:
+    """Waits for the process that is prewarmed for the user, and returns its pid.
+
+    `after`: the process that was used before it, which may still be ending.
+    """
+    found: list[int] = []
+
+    def is_ready() -> bool:
+        found[:] = waiting(client.workspace(user_id))
+        return len(found) == 1 and found[0] != after
+
+    await wait_until(is_ready)
+    return found[0]
 
 
 async def test_no_sandbox_process_is_started_before_the_first_use_and_one_after_it(
@@ -71,8 +79,7 @@ async def test_the_next_program_runs_in_the_prewarmed_process_and_leaves_nothing
             "import builtins, os, tempfile\nbuiltins.mark = 1\nopen(tempfile.gettempdir() + '/mark', 'w')\n"
         )
         assert (await client.python(f"{mark}print('marked')")).result.data["stdout"] == "marked\n"
-        second = await ready(client)
-        assert first != second
+        second = await ready(client, after=first)
         assert first not in processes_with(PYTHON_COMMAND)
         look = "import builtins, os, tempfile\n"
         look += "print(hasattr(builtins, 'mark'), os.listdir(tempfile.gettempdir()))"

@@ -14,6 +14,7 @@ from pathlib import Path
 from tests.bench.load import Client, luxx_target
 from tests.bench.processes import Api, MeasuredServer, luxx_server
 from tests.bench.rows import ITERATIONS, STREAMS, TOOLS, chat, relay
+from tests.bench.turns import BURST, room_turns
 from tests.bench.upstream import Upstream
 
 SHOWN = 45
@@ -66,4 +67,9 @@ async def _loops(_upstream: Upstream, server: MeasuredServer, api: Api) -> None:
     client.close()
 
 
-PROFILED: dict[str, Work] = {"token": _tokens, "chat": _chats, "loop": _loops}
+async def _rooms(_upstream: Upstream, server: MeasuredServer, api: Api) -> None:
+    for _ in range(ROUNDS):
+        await room_turns(server, api, BURST)
+
+
+PROFILED: dict[str, Work] = {"token": _tokens, "chat": _chats, "loop": _loops, "room": _rooms}

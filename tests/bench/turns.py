@@ -50,7 +50,7 @@ async def room_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncIt
         luxx, api = await asyncio.to_thread(_start, stack, upstream)
         for number in range(rounds + 1):
             for marker, pace in ((BURST, ""), (PACED, ", tokens one by one")):
-                cpu, threads = await _turn(luxx, api, marker)
+                cpu, threads = await room_turns(luxx, api, marker)
                 others = {name: await _measured(module, upstream, marker) for name, module in _others()}
                 if number > 0:  # the first round warms up
                     _report_turn(figures, pace, cpu, threads, others)
@@ -58,7 +58,7 @@ async def room_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncIt
                 yield
 
 
-async def _turn(luxx: MeasuredServer, api: Api, marker: str) -> tuple[float, float]:
+async def room_turns(luxx: MeasuredServer, api: Api, marker: str) -> tuple[float, float]:
     """CPU ms of a turn, and of it in other threads than the event loop's."""
     room = await asyncio.to_thread(api.new_room, SEATS, ROUNDS_OF_ROOM, marker)
     await asyncio.sleep(QUIET_SECONDS)
@@ -131,7 +131,7 @@ async def rooms_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncI
     with contextlib.ExitStack() as stack:
         luxx, api = await asyncio.to_thread(_start, stack, upstream)
         marker = f"[[n={TURN_TOKENS} delay={DELAY_MS}]]"
-        await _turn(luxx, api, BURST)
+        await room_turns(luxx, api, BURST)
         for _ in range(rounds):
             rooms = [
                 await asyncio.to_thread(api.new_room, SEATS, ROUNDS_AT_ONCE, marker) for _ in range(ROOMS)

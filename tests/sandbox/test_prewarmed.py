@@ -79,7 +79,7 @@ async def test_the_next_program_runs_in_the_prewarmed_process_and_leaves_nothing
             "import builtins, os, tempfile\nbuiltins.mark = 1\nopen(tempfile.gettempdir() + '/mark', 'w')\n"
         )
         assert (await client.python(f"{mark}print('marked')")).result.data["stdout"] == "marked\n"
-        second = await ready(client, after=first)
+        await ready(client, after=first)
         assert first not in processes_with(PYTHON_COMMAND)
         look = "import builtins, os, tempfile\n"
         look += "print(hasattr(builtins, 'mark'), os.listdir(tempfile.gettempdir()))"

@@ -252,6 +252,20 @@ class UsageDelta(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
 
 
+class CitationDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """A source that the provider names for its answer. `url` is empty for one that is no web page: a file
+    or a document, whose name is the title."""
+
+    source: Source
+
+
+class ImageDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """An image that the model generated, as a whole file."""
+
+    media_type: str
+    data: bytes
+
+
 class ReplayDelta(msgspec.Struct, frozen=True, kw_only=True):
     """Data that the provider needs back unchanged in later requests (signatures, reasoning items).
 
@@ -270,4 +284,13 @@ class FinishDelta(msgspec.Struct, frozen=True, kw_only=True):
     raw: str = ""
 
 
-Delta = ThinkingDelta | TextDelta | ToolCallDelta | UsageDelta | ReplayDelta | FinishDelta
+Delta = (
+    ThinkingDelta
+    | TextDelta
+    | ToolCallDelta
+    | CitationDelta
+    | ImageDelta
+    | UsageDelta
+    | ReplayDelta
+    | FinishDelta
+)

@@ -14,8 +14,7 @@ def loaded_sdks() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    where = recorded.folder()
-    if where is None:
+    if not recorded.folders():
         terminalreporter.write_line("recorded streams: none, LUXX_WIRE_FIXTURES is not set")
         return
     counted = Counter(entry["api"] for entry in recorded.all_entries())

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 import recorded
+from optional_fields import expected_sources
 from recorded_upstream import END, RecordedUpstream
 from scenarios.client import PASSWORD, USERNAME, AsyncApiClient
 from scenarios.server import LuxxServer
@@ -46,7 +47,7 @@ def upstream() -> Iterator[RecordedUpstream]:
         yield upstream
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry["file"])
+@pytest.mark.parametrize("entry", ENTRIES, ids=recorded.name_of)
 async def test_stored_message_is_what_the_sdk_reads(
     server: LuxxServer, token: str, upstream: RecordedUpstream, entry: Json
 ) -> None:
@@ -63,6 +64,7 @@ async def test_stored_message_is_what_the_sdk_reads(
         for step in steps
         if _is_call(step)
     ] == _expected_calls(entry)
+    _assert_citations_and_images(message, entry)
     if entry["expected_error"] is None:
         assert (run["status"], message["status"]) == ("completed", "complete")
     else:
@@ -70,10 +72,19 @@ async def test_stored_message_is_what_the_sdk_reads(
         assert entry["expected_error"]["message"] in run["error"]
 
 
+def _assert_citations_and_images(message: Json, entry: Json) -> None:
+    urls = [source.url for source in expected_sources(entry) if source.url]
+    assert [citation["url"] for citation in message["citations"]] == list(dict.fromkeys(urls))
+    images = [image for step in message["steps"] for image in step.get("images", [])]
+    assert [(image["media_type"], image["sha256"]) for image in images] == [
+        (image["mime"], image["sha256"]) for image in entry.get("expected_images", [])
+    ]
+
+
 async def _chat(url: str, token: str, upstream: RecordedUpstream, entry: Json) -> tuple[Json, Json]:
     async with asyncio.timeout(SECONDS), AsyncApiClient(url, token) as ann:
         provider = {
-            "name": entry["file"],
+            "name": recorded.name_of(entry)[-100:],
             "provider_type": PROVIDER_TYPES[entry["api"]],
             "base_url": f"{upstream.url(_place(entry))}{VERSIONS[entry['api']]}",
             "api_key": "a-key-of-no-use",
@@ -102,7 +113,7 @@ def _refusal(entry: Json) -> str:
 
 
 def _place(entry: Json) -> str:
-    return entry["file"].replace("/", "-")
+    return recorded.name_of(entry).replace("/", "-")
 
 
 def _of_the_first_completion(steps: list[Json], completions: int) -> list[Json]:

@@ -10,9 +10,12 @@ import msgspec
 from luxx.errors import ProviderError
 from luxx.providers.adapter import StreamParser
 from luxx.wire.turn import (
+    CitationDelta,
     Delta,
     FinishDelta,
+    ImageDelta,
     ReplayDelta,
+    Source,
     TextDelta,
     ThinkingDelta,
     ToolCallDelta,
@@ -25,6 +28,8 @@ class Reading(msgspec.Struct, kw_only=True):
     text: str = ""
     thinking: str = ""
     calls: list[dict[str, str]] = []
+    sources: list[Source] = []
+    images: list[ImageDelta] = []
     usage: dict[str, int] | None = None
     cached: int = 0
     spent: Usage = Usage()
@@ -51,7 +56,7 @@ def read_in_pieces(make_parser: Callable[[], StreamParser], stream: bytes, size:
 
 
 def reading_of(deltas: list[Delta]) -> Reading:
-    reading = Reading(calls=[], replay={})
+    reading = Reading(calls=[], sources=[], images=[], replay={})
     for delta in deltas:
         match delta:
             case TextDelta():
@@ -60,6 +65,10 @@ def reading_of(deltas: list[Delta]) -> Reading:
                 reading.thinking += delta.text
             case ToolCallDelta():
                 _grow(reading.calls, delta)
+            case CitationDelta():
+                reading.sources.append(delta.source)
+            case ImageDelta():
+                reading.images.append(delta)
             case UsageDelta():
                 reading.spent = delta.usage
                 reading.usage = {

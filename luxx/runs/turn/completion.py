@@ -23,9 +23,11 @@ from luxx.wire.turn import (
     CHAT_TURN,
     PAUSED_KEY,
     CallOutcome,
+    CitationDelta,
     Delta,
     FinishDelta,
     FinishReason,
+    ImageDelta,
     ReplayDelta,
     Step,
     StepStatus,
@@ -116,6 +118,8 @@ class CompletionReader:
                     self.usage = _clamped(usage)
                 case ReplayDelta(data=data):
                     self.replay.update({key: self._with_new_call_ids(value) for key, value in data.items()})
+                case CitationDelta() | ImageDelta():
+                    pass  # No step shows them.
                 case FinishDelta(reason=reason):
                     self.finish = reason
                     if reason == FinishReason.PAUSED and not self._calls:

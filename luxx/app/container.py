@@ -60,7 +60,7 @@ from luxx.runs.admission import delete_runs, delete_runs_of
 from luxx.runs.context import FailRun, RunServices
 from luxx.runs.engine.driver import RunDriver, RunStopper
 from luxx.runs.engine.processes import ProcessKind, ProcessService, this_process
-from luxx.runs.log.retention import delete_old_logs
+from luxx.runs.log.retention import DISCARD_SECONDS, delete_old_logs, discard_old_calls
 from luxx.runs.orchestration.runs import OrchestratedRuns
 from luxx.runs.orchestration.service import OrchestratedRunService
 from luxx.runs.questions import QuestionService
@@ -142,6 +142,7 @@ class Services(CoreServices):
             _repeat(self.refusals.flush_if_due, REFUSAL_WINDOW_SECONDS / 2, "audit_prune_failed"),
             _repeat(self._delete_old_audit_entries, PRUNE_SECONDS, "audit_prune_failed"),
             _repeat(self._delete_old_run_logs, PRUNE_SECONDS, "run_log_cleanup_failed"),
+            _repeat(self._discard_old_calls, DISCARD_SECONDS, "call_cleanup_failed"),
             self.notices.keep_notifying(),
             self.sockets.check_sign_ins(),
             self.streams.check_sign_ins(),
@@ -160,6 +161,10 @@ class Services(CoreServices):
             deleted = await delete_old_logs(self.store, now, days=self.config.runs.retention_days)
             if deleted:
                 logger.info("run_logs_deleted", runs=deleted)
+
+    async def _discard_old_calls(self) -> None:
+        if (now := await self.store.read(deletion_time)) is not None:
+            await discard_old_calls(self.store, now)
 
     async def _warn_of_open_registration(self) -> None:
         auth, limits = self.config.auth, self.config.limits

@@ -35,6 +35,12 @@ from luxx.wire.turn import MODEL_LENGTH, TURN_LENGTH, Usage
 CALL_ID_LENGTH = MAX_REF
 TOOL_LENGTH = 200
 
+DISCARDED = "{}"
+"""The `request` of a call that stores nothing, once its content is deleted."""
+
+UNDISCARDED_CALL = f"subject_id = id AND request <> '{DISCARDED}'"
+"""The condition on runs that are calls (`admission.py`) whose content is not deleted."""
+
 
 class ProcessRow(Base):
     """A process with a lease until `lease_until` (Unix seconds; null if it is the only one, with SQLite).
@@ -74,6 +80,13 @@ class RunRow(Base):
             "status",
             sqlite_where=text("is_cancelled = 1 AND finished_at IS NULL"),
             postgresql_where=text("is_cancelled AND finished_at IS NULL"),
+        ),
+        # The few calls to discard (`log/retention.py`).
+        Index(
+            "ix_runs_calls",
+            "finished_at",
+            sqlite_where=text(UNDISCARDED_CALL),
+            postgresql_where=text(UNDISCARDED_CALL),
         ),
     )
 
@@ -217,6 +230,9 @@ _usage = msgspec.json.Decoder(Usage)
 
 is_unended = table_of(RunRow).c.status.not_in([status.value for status in ENDED])
 """The condition on runs that have not ended."""
+
+is_call = table_of(RunRow).c.subject_id == table_of(RunRow).c.id
+"""The condition on runs that are calls, which store nothing."""
 
 
 def run_view(row: RunRow) -> Run:

@@ -29,7 +29,7 @@ from luxx.runs.engine.cancel import mark_cancelled
 from luxx.runs.engine.driver import RunDriver
 from luxx.runs.engine.slots import has_subagents
 from luxx.runs.log.events import StoredEvent, read_page
-from luxx.runs.log.retention import check_log
+from luxx.runs.log.retention import check_log, discard_call
 from luxx.runs.models import RunFilter, RunRight, RunRow, find_run, page_of_runs, run_view
 from luxx.runs.requests import NewCall, NewInvocation, NewMessage, Regeneration, RequestResolver
 from luxx.runs.streams.watch import FrameEncoder, RunWatch
@@ -279,6 +279,16 @@ class RunService:
         await self._store.write_rows(lambda connection: mark_cancelled(connection, RunRow.id == run_id))
         await self._engine.cancel(run_id)
         return await self._ended_within(caller, run_id, CANCEL_SECONDS)
+
+    async def end_call(self, caller: Caller, run_id: str) -> None:
+        """Deletes what a call was given and answered, once its client was served or is gone; cancels the call
+        if it has not ended. What a slow cancel leaves is deleted within two minutes."""
+        for is_cancelled in (False, True):
+            if await self._store.write_rows(lambda connection: discard_call(connection, run_id)):
+                return
+            if not is_cancelled:
+                with suppress(Conflict):  # It has ended since.
+                    await self.cancel(caller, run_id)
 
     async def stop(self, caller: Caller, run_id: str) -> None:
         """Cancels a run if it has not ended, and waits until it and its subagents have ended.

@@ -51,6 +51,8 @@ SCRIPT = Script(
         Rule(when=When(user="too many"), status=429, message="slow down", headers={"retry-after": "0"}),
         Rule(when=When(user="too long"), status=400,
              body='{"error": {"message": "too long", "code": "context_length_exceeded"}}'),
+        Rule(when=When(user="list my files, then wait", has_tool_result=True), reply=[
+            Gate(name="listed"), Text(text="None.")]),
         Rule(when=When(user="list my files", has_tool_result=False), reply=[
             Text(text="Let me see. "), Call(name="file_list", arguments={})]),
         Rule(when=When(user="list my files"), reply=[Text(text="None.")]),

@@ -1,9 +1,7 @@
 """Chat completions with the official SDK of OpenAI."""
 
 import json
-import sqlite3
 import time
-from contextlib import closing
 from typing import Any
 
 import openai
@@ -181,20 +179,6 @@ def test_answer_in_a_schema(client: openai.OpenAI, upstream: ScriptedProvider) -
     )
     assert json.loads(answer.choices[0].message.content or "") == {"city": "Oslo"}
     assert last_body(upstream)["response_format"]["json_schema"]["schema"] == schema
-
-
-def test_nothing_of_a_call_is_kept(client: openai.OpenAI, ann: Person) -> None:
-    before = ann.api.good("GET", "/conversations")["total"]
-    secret = "the word is swordfish"
-    answer = client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": secret}])
-    assert ann.api.good("GET", "/conversations")["total"] == before
-    run = ann.api.good("GET", f"/runs/{answer.id.removeprefix('chatcmpl-')}")
-    assert (run["status"], run["message_id"]) == ("completed", None)
-    assert run["usage"]["total_tokens"] == 16
-    with closing(sqlite3.connect(ann.api.server.data_dir / "luxx.db")) as database:
-        for query in ("SELECT request FROM runs", "SELECT content FROM messages"):
-            assert not [row for row in database.execute(query) if "swordfish" in row[0]]
-    assert ann.api.good("GET", "/search?q=swordfish")["total"] == 0
 
 
 def test_call_is_in_the_usage_report(client: openai.OpenAI, ann: Person) -> None:

@@ -18,10 +18,13 @@ from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 from store.conftest import database_url
 
+from luxx.errors import LuxxError
 from luxx.infra.clock import id_at, new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
-from luxx.runs.log.retention import EVENTS_AT_ONCE, delete_old_logs
+from luxx.runs.log.retention import DISCARD_SECONDS, EVENTS_AT_ONCE, delete_old_logs, discard_old_calls
 from luxx.runs.models import RunEventRow, RunResultRow, RunRow, ToolCallRow
+from luxx.runs.turn.ending import fail_chat, fail_run
+from luxx.wire.run import RunKind
 
 __all__ = ["database_url"]
 
@@ -51,13 +54,15 @@ def add_run(
     events: int = 3,
     user_id: int = 1,
     subject: str = "s",
+    is_call: bool = False,
 ) -> str:
-    """A run that began and ended this many days ago, with a log."""
+    """A run that began and ended this many days ago, with a log; or a call of `/v1`."""
     run_id = id_at(int(days_ago(began).timestamp() * 1000), 0)
     session.execute(insert(RunRow).values(
-        id=run_id, user_id=user_id, tenant_id=1, kind="chat", subject_id=subject, request="{}",
-        last_seq=events, status="running" if ended is None else "completed", created_at=days_ago(began),
-        finished_at=None if ended is None else days_ago(ended),
+        id=run_id, user_id=user_id, tenant_id=1, kind="chat",
+        subject_id=run_id if is_call else subject, request='{"given":"old"}' if is_call else "{}",
+        last_seq=events, fence=1, status="running" if ended is None else "completed",
+        created_at=days_ago(began), finished_at=None if ended is None else days_ago(ended),
     ))  # fmt: skip
     rows = [{"run_id": run_id, "seq": seq, "type": "warning", "data": LOGGED} for seq in range(1, events + 1)]
     session.execute(insert(RunEventRow), rows)
@@ -155,3 +160,37 @@ def await_gone(person: ApiClient, run_id: str) -> None:
     while person.ask("GET", path, headers={"accept": "application/json"}).status_code != 410:
         assert time.monotonic() < deadline, "the old log is still there"
         time.sleep(0.05)
+
+
+def content_of(store: Store) -> dict[str, tuple[str, int]]:
+    """The request and the stored bytes of each run."""
+    rows = store.read_now(
+        lambda session: session.execute(select(RunRow.id, RunRow.request, RunRow.stored_bytes)).all()
+    )
+    return {run_id: (request, size) for run_id, request, size in rows}
+
+
+async def test_call_that_ended_without_its_client_is_discarded(store: Store) -> None:
+    def work(session: Session) -> tuple[str, str, str, str]:
+        just_ended = add_run(session, began=0.1, ended=DISCARD_SECONDS / 2 / 86400, is_call=True)
+        running = add_run(session, began=0.2, ended=None, is_call=True)
+        subagent = add_run(
+            session,
+            began=0.3,
+            ended=0.2,
+            subject=(call := add_run(session, began=0.4, ended=0.2, is_call=True)),
+        )
+        return just_ended, running, call, subagent
+
+    just_ended, running, call, subagent = store.write_now(work)
+    await discard_old_calls(store, utc_now())
+    whole, nothing = (3, 1, 1), (0, 0, 0)
+    assert counts_by_run(store) == {just_ended: whole, running: whole, call: nothing, subagent: nothing}
+    assert content_of(store)[call] == content_of(store)[subagent] == ("{}", 0)
+
+
+async def test_call_that_cannot_be_driven_fails_and_is_discarded(store: Store) -> None:
+    call = store.write_now(lambda session: add_run(session, began=0.1, ended=None, is_call=True))
+    await fail_run(store, {RunKind.CHAT: fail_chat}, call, 1, LuxxError("lost", kind="given_up"))
+    assert counts_by_run(store) == {call: (2, 0, 0)}  # An error and the end.
+    assert content_of(store)[call][0] == "{}"

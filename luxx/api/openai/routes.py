@@ -18,7 +18,7 @@ from luxx.api.openai.content import Given
 from luxx.api.openai.models import AgentModel, ModelEntry, ModelList, ModelNames, NamedModel, RoomModel
 from luxx.api.openai.responses_answer import ResponseEvents, collected_response
 from luxx.api.openai.responses_request import ResponsesBody
-from luxx.api.openai.stream import CancelRun, StartWatch, collect_answer, failure_response, stream_answer
+from luxx.api.openai.stream import EndCall, StartWatch, collect_answer, failure_response, stream_answer
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import InvalidInput
 from luxx.runs.requests import NewCall, NewMessage
@@ -66,14 +66,14 @@ class OpenAIController(Controller):
         given = read_messages(data.messages)
         prompt = data.prompt(given)
         called = Called(data.model, given, prompt, await data.options(), data.metadata or {})
-        start, cancel = await self._starter(request, caller, model_names, runs, called)
+        start, end_call = await self._starter(request, caller, model_names, runs, called)
         if data.stream:
             options = data.stream_options
             has_usage = options is not None and bool(options.include_usage)
             chunks = ChatChunks(data.model, has_calls=bool(prompt.tools), has_usage=has_usage)
-            return await stream_answer(caller, streams, start, chunks, cancel)
+            return await stream_answer(caller, streams, start, chunks, end_call)
         collected = CollectedAnswer(has_calls=bool(prompt.tools))
-        ended = await collect_answer(request, start, collected, cancel)
+        ended = await collect_answer(request, start, collected, end_call)
         if isinstance(ended, AnswerFailure):
             return failure_response(ended)
         completion = chat_completion(collected, ended, data.model)
@@ -95,12 +95,12 @@ class OpenAIController(Controller):
         given = data.read_input()
         prompt = data.prompt_of(given)
         called = Called(data.model, given, prompt, await data.options(), data.metadata or {})
-        start, cancel = await self._starter(request, caller, model_names, runs, called)
+        start, end_call = await self._starter(request, caller, model_names, runs, called)
         if data.stream:
             events = ResponseEvents(data, has_calls=bool(prompt.tools))
-            return await stream_answer(caller, streams, start, events, cancel)
+            return await stream_answer(caller, streams, start, events, end_call)
         collected = CollectedAnswer(has_calls=bool(prompt.tools))
-        ended = await collect_answer(request, start, collected, cancel)
+        ended = await collect_answer(request, start, collected, end_call)
         if isinstance(ended, AnswerFailure):
             return failure_response(ended)
         response = collected_response(data, collected, ended)
@@ -113,15 +113,15 @@ class OpenAIController(Controller):
         model_names: ModelNames,
         runs: RunService,
         called: "Called",
-    ) -> tuple[StartWatch, CancelRun | None]:
-        """How to start the run, and how to cancel it when the client disconnects: not in a conversation."""
+    ) -> tuple[StartWatch, EndCall | None]:
+        """How to start the run, and how to end a call that stores nothing."""
         model = await model_names.find(caller, called.model)
         submission = new_submission(model, called, size=len(await request.body()))
 
         async def start(encoder: FrameEncoder) -> RunWatch:
             return await runs.send_and_watch(caller, submission, encoder=encoder)
 
-        return start, partial(runs.cancel, caller) if isinstance(submission, NewCall) else None
+        return start, partial(runs.end_call, caller) if isinstance(submission, NewCall) else None
 
 
 @dataclass(frozen=True, slots=True)

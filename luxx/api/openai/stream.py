@@ -1,4 +1,4 @@
-"""Sends answers: waits for a whole one, or streams it. A client that disconnects cancels its run."""
+"""Sends answers: waits for a whole one, or streams it. A call that stores nothing ends with its request."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -21,8 +21,8 @@ from luxx.runs.streams.watch import FrameEncoder, RunWatch
 StartWatch = Callable[[FrameEncoder], Awaitable[RunWatch]]
 """Starts a run and watches it with this encoder."""
 
-CancelRun = Callable[[str], Awaitable[object]]
-"""Cancels a run by its id."""
+EndCall = Callable[[str], Awaitable[object]]
+"""Ends the call of this id, which stores nothing, once its client was served or is gone."""
 
 CUT = AnswerFailure(
     status=503,
@@ -42,7 +42,7 @@ class AnswerStream(OpenStream):
     of its failure.
     """
 
-    __slots__ = ("_cancel", "_reader")
+    __slots__ = ("_end_call", "_reader")
 
     def __init__(
         self,
@@ -50,18 +50,18 @@ class AnswerStream(OpenStream):
         caller: Caller,
         streams: Streams,
         reader: AnswerReader,
-        cancel: CancelRun | None,
+        end_call: EndCall | None,
     ) -> None:
         super().__init__(watch, caller, streams)
         self._reader = reader
-        self._cancel = cancel
+        self._end_call = end_call
 
     async def _send(self, send: Send, raw_send: Send) -> None:
         try:
             await self._send_answer(send, raw_send)
         finally:
-            if self._cancel is not None and not (self._reader.is_over or self._watch.is_cut):
-                await _cancel_quietly(self._cancel, self.run.id)
+            if self._end_call is not None:
+                await _end_quietly(self._end_call, self.run.id)
 
     async def _send_answer(self, send: Send, raw_send: Send) -> None:
         watch, reader = self._watch, self._reader
@@ -86,20 +86,20 @@ class AnswerStream(OpenStream):
 
 
 async def stream_answer(
-    caller: Caller, streams: Streams, start: StartWatch, reader: AnswerReader, cancel: CancelRun | None
+    caller: Caller, streams: Streams, start: StartWatch, reader: AnswerReader, end_call: EndCall | None
 ) -> PreparedResponse:
     """The response that streams an answer. Raises TooMany before it calls `start`, and what that raises."""
     streams.limit.acquire(caller.user_id)
     try:
         watch = await start(reader)
-        return PreparedResponse(AnswerStream(watch, caller, streams, reader, cancel))
+        return PreparedResponse(AnswerStream(watch, caller, streams, reader, end_call))
     except BaseException:
         streams.limit.release(caller.user_id)
         raise
 
 
 async def collect_answer(
-    request: Request[Any, Any, Any], start: StartWatch, reader: CollectedAnswer, cancel: CancelRun | None
+    request: Request[Any, Any, Any], start: StartWatch, reader: CollectedAnswer, end_call: EndCall | None
 ) -> Answer | AnswerFailure:
     """Waits until `reader` has the whole answer; the failure, if there is none."""
     scope = cast("dict[str, Any]", request.scope)
@@ -112,8 +112,8 @@ async def collect_answer(
                 pass
     finally:
         disconnect.remove_callback(watch.stop)
-        if cancel is not None and not (reader.is_over or watch.is_cut):
-            await _cancel_quietly(cancel, watch.run.id)
+        if end_call is not None:
+            await _end_quietly(end_call, watch.run.id)
     if reader.answer is not None:
         return reader.answer
     return reader.failure or (CUT if watch.is_cut else GONE)
@@ -143,6 +143,6 @@ async def _send_failure(send: Send, failure: AnswerFailure) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-async def _cancel_quietly(cancel: CancelRun, run_id: str) -> None:
+async def _end_quietly(end_call: EndCall, run_id: str) -> None:
     with suppress(LuxxError, *DATABASE_DOWN_ERRORS):
-        await cancel(run_id)
+        await end_call(run_id)

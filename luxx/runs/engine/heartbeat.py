@@ -19,9 +19,9 @@ from luxx.infra.config.schema import Config
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
 from luxx.runs.engine import processes, slots
-from luxx.runs.engine.cancel import CancelSignal
+from luxx.runs.engine.cancel import CancelSignal, mark_cancelled
 from luxx.runs.engine.processes import ClaimedRun, OwnedRun, ProcessInfo
-from luxx.runs.models import RunRow, is_unended
+from luxx.runs.models import RunRow, is_call, is_unended
 from luxx.wire.run import RunKind
 
 HEARTBEATS_PER_LEASE = 4
@@ -116,6 +116,9 @@ class Heartbeat:
         await self._store.write_urgent_rows(
             lambda connection: processes.register(connection, self._process, lease)
         )
+        if self._is_alone:
+            # The clients of these calls were connected to a process that is gone.
+            await self._store.write_rows(lambda connection: mark_cancelled(connection, is_call))
         self._last_heartbeat = time.monotonic()
         await self._repair_if_due()
         await self._scan()

@@ -1,4 +1,5 @@
-"""Retention: deletes the logs, tool calls and tool outputs of runs that ended long ago.
+"""Retention: deletes the logs, tool calls and tool outputs of runs that ended long ago, and the content of
+calls that store nothing.
 
 The rows of the runs and the messages stay. A log is deleted from its beginning in small transactions, so that
 other writers are not blocked.
@@ -9,14 +10,24 @@ import time
 from datetime import datetime, timedelta
 
 import msgspec
-from sqlalchemy import BindParameter, Connection, bindparam, delete, func, select
+from sqlalchemy import BindParameter, Connection, bindparam, delete, func, select, text
 from sqlalchemy.orm import Session
 
 from luxx.errors import Gone
 from luxx.infra.clock import id_at
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
-from luxx.runs.models import RunEventRow, RunResultRow, RunRow, ToolCallRow
+from luxx.runs.models import (
+    DISCARDED,
+    UNDISCARDED_CALL,
+    QuestionRow,
+    RunEventRow,
+    RunResultRow,
+    RunRow,
+    ToolCallRow,
+    is_unended,
+)
+from luxx.wire.event import ENDING_EVENT_TYPES
 from luxx.wire.run import ENDED
 
 EVENTS_AT_ONCE = 500
@@ -114,13 +125,78 @@ def _delete_batch(session: Session, run_id: str) -> bool:
     return len(seqs) == EVENTS_AT_ONCE
 
 
+DISCARD_SECONDS = 60.0
+"""How long after its end a call is discarded whose client could not be served to the end: another process may
+still read its log."""
+
+CALLS_AT_ONCE = 100
+
+_kept = (*sorted(ENDING_EVENT_TYPES), "error")
+"""What stays of the log of a call: that it ended, and the error that ended it."""
+
+_of_call = select(_runs.c.id).where(_runs.c.subject_id == bindparam("call"))
+_unended_of_call = _of_call.where(is_unended).limit(1)
+_delete_of_call = [
+    delete(_events).where(_events.c.run_id.in_(_of_call), _events.c.type.not_in(_kept)),
+    *(
+        delete(table).where(table.c.run_id.in_(_of_call))
+        for table in (table_of(ToolCallRow), table_of(RunResultRow), table_of(QuestionRow))
+    ),
+]
+_kept_size = (
+    select(func.coalesce(func.sum(func.length(_events.c.data)), 0))
+    .where(_events.c.run_id == _runs.c.id)
+    .scalar_subquery()
+)
+_empty_call = (
+    _runs.update()
+    .where(_runs.c.subject_id == bindparam("call"))
+    .values(request=DISCARDED, stored_bytes=_kept_size)
+)
+_ended_call = select(_runs.c.id).where(
+    _runs.c.id == bindparam("call"), _runs.c.subject_id == bindparam("call"), ~is_unended
+)
+_old_calls = (
+    select(_runs.c.id)
+    .where(text(UNDISCARDED_CALL), _runs.c.finished_at < bindparam("until"))
+    .limit(CALLS_AT_ONCE)
+)
+
+
+def discard_call(connection: Connection, run_id: str) -> bool:
+    """Deletes what a call was given and what it answered, if it has ended; whether it has."""
+    if connection.scalar(_ended_call, {"call": run_id}) is None:
+        return False
+    delete_content(connection, run_id)
+    return True
+
+
+def delete_content(connection: Connection, call: str) -> None:
+    """Deletes what a call that ends or has ended was given and answered, in its subagents too.
+
+    While a subagent has not ended, the call counts as not discarded; `discard_old_calls` finds it later.
+    """
+    for statement in _delete_of_call:
+        connection.execute(statement, {"call": call})
+    if connection.scalar(_unended_of_call, {"call": call}) is None:
+        connection.execute(_empty_call, {"call": call})
+
+
+async def discard_old_calls(store: Store, now: datetime) -> None:
+    """Discards the calls that ended more than DISCARD_SECONDS ago: those that a killed process served."""
+    until = now - timedelta(seconds=DISCARD_SECONDS)
+    calls = await store.read_rows(lambda connection: list(connection.scalars(_old_calls, {"until": until})))
+    for call in calls:
+        await store.write_rows(lambda connection, call=call: discard_call(connection, call))
+
+
 def check_log(connection: Connection, run: RunRow) -> None:
     """Raises Gone if the log of the run was deleted."""
     if run.status not in ENDED or not run.last_seq:
         return
     if connection.scalar(_has_first_event, {"b_run": run.id}) is None:
         raise Gone(
-            "the log of this run was deleted after runs.retention_days; its status and its message are still "
-            "available",
+            "the log of this run was deleted: runs.retention_days have passed, or it was a call that stores "
+            "nothing; its status is still available",
             kind="log_deleted",
         )

@@ -21,6 +21,7 @@ from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
 from luxx.runs.engine.cancel import mark_cancelled
 from luxx.runs.log.events import LogEntry, LostRun, event_row, stamped
+from luxx.runs.log.retention import delete_content, discard_call
 from luxx.runs.models import RunEventRow, RunRow
 from luxx.runs.question_rows import close_questions
 from luxx.runs.turn.state import ChatRequest, RunSpec, TurnState, model_used
@@ -135,7 +136,8 @@ def close_chat(spec: RunSpec, state: TurnState, ending: Ending, _cut: UsageEntry
     """The Closing of a chat's turn, which ends the run.
 
     It stores the answer, selects it as the leaf and releases the conversation. A subagent's answer goes to
-    its parent run, so it stores nothing. A call with given messages stores none either, and removes those.
+    its parent run, so it stores nothing. A call with given messages stores none either, and removes what it
+    was given; its log stays until the answer is sent, or not at all if it is cancelled.
     """
     origin = message_origin(spec.request, state, ending)
     given = spec.request.given
@@ -143,14 +145,17 @@ def close_chat(spec: RunSpec, state: TurnState, ending: Ending, _cut: UsageEntry
     save, size = _prepare_message(spec, state, ending, origin) if stores_message else (None, 0)
     changes = ending_changes(spec, state, ending)
     if given is not None:
-        changes["request"] = _encode(replace(spec.request, given=None)).decode()
-        size = -len(_encode(given))
+        emptied = replace(spec.request, given=None, system_prompt="", response_schema=None, stop=[])
+        changes["request"] = _encode(emptied).decode()
+        size = len(changes["request"]) - len(_encode(spec.request))
 
     def write(connection: Connection) -> None:
         if save is not None:
             save(connection)
         if state.questions:
             close_questions(connection, spec.run_id)
+        if given is not None and ending.status == RunStatus.CANCELLED:
+            delete_content(connection, spec.run_id)
 
     return Closing(
         events=[*ending_events(spec.message_id, state.usage, ending, origin)],
@@ -298,4 +303,6 @@ def _fail_run(
         raise LostRun(run_id)
     mark_cancelled(connection, RunRow.parent_run_id == run_id)
     charge_orphaned_reserve(connection, run_id, _runs)
+    if has_ended:
+        discard_call(connection, run_id)
     return failure.status

@@ -13,6 +13,9 @@ from luxx.wire.message import PromptMessage
 from luxx.wire.tool import ToolChoice, ToolSpec
 from luxx.wire.turn import Delta
 
+CACHE_MARK = "cache_control"
+"""The field that marks how much of a prompt the provider should cache; some servers refuse it by name."""
+
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     """Where to send: the address of a provider and its decrypted key. Never logged, never encoded."""
@@ -30,7 +33,9 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One model call. `max_tokens` limits the completion; None leaves the limit to the provider.
 
     `stop`: texts that end the completion. `tool_choice` and `parallel_tool_calls`: None leaves the choice of
-    tools, and whether several are called at once, to the model.
+    tools, and whether several are called at once, to the model. `uncallable`: tools of earlier calls of the
+    run that the model must not call now. `caches_prompt`: later requests begin like this one, so that a
+    provider which caches only what it is asked to cache should do so.
     """
 
     model: str
@@ -43,6 +48,8 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     stop: list[str] = []
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    uncallable: list[ToolSpec] = []
+    caches_prompt: bool = False
 
 
 class UpstreamRequest(msgspec.Struct, frozen=True, kw_only=True):

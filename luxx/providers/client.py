@@ -13,9 +13,9 @@ from typing import Self
 
 import msgspec
 
-from luxx.errors import MalformedStream, ProviderError, StreamInterrupted, StreamStalled
+from luxx.errors import MalformedStream, ProviderError, ProviderRefused, StreamInterrupted, StreamStalled
 from luxx.infra.config.schema import ProvidersConfig
-from luxx.providers.adapter import CompletionRequest, StreamParser, Target
+from luxx.providers.adapter import CACHE_MARK, CompletionRequest, StreamParser, Target
 from luxx.providers.failures import redact_error
 from luxx.providers.parsing import OutputBounds
 from luxx.providers.registry import ProviderType, adapter_for
@@ -38,6 +38,7 @@ MAX_TOTAL_DELAY_SECONDS = 180.0
 FIRST_DELAY_SECONDS = 0.5
 MAX_DELAY_SECONDS = 16.0
 MAX_MODEL_PAGES = 20
+MAX_WITHOUT_MARKS = 1_000
 MAX_COMPLETION_CHARACTERS = 100_000
 """The bound of a collected completion; a delta without text counts as one character."""
 
@@ -87,7 +88,10 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelClient:
-    """Shared by all runs. `sleep` and `rand` (0 to 1) are injected; they set the delay between attempts."""
+    """Shared by all runs. `sleep` and `rand` (0 to 1) are injected; they set the delay between attempts.
+
+    It remembers the servers that refused marks for their prompt cache, and sends them none.
+    """
 
     def __init__(
         self,
@@ -101,6 +105,7 @@ class ModelClient:
         self._retries = min(config.retries, MAX_RETRIES)
         self._sleep = sleep
         self._rand = rand
+        self._without_marks: set[str] = set()
 
     def stream_completion(
         self,
@@ -121,7 +126,7 @@ class ModelClient:
             on_retry=on_retry,
             before_retry=before_retry or _do_nothing,
         )
-        return CompletionStream(self._transport, request, target, retry_schedule)
+        return CompletionStream(self._transport, request, target, retry_schedule, self._without_marks)
 
     async def complete(self, request: CompletionRequest, target: Target) -> Completion:
         """Collects the completion of one attempt, without retries. Provider checks use it.
@@ -185,7 +190,7 @@ class CompletionStream:
     """Use: `async with client.stream_completion(…) as stream: while deltas := await stream.read(): …`.
 
     Leaving the block closes the socket. Without a retry schedule, the first failure is final. `read` is one
-    flat function because it runs for every token.
+    flat function because it runs for every token. `without_marks`: addresses that refuse marks for a cache.
     """
 
     def __init__(
@@ -194,8 +199,12 @@ class CompletionStream:
         request: CompletionRequest,
         target: Target,
         retry_schedule: RetrySchedule | None,
+        without_marks: set[str] | None = None,
     ) -> None:
         self._transport = transport
+        self._without_marks = set[str]() if without_marks is None else without_marks
+        if target.base_url in self._without_marks:
+            request = msgspec.structs.replace(request, caches_prompt=False)
         self._request = request
         self._target = target
         self._retry_schedule = retry_schedule
@@ -301,6 +310,9 @@ class CompletionStream:
     async def _recover(self, error: ProviderError) -> None:
         """Waits for the next attempt. Raises `error`, redacted, if there is none."""
         redact_error(error, self._target.api_key)
+        if self._is_refusal_of_marks(error):
+            await self._close()
+            return
         schedule, failed_attempts = self._retry_schedule, self._failed_attempts
         if (
             schedule is None
@@ -327,6 +339,20 @@ class CompletionStream:
         await schedule.on_retry(retry)
         await schedule.sleep(delay)
         await schedule.before_retry()
+
+    def _is_refusal_of_marks(self, error: ProviderError) -> bool:
+        """Whether the server refuses only the marks for its cache. The request then has none any more."""
+        if not (
+            self._request.caches_prompt
+            and not self._has_emitted
+            and isinstance(error, ProviderRefused)
+            and CACHE_MARK in error.message
+        ):
+            return False
+        self._request = msgspec.structs.replace(self._request, caches_prompt=False)
+        if len(self._without_marks) < MAX_WITHOUT_MARKS:
+            self._without_marks.add(self._target.base_url)
+        return True
 
     async def _close(self) -> None:
         body, self._body, self._parser, self._is_drained = self._body, None, None, False

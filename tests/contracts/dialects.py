@@ -63,7 +63,7 @@ def anthropic_rules(body: Json, asked: CompletionRequest) -> None:
         earlier_ids.update(wanted)
     assert not wanted
     _assert_all_said(
-        [_blocks_text(assistant_turn["content"]) for assistant_turn in turns] + [body.get("system", "")],
+        [_blocks_text(assistant_turn["content"]) for assistant_turn in turns] + [_system_text(body)],
         asked.messages,
     )
     assert len(earlier_ids) == _results(asked.messages)
@@ -71,11 +71,21 @@ def anthropic_rules(body: Json, asked: CompletionRequest) -> None:
         if isinstance(message, UserPrompt) and message.images:
             _assert_images_stand_before(message, turns)
     _assert_switches_fit(body)
+    blocks = [block for assistant_turn in turns for block in assistant_turn["content"]]
+    system = body.get("system") or []
+    marked = [block for block in [*blocks, *body.get("tools", []), *system] if "cache_control" in block]
+    assert len(marked) <= 4
+    assert not [block for block in marked if block.get("type") in ("thinking", "redacted_thinking")]
     offered = {tool["name"] for tool in body.get("tools", [])}
     called = {
         b["name"] for assistant_turn in turns for b in assistant_turn["content"] if b["type"] == "tool_use"
     }
     assert asked.tools or offered == called
+
+
+def _system_text(body: Json) -> str:
+    system = body.get("system", "")
+    return system if isinstance(system, str) else _blocks_text(system)
 
 
 def gemini_rules(body: Json, asked: CompletionRequest) -> None:

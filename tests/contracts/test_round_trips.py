@@ -32,6 +32,7 @@ def requests(draw: st.DrawFn, models: list[str]) -> CompletionRequest:
         temperature=draw(st.none() | st.floats(0, 2)),
         max_tokens=draw(st.none() | st.integers(1, 100_000)),
         response_schema=draw(st.none() | st.just(SCHEMA)),
+        caches_prompt=draw(st.booleans()),
     )
 
 

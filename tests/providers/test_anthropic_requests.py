@@ -328,3 +328,32 @@ def test_error_instead_of_a_list_of_models_is_reported() -> None:
     body = b'{"type": "error", "error": {"type": "invalid_request_error", "message": "named"}}'
     with pytest.raises(ProviderRefused, match="named"):
         ANTHROPIC.parse_models(body)
+
+
+def test_a_cached_prompt_is_marked_at_its_tools_its_system_and_its_last_two_user_turns() -> None:
+    cache = {"cache_control": {"type": "ephemeral"}}
+    thinking = {"anthropic_content": [SIGNED], "anthropic_model": "claude-sonnet-4-5"}
+    messages = [*ASKED, answer_with_calls("a", "b", replay=thinking), result("a"), result("b")]
+
+    body = build_request(*messages, UserPrompt(text="And?"), tools=[ADD, ADD], caches_prompt=True)
+
+    tool = {"name": "add", "description": "Adds.", "input_schema": {"type": "object"}}
+    assert body["tools"] == [tool, {**tool, **cache}]
+    assert body["system"] == [{"type": "text", "text": "Be brief.", **cache}]
+    assert body["messages"][0]["content"] == [{"type": "text", "text": "1+1?", **cache}]
+    assert body["messages"][1]["content"][0] == SIGNED
+    assert body["messages"][2]["content"] == [
+        {"type": "tool_result", "tool_use_id": "a", "content": "2"},
+        {"type": "tool_result", "tool_use_id": "b", "content": "2"},
+        {"type": "text", "text": "And?", **cache},
+    ]
+
+
+def test_tools_that_cannot_be_called_now_stay_as_they_were() -> None:
+    messages = [*ASKED, answer_with_calls("a"), result("a")]
+    before = build_request(*messages, tools=[ADD], caches_prompt=True)
+
+    after = build_request(*messages, uncallable=[ADD], caches_prompt=True)
+
+    assert after.pop("tool_choice") == {"type": "none"}
+    assert after == before

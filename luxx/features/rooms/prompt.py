@@ -13,7 +13,8 @@ from luxx.wire.message import ContextRecord, UserContent
 from luxx.wire.turn import Step
 
 OWN_TURN = "It is your turn again."
-"""Stands at the end if no other message follows the seat's own: a model answers somebody else's message."""
+"""Stands after each message of the seat that no other message follows: a model answers somebody else's
+message, and what its earlier turns read stays as it was."""
 
 SELECTOR_PROMPT = "You choose who speaks next in a discussion."
 
@@ -67,6 +68,8 @@ def past_messages(task: str, seat_id: int | None, transcript: Sequence[Transcrip
     past = [PastMessage(user=UserContent(text=f"The task of this discussion:\n\n{task}"))]
     for entry in transcript:
         if entry.seat_id is not None and entry.seat_id == seat_id:
+            if past[-1].user is None:
+                past.append(PastMessage(user=UserContent(text=OWN_TURN)))
             past.append(PastMessage(steps=entry.steps, replay=entry.replay, context=entry.context))
         else:
             past.append(PastMessage(user=UserContent(text=f"[{entry.name}] {entry.text}")))

@@ -8,7 +8,14 @@ from typing import Any, cast
 
 import msgspec
 
-from luxx.providers.adapter import CompletionRequest, Target, UpstreamRequest, get_request, post_request
+from luxx.providers.adapter import (
+    CACHE_MARK,
+    CompletionRequest,
+    Target,
+    UpstreamRequest,
+    get_request,
+    post_request,
+)
 from luxx.providers.anthropic.turns import (
     HISTORY_TOOL_DESCRIPTION,
     begins_with_thinking,
@@ -18,7 +25,7 @@ from luxx.providers.anthropic.turns import (
 )
 from luxx.providers.catalog import Catalog
 from luxx.providers.parsing import json_objects
-from luxx.wire.tool import ToolChoiceMode
+from luxx.wire.tool import ToolChoiceMode, ToolSpec
 
 MIN_BUDGET = 1024
 """The least that the API accepts."""
@@ -188,7 +195,27 @@ def build_message_request(request: CompletionRequest, target: Target, *, stream:
             system = f"{system}\n\n{instruction}" if system else instruction
     if system:
         body["system"] = system
+    if request.caches_prompt:
+        _mark_cached_prefixes(body)
     return post_request(endpoint(target.base_url, "messages"), _headers(target), body, stream=stream)
+
+
+def _mark_cached_prefixes(body: dict[str, Any]) -> None:
+    """Marks up to four places to which the API caches the prompt: tools, system, and twice in the messages.
+
+    The mark at the last user message caches the whole prompt. The one before it stands where the request
+    before ended: the API looks for a cached prefix only in the 20 blocks before a mark.
+    """
+    if tools := body.get("tools"):
+        tools[-1] = tools[-1] | _CACHE
+    if system := body.get("system"):
+        body["system"] = [{"type": "text", "text": system, **_CACHE}]
+    user_contents = [message["content"] for message in body["messages"] if message["role"] == "user"]
+    for content in user_contents[-2:]:
+        content[-1] = content[-1] | _CACHE
+
+
+_CACHE = {CACHE_MARK: {"type": "ephemeral"}}
 
 
 def build_models_request(target: Target, *, after: str = "") -> UpstreamRequest:
@@ -228,20 +255,27 @@ def _tool_choice(request: CompletionRequest) -> dict[str, Any]:
 
 def _tools(request: CompletionRequest, request_messages: list[dict[str, Any]]) -> dict[str, Any]:
     if request.tools:
-        tools = [
-            {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
-            for tool in request.tools
-        ]
-        return {"tools": tools, **_tool_choice(request)}
+        return {"tools": _tool_list(request.tools), **_tool_choice(request)}
     called = called_tools(request_messages)
     if not called:
         return {}
-    # The API requires the tools of calls in the history; `tool_choice` forbids calling them.
-    tools = [
+    # The API requires the tools of calls in the history; `tool_choice` forbids calling them. Those that could
+    # be called before stay as they were, because they are the beginning of the prompt that is cached.
+    tools = _tool_list(request.uncallable)
+    known = {tool["name"] for tool in tools}
+    tools += [
         {"name": name, "description": HISTORY_TOOL_DESCRIPTION, "input_schema": _ANY_OBJECT}
         for name in called
+        if name not in known
     ]
     return {"tools": tools, "tool_choice": {"type": "none"}}
+
+
+def _tool_list(tools: list[ToolSpec]) -> list[dict[str, Any]]:
+    return [
+        {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
+        for tool in tools
+    ]
 
 
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}

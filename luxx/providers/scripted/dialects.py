@@ -141,8 +141,7 @@ class AnthropicWriter:
                 assert_never(event)
 
     def end(self) -> list[Any]:
-        counts = self._usage
-        usage = {"input_tokens": counts.prompt, "output_tokens": counts.completion}
+        usage = _anthropic_usage(self._usage)
         delta = {"stop_reason": self._reason, "stop_sequence": None}
         return [
             *self._close_block(),
@@ -234,11 +233,7 @@ class GeminiWriter:
     def end(self) -> list[Any]:
         last = self._chunk({"text": ""})
         last["candidates"][0]["finishReason"] = self._reason
-        last["usageMetadata"] = {
-            "promptTokenCount": self._usage.prompt,
-            "candidatesTokenCount": self._usage.completion,
-            "totalTokenCount": self._usage.prompt + self._usage.completion,
-        }
+        last["usageMetadata"] = _gemini_usage(self._usage)
         return [last, "]"] if self.is_array else [last]
 
     def frame(self, value: Any) -> bytes:
@@ -262,6 +257,25 @@ def _openai_usage(counts: Counts) -> dict[str, Any]:
         "total_tokens": counts.prompt + counts.completion,
         "prompt_tokens_details": {"cached_tokens": counts.cached},
         "completion_tokens_details": {"reasoning_tokens": counts.reasoning},
+    }
+
+
+def _anthropic_usage(counts: Counts) -> dict[str, Any]:
+    """The dialect counts the tokens of the cache beside those of the input."""
+    cache = {"cache_read_input_tokens": counts.cached, "cache_creation_input_tokens": counts.cache_write}
+    return {
+        "input_tokens": counts.prompt - counts.cached - counts.cache_write,
+        "output_tokens": counts.completion,
+        **(cache if any(cache.values()) else {}),
+    }
+
+
+def _gemini_usage(counts: Counts) -> dict[str, Any]:
+    return {
+        "promptTokenCount": counts.prompt,
+        "candidatesTokenCount": counts.completion,
+        "totalTokenCount": counts.prompt + counts.completion,
+        **({"cachedContentTokenCount": counts.cached} if counts.cached else {}),
     }
 
 
@@ -314,7 +328,6 @@ def _anthropic(request: ScriptedRequest, events: list[ReplyEvent]) -> dict[str, 
         content.append(
             {"type": "tool_use", "id": _call_id(call, number), "name": call.name, "input": arguments}
         )
-    counts = _counts(events)
     return {
         "id": "msg_scripted",
         "type": "message",
@@ -322,7 +335,7 @@ def _anthropic(request: ScriptedRequest, events: list[ReplyEvent]) -> dict[str, 
         "model": request.model,
         "content": content,
         "stop_reason": _ANTHROPIC_REASONS.get(_reason(events), "end_turn"),
-        "usage": {"input_tokens": counts.prompt, "output_tokens": counts.completion},
+        "usage": _anthropic_usage(_counts(events)),
     }
 
 
@@ -335,16 +348,11 @@ def _gemini(request: ScriptedRequest, events: list[ReplyEvent]) -> dict[str, Any
     for call in _calls(events):
         arguments = call.arguments if isinstance(call.arguments, dict) else {}
         parts.append({"functionCall": {"name": call.name, "args": arguments}})
-    counts = _counts(events)
     reason = "MAX_TOKENS" if _reason(events) == "length" else "STOP"
     content = {"role": "model", "parts": parts}
     return {
         "candidates": [{"content": content, "finishReason": reason, "index": 0}],
-        "usageMetadata": {
-            "promptTokenCount": counts.prompt,
-            "candidatesTokenCount": counts.completion,
-            "totalTokenCount": counts.prompt + counts.completion,
-        },
+        "usageMetadata": _gemini_usage(_counts(events)),
         "modelVersion": request.model,
     }
 

@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
+from luxx.providers.scripted.cache import PromptCache, too_many_marks
 from luxx.providers.scripted.dialects import dialect_writer_for, error_body, whole_body
 from luxx.providers.scripted.http import (
     ClientConnection,
@@ -58,6 +59,7 @@ class ScriptedProvider:
         self._rules = RuleMatcher(script.rules)
         self._host = host
         self._port = port
+        self._cache = PromptCache()
         self._gates: dict[str, asyncio.Event] = {}
         self._gate_reached: dict[str, asyncio.Event] = {}
         self._arrival = asyncio.Event()
@@ -188,7 +190,13 @@ class ScriptedProvider:
             body = error_body(request, 500, f"The script has no rule for this call: {call}")
             return await self._send_json(received, 500, body)
         received.rule = rule.name
-        if window is not None:
+        if self._script.caches:
+            use = self._cache.use(request, received.body)
+            if (refusal := too_many_marks(use)) is not None:
+                return await self._send_json(received, 400, refusal)
+            reply = counted_reply(rule.reply, request.tokens, use.read, use.written)
+            rule = msgspec.structs.replace(rule, reply=reply)
+        elif window is not None:
             rule = msgspec.structs.replace(rule, reply=counted_reply(rule.reply, request.tokens))
         if rule.status != 200 or rule.body is not None:
             return await self._send_failure(received, request, rule)

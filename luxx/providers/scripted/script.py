@@ -40,6 +40,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True, tag="usage"):
     completion: int = 0
     reasoning: int = 0
     cached: int = 0
+    cache_write: int = 0
 
 
 class Finish(msgspec.Struct, frozen=True, kw_only=True, tag="finish"):
@@ -126,10 +127,12 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """With a `window`, a prompt takes a token per four bytes of its request: one that leaves no room in the
     window for the longest answer (`max_tokens`) is refused as the dialect does, and replies report the usage.
+    With `caches`, they also report which part of the prompt a prompt cache had, see `cache.py`.
     """
 
     rules: list[Rule]
     window: int | None = None
+    caches: bool = False
     models: list[str] = msgspec.field(default_factory=lambda: ["scripted"])
     models_status: int = 200
 
@@ -210,12 +213,20 @@ class DialectWriter(Protocol):
     def frame(self, value: Any) -> bytes: ...
 
 
-def counted_reply(reply: list[ReplyEvent], prompt_tokens: int) -> list[ReplyEvent]:
+def counted_reply(
+    reply: list[ReplyEvent], prompt_tokens: int, cached: int = 0, cache_write: int = 0
+) -> list[ReplyEvent]:
     """The reply with its usage, unless the script has one."""
     if any(isinstance(event, Counts | Fail | Bytes) for event in reply):
         return reply
     said = sum(len(event.text) for event in reply if isinstance(event, Text | Thinking))
-    return [*reply, Counts(prompt=prompt_tokens, completion=-(-said // BYTES_PER_TOKEN))]
+    counts = Counts(
+        prompt=prompt_tokens,
+        completion=-(-said // BYTES_PER_TOKEN),
+        cached=cached,
+        cache_write=cache_write,
+    )
+    return [*reply, counts]
 
 
 def complete_reply(reply: list[ReplyEvent]) -> list[ReplyEvent]:

@@ -76,10 +76,8 @@ class CompletionRecord(msgspec.Struct, frozen=True):
 
 
 class RunResources(msgspec.Struct, frozen=True, kw_only=True):
-    """The resources of one drive. `context` has the user's permissions at the start of the drive.
-
-    `read_context` reads permissions and rules again, so that a demotion applies at once. `skills` is the text
-    on skills for the system prompt.
+    """The resources of one drive. `context` has the user's permissions at its start; `read_context` reads
+    permissions and rules again, so that a demotion applies at once. `skills`: text for the system prompt.
     """
 
     target: Target
@@ -119,6 +117,8 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
             stop=request.stop,
             tool_choice=None if request.given is None else request.given.tool_choice,
             parallel_tool_calls=None if request.given is None else request.given.parallel_tool_calls,
+            uncallable=[] if tools else self.tools,
+            caches_prompt=True,
         )
         return completion_request, _compressed(prompt, state.context, fitted, window)
 

@@ -1,0 +1,139 @@
+"""The prompt cache of a provider: each request reads from it what the request before it wrote.
+
+The scripted provider counts like Anthropic: it caches up to the marks of a request, at most four, and looks
+for a cached beginning only in the 20 blocks before a mark.
+"""
+
+from typing import Any
+
+from luxx.providers.scripted import Call, Counts, Rule, Script, ScriptedProvider, Text, When
+from luxx.providers.scripted.cache import MAX_MARKS, PromptCache
+from luxx.providers.scripted.http import parse_request
+from scenarios.client import AsyncApiClient
+from scenarios.rooms import run_to_the_end
+from scenarios.server import LuxxServer
+from scenarios.test_tasks import execute, step
+
+MANY = 24
+"""Calls in one answer: more blocks than a cache looks back."""
+
+
+def script(*rules: Rule) -> Script:
+    return Script(rules=[*rules], caches=True)
+
+
+def eval_calls(count: int) -> list[Any]:
+    return [
+        Call(name="python_eval", arguments={"expression": f"{n} + 1"}, id=f"call_{n}") for n in range(count)
+    ]
+
+
+async def anthropic(ann: AsyncApiClient, url: str) -> int:
+    body = {"name": url, "provider_type": "anthropic", "base_url": url, "default_model": "scripted"}
+    return (await ann.post("/providers", body))["id"]
+
+
+def uses(model: ScriptedProvider) -> list[tuple[int, int]]:
+    """For each request, the tokens it read from the cache, and those that the marks before it had covered."""
+    cache, covered, counted = PromptCache(), 0, list[tuple[int, int]]()
+    for received in model.requests:
+        request = parse_request(received.method, received.path, received.body)
+        assert request is not None
+        use = cache.use(request, received.body)
+        assert use.marks <= MAX_MARKS
+        counted.append((use.read, covered))
+        covered = use.read + use.written
+    return counted
+
+
+async def test_each_request_of_a_conversation_reads_what_the_one_before_wrote(server: LuxxServer) -> None:
+    rules = [
+        Rule(when=When(user="first", has_tool_result=False), reply=eval_calls(MANY)),
+        Rule(when=When(user="first", has_tool_result=True), reply=[Text(text="Counted.")]),
+        Rule(when=When(user="second", has_tool_result=False), reply=eval_calls(2)),
+        Rule(when=When(user="second", has_tool_result=True), reply=[Text(text="Counted again.")]),
+    ]
+    async with ScriptedProvider(script(*rules)) as model, AsyncApiClient(server.url) as ann:
+        provider_id = await anthropic(ann, model.url)
+        conversation = (await ann.post("/conversations", {"provider_id": provider_id}))["id"]
+        for content in ("first", "second"):
+            async with ann.send_and_follow(conversation, content) as frames:
+                screen = await frames.to_the_end()
+        run = await ann.run(screen.run_id)
+        counted = uses(model)
+        assert len(counted) == 4
+        assert all(read == covered and (read or at == 0) for at, (read, covered) in enumerate(counted))
+        # The run reports what the provider counted.
+        assert run["usage"]["cached_tokens"] == counted[2][0] + counted[3][0]
+        assert run["usage"]["cache_write_tokens"] > 0
+        assert run["usage"]["prompt_tokens"] > run["usage"]["cached_tokens"]
+
+
+async def test_the_last_call_without_tools_reads_the_cache(server: LuxxServer) -> None:
+    """The server allows three iterations with tools."""
+    rule = Rule(when=When(), reply=[Text(text="Again. "), *eval_calls(1)])
+    last = Rule(when=When(call=4), reply=[Text(text="That is all.")])
+    async with ScriptedProvider(script(last, rule)) as model, AsyncApiClient(server.url) as ann:
+        provider_id = await anthropic(ann, model.url)
+        conversation = (await ann.post("/conversations", {"provider_id": provider_id}))["id"]
+        async with ann.send_and_follow(conversation, "Count") as frames:
+            await frames.to_the_end()
+        assert model.requests[3].json["tool_choice"] == {"type": "none"}
+        assert model.requests[3].json["tools"] == model.requests[2].json["tools"]
+        # The choice of tools belongs to the messages, so only tools and system come from the cache.
+        assert uses(model)[3][0] > 0
+
+
+async def test_a_seat_of_a_room_reads_its_earlier_turns_from_the_cache(server: LuxxServer) -> None:
+    rule = Rule(reply=[Text(text="I think so")])
+    async with ScriptedProvider(script(rule)) as model, AsyncApiClient(server.url) as ann:
+        # The address is allowed and connected once; the room then has the Anthropic provider.
+        provider_id = await anthropic(ann, model.url)
+        for names in (("Anna", "Ben"), ("Cleo",)):
+            del model.requests[:]
+            seats = [{"name": name, "role": "speaks", "provider_id": provider_id} for name in names]
+            room = {"title": "Talk", "task": "Find it out", "agents": seats, "max_rounds": 3}
+            room_id = (await ann.post("/chat-rooms", room))["id"]
+            await run_to_the_end(ann, room_id)
+            by_seat = [model.requests[at :: len(names)] for at in range(len(names))]
+            for requests in by_seat:
+                model.requests[:] = requests
+                counted = uses(model)
+                assert len(counted) == 3
+                assert all(
+                    read == covered and (read or at == 0) for at, (read, covered) in enumerate(counted)
+                )
+
+
+async def test_the_steps_of_a_task_share_tools_and_system_in_the_cache(server: LuxxServer) -> None:
+    rules = [Rule(reply=[Text(text="Done.")])]
+    async with ScriptedProvider(script(*rules)) as model, AsyncApiClient(server.url) as ann:
+        provider_id = await anthropic(ann, model.url)
+        body = {
+            "name": "Report",
+            "goal": "Write",
+            "provider_id": provider_id,
+            "steps": [step("a"), step("b", "a")],
+        }
+        task_id = (await ann.post("/tasks", body))["id"]
+        await execute(ann, task_id)
+        assert len(model.requests) >= 2
+        first, second = uses(model)[:2]
+        assert (first[0], second[0] > 0) == (0, True)
+
+
+async def test_a_server_that_refuses_marks_gets_none(server: LuxxServer) -> None:
+    refusal = "system.0.cache_control: Extra inputs are not permitted"
+    rules = [
+        Rule(when=When(call=1), status=400, message=refusal),
+        Rule(reply=[Text(text="Hello"), Counts(prompt=5, completion=1)]),
+    ]
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
+        provider_id = await anthropic(ann, model.url)
+        conversation = (await ann.post("/conversations", {"provider_id": provider_id}))["id"]
+        for content in ("one", "two"):
+            async with ann.send_and_follow(conversation, content) as frames:
+                screen = await frames.to_the_end()
+            assert screen.text == "Hello"
+        marked = [b"cache_control" in received.body for received in model.requests]
+        assert marked == [True, False, False]

@@ -13,16 +13,17 @@ Json = dict[str, Any]
 
 KEYS = [
     "anthropic_content", "anthropic_model", "gemini", "reasoning_details", "reasoning_field", "refusal",
-    "paused", "another",
+    "google_signatures", "paused", "another",
 ]  # fmt: skip
 INNER = [
     "type", "text", "thinking", "signature", "data", "id", "tool_use_id", "name", "input", "content",
     "citations", "caller", "call", "thought", "part", "functionCall", "functionResponse", "executableCode",
-    "thoughtSignature",
+    "thoughtSignature", "vendor",
 ]  # fmt: skip
 WORDS = [
     "text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "mcp_tool_use", "tool_result",
     "web_search_tool_result", "image", "compaction", "reasoning.text", "reasoning_content", "call_1", "",
+    "reasoning", "inline", "google", "vertex",
     "AAAA", "not base64!", "{",
 ]  # fmt: skip
 scalars = (
@@ -57,7 +58,11 @@ def well_formed(draw: st.DrawFn, answer: AssistantPrompt) -> Json:
         "reasoning_details": [
             {"type": "reasoning.text", "text": answer.thinking, "signature": "c2ln", "index": 0}
         ],
-        "reasoning_field": "reasoning_content",
+        "reasoning_field": draw(st.sampled_from(["reasoning_content", "reasoning", "inline"])),
+        "google_signatures": [
+            {"vendor": "google", "signature": "c2ln"},
+            *({"call": c.call_id, "vendor": "vertex", "signature": "c2ln"} for c in answer.tool_calls),
+        ],
     }
 
 

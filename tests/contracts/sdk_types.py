@@ -49,12 +49,12 @@ _OF_AN_OLDER_API = frozenset({"temperature"})
 
 _OWN_KEYS = {
     "deepseek": {"thinking", "reasoning_content"},
-    "glm": {"thinking", "reasoning_content"},
+    "glm": {"thinking", "reasoning", "reasoning_content"},
     "openrouter": {"reasoning", "reasoning_content", "reasoning_details"},
-    "openai_compatible": {"reasoning_content", "reasoning_details"},
-    "qwen": {"enable_thinking", "reasoning_content"},
-    "ollama": {"reasoning_content"},
-    "local": {"chat_template_kwargs", "reasoning_content"},
+    "openai_compatible": {"reasoning", "reasoning_content", "reasoning_details", "extra_content"},
+    "qwen": {"enable_thinking", "reasoning", "reasoning_content"},
+    "ollama": {"reasoning"},
+    "local": {"chat_template_kwargs", "reasoning", "reasoning_content"},
 }
 """Keys of each provider in addition to OpenAI's, in a request or in its messages."""
 
@@ -63,6 +63,9 @@ def accepted_by_openai(body: bytes, provider_type: str) -> Json:
     value = msgspec.json.decode(body)
     own = _OWN_KEYS.get(provider_type, set[str]())
     messages = [_without(message, own) for message in value["messages"]]
+    for message in messages:
+        if calls := message.get("tool_calls"):
+            message["tool_calls"] = [_without(call, own) for call in calls]
     _read_through(_openai().validate_python([{**_without(value, own), "messages": messages}]))
     return value
 

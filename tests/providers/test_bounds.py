@@ -14,7 +14,7 @@ from luxx.providers.anthropic.adapter import AnthropicParser
 from luxx.providers.gemini.adapter import GeminiParser
 from luxx.providers.gemini.content import MAX_OPEN_CALLS
 from luxx.providers.openai_chat.adapter import OpenAIParser
-from luxx.providers.openai_chat.content import MAX_BLANKS
+from luxx.providers.openai_chat.reasoning import MAX_BLANKS
 from luxx.providers.parsing import MAX_BLANK_BYTES, MAX_RETAINED_BYTES, SseSplitter
 from luxx.wire.turn import ReplayDelta, TextDelta, ToolCallDelta
 

@@ -38,6 +38,7 @@ ADAPTIVE = (4, 6)
 
 _FAMILY = re.compile(r"(opus|sonnet|haiku)-(\d{1,2})(?!\d)(?:[-.](\d{1,2})(?!\d))?")
 _OLD_NAME = re.compile(r"claude-(\d)(?:[-.](\d))?(?:-|$)")
+_ANTHROPIC = re.compile(r"claude|anthropic\.com|fable|mythos")
 _NEWEST_FAMILY = re.compile(r"fable|mythos")
 
 
@@ -165,7 +166,9 @@ def build_message_request(request: CompletionRequest, target: Target, *, stream:
     """The POST for one completion; `base_url` with or without `/v1`."""
     card = Catalog().find(request.model)
     max_tokens = request.max_tokens or card.max_output
-    request_messages = build_messages(request.messages, request.model)
+    # Models of other vendors do not sign their thinking, and some require it; Anthropic's refuse it unsigned.
+    takes_unsigned = not _ANTHROPIC.search(f"{request.model} {target.base_url}".lower())
+    request_messages = build_messages(request.messages, request.model, takes_unsigned=takes_unsigned)
     body: dict[str, Any] = {
         "model": request.model,
         "max_tokens": max_tokens,

@@ -38,8 +38,13 @@ def system_text(messages: Iterable[PromptMessage]) -> str:
     )
 
 
-def build_messages(messages: Sequence[PromptMessage], model: str) -> list[RequestMessage]:
-    """The messages of the history for `model`. In finished turns, another model's thinking is left out."""
+def build_messages(
+    messages: Sequence[PromptMessage], model: str, *, takes_unsigned: bool = False
+) -> list[RequestMessage]:
+    """The messages of the history for `model`. In finished turns, another model's thinking is left out.
+
+    `takes_unsigned`: the server wants its thinking back although it does not sign it.
+    """
     last_user_index = max(
         (index for index, message in enumerate(messages) if isinstance(message, UserPrompt)), default=-1
     )
@@ -56,7 +61,10 @@ def build_messages(messages: Sequence[PromptMessage], model: str) -> list[Reques
             case AssistantPrompt():
                 is_same = _is_same_model(str(message.replay.get(MODEL_KEY, "")), model)
                 content = _assistant_blocks(
-                    message, ids, includes_thinking=index > last_user_index or is_same
+                    message,
+                    ids,
+                    includes_thinking=index > last_user_index or is_same,
+                    takes_unsigned=takes_unsigned,
                 )
                 _append_content(request_messages, "assistant", content)
     if request_messages and request_messages[0]["role"] != "user":
@@ -137,7 +145,9 @@ def _tool_result_block(message: ToolPrompt, ids: _CallIds) -> BlockJson:
     return block
 
 
-def _assistant_blocks(message: AssistantPrompt, ids: _CallIds, *, includes_thinking: bool) -> list[BlockJson]:
+def _assistant_blocks(
+    message: AssistantPrompt, ids: _CallIds, *, includes_thinking: bool, takes_unsigned: bool
+) -> list[BlockJson]:
     calls = {call.call_id: call for call in message.tool_calls}
     content: list[BlockJson] = []
     rest = message.text
@@ -149,7 +159,7 @@ def _assistant_blocks(message: AssistantPrompt, ids: _CallIds, *, includes_think
                 call = calls.pop(str(block.get("id")), None)
                 if call is not None:
                     content.append({**block, **_tool_use_block(call, ids)})
-            elif _is_sendable(block, includes_thinking=includes_thinking):
+            elif _is_sendable(block, includes_thinking=includes_thinking, takes_unsigned=takes_unsigned):
                 content.append(block)
     if rest.strip():
         content.append({"type": "text", "text": rest})
@@ -181,7 +191,7 @@ def _is_assistant_block(block: BlockJson) -> bool:
             citations = block.get("citations")
             return isinstance(block.get("text"), str) and (citations is None or isinstance(citations, list))
         case "thinking":
-            return isinstance(block.get("thinking"), str) and isinstance(block.get("signature"), str)
+            return isinstance(block.get("thinking"), str) and isinstance(block.get("signature", ""), str)
         case "redacted_thinking":
             return isinstance(block.get("data"), str)
         case "server_tool_use" | "mcp_tool_use":
@@ -195,12 +205,12 @@ def _text_of(blocks: list[BlockJson]) -> str:
     return "".join(block["text"] for block in blocks if block["type"] == "text")
 
 
-def _is_sendable(block: BlockJson, *, includes_thinking: bool) -> bool:
+def _is_sendable(block: BlockJson, *, includes_thinking: bool, takes_unsigned: bool) -> bool:
     match block["type"]:
         case "text":
             return bool(block["text"].strip())
         case "thinking":
-            return includes_thinking and bool(block["signature"])
+            return includes_thinking and (takes_unsigned or bool(block.get("signature")))
         case "redacted_thinking":
             return includes_thinking
         case _:

@@ -1,7 +1,7 @@
 """The adapter and the stream parser of the OpenAI chat completions dialect and of compatible servers.
 
-`request.py` builds requests, `content.py` decodes chunks, assembles tool calls and splits inline thinking,
-`usage.py` reads the token counts.
+`request.py` builds requests, `content.py` decodes chunks and assembles tool calls, `reasoning.py` splits
+inline thinking and has what must be sent back, `usage.py` reads the token counts.
 """
 
 from collections.abc import Callable
@@ -18,12 +18,19 @@ from luxx.providers.openai_chat.content import (
     ChunkChoice,
     ChunkMessage,
     ContentPart,
-    InlineState,
-    InlineThinking,
     OpenAIChunk,
-    ReasoningDetails,
     ToolCallReader,
     decode_chunk,
+)
+from luxx.providers.openai_chat.reasoning import (
+    DETAILS_KEY,
+    FIELD_KEY,
+    INLINE_FIELD,
+    SIGNATURES_KEY,
+    InlineState,
+    InlineThinking,
+    ReasoningDetails,
+    google_signature,
 )
 from luxx.providers.openai_chat.request import build_completion_request, build_models_request
 from luxx.providers.openai_chat.usage import ChunkUsage, usage_of
@@ -88,7 +95,8 @@ class OpenAIParser:
         self._finish = ""
         self._refusal: list[str] = []
         self._details = ReasoningDetails()
-        self._used_reasoning_content = False
+        self._signature: dict[str, str] | None = None
+        self._reasoning_field = ""
 
     @property
     def is_done(self) -> bool:
@@ -197,9 +205,10 @@ class OpenAIParser:
 
     def _read_message(self, message: ChunkMessage, out: list[Delta]) -> None:
         if message.reasoning_content:
-            self._used_reasoning_content = True
+            self._reasoning_field = "reasoning_content"
             self._emit_thinking(message.reasoning_content, out)
         elif message.reasoning:
+            self._reasoning_field = self._reasoning_field or "reasoning"
             self._emit_thinking(message.reasoning, out)
         elif message.reasoning_details:
             for detail in message.reasoning_details:
@@ -207,6 +216,9 @@ class OpenAIParser:
         if message.reasoning_details:
             self._retained.retain_event()
             self._details.read(message.reasoning_details)
+        if message.extra_content and (signature := google_signature(message.extra_content)) is not None:
+            self._retained.retain_event()
+            self._signature = signature
         content = message.content
         if content:
             if isinstance(content, list):
@@ -272,9 +284,14 @@ class OpenAIParser:
     def _replay(self) -> dict[str, Any]:
         replay: dict[str, Any] = {}
         if details := self._details.blocks():
-            replay["reasoning_details"] = details
-        if self._used_reasoning_content and self._calls.has_calls:
-            replay["reasoning_field"] = "reasoning_content"
+            replay[DETAILS_KEY] = details
+        if self._reasoning_field and self._calls.has_calls:
+            replay[FIELD_KEY] = self._reasoning_field
+        elif self._inline.has_thinking:
+            replay[FIELD_KEY] = INLINE_FIELD
+        signatures = [*self._calls.signatures, *([self._signature] if self._signature else [])]
+        if signatures:
+            replay[SIGNATURES_KEY] = signatures
         if self._refusal:
             replay["refusal"] = "".join(self._refusal)
         return replay

@@ -1,4 +1,4 @@
-"""The content of the OpenAI dialect: chunks as Structs, tool calls, reasoning details, inline thinking.
+"""The content of the OpenAI dialect: chunks as Structs, and tool calls.
 
 Of tool calls, servers are known to send: no index, index 0 for every call, id and name on every fragment,
 empty ids and names, null arguments, complete calls in one chunk, one id for several calls.
@@ -8,23 +8,17 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 import msgspec
 
+from luxx.providers.openai_chat.reasoning import google_signature
 from luxx.providers.openai_chat.usage import ChunkUsage
 from luxx.providers.parsing import decode_leniently
-from luxx.wire.turn import Delta, TextDelta, ThinkingDelta, ToolCallDelta
-
-MAX_BLANKS = 1_000
-"""Characters of leading whitespace to hold back while waiting for `<think>`; past it, everything is text."""
+from luxx.wire.turn import Delta, ToolCallDelta
 
 _DELIMITERS = re.compile(r'["{}\[\]]')
 _STRING_DELIMITERS = re.compile(r'"|\\.?', re.DOTALL)
-_JOINED_FIELDS = ("text", "summary")
-_OPEN_TAG = "<think>"
-_CLOSE_TAG = "</think>"
 
 
 class ChunkFunction(msgspec.Struct, gc=False):
@@ -35,9 +29,12 @@ class ChunkFunction(msgspec.Struct, gc=False):
 
 
 class ChunkToolCall(msgspec.Struct, gc=False):
+    """`extra_content` has the signature of a call of Google's models."""
+
     index: int | None = None
     id: str | None = None
     function: ChunkFunction | None = None
+    extra_content: dict[str, Any] | None = None
 
 
 class ContentPart(msgspec.Struct):
@@ -53,6 +50,7 @@ class ChunkMessage(msgspec.Struct):
     reasoning: str | None = None
     reasoning_details: list[dict[str, Any]] | None = None
     refusal: str | None = None
+    extra_content: dict[str, Any] | None = None
     tool_calls: list[ChunkToolCall] | None = None
 
 
@@ -108,10 +106,16 @@ class ToolCallReader:
     def has_calls(self) -> bool:
         return bool(self._calls)
 
+    @property
+    def signatures(self) -> list[dict[str, str]]:
+        """The signatures of the calls, as notes."""
+        return [{"call": call.call_id, **call.signature} for call in self._calls if call.signature]
+
     def read(self, fragments: list[ChunkToolCall], out: list[Delta]) -> None:
         for position, fragment in enumerate(fragments):
             name, arguments = _name_and_arguments(fragment)
             call = self._call_of(fragment, position, name, arguments)
+            call.signature = google_signature(fragment.extra_content) or call.signature
             self._append(call, name, arguments, out)
 
     def close(self, out: list[Delta]) -> None:
@@ -166,6 +170,7 @@ class _OpenAICall:
     name: str = ""
     arguments: list[str] = field(default_factory=list[str])
     is_emitted: bool = False
+    signature: dict[str, str] | None = None
     _object_reader: "_ObjectReader" = field(default_factory=lambda: _ObjectReader())
     _scanned_count: int = 0
 
@@ -235,109 +240,3 @@ def _starts_new_call(call: _OpenAICall, call_id: str, name: str, arguments: str)
     if not call.name:
         return False
     return name != call.name or (bool(arguments) and call.is_complete())
-
-
-class ReasoningDetails:
-    """Collects the `reasoning_details` of all chunks, read in order."""
-
-    def __init__(self) -> None:
-        self._blocks: list[_Block] = []
-
-    def read(self, details: list[dict[str, Any]]) -> None:
-        """Joins fragments of one reasoning block: the same type and index, and no `data`."""
-        for detail in details:
-            last = self._blocks[-1] if self._blocks else None
-            if last is None or "data" in detail or not last.continues_with(detail):
-                last = _Block()
-                self._blocks.append(last)
-            last.append(detail)
-
-    def blocks(self) -> list[dict[str, Any]]:
-        """The blocks as they must be sent back."""
-        return [block.to_json() for block in self._blocks]
-
-
-@dataclass(slots=True, eq=False)
-class _Block:
-    """A reasoning block. The pieces of `_texts` replace the fields of the same name in `to_json`."""
-
-    _fields: dict[str, Any] = field(default_factory=dict[str, Any])
-    _texts: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-
-    def continues_with(self, detail: dict[str, Any]) -> bool:
-        return all(self._fields.get(key) == detail.get(key) for key in ("type", "index"))
-
-    def append(self, detail: dict[str, Any]) -> None:
-        for key, value in detail.items():
-            if key in _JOINED_FIELDS and isinstance(value, str):
-                self._texts.setdefault(key, []).append(value)
-                self._fields[key] = None  # Keeps the order of the keys.
-            elif value is not None or key not in self._fields:
-                self._fields[key] = value
-
-    def to_json(self) -> dict[str, Any]:
-        return self._fields | {key: "".join(parts) for key, parts in self._texts.items()}
-
-
-class InlineState(StrEnum):
-    START = "start"
-    THINKING = "thinking"
-    TEXT = "text"
-
-
-class InlineThinking:
-    """Splits content into thinking and text at `<think>` tags; the thinking is kept verbatim."""
-
-    def __init__(self) -> None:
-        self.state = InlineState.START
-        self._pending = ""
-
-    def read(self, text: str, out: list[Delta]) -> None:
-        text = self._pending + text
-        self._pending = ""
-        if self.state is InlineState.START:
-            text = self._read_start(text)
-        if self.state is InlineState.THINKING and text:
-            text = self._read_thinking(text, out)
-        if self.state is InlineState.TEXT and text:
-            out.append(TextDelta(text=text))
-
-    def flush(self, out: list[Delta]) -> None:
-        """Emits text that was held back as a possible tag start. Later content cannot start a tag."""
-        pending, self._pending = self._pending, ""
-        if self.state is InlineState.THINKING:
-            if pending:
-                out.append(ThinkingDelta(text=pending))
-            return
-        self.state = InlineState.TEXT
-        if pending:
-            out.append(TextDelta(text=pending))
-
-    def _read_start(self, text: str) -> str:
-        stripped = text.lstrip()
-        if stripped.startswith(_OPEN_TAG):
-            self.state = InlineState.THINKING
-            return stripped[len(_OPEN_TAG) :]
-        if _OPEN_TAG.startswith(stripped) and len(text) <= MAX_BLANKS:
-            self._pending = text
-            return ""
-        self.state = InlineState.TEXT
-        return text
-
-    def _read_thinking(self, text: str, out: list[Delta]) -> str:
-        thinking, tag, rest = text.partition(_CLOSE_TAG)
-        if tag:
-            self.state = InlineState.TEXT
-        else:
-            thinking, self._pending = _without_tag_start(text)
-        if thinking:
-            out.append(ThinkingDelta(text=thinking))
-        return rest
-
-
-def _without_tag_start(text: str) -> tuple[str, str]:
-    """The text before a possible beginning of `</think>` at its end, and that beginning."""
-    start = text.rfind("<", max(0, len(text) - len(_CLOSE_TAG) + 1))
-    if start >= 0 and _CLOSE_TAG.startswith(text[start:]):
-        return text[:start], text[start:]
-    return text, ""

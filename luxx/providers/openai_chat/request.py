@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from luxx.providers.adapter import CompletionRequest, Target, UpstreamRequest, get_request, post_request
+from luxx.providers.openai_chat.reasoning import DETAILS_KEY, FIELD_KEY, INLINE_FIELD, signed_content
 from luxx.providers.parsing import json_objects, parse_arguments
 from luxx.wire.message import AssistantPrompt, PromptMessage, SystemPrompt, ToolPrompt, UserPrompt
 from luxx.wire.tool import ToolCall, ToolSpec
@@ -15,9 +16,26 @@ from luxx.wire.tool import ToolCall, ToolSpec
 _OPENAI_REASONING_MODELS = re.compile(r"^(o\d|gpt-(?:[5-9]|\d\d)(?!.*chat))")
 _JSON_OBJECT_ONLY = frozenset({"deepseek", "glm"})
 _SENDS_USAGE_BY_DEFAULT = frozenset({"mistral"})
-_TAKES_REASONING_DETAILS = frozenset({"openrouter", "openai_compatible"})
-# These reject a request whose messages have unknown keys.
-_TAKES_NO_REASONING = frozenset({"openai", "mistral", "groq"})
+_TAKES_REASONING_DETAILS = frozenset({"openrouter", "openai_compatible", "minimax"})
+_TAKES_SIGNATURES = frozenset({"openai_compatible", "google"})
+# These reject a request whose messages have unknown keys, or know only one of the names of reasoning.
+_REASONING_FIELDS = {
+    "openai": (),
+    "mistral": (),
+    "google": (),
+    "groq": ("reasoning",),
+    "cerebras": ("reasoning",),
+    "ollama": ("reasoning",),
+}
+_ANY_REASONING_FIELD = ("reasoning_content", "reasoning")
+# These require the reasoning of every turn with tools, whichever provider it came from.
+_REQUIRES_REASONING = frozenset({"deepseek", "moonshot"})
+# The others of Groq's models refuse the field.
+_GROQ_REASONING_MODELS = re.compile(r"gpt-oss|qwen-?3")
+_GEMINI_3 = re.compile(r"gemini-([3-9]|\d\d)|gemini-.*-latest")
+_SIGNATURE_PLACEHOLDER = {"google": {"thought_signature": "skip_thought_signature_validator"}}
+"""What Google's endpoint accepts as the signature of a call that another model made."""
+
 _MAX_CALL_ID_LENGTH = 40
 
 
@@ -88,6 +106,12 @@ _KNOWN_HOSTS = {
     "z.ai": "glm",
     "bigmodel.cn": "glm",
     "aliyuncs.com": "qwen",
+    "googleapis.com": "google",
+    "cerebras.ai": "cerebras",
+    "moonshot.ai": "moonshot",
+    "moonshot.cn": "moonshot",
+    "minimax.io": "minimax",
+    "minimaxi.com": "minimax",
 }
 
 
@@ -132,18 +156,46 @@ def _assistant(prompt: AssistantPrompt, kind: str, request: CompletionRequest) -
         # Several servers reject a message with neither text nor calls.
         return None
     message: dict[str, Any] = {"role": "assistant", "content": text or None}
-    if prompt.tool_calls:
-        message["tool_calls"] = [_tool_call(call, kind) for call in prompt.tool_calls]
-        field = "reasoning_content" if kind == "deepseek" else prompt.replay.get("reasoning_field")
-        is_accepted = field == "reasoning_content" and kind not in _TAKES_NO_REASONING
-        if is_accepted and (prompt.thinking or request.thinking_enabled):
-            message["reasoning_content"] = prompt.thinking
     # The details may come from an imported file, so invalid items are dropped.
-    stored = json_objects(prompt.replay.get("reasoning_details"))
+    stored = json_objects(prompt.replay.get(DETAILS_KEY))
     details = [item for item in stored if isinstance(item.get("type"), str)]
     if kind in _TAKES_REASONING_DETAILS and details:
-        message["reasoning_details"] = details
+        message[DETAILS_KEY] = details
+    if prompt.tool_calls:
+        message["tool_calls"] = [_tool_call(call, kind) for call in prompt.tool_calls]
+        field = _reasoning_field(prompt, kind, request)
+        # The details contain the text that is beside them.
+        if field and (prompt.thinking or request.thinking_enabled) and DETAILS_KEY not in message:
+            message[field] = prompt.thinking
+    if kind == "minimax" and prompt.thinking and prompt.replay.get(FIELD_KEY) == INLINE_FIELD:
+        message["content"] = f"<think>{prompt.thinking}</think>{text}"
+    if kind in _TAKES_SIGNATURES:
+        _sign(message, prompt, kind, request.model)
     return message
+
+
+def _reasoning_field(prompt: AssistantPrompt, kind: str, request: CompletionRequest) -> str:
+    """The field in which the server takes the reasoning of a turn with tools; empty if it takes none."""
+    if kind in _REQUIRES_REASONING:
+        return "reasoning_content"
+    if kind == "groq" and not _GROQ_REASONING_MODELS.search(request.model.lower()):
+        return ""
+    taken = _REASONING_FIELDS.get(kind, _ANY_REASONING_FIELD)
+    return next((field for field in taken if field == prompt.replay.get(FIELD_KEY)), "")
+
+
+def _sign(message: dict[str, Any], prompt: AssistantPrompt, kind: str, model: str) -> None:
+    """Adds the signatures of Google's models to the calls and the message for which they came."""
+    by_call = signed_content(prompt.replay)
+    if "" in by_call:
+        message["extra_content"] = by_call[""]
+    sent = message.get("tool_calls", [])
+    for call, sent_call in zip(prompt.tool_calls, sent, strict=False):
+        if call.call_id in by_call:
+            sent_call["extra_content"] = by_call[call.call_id]
+    if sent and kind == "google" and _GEMINI_3.search(model.lower()):
+        # Of parallel calls, only the first is signed.
+        sent[0].setdefault("extra_content", _SIGNATURE_PLACEHOLDER)
 
 
 def _tool_call(call: ToolCall, kind: str) -> dict[str, Any]:

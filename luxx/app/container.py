@@ -236,19 +236,15 @@ class Services(CoreServices):
             notify=self.notices.notify,
             fail_run=self._failing_runs(),
         )
-        read_own_tools = self.compositions.read_own_tools
-        resources = ResourceFinder(
-            self.providers, self.executor, self.workspaces, self.replay, read_own_tools, self.skill_registry
-        )
         # The functions: the driver and the questions are made after the loop that they need.
-        turn_services = TurnServices(self.client, resources, engine=lambda: self.run_driver)
+        turn_services = TurnServices(self.client, self._resource_finder(), engine=lambda: self.run_driver)
 
         async def on_question(user_id: int) -> None:
             await self.questions.answer_covered(user_id)
 
         requests = self._request_resolver()
         self.room_loader = partial(RoomOrchestration, resolve=requests.resolve_turn)
-        references = ReferenceChecker(self.registry, read_own_tools, self.skill_registry)
+        references = ReferenceChecker(self.registry, self.compositions.read_own_tools, self.skill_registry)
         self.planner = Planner(requests.resolve_turn, references, self.providers, settings_for)
         loaders = {RunKind.ROOM: self.room_loader, RunKind.TASK: partial(load_task_run, planner=self.planner)}
         orchestrated = OrchestratedRuns(self.run_services, turn_services, loaders, on_question)
@@ -268,6 +264,17 @@ class Services(CoreServices):
     def _failing_runs(self) -> FailRun:
         writers = {RunKind.CHAT: fail_chat, RunKind.ROOM: fail_room, RunKind.TASK: fail_task}
         return partial(fail_run, self.store, writers)
+
+    def _resource_finder(self) -> ResourceFinder:
+        return ResourceFinder(
+            self.providers,
+            self.executor,
+            self.workspaces,
+            self.replay,
+            self.compositions.read_own_tools,
+            self.skill_registry,
+            self.tool_images.read_images,
+        )
 
     def _request_resolver(self) -> RequestResolver:
         return RequestResolver(

@@ -28,7 +28,7 @@ from luxx.domain.conversations.search_index import SubjectReaders
 from luxx.domain.conversations.service import own_project
 from luxx.domain.files.attachments import AttachmentReader, PdfReader
 from luxx.domain.files.service import FileService
-from luxx.domain.files.tool_files import FigureService, quota_hooks
+from luxx.domain.files.tool_files import ToolImages, quota_hooks
 from luxx.domain.files.upload import Uploads
 from luxx.domain.mcp.approval import McpDefinitions
 from luxx.domain.mcp.service import McpServers
@@ -149,11 +149,11 @@ class CoreServices:
         database_files = [Path(f"{database}{suffix}") for suffix in SQLITE_SUFFIXES if database is not None]
         self.sandbox = Sandbox(config.tools, self.data_dir, Path(config.workspace.root), database_files)
         self.sandbox.egress.on_ended = EgressRecord(store, self.refusals).record
-        figures = FigureService(store, self.workspaces, config.files)
+        self.tool_images = ToolImages(store, self.workspaces, config.files)
         self.registry = ToolRegistry(
             [
                 *builtin_tools(config.tools, self.sandbox.readers.run),
-                *program_tools(self.sandbox, figures.register_figures),
+                *program_tools(self.sandbox, self.tool_images.register_figures),
             ]
         )
         for hook in quota_hooks(self.workspaces.path_of, config.files):
@@ -192,6 +192,7 @@ class CoreServices:
             self.registry,
             lambda: self.store.read(tenant_ids_by_name),
             self.mcp_definitions.compare_and_record,
+            self.tool_images.store_images,
         )
         self.compositions = CompositionService(self.store, self.executor)
         self.agents = AgentService(

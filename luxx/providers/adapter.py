@@ -4,12 +4,13 @@ No network here: `transport.py` sends and reads. `parsing.py` has what the parse
 a package with an `Adapter` and a row in `registry.py`; it must pass `tests/contracts/`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
-from luxx.wire.message import PromptMessage
+from luxx.wire.message import PromptImage, PromptMessage, ToolPrompt, UserPrompt
 from luxx.wire.tool import ToolChoice, ToolSpec
 from luxx.wire.turn import Delta
 
@@ -109,3 +110,20 @@ def post_request(url: str, headers: dict[str, str], body: dict[str, Any], *, str
 
 def get_request(url: str, headers: dict[str, str]) -> UpstreamRequest:
     return UpstreamRequest(url=url, headers={**headers, "accept": "application/json"}, body=b"")
+
+
+def with_images_after_results(messages: Sequence[PromptMessage], text: str = "") -> list[PromptMessage]:
+    """The messages for an API whose tool results take no images: those of all results of a completion follow
+    the last one, as a user's message with this text."""
+    moved: list[PromptMessage] = []
+    images: tuple[PromptImage, ...] = ()
+    for message in messages:
+        if isinstance(message, ToolPrompt):
+            images += message.images
+            moved.append(replace(message, images=()))
+            continue
+        if images:
+            moved.append(UserPrompt(text=text, images=images))
+            images = ()
+        moved.append(message)
+    return [*moved, UserPrompt(text=text, images=images)] if images else moved

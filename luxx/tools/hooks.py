@@ -7,7 +7,7 @@ hook after a call may replace the result. Cached results run no hooks.
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from copy import deepcopy
 from enum import StrEnum
 from pathlib import Path
@@ -160,6 +160,18 @@ class SavedFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 SaveFigures = Callable[[int, Path, list[str]], Awaitable[SavedFigures]]
 """Saves files as images, given the user id, the workspace and the paths in it. Raises nothing."""
+
+
+StoreImages = Callable[[int, Path | None, Sequence[bytes]], Awaitable[list[StepImage | str]]]
+"""Stores images as files, given the user id, the workspace and the bytes of each. Returns the image of each,
+or why it cannot be shown. Raises nothing."""
+
+
+async def store_no_images(
+    user_id: int, workspace: Path | None, images: Sequence[bytes]
+) -> list[StepImage | str]:
+    """Default for servers without a file store."""
+    return ["no files are stored here"] * len(images)
 
 
 async def save_no_figures(user_id: int, workspace: Path, paths: list[str]) -> SavedFigures:

@@ -99,12 +99,13 @@ class AssistantPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="assistant"
 
 
 class ToolPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="tool"):
-    """The result of one call; `content` is what the model reads."""
+    """The result of one call; `content` is what the model reads, `images` what it also sees."""
 
     call_id: str
     name: str
     content: str
     success: bool = True
+    images: tuple[PromptImage, ...] = ()
 
 
 PromptMessage = SystemPrompt | UserPrompt | AssistantPrompt | ToolPrompt

@@ -24,7 +24,8 @@ from luxx.domain.conversations.images import (
     store_images,
 )
 from luxx.domain.conversations.models import ConversationRow, MessageRow
-from luxx.domain.conversations.prompt import prompt_messages, read_path
+from luxx.domain.conversations.path import read_path
+from luxx.domain.conversations.prompt import prompt_messages
 from luxx.domain.files.service import FileRow
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url

@@ -1,11 +1,11 @@
-"""Only a complete PNG that unpacks to exactly its own pixels is shown as an image."""
+"""Only a complete image is shown: a PNG unpacks to exactly its own pixels."""
 
 import zlib
 
 import pytest
 
 from files.sample_files import png
-from luxx.domain.files.tool_files import MAX_SIDE, NotDisplayable, PngSize, png_size
+from luxx.domain.files.image_formats import MAX_SIDE, ImageFormat, NotDisplayable, image_format
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
@@ -46,7 +46,7 @@ def image(
     ],
 )
 def test_the_size_of_a_whole_image_is_read(data: bytes, width: int, height: int) -> None:
-    assert png_size(data) == PngSize(width=width, height=height)
+    assert image_format(data) == ImageFormat(media_type="image/png", width=width, height=height)
 
 
 BOMB = 200_000_000
@@ -55,9 +55,9 @@ BOMB = 200_000_000
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"", "not a PNG"),
-        (b"<svg onload='alert(1)'/>", "not a PNG"),
-        (b"GIF89a\x01\x00\x01\x00", "not a PNG"),
+        (b"", "not a PNG, JPEG or WebP"),
+        (b"<svg onload='alert(1)'/>", "not a PNG, JPEG or WebP"),
+        (b"GIF89a\x01\x00\x01\x00", "not a PNG, JPEG or WebP"),
         (SIGNATURE, "not exactly one complete"),
         (png()[:-5], "damaged|not exactly one complete"),
         (png(7), "not exactly one complete"),
@@ -84,10 +84,56 @@ BOMB = 200_000_000
 )
 def test_anything_else_is_not_shown(data: bytes, words: str) -> None:
     with pytest.raises(NotDisplayable, match=words):
-        png_size(data)
+        image_format(data)
+
+
+def jpeg(*segments: tuple[int, bytes], end: bytes = b"\xff\xd9") -> bytes:
+    parts = (b"\xff" + bytes([kind]) + (len(body) + 2).to_bytes(2, "big") + body for kind, body in segments)
+    return b"\xff\xd8" + b"".join(parts) + b"\x01\x02" + end
+
+
+def webp(kind: bytes, body: bytes) -> bytes:
+    chunk = kind + len(body).to_bytes(4, "little") + body + bytes(len(body) % 2)
+    return b"RIFF" + (4 + len(chunk)).to_bytes(4, "little") + b"WEBP" + chunk
+
+
+APP, FRAME = (0xE0, b"JFIF\0" + bytes(9)), (0xC2, b"\x08\x00\x02\x00\x03\x03" + bytes(9))
+LOSSY = b"\0\0\0\x9d\x01\x2a\x03\x00\x02\x00" + bytes(4)
+LOSSLESS = b"\x2f" + (2 | 1 << 14).to_bytes(4, "little") + bytes(6)
+EXTENDED = bytes(4) + b"\x02\0\0\x01\0\0"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [jpeg(APP, FRAME), webp(b"VP8 ", LOSSY), webp(b"VP8L", LOSSLESS), webp(b"VP8X", EXTENDED)],
+)
+def test_the_size_of_other_kinds_of_images_is_read(data: bytes) -> None:
+    kind = "image/webp" if data[:4] == b"RIFF" else "image/jpeg"
+    assert image_format(data) == ImageFormat(media_type=kind, width=3, height=2)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (jpeg(APP), "not exactly one complete"),
+        (jpeg(APP, FRAME, end=b""), "not exactly one complete"),
+        (jpeg((0xC0, b"\x08\xff\xff\xff\xff\x03")), "too many"),
+        (jpeg((0xC4, FRAME[1])), "not exactly one complete"),
+        (jpeg(APP, FRAME)[:9], "not exactly one complete"),
+        (webp(b"VP8 ", LOSSY)[:-1], "not exactly one complete"),
+        (webp(b"VP8 ", LOSSY) + b"more", "not exactly one complete"),
+        (webp(b"VP8X", b"\x02" + EXTENDED[1:]), "animated"),
+        (webp(b"VP8X", bytes(4) + b"\xff" * 6), "too many"),
+        (webp(b"VP8?", LOSSY), "unknown type"),
+        (b"RIFF\x04\0\0\0WEBP", "not exactly one complete"),
+    ],
+)
+def test_other_kinds_of_images_are_refused_unless_complete(data: bytes, words: str) -> None:
+    with pytest.raises(NotDisplayable, match=words):
+        image_format(data)
 
 
 def test_an_image_that_unpacks_to_much_more_is_not_shown() -> None:
     # Not a parameter: it takes a second to make, in each process that collects the tests.
     with pytest.raises(NotDisplayable, match="does not match the size"):
-        png_size(image(rows=bytes(BOMB)))
+        image_format(image(rows=bytes(BOMB)))

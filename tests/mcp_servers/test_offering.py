@@ -7,22 +7,23 @@ import pytest
 
 from luxx.domain.mcp.connection import ListedTool
 from luxx.domain.mcp.inbox import Secrets
-from luxx.domain.mcp.offering import MOST_REASONS, OfferedTools, build_offered_tools
+from luxx.domain.mcp.offering import MOST_REASONS, KeepImages, OfferedTools, build_offered_tools
 from luxx.domain.mcp.server import MIB, Backoff, McpDirectory
 from luxx.errors import ToolFailed
 from luxx.infra.config.schema import McpServerConfig
+from luxx.tools.hooks import store_no_images
 from luxx.wire.tool import ToolResult
 
 SECRET = "sk-a-key-that-nobody-may-see"
 CONFIG = McpServerConfig(name="notes", command=["notes"], env=[f"KEY={SECRET}", "DEBUG=1"])
 
 
-async def call(tool: str, arguments: dict[str, Any]) -> ToolResult:
+async def call(tool: str, arguments: dict[str, Any], keep_images: KeepImages) -> ToolResult:
     raise ToolFailed("is not there")
 
 
 def offer_tools(*tools: ListedTool) -> OfferedTools:
-    return build_offered_tools(CONFIG, "mcp__default_notes__", 1, tools, call)
+    return build_offered_tools(CONFIG, "mcp__default_notes__", 1, tools, call, store_no_images)
 
 
 def listed_tool(name: str, description: str = "Does it.", **properties: Any) -> ListedTool:

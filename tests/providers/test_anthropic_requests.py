@@ -107,6 +107,16 @@ def test_images_come_before_the_text() -> None:
     assert content == [{"type": "image", "source": source}, {"type": "text", "text": "What is this?"}]
 
 
+def test_a_result_with_images_is_no_error_because_those_take_none() -> None:
+    image = PromptImage(media_type="image/png", data=b"png")
+
+    body = build_request(*ASKED, answer_with_calls("a"), result("a", success=False, images=(image,)))
+
+    (block,) = body["messages"][2]["content"]
+    assert [part["type"] for part in block["content"]] == ["text", "image"]
+    assert "is_error" not in block
+
+
 @pytest.mark.parametrize("arguments", ["", "{broken", "[1]", "null", '"x"'])
 def test_arguments_that_are_no_object_are_sent_as_an_empty_one(arguments: str) -> None:
     body = build_request(*ASKED, answer_with_calls("a", arguments=arguments), result("a"))

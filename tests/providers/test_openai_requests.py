@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from luxx.errors import InvalidInput, MalformedStream
 from luxx.providers.adapter import CompletionRequest, Target
@@ -65,6 +66,20 @@ def test_images_are_sent_as_parts_before_the_text() -> None:
     assert shown == [part, {"type": "text", "text": "What is this?"}]
     assert alone == [part]
     assert plain == "Hello"
+
+
+def test_images_of_results_follow_them_as_a_users_message_and_are_in_them_for_mistral() -> None:
+    image = PromptImage(media_type="image/png", data=b"png")
+    calls = [replace(CALL, call_id=f"call_{number}") for number in (1, 2)]
+    results = [ToolPrompt(call_id=call.call_id, name="add", content="2", images=(image,)) for call in calls]
+    turn = [AssistantPrompt(tool_calls=calls), *results, UserPrompt(text="And?")]
+
+    sent = build_request(messages=turn)["messages"]
+    assert [each["role"] for each in sent] == ["assistant", "tool", "tool", "user", "user"]
+    assert [part["type"] for part in sent[3]["content"]] == ["image_url", "image_url", "text"]
+    to_mistral = build_request("mistral", messages=turn)["messages"]
+    assert [each["role"] for each in to_mistral] == ["assistant", "tool", "tool", "user"]
+    assert [part["type"] for part in to_mistral[1]["content"]] == ["image_url", "text"]
 
 
 def test_messages_tools_and_key_are_sent() -> None:

@@ -20,7 +20,7 @@ from luxx.domain.conversations.access import DELETE_ROWS
 from luxx.domain.conversations.branches import BranchService
 from luxx.domain.conversations.images import MessageBlobRow, stored_size
 from luxx.domain.conversations.models import ConversationRow, MessageRow
-from luxx.domain.conversations.prompt import read_path_ids
+from luxx.domain.conversations.path import read_path_ids
 from luxx.domain.conversations.service import ConversationService
 from luxx.domain.transfer.service import STALE_SECONDS, TransferService, write_hidden
 from luxx.errors import Conflict, InvalidInput

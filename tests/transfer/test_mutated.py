@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from luxx.domain.conversations.images import image_ids
-from luxx.domain.conversations.prompt import PastMessage, assistant_steps, prompt_messages, user_content
+from luxx.domain.conversations.path import assistant_steps, user_content
+from luxx.domain.conversations.prompt import PastMessage, prompt_messages
 from luxx.domain.files.names import image_type
 from luxx.domain.transfer.child import ImportReader
 from luxx.domain.transfer.document import ImportedRows, ReadyConversation, ReadyImage, ReadyMessage, ReadyRow

@@ -29,7 +29,7 @@ from luxx.domain.conversations.images import (
     store_images,
 )
 from luxx.domain.conversations.models import MessageRow
-from luxx.domain.conversations.prompt import assistant_steps, user_content
+from luxx.domain.conversations.path import assistant_steps, user_content
 from luxx.domain.conversations.search_index import INDEXED_FIELDS, index_message
 from luxx.domain.conversations.views import ConversationView, MessageView, message_view, user_text_of
 from luxx.errors import InvalidInput

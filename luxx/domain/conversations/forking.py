@@ -23,7 +23,7 @@ from luxx.domain.conversations.images import (
     with_images,
 )
 from luxx.domain.conversations.models import ConversationRow, MessageRow
-from luxx.domain.conversations.prompt import read_path_ids, user_content
+from luxx.domain.conversations.path import read_path_ids, user_content
 from luxx.domain.conversations.search_index import INDEXED_FIELDS, index_messages, index_title
 from luxx.domain.conversations.views import ConversationView, conversation_view
 from luxx.errors import Conflict, NotFound

@@ -26,6 +26,7 @@ from luxx.errors import TooLarge
 from luxx.infra.clock import new_id
 from luxx.infra.store.tables import Base, table_of
 from luxx.wire.message import Attachment, PromptImage, UserContent
+from luxx.wire.turn import Step, StepImage
 
 _QUERY_BATCH_SIZE = 500
 
@@ -105,19 +106,34 @@ def image_ids(content: UserContent) -> list[str]:
     return [file.blob_id for file in content.attachments if isinstance(file.blob_id, str)]
 
 
-def newest_images(contents: Sequence[UserContent]) -> list[str]:
-    """The ids of the newest images of these messages (given oldest first) within the limits of a request."""
+def newest_images(contents: Sequence[UserContent | Sequence[Step]]) -> list[str]:
+    """The newest images of messages (given oldest first) within the limits of a request: the `blob_id` of a
+    user's image, the `sha256` of an image that a tool returned."""
     newest: list[str] = []
     bytes_left = MAX_PROMPT_IMAGE_BYTES
     for content in reversed(contents):
-        for file in content.attachments:
-            if not isinstance(file.blob_id, str):
-                continue
-            bytes_left -= file.size if isinstance(file.size, int) else 0
+        for key, size in _image_keys(content):
+            bytes_left -= size
             if bytes_left < 0 or len(newest) >= MAX_PROMPT_IMAGES:
                 return newest
-            newest.append(file.blob_id)
+            newest.append(key)
     return newest
+
+
+def tool_images(steps: Iterable[Step]) -> list[StepImage]:
+    """The images of the results among these steps, in order."""
+    return [image for step in steps if isinstance(step.images, list) for image in step.images]
+
+
+def _image_keys(content: UserContent | Sequence[Step]) -> list[tuple[str, int]]:
+    """What identifies the images of a message, and their sizes in bytes."""
+    if isinstance(content, UserContent):
+        return [
+            (file.blob_id, file.size if isinstance(file.size, int) else 0)
+            for file in content.attachments
+            if isinstance(file.blob_id, str)
+        ]
+    return [(image.sha256, image.size) for image in reversed(tool_images(content))]
 
 
 class AttachedBytes(msgspec.Struct, frozen=True, kw_only=True):

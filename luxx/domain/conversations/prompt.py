@@ -1,5 +1,5 @@
-"""What a model receives of a conversation: reads the stored path, makes the messages of a request, and leaves
-out the oldest turns that do not fit the model's context window.
+"""What a model receives of a conversation: makes the messages of a request, and leaves out the oldest turns
+that do not fit the model's context window. `path.py` reads the stored messages.
 
 Steps are a flat list. A completion ends where the results of its tools begin; a paused completion is merged
 with the one that continues it. A call without a result is left out, because no provider accepts one.
@@ -13,13 +13,9 @@ from typing import Any, cast
 import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
-from sqlalchemy import Connection, Row, bindparam, literal, select
 
-from luxx.domain.conversations.images import MessageBlobRow, image_ids, newest_images
-from luxx.domain.conversations.models import MessageRow
-from luxx.infra.store.tables import table_of
+from luxx.domain.conversations.images import image_ids
 from luxx.wire.message import (
-    AssistantContent,
     AssistantPrompt,
     Attachment,
     ContextRecord,
@@ -50,20 +46,27 @@ class PastMessage(msgspec.Struct, frozen=True, kw_only=True):
     context: ContextRecord | None = None
 
 
+ToolImages = Mapping[str, PromptImage]
+"""The images of tool results that the model gets, by their `sha256`."""
+
+NO_IMAGES: ToolImages = {}
+MAX_NAMED_IMAGES = 10
+
+
 def prompt_messages(
     system: str, past: Sequence[PastMessage], steps: Sequence[Step] = (), replay: Sequence[Replay] = ()
 ) -> list[PromptMessage]:
     """The prompt for the next completion: system prompt, past messages, then the steps of the current run."""
     messages: list[PromptMessage] = [SystemPrompt(text=system)] if system else []
     for message in past:
-        messages.extend(_past_messages(message))
+        messages.extend(_past_messages(message, NO_IMAGES))
     messages.extend(assistant_messages(steps, replay))
     return messages
 
 
-def _past_messages(message: PastMessage) -> list[PromptMessage]:
+def _past_messages(message: PastMessage, images: ToolImages) -> list[PromptMessage]:
     if message.user is None:
-        return assistant_messages(message.steps, message.replay)
+        return assistant_messages(message.steps, message.replay, images)
     shown = [message.images[id_] for id_ in image_ids(message.user) if id_ in message.images]
     return [UserPrompt(text=user_text(message.user, message.images), images=tuple(shown))]
 
@@ -74,7 +77,9 @@ def user_text(content: UserContent, shown: Container[str] = ()) -> str:
     return "\n\n".join([content.text, *(_attached(file, shown) for file in files)])
 
 
-def assistant_messages(steps: Sequence[Step], replay: Sequence[Replay]) -> list[PromptMessage]:
+def assistant_messages(
+    steps: Sequence[Step], replay: Sequence[Replay], images: ToolImages = NO_IMAGES
+) -> list[PromptMessage]:
     """The steps of an assistant's message as completions and tool results, in order."""
     messages: list[PromptMessage] = []
     completion_steps: list[Step] = []
@@ -85,7 +90,7 @@ def assistant_messages(steps: Sequence[Step], replay: Sequence[Replay]) -> list[
             results.append(step)
             continue
         if step is None or results:
-            messages.extend(_completion(completion_steps, results, next(notes, Replay())))
+            messages.extend(_completion(completion_steps, results, next(notes, Replay()), images))
             completion_steps, results = [], []
         if step is not None and (step.type == StepType.TOOL_CALL or step.status != StepStatus.INTERRUPTED):
             completion_steps.append(step)
@@ -118,7 +123,9 @@ def _extend(joined: Replay, key: str, value: Any) -> None:
         joined[key] = list(cast("list[Any]", value))
 
 
-def _completion(completion_steps: list[Step], results: list[Step], replay: Replay) -> list[PromptMessage]:
+def _completion(
+    completion_steps: list[Step], results: list[Step], replay: Replay, images: ToolImages
+) -> list[PromptMessage]:
     # A repeated completion may use the same call ids as the interrupted one: the last step counts.
     calls_by_id = {step.id_ref: step for step in completion_steps if step.type == StepType.TOOL_CALL}
     answered_ids = {step.id_ref for step in results}
@@ -132,7 +139,7 @@ def _completion(completion_steps: list[Step], results: list[Step], replay: Repla
     assistant = AssistantPrompt(
         text=text, thinking=thinking, tool_calls=[_call(step) for step in calls], replay=replay
     )
-    return [assistant, *(_result(step) for step in in_order)]
+    return [assistant, *(_result(step, images) for step in in_order)]
 
 
 def _call(step: Step) -> ToolCall:
@@ -143,12 +150,21 @@ def _call(step: Step) -> ToolCall:
     )
 
 
-def _result(step: Step) -> ToolPrompt:
+def _result(step: Step, images: ToolImages) -> ToolPrompt:
+    """The result with its images; those that the model does not get are named."""
     success = step.success is not UNSET and bool(step.success)
-    note = _text_or_empty(step.note)
-    content = f"{step.content}\n\n{note}" if note else step.content
+    own = step.images if isinstance(step.images, list) else []
+    hidden = [image.name for image in own if image.sha256 not in images]
+    more = f" and {len(hidden) - MAX_NAMED_IMAGES} more" if len(hidden) > MAX_NAMED_IMAGES else ""
+    names = f"[Images not shown to this model: {', '.join(hidden[:MAX_NAMED_IMAGES])}{more}.]"
     return ToolPrompt(
-        call_id=_text_or_empty(step.id_ref), name=_text_or_empty(step.name), content=content, success=success
+        call_id=_text_or_empty(step.id_ref),
+        name=_text_or_empty(step.name),
+        content="\n\n".join(
+            part for part in (step.content, _text_or_empty(step.note), names if hidden else "") if part
+        ),
+        success=success,
+        images=tuple(images[image.sha256] for image in own if image.sha256 in images),
     )
 
 
@@ -187,8 +203,8 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     """What a prompt is made of. `estimate` gives the tokens of messages; `tools` are those of the tools.
 
     `has_task`: the first of `past` is a task, which is always sent, and each message after it is a turn.
-    Without, a turn begins with each user's message. `read_tool`: the name of the
-    tool that reads whole results of the run, if the model has it.
+    Without, a turn begins with each user's message. `read_tool`: the name of the tool that reads whole
+    results of the run, if the model has it. `images`: those of tool results that the model gets.
     """
 
     estimate: Callable[[Sequence[PromptMessage]], int]
@@ -199,6 +215,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     tools: int = 0
     has_task: bool = False
     read_tool: str = ""
+    images: ToolImages = NO_IMAGES
 
     def messages(self, context: ContextRecord) -> list[PromptMessage]:
         """The messages to send without what `context` leaves out."""
@@ -282,8 +299,9 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     ) -> tuple[list[PromptMessage], list[list[PromptMessage]], list[PromptMessage]]:
         """What is always sent first, then the messages of each past message, then those of this run."""
         head = prompt_messages(self.system, self.past[: self.has_task])
-        rest = [_past_messages(message) for message in self.past[self.has_task + context.messages :]]
-        return head, rest, assistant_messages(self.steps, self.replay)
+        past = self.past[self.has_task + context.messages :]
+        rest = [_past_messages(message, self.images) for message in past]
+        return head, rest, assistant_messages(self.steps, self.replay, self.images)
 
     def _shortened(self, messages: list[PromptMessage], context: ContextRecord) -> list[PromptMessage]:
         """The messages with the first `context.results` of the tool results shortened."""
@@ -308,89 +326,16 @@ def context_of(past: Sequence[PastMessage]) -> ContextRecord:
 
 
 def _short_result(result: ToolPrompt, window: int, read_tool: str) -> ToolPrompt:
-    """The beginning of a result and a note; the result itself if that is not shorter."""
+    """The beginning of a result and a note, without its images; the text itself if that is not shorter."""
     beginning = result.content[: min(MAX_BEGINNING, window // 8) if window else MAX_BEGINNING]
     how = f"; {read_tool} with the ref {result.call_id} reads all of it, in parts" if read_tool else ""
     note = (
         f"[{len(result.content) - len(beginning):,} more characters left out to fit the context window{how}]"
     )
     short = f"{beginning}\n{note}"
+    if result.images:
+        short = f"{short}\n[{len(result.images)} images left out]"
+        return replace(
+            result, content=short if len(short) < len(result.content) else result.content, images=()
+        )
     return result if len(short) >= len(result.content) else replace(result, content=short)
-
-
-# Stored messages
-
-_user = msgspec.json.Decoder(UserContent)
-_assistant = msgspec.json.Decoder(AssistantContent)
-
-
-def user_content(content: str) -> UserContent:
-    """Decodes the stored JSON of a user's message."""
-    return _user.decode(content)
-
-
-def assistant_steps(content: str) -> list[Step]:
-    """The steps in the stored JSON of an assistant's message."""
-    return _assistant.decode(content).steps
-
-
-_replay = msgspec.json.Decoder(list[dict[str, Any]])
-_context = msgspec.json.Decoder(ContextRecord)
-
-_messages = table_of(MessageRow)
-_leaf = (
-    select(_messages.c.id, _messages.c.parent_id, literal(0).label("height"))
-    .where(_messages.c.id == bindparam("leaf_id"))
-    .cte("path", recursive=True)
-)
-_parents = _messages.alias("parents")
-_ids = _leaf.union_all(
-    select(_parents.c.id, _parents.c.parent_id, _leaf.c.height + 1).join(
-        _leaf, _parents.c.id == _leaf.c.parent_id
-    )
-)
-_path = (
-    select(_messages.c.role, _messages.c.content, _messages.c.replay, _messages.c.context)
-    .join(_ids, _ids.c.id == _messages.c.id)
-    .order_by(_ids.c.height.desc())
-)
-"""Built once: building it costs ten times what running it does."""
-
-_path_ids = select(_ids.c.id).order_by(_ids.c.height.desc())
-_blobs = table_of(MessageBlobRow)
-_images = (
-    select(_blobs.c.id, _blobs.c.media_type, _blobs.c.data)
-    .join(_ids, _ids.c.id == _blobs.c.message_id)
-    .where(_blobs.c.id.in_(bindparam("ids", expanding=True)))
-)
-
-
-def read_path(connection: Connection, leaf_id: str, *, with_images: bool = False) -> list[PastMessage]:
-    """The messages from the root to `leaf_id`, oldest first; `with_images` adds the newest of their
-    images."""
-    past_messages = [_past_message(row) for row in connection.execute(_path, {"leaf_id": leaf_id})]
-    if not with_images:
-        return past_messages
-    blob_ids = newest_images([message.user for message in past_messages if message.user is not None])
-    if not blob_ids:
-        return past_messages
-    image_rows = connection.execute(_images, {"leaf_id": leaf_id, "ids": blob_ids})
-    images = {row.id: PromptImage(media_type=row.media_type, data=row.data) for row in image_rows}
-    return [
-        replace(message, images=images) if message.user is not None else message for message in past_messages
-    ]
-
-
-def read_path_ids(connection: Connection, leaf_id: str) -> list[str]:
-    """The ids of the messages from the root to `leaf_id`, oldest first."""
-    return list(connection.scalars(_path_ids, {"leaf_id": leaf_id}))
-
-
-def _past_message(row: Row[Any, Any, Any, Any]) -> PastMessage:
-    if row.role == "user":
-        return PastMessage(user=user_content(row.content))
-    return PastMessage(
-        steps=tuple(assistant_steps(row.content)),
-        replay=tuple(_replay.decode(row.replay)) if row.replay else (),
-        context=_context.decode(row.context) if row.context else None,
-    )

@@ -34,7 +34,7 @@ from luxx.domain.conversations.lists import (
     page_of_conversations,
 )
 from luxx.domain.conversations.models import ConversationRow, MessageRow, ProjectRow
-from luxx.domain.conversations.prompt import user_content
+from luxx.domain.conversations.path import user_content
 from luxx.domain.conversations.search_index import index_title
 from luxx.domain.conversations.views import ConversationChange, ConversationView, conversation_view
 from luxx.errors import Conflict, InvalidInput, NotFound

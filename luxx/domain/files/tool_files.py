@@ -1,17 +1,18 @@
-"""Files that tools write: the quota hooks before each tool, and figures of programs as images of the step.
+"""Files that tools write: the quota hooks before each tool, and the images of tool results.
 
 `files.quota_mb` applies to tools as it does to uploads; `disk_mb` in `tools.limits` bounds what a program
-writes while it runs. A figure that cannot be shown becomes a problem sentence in the tool result; the program
-does not fail.
+writes while it runs. Figures of programs and images of MCP servers are shown as images of the step, and
+given to models, from their files. One that cannot be shown is a sentence in the tool result; the call does
+not fail.
 """
 
 import asyncio
 import hashlib
 import os
-import struct
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
@@ -19,12 +20,14 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.user_data import Workspaces
 from luxx.domain.files import service as rows
+from luxx.domain.files.image_formats import ImageFormat, NotDisplayable, image_format
+from luxx.domain.files.names import image_type
 from luxx.domain.files.storage import FileEntry, WorkspaceFiles, display_path
 from luxx.errors import LuxxError, NotFound, ToolFailed
 from luxx.infra.config.schema import FilesConfig
 from luxx.infra.store.engine import Store
 from luxx.tools.hooks import HookedCall, HookPhase, SavedFigures, ToolHook
-from luxx.wire.message import MAX_IMAGE_BYTES, MAX_IMAGES
+from luxx.wire.message import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES, PromptImage
 from luxx.wire.turn import StepImage
 
 MIB = 1024 * 1024
@@ -65,120 +68,30 @@ def _check(workspace: Path, size: int, limit: int, quota: int) -> None:
         )
 
 
-SIGNATURE = b"\x89PNG\r\n\x1a\n"
-MAX_SIDE = 10_000
-MAX_PIXELS = 16_000_000
-_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-_DEPTHS = frozenset({1, 2, 4, 8, 16})
-_PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
-"""The passes of an interlaced image: first column and row, and the steps between columns and rows."""
-_PIECE = 256 * 1024
-# Chunks with compressed data other than pixels.
-_PACKED = frozenset({b"iCCP", b"zTXt"})
-_PACKED_TEXT = b"iTXt"
-# Each frame of an animation is compressed separately, so the size check would miss it.
-_ANIMATION_CHUNKS = frozenset({b"acTL", b"fcTL", b"fdAT"})
+IMAGES_FOLDER = "images"
+"""Where images of tool results are stored, named by their content: the same image is one file."""
+
+_NAME_DIGITS = 16
+PNG = "image/png"
 
 
-_NOT_ONE_IMAGE = "is not exactly one complete PNG image"
-
-
-class NotDisplayable(Exception):
-    """Why an image is not shown; the message continues a sentence that starts with the image's name."""
-
-
-class PngSize(msgspec.Struct, frozen=True, kw_only=True):
-    width: int
-    height: int
-
-
-def png_size(data: bytes) -> PngSize:
-    """The size of an image in pixels.
-
-    Raises NotDisplayable unless it is one complete PNG within the limits, whose data have the declared size.
-    """
-    if not data.startswith(SIGNATURE):
-        raise NotDisplayable("is not a PNG image")
-    chunks = list(_chunks(data))
-    if not chunks or chunks[0][0] != b"IHDR" or len(chunks[0][1]) != 13 or chunks[-1][0] != b"IEND":
-        raise NotDisplayable(_NOT_ONE_IMAGE)
-    width, height, depth, colour, packing, filtering, interlace = struct.unpack(">IIBBBBB", chunks[0][1])
-    if not (0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE and width * height <= MAX_PIXELS):
-        raise NotDisplayable(f"has {width} × {height} pixels, which is too many")
-    if depth not in _DEPTHS or colour not in _CHANNELS or packing or filtering or interlace > 1:
-        raise NotDisplayable("is a PNG image of an unknown type")
-    for kind, body in chunks:
-        is_packed_text = kind == _PACKED_TEXT and body.partition(b"\0")[2][:1] != b"\0"
-        if kind in _PACKED or is_packed_text:
-            raise NotDisplayable("contains compressed data other than pixels")
-        if kind in _ANIMATION_CHUNKS:
-            raise NotDisplayable("is an animated image")
-    if sum(1 for kind, _ in chunks if kind == b"IHDR") > 1:
-        raise NotDisplayable(_NOT_ONE_IMAGE)
-    bits = depth * _CHANNELS[colour]
-    size = _pixel_bytes(width, height, bits, is_interlaced=interlace == 1)
-    _require_size(b"".join(body for kind, body in chunks if kind == b"IDAT"), size)
-    return PngSize(width=width, height=height)
-
-
-def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The chunks up to the end of the image. Raises NotDisplayable for a wrong checksum or trailing data."""
-    at = len(SIGNATURE)
-    while at + 12 <= len(data):
-        length = int.from_bytes(data[at : at + 4], "big")
-        kind, body = data[at + 4 : at + 8], data[at + 8 : at + 8 + length]
-        checksum = data[at + 8 + length : at + 12 + length]
-        if len(checksum) < 4 or zlib.crc32(kind + body) != int.from_bytes(checksum, "big"):
-            raise NotDisplayable("is a damaged PNG image")
-        yield kind, body
-        at += 12 + length
-        if kind == b"IEND":
-            break
-    if at != len(data):
-        raise NotDisplayable(_NOT_ONE_IMAGE)
-
-
-def _pixel_bytes(width: int, height: int, bits: int, *, is_interlaced: bool) -> int:
-    """The uncompressed size of all rows; each row begins with a filter byte."""
-    passes = _PASSES if is_interlaced else ((0, 0, 1, 1),)
-    total = 0
-    for left, top, across, down in passes:
-        columns, rows = -(-(width - left) // across), -(-(height - top) // down)
-        if columns > 0 and rows > 0:
-            total += rows * (1 + (columns * bits + 7) // 8)
-    return total
-
-
-def _require_size(packed: bytes, size: int) -> None:
-    unpacker, unpacked_size = zlib.decompressobj(), 0
-    try:
-        while not unpacker.eof and unpacked_size <= size:
-            piece = unpacker.decompress(packed, _PIECE)
-            packed = unpacker.unconsumed_tail
-            unpacked_size += len(piece)
-            if not piece and not packed:
-                break
-    except zlib.error as error:
-        raise NotDisplayable("is a damaged PNG image") from error
-    if unpacked_size != size or not unpacker.eof:
-        raise NotDisplayable("does not match the size in its header")
-
-
-class _Figure(msgspec.Struct, frozen=True):
-    """A figure that can be shown."""
+class _ShownFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that can be shown."""
 
     entry: FileEntry
-    size: PngSize
+    format: ImageFormat
     sha256: str
 
 
-class FigureService:
-    """One per process."""
+class ToolImages:
+    """The images of tool results, which are files of their users. One per process."""
 
     def __init__(self, store: Store, workspaces: Workspaces, config: FilesConfig) -> None:
         self._store = store
         self._workspaces = workspaces
         self._quota = int(config.quota_mb * MIB)
+        self._write_lock = Lock()
+        """Held while an image is written, so that calls which return the same one share its file."""
 
     async def register_figures(self, user_id: int, workspace: Path, paths: list[str]) -> SavedFigures:
         """Registers the files at `paths`, at most MAX_IMAGES, as images of their user. Raises nothing."""
@@ -186,22 +99,83 @@ class FigureService:
         if not figures:
             return SavedFigures(problems=problems)
         try:
-            images = await self._store.write(
-                lambda session: [_step_image(session, user_id, figure) for figure in figures]
-            )
+            images = await self._register(user_id, figures)
         except (SQLAlchemyError, LuxxError, RuntimeError):
             return SavedFigures(problems=[*problems, "the figures could not be registered as files"])
         return SavedFigures(images=images, problems=problems)
 
+    async def store_images(
+        self, user_id: int, workspace: Path | None, images: Sequence[bytes]
+    ) -> list[StepImage | str]:
+        """Stores images as files of their user. For each image the StepImage, or why it cannot be shown.
+        Raises nothing."""
+        stored = await asyncio.to_thread(self._write_images, user_id, workspace, images)
+        files = [one for one in stored if isinstance(one, _ShownFile)]
+        try:
+            registered = iter(await self._register(user_id, files) if files else [])
+        except (SQLAlchemyError, LuxxError, RuntimeError):
+            registered = iter(["it could not be registered as a file"] * len(files))
+        return [next(registered) if isinstance(one, _ShownFile) else one for one in stored]
+
+    async def read_images(self, user_id: int, images: Sequence[StepImage]) -> dict[str, PromptImage]:
+        """Those of the user's images whose files are unchanged, by their `sha256`."""
+        return await asyncio.to_thread(self._read_images, user_id, images)
+
+    async def _register(self, user_id: int, files: Sequence[_ShownFile]) -> list[StepImage]:
+        return await self._store.write(lambda session: [_step_image(session, user_id, one) for one in files])
+
+    def _read_images(self, user_id: int, images: Sequence[StepImage]) -> dict[str, PromptImage]:
+        workspace_files = WorkspaceFiles(self._workspaces.path_of(user_id))
+        found: dict[str, PromptImage] = {}
+        for image in images:
+            with suppress(LuxxError, OSError, NotDisplayable):
+                data = _read_file(workspace_files, image.path)
+                # Messages may be imported, so nothing of a StepImage is believed.
+                media_type = image_type(data)
+                if media_type is not None and hashlib.sha256(data).hexdigest() == image.sha256:
+                    found[image.sha256] = PromptImage(media_type=media_type, data=data)
+        return found
+
+    def _write_images(
+        self, user_id: int, workspace: Path | None, images: Sequence[bytes]
+    ) -> list[_ShownFile | str]:
+        """The file of each image, or why it is not shown. May block."""
+        try:
+            if workspace is None:
+                raise NotDisplayable("this call has no workspace")
+            workspace_files = self._workspace_files(user_id, workspace)
+            headroom = self._quota - workspace_files.used_bytes()
+        except (LuxxError, NotDisplayable, OSError) as error:
+            return [_error_text(error)] * len(images)
+        stored: list[_ShownFile | str] = []
+        bytes_left = min(headroom, MAX_IMAGES_BYTES)
+        for number, data in enumerate(images, 1):
+            try:
+                if number > MAX_IMAGES:
+                    raise NotDisplayable(f"is beyond the first {MAX_IMAGES} of the call")
+                if len(data) > bytes_left:
+                    raise NotDisplayable(
+                        f"is more than what is left of your {self._quota / MIB:g} MiB, or of the "
+                        f"{MAX_IMAGES_BYTES / MIB:g} MiB for the images of a call"
+                    )
+                with self._write_lock:
+                    stored.append(_write_image(workspace_files, data))
+                bytes_left -= len(data)
+            except NotDisplayable as error:
+                stored.append(f"it {error}")
+            except (LuxxError, OSError) as error:
+                stored.append(_error_text(error))
+        return stored
+
     def _read_figures(
         self, user_id: int, workspace: Path, paths: list[str]
-    ) -> tuple[list[_Figure], list[str]]:
+    ) -> tuple[list[_ShownFile], list[str]]:
         """The figures that can be shown, and why the others cannot. May block."""
         try:
             workspace_files = self._workspace_files(user_id, workspace)
         except (LuxxError, NotDisplayable, OSError) as error:
             return [], [f"the figures are not shown: {_error_text(error)}"]
-        figures: list[_Figure] = []
+        figures: list[_ShownFile] = []
         problems: list[str] = []
         for path in paths[:MAX_IMAGES]:
             try:
@@ -235,37 +209,67 @@ def _error_text(error: Exception) -> str:
     return error.message if isinstance(error, LuxxError) else str(error)
 
 
-def _read_figure(workspace_files: WorkspaceFiles, path: str) -> _Figure:
-    file = workspace_files.open_download(path)
-    try:
-        if file.size > MAX_IMAGE_BYTES:
-            raise NotDisplayable(f"has {file.size / MIB:.1f} MiB; the limit is {MAX_IMAGE_BYTES / MIB:g} MiB")
-        data = file.read_at(0, MAX_IMAGE_BYTES + 1)
-    finally:
-        file.close()
-    size = png_size(data)
+def _read_figure(workspace_files: WorkspaceFiles, path: str) -> _ShownFile:
+    data = _read_file(workspace_files, path)
+    if image_type(data) != PNG:
+        raise NotDisplayable("is not a PNG image")
+    format_of_file = image_format(data)
     entry = workspace_files.find_entry(path)
     if entry is None or entry.is_folder or entry.size != len(data):
         raise NotDisplayable("was changed in the meantime")
-    return _Figure(entry, size, hashlib.sha256(data).hexdigest())
+    return _ShownFile(entry=entry, format=format_of_file, sha256=hashlib.sha256(data).hexdigest())
 
 
-def _step_image(session: Session, user_id: int, figure: _Figure) -> StepImage:
-    """The image of a figure; an unchanged file keeps its id, as concurrent programs see each other's."""
-    entry, connection = figure.entry, session.connection()
+def _read_file(workspace_files: WorkspaceFiles, path: str) -> bytes:
+    file = workspace_files.open_download(path)
+    try:
+        _check_size(file.size)
+        return file.read_at(0, MAX_IMAGE_BYTES + 1)
+    finally:
+        file.close()
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_IMAGE_BYTES:
+        raise NotDisplayable(f"has {size / MIB:.1f} MiB; the limit is {MAX_IMAGE_BYTES / MIB:g} MiB")
+
+
+def _write_image(workspace_files: WorkspaceFiles, data: bytes) -> _ShownFile:
+    """Writes an image unless its file exists, as after a call that a crash interrupted."""
+    _check_size(len(data))
+    format_of_image, sha256 = image_format(data), hashlib.sha256(data).hexdigest()
+    name = f"{sha256[:_NAME_DIGITS]}.{format_of_image.media_type.rpartition('/')[2]}"
+    path = f"{IMAGES_FOLDER}/{name}"
+    entry = None
+    with suppress(LuxxError, OSError, NotDisplayable):
+        if _read_file(workspace_files, path) == data:
+            entry = workspace_files.find_entry(path)
+    if entry is None:
+        draft = workspace_files.create_draft()
+        try:
+            draft.write(data)
+            entry = workspace_files.save_draft(draft, IMAGES_FOLDER, name)
+        finally:
+            workspace_files.close_draft(draft)
+    return _ShownFile(entry=entry, format=format_of_image, sha256=sha256)
+
+
+def _step_image(session: Session, user_id: int, file: _ShownFile) -> StepImage:
+    """The image of a file; an unchanged file keeps its id, as concurrent programs see each other's."""
+    entry, connection = file.entry, session.connection()
     row = rows.find_rows(connection, user_id, [entry.path]).get(entry.path)
     if row is not None and (row.size, row.modified_ns) == (entry.size, entry.modified_ns):
         file_id = str(row.id)
     else:
-        file_id = rows.record_upload(connection, user_id, entry, figure.sha256)
+        file_id = rows.record_upload(connection, user_id, entry, file.sha256)
     path = display_path(entry.path)
     return StepImage(
         file_id=file_id,
         name=path.rpartition("/")[2],
         path=path,
-        media_type="image/png",
+        media_type=file.format.media_type,
         size=entry.size,
-        width=figure.size.width,
-        height=figure.size.height,
-        sha256=figure.sha256,
+        width=file.format.width,
+        height=file.format.height,
+        sha256=file.sha256,
     )

@@ -17,8 +17,10 @@ from luxx.domain.mcp.inbox import Secrets, shortened
 from luxx.errors import ConfigError, ToolFailed
 from luxx.infra.config.schema import McpServerConfig
 from luxx.tools.core import ToolContext, ToolDefinition, ToolRegistry
+from luxx.tools.hooks import StoreImages
 from luxx.tools.pattern import compile_regex
 from luxx.wire.tool import CommandPermission, Risk, ToolResult
+from luxx.wire.turn import StepImage
 
 PREFIX = "mcp__"
 MOST = 64
@@ -68,7 +70,12 @@ MOST_ARGUMENT_BYTES = 1024 * 1024
 SPARE_SECONDS = 5.0
 """The executor's timeout exceeds the server's own ones by this, because theirs have better error messages."""
 
-CallTool = Callable[[str, dict[str, Any]], Awaitable[ToolResult]]
+KeepImages = Callable[[Sequence[bytes]], Awaitable[list[StepImage | str]]]
+"""Stores the images of one call. Returns the image of each, or why it cannot be shown."""
+
+CallTool = Callable[[str, dict[str, Any], KeepImages], Awaitable[ToolResult]]
+
+McpHandler = Callable[[dict[str, Any], ToolContext], Awaitable[ToolResult]]
 
 
 class OfferedTools(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +86,12 @@ class OfferedTools(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build_offered_tools(
-    config: McpServerConfig, prefix: str, tenant_id: int, tools: Sequence[ListedTool], call: CallTool
+    config: McpServerConfig,
+    prefix: str,
+    tenant_id: int,
+    tools: Sequence[ListedTool],
+    call: CallTool,
+    store_images: StoreImages,
 ) -> OfferedTools:
     """The definitions, in the order of the list, without unusable tools. Slow: call it in a thread."""
     registry = ToolRegistry()
@@ -92,7 +104,9 @@ def build_offered_tools(
             break
         try:
             name = tool_name(prefix, tool.name)
-            definition = _definition(config, name, tenant_id, tool, call, secrets)
+            definition = _definition(
+                config, name, tenant_id, tool, _handler(tool.name, call, store_images), secrets
+            )
             size = len(msgspec.json.encode((definition.description, definition.parameters)))
             if spent + size > MOST_BYTES:
                 raise UnusableSchema(f"all tools together take more than {MOST_BYTES // 1024} KiB")
@@ -106,14 +120,31 @@ def build_offered_tools(
     return OfferedTools(tools=registry, left_out=left_out)
 
 
-def _definition(
-    config: McpServerConfig, name: str, tenant_id: int, tool: ListedTool, call: CallTool, secrets: Secrets
-) -> ToolDefinition:
+def _handler(tool: str, call: CallTool, store_images: StoreImages) -> McpHandler:
+    """The handler of a server's tool, which is called by the server's own name of it."""
+
     async def handler(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         if len(msgspec.json.encode(arguments)) > MOST_ARGUMENT_BYTES:
             raise ToolFailed(f"the arguments have more than {MOST_ARGUMENT_BYTES // 1024:,} KiB; send less")
-        return await call(tool.name, arguments)
 
+        async def keep_images(images: Sequence[bytes]) -> list[StepImage | str]:
+            stored = await store_images(context.caller.user_id, context.permissions.workspace, images)
+            context.metadata.images.extend(one for one in stored if isinstance(one, StepImage))
+            return stored
+
+        return await call(tool, arguments, keep_images)
+
+    return handler
+
+
+def _definition(
+    config: McpServerConfig,
+    name: str,
+    tenant_id: int,
+    tool: ListedTool,
+    handler: McpHandler,
+    secrets: Secrets,
+) -> ToolDefinition:
     parameters = sanitized_schema(tool.parameters)
     if secrets.occur_in(parameters) or secrets.hidden(name) != name:
         raise UnusableSchema("it contains a value of the server's env")

@@ -1,9 +1,12 @@
 """Turns the answer of an MCP server to a call into a tool result. Pure.
 
-What text and structured content both say is given once. Images and sounds are named by type and size.
+What text and structured content both say is given once. Images and sounds are named by type and size, images
+also by their file.
 """
 
-from collections.abc import Iterator
+import binascii
+from base64 import b64decode
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,6 +14,7 @@ import msgspec
 
 from luxx.domain.mcp.inbox import MOST_PARTS, parts
 from luxx.wire.tool import ToolResult
+from luxx.wire.turn import StepImage
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
@@ -18,9 +22,20 @@ if TYPE_CHECKING:
 _NO_REASON = "the tool failed without an error message"
 
 
-def result_of_answer(answer: "CallToolResult") -> ToolResult:
-    """Text content as text, structured content as data; both only where the text says more than the data."""
-    blocks = [_block_text(block) for block in answer.content]
+def images_of_answer(answer: "CallToolResult") -> list[bytes]:
+    """The bytes of its images, in order; empty where they are no base64."""
+    return [_bytes_of(text) for block in answer.content if (text := _image_of(block)) is not None]
+
+
+def result_of_answer(answer: "CallToolResult", images: Sequence[StepImage | str] = ()) -> ToolResult:
+    """Text content as text, structured content as data; both only where the text says more than the data.
+
+    `images`: for each image of the answer its stored file, or why it cannot be shown.
+    """
+    shown = iter(images)
+    blocks = [
+        _block_text(block, "" if _image_of(block) is None else next(shown, "")) for block in answer.content
+    ]
     structured = answer.structured_content
     if answer.is_error:
         return ToolResult(success=False, data=structured, error="\n".join(blocks) or _NO_REASON)
@@ -76,24 +91,49 @@ def _texts_in(value: Any) -> Iterator[str]:
             pending += cast("list[Any]", current)
 
 
-def _block_text(block: Any) -> str:
+def _image_of(block: Any) -> str | None:
+    """The base64 text of an image, which may be embedded as a resource; None for anything else."""
+    if block.type == "image":
+        return block.data
+    blob = getattr(block.resource, "blob", None) if block.type == "resource" else None
+    is_image = isinstance(blob, str) and str(block.resource.mime_type).startswith("image/")
+    return blob if is_image else None
+
+
+def _bytes_of(base64: str) -> bytes:
+    try:
+        return b64decode(base64, validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _block_text(block: Any, image: StepImage | str) -> str:
     match block.type:
         case "text":
             return block.text
         case "image" | "audio":
-            return f"[{block.type}: {_short(block.mime_type) or 'unknown kind'}, {_bytes_in(block.data)}]"
+            head = f"[{block.type}: {_short(block.mime_type) or 'unknown kind'}, {_bytes_in(block.data)}"
+            return f"{head}{_file_of(image)}]"
         case "resource_link":
             return _line("resource", block.uri, block.title or block.name, block.mime_type)
         case "resource":
-            return _resource(block.resource)
+            return _resource(block.resource, image)
         case _:
             return f"[{_short(str(block.type))}]"
 
 
-def _resource(resource: Any) -> str:
+def _resource(resource: Any, image: StepImage | str) -> str:
     head = _line("resource", resource.uri, None, resource.mime_type)
     text = getattr(resource, "text", None)
-    return f"{head}\n{text}" if isinstance(text, str) else f"{head[:-1]}, {_bytes_in(resource.blob)}]"
+    if isinstance(text, str):
+        return f"{head}\n{text}"
+    return f"{head[:-1]}, {_bytes_in(resource.blob)}{_file_of(image)}]"
+
+
+def _file_of(image: StepImage | str) -> str:
+    if isinstance(image, StepImage):
+        return f", saved as {image.path}"
+    return f", not shown: {_short(image)}" if image else ""
 
 
 def _line(*values: str | None) -> str:

@@ -21,7 +21,8 @@ from msgspec.structs import replace
 from luxx.domain.files.storage import measure
 from luxx.domain.mcp.connection import ListedTool, McpConnection, Sdk, listed_tool, load_sdk
 from luxx.domain.mcp.inbox import MIB, Secrets
-from luxx.domain.mcp.results import result_of_answer
+from luxx.domain.mcp.offering import KeepImages
+from luxx.domain.mcp.results import images_of_answer, result_of_answer
 from luxx.errors import Conflict, ToolFailed
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import McpServerConfig
@@ -189,11 +190,13 @@ class McpServer:
         has_just_ended = self.state == ServerState.FAILED and not self.reason
         return connection.ended_at if has_just_ended and connection is not None else self._since
 
-    async def call(self, tool: str, arguments: dict[str, Any]) -> ToolResult:
+    async def call(self, tool: str, arguments: dict[str, Any], keep_images: KeepImages) -> ToolResult:
         """Call one of its tools; starts the server if needed. Raises ToolFailed."""
         try:
             connection = await self.connected()
-            result = result_of_answer(await connection.call(tool, arguments, self.config.call_seconds))
+            answer = await connection.call(tool, arguments, self.config.call_seconds)
+            images = await asyncio.to_thread(images_of_answer, answer)
+            result = result_of_answer(answer, await keep_images(images) if images else ())
         except ToolFailed as error:
             problem = self._secrets.hidden(error.message)
             raise ToolFailed(f"the MCP server {self.config.name} {problem}") from error

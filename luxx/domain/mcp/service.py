@@ -20,6 +20,7 @@ from luxx.domain.mcp.server import McpServer, ServerState
 from luxx.errors import ToolFailed
 from luxx.infra.config.schema import Config, McpServerConfig, ToolLimits
 from luxx.tools.core import ToolDefinition, ToolRegistry
+from luxx.tools.hooks import StoreImages, store_no_images
 from luxx.tools.sandbox.plan import ProgramLimits, limits_for
 from luxx.tools.sandbox.service import Sandbox
 from luxx.wire.tool import CommandPermission
@@ -91,8 +92,10 @@ class McpServers:
         registry: ToolRegistry,
         tenant_ids: TenantIds,
         withheld_of: WithheldOf,
+        store_images: StoreImages = store_no_images,
     ) -> None:
         self._withheld_of = withheld_of
+        self._store_images = store_images
         self._sandbox = sandbox
         self._registry = registry
         self._tenant_ids = tenant_ids
@@ -203,7 +206,13 @@ class McpServers:
 
     async def _on_tools(self, entry: _Entry, server: McpServer, tools: Sequence[ListedTool]) -> None:
         built = await asyncio.to_thread(
-            build_offered_tools, entry.config, entry.prefix, entry.tenant_id, tools, server.call
+            build_offered_tools,
+            entry.config,
+            entry.prefix,
+            entry.tenant_id,
+            tools,
+            server.call,
+            self._store_images,
         )
         entry.listed, entry.left_out = built.tools, built.left_out
         if entry.left_out:

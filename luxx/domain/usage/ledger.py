@@ -194,7 +194,7 @@ def prompt_size(
         rare_bytes = len(part.translate(None, COMMON_BYTES))
         bound += rare_bytes + (len(part) - rare_bytes + 1) // 2
     for message in messages:
-        images += len(message.images) if isinstance(message, UserPrompt) else 0
+        images += len(message.images) if isinstance(message, UserPrompt | ToolPrompt) else 0
     overhead = REQUEST_TOKENS + MESSAGE_TOKENS * (len(messages) + len(tools)) + (TOOLS_TOKENS if tools else 0)
     return PromptSize(
         estimate=_tokens(size) + images * IMAGE_TOKENS, bound=bound + overhead + images * MAX_IMAGE_TOKENS
@@ -240,7 +240,7 @@ def _message_bytes(message: PromptMessage) -> int:
     match message:
         case SystemPrompt(text=text):
             return _size(text)
-        case UserPrompt(text=text, images=images):
+        case UserPrompt(text=text, images=images) | ToolPrompt(content=text, images=images):
             return _size(text) + len(images) * IMAGE_TOKENS * BYTES_PER_TOKEN
         case AssistantPrompt(text=text, thinking=thinking, tool_calls=calls):
             return (
@@ -248,8 +248,6 @@ def _message_bytes(message: PromptMessage) -> int:
                 + _size(thinking)
                 + sum(_size(call.name) + _size(call.arguments) for call in calls)
             )
-        case ToolPrompt(content=content):
-            return _size(content)
         case _:
             assert_never(message)
 

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.agents.queries import AgentSettings
 from luxx.domain.conversations.models import MessageRow
-from luxx.domain.conversations.prompt import assistant_steps
+from luxx.domain.conversations.path import assistant_steps
 from luxx.domain.conversations.views import user_text_of
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import LuxxError

@@ -11,7 +11,14 @@ from hashlib import sha256
 from typing import Any, cast
 
 from luxx.providers.parsing import json_objects, parse_arguments
-from luxx.wire.message import AssistantPrompt, PromptMessage, SystemPrompt, ToolPrompt, UserPrompt
+from luxx.wire.message import (
+    AssistantPrompt,
+    PromptImage,
+    PromptMessage,
+    SystemPrompt,
+    ToolPrompt,
+    UserPrompt,
+)
 from luxx.wire.tool import ToolCall
 
 CONTENT_KEY = "anthropic_content"
@@ -119,18 +126,13 @@ def _append_content(request_messages: list[RequestMessage], role: str, content: 
         request_messages.append({"role": role, "content": content})
 
 
+def _image_block(image: PromptImage) -> BlockJson:
+    data = b64encode(image.data).decode()
+    return {"type": "image", "source": {"type": "base64", "media_type": image.media_type, "data": data}}
+
+
 def _user_blocks(message: UserPrompt) -> list[BlockJson]:
-    blocks: list[BlockJson] = [
-        {
-            "type": "image",
-            "source": {
-                "type": "base64",
-                "media_type": image.media_type,
-                "data": b64encode(image.data).decode(),
-            },
-        }
-        for image in message.images
-    ]
+    blocks = [_image_block(image) for image in message.images]
     if message.text.strip():
         blocks.append({"type": "text", "text": message.text})
     return blocks or [{"type": "text", "text": EMPTY_TEXT}]
@@ -140,7 +142,11 @@ def _tool_result_block(message: ToolPrompt, ids: _CallIds) -> BlockJson:
     block: BlockJson = {"type": "tool_result", "tool_use_id": ids.sent_id(message.call_id)}
     if message.content.strip():
         block["content"] = message.content
-    if not message.success:
+    if message.images:
+        # The API takes images in results that are no errors; the content says that the call failed.
+        text = [{"type": "text", "text": message.content}] if message.content.strip() else []
+        block["content"] = [*text, *(_image_block(image) for image in message.images)]
+    elif not message.success:
         block["is_error"] = True
     return block
 

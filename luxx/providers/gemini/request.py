@@ -10,7 +10,14 @@ from urllib.parse import quote
 
 import msgspec
 
-from luxx.providers.adapter import CompletionRequest, Target, UpstreamRequest, get_request, post_request
+from luxx.providers.adapter import (
+    CompletionRequest,
+    Target,
+    UpstreamRequest,
+    get_request,
+    post_request,
+    with_images_after_results,
+)
 from luxx.providers.parsing import json_objects, parse_arguments
 from luxx.wire.message import (
     AssistantPrompt,
@@ -212,7 +219,8 @@ def _model_path(model: str) -> str:
 def _contents(request: CompletionRequest) -> list[ContentJson]:
     """Contents that begin with the user and alternate; adjacent messages of one role are merged."""
     contents: list[ContentJson] = []
-    for message in request.messages:
+    nests_images = _generation(request.model) >= (3, 0)
+    for message in request.messages if nests_images else with_images_after_results(request.messages):
         role, parts = _role_and_parts(message)
         if not parts:
             continue
@@ -260,8 +268,15 @@ def _call_part(call: ToolCall) -> GeminiPart:
 def _result_part(prompt: ToolPrompt) -> GeminiPart:
     # As text: the API takes only JSON objects, and it turns all numbers into doubles.
     response = {"output" if prompt.success else "error": prompt.content}
-    name = _function_name(prompt.name)
-    return {"functionResponse": {"id": prompt.call_id, "name": name, "response": response}}
+    function_response: dict[str, Any] = {
+        "id": prompt.call_id,
+        "name": _function_name(prompt.name),
+        "response": response,
+    }
+    images = [_image_part(image) for image in prompt.images if image.media_type in _SUPPORTED_IMAGE_TYPES]
+    if images:
+        function_response["parts"] = images
+    return {"functionResponse": function_response}
 
 
 def _function_name(name: str) -> str:

@@ -2,14 +2,29 @@
 
 import re
 from base64 import b64encode
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 from urllib.parse import urlsplit
 
-from luxx.providers.adapter import CompletionRequest, Target, UpstreamRequest, get_request, post_request
+from luxx.providers.adapter import (
+    CompletionRequest,
+    Target,
+    UpstreamRequest,
+    get_request,
+    post_request,
+    with_images_after_results,
+)
 from luxx.providers.openai_chat.reasoning import DETAILS_KEY, FIELD_KEY, INLINE_FIELD, signed_content
 from luxx.providers.parsing import json_objects, parse_arguments
-from luxx.wire.message import AssistantPrompt, PromptMessage, SystemPrompt, ToolPrompt, UserPrompt
+from luxx.wire.message import (
+    AssistantPrompt,
+    PromptImage,
+    PromptMessage,
+    SystemPrompt,
+    ToolPrompt,
+    UserPrompt,
+)
 from luxx.wire.tool import ToolCall, ToolSpec
 
 # Reasoning models take an effort and no temperature.
@@ -36,17 +51,21 @@ _GEMINI_3 = re.compile(r"gemini-([3-9]|\d\d)|gemini-.*-latest")
 _SIGNATURE_PLACEHOLDER = {"google": {"thought_signature": "skip_thought_signature_validator"}}
 """What Google's endpoint accepts as the signature of a call that another model made."""
 
+# Mistral accepts no user's message after results, but images in them.
+_TAKES_IMAGES_OF_RESULTS = frozenset({"mistral"})
 _MAX_CALL_ID_LENGTH = 40
+IMAGES_OF_RESULTS = "These are the images of the tool results above, in their order."
 
 
 def build_completion_request(request: CompletionRequest, target: Target, *, stream: bool) -> UpstreamRequest:
     """The POST for one completion; `base_url` is used as given, with or without /v1."""
     kind = provider_kind(target)
+    messages = request.messages
+    if kind not in _TAKES_IMAGES_OF_RESULTS:
+        messages = with_images_after_results(messages, IMAGES_OF_RESULTS)
     body: dict[str, Any] = {
         "model": request.model,
-        "messages": [
-            item for message in request.messages if (item := _message(message, kind, request)) is not None
-        ],
+        "messages": [item for message in messages if (item := _message(message, kind, request)) is not None],
         "stream": stream,
     }
     if stream and kind not in _SENDS_USAGE_BY_DEFAULT:
@@ -124,29 +143,29 @@ def _message(message: PromptMessage, kind: str, request: CompletionRequest) -> d
         case SystemPrompt():
             return {"role": "system", "content": message.text}
         case UserPrompt():
-            return {"role": "user", "content": _user_blocks(message)}
+            return {"role": "user", "content": _content(message.text, message.images)}
         case ToolPrompt():
             return {
                 "role": "tool",
                 "tool_call_id": _call_id(message.call_id, kind),
-                "content": message.content,
+                "content": _content(message.content, message.images),
             }
         case AssistantPrompt():
             return _assistant(message, kind, request)
 
 
-def _user_blocks(message: UserPrompt) -> str | list[dict[str, Any]]:
+def _content(text: str, images: Sequence[PromptImage]) -> str | list[dict[str, Any]]:
     """The text alone, or the images and then the text: many servers accept parts only with images."""
-    if not message.images:
-        return message.text
+    if not images:
+        return text
     parts: list[dict[str, Any]] = [
         {
             "type": "image_url",
             "image_url": {"url": f"data:{image.media_type};base64,{b64encode(image.data).decode()}"},
         }
-        for image in message.images
+        for image in images
     ]
-    return [*parts, {"type": "text", "text": message.text}] if message.text else parts
+    return [*parts, {"type": "text", "text": text}] if text else parts
 
 
 def _assistant(prompt: AssistantPrompt, kind: str, request: CompletionRequest) -> dict[str, Any] | None:

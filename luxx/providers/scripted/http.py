@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from luxx.providers.openai_chat.request import IMAGES_OF_RESULTS
 from luxx.providers.parsing import json_objects
 from luxx.providers.scripted.script import BYTES_PER_TOKEN, Faults, ScriptedRequest
 
@@ -246,7 +247,12 @@ def _read_dialect(path: str, fields: dict[str, Any]) -> ScriptedRequest | None:
 
 
 def _openai(fields: dict[str, Any]) -> ScriptedRequest:
-    messages = json_objects(fields.get("messages"))
+    # Images of tool results come as a user's message, because this dialect has no other place for them.
+    messages = [
+        message
+        for message in json_objects(fields.get("messages"))
+        if _text(message.get("content")) != IMAGES_OF_RESULTS
+    ]
     roles = [str(message.get("role")) for message in messages]
     return ScriptedRequest(
         dialect="openai",

@@ -27,10 +27,8 @@ from luxx.runs.turn.completion import (
     status_entry,
 )
 from luxx.runs.turn.delegation import Delegator
-from luxx.runs.turn.resources import (
-    CompletionCut,
-    CompletionRecord,
-    RunResources,
+from luxx.runs.turn.resources import CompletionCut, CompletionRecord, RunResources
+from luxx.runs.turn.restrictions import (
     allowed_specs,
     inherited_taint,
     new_taint,
@@ -97,6 +95,7 @@ class Iteration:
         )
         self._deltas = 0
         tools = self._offered() if with_tools else []
+        await self._resources.read_images(self._spec, self._log.state)
         request, compressed = self._resources.completion_request(self._spec, self._log.state, tools)
         if compressed is not None:
             await self._log.append([compressed])

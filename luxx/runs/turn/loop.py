@@ -13,7 +13,8 @@ from sqlalchemy import Connection, bindparam, select
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
-from luxx.domain.conversations.prompt import PastMessage, read_path
+from luxx.domain.conversations.path import read_path
+from luxx.domain.conversations.prompt import PastMessage
 from luxx.errors import LuxxError
 from luxx.infra.store.tables import table_of
 from luxx.runs.context import RunContext, RunServices

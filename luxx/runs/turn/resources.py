@@ -1,15 +1,15 @@
-"""What a drive of a run reads before it begins, and what restricts the run's calls.
+"""What a drive of a run reads before it begins, and the requests that it makes of it.
 
 Read are the request and the log, the provider with its key, the tools that the user may use, the rules and
-the workspace. A run is tainted once it has content from untrusted sources, which may carry instructions for
-the model. The log and the stored messages record it, so a later run of the conversation and a subagent start
-tainted too.
+the workspace; before each model call the images of tool results.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
+from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
@@ -20,7 +20,8 @@ from luxx.domain.accounts.authentication import user_as_caller
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.user_data import Workspaces
 from luxx.domain.agents.queries import agent_named, settings_of
-from luxx.domain.conversations.prompt import SHARE_AFTER_CUT, FittedPrompt, Prompt
+from luxx.domain.conversations.images import newest_images, tool_images
+from luxx.domain.conversations.prompt import SHARE_AFTER_CUT, FittedPrompt, PastMessage, Prompt
 from luxx.domain.skills.registry import SkillRegistry
 from luxx.domain.usage.ledger import UsageEntry, estimated_tokens
 from luxx.errors import ContextTooLong, Gone, LuxxError, NotFound, ProviderError, ToolFailed
@@ -40,19 +41,17 @@ from luxx.tools.core import (
     OwnTools,
     StoredOutput,
     ToolContext,
-    ToolRegistry,
     available_own_tools,
 )
 from luxx.tools.executor import READ_RESULT_TOOL, ToolExecutor
-from luxx.tools.history import Executed
-from luxx.tools.permissions.rules import ACTIVATE_TOOL, allows_name
+from luxx.tools.permissions.rules import ACTIVATE_TOOL
 from luxx.tools.permissions.service import read_effective_rules
 from luxx.tools.service_tools import tool_caller
-from luxx.wire.event import ContextCompressed, SkillActivated, Tainted
-from luxx.wire.message import ContextRecord
+from luxx.wire.event import ContextCompressed
+from luxx.wire.message import ContextRecord, PromptImage
 from luxx.wire.run import RunKind
-from luxx.wire.tool import PlacedRule, SkillHead, ToolSpec
-from luxx.wire.turn import Usage
+from luxx.wire.tool import PlacedRule, ToolSpec
+from luxx.wire.turn import StepImage, Usage
 
 
 class CompletionCut(Exception):
@@ -75,6 +74,18 @@ class CompletionRecord(msgspec.Struct, frozen=True):
     usage: UsageEntry | None
 
 
+ReadImages = Callable[[int, Sequence[StepImage]], Awaitable[Mapping[str, PromptImage]]]
+"""Reads those images of a user's files that are unchanged, by their `sha256`. Raises nothing."""
+
+
+class RequestImages(msgspec.Struct):
+    """The images of the next request: those of tool results by their `sha256`, and the keys of all that it
+    has (of the user's the `blob_id`; None: all of those that were read)."""
+
+    tools: dict[str, PromptImage] = {}
+    newest: frozenset[str] | None = None
+
+
 class RunResources(msgspec.Struct, frozen=True, kw_only=True):
     """The resources of one drive. `context` has the user's permissions at its start; `read_context` reads
     permissions and rules again, so that a demotion applies at once. `skills`: text for the system prompt.
@@ -86,6 +97,25 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
     skills: str
     context: ToolContext
     read_context: Callable[[Connection], ToolContext | LuxxError]
+    read_files: ReadImages
+    images: RequestImages = msgspec.field(default_factory=RequestImages)
+
+    async def read_images(self, spec: RunSpec, state: TurnState) -> None:
+        """Chooses the newest images for the next request, and reads those of tool results.
+
+        A model that is not known to read images gets none of these: its server could refuse the request.
+        """
+        steps = chain(*(message.steps for message in spec.past), state.steps)
+        by_hash = {image.sha256: image for image in tool_images(steps)}
+        if not by_hash or not self.card.images:
+            return
+        contents = [message.steps if message.user is None else message.user for message in spec.past]
+        newest = frozenset(newest_images([*contents, state.steps]))
+        read = {key: image for key, image in self.images.tools.items() if key in newest}
+        missing = [image for key, image in by_hash.items() if key in newest and key not in read]
+        if missing:
+            read |= await self.read_files(spec.user_id, missing)
+        self.images.tools, self.images.newest = read, newest
 
     def completion_request(
         self, spec: RunSpec, state: TurnState, tools: list[ToolSpec]
@@ -136,16 +166,17 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.card.is_unknown else self.card.context_window
 
     def _prompt(self, spec: RunSpec, state: TurnState, tools: list[ToolSpec]) -> Prompt:
-        request = spec.request
+        request, newest = spec.request, self.images.newest
         return Prompt(
             system="\n\n".join(part for part in (request.system_prompt, self.skills) if part),
-            past=spec.past,
+            past=spec.past if newest is None else [_with_images_of(message, newest) for message in spec.past],
             steps=state.steps,
             replay=[dict(note.replay) for note in state.notes],
             estimate=estimated_tokens,
             tools=estimated_tokens((), tools, request.response_schema),
             has_task=spec.kind != RunKind.CHAT,
             read_tool=READ_RESULT_TOOL if any(tool.name == READ_RESULT_TOOL for tool in tools) else "",
+            images=self.images.tools,
         )
 
     def usage_entry(self, spec: RunSpec, usage: Usage, *, is_estimated: bool = False) -> UsageEntry:
@@ -162,6 +193,12 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
             cost=self.card.cost(usage),
             is_estimated=is_estimated,
         )
+
+
+def _with_images_of(message: PastMessage, keys: Set[str]) -> PastMessage:
+    if message.images.keys() <= keys:
+        return message
+    return replace(message, images={key: message.images[key] for key in message.images.keys() & keys})
 
 
 def _compressed(
@@ -200,6 +237,7 @@ class ResourceFinder:
     replay: ReplayService
     read_own_tools: ReadOwnTools
     skill_registry: SkillRegistry
+    read_images: ReadImages
 
     def read(self, session: Session, spec: RunSpec) -> RunInputs:
         """Reads the inputs, in the transaction that reads the `RunSpec`.
@@ -260,10 +298,7 @@ class ResourceFinder:
         Raises Unavailable if the embedded model cannot be started.
         """
         resolved = await self.providers.resolve_selection(inputs.provider_choice)
-        workspace = self.workspaces.path_of(spec.user_id)
-        if spec.request.tools:
-            # In a thread, and before any transaction: a slow disk must not block database writes.
-            workspace = await asyncio.to_thread(self.workspaces.prepare_if_enabled, spec.user_id)
+        workspace = await self._workspace(spec)
         await self.executor.registry.wait_for(spec.request.tools)
         level, judge = inputs.caller.permission_level, self.executor.judge
         offered_names = _offered_names(spec.request, delegation_depth)
@@ -298,7 +333,15 @@ class ResourceFinder:
             skills=self.skill_registry.prompt(spec.request.skills) if may_activate else "",
             context=make_context(inputs.caller, inputs.rules, inputs.own_tools),
             read_context=read_context,
+            read_files=self.read_images,
         )
+
+    async def _workspace(self, spec: RunSpec) -> Path:
+        """The user's workspace; a run with tools creates it."""
+        if not spec.request.tools:
+            return self.workspaces.path_of(spec.user_id)
+        # In a thread, and before any transaction: a slow disk must not block database writes.
+        return await asyncio.to_thread(self.workspaces.prepare_if_enabled, spec.user_id)
 
     async def _read_result(
         self, caller: Caller, run_id: str, ref: str, offset: int, limit: int
@@ -326,69 +369,6 @@ def _offered_names(request: ChatRequest, delegation_depth: int) -> frozenset[str
     depth = 0 if request.delegated is None else request.delegated.depth
     names = [name for name in request.tools if depth < delegation_depth or name != DELEGATE_TOOL]
     return frozenset((*names, READ_RESULT_TOOL) if names else ())
-
-
-def tainted_by(state: TurnState, spec: RunSpec) -> str | None:
-    """The tool that first returned untrusted content, in this run or an earlier one; None: not tainted."""
-    return state.tainted_by or _earlier_taint(spec)
-
-
-def inherited_taint(state: TurnState, spec: RunSpec) -> list[LogEntry]:
-    """The entry for a taint of earlier messages or of the parent run, if it is not logged yet."""
-    earlier = None if state.tainted_by is not None else _earlier_taint(spec)
-    return [] if earlier is None else [Tainted(by=earlier)]
-
-
-def new_taint(state: TurnState, results: Sequence[Executed]) -> list[LogEntry]:
-    """The entry for the first untrusted result, if the run was not tainted before."""
-    first = next((result for result in results if result.is_untrusted), None)
-    return [] if first is None or state.tainted_by is not None else [Tainted(by=first.name)]
-
-
-def _earlier_taint(spec: RunSpec) -> str | None:
-    if spec.tainted_by is not None:
-        return spec.tainted_by
-    if spec.request.delegated is not None:
-        return spec.request.delegated.tainted_by
-    untrusted = (step for message in spec.past for step in message.steps if step.is_untrusted is True)
-    first = next(untrusted, None)
-    return None if first is None else first.name or "an earlier call"
-
-
-def allowed_specs(tools: Sequence[ToolSpec], registry: ToolRegistry, state: TurnState) -> list[ToolSpec]:
-    """The tools that the active skills allow. A call of another tool fails for any arguments."""
-    if not state.narrowed:
-        return list(tools)
-
-    def is_allowed(name: str) -> bool:
-        tool = registry.get(name)
-        return allows_name(state.narrowed, name, only_asks=tool is not None and tool.only_asks)
-
-    return [spec for spec in tools if is_allowed(spec.name)]
-
-
-def skill_entries(
-    state: TurnState, activated_by_call: Mapping[str, SkillHead], results: Sequence[Executed]
-) -> list[LogEntry]:
-    """The entries for the skills that successful calls activated.
-
-    A skill that is already active with the same tools is not logged again.
-    """
-    skills = [
-        activated_by_call[result.call_id]
-        for result in results
-        if result.result.success and result.call_id in activated_by_call
-    ]
-    active_skills = list(state.skills)
-    entries: list[LogEntry] = []
-    for skill in skills:
-        if skill not in active_skills:
-            active_skills.append(skill)
-            allowed = None if skill.allowed_tools is None else list(skill.allowed_tools)
-            entries.append(
-                SkillActivated(name=skill.name, description=skill.description, allowed_tools=allowed)
-            )
-    return entries
 
 
 def rules_for(

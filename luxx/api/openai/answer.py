@@ -56,6 +56,7 @@ class AnswerReader:
         self._calls: dict[int, int] = {}
         self._last_error: ErrorEvent | None = None
         self._has_text = False
+        self._text_place: tuple[str, int] | None = None
 
     @property
     def is_over(self) -> bool:
@@ -71,6 +72,10 @@ class AnswerReader:
     def on_thinking(self, text: str) -> bytes:
         """The next fragment of the thinking."""
         raise NotImplementedError
+
+    def on_retyped(self, text: str) -> bytes:
+        """The text so far ends with this thinking. What was written of it cannot be taken back."""
+        return b""
 
     def on_call(self, position: int, call_id: str, name: str) -> bytes:
         """A call begins; `position` counts the calls from 0."""
@@ -142,7 +147,10 @@ class AnswerReader:
         if step.type == StepType.TOOL_CALL:
             text = str(step.arguments or "")
             return self._add(place, step.type, text, str(step.id_ref), str(step.name))
-        return self._add(place, step.type, step.content, "", "")
+        retyped = b""
+        if step.type == StepType.THINKING and place == self._text_place:
+            retyped = self.on_retyped(step.content[: self._lengths[place]])
+        return retyped + self._add(place, step.type, step.content, "", "")
 
     def _rest(self, step: OpenStep, text: str) -> bytes:
         return self._add(step.place, step.type, text, step.call_id, step.name)
@@ -161,6 +169,7 @@ class AnswerReader:
         match type_:
             case StepType.TEXT:
                 self._has_text = True
+                self._text_place = place
                 return self.on_text(text)
             case StepType.THINKING:
                 return self.on_thinking(text)
@@ -239,6 +248,11 @@ class CollectedAnswer(AnswerReader):
         return b""
 
     def on_thinking(self, text: str) -> bytes:
+        self._thinking.append(text)
+        return b""
+
+    def on_retyped(self, text: str) -> bytes:
+        self._text = [self.text.removesuffix(text)]
         self._thinking.append(text)
         return b""
 

@@ -31,6 +31,7 @@ from luxx.providers.openai_chat.reasoning import (
     InlineThinking,
     ReasoningDetails,
     google_signature,
+    is_google_thought,
 )
 from luxx.providers.openai_chat.request import build_completion_request, build_models_request
 from luxx.providers.openai_chat.usage import ChunkUsage, usage_of
@@ -68,6 +69,7 @@ _REASONS = {
     "sensitive": FinishReason.REFUSED,
     "refusal": FinishReason.REFUSED,
 }
+_REASONING_PARTS = frozenset({"reasoning", "thinking"})
 _FAILED_REASONS = {"error", "network_error", "insufficient_system_resource"}
 
 
@@ -204,6 +206,21 @@ class OpenAIParser:
             self._failure = as_provider_error(read_error({"error": choice.error}))
 
     def _read_message(self, message: ChunkMessage, out: list[Delta]) -> None:
+        self._read_reasoning(message, out)
+        if message.extra_content and (signature := google_signature(message.extra_content)) is not None:
+            self._retained.retain_event()
+            self._signature = signature
+        if message.content:
+            self._read_content(message.content, message.extra_content, out)
+        if message.tool_calls:
+            self._retained.retain_event()
+            self._inline.flush(out)
+            self._calls.read(message.tool_calls, out)
+        if message.refusal:
+            self._retained.retain_event()
+            self._refusal.append(message.refusal)
+
+    def _read_reasoning(self, message: ChunkMessage, out: list[Delta]) -> None:
         if message.reasoning_content:
             self._reasoning_field = "reasoning_content"
             self._emit_thinking(message.reasoning_content, out)
@@ -216,41 +233,40 @@ class OpenAIParser:
         if message.reasoning_details:
             self._retained.retain_event()
             self._details.read(message.reasoning_details)
-        if message.extra_content and (signature := google_signature(message.extra_content)) is not None:
-            self._retained.retain_event()
-            self._signature = signature
-        content = message.content
-        if content:
-            if isinstance(content, list):
-                self._read_parts(content, out)
-            elif self._inline.state is InlineState.TEXT:
-                out.append(TextDelta(text=content))
-            else:
-                self._inline.read(content, out)
-        if message.tool_calls:
-            self._retained.retain_event()
-            self._inline.flush(out)
-            self._calls.read(message.tool_calls, out)
-        if message.refusal:
-            self._retained.retain_event()
-            self._refusal.append(message.refusal)
+
+    def _read_content(
+        self, content: str | list[ContentPart | str], extra: dict[str, Any] | None, out: list[Delta]
+    ) -> None:
+        if isinstance(content, list):
+            self._read_parts(content, out)
+        elif extra and self._is_thought(extra, content):
+            self._emit_thinking(content, out)
+        elif self._inline.state is InlineState.TEXT:
+            out.append(TextDelta(text=content))
+        else:
+            self._inline.read(content, out)
 
     def _read_parts(self, parts: list[ContentPart | str], out: list[Delta]) -> None:
         for part in parts:
             if isinstance(part, str):
                 self._inline.read(part, out)
-            elif isinstance(part.thinking, str):
-                self._emit_thinking(part.thinking, out)
-            elif part.thinking:
-                for inner in part.thinking:
+            elif reasoning := part.thinking or part.summary:
+                for inner in [reasoning] if isinstance(reasoning, str) else reasoning:
                     self._emit_thinking(inner if isinstance(inner, str) else inner.text, out)
+            elif part.text and part.type in _REASONING_PARTS:
+                self._emit_thinking(part.text, out)
             elif part.text:
                 self._inline.read(part.text, out)
+
+    def _is_thought(self, extra: dict[str, Any], content: str) -> bool:
+        """Whether Google's endpoint marks the content as a thought without tags."""
+        is_tagged = self._inline.state is InlineState.THINKING or content.lstrip().startswith("<")
+        return not is_tagged and is_google_thought(extra)
 
     def _emit_thinking(self, text: object, out: list[Delta]) -> None:
         if not isinstance(text, str) or not text:
             return
-        if self._inline.state is InlineState.START:
+        if self._inline.state in (InlineState.START, InlineState.UNTAGGED):
             # A server that sends thinking in its own field sends none inline.
             self._inline.flush(out)
         out.append(ThinkingDelta(text=text))

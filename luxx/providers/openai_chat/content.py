@@ -38,9 +38,14 @@ class ChunkToolCall(msgspec.Struct, gc=False):
 
 
 class ContentPart(msgspec.Struct):
-    """An item of `content` if a server sends a list: text, or thinking with its own items."""
+    """An item of `content` if a server sends a list: text, or reasoning with its own items.
 
+    Mistral has the reasoning in `thinking`, Databricks in `summary`.
+    """
+
+    type: str | None = None
     text: str | None = None
+    summary: "str | list[ContentPart | str] | None" = None
     thinking: "str | list[ContentPart | str] | None" = None
 
 

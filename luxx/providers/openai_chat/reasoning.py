@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, cast
 
 from luxx.providers.parsing import json_objects
-from luxx.wire.turn import Delta, TextDelta, ThinkingDelta
+from luxx.wire.turn import Delta, TextDelta, TextWasThinking, ThinkingDelta
 
 FIELD_KEY = "reasoning_field"
 DETAILS_KEY = "reasoning_details"
@@ -40,6 +40,12 @@ def google_signature(extra: object) -> dict[str, str] | None:
         if isinstance(signature, str) and signature:
             return {"vendor": vendor, "signature": signature}
     return None
+
+
+def is_google_thought(extra: dict[str, Any]) -> bool:
+    """Whether the `extra_content` of a message marks its content as a thought."""
+    google = extra.get("google")
+    return isinstance(google, dict) and cast("dict[str, Any]", google).get("thought") is True
 
 
 def signed_content(replay: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -98,26 +104,42 @@ class _Block:
 
 
 class InlineState(StrEnum):
+    """`UNTAGGED`: text that a closing tag alone would make thinking; `TEXT`: text that stays text."""
+
     START = "start"
     THINKING = "thinking"
+    UNTAGGED = "untagged"
     TEXT = "text"
 
 
 class InlineThinking:
-    """Splits content into thinking and text at `<think>` tags; the thinking is kept verbatim."""
+    """Splits content into thinking and text at tags such as `<think>`; the thinking is kept verbatim.
+
+    Templates of some models contain the opening tag, so that their content has the closing tag alone: all
+    text before it was thinking. A closing tag in code does not count.
+    """
 
     def __init__(self) -> None:
         self.state = InlineState.START
         self.has_thinking = False
         self._pending = ""
+        self._close_tag = _TAGS["<think>"]
+        self._has_text = False
+        self._backticks = 0
 
     def read(self, text: str, out: list[Delta]) -> None:
+        if self.state is InlineState.UNTAGGED and not self._pending and "<" not in text:
+            self._backticks += text.count("`")
+            self._emit_untagged(text, out)
+            return
         text = self._pending + text
         self._pending = ""
         if self.state is InlineState.START:
             text = self._read_start(text)
         if self.state is InlineState.THINKING and text:
             text = self._read_thinking(text, out)
+        if self.state is InlineState.UNTAGGED and text:
+            text = self._read_untagged(text, out)
         if self.state is InlineState.TEXT and text:
             out.append(TextDelta(text=text))
 
@@ -134,34 +156,74 @@ class InlineThinking:
 
     def _read_start(self, text: str) -> str:
         stripped = text.lstrip()
-        if stripped.startswith(_OPEN_TAG):
-            self.state = InlineState.THINKING
-            self.has_thinking = True
-            return stripped[len(_OPEN_TAG) :]
-        if _OPEN_TAG.startswith(stripped) and len(text) <= MAX_BLANKS:
+        for tag, close_tag in _TAGS.items():
+            if stripped.startswith(tag):
+                self.state = InlineState.THINKING
+                self.has_thinking = tag == "<think>"
+                self._close_tag = close_tag
+                return stripped[len(tag) :]
+        if len(text) <= MAX_BLANKS and any(tag.startswith(stripped) for tag in _TAGS):
             self._pending = text
             return ""
-        self.state = InlineState.TEXT
+        self.state = InlineState.UNTAGGED
         return text
 
     def _read_thinking(self, text: str, out: list[Delta]) -> str:
-        thinking, tag, rest = text.partition(_CLOSE_TAG)
+        thinking, tag, rest = text.partition(self._close_tag)
         if tag:
             self.state = InlineState.TEXT
         else:
-            thinking, self._pending = _without_tag_start(text)
+            thinking, self._pending = _without_tag_start(text, self._close_tag)
         if thinking:
             out.append(ThinkingDelta(text=thinking))
         return rest
 
+    def _read_untagged(self, text: str, out: list[Delta]) -> str:
+        """Emits the text up to a closing tag, or all of it. Returns the text after the tag."""
+        if "<think>" in text:
+            self.state = InlineState.TEXT
+            return text
+        rest = text
+        while True:
+            before, tag, rest = rest.partition(self._close_tag)
+            if not tag:
+                break
+            self._backticks += before.count("`")
+            if self._backticks % 2 == 0:
+                return self._end_untagged(text[: len(text) - len(tag) - len(rest)], rest, out)
+        text, self._pending = _without_tag_start(text, "<think>", self._close_tag)
+        self._backticks += (before.removesuffix(self._pending)).count("`")
+        self._emit_untagged(text, out)
+        return ""
 
-_OPEN_TAG = "<think>"
-_CLOSE_TAG = "</think>"
+    def _emit_untagged(self, text: str, out: list[Delta]) -> None:
+        if text:
+            self._has_text = True
+            out.append(TextDelta(text=text))
+
+    def _end_untagged(self, thinking: str, rest: str, out: list[Delta]) -> str:
+        self.state = InlineState.TEXT
+        if self._has_text:
+            self._emit_untagged(thinking, out)
+            out.append(TextWasThinking())
+        elif thinking:
+            out.append(ThinkingDelta(text=thinking))
+        return rest
 
 
-def _without_tag_start(text: str) -> tuple[str, str]:
-    """The text before a possible beginning of `</think>` at its end, and that beginning."""
-    start = text.rfind("<", max(0, len(text) - len(_CLOSE_TAG) + 1))
-    if start >= 0 and _CLOSE_TAG.startswith(text[start:]):
-        return text[:start], text[start:]
+_TAGS = {
+    "<think>": "</think>",
+    "<thinking>": "</thinking>",
+    "<thought>": "</thought>",
+    "[THINK]": "[/THINK]",
+}
+"""`<thought>`: Google's compatible endpoint; `[THINK]`: Magistral."""
+
+
+def _without_tag_start(text: str, *tags: str) -> tuple[str, str]:
+    """The text before a possible beginning of one of the tags at its end, and that beginning."""
+    for tag in tags:
+        start = text.rfind(tag[0], max(0, len(text) - len(tag) + 1))
+        if start >= 0 and tag.startswith(text[start:]):
+            return text[:start], text[start:]
     return text, ""

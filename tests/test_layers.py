@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 
 LAYERS: list[tuple[str, frozenset[str]]] = [
     ("APP", frozenset({"app"})),
-    ("API", frozenset({"api"})),
+    ("API", frozenset({"api", "web"})),
     ("FEATURES", frozenset({"features"})),
     ("ENGINE", frozenset({"runs"})),
     ("DOMAIN", frozenset({"domain", "tools", "providers"})),

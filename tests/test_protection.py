@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from litestar import Litestar, MediaType, Request, Response, get, post
+from litestar import Litestar, Request, Response, get, post
 from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.params import FromPath
@@ -527,17 +527,10 @@ def test_the_root_describes_the_service_to_programs() -> None:
     }
 
 
-def test_the_root_sends_a_browser_to_the_page() -> None:
+def test_the_root_sends_a_browser_to_the_web_ui() -> None:
     with client_for() as client:
         answer = client.get("/", headers={"accept": "text/html,*/*;q=0.8"}, follow_redirects=False)
         assert (answer.status_code, answer.headers["location"]) == (303, "/ui/")
-        page = client.get("/ui/")
-    assert page.headers["content-type"].startswith(MediaType.HTML)
-    assert "luxx chat" in page.text
-    assert page.text.count("curl ") == 3
-    assert "http://127.0.0.1:8000/auth/login" in page.text
-    assert "<script" not in page.text
-    assert "style-src 'sha256-" in page.headers["content-security-policy"]
 
 
 def test_health_names_the_backends_in_force() -> None:

@@ -35,10 +35,12 @@ from luxx.api.routes.setup import SetupController
 from luxx.api.routes.task_runs import PlanController, TaskRunController
 from luxx.api.routes.tasks import TaskController, TaskTemplateController
 from luxx.api.routes.tools import CompositionController, McpController, SkillController, ToolController
+from luxx.api.routes.ui import UiController
 from luxx.api.routes.usage import UsageController
 from luxx.api.routes.users import SettingsController, TenantController, TenantsController, UserController
 from luxx.app.container import Services
 from luxx.app.startup import PYDANTIC_PACKAGES, hidden_modules
+from luxx.web.files import WebFiles
 
 CONTROLLERS: list[type[Controller]] = [
     AgentController,
@@ -82,6 +84,7 @@ CONTROLLERS: list[type[Controller]] = [
     TenantsController,
     ToolController,
     TransferController,
+    UiController,
     UsageController,
     UserController,
 ]
@@ -96,9 +99,12 @@ for handler in [member for controller in CONTROLLERS for member in vars(controll
 def create_app(services: Services) -> Litestar:
     """The web application of `services`; its start-up opens them and its shutdown closes them."""
     peers = PeerReader(services.config.server.trusted_proxies)
+    web_files = WebFiles()
     with hidden_modules(*PYDANTIC_PACKAGES):
         app = Litestar(
-            route_handlers=_with_dependencies(CONTROLLERS, _dependencies(services)),
+            route_handlers=_with_dependencies(
+                CONTROLLERS, {**_dependencies(services), "web_files": _provide(lambda: web_files)}
+            ),
             dependencies={"caller": Provide(provide_caller), "peer": Provide(provide_peer)},
             guards=[require_sign_in(services.authenticator, peers)],
             before_request=before_request,

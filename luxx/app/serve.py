@@ -27,6 +27,7 @@ from luxx.errors import ConfigError
 from luxx.infra.config.schema import Config, ServerConfig
 from luxx.infra.observe import output_stream
 from luxx.runs.engine.processes import ProcessKind
+from luxx.web.files import WebFiles
 
 DRAIN_SECONDS = 3
 """How long a stop waits for open requests before it aborts them. Clients can resume their streams."""
@@ -89,9 +90,11 @@ class ApiServer(_MaintainedServer):
             local = local_address(host, port, self._services.config.server.allowed_hosts)
             announce(
                 f"Luxx listens on http://{url_host}:{port}",
-                f"Chat in another terminal: luxx chat{'' if local == DEFAULT_ADDRESS else f' --url {local}'}",
-                f"API documentation: {local}/docs",
+                "Open it in a browser, or chat in another terminal: "
+                f"luxx chat{'' if local == DEFAULT_ADDRESS else f' --url {local}'}",
             )
+            if problem := WebFiles().problem():
+                announce(f"The web UI is missing: {problem}")
             if token := await self._services.password_setup.token():
                 announce(f"Set the administrator's password: {local}/setup?token={token}")
 

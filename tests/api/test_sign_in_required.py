@@ -19,6 +19,7 @@ PUBLIC = {
     ("GET", "/metrics"),
     ("GET", "/openapi.json"),
     ("GET", "/docs"),
+    ("GET", "/auth/options"),
     ("POST", "/auth/login"),
     ("POST", "/auth/register"),
     ("POST", "/auth/refresh"),

@@ -25,8 +25,9 @@ from luxx.api.http.request_input import InjectedCaller
 from luxx.api.http.websockets import CLOSE_SIGN_IN_AGAIN, CLOSE_TRY_AGAIN_LATER, CloseReason, Sockets
 from luxx.domain.accounts.authentication import Authenticator, Ticket, TicketService, check_peer
 from luxx.domain.accounts.caller import Caller, KeyScope, Peer
-from luxx.domain.accounts.passwords import LONGEST_PASSWORD, MIN_PASSWORD_LENGTH
+from luxx.domain.accounts.passwords import DEFAULT_PASSWORD, LONGEST_PASSWORD, MIN_PASSWORD_LENGTH
 from luxx.domain.accounts.service import AccountService, SignedIn
+from luxx.domain.accounts.setup import PasswordSetup
 from luxx.domain.accounts.users import EMAIL, USERNAME, UserView
 from luxx.errors import LuxxError, TooMany
 
@@ -68,9 +69,33 @@ class PasswordBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     new_password: NewPassword
 
 
+class DefaultSignIn(msgspec.Struct, frozen=True, kw_only=True):
+    """The published name and password of the first administrator."""
+
+    username: str
+    password: str
+
+
+class SignInOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a user can get in. `default`: the default sign-in while it stands, for clients on this machine."""
+
+    is_registration_open: bool
+    default: DefaultSignIn | None
+
+
 class AuthController(Controller):
     path = "/auth"
     tags = ("auth",)
+
+    @get("/options", opt={PUBLIC: True})
+    async def options(
+        self, accounts: InjectedAccounts, peer: InjectedPeer, password_setup: NamedDependency[PasswordSetup]
+    ) -> Success[SignInOptions]:
+        """What a sign-in page offers: registration, and the default password while it stands."""
+        name = await password_setup.default_username() if peer.is_direct else None
+        default = None if name is None else DefaultSignIn(username=name, password=DEFAULT_PASSWORD)
+        is_open = await accounts.is_registration_open()
+        return success(SignInOptions(is_registration_open=is_open, default=default))
 
     @post("/register", status_code=200, opt={PUBLIC: True})
     async def register(

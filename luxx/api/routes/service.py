@@ -1,12 +1,9 @@
-"""`/`, `/health`, `/ready`, `/metrics` and the page at `/ui/`: the version and state of the server.
+"""`/`, `/health`, `/ready` and `/metrics`: the version and state of the server.
 
 All of these are public and must not reveal more. `/admin/processes` is for operators.
 """
 
 import asyncio
-import base64
-import hashlib
-import html
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
@@ -29,12 +26,6 @@ from luxx.tools.sandbox.choosing import BackendReport, BackendStatus
 
 CHECK_SECONDS = 2.0
 PROMETHEUS_MEDIA_TYPE = "text/plain; version=0.0.4"
-STYLE = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:46rem;margin:3rem auto;padding:0 1rem}"
-    "pre{background:#8882;padding:.8rem;overflow-x:auto}:root{color-scheme:light dark}"
-)
-STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
-PAGE_POLICY = f"default-src 'none'; style-src 'sha256-{STYLE_HASH}'; base-uri 'none'; frame-ancestors 'none'"
 
 
 class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,19 +105,11 @@ class ServiceInfoController(Controller):
     opt = {PUBLIC: True, IGNORES_QUERY: True}  # noqa: RUF012 - Litestar reads it from the class
     tags = ("service",)
 
-    @get("/ui/", media_type=MediaType.HTML, include_in_schema=False)
-    async def page(
-        self, request: Request[Any, Any, Any], service_state: NamedDependency[ServiceState]
-    ) -> Response[str]:
-        """A page with the state of the server and the first steps."""
-        text = _page(str(request.base_url).rstrip("/"), service_state)
-        return Response(text, media_type=MediaType.HTML, headers={"content-security-policy": PAGE_POLICY})
-
     @get("/", media_type=MediaType.JSON)
     async def info(
         self, request: Request[Any, Any, Any], service_state: NamedDependency[ServiceState]
     ) -> Response[Success[ServiceInfo]]:
-        """The name and version of the server. Redirects a browser to the page."""
+        """The name and version of the server. Redirects a browser to the web UI."""
         if "text/html" in request.headers.get("accept", "").lower():
             return Redirect("/ui/", status_code=303)
         return Response(success(ServiceInfo(name="Luxx", version=service_state.version)))
@@ -191,37 +174,6 @@ async def _check_passes(name: str, check: Callable[[], Awaitable[object]]) -> bo
         structlog.get_logger().warning("readiness_check_failed", part=name, error=repr(error))
         return False
     return True
-
-
-def _page(address: str, state: ServiceState) -> str:
-    json = "-H 'Content-Type: application/json'"
-    bearer = '-H "Authorization: Bearer $TOKEN"'
-    commands = "\n".join(
-        [
-            f'curl -s {address}/auth/login {json} -d \'{{"username": "admin", "password": "…"}}\'',
-            f'curl -s {address}/conversations {bearer} {json} -d \'{{"title": "First"}}\'',
-            f"curl -N {address}/messages/stream {bearer} {json} "
-            '-d \'{"conversation_id": "…", "content": "Hello"}\'',
-        ]
-    )
-    return f"""<!doctype html>
-<html lang="en">
-<head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Luxx</title>
-<style>{STYLE}</style></head>
-<body>
-<h1>Luxx is running</h1>
-<p>Version {html.escape(state.version)}, database {html.escape(state.database)},
-sandbox {html.escape(state.sandbox)}.</p>
-<p><a href="/docs">API documentation</a> · <a href="/openapi.json">OpenAPI</a> ·
-<a href="/health">Health</a></p>
-<h2>Begin in the terminal</h2>
-<pre>luxx chat</pre>
-<h2>Or with curl</h2>
-<pre>{html.escape(commands)}</pre>
-<p>The first response has the access token for <code>$TOKEN</code>, the second the conversation's id.</p>
-</body>
-</html>
-"""
 
 
 class ProcessController(Controller):

@@ -63,10 +63,13 @@ class AccountService:
 
     # Anyone
 
+    async def is_registration_open(self) -> bool:
+        return self._allows_registration and await self._store.read(allows_registration)
+
     async def register(self, peer: Peer, username: str, password: str, email: str | None = None) -> SignedIn:
         """Adds a user and signs them in. Raises NotAllowed, InvalidInput, TooMany, or Conflict for a taken
         name."""
-        if not (self._allows_registration and await self._store.read(allows_registration)):
+        if not await self.is_registration_open():
             await self._refusals.record_refusal(
                 Action.REGISTER, _anonymous_actor(peer), "registration_closed"
             )

@@ -83,6 +83,11 @@ class PasswordSetup:
         )
         return signed_token(claims, self._key)
 
+    async def default_username(self) -> str | None:
+        """The active user who has the published default password; None if no user has it."""
+        query = select(User.username).where(User.has_default_password, User.is_active).order_by(User.id)
+        return await self._store.read(lambda session: session.scalar(query.limit(1)))
+
     async def state(self, peer: Peer, token: str) -> SetupState:
         """What the token allows. Raises NotAllowed with the reason if it is invalid, or TooMany."""
         verified = await self._verified(peer, token)

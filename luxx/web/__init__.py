@@ -1,0 +1,1 @@
+"""The web UI: its sources (TypeScript, `src/`), how they are built (`build.py`) and served (`files.py`)."""

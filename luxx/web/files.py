@@ -1,0 +1,135 @@
+"""The built web UI as HTTP answers: which file a path means, its headers, and its compressed forms.
+
+It reads each file once: all answers share its bytes, however many clients do not read theirs.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Lock
+
+import msgspec
+
+from luxx.web.build import DIST, REPORT_NAME, WEB, has_sources
+
+MEDIA_TYPES = {
+    ".css": "text/css",
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".json": "application/json",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain",
+    ".webmanifest": "application/manifest+json",
+    ".woff": "font/woff",
+    ".woff2": "font/woff2",
+}
+ENCODINGS = {"br": ".br", "gzip": ".gz"}
+"""By preference; the build writes a compressed form beside each text."""
+
+PAGE = "index.html"
+DIAGRAM_PAGE = "diagram.html"
+IMMUTABLE = "public, max-age=31536000, immutable"
+REVALIDATED = "no-cache"
+DIAGRAM_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; font-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
+"""The page that draws diagrams in a frame: the library that it uses writes style elements."""
+
+
+class WebAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A file as an answer; `body` is empty where the client has it already (304)."""
+
+    status: int
+    body: bytes
+    media_type: str
+    headers: dict[str, str]
+
+
+class _StoredFile(msgspec.Struct, frozen=True, kw_only=True):
+    body: bytes
+    etag: str
+
+
+class WebFiles:
+    """The files of `dist/`. It notices when the UI was built anew while the server runs."""
+
+    def __init__(self, dist: Path = DIST) -> None:
+        self._dist = dist
+        self._built_at = -1
+        self._names: frozenset[str] = frozenset()
+        self._stored: dict[str, _StoredFile] = {}
+        self._lock = Lock()
+
+    def problem(self) -> str | None:
+        """Why there is no UI, and the command that repairs it; None if there is one."""
+        if (self._dist / PAGE).exists():
+            return None
+        try:
+            reason = json.loads((self._dist / REPORT_NAME).read_bytes())["problem"]
+        except (OSError, ValueError, KeyError, TypeError):
+            reason = None
+        command = f"run `make ui` in {WEB.parent.parent}" if has_sources() else "install Luxx again"
+        return f"{reason or 'it was not built when Luxx was installed'}; with a network connection, {command}"
+
+    def answer(self, path: str, *, accepted: str, known_etags: str) -> WebAnswer | None:
+        """The answer for the path below `/ui/`; None if there is no such file.
+
+        `accepted` is the Accept-Encoding header, `known_etags` the header If-None-Match. A path that is no
+        file and does not look like one is an address within the UI: its answer is the page.
+        """
+        with self._lock:
+            self._refresh()
+            name = path.strip("/") or PAGE
+            if name not in self._names:
+                if "." in name.rpartition("/")[2] or name.startswith("assets/"):
+                    return None
+                name = PAGE
+            encoding, stored = self._encoded(name, accepted)
+        headers = {
+            "cache-control": IMMUTABLE if name.startswith("assets/") else REVALIDATED,
+            "etag": stored.etag,
+            "vary": "accept-encoding",
+        }
+        if encoding:
+            headers["content-encoding"] = encoding
+        if name.endswith(".html"):
+            headers["cross-origin-opener-policy"] = "same-origin"
+            headers["permissions-policy"] = "camera=(), geolocation=(), microphone=(), payment=(), usb=()"
+        if name == DIAGRAM_PAGE:
+            headers["content-security-policy"] = DIAGRAM_POLICY
+        is_known = stored.etag in (part.strip().removeprefix("W/") for part in known_etags.split(","))
+        media_type = MEDIA_TYPES.get(Path(name).suffix, "application/octet-stream")
+        status, body = (304, b"") if is_known else (200, stored.body)
+        return WebAnswer(status=status, body=body, media_type=media_type, headers=headers)
+
+    def _refresh(self) -> None:
+        """Lists the files again if the UI was built since."""
+        try:
+            built_at = (self._dist / PAGE).stat().st_mtime_ns
+        except FileNotFoundError:
+            built_at = 0
+        if built_at != self._built_at:
+            self._built_at = built_at
+            self._names = frozenset(self._list_names())
+            self._stored.clear()
+
+    def _list_names(self) -> Iterator[str]:
+        for file in self._dist.rglob("*"):
+            if file.is_file() and file.name != REPORT_NAME:
+                yield file.relative_to(self._dist).as_posix()
+
+    def _encoded(self, name: str, accepted: str) -> tuple[str, _StoredFile]:
+        tokens = {part.partition(";")[0].strip() for part in accepted.lower().split(",")}
+        for encoding, suffix in ENCODINGS.items():
+            if encoding in tokens and f"{name}{suffix}" in self._names:
+                return encoding, self._read(f"{name}{suffix}")
+        return "", self._read(name)
+
+    def _read(self, name: str) -> _StoredFile:
+        if name not in self._stored:
+            body = (self._dist / name).read_bytes()
+            self._stored[name] = _StoredFile(body=body, etag=f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+        return self._stored[name]

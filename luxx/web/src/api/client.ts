@@ -1,0 +1,90 @@
+/** Requests to the server: `await ask(api.GET('/conversations'))`. Raises ApiError with a sentence for a person. */
+import createClient from 'openapi-fetch'
+import { connection } from './connection'
+import type { paths } from './schema'
+import { accessToken, dropTokens } from './tokens'
+
+export class ApiError extends Error {
+  /** `status` is 0 where the server could not be reached. `fields`: wrong fields of the body, by their path. */
+  constructor(
+    message: string,
+    readonly status: number,
+    readonly kind: string,
+    readonly detail: Record<string, unknown> = {},
+  ) {
+    super(message)
+  }
+
+  get fields(): Record<string, string> {
+    return (this.detail.fields ?? {}) as Record<string, string>
+  }
+}
+
+/** Sends a request as the signed-in user, and once more with new tokens where they have expired. */
+export async function signedFetch(request: Request): Promise<Response> {
+  const token = await accessToken()
+  const again = request.clone()
+  const response = await send(request, token)
+  if (response.status !== 401 || token === null) return response
+  const renewed = await accessToken(token)
+  if (renewed === null) return response
+  const second = await send(again, renewed)
+  if (second.status === 401) dropTokens()
+  return second
+}
+
+async function send(request: Request, token: string | null): Promise<Response> {
+  if (token !== null) request.headers.set('authorization', `Bearer ${token}`)
+  const response = await fetch(request)
+  connection.reached()
+  return response
+}
+
+export const api = createClient<paths>({
+  baseUrl: window.location.origin,
+  fetch: signedFetch,
+  headers: { accept: 'application/json' },
+})
+
+interface Answered<T> {
+  data?: { data?: T; success: true }
+  error?: unknown
+  response: Response
+}
+
+/** The data of a successful answer. */
+export async function ask<T>(answered: Promise<Answered<T>>): Promise<T> {
+  let answer: Answered<T>
+  try {
+    answer = await answered
+  } catch (error) {
+    throw asApiError(error)
+  }
+  if (answer.data !== undefined && answer.response.ok) return answer.data.data as T
+  throw failure(answer.response.status, answer.error)
+}
+
+/** A failed response of a request that was sent with `signedFetch`. */
+export async function failureOf(response: Response): Promise<ApiError> {
+  return failure(response.status, await response.json().catch(() => null))
+}
+
+export function asApiError(error: unknown): ApiError {
+  if (error instanceof ApiError) return error
+  connection.lost()
+  return new ApiError('The server cannot be reached.', 0, 'unreachable')
+}
+
+function failure(status: number, body: unknown): ApiError {
+  if (typeof body === 'object' && body !== null && 'error' in body) {
+    const { error, detail } = body as { error: unknown; detail?: Record<string, unknown> }
+    return new ApiError(sentence(String(error)), status, String(detail?.kind ?? ''), detail ?? {})
+  }
+  return new ApiError(`The server answered with status ${status}.`, status, '')
+}
+
+/** The server's reasons begin in lower case, because they follow a name in its logs. */
+function sentence(text: string): string {
+  const upper = text.charAt(0).toUpperCase() + text.slice(1)
+  return /[.!?。]$/.test(upper) ? upper : `${upper}.`
+}

@@ -1,0 +1,56 @@
+/** Numbers, money, durations and times in the chosen language. */
+import { language } from './text'
+
+const MINUTE = 60_000
+const HOUR = 60 * MINUTE
+const DAY = 24 * HOUR
+
+function locale(): string {
+  return language.value === 'zh' ? 'zh-CN' : 'en-GB'
+}
+
+/** 950, 12.4k, 1.2M. */
+export function formatCount(value: number): string {
+  const options = { notation: 'compact', maximumFractionDigits: 1 } as const
+  return new Intl.NumberFormat(locale(), value < 10_000 ? {} : options).format(value)
+}
+
+export function formatCost(dollars: number): string {
+  if (dollars > 0 && dollars < 0.0001) return '< $0.0001'
+  const digits = dollars < 0.01 ? 4 : dollars < 1 ? 3 : 2
+  return `$${dollars.toFixed(digits)}`
+}
+
+/** 240 ms, 1.3 s, 2 min 5 s. */
+export function formatDuration(ms: number): string {
+  if (ms < 1000) return `${Math.round(ms)} ms`
+  if (ms < MINUTE) return `${(ms / 1000).toFixed(ms < 10_000 ? 1 : 0)} s`
+  if (ms < HOUR) return `${Math.floor(ms / MINUTE)} min ${Math.floor((ms % MINUTE) / 1000)} s`
+  return `${Math.floor(ms / HOUR)} h ${Math.floor((ms % HOUR) / MINUTE)} min`
+}
+
+/** 5 minutes ago, yesterday, 3 Nov 2026. */
+export function formatRelative(iso: string, now = Date.now()): string {
+  const age = now - Date.parse(iso)
+  const relative = new Intl.RelativeTimeFormat(locale(), { numeric: 'auto', style: 'short' })
+  if (age < MINUTE) return relative.format(0, 'second')
+  if (age < HOUR) return relative.format(-Math.floor(age / MINUTE), 'minute')
+  if (age < DAY) return relative.format(-Math.floor(age / HOUR), 'hour')
+  if (age < 7 * DAY) return relative.format(-Math.floor(age / DAY), 'day')
+  return new Intl.DateTimeFormat(locale(), { dateStyle: 'medium' }).format(new Date(iso))
+}
+
+export function formatExact(iso: string): string {
+  return new Intl.DateTimeFormat(locale(), { dateStyle: 'full', timeStyle: 'medium' }).format(new Date(iso))
+}
+
+export function formatBytes(bytes: number): string {
+  const units = ['B', 'kB', 'MB', 'GB']
+  let size = bytes
+  let unit = 0
+  while (size >= 1000 && unit < units.length - 1) {
+    size /= 1000
+    unit += 1
+  }
+  return `${unit === 0 ? size : size.toFixed(size < 10 ? 1 : 0)} ${units[unit]}`
+}

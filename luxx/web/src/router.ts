@@ -1,0 +1,37 @@
+/** The addresses of the UI. Each folder of `pages/` adds its own with an `area.ts`. */
+import { createRouter, createWebHistory } from 'vue-router'
+import { isSignedIn } from '@/api/tokens'
+import { areas } from '@/frame/areas'
+import { textsReady } from '@/i18n/text'
+
+declare module 'vue-router' {
+  interface RouteMeta {
+    isSignedIn?: boolean
+  }
+}
+
+export const router = createRouter({
+  history: createWebHistory('/ui/'),
+  routes: [
+    { path: '/', redirect: '/chat' },
+    { path: '/sign-in', name: 'sign-in', component: () => import('@/pages/sign-in/SignInPage.vue') },
+    ...areas.flatMap((area) => area.routes.map((route) => ({ ...route, meta: { ...route.meta, isSignedIn: true } }))),
+    { path: '/:path(.*)*', component: () => import('@/pages/MissingPage.vue'), meta: { isSignedIn: true } },
+  ],
+})
+
+router.beforeEach((to) => {
+  if (to.meta.isSignedIn && !isSignedIn()) {
+    const query = to.fullPath === '/chat' ? {} : { to: to.fullPath }
+    return { name: 'sign-in', query }
+  }
+  if (to.name === 'sign-in' && isSignedIn()) return targetAfterSignIn(to.query.to)
+  return true
+})
+
+router.beforeResolve(textsReady)
+
+/** Only an address within the UI. */
+export function targetAfterSignIn(wanted: unknown): string {
+  return typeof wanted === 'string' && /^\/(?![/\\])/.test(wanted) ? wanted : '/chat'
+}

@@ -1,0 +1,35 @@
+/** Short messages at the edge of the page: of the server, or about what one just did. */
+import { defineStore } from 'pinia'
+import { ref } from 'vue'
+
+const SHOWN_MS = 8_000
+
+export interface Notice {
+  id: number
+  kind: 'done' | 'failed' | 'waiting' | 'info'
+  text: string
+  /** An address of the UI that the notice leads to. */
+  to?: string
+}
+
+export const useNotices = defineStore('notices', () => {
+  const notices = ref<Notice[]>([])
+  let lastId = 0
+
+  /** One that waits for a person stays until it is closed. */
+  function show(notice: Omit<Notice, 'id'>): void {
+    const id = ++lastId
+    notices.value = [...notices.value.filter((each) => each.text !== notice.text), { ...notice, id }].slice(-4)
+    if (notice.kind !== 'waiting') window.setTimeout(() => close(id), SHOWN_MS)
+  }
+
+  function showError(error: unknown): void {
+    show({ kind: 'failed', text: error instanceof Error ? error.message : String(error) })
+  }
+
+  function close(id: number): void {
+    notices.value = notices.value.filter((each) => each.id !== id)
+  }
+
+  return { notices, show, showError, close }
+})

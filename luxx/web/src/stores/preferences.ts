@@ -1,0 +1,39 @@
+/** What this browser remembers: the theme and which panes are open. The language is in `i18n/text.ts`. */
+import { defineStore } from 'pinia'
+import { computed, ref, watch, watchEffect } from 'vue'
+
+export type Theme = 'system' | 'light' | 'dark'
+
+const THEME = 'luxx.theme'
+const LIST = 'luxx.list'
+
+export const usePreferences = defineStore('preferences', () => {
+  const stored = localStorage.getItem(THEME)
+  const theme = ref<Theme>(stored === 'light' || stored === 'dark' ? stored : 'system')
+  const isListOpen = ref(localStorage.getItem(LIST) !== 'closed')
+  const isInspectorOpen = ref(false)
+
+  const darkSystem = window.matchMedia('(prefers-color-scheme: dark)')
+  const isSystemDark = ref(darkSystem.matches)
+  darkSystem.addEventListener('change', (event) => {
+    isSystemDark.value = event.matches
+  })
+  const isDark = computed(() => (theme.value === 'system' ? isSystemDark.value : theme.value === 'dark'))
+
+  watchEffect(() => {
+    document.documentElement.dataset.theme = isDark.value ? 'dark' : 'light'
+  })
+  watch(theme, (chosen) => {
+    if (chosen === 'system') localStorage.removeItem(THEME)
+    else localStorage.setItem(THEME, chosen)
+  })
+  watch(isListOpen, (isOpen) => localStorage.setItem(LIST, isOpen ? 'open' : 'closed'))
+
+  const narrow = window.matchMedia('(max-width: 44.99rem)')
+  const isNarrow = ref(narrow.matches)
+  narrow.addEventListener('change', (event) => {
+    isNarrow.value = event.matches
+  })
+
+  return { theme, isDark, isListOpen, isInspectorOpen, isNarrow }
+})

@@ -1,0 +1,56 @@
+"""A server with the scripted provider and a browser, for the tests of a module."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+
+import pytest
+from live_server import LiveServer, live_server, scripted_models
+from playwright.sync_api import Browser
+
+from luxx.providers.scripted import Script, ScriptedProvider
+from luxx.web.build import build
+from web_ui.browser import Tab, open_tab, running_browser
+from web_ui.scripts import SCRIPT
+
+OpenTab = Callable[..., AbstractContextManager[Tab]]
+
+
+@pytest.fixture(scope="session")
+def built_ui() -> None:
+    """The UI of the present sources; a developer who changed them waits for the build once."""
+    assert build() is None
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with running_browser() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def script() -> Script:
+    """What the models of the module answer; a module can have a fixture of its own with this name."""
+    return SCRIPT
+
+
+@pytest.fixture(scope="module")
+def models(script: Script) -> Iterator[ScriptedProvider]:
+    with scripted_models(script) as provider:
+        yield provider
+
+
+@pytest.fixture(scope="module")
+def server(
+    built_ui: None, models: ScriptedProvider, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LiveServer]:
+    folder: Path = tmp_path_factory.mktemp("server")
+    with live_server(folder, models.url, LUXX_LIMITS__LOGINS_PER_MINUTE="1000") as running:
+        yield running
+
+
+@pytest.fixture
+def new_tab(browser: Browser, server: LiveServer) -> OpenTab:
+    """`with new_tab() as tab:` opens a page of a profile of its own."""
+    return partial(open_tab, browser, server.url)

@@ -136,6 +136,7 @@ HEAD_TOO_LARGE_RESPONSE = closing_response(
 EXPECT_HEAD, EXPECT_BODY, EXPECT_NOTHING = "head", "body", "nothing"
 """The part of a request that the server waits for."""
 
+WITHOUT_BODY = ("GET", "HEAD")
 SILENT_LOGGER = logging.Logger("silent", logging.CRITICAL)
 
 
@@ -275,7 +276,19 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._active_cycle = cycle
+        if cycle.scope["method"] not in WITHOUT_BODY:
+            cycle.transport = cast("Any", _LingeringTransport(self))
         super()._start_asgi_task(cycle, app)
+
+    def close_after_response(self) -> None:
+        """Closes. If the client is still sending the body, it is read and dropped for LINGER_SECONDS."""
+        if self._expected is not EXPECT_BODY or self.transport.is_closing():
+            self.transport.close()
+            return
+        self._is_refused = True
+        self.flow.resume_reading()
+        self.transport.write_eof()
+        self.loop.call_later(LINGER_SECONDS, self.transport.close)
 
     # Deadlines
 
@@ -335,6 +348,20 @@ class BoundedProtocol(HttpToolsProtocol):
         network, self._network = self._network, ""
         if network:
             self._bounds.release(network)
+
+
+class _LingeringTransport:
+    """What a request with a body uses of the transport: its response may be complete before the body is."""
+
+    __slots__ = ("_protocol", "is_closing", "write")
+
+    def __init__(self, protocol: BoundedProtocol) -> None:
+        self._protocol = protocol
+        self.write = protocol.transport.write
+        self.is_closing = protocol.transport.is_closing
+
+    def close(self) -> None:
+        self._protocol.close_after_response()
 
 
 class _PipelineFlowControl(FlowControl):

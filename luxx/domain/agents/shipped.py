@@ -10,6 +10,7 @@ from luxx.domain.agents.models import AgentRow
 from luxx.domain.agents.queries import BeforeLoss
 from luxx.domain.agents.service import set_fields
 from luxx.infra.clock import utc_now
+from luxx.infra.store.locks import Lock, lock_until_commit
 
 FOLDER = files("luxx.domain.agents").joinpath("shipped")
 
@@ -22,6 +23,7 @@ def shipped_documents() -> dict[str, AgentDocument]:
 
 def store_shipped_agents(session: Session, before_loss: BeforeLoss) -> None:
     """Adds or updates the shipped agents, and deletes those that no longer ship."""
+    lock_until_commit(session.connection(), Lock.SHIPPED_AGENTS)
     documents = shipped_documents()
     rows = {
         str(row.shipped_name): row

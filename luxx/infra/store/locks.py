@@ -25,6 +25,9 @@ class Lock(IntEnum):
     RESTORE = 7_402_120
     """One restore at a time."""
 
+    SHIPPED_AGENTS = 7_402_121
+    """Of several starting processes, one stores the agents that ship with Luxx."""
+
     TENANT_RULES = 7_402_133
     """Changing permission rules. A transaction takes it before any other lock."""
 

@@ -56,7 +56,7 @@ class AnswerReader:
         self._calls: dict[int, int] = {}
         self._last_error: ErrorEvent | None = None
         self._has_text = False
-        self._text_place: tuple[str, int] | None = None
+        self._growing_text: tuple[str, int] | None = None
 
     @property
     def is_over(self) -> bool:
@@ -148,7 +148,7 @@ class AnswerReader:
             text = str(step.arguments or "")
             return self._add(place, step.type, text, str(step.id_ref), str(step.name))
         retyped = b""
-        if step.type == StepType.THINKING and place == self._text_place:
+        if step.type == StepType.THINKING and place == self._growing_text:
             retyped = self.on_retyped(step.content[: self._lengths[place]])
         return retyped + self._add(place, step.type, step.content, "", "")
 
@@ -169,7 +169,7 @@ class AnswerReader:
         match type_:
             case StepType.TEXT:
                 self._has_text = True
-                self._text_place = place
+                self._growing_text = place
                 return self.on_text(text)
             case StepType.THINKING:
                 return self.on_thinking(text)

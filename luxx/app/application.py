@@ -24,6 +24,7 @@ from luxx.api.routes.conversations import (
 )
 from luxx.api.routes.files import AttachmentController, FileController
 from luxx.api.routes.keys import KeyController
+from luxx.api.routes.mcp import McpController
 from luxx.api.routes.messages import ConversationBranchController, MessageBranchController, MessageController
 from luxx.api.routes.permissions import PermissionController
 from luxx.api.routes.providers import AllowedHostsController, ProvidersController
@@ -34,7 +35,7 @@ from luxx.api.routes.service import ProbeController, ProcessController, ServiceI
 from luxx.api.routes.setup import SetupController
 from luxx.api.routes.task_runs import PlanController, TaskRunController
 from luxx.api.routes.tasks import TaskController, TaskTemplateController
-from luxx.api.routes.tools import CompositionController, McpController, SkillController, ToolController
+from luxx.api.routes.tools import CompositionController, SkillController, ToolController
 from luxx.api.routes.ui import UiController
 from luxx.api.routes.usage import UsageController
 from luxx.api.routes.users import SettingsController, TenantController, TenantsController, UserController
@@ -168,15 +169,10 @@ def _dependencies(services: Services) -> dict[str, Provide]:
         "providers": _provide(lambda: services.providers),
         "attachments": _provide(lambda: services.attachments),
         "branches": _provide(lambda: services.branches),
-        "compositions": _provide(lambda: services.compositions),
         "conversations": _provide_after_caller(lambda: services.conversations),
         "files": _provide(lambda: services.files),
         "uploads": _provide(lambda: services.uploads),
-        "own_tools_of": _provide(lambda: services.compositions.own_tools),
         "keys": _provide(lambda: services.keys),
-        "mcp_definitions": _provide(lambda: services.mcp_definitions),
-        "clear_tool_cache": _provide(lambda: services.clear_tool_cache),
-        "mcp_servers": _provide(lambda: services.mcp),
         "model_names": _provide(lambda: services.model_names),
         "processes": _provide(lambda: services.processes),
         "questions": _provide(lambda: services.questions),
@@ -186,17 +182,29 @@ def _dependencies(services: Services) -> dict[str, Provide]:
         "rules": _provide(lambda: services.rules),
         "rules_of": _provide(lambda: services.rules.effective_rules),
         "runs": _provide(lambda: services.runs),
-        "skill_registry": _provide(lambda: services.skill_registry),
         "transfer": _provide(lambda: services.transfer),
         "sockets": _provide(lambda: services.sockets),
         "streams": _provide(lambda: services.streams),
         "tickets": _provide(lambda: services.tickets),
         "searches": _provide_after_caller(lambda: services.searches),
-        "tool_executor": _provide(lambda: services.executor),
         "usage": _provide(lambda: services.usage),
-        "workspace_of": _provide(lambda: services.workspace_of),
         "service_state": _provide(services.service_state),
+        **_tool_dependencies(services),
         **_feature_dependencies(services),
+    }
+
+
+def _tool_dependencies(services: Services) -> dict[str, Provide]:
+    return {
+        "compositions": _provide(lambda: services.compositions),
+        "own_tools_of": _provide(lambda: services.compositions.own_tools),
+        "mcp_definitions": _provide(lambda: services.mcp_definitions),
+        "call_outputs": _provide(lambda: services.call_outputs),
+        "clear_tool_cache": _provide(lambda: services.clear_tool_cache),
+        "mcp_servers": _provide(lambda: services.mcp),
+        "skill_registry": _provide(lambda: services.skill_registry),
+        "tool_executor": _provide(lambda: services.executor),
+        "workspace_of": _provide(lambda: services.workspace_of),
     }
 
 

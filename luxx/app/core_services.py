@@ -67,7 +67,7 @@ from luxx.tools.builtin.programs import program_tools
 from luxx.tools.compositions.service import CompositionService
 from luxx.tools.core import ToolRegistry
 from luxx.tools.executor import ToolExecutor
-from luxx.tools.history import CallRecorder, EgressRecord
+from luxx.tools.history import CallOutputs, CallRecorder, EgressRecord
 from luxx.tools.permissions.service import RuleService
 from luxx.tools.sandbox.service import Sandbox
 from luxx.tools.service_tools import installed_entry_points, load_modules
@@ -164,6 +164,7 @@ class CoreServices:
         if self.skill_registry.skills:
             for tool in skill_tools(self.skill_registry, self.registry, self.sandbox.shown_skill):
                 self.registry.register(tool)
+        self.call_outputs = CallOutputs(store)
         call_recorder = CallRecorder(self.registry, self.metrics, self.refusals)
         self.executor = ToolExecutor(
             self.registry,

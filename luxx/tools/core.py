@@ -196,6 +196,7 @@ class CallActions(msgspec.Struct, frozen=True, kw_only=True):
       asynchronous tool asks before it does anything else.
     - `emit`: reports progress to the run.
     - `read_result(ref, offset, limit)`: characters of the stored output of an earlier call of the run.
+    - `read_on`: of a call without a run, the sentence that says how to read the rest of a cut output.
     - `delegate`: runs a subagent and returns its end. Raises ToolFailed where there is no answer.
     - `activate`: makes a skill active in the run once the call has succeeded.
     - `cancelled`: whether to stop; also true after the timeout. A long synchronous tool checks it regularly.
@@ -207,6 +208,7 @@ class CallActions(msgspec.Struct, frozen=True, kw_only=True):
     ask: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]] = _unavailable("questions are")
     emit: Callable[[dict[str, Any]], None] = lambda event: None
     read_result: Callable[[str, int, int], Awaitable[StoredOutput]] = _unavailable("stored outputs are")
+    read_on: str = ""
     delegate: Callable[[Assignment], Awaitable[SubagentEnd]] = _unavailable("delegation is")
     activate: Callable[[SkillHead], None] = lambda skill: None
     cancelled: Callable[[], bool] = lambda: False

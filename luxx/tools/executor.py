@@ -336,7 +336,8 @@ class ToolExecutor:
             message = f'Read on with {READ_RESULT_TOOL} {{"ref": {ref}, "offset": …, "limit": …}}.'
             if truncate_to_bytes(message, MAX_READ_ON_BYTES) == message:
                 return message
-        return "To see more, ask again for a smaller part (offset, limit, a narrower request)."
+        read_on = "" if context.caller.is_composition else context.actions.read_on
+        return read_on or "To see more, ask again for a smaller part (offset, limit, a narrower request)."
 
 
 def _perform(

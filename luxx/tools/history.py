@@ -1,9 +1,14 @@
-"""The outcome of executed calls, and their records: in memory, in the metrics and in the audit log."""
+"""The outcome of executed calls, and their records: in memory, in the metrics and in the audit log; the whole
+outputs of calls by hand that were cut."""
 
+from collections.abc import Callable
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 import msgspec
 from msgspec import UNSET
+from sqlalchemy import ForeignKey, String, Text, bindparam, delete, func, insert, select
+from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from luxx.domain.audit import (
     MAX_TARGET_ID,
@@ -14,10 +19,13 @@ from luxx.domain.audit import (
     Refusals,
     record_in_own_transaction,
 )
+from luxx.errors import NotFound
+from luxx.infra.clock import utc_now
 from luxx.infra.network.egress import OTHERS, EgressCaller, EgressSession
 from luxx.infra.observe import Metrics
 from luxx.infra.store.engine import Store
-from luxx.tools.core import ToolContext, ToolRegistry
+from luxx.infra.store.tables import Base, UtcDateTime, table_of
+from luxx.tools.core import StoredOutput, ToolContext, ToolRegistry
 from luxx.tools.permissions.judge import PermissionVerdict
 from luxx.wire.tool import ToolCall, ToolResult
 from luxx.wire.turn import StepImage
@@ -170,3 +178,69 @@ class CallRecorder:
         await self._refusals.record_refusal(
             Action.TOOL_CALL, actor, verdict.decided_by.value, detail=detail, target=target
         )
+
+
+OUTPUT_MINUTES = 60
+MAX_OUTPUTS = 20
+"""Stored outputs of one user; a further one replaces the oldest."""
+
+
+class CallOutputRow(Base):
+    """The whole output of a call without a run whose result was cut."""
+
+    __tablename__ = "call_outputs"
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    output: Mapped[str] = mapped_column(Text)
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
+
+
+_outputs = table_of(CallOutputRow)
+_of_user = _outputs.c.user_id == bindparam("user")
+_delete_expired = delete(_outputs).where(_outputs.c.expires_at <= bindparam("now"))
+_kept = select(_outputs.c.id).where(_of_user).order_by(_outputs.c.id.desc()).limit(MAX_OUTPUTS - 1)
+_delete_older = delete(_outputs).where(_of_user, _outputs.c.id.not_in(_kept))
+_part = select(
+    func.substr(_outputs.c.output, bindparam("first"), bindparam("limit")), func.length(_outputs.c.output)
+).where(_outputs.c.id == bindparam("ref"), _of_user, _outputs.c.expires_at > bindparam("now"))
+
+
+class CallOutputs:
+    """Stores whole outputs for OUTPUT_MINUTES, for their user. One per process, all on one database."""
+
+    def __init__(self, store: Store, now: Callable[[], datetime] = utc_now) -> None:
+        self._store = store
+        self._now = now
+
+    async def store_output(self, user_id: int, ref: str, output: str) -> None:
+        """Deletes expired outputs, and the oldest of the user beyond MAX_OUTPUTS."""
+        now = self._now()
+        row = {
+            "id": ref,
+            "user_id": user_id,
+            # PostgreSQL stores no NUL.
+            "output": output.replace("\0", "\ufffd"),
+            "expires_at": now + timedelta(minutes=OUTPUT_MINUTES),
+        }
+
+        def work(session: Session) -> None:
+            connection = session.connection()
+            connection.execute(_delete_expired, {"now": now})
+            connection.execute(_delete_older, {"user": user_id})
+            connection.execute(insert(_outputs), row)
+
+        await self._store.write(work)
+
+    async def read_output(self, user_id: int, ref: str, offset: int, limit: int) -> StoredOutput:
+        """A part of an output. Raises NotFound for an expired one and for another user's."""
+        wanted = {"ref": ref, "user": user_id, "now": self._now(), "first": offset + 1, "limit": limit}
+        found = await self._store.read(
+            lambda session: session.connection().execute(_part, wanted).one_or_none()
+        )
+        if found is None:
+            raise NotFound(
+                f"no output has this ref; the whole output of a call is stored for {OUTPUT_MINUTES} minutes",
+                kind="result_not_found",
+            )
+        return StoredOutput(output=str(found[0]), total=int(found[1]))

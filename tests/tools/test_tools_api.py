@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +10,21 @@ import pytest
 from litestar import Litestar
 from litestar.di import Provide
 from litestar.testing import TestClient
+from migrated_databases import make_ready
+from sample_user import add_user
 
 from luxx.api.http.errors import HANDLERS
 from luxx.api.http.request_input import JsonRequest
 from luxx.api.routes.tools import ClearCache, OwnToolsOf, RulesOf, ToolController, WorkspaceOf
 from luxx.domain.accounts.caller import Caller
+from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import ToolsConfig
+from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.tools.builtin import builtin_tools
 from luxx.tools.core import CommandPermission, OwnTools, ToolRegistry
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.factory import tool
+from luxx.tools.history import MAX_OUTPUTS, CallOutputs
 from luxx.wire.tool import PlacedRule
 
 ClientAt = Callable[..., TestClient[Litestar]]
@@ -29,9 +35,39 @@ def now(arguments: dict[str, Any]) -> int:
     return 1
 
 
+@tool(name="long_text", description="d", parameters={"lines": {"type": "integer"}})
+def long_text(arguments: dict[str, Any]) -> str:
+    return LINE * arguments["lines"]
+
+
+LINE = "one line\0 of many\n"
+
+
+class Clock:
+    """Minutes after the present."""
+
+    minutes = 0.0
+
+    def __call__(self) -> datetime:
+        return utc_now() + timedelta(minutes=self.minutes)
+
+
 @pytest.fixture
-def client_at(workspace: Path) -> Iterator[ClientAt]:
-    executor = ToolExecutor(ToolRegistry([*builtin_tools(), now]), ToolsConfig())
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def client_at(workspace: Path, tmp_path: Path, clock: Clock) -> Iterator[ClientAt]:
+    executor = ToolExecutor(ToolRegistry([*builtin_tools(), now, long_text]), ToolsConfig())
+    engine = open_engine(resolve_url("sqlite:///t.db", tmp_path))
+    make_ready(engine)
+    store = Store(engine)
+    store.write_now(add_user)
+    outputs = CallOutputs(store, clock)
+
+    async def given_outputs() -> CallOutputs:
+        return outputs
 
     async def workspace_of(caller: Caller) -> Path:
         return workspace
@@ -75,6 +111,7 @@ def client_at(workspace: Path) -> Iterator[ClientAt]:
                 dependencies={
                     "caller": Provide(given_caller),
                     "tool_executor": Provide(given_executor),
+                    "call_outputs": Provide(given_outputs),
                     "clear_tool_cache": Provide(given_clear_cache),
                     "workspace_of": Provide(given_workspace),
                     "rules_of": Provide(given_rules),
@@ -85,6 +122,36 @@ def client_at(workspace: Path) -> Iterator[ClientAt]:
             return stack.enter_context(TestClient(app))
 
         yield make
+    store.close()
+
+
+def test_a_result_that_was_cut_is_read_on_by_its_caller_until_it_expires(
+    client_at: ClientAt, clock: Clock
+) -> None:
+    body = {"arguments": {"lines": 6000}}
+    cut = client_at().post("/tools/long_text/execute", json=body).json()["data"]
+    assert f"Read on within 60 minutes with GET /tools/results/{cut['ref']}?offset=…&limit=…" in cut["data"]
+    path, whole = f"/tools/results/{cut['ref']}", LINE.replace("\0", "\ufffd") * 6000
+    first = client_at().get(path, params={"limit": 100_000}).json()["data"]
+    assert first == {"output": whole[:100_000], "offset": 0, "total": len(whole), "has_more": True}
+    rest = client_at().get(path, params={"offset": 100_000}).json()["data"]
+    assert (rest["output"], rest["has_more"]) == (whole[100_000:], False)
+    other = client_at(user_id=2).get(path)
+    assert (other.status_code, other.json()["detail"]["kind"]) == (404, "result_not_found")
+    clock.minutes = 61
+    assert client_at().get(path).status_code == 404
+    short = client_at().post("/tools/long_text/execute", json={"arguments": {"lines": 1}}).json()["data"]
+    assert set(short) == {"success", "data", "error"}
+
+
+def test_the_newest_cut_results_of_a_caller_are_stored(client_at: ClientAt) -> None:
+    client = client_at()
+    refs = [
+        client.post("/tools/long_text/execute", json={"arguments": {"lines": 4000}}).json()["data"]["ref"]
+        for _ in range(MAX_OUTPUTS + 1)
+    ]
+    codes = [client.get(f"/tools/results/{ref}").status_code for ref in refs]
+    assert codes == [404, *[200] * MAX_OUTPUTS]
 
 
 def names(answer: Any) -> list[str]:
@@ -97,7 +164,7 @@ def test_only_tools_at_the_callers_level_are_listed(client_at: ClientAt) -> None
         assert bool(hidden) == (level < 3)
         answer = client_at(level).get("/tools?page_size=100")
         assert answer.status_code == 200
-        everything = {definition.name for definition in builtin_tools()} | {"now"}
+        everything = {definition.name for definition in builtin_tools()} | {"now", "long_text"}
         assert set(names(answer)) == everything - hidden
         assert answer.json()["data"]["total"] == len(everything - hidden)
 
@@ -188,8 +255,14 @@ def test_a_caller_clears_only_its_own_cached_answers(client_at: ClientAt) -> Non
 
 def test_the_routes_are_described(client_at: ClientAt) -> None:
     schema = client_at().app.openapi_schema.to_schema()
-    assert set(schema["paths"]) == {"/tools", "/tools/{name}", "/tools/{name}/execute", "/tools/cache"}
+    assert set(schema["paths"]) == {
+        "/tools",
+        "/tools/{name}",
+        "/tools/{name}/execute",
+        "/tools/cache",
+        "/tools/results/{ref}",
+    }
     for path in schema["paths"].values():
         for operation in path.values():
             shown = {parameter["name"] for parameter in operation.get("parameters", [])}
-            assert shown <= {"name", "category", "page", "page_size"}
+            assert shown <= {"name", "category", "page", "page_size", "ref", "offset", "limit"}

@@ -1,11 +1,9 @@
-"""`/tools`: list tools, run one, clear cached results; compositions; `/skills`; and `/mcp`.
+"""`/tools`: list tools, run one and read its output on, clear cached results; compositions; and `/skills`.
 
 Running a tool here asks no question, because the caller approves it. Levels and deny rules apply.
 """
 
 from collections.abc import Awaitable, Callable
-from datetime import datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, assert_never
 
@@ -13,20 +11,18 @@ import msgspec
 from litestar import Controller, delete, get, post, put
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, QueryParameter, SkipValidation
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from luxx.api.http.envelope import Page, Success, page_of, success
 from luxx.api.http.request_input import InjectedCaller, PageNumber, PageSize, TextId
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.mcp.approval import McpChange, McpDefinitions
-from luxx.domain.mcp.server import ServerState
-from luxx.domain.mcp.service import McpServers, McpStatus
 from luxx.domain.skills.allowed_tools import allowed_here
 from luxx.domain.skills.registry import Skill, SkillRegistry
 from luxx.errors import InvalidInput, NotAllowed, NotFound
 from luxx.infra.clock import new_id
 from luxx.tools.compositions.service import CompositionService, CompositionView
 from luxx.tools.core import (
+    CallActions,
     CallPermissions,
     CommandPermission,
     OwnTools,
@@ -37,10 +33,11 @@ from luxx.tools.core import (
     available_own_tools,
 )
 from luxx.tools.executor import ToolExecutor
-from luxx.tools.history import CallStatus, Executed
+from luxx.tools.history import OUTPUT_MINUTES, CallOutputs, CallStatus, Executed
 from luxx.tools.service_tools import tool_caller
 from luxx.wire.composition import Composition
 from luxx.wire.tool import PlacedRule
+from luxx.wire.turn import StepImage
 
 WorkspaceOf = Callable[[Caller], Awaitable[Path]]
 RulesOf = Callable[[Caller], Awaitable[tuple[PlacedRule, ...]]]
@@ -52,6 +49,9 @@ InjectedClearCache = NamedDependency[SkipValidation[ClearCache]]
 InjectedWorkspaceOf = NamedDependency[SkipValidation[WorkspaceOf]]
 InjectedRulesOf = NamedDependency[SkipValidation[RulesOf]]
 InjectedOwnToolsOf = NamedDependency[SkipValidation[OwnToolsOf]]
+InjectedOutputs = NamedDependency[CallOutputs]
+
+_READ_ON = "Read on within {minutes} minutes with GET /tools/results/{ref}?offset=…&limit=… (characters)."
 
 
 class ToolView(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,11 +70,25 @@ class ExecuteTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class ToolAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of the tool; `error` is the reason if it failed."""
+    """The result of the tool; `error` is the reason if it failed. `images` are shown with it."""
 
     success: bool
     data: Any
     error: str | None
+    images: list[StepImage] | UnsetType = UNSET
+    ref: Annotated[
+        str | UnsetType,
+        Meta(description="of a result that was cut: GET /tools/results/{ref} reads it all"),
+    ] = UNSET
+
+
+class CallOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the whole output of a call by hand; `offset` and `total` in characters."""
+
+    output: str
+    offset: int
+    total: int
+    has_more: bool
 
 
 class ClearedCache(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,21 +147,47 @@ class ToolController(Controller):
         workspace_of: InjectedWorkspaceOf,
         rules_of: InjectedRulesOf,
         own_tools_of: InjectedOwnToolsOf,
+        call_outputs: InjectedOutputs,
         name: TextId,
         data: JSONBody[ExecuteTool],
     ) -> Success[ToolAnswer]:
         """`data` is the tool's result, also if the tool failed. 400 for invalid arguments."""
-        call = ToolCall(call_id=new_id(), name=name, arguments=msgspec.json.encode(data.arguments).decode())
+        ref = new_id()
+        call = ToolCall(call_id=ref, name=name, arguments=msgspec.json.encode(data.arguments).decode())
         context = ToolContext(
             caller=tool_caller(
                 caller, own_tools=None if tool_executor.registry.get(name) else await own_tools_of(caller)
             ),
             permissions=CallPermissions(workspace=await workspace_of(caller), rules=await rules_of(caller)),
+            actions=CallActions(read_on=_READ_ON.format(ref=ref, minutes=OUTPUT_MINUTES)),
         )
         done = await tool_executor.execute(call, context)
         _check_was_run(done)
-        result = done.result
-        return success(ToolAnswer(success=result.success, data=result.data, error=result.error))
+        if done.full_output is not None:
+            await call_outputs.store_output(caller.user_id, ref, done.full_output)
+        return success(
+            ToolAnswer(
+                success=done.result.success,
+                data=done.result.data,
+                error=done.result.error,
+                images=list(done.images) or UNSET,
+                ref=UNSET if done.full_output is None else ref,
+            )
+        )
+
+    @get("/results/{ref:str}", summary="Read a result that was cut")
+    async def read_output(
+        self,
+        caller: InjectedCaller,
+        call_outputs: InjectedOutputs,
+        ref: TextId,
+        offset: Annotated[int, QueryParameter(ge=0, le=2**31 - 1)] = 0,
+        limit: Annotated[int, QueryParameter(ge=1, le=100_000, description="characters")] = 50_000,
+    ) -> Success[CallOutput]:
+        """A part of the whole output of a call at `/tools/{name}/execute`, for its caller, for an hour."""
+        part = await call_outputs.read_output(caller.user_id, ref, offset, limit)
+        has_more = offset + len(part.output) < part.total
+        return success(CallOutput(output=part.output, offset=offset, total=part.total, has_more=has_more))
 
     @delete("/cache", status_code=200, summary="Clear cached results")
     async def clear_cache(
@@ -286,109 +326,3 @@ class SkillController(Controller):
         first = (page - 1) * page_size
         items = views[first : first + page_size]
         return success(Page(items=items, total=len(views), page=page, page_size=page_size))
-
-
-InjectedMcpDefinitions = NamedDependency[McpDefinitions]
-InjectedServers = NamedDependency[McpServers]
-
-
-class Approval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`hash`: the hash of the new definition in the list of changes."""
-
-    hash: Annotated[
-        str,
-        Meta(
-            min_length=64,
-            max_length=64,
-            pattern=r"^[0-9a-f]+$(?!\n)",
-            description="digits and the letters a to f",
-        ),
-    ]
-
-
-class McpServerState(StrEnum):
-    """`stopped`: Luxx has not started the server yet. A server that has ended is `failed`; the next call of
-    one of its tools starts it again."""
-
-    RUNNING = "running"
-    STARTING = "starting"
-    FAILED = "failed"
-    STOPPED = "stopped"
-
-
-class McpServerView(msgspec.Struct, frozen=True, kw_only=True):
-    """An MCP server of the tenant. `tools` and `withheld` are empty until it has run once."""
-
-    name: str
-    state: McpServerState
-    reason: Annotated[str, Meta(description="why it failed, also while it is started again; else empty")]
-    output: Annotated[
-        str | None, Meta(description="the last lines that a failed server printed; null below ADMIN")
-    ]
-    since: Annotated[datetime | None, Meta(description="when it came into this state; null: not started")]
-    tools: Annotated[list[str], Meta(description="the names of the tools that it offers")]
-    withheld: Annotated[
-        list[str], Meta(description="changed tools that an ADMIN has to approve, with the reason")
-    ]
-    left_out: Annotated[list[str], Meta(description="tools that cannot be offered, with the reason")]
-
-
-def _server_view(status: McpStatus, caller: Caller) -> McpServerView:
-    is_admin = caller.permission_level >= CommandPermission.ADMIN
-    is_stopped = status.state == ServerState.NOT_STARTED
-    return McpServerView(
-        name=status.name,
-        state=McpServerState.STOPPED if is_stopped else McpServerState(status.state.value),
-        reason=status.reason,
-        output=status.output if is_admin else None,
-        since=status.since,
-        tools=status.names,
-        withheld=status.withheld,
-        left_out=status.left_out,
-    )
-
-
-class McpController(Controller):
-    path = "/mcp"
-    tags = ("tools",)
-
-    @get("/servers", summary="The MCP servers of your tenant")
-    async def list_servers(
-        self,
-        caller: InjectedCaller,
-        mcp_servers: InjectedServers,
-        page: PageNumber = 1,
-        page_size: PageSize = 20,
-    ) -> Success[Page[McpServerView]]:
-        """What each does, since when, its tools, and why it failed. As seen by the process that answers:
-        each process of Luxx runs the servers once."""
-        statuses = mcp_servers.statuses_for(caller.tenant_id)
-        first = (page - 1) * page_size
-        items = [_server_view(status, caller) for status in statuses[first : first + page_size]]
-        return success(Page(items=items, total=len(statuses), page=page, page_size=page_size))
-
-    @get("/changes")
-    async def list_changes(
-        self,
-        caller: InjectedCaller,
-        mcp_definitions: InjectedMcpDefinitions,
-        page: PageNumber = 1,
-        page_size: PageSize = 20,
-    ) -> Success[Page[McpChange]]:
-        """Changed tools of your tenant's MCP servers that need approval. ADMIN only."""
-        found = await mcp_definitions.changes(caller, page=page, page_size=page_size)
-        return page_of(found, page, page_size)
-
-    @post("/changes/{change_id:str}/approve", status_code=200)
-    async def approve(
-        self,
-        caller: InjectedCaller,
-        mcp_definitions: InjectedMcpDefinitions,
-        mcp_servers: InjectedServers,
-        change_id: TextId,
-        data: JSONBody[Approval],
-    ) -> Success[None]:
-        """Approve the new definition with this hash, so that models get the tool again. ADMIN only."""
-        await mcp_definitions.approve(caller, change_id, data.hash)
-        await mcp_servers.recheck_withheld()
-        return success(None, "approved")

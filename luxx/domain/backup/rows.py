@@ -55,8 +55,8 @@ WORDS_COLUMN = "words"
 EXCLUDED_PREFIXES = ("alembic_version", "sqlite_", "search_index")
 """Prefixes of tables that the database or a migration creates."""
 
-EPHEMERAL_TABLES = frozenset({"processes", "tickets"})
-"""Tables of short-lived data: running processes, tickets for sockets."""
+EPHEMERAL_TABLES = frozenset({"processes", "tickets", "call_outputs"})
+"""Tables of short-lived data: running processes, tickets for sockets, outputs of calls by hand."""
 
 ROWS_PER_FETCH = 100
 LARGE_ROW_FETCH = {"message_blobs": 4, "messages": 4, "run_results": 4, "run_events": 20}

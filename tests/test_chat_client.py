@@ -22,7 +22,7 @@ from terminal_program import PATIENCE_SECONDS
 from luxx.app.cli.chat.transcript import FrameRun, FrameStep, StreamFrame, Transcript
 from luxx.app.cli.menu import FrameOption, FrameQuestion, parse_answer
 from luxx.app.cli.screen import Piece, PieceKind
-from luxx.providers.scripted import Call, Gate, Rule, Script, Text, Thinking, When
+from luxx.providers.scripted import Call, Finish, Gate, Rule, Script, Text, Thinking, When
 
 LONG = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
 
@@ -161,6 +161,7 @@ SCRIPT = Script(
             reply=[Text(text="Here it begins "), Gate(name="never"), Text(text="end")],
         ),
         Rule(when=When(user="^break"), status=401, message="the key is wrong"),
+        Rule(when=When(user="^filter"), reply=[Text(text="It be"), Finish(reason="content_filter")]),
         Rule(
             when=When(user=r"^explain\n\nthe first line\nthe second line$"),
             reply=[Text(text="You gave two lines.")],
@@ -206,6 +207,12 @@ def test_a_failed_answer_and_a_refusal_are_one_sentence_and_exit_code_1(server: 
     missing = run_chat(server.url, "--conversation", "none", "hello")
     assert missing.returncode == 1
     assert len(missing.stderr.splitlines()) == 2
+
+
+def test_an_answer_that_a_filter_stopped_says_so(server: LiveServer) -> None:
+    filtered = run_chat(server.url, "filter this")
+    assert (filtered.returncode, filtered.stdout.strip()) == (0, "It be")
+    assert "the answer was stopped by a content filter of the provider" in filtered.stderr
 
 
 def test_no_server_is_one_sentence(server: LiveServer) -> None:

@@ -61,8 +61,8 @@ def chunk(msg_id: str, text: str, **more: Any) -> RunFrame:
     return frame("message_chunk", msg_id=msg_id, content=text, **more)
 
 
-def ends(msg_id: str, text: str, seq: int, status: str = "complete") -> RunFrame:
-    return frame("message_end", seq, msg_id=msg_id, content=text, token_count=1, status=status)
+def ends(msg_id: str, text: str, seq: int, status: str = "complete", finish: str = "stop") -> RunFrame:
+    return frame("message_end", seq, msg_id=msg_id, content=text, token_count=1, status=status, finish=finish)
 
 
 def test_a_message_grows_behind_the_name_of_its_seat() -> None:
@@ -152,8 +152,14 @@ def test_a_cut_message_and_one_without_a_text_are_noted() -> None:
         ends("a", "Half", 2, status="partial"),
         starts("b", "Bob", 3),
         ends("b", "", 4),
+        starts("c", "Cid", 5),
+        ends("c", "Too lo", 6, finish="length"),
     )
-    assert notes(pieces) == ["Ann was cut", "Bob says nothing"]
+    assert notes(pieces) == [
+        "Ann was cut",
+        "Bob says nothing",
+        "Cid's message was cut at the limit of tokens of the model",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 from msgspec import inspect
 
-from luxx.errors import MalformedStream, ProviderError, StreamInterrupted
+from luxx.errors import MalformedStream, ProviderError, ProviderFailed, StreamInterrupted
 from luxx.providers.failures import as_provider_error, read_error_body, truncate
 from luxx.wire.turn import Delta, FinishDelta, FinishReason, TextDelta, ThinkingDelta, ToolCallDelta
 
@@ -27,6 +27,7 @@ SseEvent = tuple[bytes, bytes]
 _BOM = b"\xef\xbb\xbf"
 _LINE_FEED = 0x0A
 _JSON = b"{["
+_JSON_STARTS = (b"{", b"[")
 
 _StructT = TypeVar("_StructT", bound=msgspec.Struct)
 
@@ -280,6 +281,19 @@ def incomplete_error(
     return StreamInterrupted("The provider's stream ended before the response began.")
 
 
+def trailing_error(unparsed: bytes) -> ProviderError | None:
+    """The error that a server wrote as bare JSON after its events, whatever they said of the end; or None."""
+    unparsed = unparsed.strip()
+    if not unparsed.startswith(_JSON_STARTS) or b'"error"' not in unparsed:
+        return None
+    return as_provider_error(read_error_body(unparsed))
+
+
+def unknown_finish(raw: str) -> ProviderError:
+    """The error for a completion without content that ended for a reason which its dialect does not know."""
+    return ProviderFailed(f"The provider ended its response without an answer: {truncate(raw)}")
+
+
 def decode_body(decode: Callable[[bytes], _StructT], body: bytes) -> _StructT:
     """A body that is one JSON value. Raises MalformedStream, or StreamInterrupted if its end is missing."""
     try:
@@ -360,6 +374,10 @@ def json_objects(value: object) -> list[dict[str, Any]]:
     if not isinstance(value, list):
         return []
     return [cast("dict[str, Any]", item) for item in cast("list[object]", value) if isinstance(item, dict)]
+
+
+CUT_ARGUMENTS = "{"
+"""The arguments of a call whose own did not arrive: no valid JSON, so the call is answered with an error."""
 
 
 def parse_arguments(arguments: str) -> dict[str, Any]:

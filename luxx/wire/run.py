@@ -49,7 +49,14 @@ class MemberRight(StrEnum):
 
 
 class StopReason(StrEnum):
+    """Why a run ended. `length`, `content_filter`, `refusal` and `context_full` say why its last completion
+    ended before the answer was complete."""
+
     FINISHED = "finished"
+    LENGTH = "length"
+    CONTENT_FILTER = "content_filter"
+    REFUSAL = "refusal"
+    CONTEXT_FULL = "context_full"
     CANCELLED = "cancelled"
     MAX_ITERATIONS = "max_iterations"
     TOKENS = "tokens"

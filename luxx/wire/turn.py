@@ -219,12 +219,26 @@ class ModelUsed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FinishReason(StrEnum):
+    """Why a completion ended. `context_full`: the model's context window was full. `content_filter`: a filter
+    of the provider cut or withheld the answer; `refusal`: the model or its safety system declined. `unknown`:
+    the provider gave no reason, or one that its dialect's table does not have.
+    """
+
     STOP = "stop"
     TOOL_CALLS = "tool_calls"
     LENGTH = "length"
-    REFUSED = "refused"
+    CONTEXT_FULL = "context_full"
+    CONTENT_FILTER = "content_filter"
+    REFUSAL = "refusal"
     PAUSED = "paused"
     UNKNOWN = "unknown"
+
+
+WITHHELD = frozenset({FinishReason.CONTENT_FILTER, FinishReason.REFUSAL})
+"""The reasons of answers that were refused, in whole or from some point on."""
+
+CUT_SHORT = frozenset({FinishReason.LENGTH, FinishReason.CONTEXT_FULL})
+"""The reasons of answers that may end anywhere, also within the arguments of a call."""
 
 
 class ThinkingDelta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -281,6 +295,17 @@ class ReplayDelta(msgspec.Struct, frozen=True, kw_only=True):
 
 PAUSED_KEY = "paused"
 """The key in the replay note of a paused completion; the next completion continues it."""
+
+REFUSAL_KEY = "refusal"
+"""The key in the replay note of the model's own words with which it refused, apart from its text."""
+
+NOTICE_KEY = "notice"
+"""The key in the replay note of a sentence that replaces a text that does not exist. People read it as the
+completion's text; no model gets it."""
+
+REFUSED_BY_KEY = "refused_by"
+"""The key in the replay note of the name of the model that refused. This model does not get the answer
+again."""
 
 
 class FinishDelta(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ absence into a failure. CONTRIBUTING.md says how to run one folder by hand.
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,26 @@ def entries(api: str) -> list[dict[str, Any]]:
 def name_of(entry: dict[str, Any]) -> str:
     """A name that no entry of another folder has."""
     return f"{entry['folder'].name}/{entry['file']}"
+
+
+def begins_within_another(entry: dict[str, Any]) -> bool:
+    """Whether a message of the Anthropic dialect begins before the one before it has ended. The vendor's SDK
+    joins such messages; for Luxx it is an error, because nobody knows which of them is meant."""
+    is_open = False
+    for line in stream_of(entry).splitlines() if entry["api"] == "anthropic" else []:
+        kind = json.loads(line[5:]).get("type") if line.startswith(b"data:") and b"{" in line else None
+        if kind == "message_start" and is_open:
+            return True
+        if kind in ("content_block_start", "message_stop"):
+            is_open = kind == "content_block_start"
+    return False
+
+
+def error_sentence(entry: dict[str, Any]) -> str:
+    """The provider's sentence in the expected error, in which Google's SDK quotes the whole answer."""
+    message = entry["expected_error"]["message"]
+    quoted = re.search(r"'message': '([^']*)'", message)
+    return quoted[1] if quoted else message
 
 
 def stream_of(entry: dict[str, Any]) -> bytes:

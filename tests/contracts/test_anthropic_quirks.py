@@ -173,7 +173,10 @@ def test_citations_and_compaction_are_kept() -> None:
     [
         (call(0, "now"), "{}"),
         (call(0, "now", "", ""), "{}"),
-        (start_block(0, type="tool_use", id="toolu_1", name="now"), "{}"),
+        (start_block(0, type="tool_use", id="toolu_1", name="now"), "{"),
+        (start_block(0, type="tool_use", id="toolu_1", name="now", input={"x": 1}), '{"x":1}'),
+        (call(0, "now", "{}", '{"x":', "1}"), '{"x":1}'),
+        (call(0, "now", "{}"), "{}"),
         (call(0, "now", input={"x": 1}), '{"x":1}'),
         (call(0, "now", '{"x"', ": 2}", input={"x": 1}), '{"x": 2}'),
         (call(0, "now", "{broken"), "{broken"),
@@ -206,10 +209,12 @@ def test_calls_give_the_finish_reason_tool_calls_whatever_the_server_reports() -
     assert reading.finish.reason is FinishReason.TOOL_CALLS
 
 
-def test_second_message_start_changes_neither_usage_nor_text() -> None:
+def test_message_after_an_ended_one_changes_neither_usage_nor_text() -> None:
     stream = (
         message_start(input_tokens=5)
+        + message_start(input_tokens=6)
         + text(0, "one")
+        + STOP
         + message_start(input_tokens=99)
         + text(0, "two")
         + message_end()
@@ -222,9 +227,24 @@ def test_second_message_start_changes_neither_usage_nor_text() -> None:
 
 
 def test_closed_input_is_not_extended_by_a_second_message() -> None:
-    stream = call(0, "add", '{"x":1}', call_id="a") + message_start() + call(0, "add", '{"x":2}', call_id="b")
+    first = call(0, "add", '{"x":1}', call_id="a") + message_end("tool_use")
+    stream = first + message_start() + call(0, "add", '{"x":2}', call_id="b")
 
-    assert calls_of(stream) == [("a", "add", '{"x":1}'), ("b", "add", "{}")]
+    # The fragment went to the index of the closed call, so the arguments of the second one did not arrive.
+    assert calls_of(stream) == [("a", "add", '{"x":1}'), ("b", "add", "{")]
+
+
+@SIZES
+def test_message_that_begins_within_another_is_an_error_and_adds_nothing(size: int) -> None:
+    cut = start_block(0, type="tool_use", id="a", name="add", input={})
+    cut += block_delta(0, "input_json_delta", partial_json='{"x":')
+
+    reading = read(message_start() + cut + message_start() + call(0, "add", '{"x":2}') + message_end(), size)
+
+    assert type(reading.error) is MalformedStream
+    assert "second message" in reading.error.message
+    assert [call["arguments"] for call in reading.calls] == ['{"x":']
+    assert reading.finish is None
 
 
 def test_delta_without_an_index_belongs_to_the_newest_block() -> None:
@@ -321,9 +341,9 @@ def test_text_before_an_error_in_the_same_piece_is_given_first() -> None:
     ("reason", "expected"),
     [
         ("max_tokens", FinishReason.LENGTH),
-        ("model_context_window_exceeded", FinishReason.LENGTH),
+        ("model_context_window_exceeded", FinishReason.CONTEXT_FULL),
         ("stop_sequence", FinishReason.STOP),
-        ("refusal", FinishReason.REFUSED),
+        ("refusal", FinishReason.REFUSAL),
         ("compaction", FinishReason.PAUSED),
         ("of_a_later_version", FinishReason.UNKNOWN),
     ],
@@ -339,7 +359,7 @@ def test_refusal_without_text_is_explained() -> None:
     details = {"type": "refusal", "category": None, "explanation": "I must not."}
 
     assert read(message_start() + message_end("refusal", stop_details=details)).replay == {
-        "refusal": "I must not."
+        "notice": "The provider declined to answer this: I must not."
     }
 
 

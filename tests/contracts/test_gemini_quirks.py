@@ -302,9 +302,9 @@ def test_usage_comes_with_the_first_text_and_not_before() -> None:
     [
         ("STOP", FinishReason.STOP),
         ("MAX_TOKENS", FinishReason.LENGTH),
-        ("SAFETY", FinishReason.REFUSED),
-        ("RECITATION", FinishReason.REFUSED),
-        ("IMAGE_SAFETY", FinishReason.REFUSED),
+        ("SAFETY", FinishReason.CONTENT_FILTER),
+        ("RECITATION", FinishReason.CONTENT_FILTER),
+        ("IMAGE_SAFETY", FinishReason.CONTENT_FILTER),
         ("OTHER", FinishReason.UNKNOWN),
         ("SOMETHING_NEW", FinishReason.UNKNOWN),
     ],
@@ -349,8 +349,8 @@ def test_blocked_prompt_is_refused_in_clear_words(framing: str, size: int) -> No
     reading = read(stream, size)
 
     assert reading.finish is not None
-    assert (reading.finish.reason, reading.finish.raw) == (FinishReason.REFUSED, "PROHIBITED_CONTENT")
-    assert reading.replay["refusal"] == (
+    assert (reading.finish.reason, reading.finish.raw) == (FinishReason.CONTENT_FILTER, "PROHIBITED_CONTENT")
+    assert reading.replay["notice"] == (
         "The provider did not pass this on to the model: prohibited content (PROHIBITED_CONTENT). Not here."
     )
     assert reading.usage == {"prompt": 3, "completion": 0}
@@ -359,7 +359,7 @@ def test_blocked_prompt_is_refused_in_clear_words(framing: str, size: int) -> No
 def test_answer_withheld_whole_is_refused_in_clear_words() -> None:
     reading = read(events({"candidates": [{"finishReason": "SAFETY", "index": 0}]}))
 
-    assert reading.replay["refusal"] == "The provider gave no answer to this: its safety filter (SAFETY)."
+    assert reading.replay["notice"] == "The provider gave no answer to this: its safety filter (SAFETY)."
 
 
 def test_answer_cut_by_a_filter_keeps_its_own_words() -> None:

@@ -330,7 +330,7 @@ def test_refusal_ends_refused_and_keeps_its_text() -> None:
     reading = read(chunk({"refusal": "I "}) + chunk({"refusal": "can't."}) + chunk({}, "stop") + DONE)
 
     assert reading.finish is not None
-    assert reading.finish.reason is FinishReason.REFUSED
+    assert reading.finish.reason is FinishReason.REFUSAL
     assert reading.replay == {"refusal": "I can't."}
 
 

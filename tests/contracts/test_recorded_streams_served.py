@@ -16,6 +16,7 @@ from scenarios.server import LuxxServer
 from wire_reading import as_sdk_arguments, as_sdk_speech, joined_calls, read_in_pieces, values_at_paths
 
 from luxx.providers.registry import adapter_for
+from luxx.runs.turn.completion import NOTICES
 
 ENTRIES = [entry for entry in recorded.all_entries() if entry["api"] in recorded.BUILT]
 PROVIDER_TYPES = {"openai": "openai_compatible", "anthropic": "anthropic", "gemini": "gemini"}
@@ -53,10 +54,14 @@ async def test_stored_message_is_what_the_sdk_reads(
 ) -> None:
     message, run = await _chat(server.url, token, upstream, entry)
 
+    if recorded.begins_within_another(entry):
+        assert (run["status"], message["finish"]) == ("failed", "error")
+        assert not [step for step in message["steps"] if step["type"] == "tool_result"]
+        return
     steps = _of_the_first_completion(message["steps"], len(upstream.asked[_place(entry)]))
     said = {kind: _joined(steps, kind) for kind in ("text", "thinking")}
     assert as_sdk_speech(said["text"], said["thinking"], entry) == (
-        entry["expected_text"] or _refusal(entry),
+        entry["expected_text"] or _text_in_its_place(entry),
         entry["expected_reasoning"],
     )
     assert [
@@ -67,9 +72,11 @@ async def test_stored_message_is_what_the_sdk_reads(
     _assert_citations_and_images(message, entry)
     if entry["expected_error"] is None:
         assert (run["status"], message["status"]) == ("completed", "complete")
+        assert message["finish"] is not None
+        assert message["text"] or entry.get("expected_images")
     else:
         assert run["status"] == "failed"
-        assert entry["expected_error"]["message"] in run["error"]
+        assert recorded.error_sentence(entry) in run["error"]
 
 
 def _assert_citations_and_images(message: Json, entry: Json) -> None:
@@ -106,10 +113,14 @@ def _expected_calls(entry: Json) -> list[tuple[str, Json]]:
     ]
 
 
-def _refusal(entry: Json) -> str:
-    """The text of a refusal, which the SDKs return separately and Luxx shows as text."""
+def _text_in_its_place(entry: Json) -> str:
+    """What Luxx shows as text where the SDK returns none: a refusal, or why there is no text."""
     parser = adapter_for(PROVIDER_TYPES[entry["api"]]).parser
-    return read_in_pieces(parser, recorded.stream_of(entry), 4096).replay.get("refusal", "")
+    reading = read_in_pieces(parser, recorded.stream_of(entry), 4096)
+    if reading.finish is None or reading.calls:
+        return ""
+    given = reading.replay.get("refusal") or reading.replay.get("notice")
+    return given or NOTICES.get(reading.finish.reason, "")
 
 
 def _place(entry: Json) -> str:

@@ -15,6 +15,7 @@ from luxx.runs.turn.completion import MAX_CHARACTERS, MAX_NAME_CHARACTERS, MAX_S
 from luxx.runs.turn.state import fold
 from luxx.wire.event import LoggedEvent, ProcessStep
 from luxx.wire.turn import (
+    WITHHELD,
     Delta,
     FinishDelta,
     FinishReason,
@@ -192,9 +193,10 @@ def test_an_interrupted_completion_keeps_its_text_and_its_status(
 
 @given(deltas=streams())
 def test_calls_of_an_ended_completion_are_pending_and_other_steps_are_done(deltas: list[Delta]) -> None:
-    for step in fold_steps(deltas, [1] * len(deltas)).steps:
-        wanted = StepStatus.PENDING if step.type == StepType.TOOL_CALL else StepStatus.DONE
-        assert step.status == wanted
+    folded = fold_steps(deltas, [1] * len(deltas))
+    of_calls = StepStatus.ERROR if folded.reader.finish in WITHHELD else StepStatus.PENDING
+    for step in folded.steps:
+        assert step.status == (of_calls if step.type == StepType.TOOL_CALL else StepStatus.DONE)
 
 
 def test_an_endless_answer_is_ended_with_the_reason() -> None:
@@ -242,7 +244,7 @@ def test_fragments_of_one_read_are_joined_at_once(kind: type[TextDelta | Thinkin
 
 
 def test_the_text_of_a_refusal_is_shown_after_thinking_but_not_after_an_answer() -> None:
-    refused = [ReplayDelta(data={"refusal": "No."}), FinishDelta(reason=FinishReason.REFUSED)]
+    refused = [ReplayDelta(data={"refusal": "No."}), FinishDelta(reason=FinishReason.REFUSAL)]
 
     def texts(first: Delta) -> list[str]:
         steps = fold_steps([first, *refused], [3]).steps

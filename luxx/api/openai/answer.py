@@ -210,11 +210,13 @@ class AnswerReader:
         return self.on_failure(self.failure)
 
     def _finish(self, done: Done) -> str:
+        if done.finish in ("content_filter", "refusal"):
+            return "content_filter"
+        if done.finish in ("length", "context_full"):
+            return "length"
         if self._calls:
             return "tool_calls"
-        if done.status != DoneStatus.COMPLETED or done.finish == "length":
-            return "length"
-        return "content_filter" if done.finish == "refusal" else "stop"
+        return "length" if done.status != DoneStatus.COMPLETED else "stop"
 
 
 class CollectedAnswer(AnswerReader):

@@ -60,6 +60,15 @@ def note(text: str, color: str = "") -> Piece:
     return Piece(PieceKind.NOTE, text, color)
 
 
+FINISH_NOTES = {
+    "length": "was cut at the limit of tokens of the model",
+    "context_full": "was cut, because the context window of the model is full",
+    "content_filter": "was stopped by a content filter of the provider",
+    "refusal": "was stopped, because the model declined to answer",
+}
+"""What is said of an answer that ended in this way (its `finish`)."""
+
+
 class Screen:
     """Prints text and names to stdout, notes and thinking to stderr. A note starts a new line.
 

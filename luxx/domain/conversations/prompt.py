@@ -28,7 +28,7 @@ from luxx.wire.message import (
     fenced,
 )
 from luxx.wire.tool import ToolCall
-from luxx.wire.turn import PAUSED_KEY, Step, StepStatus, StepType
+from luxx.wire.turn import NOTICE_KEY, PAUSED_KEY, REFUSED_BY_KEY, Step, StepStatus, StepType
 
 Replay = dict[str, Any]
 
@@ -64,9 +64,9 @@ def prompt_messages(
     return messages
 
 
-def _past_messages(message: PastMessage, images: ToolImages) -> list[PromptMessage]:
+def _past_messages(message: PastMessage, images: ToolImages, model: str = "") -> list[PromptMessage]:
     if message.user is None:
-        return assistant_messages(message.steps, message.replay, images)
+        return assistant_messages(message.steps, message.replay, images, model)
     shown = [message.images[id_] for id_ in image_ids(message.user) if id_ in message.images]
     return [UserPrompt(text=user_text(message.user, message.images), images=tuple(shown))]
 
@@ -78,9 +78,12 @@ def user_text(content: UserContent, shown: Container[str] = ()) -> str:
 
 
 def assistant_messages(
-    steps: Sequence[Step], replay: Sequence[Replay], images: ToolImages = NO_IMAGES
+    steps: Sequence[Step], replay: Sequence[Replay], images: ToolImages = NO_IMAGES, model: str = ""
 ) -> list[PromptMessage]:
-    """The steps of an assistant's message as completions and tool results, in order."""
+    """The steps of an assistant's message as completions and tool results, in order.
+
+    A completion that `model` refused is left out: vendors demand that, and refuse again with it.
+    """
     messages: list[PromptMessage] = []
     completion_steps: list[Step] = []
     results: list[Step] = []
@@ -90,7 +93,9 @@ def assistant_messages(
             results.append(step)
             continue
         if step is None or results:
-            messages.extend(_completion(completion_steps, results, next(notes, Replay()), images))
+            note = next(notes, Replay())
+            if not (model and note.get(REFUSED_BY_KEY) == model):
+                messages.extend(_completion(completion_steps, results, note, images))
             completion_steps, results = [], []
         if step is not None and (step.type == StepType.TOOL_CALL or step.status != StepStatus.INTERRUPTED):
             completion_steps.append(step)
@@ -131,6 +136,8 @@ def _completion(
     answered_ids = {step.id_ref for step in results}
     calls = [step for id_ref, step in calls_by_id.items() if id_ref in answered_ids]
     text = "".join(step.content for step in completion_steps if step.type == StepType.TEXT)
+    if NOTICE_KEY in replay:
+        text = ""
     thinking = "".join(step.content for step in completion_steps if step.type == StepType.THINKING)
     if not (calls or text or PAUSED_KEY in replay):
         return []
@@ -204,7 +211,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 
     `has_task`: the first of `past` is a task, which is always sent, and each message after it is a turn.
     Without, a turn begins with each user's message. `read_tool`: the name of the tool that reads whole
-    results of the run, if the model has it. `images`: those of tool results that the model gets.
+    results of the run, if the model has it. `images`: those of tool results that `model` gets.
     """
 
     estimate: Callable[[Sequence[PromptMessage]], int]
@@ -216,6 +223,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     has_task: bool = False
     read_tool: str = ""
     images: ToolImages = NO_IMAGES
+    model: str = ""
 
     def messages(self, context: ContextRecord) -> list[PromptMessage]:
         """The messages to send without what `context` leaves out."""
@@ -300,8 +308,8 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
         """What is always sent first, then the messages of each past message, then those of this run."""
         head = prompt_messages(self.system, self.past[: self.has_task])
         past = self.past[self.has_task + context.messages :]
-        rest = [_past_messages(message, self.images) for message in past]
-        return head, rest, assistant_messages(self.steps, self.replay, self.images)
+        rest = [_past_messages(message, self.images, self.model) for message in past]
+        return head, rest, assistant_messages(self.steps, self.replay, self.images, self.model)
 
     def _shortened(self, messages: list[PromptMessage], context: ContextRecord) -> list[PromptMessage]:
         """The messages with the first `context.results` of the tool results shortened."""

@@ -59,7 +59,7 @@ def message_text(message: MessageView) -> str:
     who = inline(message.sender_name or ("You" if message.role == "user" else "Assistant"))
     state = "" if message.status == "complete" else f", {message.status}"
     if message.finish is not None and message.finish not in ("stop", "error"):
-        state += f", ended by {inline(message.finish)}"
+        state += f", ended by {inline(message.finish.replace('_', ' '))}"
     lines = ["", f"## {who}", "", f"{_time(message.created_at)}{_origin(message)}{state}", ""]
     if message.role == "user":
         lines += quoted(message.text)

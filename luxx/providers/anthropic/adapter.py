@@ -22,7 +22,7 @@ from luxx.providers.anthropic.content import (
 )
 from luxx.providers.anthropic.request import build_message_request, build_models_request
 from luxx.providers.anthropic.turns import CONTENT_KEY, MODEL_KEY
-from luxx.providers.failures import as_provider_error, read_error, read_error_body
+from luxx.providers.failures import as_provider_error, read_error, read_error_body, truncate
 from luxx.providers.parsing import (
     FramingDetector,
     RetainedBytes,
@@ -32,16 +32,31 @@ from luxx.providers.parsing import (
     finish_reason,
     incomplete_error,
     json_objects,
+    trailing_error,
+    unknown_finish,
 )
-from luxx.wire.turn import Delta, FinishDelta, FinishReason, ReplayDelta, Usage, UsageDelta
+from luxx.wire.turn import (
+    CUT_SHORT,
+    NOTICE_KEY,
+    WITHHELD,
+    Delta,
+    FinishDelta,
+    FinishReason,
+    ReplayDelta,
+    Usage,
+    UsageDelta,
+)
 
 _REASONS = {
     "end_turn": FinishReason.STOP,
     "stop_sequence": FinishReason.STOP,
     "tool_use": FinishReason.TOOL_CALLS,
     "max_tokens": FinishReason.LENGTH,
-    "model_context_window_exceeded": FinishReason.LENGTH,
-    "refusal": FinishReason.REFUSED,
+    "model_context_window_exceeded": FinishReason.CONTEXT_FULL,
+    "refusal": FinishReason.REFUSAL,
+    "content_filter": FinishReason.CONTENT_FILTER,
+    "sensitive": FinishReason.CONTENT_FILTER,
+    "guardrail_intervened": FinishReason.CONTENT_FILTER,
     "pause_turn": FinishReason.PAUSED,
     "compaction": FinishReason.PAUSED,
 }
@@ -72,6 +87,7 @@ class AnthropicParser:
         self._failure: ProviderError | None = None
         self._usage = EventUsage()
         self._has_started = False
+        self._is_open = False  # Whether the newest message has content and no end.
         self._has_stopped = False
         self._model = ""
         self._finish = ""
@@ -106,10 +122,14 @@ class AnthropicParser:
                 self._read_events(self._splitter.finish(), out)
         if self._failure is not None:
             raise self._failure
+        if (error := trailing_error(self._splitter.unparsed)) is not None:
+            raise error
         if not self._finish and not self._has_stopped:
             raise incomplete_error(self._splitter.unparsed, has_begun=self._has_started)
-        self._content.close(out)
         reason = finish_reason(_REASONS, self._finish, has_calls=self._content.has_calls)
+        if reason is FinishReason.UNKNOWN and self._finish and not self._content.has_text:
+            raise unknown_finish(self._finish)
+        self._content.close(out, is_cut=reason in CUT_SHORT or reason in WITHHELD)
         if replay := self._replay(reason):
             out.append(ReplayDelta(data=replay))
         out.append(FinishDelta(reason=reason, raw=self._finish))
@@ -135,16 +155,17 @@ class AnthropicParser:
             case "content_block_delta" if event.delta is not None:
                 self._content.append(event.index, event.delta, out)
             case "content_block_start" if event.content_block is not None:
-                self._has_started = True
+                self._has_started = self._is_open = True
                 self._content.begin(event.content_block, out)
             case "content_block_stop":
-                self._content.stop(event.index, out)
+                self._content.stop(event.index)
             case "message_start" | "message":
                 self._read_message(event, out)
             case "message_delta":
                 self._read_end(event, out)
             case "message_stop":
                 self._has_stopped = True
+                self._is_open = False
             case "error":
                 self._fail(data)
             case _:
@@ -153,8 +174,12 @@ class AnthropicParser:
                     self._fail(data)
 
     def _read_message(self, event: AnthropicEvent, out: list[Delta]) -> None:
+        if self._is_open:
+            raise MalformedStream(
+                "The provider began a second message before the first one ended.", retryable=False
+            )
         if self._has_started:
-            return  # A second message in one stream: only its blocks are read.
+            return  # A repeated beginning, or a message after one that ended: only its blocks are read.
         self._has_started = True
         message = message_of(event)
         self._model = message.model or ""
@@ -170,6 +195,7 @@ class AnthropicParser:
     def _read_end(self, event: AnthropicEvent, out: list[Delta]) -> None:
         if event.delta is not None and event.delta.stop_reason:
             self._finish = event.delta.stop_reason
+            self._is_open = False
             self._read_refusal(event.delta.stop_details)
         if event.usage is not None:
             self._read_usage(event.usage, out)
@@ -205,7 +231,7 @@ class AnthropicParser:
         if not self._content.is_plain() or reason is FinishReason.PAUSED:
             replay = {CONTENT_KEY: self._content.content(), MODEL_KEY: self._model}
         if self._explanation and not self._content.has_text:
-            replay["refusal"] = self._explanation
+            replay[NOTICE_KEY] = f"The provider declined to answer this: {truncate(self._explanation)}"
         return replay
 
     def _fail(self, data: bytes) -> None:

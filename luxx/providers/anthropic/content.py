@@ -9,7 +9,7 @@ from typing import Any, cast
 import msgspec
 
 from luxx.errors import MalformedStream
-from luxx.providers.parsing import parse_arguments, parse_objects
+from luxx.providers.parsing import CUT_ARGUMENTS, parse_arguments, parse_objects
 from luxx.wire.turn import Delta, TextDelta, ThinkingDelta, ToolCallDelta
 
 ContentBlock = dict[str, Any]
@@ -107,6 +107,7 @@ def message_of(event: AnthropicEvent) -> EventMessage:
         return EventMessage()
 
 
+_EMPTY_INPUT = "{}"
 _TAKES_INPUT = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 
 
@@ -183,24 +184,34 @@ class ContentReader:
             case "input_json_delta", kind if (
                 kind in _TAKES_INPUT and delta.partial_json and not block.is_closed
             ):
-                block.parts.append(delta.partial_json)
-                if block.slot is not None:
-                    block.is_input_emitted = True
-                    out.append(_call_delta(block, delta.partial_json))
+                self._append_input(block, delta.partial_json, out)
             case _:
                 pass
 
-    def stop(self, index: int | None, out: list[Delta]) -> None:
+    def stop(self, index: int | None) -> None:
         block = self._block_at(index)
         if block is not None:
             # The input is complete; what a second message adds at this index belongs to another call.
             block.is_closed = True
-            _emit_input(block, out)
 
-    def close(self, out: list[Delta]) -> None:
-        """Emits the arguments of calls that had none, and of calls whose block was never closed."""
+    def close(self, out: list[Delta], *, is_cut: bool) -> None:
+        """Emits the arguments of calls that no delta brought. `is_cut`: the answer may have ended in a call.
+
+        A call has no arguments only if its block was closed, in an answer that ended regularly. Else it gets
+        invalid JSON, so that it is not run.
+        """
         for block in self._blocks:
-            _emit_input(block, out)
+            if block.slot is None or block.is_input_emitted:
+                continue
+            block.is_input_emitted = True
+            given = block.fields.get("input")
+            if block.parts:
+                arguments = "".join(block.parts)
+            elif given:
+                arguments = msgspec.json.encode(given).decode()
+            else:
+                arguments = "{}" if block.is_closed and not is_cut else CUT_ARGUMENTS
+            out.append(_call_delta(block, arguments))
 
     def content(self) -> list[ContentBlock]:
         """The complete blocks, in order, as they must be sent back."""
@@ -209,6 +220,16 @@ class ContentReader:
     def is_plain(self) -> bool:
         """Whether text and calls contain everything, so that the blocks need not be stored."""
         return all(_is_plain(block) for block in self._blocks)
+
+    def _append_input(self, block: OpenBlock, fragment: str, out: list[Delta]) -> None:
+        """Appends a fragment. An empty object is held back: with some servers the arguments follow it."""
+        if block.parts == [_EMPTY_INPUT] and fragment.lstrip().startswith("{"):
+            block.parts.clear()
+        block.parts.append(fragment)
+        if block.slot is None or block.parts == [_EMPTY_INPUT]:
+            return
+        out.append(_call_delta(block, fragment if block.is_input_emitted else "".join(block.parts)))
+        block.is_input_emitted = True
 
     def _unique_id(self, call_id: str) -> str:
         # The same id for two calls would make their results indistinguishable.
@@ -222,13 +243,6 @@ class ContentReader:
             # With a wrong index, the newest block is meant.
             return self._blocks[-1] if self._blocks else None
         return self._blocks[index]
-
-
-def _emit_input(block: OpenBlock, out: list[Delta]) -> None:
-    if block.slot is None or block.is_input_emitted:
-        return
-    block.is_input_emitted = True
-    out.append(_call_delta(block, msgspec.json.encode(block.fields.get("input") or {}).decode()))
 
 
 def _complete_block(block: OpenBlock) -> ContentBlock:

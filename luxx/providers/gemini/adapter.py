@@ -22,6 +22,7 @@ from luxx.providers.gemini.content import (
     decode_chunks,
 )
 from luxx.providers.gemini.request import (
+    CONTINUATION_KEY,
     REPLAYED_PARTS,
     PartRecorder,
     build_completion_request,
@@ -34,8 +35,10 @@ from luxx.providers.parsing import (
     SseSplitter,
     finish_reason,
     incomplete_error,
+    trailing_error,
 )
 from luxx.wire.turn import (
+    NOTICE_KEY,
     Delta,
     FinishDelta,
     FinishReason,
@@ -49,17 +52,23 @@ from luxx.wire.turn import (
 _FINISH_REASONS = {
     "STOP": FinishReason.STOP,
     "MAX_TOKENS": FinishReason.LENGTH,
-    "SAFETY": FinishReason.REFUSED,
-    "RECITATION": FinishReason.REFUSED,
-    "LANGUAGE": FinishReason.REFUSED,
-    "BLOCKLIST": FinishReason.REFUSED,
-    "PROHIBITED_CONTENT": FinishReason.REFUSED,
-    "SPII": FinishReason.REFUSED,
-    "MODEL_ARMOR": FinishReason.REFUSED,
-    "IMAGE_SAFETY": FinishReason.REFUSED,
-    "IMAGE_PROHIBITED_CONTENT": FinishReason.REFUSED,
-    "IMAGE_RECITATION": FinishReason.REFUSED,
+    "CONTINUATION": FinishReason.LENGTH,
+    "SAFETY": FinishReason.CONTENT_FILTER,
+    "RECITATION": FinishReason.CONTENT_FILTER,
+    "LANGUAGE": FinishReason.CONTENT_FILTER,
+    "BLOCKLIST": FinishReason.CONTENT_FILTER,
+    "PROHIBITED_CONTENT": FinishReason.CONTENT_FILTER,
+    "SPII": FinishReason.CONTENT_FILTER,
+    "MODEL_ARMOR": FinishReason.CONTENT_FILTER,
+    "ESCALATION": FinishReason.CONTENT_FILTER,
+    "PUP_LIMITED_DISABLED": FinishReason.CONTENT_FILTER,
+    "IMAGE_SAFETY": FinishReason.CONTENT_FILTER,
+    "IMAGE_PROHIBITED_CONTENT": FinishReason.CONTENT_FILTER,
+    "IMAGE_RECITATION": FinishReason.CONTENT_FILTER,
 }
+"""As the SDK `google-genai` lists them. `CONTINUATION` with a token pauses the answer; the token continues
+it."""
+
 _FAILED_REASONS = {
     "MALFORMED_FUNCTION_CALL": True,
     "MALFORMED_RESPONSE": True,
@@ -78,9 +87,9 @@ _BLOCK_REASONS = {
     "SPII": "personal information",
     "MODEL_ARMOR": "a filter of the project",
     "JAILBREAK": "an attempt to get around the rules",
+    "ESCALATION": "a rule of the provider",
+    "PUP_LIMITED_DISABLED": "the account is limited, because of what it was used for before",
 }
-_REFUSAL_KEY = "refusal"
-"""The key in `replay` of the text that replaces a refused completion, which has no text of its own."""
 
 
 class GeminiParser:
@@ -108,6 +117,7 @@ class GeminiParser:
         self._candidate: int | None = None  # The index of the candidate that is read.
         self._finish_reason = ""
         self._finish_message = ""
+        self._continuation = ""
         self._block_reason = ""
         self._block_message = ""
 
@@ -136,6 +146,8 @@ class GeminiParser:
         if self._failure is None and self._array is None:
             with suppress(MalformedStream):  # The stream was cut within its last event.
                 self._read_events(self._splitter.finish(), out)
+        if self._failure is None:
+            self._failure = trailing_error(self._splitter.unparsed)
         if self._failure is None and not (self._finish_reason or self._block_reason):
             self._failure = self._incomplete_error()
         if self._failure is None and self._array is not None and self._array.is_in_object:
@@ -192,6 +204,8 @@ class GeminiParser:
                 continue
             for part in (candidate.content.parts or []) if candidate.content is not None else ():
                 self._read_part(part, out)
+            if candidate.continuation_token:
+                self._continuation = candidate.continuation_token
             if candidate.finish_reason:
                 self._finish_reason = candidate.finish_reason
                 self._finish_message = candidate.finish_message or ""
@@ -256,14 +270,17 @@ class GeminiParser:
         reason = (
             finish_reason(_FINISH_REASONS, self._finish_reason, has_calls=self._calls.has_calls)
             if self._finish_reason
-            else FinishReason.REFUSED
+            else FinishReason.CONTENT_FILTER
         )
         self._calls.close(out, is_complete=self._finish_reason == "STOP")
         if self._usage is not None:
             out.append(self._usage)
         replay = self._recorder.replay()
-        if reason is FinishReason.REFUSED and not self._has_text:
-            replay[_REFUSAL_KEY] = self._refusal()
+        if self._finish_reason == "CONTINUATION" and self._continuation:
+            reason = FinishReason.PAUSED
+            replay[CONTINUATION_KEY] = self._continuation
+        if reason is FinishReason.CONTENT_FILTER and not self._has_text:
+            replay[NOTICE_KEY] = self._refusal()
         if replay:
             out.append(ReplayDelta(data=replay))
         out.append(FinishDelta(reason=reason, raw=self._finish_reason or self._block_reason))

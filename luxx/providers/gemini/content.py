@@ -46,6 +46,7 @@ class Candidate(msgspec.Struct, rename="camel"):
     content: CandidateContent | None = None
     finish_reason: str | None = None
     finish_message: str | None = None
+    continuation_token: str | None = None
 
 
 class PromptFeedback(msgspec.Struct, rename="camel"):

@@ -5,10 +5,12 @@
 
 import re
 from base64 import b64encode
+from collections.abc import Sequence
 from typing import Any, cast
 from urllib.parse import quote
 
 import msgspec
+from msgspec.structs import replace
 
 from luxx.providers.adapter import (
     CompletionRequest,
@@ -28,6 +30,7 @@ from luxx.wire.message import (
     UserPrompt,
 )
 from luxx.wire.tool import ToolCall, ToolChoice, ToolChoiceMode, ToolSpec
+from luxx.wire.turn import PAUSED_KEY
 
 REPLAY_KEY = "gemini"
 """The dialect's key in a ReplayDelta; its value is a list with one note per part, in order.
@@ -35,6 +38,9 @@ REPLAY_KEY = "gemini"
 A note is `{"text": length}`, `{"thought": length}`, `{"call": call_id}` or `{"part": part}`, and may have a
 `signature`. The lengths, in characters, cut the stored text and thinking into parts.
 """
+
+CONTINUATION_KEY = "gemini_continuation"
+"""The key in a ReplayDelta of the token that continues a paused answer."""
 
 MAX_PART_BYTES = 256 * 1024
 """A larger part of a replayed kind is not stored: generated images have megabytes."""
@@ -173,7 +179,12 @@ ContentJson = dict[str, Any]
 
 def build_completion_request(request: CompletionRequest, target: Target, *, stream: bool) -> UpstreamRequest:
     """The POST for one completion; the key is in a header, never in the URL."""
+    token = _continuation(request.messages)
+    if token:
+        request = replace(request, messages=request.messages[:-1])
     body: dict[str, Any] = {"contents": _contents(request)}
+    if token:
+        body["continuationToken"] = token
     system = "\n\n".join(
         message.text for message in request.messages if isinstance(message, SystemPrompt) and message.text
     )
@@ -189,6 +200,15 @@ def build_completion_request(request: CompletionRequest, target: Target, *, stre
     method = "streamGenerateContent?alt=sse" if stream else "generateContent"
     url = f"{endpoint(target.base_url)}/{_model_path(request.model)}:{method}"
     return post_request(url, _headers(target), body, stream=stream)
+
+
+def _continuation(messages: Sequence[PromptMessage]) -> str:
+    """The token of a paused answer that ends the prompt; the API takes it in place of the answer."""
+    last = messages[-1] if messages else None
+    if not isinstance(last, AssistantPrompt) or PAUSED_KEY not in last.replay:
+        return ""
+    token = last.replay.get(CONTINUATION_KEY)
+    return token if isinstance(token, str) else ""
 
 
 def build_models_request(target: Target, page_token: str = "") -> UpstreamRequest:

@@ -43,8 +43,13 @@ from luxx.providers.parsing import (
     decode_body,
     finish_reason,
     incomplete_error,
+    trailing_error,
+    unknown_finish,
 )
 from luxx.wire.turn import (
+    CUT_SHORT,
+    REFUSAL_KEY,
+    WITHHELD,
     Delta,
     FinishDelta,
     FinishReason,
@@ -64,13 +69,25 @@ _REASONS = {
     "function_call": FinishReason.TOOL_CALLS,
     "length": FinishReason.LENGTH,
     "max_tokens": FinishReason.LENGTH,
-    "model_length": FinishReason.LENGTH,
-    "content_filter": FinishReason.REFUSED,
-    "sensitive": FinishReason.REFUSED,
-    "refusal": FinishReason.REFUSED,
+    "model_length": FinishReason.CONTEXT_FULL,
+    "model_context_window_exceeded": FinishReason.CONTEXT_FULL,
+    "context_length_exceeded": FinishReason.CONTEXT_FULL,
+    "content_filter": FinishReason.CONTENT_FILTER,
+    "content_filtered": FinishReason.CONTENT_FILTER,
+    "guardrail_intervened": FinishReason.CONTENT_FILTER,
+    "safety": FinishReason.CONTENT_FILTER,
+    "recitation": FinishReason.CONTENT_FILTER,
+    "prohibited_content": FinishReason.CONTENT_FILTER,
+    "sensitive": FinishReason.CONTENT_FILTER,
+    "refusal": FinishReason.REFUSAL,
 }
+"""By the lower-case name. Gateways pass the names of other dialects through; `model_length` is Mistral's,
+`model_context_window_exceeded` Anthropic's and Z.ai's, `sensitive` Z.ai's."""
+
+_FAILED_REASONS = {"error", "network_error", "insufficient_system_resource", "upstream_error"}
+"""Finish reasons without a usable completion, of OpenRouter and Mistral, Z.ai, DeepSeek, and of gateways."""
+
 _REASONING_PARTS = frozenset({"reasoning", "thinking"})
-_FAILED_REASONS = {"error", "network_error", "insufficient_system_resource"}
 
 
 class OpenAIParser:
@@ -134,6 +151,8 @@ class OpenAIParser:
                 self._read_events(self._splitter.finish(), out)
         if self._failure is not None:
             raise self._failure
+        if (error := trailing_error(self._splitter.unparsed)) is not None:
+            raise error
         if not self._has_ended and not self._finish and not self._has_closing_usage:
             raise incomplete_error(self._splitter.unparsed, has_begun=self._has_chunks)
         self._end(out)
@@ -279,8 +298,10 @@ class OpenAIParser:
         if self._has_ended:
             return
         self._has_ended = True
+        is_empty = self._inline.state is InlineState.START
         self._inline.flush(out)
-        if self._finish in _FAILED_REASONS:
+        finish = self._finish.lower()
+        if finish in _FAILED_REASONS:
             self._failure = ProviderFailed(
                 f"The provider stopped its response early: {truncate(self._finish)}"
             )
@@ -290,12 +311,17 @@ class OpenAIParser:
                 "The provider's response contains no text, thinking or tool call."
             )
             return
-        self._calls.close(out)
+        reason = finish_reason(_REASONS, finish, has_calls=self._calls.has_calls)
+        if self._refusal:
+            reason = FinishReason.REFUSAL
+        if reason is FinishReason.UNKNOWN and finish and is_empty:
+            self._failure = unknown_finish(self._finish)
+            return
+        self._calls.close(out, is_cut=not finish or reason in CUT_SHORT or reason in WITHHELD)
         replay = self._replay()
         if replay:
             out.append(ReplayDelta(data=replay))
-        reason = finish_reason(_REASONS, self._finish, has_calls=self._calls.has_calls)
-        out.append(FinishDelta(reason=FinishReason.REFUSED if self._refusal else reason, raw=self._finish))
+        out.append(FinishDelta(reason=reason, raw=self._finish))
 
     def _replay(self) -> dict[str, Any]:
         replay: dict[str, Any] = {}
@@ -309,7 +335,7 @@ class OpenAIParser:
         if signatures:
             replay[SIGNATURES_KEY] = signatures
         if self._refusal:
-            replay["refusal"] = "".join(self._refusal)
+            replay[REFUSAL_KEY] = "".join(self._refusal)
         return replay
 
 

@@ -14,11 +14,12 @@ import msgspec
 
 from luxx.providers.openai_chat.reasoning import google_signature
 from luxx.providers.openai_chat.usage import ChunkUsage
-from luxx.providers.parsing import decode_leniently
+from luxx.providers.parsing import CUT_ARGUMENTS, decode_leniently
 from luxx.wire.turn import Delta, ToolCallDelta
 
 _DELIMITERS = re.compile(r'["{}\[\]]')
 _STRING_DELIMITERS = re.compile(r'"|\\.?', re.DOTALL)
+_EMPTY_OBJECT = "{}"
 
 
 class ChunkFunction(msgspec.Struct, gc=False):
@@ -123,11 +124,21 @@ class ToolCallReader:
             call.signature = google_signature(fragment.extra_content) or call.signature
             self._append(call, name, arguments, out)
 
-    def close(self, out: list[Delta]) -> None:
-        """Emits calls that never got a name, so that the run can answer them with an error."""
+    def close(self, out: list[Delta], *, is_cut: bool) -> None:
+        """Emits calls that never got a name, so that the run can answer them with an error.
+
+        `is_cut`: the answer may have ended within a call, so one without arguments gets invalid JSON.
+        """
         for call in self._calls:
+            held_back = "".join(call.arguments) if call.is_held_back else ""
+            if is_cut and not "".join(call.arguments).strip():
+                held_back = CUT_ARGUMENTS
+                call.arguments.append(held_back)
+            call.is_held_back = False
             if not call.is_emitted:
                 self._emit_first(call, out)
+            elif held_back:
+                out.append(call.delta(held_back))
 
     def _call_of(self, fragment: ChunkToolCall, position: int, name: str, arguments: str) -> "_OpenAICall":
         index, call_id = fragment.index, fragment.id or ""
@@ -150,11 +161,17 @@ class ToolCallReader:
         return call
 
     def _append(self, call: "_OpenAICall", name: str, arguments: str, out: list[Delta]) -> None:
+        held_back = "".join(call.arguments) if call.is_held_back else ""
         if arguments:
+            if held_back and arguments.lstrip().startswith("{"):
+                # The empty object stood in for the arguments, which begin here.
+                call.arguments.clear()
+                held_back = ""
             call.arguments.append(arguments)
+            call.is_held_back = call.arguments == [_EMPTY_OBJECT]
         if call.is_emitted:
-            if arguments:
-                out.append(call.delta(arguments))
+            if arguments and not call.is_held_back:
+                out.append(call.delta(held_back + arguments))
         elif name:
             call.name = name
             self._emit_first(call, out)
@@ -163,12 +180,16 @@ class ToolCallReader:
         call.is_emitted = True
         # OpenAI accepts ids of at most 40 characters.
         call.call_id = call.call_id or f"call_{self._new_id().replace('-', '')}"
-        out.append(call.delta("".join(call.arguments)))
+        out.append(call.delta("" if call.is_held_back else "".join(call.arguments)))
 
 
 @dataclass(slots=True, eq=False)
 class _OpenAICall:
-    """A call while its fragments arrive. `is_emitted`: its first delta, with id and name, was returned."""
+    """A call while its fragments arrive. `is_emitted`: its first delta, with id and name, was returned.
+
+    `is_held_back`: its arguments so far were not returned, because they are an empty object: some servers
+    send one in place of the arguments, which follow.
+    """
 
     slot: int
     call_id: str
@@ -176,6 +197,7 @@ class _OpenAICall:
     arguments: list[str] = field(default_factory=list[str])
     is_emitted: bool = False
     signature: dict[str, str] | None = None
+    is_held_back: bool = False
     _object_reader: "_ObjectReader" = field(default_factory=lambda: _ObjectReader())
     _scanned_count: int = 0
 
@@ -243,5 +265,7 @@ def _starts_new_call(call: _OpenAICall, call_id: str, name: str, arguments: str)
         # A new id alone does not start a call: some servers invent one for every fragment.
         return not call.is_emitted or name != call.name or call.is_complete() or not call.arguments
     if not call.name:
+        return False
+    if name == call.name and call.is_held_back and arguments.strip() != _EMPTY_OBJECT:
         return False
     return name != call.name or (bool(arguments) and call.is_complete())

@@ -26,6 +26,7 @@ from luxx.wire.message import (
     UserPrompt,
 )
 from luxx.wire.tool import ToolCall, ToolSpec
+from luxx.wire.turn import REFUSAL_KEY
 
 # Reasoning models take an effort and no temperature.
 _OPENAI_REASONING_MODELS = re.compile(r"^(o\d|gpt-(?:[5-9]|\d\d)(?!.*chat))")
@@ -169,7 +170,7 @@ def _content(text: str, images: Sequence[PromptImage]) -> str | list[dict[str, A
 
 
 def _assistant(prompt: AssistantPrompt, kind: str, request: CompletionRequest) -> dict[str, Any] | None:
-    refusal = prompt.replay.get("refusal")
+    refusal = prompt.replay.get(REFUSAL_KEY)
     text = prompt.text or (refusal if isinstance(refusal, str) else "")
     if not text and not prompt.tool_calls:
         # Several servers reject a message with neither text nor calls.

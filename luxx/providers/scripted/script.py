@@ -44,7 +44,8 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True, tag="usage"):
 
 
 class Finish(msgspec.Struct, frozen=True, kw_only=True, tag="finish"):
-    """`reason` is stop, tool_calls or length; the client gets its dialect's name for it."""
+    """`reason` is stop, tool_calls or length, and the client gets its dialect's name for it; or another name,
+    which it gets unchanged."""
 
     reason: str = "stop"
 

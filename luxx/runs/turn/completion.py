@@ -1,28 +1,27 @@
-"""One completion as it arrives: turns deltas into steps; and the log entries of calls and results.
+"""One completion as it arrives: turns deltas into steps.
 
 A thinking step closes when a text step begins, and the reverse. Tool calls may grow concurrently; they close
 together at the end.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 from itertools import groupby
 from typing import Any, assert_never, cast
 
-import msgspec
-from msgspec import UNSET
+from msgspec.structs import replace
 
 from luxx.errors import MalformedStream
 from luxx.infra.clock import new_id
 from luxx.runs.log.events import LogEntry
-from luxx.runs.models import CALL_ID_LENGTH
 from luxx.runs.streams.channel import Frame, OpenStep
-from luxx.tools.history import CallStatus, Executed
-from luxx.wire.event import ProcessStep
-from luxx.wire.tool import ToolCall, ToolResult
+from luxx.wire.event import Warning
 from luxx.wire.turn import (
     CHAT_TURN,
+    NOTICE_KEY,
     PAUSED_KEY,
-    CallOutcome,
+    REFUSAL_KEY,
+    REFUSED_BY_KEY,
+    WITHHELD,
     CitationDelta,
     Delta,
     FinishDelta,
@@ -39,11 +38,25 @@ from luxx.wire.turn import (
     TurnRef,
     Usage,
     UsageDelta,
-    step_id,
 )
 
-REFUSAL = "refusal"
-"""The key of a replay note with the model's refusal text."""
+NOTICES = {
+    FinishReason.REFUSAL: "The model declined to answer this, and gave no reason.",
+    FinishReason.CONTENT_FILTER: "A content filter of the provider withheld the answer, and gave no reason.",
+    FinishReason.LENGTH: (
+        "The model reached its limit of tokens before it wrote any text. Raise max_tokens, or ask for less."
+    ),
+    FinishReason.CONTEXT_FULL: (
+        "The context window of the model was full before it wrote any text. Send less, or begin a new "
+        "conversation."
+    ),
+    FinishReason.STOP: "The model ended its answer without any text.",
+    FinishReason.UNKNOWN: "The model ended its answer without any text.",
+}
+"""What stands in place of a text that the model did not write. Where a message has other text, a regular end
+needs none."""
+
+REGULAR = frozenset({FinishReason.STOP, FinishReason.UNKNOWN})
 
 CALL_KEYS = frozenset({"id", "call"})
 """The keys under which replay notes name a call."""
@@ -58,6 +71,8 @@ MAX_STEPS = 10_000
 MAX_NAME_CHARACTERS = 10_000
 """Limit for a call's name and id together, which each of its frames repeats."""
 
+MAX_REASON_CHARACTERS = 100
+
 Output = Frame | Step
 """A frame to publish, or a closed step, which must be logged before any later output."""
 
@@ -66,7 +81,8 @@ class CompletionReader:
     """Reads deltas. `open_steps` is the channel's own dict, so that a late subscriber gets the growing steps.
 
     `preceding` is the text of the turn's message so far. `used_call_ids` are the ids of the run's earlier
-    calls. A call with such an id gets a new one, because results are matched by call id.
+    calls. A call with such an id gets a new one, because results are matched by call id. `notices`: the
+    reasons for which a sentence replaces a text that is missing.
     """
 
     def __init__(
@@ -78,8 +94,11 @@ class CompletionReader:
         turn: TurnRef = CHAT_TURN,
         preceding: str = "",
         used_call_ids: set[str] | None = None,
+        notices: Container[FinishReason] = frozenset(),
     ) -> None:
         self._run_id = run_id
+        self._notices = notices
+        self._has_answer = False
         self._turn = turn
         self._preceding = preceding
         self._first = self._next = first_index
@@ -91,6 +110,7 @@ class CompletionReader:
         self._size = 0
         self.usage = Usage()
         self.finish = FinishReason.UNKNOWN
+        self.raw_finish = ""
         self.replay: dict[str, Any] = {}
 
     def feed_text(self, deltas: list[Delta]) -> Frame | None:
@@ -121,29 +141,41 @@ class CompletionReader:
                     self.usage = _clamped(usage)
                 case ReplayDelta(data=data):
                     self.replay.update({key: self._with_new_call_ids(value) for key, value in data.items()})
-                case CitationDelta() | ImageDelta():
-                    pass  # No step shows them.
-                case FinishDelta(reason=reason):
-                    self.finish = reason
+                case CitationDelta():
+                    pass  # No step shows it.
+                case ImageDelta():
+                    self._has_answer = True
+                case FinishDelta(reason=reason, raw=raw):
+                    self.finish, self.raw_finish = reason, raw
                     if reason == FinishReason.PAUSED and not self._calls:
                         self.replay[PAUSED_KEY] = True
-                    yield from self._append_refusal()
+                    yield from self._append_missing_text()
                 case _:
                     assert_never(delta)
 
     def close(self, status: StepStatus, *, calls_end: bool = False) -> list[Step]:
         """Closes the open steps in order of index; complete tool calls become pending, unless the client
-        makes them (`calls_end`)."""
+        makes them (`calls_end`). Those of a refused answer fail: they are not to be made."""
         closing = [self._open[index] for index in sorted(self._open)]
         self._current_step = None
-        return [
-            step.closed(
-                StepStatus.PENDING
-                if step.type == StepType.TOOL_CALL and status == StepStatus.DONE and not calls_end
-                else status
-            )
-            for step in closing
-        ]
+        of_calls = status
+        if status == StepStatus.DONE and self.finish in WITHHELD:
+            of_calls = StepStatus.ERROR
+        elif status == StepStatus.DONE and not calls_end:
+            of_calls = StepStatus.PENDING
+        return [step.closed(of_calls if step.type == StepType.TOOL_CALL else status) for step in closing]
+
+    def replay_of(self, model: str) -> dict[str, Any]:
+        """The replay note of the completion, which `model` made."""
+        return {**self.replay, REFUSED_BY_KEY: model} if self.finish in WITHHELD else self.replay
+
+    def warnings(self) -> list[LogEntry]:
+        """The warning about an answer that ended for a reason of the provider that Luxx does not know."""
+        if self.finish != FinishReason.UNKNOWN or not self.raw_finish:
+            return []
+        reason = self.raw_finish[:MAX_REASON_CHARACTERS]
+        text = f"The provider ended this answer for a reason that Luxx does not know ({reason})"
+        return [Warning(message=f"{text}; the answer may be incomplete.")]
 
     def _append_text(self, type_: StepType, text: str) -> Iterator[Output]:
         if not text:
@@ -161,7 +193,7 @@ class CompletionReader:
         if step is None or step.type != StepType.TEXT:
             return
         yield Frame(step.reset_frame())
-        yield msgspec.structs.replace(step.closed(StepStatus.DONE), type=StepType.THINKING)
+        yield replace(step.closed(StepStatus.DONE), type=StepType.THINKING)
 
     def _call(self, delta: ToolCallDelta) -> Iterator[Output]:
         yield from self._close_current_step()
@@ -208,16 +240,30 @@ class CompletionReader:
         step, self._current_step = self._current_step, None
         if step is not None and not self._calls:
             closed = step.closed(StepStatus.DONE)
+            self._note_text(closed)
             if step.is_chunk:
                 self._preceding += closed.content
             yield closed
 
-    def _append_refusal(self) -> Iterator[Output]:
-        """Adds the refusal text, which some providers send apart from the text."""
-        refusal = self.replay.get(REFUSAL)
-        has_text = self._current_step is not None and self._current_step.type == StepType.TEXT
-        if self.finish == FinishReason.REFUSED and isinstance(refusal, str) and not has_text:
+    def _append_missing_text(self) -> Iterator[Output]:
+        """Adds the refusal's text, which some providers send apart, or the notice that replaces a text."""
+        notice = self.replay.pop(NOTICE_KEY, None)
+        if self._current_step is not None:
+            self._note_text(self._current_step.closed(StepStatus.DONE))
+        if self._has_answer or (self._calls and self.finish not in WITHHELD):
+            return
+        refusal = self.replay.get(REFUSAL_KEY)
+        if self.finish == FinishReason.REFUSAL and isinstance(refusal, str):
             yield from self._append_text(StepType.TEXT, refusal)
+            return
+        if not isinstance(notice, str):
+            notice = NOTICES.get(self.finish, "") if self.finish in self._notices else ""
+        if notice:
+            self.replay[NOTICE_KEY] = notice
+            yield from self._append_text(StepType.TEXT, notice)
+
+    def _note_text(self, step: Step) -> None:
+        self._has_answer = self._has_answer or (step.type == StepType.TEXT and bool(step.content.strip()))
 
     def _add_open_step(self, step: OpenStep) -> OpenStep:
         if step.index - self._first >= MAX_STEPS or len(step.name) + len(step.call_id) > MAX_NAME_CHARACTERS:
@@ -260,68 +306,10 @@ def _merge_fragments(deltas: list[Delta]) -> list[Delta]:
     return merged
 
 
-_encode = msgspec.json.Encoder().encode
+def notices_for(steps: Sequence[Step], *, is_read: bool) -> frozenset[FinishReason]:
+    """The reasons for which the next completion gets a notice, after these steps of the message.
 
-INTERRUPTED = ToolResult.fail(
-    "The server stopped while this tool was running, so it is not known whether it took effect. "
-    "It was not run again."
-)
-
-NOT_RUN = ToolResult.fail(
-    "This call was not run: the run has reached its limit of tool calls. Answer with what is known."
-)
-
-
-def full_output_row(run_id: str, call_id: str, output: str) -> dict[str, str]:
-    """The row of the full output of a shortened result; NUL is replaced and the id cut for PostgreSQL."""
-    return {"run_id": run_id, "call_id": call_id[:CALL_ID_LENGTH], "output": output.replace("\0", "\ufffd")}
-
-
-def closed_entries(steps: list[Step]) -> list[LogEntry]:
-    """The entries that log closed steps."""
-    return [ProcessStep(step=step) for step in steps]
-
-
-def status_entry(step: Step, status: StepStatus, duration_ms: int | None = None) -> ProcessStep:
-    """The entry that gives a logged step another status."""
-    duration = UNSET if duration_ms is None else duration_ms
-    return ProcessStep(step=msgspec.structs.replace(step, status=status, duration_ms=duration))
-
-
-def call_of(step: Step) -> ToolCall:
-    """The tool call of a step."""
-    return ToolCall(call_id=str(step.id_ref), name=str(step.name), arguments=str(step.arguments or "{}"))
-
-
-def executed_entry(call: Step, index: int, executed: Executed) -> ProcessStep:
-    """The entry of the result of an executed or refused call."""
-    entry = result_entry(call, index, executed.result, executed.duration_ms)
-    outcome = CallOutcome.CORRECTED if executed.is_corrected else UNSET
-    if executed.status in (CallStatus.DENIED, CallStatus.REJECTED):
-        outcome = CallOutcome(executed.status.value)
-    step = msgspec.structs.replace(
-        entry.step,
-        outcome=outcome,
-        note=UNSET if executed.note is None else executed.note,
-        is_untrusted=True if executed.is_untrusted else UNSET,
-        images=list(executed.images) or UNSET,
-        calls=executed.calls or UNSET,
-    )
-    return ProcessStep(step=step)
-
-
-def result_entry(call: Step, index: int, result: ToolResult, duration_ms: int | None = None) -> ProcessStep:
-    """The entry of a call's result, as the step of this index."""
-    return ProcessStep(
-        step=Step(
-            id=step_id(index),
-            index=index,
-            type=StepType.TOOL_RESULT,
-            content=_encode(result).decode(),
-            name=call.name,
-            id_ref=call.id_ref,
-            success=result.success,
-            status=StepStatus.DONE if result.success else StepStatus.ERROR,
-            duration_ms=UNSET if duration_ms is None else duration_ms,
-        )
-    )
+    `is_read`: people read the answer. A program gets no sentence that the model did not write.
+    """
+    has_text = any(step.type == StepType.TEXT and step.status != StepStatus.INTERRUPTED for step in steps)
+    return frozenset(NOTICES) - (REGULAR if has_text else frozenset()) if is_read else frozenset()

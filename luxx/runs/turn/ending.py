@@ -28,7 +28,7 @@ from luxx.runs.turn.state import ChatRequest, RunSpec, TurnState, model_used
 from luxx.wire.event import Done, DoneStatus, ErrorEvent, Event
 from luxx.wire.message import AssistantContent
 from luxx.wire.run import ENDED, RunKind, RunStatus, StopReason
-from luxx.wire.turn import FinishReason, StepStatus, Usage
+from luxx.wire.turn import CUT_SHORT, WITHHELD, StepStatus, Usage
 
 _insert = insert(table_of(MessageRow))
 _conversations = table_of(ConversationRow)
@@ -86,8 +86,8 @@ def ending_events(
     return events
 
 
-FINISHES = {FinishReason.REFUSED: "refusal", FinishReason.LENGTH: "length"}
-"""The `finish` of a message for the reasons that differ from a regular end."""
+FINISHES = {str(reason): reason.value for reason in (*CUT_SHORT, *WITHHELD)} | {"refused": "refusal"}
+"""The `finish` of a message for the reasons that differ from a regular end; `refused` is in older logs."""
 
 
 def finish_of(state: TurnState, ending: Ending) -> str | None:
@@ -96,7 +96,14 @@ def finish_of(state: TurnState, ending: Ending) -> str | None:
         return "error"
     if ending.error is not None or ending.status == RunStatus.CANCELLED or not state.notes:
         return None
-    return FINISHES.get(FinishReason(state.notes[-1].finish), "stop")
+    return FINISHES.get(state.notes[-1].finish, "stop")
+
+
+def finished(state: TurnState) -> Ending:
+    """The ending of a turn whose last completion asks for nothing more; the stop reason says if it was cut
+    or refused."""
+    finish = FINISHES.get(state.notes[-1].finish) if state.notes else None
+    return FINISHED if finish is None else replace(FINISHED, stop_reason=StopReason(finish))
 
 
 def message_origin(request: ChatRequest, state: TurnState, ending: Ending) -> dict[str, Any]:

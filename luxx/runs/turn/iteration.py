@@ -15,17 +15,18 @@ from luxx.runs.engine.cancel import RunCancelled, run_in_own_task
 from luxx.runs.log.events import LogEntry, store_output
 from luxx.runs.streams.channel import Frame
 from luxx.runs.turn.asking import QuestionAsker, needed_answer
-from luxx.runs.turn.completion import (
+from luxx.runs.turn.call_entries import (
     INTERRUPTED,
-    NOT_RUN,
-    CompletionReader,
     call_of,
     closed_entries,
     executed_entry,
     full_output_row,
+    refused_calls,
+    refused_entries,
     result_entry,
     status_entry,
 )
+from luxx.runs.turn.completion import CompletionReader, notices_for
 from luxx.runs.turn.delegation import Delegator
 from luxx.runs.turn.resources import CompletionCut, CompletionRecord, RunResources
 from luxx.runs.turn.restrictions import (
@@ -84,7 +85,7 @@ class Iteration:
         Raises CompletionCut when the provider fails finally or a person cancels, LimitReached where the call
         does not fit the run's limits.
         """
-        steps, turn = self._log.state.steps, self._spec.turn
+        steps, turn, request = self._log.state.steps, self._spec.turn, self._spec.request
         reader = CompletionReader(
             self._spec.run_id,
             len(steps),
@@ -92,34 +93,35 @@ class Iteration:
             turn=turn,
             preceding=steps_text(steps) if turn.msg_id else "",
             used_call_ids=self._log.used_call_ids(),
+            notices=notices_for(steps, is_read=not (request.given or request.delegated)),
         )
         self._deltas = 0
         tools = self._offered() if with_tools else []
         await self._resources.read_images(self._spec, self._log.state)
-        request, compressed = self._resources.completion_request(self._spec, self._log.state, tools)
+        prompt, compressed = self._resources.completion_request(self._spec, self._log.state, tools)
         if compressed is not None:
             await self._log.append([compressed])
-        request = await self._spending.admit(
-            request, self._resources.target, self._resources.card, self._signal
+        prompt = await self._spending.admit(
+            prompt, self._resources.target, self._resources.card, self._signal
         )
         try:
-            await self._signal.wait(run_in_own_task(partial(self._read, reader, request)))
+            await self._signal.wait(run_in_own_task(partial(self._read, reader, prompt)))
         except ProviderError as error:
             self._metrics.model_called(error.kind, self._deltas)
             # Providers rarely bill a failure before the first delta; with a limit it counts if they might.
             may_be_billed = self._answer is not None and self._answer.may_be_billed(error)
             is_billed = self._deltas > 0 or (self._spending.has_limits and may_be_billed)
-            raise CompletionCut(self._cut(reader, StepStatus.ERROR, request, is_billed), error) from error
+            raise CompletionCut(self._cut(reader, StepStatus.ERROR, prompt, is_billed), error) from error
         except RunCancelled:
             self._metrics.model_called("cancelled", self._deltas)
             # A sent request is billed. While the client connects or waits for a retry, nothing was sent.
             is_billed = self._answer is not None and self._answer.was_sent
-            raise CompletionCut(self._cut(reader, StepStatus.CANCELLED, request, is_billed), None) from None
+            raise CompletionCut(self._cut(reader, StepStatus.CANCELLED, prompt, is_billed), None) from None
         finally:
             # The stream refers to this iteration: without this, the cycle waits for the garbage collector.
             self._answer = None
         self._metrics.model_called("ok", self._deltas)
-        return self._completion_record(reader, request, has_tools=with_tools)
+        return self._completion_record(reader, prompt, has_tools=with_tools)
 
     async def start_calls(
         self, state: TurnState, preceding: list[LogEntry], usage: UsageEntry | None
@@ -129,14 +131,13 @@ class Iteration:
         A call that asks a person first stays pending until it is answered. Without calls (the model paused,
         or a crash ended them) the model is called next.
         """
-        refused = self._spending.excess_calls(state)
-        calls = [call for call in open_calls(state) if call not in refused]
+        refused = refused_calls(state, self._spending.excess_calls(state))
+        calls = [call for call in open_calls(state) if call.index not in refused]
         restricted = self._with_restrictions(self._last_context)
         startable = [call for call in calls if not await self._asks_first(call, restricted)]
         running = [status_entry(call, StepStatus.RUNNING) for call in startable]
         entries: list[LogEntry] = [*preceding, *inherited_taint(state, self._spec), *running]
-        for index, call in enumerate(refused, len(state.steps)):
-            entries += [status_entry(call, StepStatus.ERROR), result_entry(call, index, NOT_RUN)]
+        entries += refused_entries(state, refused)
         if self._spending.uses_up_calls(state):
             entries.append(Warning(message=self._spending.out_of_calls_text()))
 
@@ -247,12 +248,11 @@ class Iteration:
             finish=reader.finish.value,
             usage=entry.usage,
             cost=entry.cost,
-            replay=reader.replay,
+            replay=reader.replay_of(self._spec.request.model),
             has_tools=has_tools,
             estimate=prompt_tokens if is_reported else 0,
         )
-        entries = closed_entries(steps)
-        entries.append((totals, note))
+        entries = [*closed_entries(steps), *reader.warnings(), (totals, note)]
         return CompletionRecord(entries, entry)
 
     def _cut(

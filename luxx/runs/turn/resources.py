@@ -175,6 +175,7 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
             estimate=estimated_tokens,
             tools=estimated_tokens((), tools, request.response_schema),
             has_task=spec.kind != RunKind.CHAT,
+            model=request.model,
             read_tool=READ_RESULT_TOOL if any(tool.name == READ_RESULT_TOOL for tool in tools) else "",
             images=self.images.tools,
         )

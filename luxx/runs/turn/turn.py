@@ -24,16 +24,16 @@ from luxx.runs.engine.driver import RunDriver
 from luxx.runs.log.events import LogEntry, LostRun
 from luxx.runs.models import RunRow
 from luxx.runs.turn.asking import QuestionAsker
-from luxx.runs.turn.completion import closed_entries, status_entry
+from luxx.runs.turn.call_entries import closed_entries, status_entry
 from luxx.runs.turn.delegation import Delegator
 from luxx.runs.turn.ending import (
     CANCELLED,
-    FINISHED,
     OUT_OF_ITERATIONS,
     Close,
     Ending,
     ending_for,
     failure_ending,
+    finished,
 )
 from luxx.runs.turn.iteration import Iteration
 from luxx.runs.turn.resources import CompletionCut, CompletionRecord, ResourceFinder, RunInputs
@@ -282,4 +282,4 @@ class Turn:
 
     def _final_ending(self, state: TurnState) -> Ending:
         is_out = state.iterations > self._max_iterations or self._spending.is_out_of_calls(state)
-        return OUT_OF_ITERATIONS if is_out else FINISHED
+        return OUT_OF_ITERATIONS if is_out else finished(state)

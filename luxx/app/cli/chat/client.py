@@ -22,7 +22,7 @@ from luxx.app.cli.chat.server_api import (
 )
 from luxx.app.cli.chat.transcript import StreamFrame, Transcript
 from luxx.app.cli.menu import FrameQuestion, ListedQuestion, question_lines
-from luxx.app.cli.screen import Piece, note
+from luxx.app.cli.screen import FINISH_NOTES, Piece, note
 from luxx.errors import LuxxError, Unavailable
 from luxx.wire.event import DoneStatus
 
@@ -159,6 +159,8 @@ class AnswerFollower:
             return EXIT_STOPPED
         if transcript.status == DoneStatus.MAX_ITERATIONS_REACHED:
             screen.note("the model reached its tool call limit and was asked to finish")
+        if transcript.finish in FINISH_NOTES:
+            screen.note(f"the answer {FINISH_NOTES[transcript.finish]}")
         return 0
 
     # The stream

@@ -49,6 +49,7 @@ class StreamFrame(FrameQuestion, frozen=True, kw_only=True):
     reason: str = ""
     delay_ms: int = 0
     status: str = ""
+    finish: str | None = None
     question_id: str = ""
     subagent_run_id: str = ""
     prompt: str = ""
@@ -61,6 +62,7 @@ class Transcript:
         self.run_id = ""
         self.last_seq = 0
         self.status = ""
+        self.finish = ""
         self.error = ""
         self.is_over = False
         self.questions: dict[str, FrameQuestion] = {}
@@ -96,7 +98,7 @@ class Transcript:
             change_set(frame.subagent_run_id)
         if frame.type in CLOSING_EVENT_TYPES:
             self.is_over = True
-            self.status = frame.status
+            self.status, self.finish = frame.status, frame.finish or ""
         match frame.type:
             case "process_step" if frame.step is not None:
                 return self._step(frame.step, is_logged=frame.seq > 0)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from luxx.app.cli.runs.transcript import Choice, GrowingText, RunFrame, RunTranscript, choice_question
-from luxx.app.cli.screen import Piece, PieceKind, note
+from luxx.app.cli.screen import FINISH_NOTES, Piece, PieceKind, note
 from luxx.features.rooms.policies import PolicyName
 from luxx.wire.run import RunStatus, StopReason
 
@@ -43,6 +43,7 @@ class ShownMessage(GrowingText):
         self.name = name
         self.color = color
         self.is_partial = self.is_failed = False
+        self.finish = ""
         self.has_ended = False
 
     def pieces(self) -> list[Piece]:
@@ -56,6 +57,8 @@ class ShownMessage(GrowingText):
                 return [] if self.is_failed else [note(f"{self.name} says nothing")]
             rest += [Piece(PieceKind.TEXT, "\n" if self.text.endswith("\n") else "\n\n")]
             rest += [note(f"{self.name} was cut")] if self.is_partial else []
+            if self.finish in FINISH_NOTES:
+                rest += [note(f"{self.name}'s message {FINISH_NOTES[self.finish]}")]
         return rest
 
 
@@ -145,7 +148,7 @@ class RoomTranscript(RunTranscript):
         self._waits_for_floor = True
         self.end_turn(frame.msg_id)
         message.text, message.has_ended = frame.content, True
-        message.is_partial = frame.status == "partial"
+        message.is_partial, message.finish = frame.status == "partial", frame.finish or ""
         return self._grown()
 
     def _fail(self, frame: RunFrame) -> list[Piece]:

@@ -68,6 +68,7 @@ class RunFrame(FrameQuestion, frozen=True, kw_only=True):
     content: str = ""
     is_snapshot: bool = False
     status: str = ""
+    finish: str | None = None
     reason: str = ""
     delay_ms: int = 0
     duration_ms: int = 0

@@ -1,0 +1,157 @@
+"""Why an answer ended reaches people: message, event, run and export say so; and the next prompt obeys it."""
+
+import pytest
+
+from luxx.providers.scripted import Bytes, Call, Finish, Rule, Script, ScriptedProvider, Text, Thinking, When
+from scenarios.client import AsyncApiClient, Json
+from scenarios.rooms import new_room, run_to_the_end, says
+from scenarios.server import LuxxServer
+
+
+async def ended(ann: AsyncApiClient, conversation: str, **more: object) -> tuple[Json, Json, Json]:
+    """Sends a message; the `done` event, the answer and the run."""
+    run_id = (await ann.start_run(conversation, **more))["id"]  # type: ignore[arg-type]
+    screen = await ann.wait_for_end(run_id)
+    assert screen.done is not None
+    answer = (await ann.get("/messages", conversation_id=conversation))["items"][0]
+    return screen.done, answer, await ann.run(run_id)
+
+
+@pytest.mark.parametrize(
+    ("reason", "finish", "sentence"),
+    [
+        ("length", "length", "reached its limit of tokens before it wrote any text"),
+        ("model_context_window_exceeded", "context_full", "context window of the model was full"),
+        ("content_filter", "content_filter", "A content filter of the provider withheld the answer"),
+        ("refusal", "refusal", "The model declined to answer this"),
+        ("stop", "stop", "The model ended its answer without any text."),
+    ],
+)
+async def test_every_ending_reaches_the_message_the_event_and_the_run(
+    server: LuxxServer, reason: str, finish: str, sentence: str
+) -> None:
+    script = Script(
+        rules=[
+            Rule(name="text", when=When(user="Write"), reply=[Text(text="So far"), Finish(reason=reason)]),
+            Rule(name="none", when=When(user="Think"), reply=[Thinking(text="Hm"), Finish(reason=reason)]),
+        ]
+    )
+    async with ScriptedProvider(script) as model, AsyncApiClient(server.url) as ann:
+        for content, text in (("Write", "So far"), ("Think", sentence)):
+            conversation = await ann.conversation(model.url)
+            done, answer, run = await ended(ann, conversation, content=content)
+
+            assert (done["finish"], answer["finish"]) == (finish, finish)
+            assert (done["status"], answer["status"], run["status"]) == ("completed", "complete", "completed")
+            assert run["stop_reason"] == ("finished" if finish == "stop" else finish)
+            assert text in answer["text"]
+        markdown = (await ann.ask("GET", f"/conversations/{conversation}/export", format="md")).text
+        assert (f"ended by {finish.replace('_', ' ')}" in markdown) is (finish != "stop")
+        document = (await ann.ask("GET", f"/conversations/{conversation}/export", format="json")).json()
+        (imported,) = (await ann.post("/conversations/import", document))["conversation_ids"]
+        assert (await ann.get("/messages", conversation_id=imported))["items"][0]["finish"] == finish
+
+
+async def test_a_refused_answer_is_not_sent_to_the_model_that_refused_but_to_another(
+    server: LuxxServer,
+) -> None:
+    refuses = Rule(
+        name="refuses", when=When(user="Begin"), reply=[Text(text="It be"), Finish(reason="refusal")]
+    )
+    script = Script(
+        models=["strict", "lenient"], rules=[refuses, Rule(name="goes on", reply=[Text(text="Yes")])]
+    )
+    async with ScriptedProvider(script) as model, AsyncApiClient(server.url) as ann:
+        provider_id = await ann.connect(model.url)
+        for name, kept in (("strict", False), ("lenient", True)):
+            body = {"provider_id": provider_id, "model": "strict"}
+            conversation = (await ann.post("/conversations", body))["id"]
+            await ended(ann, conversation, content="Begin")
+            if name != "strict":
+                await ann.ask("PUT", f"/conversations/{conversation}", {"model": name})
+            await ended(ann, conversation, content="Go on")
+            sent = model.requests[-1].json["messages"]
+            assert sent[-1]["content"] == "Go on"
+            assert any(one["content"] == "It be" for one in sent) is kept
+
+
+async def test_the_sentence_in_place_of_a_text_is_for_people_only(server: LuxxServer) -> None:
+    script = Script(
+        rules=[
+            Rule(name="silent", when=When(user="Begin"), reply=[Finish(reason="length")]),
+            Rule(name="goes on", reply=[Text(text="Yes")]),
+        ]
+    )
+    async with ScriptedProvider(script) as model, AsyncApiClient(server.url) as ann:
+        conversation = await ann.conversation(model.url)
+        await ended(ann, conversation, content="Begin")
+        await ended(ann, conversation, content="Go on")
+        roles = [one["role"] for one in model.requests[-1].json["messages"] if one["role"] != "system"]
+        assert roles == ["user", "user"]
+
+
+async def test_a_call_that_was_cut_is_an_error_for_the_model_and_one_of_a_refusal_is_not_made(
+    server: LuxxServer,
+) -> None:
+    cut = Call(name="file_list", arguments='{"path": "a', id="call_1")
+    script = Script(
+        rules=[
+            Rule(
+                name="cut",
+                when=When(user="List", has_tool_result=False),
+                reply=[cut, Finish(reason="length")],
+            ),
+            Rule(name="goes on", when=When(user="List"), reply=[Text(text="Well")]),
+            Rule(
+                name="refuses",
+                when=When(user="Refuse"),
+                reply=[Call(name="file_list", arguments={}, id="call_2"), Finish(reason="content_filter")],
+            ),
+        ]
+    )
+    async with ScriptedProvider(script) as model, AsyncApiClient(server.url) as ann:
+        conversation = await ann.conversation(model.url)
+        _, answer, run = await ended(ann, conversation, content="List", tools=["file_list"])
+        call, result, _ = answer["steps"]
+        assert (call["status"], result["success"]) == ("error", False)
+        assert "before the arguments were complete" in result["content"]
+        assert (answer["text"], answer["finish"], run["stop_reason"]) == ("Well", "stop", "finished")
+        _, answer, run = await ended(ann, conversation, content="Refuse", tools=["file_list"])
+        assert [one["status"] for one in answer["steps"]] == ["error", "done"]
+        assert "content filter" in answer["text"]
+        assert run["stop_reason"] == "content_filter"
+
+
+async def test_an_unknown_reason_is_a_warning_that_names_it(server: LuxxServer) -> None:
+    rule = Rule(name="odd", reply=[Text(text="So far"), Finish(reason="abort")])
+    async with ScriptedProvider(Script(rules=[rule])) as model, AsyncApiClient(server.url) as ann:
+        conversation = await ann.conversation(model.url)
+        async with ann.send_and_follow(conversation) as stream:
+            warning = (await stream.until("warning")).data["message"]
+            await stream.to_the_end()
+        assert "(abort)" in warning
+        assert (await ann.get("/messages", conversation_id=conversation))["items"][0]["finish"] == "stop"
+
+
+async def test_an_error_as_bare_json_in_the_middle_fails_the_run(server: LuxxServer) -> None:
+    chunk = '{"choices": [{"index": 0, "delta": {"content": "Half"}, "finish_reason": "stop"}]}'
+    broken = Bytes(data=f'data: {chunk}\n\n{{"error": {{"message": "It was cancelled.", "code": 499}}}}\n')
+    async with (
+        ScriptedProvider(Script(rules=[Rule(name="broken", reply=[broken])])) as model,
+        AsyncApiClient(server.url) as ann,
+    ):
+        conversation = await ann.conversation(model.url)
+        done, answer, run = await ended(ann, conversation)
+        assert (done["status"], done["finish"]) == ("failed", "error")
+        assert (answer["status"], answer["text"], answer["finish"]) == ("partial", "Half", "error")
+        assert "It was cancelled." in run["error"]
+
+
+async def test_rooms_say_how_a_message_ended(server: LuxxServer) -> None:
+    rules = [*says("Anna", "I begin"), Rule(name="cut", reply=[Finish(reason="content_filter")])]
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
+        room = await new_room(ann, model.url, "Anna", "Bert", max_rounds=1)
+        frames = await run_to_the_end(ann, room["id"])
+        ends = [frame.data for frame in frames if frame.event == "message_end"]
+        assert [one["finish"] for one in ends] == ["stop", "content_filter"]
+        assert "content filter" in ends[1]["content"]

@@ -215,6 +215,7 @@ def _feature_dependencies(services: Services) -> dict[str, Provide]:
         "task_runs": _provide(lambda: services.task_runs),
         "plans": _provide(lambda: services.plans),
         "room_runs": _provide(lambda: services.room_runs),
+        "room_calls": _provide(lambda: services.room_calls),
         "orchestrated_runs": _provide(lambda: services.orchestrated_runs),
         "room_forks": _provide(lambda: services.room_forks),
         "room_transfer": _provide(lambda: services.room_transfer),

@@ -29,6 +29,7 @@ from luxx.domain.audit import REFUSAL_WINDOW_SECONDS, delete_old_entries
 from luxx.domain.conversations.branches import BranchService
 from luxx.domain.conversations.service import ConversationService, ProjectService
 from luxx.domain.skills.registry import log_problems
+from luxx.features.rooms.calls import RoomCallService
 from luxx.features.rooms.forking import RoomForks
 from luxx.features.rooms.members import MemberService
 from luxx.features.rooms.orchestration import RoomOrchestration, fail_room
@@ -309,6 +310,7 @@ class Services(CoreServices):
         self.room_forks = RoomForks(self.store, quota_mb=self.config.files.quota_mb)
         self.room_transfer = RoomTransfer(self.store, self.rooms)
         self.room_runs = RoomRunService(self.orchestrated_runs, self.room_loader)
+        self.room_calls = RoomCallService(self.orchestrated_runs)
 
     def _make_tasks(self) -> None:
         references = self.planner.references

@@ -31,6 +31,14 @@ from luxx.providers.scripted import (
 SCRIPT = Script(
     models=["scripted", "other-model", "gpt-4.1-mini"],
     rules=[
+        Rule(when=When(system="You are Hill in"), reply=[
+            Text(text="Hills: yes."), Counts(prompt=5, completion=2)]),
+        Rule(when=When(system="You are Lake in"), reply=[
+            Text(text="Lakes: no."), Counts(prompt=7, completion=3)]),
+        Rule(when=When(system="You are Slow in"), reply=[
+            Text(text="Let me"), Gate(name="slow"), Text(text=" think."), Counts(prompt=5, completion=2)]),
+        Rule(when=When(system="You are Thinker in"), reply=[Text(text="I am"), Gate(name="thought")]),
+        Rule(when=When(system="You are Mute in"), status=401, message="wrong key"),
         Rule(when=When(user="weather", has_tool_result=False), reply=[
             Call(name="get_weather", arguments={"city": "Oslo"}, id="call_a"),
             Call(name="get_weather", arguments={"city": "Rome"}, id="call_b"),

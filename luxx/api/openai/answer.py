@@ -8,11 +8,12 @@ from typing import Any
 
 import msgspec
 
+from luxx.api.openai.speakers import PAUSED, Speakers
 from luxx.runs.log.events import StoredEvent
 from luxx.runs.streams.channel import Frame, OpenStep
 from luxx.wire.event import Done, DoneStatus, ErrorEvent, ProcessStep
 from luxx.wire.run import Run
-from luxx.wire.turn import StepStatus, StepType, Usage
+from luxx.wire.turn import StepStatus, StepType, Usage, turn_of
 
 _step = msgspec.json.Decoder(ProcessStep)
 _error = msgspec.json.Decoder(ErrorEvent)
@@ -45,13 +46,17 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswerReader:
-    """A `FrameEncoder`. Of the calls, only those of the client's own tools are written (`has_calls`)."""
+    """A `FrameEncoder`. Of the calls, only those of the client's own tools are written (`has_calls`).
 
-    def __init__(self, *, has_calls: bool) -> None:
+    With `speakers` it reads the run of a room, whose thinking is not written.
+    """
+
+    def __init__(self, *, has_calls: bool = False, speakers: Speakers | None = None) -> None:
         self.answer: Answer | None = None
         self.failure: AnswerFailure | None = None
         self.run_id = ""
         self._has_calls = has_calls
+        self._speakers = speakers
         self._lengths: dict[tuple[str, int], int] = {}
         self._calls: dict[int, int] = {}
         self._last_error: ErrorEvent | None = None
@@ -135,13 +140,25 @@ class AnswerReader:
             case "done":
                 return self._end(_done.decode(data))
             case _:
-                return b""
+                return b"" if self._speakers is None else self._room_event(self._speakers, type_, data)
+
+    def _room_event(self, speakers: Speakers, type_: str, data: bytes) -> bytes:
+        text = speakers.on_event(type_, data)
+        if speakers.finish is None and not speakers.has_paused:
+            return self.on_text(text) if text else b""
+        error = speakers.last_error or self._last_error
+        if speakers.finish is None or (error is not None and not speakers.has_text):
+            return self.fail(error or PAUSED)
+        rest = speakers.rest()
+        written = self.on_text(rest) if rest else b""
+        self.answer = Answer(finish=speakers.finish, usage=speakers.usage)
+        return written + self.on_end(self.answer)
 
     def _closed(self, event: ProcessStep) -> bytes:
         step = event.step
         if step.type == StepType.TOOL_RESULT:
             return b""
-        place = ("", step.index)
+        place = (turn_of(event).key, step.index)
         if step.status == StepStatus.INTERRUPTED:
             return self._reset(place, step.type)
         if step.type == StepType.TOOL_CALL:
@@ -166,6 +183,9 @@ class AnswerReader:
         if self.is_over:
             return b""
         self._lengths[place] = self._lengths.get(place, 0) + len(text)
+        if self._speakers is not None:
+            said = self._speakers.add(place[0], text) if type_ == StepType.TEXT else ""
+            return self.on_text(said) if said else b""
         match type_:
             case StepType.TEXT:
                 self._has_text = True
@@ -222,8 +242,8 @@ class AnswerReader:
 class CollectedAnswer(AnswerReader):
     """Collects an answer; writes nothing."""
 
-    def __init__(self, *, has_calls: bool) -> None:
-        super().__init__(has_calls=has_calls)
+    def __init__(self, *, has_calls: bool = False, speakers: Speakers | None = None) -> None:
+        super().__init__(has_calls=has_calls, speakers=speakers)
         self._text: list[str] = []
         self._thinking: list[str] = []
         self._heads: list[tuple[str, str]] = []

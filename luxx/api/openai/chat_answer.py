@@ -10,6 +10,7 @@ import msgspec
 
 from luxx.api.http.envelope import openai_failure
 from luxx.api.openai.answer import Answer, AnswerFailure, AnswerReader, CollectedAnswer, chat_usage
+from luxx.api.openai.speakers import Speakers
 from luxx.runs.streams.channel import Frame, OpenStep
 from luxx.wire.run import Run
 from luxx.wire.turn import StepType
@@ -79,8 +80,10 @@ def chat_completion(collected: CollectedAnswer, answer: Answer, model: str) -> C
 class ChatChunks(AnswerReader):
     """Writes the chunks of a stream."""
 
-    def __init__(self, model: str, *, has_calls: bool, has_usage: bool) -> None:
-        super().__init__(has_calls=has_calls)
+    def __init__(
+        self, model: str, *, has_usage: bool, has_calls: bool = False, speakers: Speakers | None = None
+    ) -> None:
+        super().__init__(has_calls=has_calls, speakers=speakers)
         self._model = model
         self._has_usage = has_usage
         self._has_role = False
@@ -108,7 +111,7 @@ class ChatChunks(AnswerReader):
         written = super().frames(frames)
         last = frames[-1].step if frames else None
         is_text = last is not None and last.type is StepType.TEXT and not frames[-1].is_reset
-        self._text_step = last if is_text and not self.is_over else None
+        self._text_step = last if is_text and not self.is_over and self._speakers is None else None
         return written
 
     def on_text(self, text: str) -> bytes:

@@ -5,6 +5,7 @@ A provider's list of models is asked for at most every LIST_SECONDS.
 
 import asyncio
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
@@ -13,8 +14,9 @@ import msgspec
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.agents.service import AgentService
-from luxx.errors import InvalidInput, LuxxError, NotFound
-from luxx.features.rooms.models import RoomRight, RoomView
+from luxx.errors import InvalidInput, LuxxError, NotAllowed, NotFound
+from luxx.features.rooms.models import RoomRight
+from luxx.features.rooms.queries import is_right_enough
 from luxx.features.rooms.service import RoomService
 from luxx.providers.models import UsableProvider
 from luxx.providers.service import ProviderService
@@ -36,7 +38,7 @@ _created = datetime.fromisoformat("2026-01-01T00:00:00+00:00")
 
 class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A name that requests can give as `model`. `created` is in Unix seconds; `owned_by` is the provider's
-    name, or `agent`."""
+    name, `agent` or `room`."""
 
     id: str
     object: Literal["model"] = "model"
@@ -98,7 +100,7 @@ class ModelNames:
         return await self._bare(caller, name, providers)
 
     async def list_all(self, caller: Caller) -> ModelList:
-        """The models of all providers that the caller may use, and the agents."""
+        """The models of all providers that the caller may use, the agents, and the rooms that can answer."""
         providers = await self.providers.usable(caller)
         lists = await asyncio.gather(*(self._models(caller, one) for one in providers))
         entries = {
@@ -114,6 +116,8 @@ class ModelNames:
         for agent in agents:
             id_, created = f"{AGENT}{agent.name}", int(agent.created_at.timestamp())
             entries.setdefault(id_, ModelEntry(id=id_, created=created, owned_by="agent"))
+        for entry in await self._listed_rooms(caller):
+            entries.setdefault(entry.id, entry)
         return ModelList(data=list(entries.values()))
 
     async def entry(self, caller: Caller, name: str) -> ModelEntry:
@@ -134,14 +138,37 @@ class ModelNames:
 
     async def _room(self, caller: Caller, name: str) -> RoomModel:
         title = name.removeprefix(ROOM)
-        found = [room for room in await self._speakable_rooms(caller) if title in (room.title, room.id)]
+        found = await self.rooms.named(caller, title)
         if not found:
-            raise _unknown(name, "rooms are run with POST /chat-rooms/{room_id}/start")
-        return RoomModel(room_id=found[0].id)
+            raise _unknown(name, "GET /v1/models lists your rooms")
+        usable = [room for room in found if is_right_enough(room.right, RoomRight.STEER)]
+        if not usable:
+            problem = (
+                "you must have the right to steer this room to call it; yours is the right to "
+                f"{found[0].right.value}; its owner can change it"
+            )
+            raise NotAllowed(problem, detail={"fields": {"$.model": problem}})
+        if len(usable) > 1:
+            names = ", ".join(f"{ROOM}{room.id}" for room in usable[:MAX_SHOWN])
+            raise InvalidInput(
+                f"several rooms have the title {title[:200]!r}; name one of {names}",
+                kind="model_ambiguous",
+                field="$.model",
+            )
+        return RoomModel(room_id=usable[0].id)
 
-    async def _speakable_rooms(self, caller: Caller) -> list[RoomView]:
-        rooms, _ = await self.rooms.list_page(caller, page=1, page_size=MAX_LISTED)
-        return [room for room in rooms if room.right in (RoomRight.STEER, RoomRight.OWNER)]
+    async def _listed_rooms(self, caller: Caller) -> list[ModelEntry]:
+        """The newest rooms that can answer, by title; those with the same title by id."""
+        rooms = await self.rooms.answering(caller, limit=MAX_LISTED)
+        titles = Counter(room.title for room in rooms)
+        return [
+            ModelEntry(
+                id=f"{ROOM}{room.title if titles[room.title] == 1 else room.id}",
+                created=int(room.created_at.timestamp()),
+                owned_by="room",
+            )
+            for room in rooms
+        ]
 
     async def _bare(self, caller: Caller, name: str, providers: list[UsableProvider]) -> ProviderModel:
         lists = await asyncio.gather(*(self._models(caller, one) for one in providers))

@@ -7,6 +7,7 @@ import msgspec
 
 from luxx.api.openai.answer import Answer, AnswerFailure, AnswerReader, CollectedAnswer
 from luxx.api.openai.responses_request import ResponsesBody
+from luxx.api.openai.speakers import Speakers
 from luxx.runs.streams.channel import Frame, OpenStep
 from luxx.wire.turn import StepType, Usage
 
@@ -133,8 +134,10 @@ def _call(run_id: str, position: int, call_id: str, name: str, arguments: str, s
 class ResponseEvents(AnswerReader):
     """Writes the events of a stream. The items end together, when the answer does."""
 
-    def __init__(self, body: ResponsesBody, *, has_calls: bool) -> None:
-        super().__init__(has_calls=has_calls)
+    def __init__(
+        self, body: ResponsesBody, *, has_calls: bool = False, speakers: Speakers | None = None
+    ) -> None:
+        super().__init__(has_calls=has_calls, speakers=speakers)
         self._body = body
         self._begun: ResponseObject | None = None
         self._sequence = 0
@@ -156,7 +159,7 @@ class ResponseEvents(AnswerReader):
         written = super().frames(frames)
         last = frames[-1].step if frames else None
         is_text = last is not None and last.type is StepType.TEXT and not frames[-1].is_reset
-        self._text_step = last if is_text and not self.is_over else None
+        self._text_step = last if is_text and not self.is_over and self._speakers is None else None
         return written
 
     def on_text(self, text: str) -> bytes:

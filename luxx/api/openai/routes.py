@@ -15,22 +15,26 @@ from luxx.api.openai.answer import AnswerFailure, CollectedAnswer
 from luxx.api.openai.chat_answer import ChatChunks, chat_completion
 from luxx.api.openai.chat_request import ChatBody, read_messages
 from luxx.api.openai.content import Given
-from luxx.api.openai.models import AgentModel, ModelEntry, ModelList, ModelNames, NamedModel, RoomModel
+from luxx.api.openai.models import AgentModel, ModelEntry, ModelList, ModelNames, ProviderModel, RoomModel
 from luxx.api.openai.responses_answer import ResponseEvents, collected_response
 from luxx.api.openai.responses_request import ResponsesBody
+from luxx.api.openai.speakers import Speakers
 from luxx.api.openai.stream import EndCall, StartWatch, collect_answer, failure_response, stream_answer
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import InvalidInput
+from luxx.features.rooms.calls import GivenText, RoomCallService
 from luxx.runs.requests import NewCall, NewMessage
 from luxx.runs.service import RunService, Submission
 from luxx.runs.streams.watch import FrameEncoder, RunWatch
 from luxx.runs.turn.state import GivenPrompt
+from luxx.wire.turn import steps_text
 
 InjectedNames = NamedDependency[ModelNames]
+InjectedRoomCalls = NamedDependency[RoomCallService]
 InjectedRuns = NamedDependency[RunService]
 InjectedStreams = NamedDependency[Streams]
 CONVERSATION = "conversation_id"
-"""The key in `metadata` that keeps a call in a conversation."""
+"""The key in `metadata` that keeps a call in a conversation, or in the room that is called."""
 
 
 class OpenAIController(Controller):
@@ -40,7 +44,7 @@ class OpenAIController(Controller):
 
     @get("/models")
     async def list_models(self, caller: InjectedCaller, model_names: InjectedNames) -> ModelList:
-        """The models that you may use, as `provider/model`; and your agents."""
+        """The models that you may use, as `provider/model`; your agents; and your rooms."""
         return await model_names.list_all(caller)
 
     @get("/models/{model:path}")
@@ -57,6 +61,7 @@ class OpenAIController(Controller):
         caller: InjectedCaller,
         model_names: InjectedNames,
         runs: InjectedRuns,
+        room_calls: InjectedRoomCalls,
         streams: InjectedStreams,
         data: JSONBody[ChatBody],
     ) -> Response[Any]:
@@ -66,13 +71,16 @@ class OpenAIController(Controller):
         given = read_messages(data.messages)
         prompt = data.prompt(given)
         called = Called(data.model, given, prompt, await data.options(), data.metadata or {})
-        start, end_call = await self._starter(request, caller, model_names, runs, called)
+        begun = await self._begin(request, caller, model_names, runs, room_calls, called)
+        start, end_call, speakers = begun
         if data.stream:
             options = data.stream_options
             has_usage = options is not None and bool(options.include_usage)
-            chunks = ChatChunks(data.model, has_calls=bool(prompt.tools), has_usage=has_usage)
+            chunks = ChatChunks(
+                data.model, has_usage=has_usage, has_calls=bool(prompt.tools), speakers=speakers
+            )
             return await stream_answer(caller, streams, start, chunks, end_call)
-        collected = CollectedAnswer(has_calls=bool(prompt.tools))
+        collected = CollectedAnswer(has_calls=bool(prompt.tools), speakers=speakers)
         ended = await collect_answer(request, start, collected, end_call)
         if isinstance(ended, AnswerFailure):
             return failure_response(ended)
@@ -86,6 +94,7 @@ class OpenAIController(Controller):
         caller: InjectedCaller,
         model_names: InjectedNames,
         runs: InjectedRuns,
+        room_calls: InjectedRoomCalls,
         streams: InjectedStreams,
         data: JSONBody[ResponsesBody],
     ) -> Response[Any]:
@@ -95,11 +104,12 @@ class OpenAIController(Controller):
         given = data.read_input()
         prompt = data.prompt_of(given)
         called = Called(data.model, given, prompt, await data.options(), data.metadata or {})
-        start, end_call = await self._starter(request, caller, model_names, runs, called)
+        begun = await self._begin(request, caller, model_names, runs, room_calls, called)
+        start, end_call, speakers = begun
         if data.stream:
-            events = ResponseEvents(data, has_calls=bool(prompt.tools))
+            events = ResponseEvents(data, has_calls=bool(prompt.tools), speakers=speakers)
             return await stream_answer(caller, streams, start, events, end_call)
-        collected = CollectedAnswer(has_calls=bool(prompt.tools))
+        collected = CollectedAnswer(has_calls=bool(prompt.tools), speakers=speakers)
         ended = await collect_answer(request, start, collected, end_call)
         if isinstance(ended, AnswerFailure):
             return failure_response(ended)
@@ -107,21 +117,28 @@ class OpenAIController(Controller):
         return Response(response, status_code=200, media_type="application/json")
 
     @staticmethod
-    async def _starter(
+    async def _begin(
         request: Request[Any, Any, Any],
         caller: Caller,
         model_names: ModelNames,
         runs: RunService,
+        room_calls: RoomCallService,
         called: "Called",
-    ) -> tuple[StartWatch, EndCall | None]:
-        """How to start the run, and how to end a call that stores nothing."""
+    ) -> tuple[StartWatch, EndCall | None, Speakers | None]:
+        """How to start the run, how to end a call that stores nothing, and how to read the run of a room."""
         model = await model_names.find(caller, called.model)
+        end_call = partial(runs.end_call, caller)
+        if isinstance(model, RoomModel):
+            check_for_room(called, model)
+            is_kept = CONVERSATION in called.metadata
+            start = partial(start_room, room_calls, caller, model.room_id, called)
+            return start, None if is_kept else end_call, Speakers()
         submission = new_submission(model, called, size=len(await request.body()))
 
-        async def start(encoder: FrameEncoder) -> RunWatch:
+        async def start_run(encoder: FrameEncoder) -> RunWatch:
             return await runs.send_and_watch(caller, submission, encoder=encoder)
 
-        return start, partial(runs.end_call, caller) if isinstance(submission, NewCall) else None
+        return start_run, end_call if isinstance(submission, NewCall) else None, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +152,10 @@ class Called:
     metadata: dict[str, str]
 
 
-def new_submission(model: NamedModel, called: Called, *, size: int) -> Submission:
+def new_submission(model: ProviderModel | AgentModel, called: Called, *, size: int) -> Submission:
     """What to run. Raises InvalidInput for what does not go together."""
     given, prompt, options = called.given, called.prompt, called.options
     conversation_id = called.metadata.get(CONVERSATION)
-    if isinstance(model, RoomModel):
-        raise InvalidInput(
-            "rooms do not answer here; run one with POST /chat-rooms/{room_id}/start", field="$.model"
-        )
     is_agent = isinstance(model, AgentModel)
     if prompt.tools and (is_agent or conversation_id is not None):
         where = "an agent uses its own tools" if is_agent else "a conversation uses the tools of the server"
@@ -165,11 +178,49 @@ def new_submission(model: NamedModel, called: Called, *, size: int) -> Submissio
     return NewCall(given=prompt, instructions=instructions, size=size, **_target(model), **options)
 
 
-def _target(model: NamedModel) -> dict[str, Any]:
+def _target(model: ProviderModel | AgentModel) -> dict[str, Any]:
     match model:
         case AgentModel(agent_id=agent_id):
             return {"agent_id": agent_id}
-        case RoomModel():
-            return {}
-        case _:
-            return {"provider_id": model.provider_id, "model": model.model}
+        case ProviderModel(provider_id=provider_id, model=name):
+            return {"provider_id": provider_id, "model": name}
+
+
+def check_for_room(called: Called, model: RoomModel) -> None:
+    """Raises InvalidInput for what a room cannot do."""
+    kept_in = called.metadata.get(CONVERSATION)
+    problems = {
+        "$.tools": "the seats of a room use their own tools; leave out tools"
+        if called.prompt.tools
+        else None,
+        "$.response_format": "a room answers in texts; leave out the format of the answer"
+        if called.options.get("response_schema") is not None
+        else None,
+        "$.messages": "the messages of a room have no images; leave them out"
+        if called.given.image_count
+        else None,
+        f"$.metadata.{CONVERSATION}": "a call of a room is kept in that room; give its id, "
+        f"{model.room_id}, or leave it out"
+        if kept_in not in (None, model.room_id)
+        else None,
+    }
+    for field, problem in problems.items():
+        if problem is not None:
+            raise InvalidInput(problem, field=field)
+
+
+async def start_room(
+    room_calls: RoomCallService, caller: Caller, room_id: str, called: Called, encoder: FrameEncoder
+) -> RunWatch:
+    """Starts the run of a room, which is watched."""
+    if CONVERSATION in called.metadata:
+        text, _ = called.given.last_user()
+        return await room_calls.speak(caller, room_id, text, encoder=encoder)
+    given = [
+        GivenText(text=one.user.text)
+        if one.user is not None
+        else GivenText(text=steps_text(one.steps), is_answer=True)
+        for one in called.given.past
+    ]
+    instructions = "\n\n".join(text for text in called.given.instructions if text.strip())
+    return await room_calls.call(caller, room_id, given, instructions=instructions, encoder=encoder)

@@ -28,6 +28,7 @@ from luxx.features.rooms.policies import (
     next_turn,
 )
 from luxx.features.rooms.prompt import TranscriptEntry
+from luxx.features.rooms.reading import entry_of, read_messages, read_request, read_room
 from luxx.features.rooms.state import FAILURES_TO_MUTE, RoomState
 from luxx.features.rooms.stops import fired_stop
 from luxx.features.rooms.turns import (
@@ -38,14 +39,13 @@ from luxx.features.rooms.turns import (
     close_message,
     continue_choice,
     continue_message,
-    entry_of,
     mute_seat,
     muted_text,
-    read_room,
     stored_event,
 )
 from luxx.infra.store.tables import table_of
 from luxx.runs.log.events import LogEntry
+from luxx.runs.log.retention import delete_content
 from luxx.runs.orchestration.inputs import InputKind, RunInput
 from luxx.runs.orchestration.interface import (
     Append,
@@ -60,9 +60,10 @@ from luxx.runs.orchestration.interface import (
     Wait,
 )
 from luxx.runs.turn.ending import Closing, Ending, FailedRun, RunFailure
-from luxx.runs.turn.state import TurnState, context_after
+from luxx.runs.turn.state import ChatRequest, TurnState, context_after
 from luxx.wire.event import ErrorEvent, LoggedEvent, Warning
 from luxx.wire.message import ContextRecord, UserContent
+from luxx.wire.question import WhenAsked
 from luxx.wire.room_event import (
     AgentError,
     FloorGiven,
@@ -86,7 +87,6 @@ NO_SEAT_LEFT = LuxxError(
 _rooms = table_of(ChatRoomRow)
 _set_round = _rooms.update().where(_rooms.c.id == bindparam("b_id")).values(current_round=bindparam("round"))
 
-_newest_run = select(_rooms.c.run_id).where(_rooms.c.id == bindparam("room_id"))
 _current_round = select(_rooms.c.current_round).where(_rooms.c.id == bindparam("room_id"))
 
 
@@ -96,9 +96,12 @@ def _write_round(room_id: str, number: int, connection: Connection) -> None:
 
 def fail_room(connection: Connection, run: FailedRun, error: LuxxError) -> RunFailure:
     """Pauses the run of a room that cannot be driven; its turns in progress continue after `resume`, and may
-    need the answers to their questions."""
+    need the answers to their questions. A call ends."""
     number = connection.scalar(_current_round, {"room_id": run.subject_id})
     event = ErrorEvent(message=error.message, code=error.kind)
+    if run.subject_id == run.id:
+        completed = RoomCompleted(stop_reason=StopReason.ERROR.value, rounds=0)
+        return RunFailure(events=[event, completed], status=RunStatus.FAILED)
     return RunFailure(events=[event, RoomPaused(round=number or 0)], status=RunStatus.PAUSED)
 
 
@@ -120,28 +123,19 @@ class RoomOrchestration:
         self._head = head
         self._resolve = resolve
         self._state = RoomState()
-        self._room = read_room(session, head.subject_id)
+        self._request = read_request(head)
+        self._call = self._request.call
+        self._room = read_room(session, head, self._call, self._state.failures)
         self._totals = RunTotals(usage=Usage(), cost=None, seconds=0.0)
         self._limit: LimitReached | None = None
         self._is_fresh = True
         """Whether the room was read after the last turn ended: people may have changed it meanwhile."""
-        rows = session.scalars(
-            select(MessageRow).where(MessageRow.room_id == head.subject_id).order_by(MessageRow.id)
-        ).all()
-        own_ids = [row.id for row in rows if row.run_id == head.id]
-        # The context of an older message is read without the messages of later runs.
-        is_newest = session.scalar(_newest_run, {"room_id": head.subject_id}) == head.id
-        self._earlier = [
-            entry_of(row)
-            for row in rows
-            if row.run_id != head.id and (is_newest or not own_ids or row.id < own_ids[0])
-        ]
-        """The messages before this run."""
+        self._earlier, self._entries = read_messages(session, head, self._call)
+        """The messages before this run; and stored ones of this run by their ids."""
         self._transcript: list[TranscriptEntry] = []
         """The messages of this run, in the order of its log."""
         self._choice_context = ContextRecord()
         """How the prompt of the last choice of a model was made."""
-        self._entries = {row.id: entry_of(row) for row in rows if row.run_id == head.id}
 
     def apply(self, logged: LoggedEvent) -> None:
         self._state.apply(logged)
@@ -196,7 +190,8 @@ class RoomOrchestration:
         if self._limit is not None:
             return self._completed(self._limit.stop_reason, self._limit)
         if not state.is_started:
-            return Append(entries=[RoomStarted(room_id=self._room.room_id, task=self._room.task)])
+            started = RoomStarted(room_id=self._room.room_id, task=self._room.task)
+            return Append(entries=[started, *self._spoken(self._request.said)])
         self._totals = totals
         if not self._is_fresh:
             return Begin()  # `prepare` reads the room, then decides.
@@ -233,6 +228,9 @@ class RoomOrchestration:
                 return self._no_seat_left()
 
     def _no_seat_left(self) -> End:
+        if self._call is not None:
+            end = self._completed(StopReason.ERROR.value, NO_SEAT_LEFT)
+            return msgspec.structs.replace(end, status=RunStatus.FAILED)
         error = ErrorEvent(message=NO_SEAT_LEFT.message, code=NO_SEAT_LEFT.kind)
         paused = RoomPaused(round=self._state.round)
         return End(entries=[error, paused], status=RunStatus.PAUSED, error=NO_SEAT_LEFT)
@@ -248,7 +246,8 @@ class RoomOrchestration:
         if isinstance(error, LimitReached):
             return self._completed(error.stop_reason, error)
         end = self._completed(StopReason.CANCELLED.value)
-        return msgspec.structs.replace(end, status=RunStatus.CANCELLED)
+        write = None if self._call is None else partial(delete_content, call=self._head.id)
+        return msgspec.structs.replace(end, status=RunStatus.CANCELLED, write=write)
 
     def prepare(self, session: Session) -> Opening:
         """The end of a round and the start of the next are logged together with the turns that follow."""
@@ -264,7 +263,7 @@ class RoomOrchestration:
         elif isinstance(following, Speak):
             opening = self._prepare_messages(session, following, state.round)
         writes = [opening.write] if opening.write is not None else []
-        if state.round != self._state.round:
+        if state.round != self._state.round and self._call is None:
             writes.append(partial(_write_round, self._room.room_id, state.round))
 
         def write(connection: Connection) -> None:
@@ -284,7 +283,7 @@ class RoomOrchestration:
             if seat is None or seat.is_muted:
                 continue  # Since the decision.
             try:
-                request = self._resolve(session, self._head.user_id, seat.settings)
+                request = self._resolved(session, seat.settings)
             except LuxxError as error:
                 entries.append(
                     AgentError(seat_id=seat_id, sender_name=seat.name, message=error.message, code=error.kind)
@@ -301,15 +300,23 @@ class RoomOrchestration:
         return Opening(
             turns=turns,
             entries=entries,
-            write=(lambda connection: mute_seat(connection, *muted)) if muted else None,
+            write=(lambda connection: mute_seat(connection, *muted))
+            if muted and self._call is None
+            else None,
         )
+
+    def _resolved(self, session: Session, settings: AgentSettings) -> ChatRequest:
+        request = self._resolve(session, self._head.user_id, settings)
+        if self._request.is_unattended:
+            return msgspec.structs.replace(request, when_asked=WhenAsked.DENY)
+        return request
 
     def _prepare_choice(self, session: Session, choose: Choose) -> Opening:
         transcript = [*self._earlier, *self._transcript]
         policy = self._room.policy
         settings = AgentSettings(provider_id=policy.provider_id, model=policy.model, tools=[])
         try:
-            request = self._resolve(session, self._head.user_id, settings)
+            request = self._resolved(session, settings)
         except LuxxError as error:
             text = f"The model that chooses who speaks next cannot be used: {error.message}"
             floor = FloorGiven(seat_id=choose.fallback, by="fallback")
@@ -327,8 +334,9 @@ class RoomOrchestration:
             return close_choice(self._room, self._state.choice.choose, state, ending, cut)
         failures = self._state.failures.get(message.seat_id, 0)
         closing, entry = close_message(
-            self._room, message, start, self._head.id, state, ending, failures=failures, cut=cut
-        )
+            self._room, message, start, self._head.id, state, ending, failures=failures, cut=cut,
+            is_stored=self._call is None,
+        )  # fmt: skip
         if entry is not None:
             self._entries[entry.msg_id] = entry
         if ending.status == RunStatus.FAILED and failures + 1 >= FAILURES_TO_MUTE:
@@ -357,19 +365,29 @@ class RoomOrchestration:
         return InputEffect(entries=entries)
 
     def _read(self, session: Session) -> None:
-        self._room, self._is_fresh = read_room(session, self._head.subject_id), True
+        self._room = read_room(session, self._head, self._call, self._state.failures)
+        self._is_fresh = True
 
     def _said(self, session: Session, message_id: str) -> list[LogEntry]:
         """The event of a person's message, which is stored already."""
         row = session.get(MessageRow, message_id)
         if row is None:
             return []
-        entry = self._entries[row.id] = entry_of(row)
+        self._entries[row.id] = entry_of(row)
+        return self._spoken(row.id, color=row.sender_color, number=row.round_number)
+
+    def _spoken(
+        self, message_id: str | None, *, color: str | None = None, number: int | None = None
+    ) -> list[LogEntry]:
+        """The event of a person's message, unless it was deleted."""
+        entry = self._entries.get(message_id or "")
+        if entry is None:
+            return []
         message = NewRoomMessage(
-            id=row.id,
+            id=entry.msg_id,
             content=UserContent(text=entry.text),
             sender_name=entry.name,
-            sender_color=row.sender_color,
-            round_number=row.round_number,
+            sender_color=color,
+            round_number=number,
         )
         return [stored_event(self._room.room_id, message, entry.text)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 from msgspec import UNSET
-from sqlalchemy import delete, func, select
+from sqlalchemy import Select, delete, exists, func, or_, select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
@@ -24,6 +24,7 @@ from luxx.features.rooms.messages import last_of_seat, message_page, messages_be
 from luxx.features.rooms.models import (
     ChatRoomRow,
     NewRoom,
+    RoomAgentRow,
     RoomChanges,
     RoomDetail,
     RoomOutcome,
@@ -36,6 +37,7 @@ from luxx.features.rooms.policies import PolicyName
 from luxx.features.rooms.queries import (
     ACTIVE,
     find_room,
+    is_right_enough,
     newest_run,
     room_view,
     rooms_of,
@@ -52,6 +54,9 @@ from luxx.infra.store.search_words import SearchKind
 from luxx.runs.models import RunRow, run_view
 from luxx.wire.run import ENDED, RunStatus
 from luxx.wire.turn import Usage
+
+SAME_TITLE = 10
+"""How many rooms `named` returns at most."""
 
 StopRun = Callable[[Caller, str], Awaitable[None]]
 """Cancels a run and returns when it and its subagents have ended."""
@@ -82,15 +87,31 @@ class RoomService:
         def work(session: Session) -> tuple[list[RoomView], int]:
             mine = rooms_of(caller)
             total = session.scalar(select(func.count()).select_from(mine.subquery())) or 0
-            newest = mine.add_columns(RunRow).outerjoin(RunRow, RunRow.id == ChatRoomRow.run_id)
-            rows = session.execute(
-                newest.order_by(ChatRoomRow.id.desc()).limit(page_size).offset((page - 1) * page_size)
-            )
-            views = [
-                room_view(room, run, RoomRight.OWNER if room.user_id == caller.user_id else RoomRight(right))
-                for room, right, run in rows
+            return _newest(session, caller, mine, limit=page_size, offset=(page - 1) * page_size), total
+
+        return await self.store.read(work)
+
+    async def named(self, caller: Caller, name: str) -> list[RoomView]:
+        """The rooms of the caller with this title, newest first, at most SAME_TITLE; or that of this id."""
+
+        def work(session: Session) -> list[RoomView]:
+            query = rooms_of(caller).where(or_(ChatRoomRow.title == name, ChatRoomRow.id == name))
+            views = _newest(session, caller, query, limit=SAME_TITLE)
+            return [view for view in views if view.id == name] or views
+
+        return await self.store.read(work)
+
+    async def answering(self, caller: Caller, *, limit: int) -> list[RoomView]:
+        """The newest rooms that the caller may steer and that can answer without a person: with seats, and a
+        policy that chooses who speaks."""
+
+        def work(session: Session) -> list[RoomView]:
+            has_seats = exists().where(RoomAgentRow.room_id == ChatRoomRow.id)
+            return [
+                view
+                for view in _newest(session, caller, rooms_of(caller).where(has_seats), limit=limit)
+                if view.policy.name != PolicyName.MANUAL and is_right_enough(view.right, RoomRight.STEER)
             ]
-            return views, total
 
         return await self.store.read(work)
 
@@ -263,6 +284,18 @@ class RoomService:
             return _outcome(session, room)
 
         return await self.store.read(work)
+
+
+def _newest(
+    session: Session, caller: Caller, mine: Select[ChatRoomRow, str], *, limit: int, offset: int = 0
+) -> list[RoomView]:
+    """The newest rooms of a query of `rooms_of`."""
+    with_runs = mine.add_columns(RunRow).outerjoin(RunRow, RunRow.id == ChatRoomRow.run_id)
+    rows = session.execute(with_runs.order_by(ChatRoomRow.id.desc()).limit(limit).offset(offset))
+    return [
+        room_view(room, run, RoomRight.OWNER if room.user_id == caller.user_id else RoomRight(right))
+        for room, right, run in rows
+    ]
 
 
 def detail_of(session: Session, room: ChatRoomRow, right: RoomRight) -> RoomDetail:

@@ -1,21 +1,17 @@
 """The turns of a room: how one begins, with what it reads, and what it writes when it ends."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, bindparam
 from sqlalchemy.orm import Session
 
 from luxx.domain.agents.queries import AgentSettings
-from luxx.domain.conversations.models import MessageRow
-from luxx.domain.conversations.path import assistant_steps
-from luxx.domain.conversations.views import user_text_of
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import LuxxError
 from luxx.features.rooms.messages import NewRoomMessage, add_message, origin_of
-from luxx.features.rooms.models import ChatRoomRow, RoomAgentRow, RoomPolicy
-from luxx.features.rooms.policies import Choose, SeatState
+from luxx.features.rooms.models import RoomAgentRow
+from luxx.features.rooms.policies import Choose
 from luxx.features.rooms.prompt import (
     SELECTOR_PROMPT,
     SeatInRoom,
@@ -26,9 +22,9 @@ from luxx.features.rooms.prompt import (
     system_prompt,
     taint_of,
 )
-from luxx.features.rooms.queries import Seat, policy_of, read_seats, stop_of
+from luxx.features.rooms.queries import Seat
+from luxx.features.rooms.reading import RoomValues
 from luxx.features.rooms.state import FAILURES_TO_MUTE, OpenChoice, OpenMessage
-from luxx.features.rooms.stops import Stop
 from luxx.infra.clock import new_id
 from luxx.infra.store.tables import table_of
 from luxx.runs.log.events import LogEntry
@@ -58,78 +54,14 @@ ResolveTurn = Callable[[Session, int, AgentSettings], ChatRequest]
 
 _encode = msgspec.json.Encoder().encode
 _request = msgspec.json.Decoder(ChatRequest)
-_replay = msgspec.json.Decoder(list[dict[str, Any]])
-_context = msgspec.json.Decoder(ContextRecord)
 _seats = table_of(RoomAgentRow)
-_room = select(*table_of(ChatRoomRow).c).where(ChatRoomRow.id == bindparam("room_id"))
 _mute = _seats.update().where(_seats.c.id == bindparam("b_id")).values(muted=True)
-
-
-class RoomValues(msgspec.Struct, frozen=True, kw_only=True):
-    """A room with its seats in turn order, as they are now."""
-
-    room_id: str
-    user_id: int
-    task: str
-    max_rounds: int
-    policy: RoomPolicy
-    stop: Stop
-    seats: tuple[Seat, ...]
-
-    @property
-    def seat_states(self) -> list[SeatState]:
-        """The seats as the policies see them."""
-        return [SeatState(seat_id=one.seat_id, name=one.name, is_muted=one.is_muted) for one in self.seats]
-
-    def seat(self, seat_id: int) -> Seat | None:
-        """The seat of this id, unless it was removed."""
-        return next((one for one in self.seats if one.seat_id == seat_id), None)
-
-    def with_muted(self, seat_id: int) -> "RoomValues":
-        """The room with this seat muted."""
-        seats = [
-            msgspec.structs.replace(one, is_muted=True) if one.seat_id == seat_id else one
-            for one in self.seats
-        ]
-        return msgspec.structs.replace(self, seats=tuple(seats))
 
 
 def mute_seat(connection: Connection, *seat_ids: int) -> None:
     """Mutes seats, in the transaction that logs why."""
     for seat_id in seat_ids:
         connection.execute(_mute, {"b_id": seat_id})
-
-
-def read_room(session: Session, room_id: str) -> RoomValues:
-    """The room as it is now."""
-    room = session.connection().execute(_room, {"room_id": room_id}).one()
-    return RoomValues(
-        room_id=room.id,
-        user_id=room.user_id,
-        task=room.task,
-        max_rounds=room.max_rounds,
-        policy=policy_of(room),
-        stop=stop_of(room) or Stop(rounds=room.max_rounds),
-        seats=tuple(read_seats(session, room)),
-    )
-
-
-def entry_of(row: MessageRow) -> TranscriptEntry:
-    """A stored message as the next speakers read it."""
-    name = row.sender_name or ""
-    if row.role == "user":
-        return TranscriptEntry(msg_id=row.id, seat_id=None, name=name, text=user_text_of(row.content))
-    steps = assistant_steps(row.content)
-    return TranscriptEntry(
-        msg_id=row.id,
-        seat_id=row.seat_id,
-        name=name,
-        text=steps_text(steps),
-        steps=tuple(steps),
-        replay=tuple(_replay.decode(row.replay)) if row.replay else (),
-        context=_context.decode(row.context) if row.context else None,
-        tainted_by=next((one.name or "an earlier call" for one in steps if one.is_untrusted is True), None),
-    )
 
 
 def begin_message(
@@ -242,11 +174,12 @@ def close_message(
     *,
     failures: int,
     cut: UsageEntry | None,
+    is_stored: bool,
 ) -> tuple[Closing, TranscriptEntry | None]:
     """What the end of a seat's turn writes, and its message for the transcript, if there is one.
 
     `failures`: how many turns of the seat before this one failed in a row. `cut`: the usage of a completion
-    that was cut; the totals of the run count it.
+    that was cut; the totals of the run count it. Without `is_stored` only the log has the message.
     """
     has_failed = ending.status == RunStatus.FAILED and ending.error is not None
     is_muted = has_failed and failures + 1 >= FAILURES_TO_MUTE
@@ -269,14 +202,14 @@ def close_message(
     questions = [one.question.question_id for one in state.questions if one.answer is None]
 
     def write(connection: Connection) -> None:
-        if stored is not None:
+        if stored is not None and is_stored:
             add_message(connection, room.room_id, room.user_id, stored)
-        if is_muted:
+        if is_muted and is_stored:
             mute_seat(connection, message.seat_id)
         if questions:
             close_questions(connection, run_id, questions)
 
-    size = 0 if stored is None else sum(len(step.content) for step in state.steps)
+    size = sum(len(step.content) for step in state.steps) if stored is not None and is_stored else 0
     closing = Closing(events=events, changes={}, write=write, size=size)
     return closing, None if stored is None else _entry_after(message, start, state, text)
 

@@ -24,6 +24,7 @@ from luxx.runs.models import (
     RunEventRow,
     RunResultRow,
     RunRow,
+    SubjectMemberRow,
     ToolCallRow,
     is_unended,
 )
@@ -142,6 +143,7 @@ _delete_of_call = [
         delete(table).where(table.c.run_id.in_(_of_call))
         for table in (table_of(ToolCallRow), table_of(RunResultRow), table_of(QuestionRow))
     ),
+    delete(table_of(SubjectMemberRow)).where(SubjectMemberRow.subject_id == bindparam("call")),
 ]
 _kept_size = (
     select(func.coalesce(func.sum(func.length(_events.c.data)), 0))

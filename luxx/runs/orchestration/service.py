@@ -20,7 +20,7 @@ from luxx.runs.engine.slots import find_slot
 from luxx.runs.models import RunRight, RunRow, find_run, run_view
 from luxx.runs.orchestration.inputs import InputKind, give_input
 from luxx.runs.service import POLL_SECONDS, STOPPING, STOPPING_SECONDS
-from luxx.runs.streams.watch import RunWatch
+from luxx.runs.streams.watch import FrameEncoder, RunWatch
 from luxx.wire.run import ENDED, Run, RunKind, RunStatus
 
 PAUSE_SECONDS = 0.45
@@ -44,19 +44,28 @@ class OrchestratedRunService:
         async with self.engine.admission_lock:
             return await self.services.store.write(admit)
 
-    async def begin_watched(self, run: Run, *, accumulated: bool) -> RunWatch:
+    async def begin_watched(
+        self, run: Run, *, accumulated: bool = False, encoder: FrameEncoder | None = None
+    ) -> RunWatch:
         """Begins an admitted run, with a watch attached before."""
-        watch = RunWatch(self.services.hub, self.services.store, run, accumulated=accumulated)
+        services = self.services
+        watch = RunWatch(services.hub, services.store, run, accumulated=accumulated, encoder=encoder)
         watch.attach_before_start()
         await self.engine.begin(run)
         return watch
 
-    def insert(self, session: Session, owner: RunOwner, kind: RunKind, subject_id: str, request: str) -> Run:
-        """Inserts the run of a room or task, which starts at once or waits for a slot. Raises TooMany."""
+    def insert(
+        self, session: Session, owner: RunOwner, kind: RunKind, subject_id: str | None, request: str
+    ) -> Run:
+        """Inserts the run of a room or task, which starts at once or waits for a slot. Raises TooMany.
+
+        Without a subject it is a call, which stores nothing: then it is its own subject.
+        """
         connection, limits = session.connection(), self.services.config.limits
         status = find_slot(connection, owner.user_id, kind, limits)
         check_daily_limits(connection, owner.user_id, limits, utc_now())
-        run = new_run(new_id(), subject_id, status, kind=kind)
+        run_id = new_id()
+        run = new_run(run_id, subject_id or run_id, status, kind=kind)
         insert_run(connection, run, request, owner, self.engine.process)
         return run
 

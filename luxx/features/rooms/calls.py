@@ -1,0 +1,162 @@
+"""Calls of a room by a program: somebody speaks, and what the seats say in one run is the answer.
+
+A call that stores nothing is a run with a copy of the room as it is then: the room, its transcript and its
+status do not change. A call that is kept is a message in the room, which then starts.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+from sqlalchemy.orm import Session
+
+from luxx.domain.accounts.caller import Caller
+from luxx.errors import Conflict
+from luxx.features.rooms.messages import NewRoomMessage, add_message
+from luxx.features.rooms.models import ChatRoomRow, RoomRight
+from luxx.features.rooms.policies import PolicyName
+from luxx.features.rooms.prompt import TranscriptEntry
+from luxx.features.rooms.queries import count_seats, find_room, newest_run, policy_of
+from luxx.features.rooms.reading import RoomCall, RoomRunRequest, RoomValues, stored_room
+from luxx.features.rooms.running import owner_of
+from luxx.infra.clock import new_id, utc_now
+from luxx.runs.models import SubjectMemberRow
+from luxx.runs.orchestration.service import OrchestratedRunService
+from luxx.runs.streams.watch import FrameEncoder, RunWatch
+from luxx.wire.message import UserContent
+from luxx.wire.run import ENDED, MemberRight, Run, RunKind, RunStatus
+from luxx.wire.turn import Step, StepType, step_id
+
+UNNAMED = "Assistant"
+"""The author of a given answer, or a part of one, under which no seat's name stands."""
+
+_heading = re.compile(r"^\*\*(.{1,100}):\*\*[ \t]*$", re.MULTILINE)
+_encode = msgspec.json.Encoder().encode
+
+
+class GivenText(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that a call gives: of the caller, or an earlier answer of the room."""
+
+    text: str
+    is_answer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RoomCallService:
+    """One per process. Both calls raise NotFound, NotAllowed without the right to steer, Conflict for a room
+    that cannot answer, TooMany, or Unavailable if the server stops."""
+
+    runs: OrchestratedRunService
+
+    async def call(
+        self,
+        caller: Caller,
+        room_id: str,
+        given: Sequence[GivenText],
+        *,
+        instructions: str,
+        encoder: FrameEncoder,
+    ) -> RunWatch:
+        """Lets the room answer the given messages, and stores nothing. `instructions` follow its task."""
+
+        def admit(session: Session) -> Run:
+            room, _ = find_room(session, caller, room_id, RoomRight.STEER)
+            _check_can_answer(session, room)
+            values = stored_room(session, room.id)
+            task = "\n\n".join(part for part in (values.task, instructions) if part)
+            entries = list(_entries(values, caller.username, given))
+            call = RoomCall(room=msgspec.structs.replace(values, task=task), given=entries)
+            said = None if given[-1].is_answer else entries[-1].msg_id
+            request = RoomRunRequest(said=said, is_unattended=True, call=call)
+            run = self.runs.insert(session, owner_of(room), RunKind.ROOM, None, _encode(request).decode())
+            if caller.user_id != room.user_id:
+                # The run is the owner's, who pays for it.
+                member = SubjectMemberRow(
+                    subject_id=run.id, user_id=caller.user_id, owner_id=room.user_id,
+                    right=MemberRight.STEER.value, created_at=utc_now(),
+                )  # fmt: skip
+                session.add(member)
+            return run
+
+        def owner_id(session: Session) -> int:
+            return find_room(session, caller, room_id, RoomRight.STEER)[0].user_id
+
+        owner = await self.runs.services.store.read(owner_id)
+        await self.runs.services.storage.check(owner, sum(len(one.text.encode()) for one in given))
+        run = await self.runs.admit(admit)
+        return await self.runs.begin_watched(run, encoder=encoder)
+
+    async def speak(self, caller: Caller, room_id: str, text: str, *, encoder: FrameEncoder) -> RunWatch:
+        """Stores a message of the caller in the room and starts it. Raises Conflict also if it runs or is
+        paused."""
+
+        def admit(session: Session) -> Run:
+            room, _ = find_room(session, caller, room_id, RoomRight.STEER, is_locked=True)
+            run = newest_run(session, room)
+            if run is not None and run.status not in ENDED:
+                what = "is paused; resume or end it first"
+                if run.status != RunStatus.PAUSED.value:
+                    what = "is running; wait until it has ended, or call it without conversation_id"
+                raise Conflict(f"this room {what}", kind="run_active", detail={"run_id": run.id})
+            _check_can_answer(session, room)
+            request = RoomRunRequest(said=new_id(), is_unattended=True)
+            started = self.runs.insert(
+                session, owner_of(room), RunKind.ROOM, room.id, _encode(request).decode()
+            )
+            message = NewRoomMessage(
+                id=request.said,
+                run_id=started.id,
+                content=UserContent(text=text),
+                sender_name=caller.username,
+            )
+            add_message(session.connection(), room.id, room.user_id, message)
+            room.run_id, room.current_round, room.updated_at = started.id, 0, utc_now()
+            return started
+
+        run = await self.runs.admit(admit)
+        return await self.runs.begin_watched(run, encoder=encoder)
+
+
+def _check_can_answer(session: Session, room: ChatRoomRow) -> None:
+    if count_seats(session, room.id) == 0:
+        raise Conflict("this room has no seats; add one first", kind="no_seats")
+    if policy_of(room).name == PolicyName.MANUAL:
+        raise Conflict(
+            "a person chooses who speaks in this room, so it cannot answer a call; give it a policy other "
+            "than manual",
+            kind="policy_waits",
+        )
+
+
+def _entries(room: RoomValues, username: str, given: Sequence[GivenText]) -> Iterator[TranscriptEntry]:
+    seats = {seat.name: seat.seat_id for seat in room.seats}
+    for one in given:
+        if not one.is_answer:
+            yield TranscriptEntry(msg_id=new_id(), seat_id=None, name=username, text=one.text)
+            continue
+        for name, text in split_answer(one.text, list(seats)):
+            step = Step(id=step_id(0), index=0, type=StepType.TEXT, content=text)
+            yield TranscriptEntry(
+                msg_id=new_id(), seat_id=seats.get(name), name=name, text=text, steps=(step,)
+            )
+
+
+# The text of an answer
+
+
+def heading(name: str) -> str:
+    """What stands before the text of a seat in an answer."""
+    return f"**{name}:**\n\n"
+
+
+def split_answer(text: str, names: Sequence[str]) -> list[tuple[str, str]]:
+    """The parts of an answer, each with the name in its heading; what no seat's name heads is UNNAMED's."""
+    parts: list[tuple[str, str]] = []
+    name, begin = UNNAMED, 0
+    for found in _heading.finditer(text):
+        if found[1] in names:
+            parts.append((name, text[begin : found.start()].strip()))
+            name, begin = found[1], found.end()
+    parts.append((name, text[begin:].strip()))
+    return [(name, part) for name, part in parts if part]

@@ -185,8 +185,8 @@ def _caddy_command(
     options = f"{{\n\tadmin off\n\thttp_port {proxy.plain_port}\n\tdefault_bind 127.0.0.1\n}}\n"
     (folder / "Caddyfile").write_text(options + text)
     environ = plain_environ(
-        LUXX_SITE=f"{NAME}:{proxy.port}",
-        LUXX_SERVERS=" ".join(servers),
+        SITE_NAME=f"{NAME}:{proxy.port}",
+        SITE_SERVERS=" ".join(servers),
         HOME=str(folder),
         XDG_DATA_HOME=str(folder),
         XDG_CONFIG_HOME=str(folder),

@@ -18,10 +18,15 @@ LuxxError
 ├── Unavailable            a part of the server is unavailable; try later
 ├── ToolFailed             a tool failed; the message becomes a result for the model
 └── ProviderError          the provider failed; `retryable` says whether a retry may help
-    ├── ProviderRefused    401/403/404/400: the request or the key is wrong
-    │   └── ContextTooLong the prompt does not fit the context window
+    ├── ProviderRefused    400/403/404: the request is wrong
+    │   ├── ContextTooLong the prompt does not fit the context window
+    │   ├── KeyRefused     the key is wrong, expired or not allowed to do this
+    │   ├── OutOfCredit    the account has no credit, or its owner's spending limit is reached
+    │   └── ContentRefused a filter refused the prompt
     ├── RateLimited        429, with `retry_after` if the provider sends it
-    ├── ProviderFailed     5xx, overloaded, or an error object in the stream
+    │   └── QuotaExceeded  the limit of a day or a longer time; a retry does not help
+    ├── ProviderFailed     5xx, or an error object in the stream
+    │   └── Overloaded     the server has too much to do
     ├── Unreachable        no connection, TLS or DNS failure
     ├── StreamStalled      no data arrived within the idle timeout
     ├── StreamInterrupted  the stream ended before the answer was complete
@@ -189,14 +194,35 @@ class ContextTooLong(ProviderRefused):
     kind = "context_too_long"
 
 
+class KeyRefused(ProviderRefused):
+    kind = "provider_key_refused"
+
+
+class OutOfCredit(ProviderRefused):
+    kind = "provider_out_of_credit"
+
+
+class ContentRefused(ProviderRefused):
+    kind = "provider_content_refused"
+
+
 class RateLimited(ProviderError):
     kind = "rate_limited"
     retryable = True
 
 
+class QuotaExceeded(RateLimited):
+    kind = "provider_quota"
+    retryable = False
+
+
 class ProviderFailed(ProviderError):
     kind = "provider_failed"
     retryable = True
+
+
+class Overloaded(ProviderFailed):
+    kind = "provider_overloaded"
 
 
 class Unreachable(ProviderError):

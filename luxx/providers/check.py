@@ -1,15 +1,16 @@
 """Checks a provider: sends real requests to its server and classifies what is wrong."""
 
 import asyncio
-import re
 import time
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from luxx.errors import (
+    KeyRefused,
     LuxxError,
     MalformedStream,
+    OutOfCredit,
     ProviderError,
     ProviderRefused,
     RateLimited,
@@ -26,13 +27,10 @@ CHECK_TOKENS = 256
 
 WRONG_KEY = "wrong_key"
 
-_KEY_REFUSED = re.compile(r"api[ _]key (not valid|not found|expired)", re.IGNORECASE)
-"""Google's message for a wrong key; its status (400) means a wrong request elsewhere."""
-
 
 class ProviderCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """`kind` names what is wrong: wrong_key, wrong_url, wrong_model, unreachable, rate_limited, refused,
-    failed, or the kind of the error that prevented the request.
+    """`kind` names what is wrong: wrong_key, wrong_url, wrong_model, unreachable, rate_limited,
+    out_of_credit, refused, failed, or the kind of the error that prevented the request.
     """
 
     ok: bool
@@ -107,7 +105,9 @@ def _classify_error(error: LuxxError, target: Target, *, model: str) -> _CheckFa
     status = error.status if isinstance(error, ProviderError) else None
     if error.kind in ("private_address", "address_forbidden"):
         return _CheckFailure(error.kind, message)
-    if status in (401, 403) or (status == 400 and _KEY_REFUSED.search(message)):
+    if isinstance(error, OutOfCredit):
+        return _CheckFailure("out_of_credit", message)
+    if isinstance(error, KeyRefused) or status == 403:
         return _CheckFailure(WRONG_KEY, f"{target.base_url} refused the key ({status}); check api_key")
     if status in (404, 405) and model:
         return _CheckFailure("wrong_model", f"{target.base_url} does not know the model '{model}': {message}")

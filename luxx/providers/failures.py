@@ -11,33 +11,103 @@ from urllib.parse import quote
 
 import msgspec
 
-from luxx.errors import ContextTooLong, ProviderError, ProviderFailed, ProviderRefused, RateLimited
+from luxx.errors import (
+    ContentRefused,
+    ContextTooLong,
+    KeyRefused,
+    OutOfCredit,
+    Overloaded,
+    ProviderError,
+    ProviderFailed,
+    ProviderRefused,
+    QuotaExceeded,
+    RateLimited,
+)
 from luxx.infra.clock import utc_now
 
+SHORT_DELAY_SECONDS = 60.0
 MAX_MESSAGE_CHARS = 500  # Of a provider's text, so that it cannot fill logs and events.
 
-_CONTEXT_TOO_LONG = re.compile(
-    r"context[ _-]?(length|window|size|limit)|maximum context|prompt is too long|input is too long"
-    r"|too many (input )?tokens|reduce the length|exceeds? the (model's )?(maximum|limit).{0,40}token",
-    re.IGNORECASE,
+
+def _pattern(*alternatives: str) -> re.Pattern[str]:
+    return re.compile("|".join(alternatives), re.IGNORECASE)
+
+
+# What vendors and servers write, by its meaning; tests/providers/test_failures.py has the sources.
+_CONTEXT_TOO_LONG = _pattern(
+    r"(context|prompt|input)[ _-]?(length|window|size|limit|tokens?)[ _-]?(is )?(exceed|too|overflow|limit)",
+    r"(exceed|larger|longer|greater|more|overflow|beyond|fit|maximum|enough).{0,60}"
+    r"context[ _-]?(length|window|size|limit)",
+    r"context[ _-]?(length|window|size|limit).{0,40}(exceed|overflow|of only|is only|reached|is full)",
+    r"maximum (prompt|model|sequence|input) length",
+    r"(prompt|input|request|conversation|messages?) (is|are|was|were|has become) too (long|large)\b",
+    r"(prompt|input) (contains|has|token count|length|exceeds?).{0,80}(exceed|too (large|long)|max|limit)",
+    r"too many (input |prompt )?tokens\b(?!.{0,30}(wait|per|retry))",
+    r"reduce (the length of|your prompt|the (number of )?(input|prompt))",
+    r"exceeds? (the )?max(imum)? (prompt|length|number of (input )?tokens|(input|context) (length|tokens))",
+    r"range of input length|exceeded model token limit|exceed_context_size|n_keep.{0,40}n_ctx",
+    r"input tokens exceed|max_prompt_tokens|tokens \+ `?max_new_tokens",
+    r"request too large for|prompt too long|input (text )?too long|超过最大长度",
 )
-_OUT_OF_CREDIT = re.compile(
-    r"insufficient_(quota|balance|credit)|billing|credits? (exhausted|depleted)", re.I
+_ONLY_OUTPUT = _pattern(
+    r"max_(completion_|output_|new_)?tokens[`'\"]? (is|must|should|value|cannot|exceeds?)"
+    r"(?!.{0,200}(context|prompt|input))"
 )
-_BUSY = re.compile(r"overload|rate.?limit|too many requests|unavailable|timeout|server_error|internal", re.I)
-_SECRETS = re.compile(r"\b((sk|gsk|xai|pplx|rk|key)[-_]|AIza)[A-Za-z0-9_\-]{16,}|(?<=Bearer )[^\s\"',]{8,}")
+"""A limit of the answer that is too high: a shorter prompt does not help."""
+
+_KEY_REFUSED = _pattern(
+    r"(api|access|subscription|auth\w*)[ _-]?(key|token).{0,40}"
+    r"(not (valid|found|provided)|invalid|incorrect|wrong|expired|revoked|disabled|leaked|missing|required)",
+    r"(invalid|incorrect|wrong|expired|missing|no) (x-)?(api|access|subscription|auth\w*)[ _-]?(key|token)",
+    r"invalid[ _-](authentication|credentials|authorization|bearer)|authentication[ _]?(error|fail)",
+    r"api_key_invalid|unauthenticated|unauthorized|missing bearer|no auth credentials",
+)
+_OUT_OF_CREDIT = _pattern(
+    r"(insufficient|not enough|exceeded|negative|no)[ _-](your[ _-]|account[ _-])?(current[ _-])?"
+    r"(quota|balance|credits?|funds)",
+    r"credit balance is too low|out of credits?|credits? (are |is |have been )?(exhausted|depleted|used up)",
+    r"(used|spent) all (available|your) credits|requires more credits|(purchase|add) (more )?credits",
+    r"exceeded your (current quota|monthly included credits)|check your plan and billing",
+    r"(spending|spend|budget|credit|billing)( hard)? (limit|cap)( has been| is|) ?(reached|exceeded)?",
+    r"billing_(error|hard_limit|not_active)|payment (required|method)|arrearage|in arrears|overdue",
+    r"account is (suspended|not active|inactive|deactivated|in good standing)|欠费|余额不足",
+)
+_LONG_QUOTA = _pattern(
+    r"per[ _-]?(day|week|month)|\b(daily|weekly|monthly)\b|\((rpd|tpd)\)|\b(rpd|tpd)\b|usage limit"
+)
+_OVERLOADED = _pattern(
+    r"over[ _-]?load|at capacity|over capacity|no capacity|server (is )?busy|engine_overloaded|too busy"
+)
+_RATE_CODES = _pattern(r"rate.?limit|resource_exhausted|too_many_requests|throttl")
+_BUSY = _pattern(r"overload|rate.?limit|too many requests|unavailable|timeout|server_error|internal")
+_CONTENT_REFUSED = _pattern(
+    r"content[ _]?(policy|filter|management policy)|data_?inspection_?failed|inappropriate content",
+    r"unsafe or sensitive content|sensitive_words|flagged for|blocked by .{0,30}(safety|policy|guardrail)",
+    r"usage policy|safety (system|policy)|responsibleai",
+)
+
+_KEY_LIKE = re.compile(
+    r"(?<![A-Za-z0-9])(?:(?:sk|gsk|xai|pplx|rk|key)[-_]|AIza)[A-Za-z0-9_\-]{16,}"
+    r"|(?<=Bearer )[^\s\"',]{8,}",
+)
+_RANDOM_PART = re.compile(r"(?=[A-Za-z0-9]*[0-9])(?=[A-Za-z0-9]*[A-Za-z])[A-Za-z0-9]{8,}|[0-9]{12,}")
+"""No word and no name of a setting has a part like this; every key has."""
+
+_PLACEHOLDER = re.compile(r"[A-Za-z]{1,12}([-_ ][A-Za-z]{1,12})?")
+"""What people enter where a server needs no key: `ollama`, `none`, `not-needed`."""
 
 
 class UpstreamError(msgspec.Struct, frozen=True, kw_only=True):
     """An error as the server reported it; `code` joins all its codes and types.
 
-    `retry_after` is in seconds; None if the body has none.
+    `retry_after` is in seconds; None if the body has none. `is_long_quota`: the quota of a day is used up.
     """
 
     message: str = ""
     code: str = ""
     status: int | None = None
     retry_after: float | None = None
+    is_long_quota: bool = False
 
 
 def read_error(value: object) -> UpstreamError:
@@ -62,6 +132,7 @@ def read_error(value: object) -> UpstreamError:
         code=" ".join(codes),
         status=_status_of(fields),
         retry_after=_retry_delay(fields.get("details")),
+        is_long_quota=_is_daily(fields.get("details")),
     )
 
 
@@ -79,35 +150,83 @@ def as_provider_error(upstream_error: UpstreamError, *, retry_after: float | Non
 
     `retry_after`: the seconds of the HTTP header, which precede those of the body.
     """
-    status = upstream_error.status
-    context = "in its stream" if status is None else f"with status {status}"
-    reason = truncate(upstream_error.message) or truncate(upstream_error.code) or "no reason given"
-    error_text = f"{upstream_error.code} {upstream_error.message}"
-    # 413 is always the size; with the other statuses, servers also report other errors.
-    if status in (None, 400, 413, 422, 500) and (status == 413 or _CONTEXT_TOO_LONG.search(error_text)):
+    status, code = upstream_error.status, upstream_error.code
+    reason = truncate(upstream_error.message) or truncate(code) or "no reason given"
+    text = f"{code} {upstream_error.message}"
+    if retry_after is None:
+        retry_after = upstream_error.retry_after
+    if _is_too_long(status, code, text):
         return ContextTooLong(f"The prompt is too long for the model: {reason}", status=status)
-    if status == 429 or (
-        status is None and re.search(r"rate.?limit|resource_exhausted", upstream_error.code, re.I)
-    ):
-        return RateLimited(
-            f"The provider limits the rate of requests: {reason}",
-            status=status,
-            retry_after=upstream_error.retry_after if retry_after is None else retry_after,
-            # Google mentions billing in every such message; a delay shows that the rate is the reason.
-            retryable=upstream_error.retry_after is not None or not _OUT_OF_CREDIT.search(error_text),
-        )
+    if (account_error := _account_error(upstream_error, text, reason)) is not None:
+        return account_error
+    if status == 429 or (status is None and _RATE_CODES.search(code)):
+        return _rate_error(upstream_error, text, reason, retry_after)
+    context = "in its stream" if status is None else f"with status {status}"
+    if status in (None, 400, 403, 422, 451) and _CONTENT_REFUSED.search(text):
+        return ContentRefused(f"A filter of the provider refused this request: {reason}", status=status)
     if status is None:
-        is_refused = "invalid_request" in upstream_error.code and not _BUSY.search(error_text)
+        is_refused = "invalid_request" in code and not _BUSY.search(text)
     else:
-        # Timeout, conflict and "too early" pass, so a retry may help.
-        is_refused = status < 500 and status not in (408, 409, 425)
+        # Timeout, conflict, "too early" and "client closed request" pass, so a retry may help.
+        is_refused = status < 500 and status not in (408, 409, 425, 499)
     if is_refused:
         return ProviderRefused(f"The provider refused the request {context}: {reason}", status=status)
+    if status in (503, 529) or (status in (None, 500, 502) and _OVERLOADED.search(text)):
+        return Overloaded(f"The provider is overloaded: {reason}", status=status, retry_after=retry_after)
     return ProviderFailed(
         f"The provider failed {context}: {reason}",
         status=status,
         retry_after=retry_after,
         retryable=status not in (501, 505),  # "Not implemented" and "HTTP version not supported" stay.
+    )
+
+
+def _is_too_long(status: int | None, code: str, text: str) -> bool:
+    # 413 is always the size. Others report it as a wrong request, an internal error, or a limit of the rate
+    # that one request exceeds.
+    if status == 413:
+        return True
+    if status == 429 or (status is None and _RATE_CODES.search(code)):
+        return bool(re.search(r"request too large for", text, re.I)) and not _LONG_QUOTA.search(text)
+    if status not in (None, 400, 422, 500):
+        return False
+    return bool(_CONTEXT_TOO_LONG.search(text)) and not _ONLY_OUTPUT.search(text)
+
+
+def _account_error(upstream_error: UpstreamError, text: str, reason: str) -> ProviderError | None:
+    """The error of an account without credit, or of a refused key; None: it is neither."""
+    status = upstream_error.status
+    # Google mentions billing in every message on a rate; a delay shows that the rate is the reason.
+    is_delayed = upstream_error.retry_after is not None or upstream_error.is_long_quota
+    if status == 402 or (status in (None, 400, 403, 429) and not is_delayed and _OUT_OF_CREDIT.search(text)):
+        return OutOfCredit(
+            f"The provider's account has no credit left, or has reached its spending limit: {reason}",
+            status=status,
+        )
+    if status == 401 or (status in (None, 400, 403) and _KEY_REFUSED.search(text)):
+        context = "in its stream" if status is None else f"with status {status}"
+        return KeyRefused(
+            f"The provider refused the key {context}: {reason.rstrip('.')}. Check this provider's key.",
+            status=status,
+        )
+    return None
+
+
+def _rate_error(
+    upstream_error: UpstreamError, text: str, reason: str, retry_after: float | None
+) -> ProviderError:
+    status = upstream_error.status
+    if _OVERLOADED.search(text):
+        return Overloaded(f"The provider is overloaded: {reason}", status=status, retry_after=retry_after)
+    if upstream_error.is_long_quota or _LONG_QUOTA.search(text):
+        return QuotaExceeded(
+            f"The provider's quota for a longer time is used up: {reason}",
+            status=status,
+            retry_after=retry_after,
+            retryable=retry_after is not None and retry_after <= SHORT_DELAY_SECONDS,
+        )
+    return RateLimited(
+        f"The provider limits the rate of requests: {reason}", status=status, retry_after=retry_after
     )
 
 
@@ -131,11 +250,23 @@ def truncate(text: str) -> str:
 
 
 def redact(text: str, secret: str) -> str:
-    """`text` without the key, in any encoding that a provider may echo, and without strings like keys."""
-    if secret:
+    """`text` without the key, in any encoding that a provider may echo, and without strings like keys.
+
+    Ordinary words stay: a key that is one, as servers without keys get, is only hidden where it is quoted or
+    named as a key.
+    """
+    if secret and _PLACEHOLDER.fullmatch(secret):
+        named = rf"(?i)((?:key|token|bearer)\b[\"' :=]*(?:is |provided|was )?[\"' :=]*){re.escape(secret)}\b"
+        text = re.sub(named, r"\1[redacted]", text)
+        text = re.sub(rf"([\"'`]){re.escape(secret)}(?=[\"'`])", r"\1[redacted]", text)
+    elif secret:
         for spelling in {secret, quote(secret, safe=""), json.dumps(secret)[1:-1]}:
             text = text.replace(spelling, "[redacted]")
-    return _SECRETS.sub("[redacted]", text)
+    return _KEY_LIKE.sub(_hide_random, text)
+
+
+def _hide_random(match: re.Match[str]) -> str:
+    return "[redacted]" if _RANDOM_PART.search(match[0]) else match[0]
 
 
 def redact_error(error: ProviderError, secret: str) -> ProviderError:
@@ -147,13 +278,20 @@ def redact_error(error: ProviderError, secret: str) -> ProviderError:
 
 def _retry_delay(details: object) -> float | None:
     """The delay in Google's `details`; None for a daily limit, where waiting does not help."""
-    if not isinstance(details, list):
+    if _is_daily(details):
         return None
-    items = [cast("dict[str, Any]", item) for item in cast("list[object]", details) if isinstance(item, dict)]
-    if any("PerDay" in str(item.get("violations")) for item in items):
-        return None
-    delays = [re.fullmatch(r"(\d{1,9}(?:\.\d+)?)s", str(item.get("retryDelay"))) for item in items]
+    delays = [re.fullmatch(r"(\d{1,9}(?:\.\d+)?)s", str(item.get("retryDelay"))) for item in _items(details)]
     return next((float(delay[1]) for delay in delays if delay), None)
+
+
+def _is_daily(details: object) -> bool:
+    return any("PerDay" in str(item.get("violations")) for item in _items(details))
+
+
+def _items(details: object) -> list[dict[str, Any]]:
+    if not isinstance(details, list):
+        return []
+    return [cast("dict[str, Any]", item) for item in cast("list[object]", details) if isinstance(item, dict)]
 
 
 def _status_of(fields: dict[str, Any]) -> int | None:

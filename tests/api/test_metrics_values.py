@@ -40,7 +40,7 @@ def test_a_failed_model_call_is_counted_by_its_kind(anna: ApiClient) -> None:
     anna.bad("POST", "/messages", 502, json={"conversation_id": conversation, "content": "refuse this"})
     after = counts(anna)
 
-    assert growth(before, after, r'luxx_upstream_requests_total\{outcome="provider_refused"\}') == 1
+    assert growth(before, after, r'luxx_upstream_requests_total\{outcome="provider_key_refused"\}') == 1
     assert growth(before, after, r'luxx_runs_finished_total\{kind="chat",status="failed"\}') == 1
 
 

@@ -9,7 +9,10 @@ from wire_reading import Reading, read_in_pieces
 
 from luxx.errors import (
     ContextTooLong,
+    KeyRefused,
     MalformedStream,
+    OutOfCredit,
+    Overloaded,
     ProviderError,
     ProviderFailed,
     ProviderRefused,
@@ -288,7 +291,7 @@ def test_overload_inside_the_stream_is_retryable_and_keeps_what_came_before(size
     )
 
     assert reading.text == "a"
-    assert type(reading.error) is ProviderFailed
+    assert type(reading.error) is Overloaded
     assert reading.error.retryable
     assert "Overloaded" in reading.error.message
 
@@ -298,10 +301,10 @@ def test_overload_inside_the_stream_is_retryable_and_keeps_what_came_before(size
     [
         ("api_error", "Internal server error", ProviderFailed, True),
         ("rate_limit_error", "slow down", RateLimited, True),
-        ("authentication_error", "invalid x-api-key", ProviderRefused, False),
+        ("authentication_error", "invalid x-api-key", KeyRefused, False),
         ("permission_error", "not yours", ProviderRefused, False),
         ("not_found_error", "model: claude-9", ProviderRefused, False),
-        ("billing_error", "no credits", ProviderRefused, False),
+        ("billing_error", "no credits", OutOfCredit, False),
         ("invalid_request_error", "messages: at least one", ProviderRefused, False),
         ("invalid_request_error", "prompt is too long: 9 tokens > 8 maximum", ContextTooLong, False),
         ("request_too_large", "too many bytes", ContextTooLong, False),

@@ -9,6 +9,7 @@ from wire_reading import Reading, read_in_pieces
 from luxx.errors import (
     ContextTooLong,
     MalformedStream,
+    Overloaded,
     ProviderError,
     ProviderFailed,
     RateLimited,
@@ -373,7 +374,7 @@ def test_answer_cut_by_a_filter_keeps_its_own_words() -> None:
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        ({"code": 503, "message": "overloaded", "status": "UNAVAILABLE"}, ProviderFailed),
+        ({"code": 503, "message": "overloaded", "status": "UNAVAILABLE"}, Overloaded),
         ({"code": 429, "message": "slow down", "status": "RESOURCE_EXHAUSTED"}, RateLimited),
         ({"message": "slow down", "status": "RESOURCE_EXHAUSTED"}, RateLimited),
         (

@@ -9,6 +9,8 @@ from wire_reading import Reading, read_in_pieces
 from luxx.errors import (
     ContextTooLong,
     MalformedStream,
+    OutOfCredit,
+    Overloaded,
     ProviderError,
     ProviderFailed,
     ProviderRefused,
@@ -113,14 +115,14 @@ def test_error_in_a_choice_is_raised() -> None:
     [
         ({"message": "slow down", "code": "rate_limit_exceeded"}, RateLimited, True),
         ({"message": "slow down", "code": 429}, RateLimited, True),
-        ({"message": "no money", "code": 429, "type": "insufficient_quota"}, RateLimited, False),
+        ({"message": "no money", "code": 429, "type": "insufficient_quota"}, OutOfCredit, False),
         (
             {"message": "This model's maximum context length is 8192 tokens", "code": 400},
             ContextTooLong,
             False,
         ),
         ({"message": "bad field", "type": "invalid_request_error"}, ProviderRefused, False),
-        ({"message": "overloaded", "type": "overloaded_error"}, ProviderFailed, True),
+        ({"message": "overloaded", "type": "overloaded_error"}, Overloaded, True),
         ("just a sentence", ProviderFailed, True),
     ],
 )

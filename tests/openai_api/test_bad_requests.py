@@ -177,7 +177,7 @@ def test_many_images_are_413(ann: Person) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("text", "status", "code"),
-    [("refuse this", 502, "provider_refused"), ("too long", 400, "context_length_exceeded")],
+    [("refuse this", 502, "provider_key_refused"), ("too long", 400, "context_length_exceeded")],
 )
 def test_failure_of_the_provider_has_a_status(
     ann: Person, text: str, status: int, code: str, stream: bool

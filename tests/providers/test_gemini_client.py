@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 from provider_calls import KEY, CallResult, calling
 
-from luxx.errors import ProviderFailed, ProviderRefused, RateLimited, StreamInterrupted
+from luxx.errors import (
+    OutOfCredit,
+    Overloaded,
+    ProviderRefused,
+    RateLimited,
+    StreamInterrupted,
+)
 from luxx.providers.adapter import CompletionRequest, Target
 from luxx.providers.check import check_provider
 from luxx.providers.client import Completion
@@ -117,7 +123,7 @@ async def test_error_in_the_stream_is_retried_only_before_the_first_text() -> No
         Rule(reply=[Fail(message="overloaded")], times=1), Rule(reply=[Text(text="whole")]), retries=2
     )
 
-    assert (after_text.text, type(after_text.error), after_text.retries) == ("half", ProviderFailed, [])
+    assert (after_text.text, type(after_text.error), after_text.retries) == ("half", Overloaded, [])
     assert (before_text.text, before_text.error, len(before_text.retries)) == ("whole", None, 1)
 
 
@@ -198,7 +204,7 @@ async def test_rate_limit_is_retried_after_the_time_in_its_body() -> None:
 async def test_daily_or_spending_limit_is_not_retried(body: str) -> None:
     called = await ask(Rule(status=429, body=body), retries=3)
 
-    assert isinstance(called.error, RateLimited)
+    assert isinstance(called.error, RateLimited | OutOfCredit)
     assert called.retries == []
 
 

@@ -13,7 +13,9 @@ from provider_calls import ASK, KEY, ask_scripted, calling, target_of
 
 from luxx.errors import (
     ContextTooLong,
+    KeyRefused,
     MalformedStream,
+    Overloaded,
     ProviderError,
     ProviderFailed,
     ProviderRefused,
@@ -53,7 +55,7 @@ async def serving(answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter],
     ("status", "kind", "retryable"),
     [
         (400, ProviderRefused, False),
-        (401, ProviderRefused, False),
+        (401, KeyRefused, False),
         (403, ProviderRefused, False),
         (404, ProviderRefused, False),
         (408, ProviderFailed, True),
@@ -61,8 +63,8 @@ async def serving(answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter],
         (422, ProviderRefused, False),
         (429, RateLimited, True),
         (500, ProviderFailed, True),
-        (503, ProviderFailed, True),
-        (529, ProviderFailed, True),
+        (503, Overloaded, True),
+        (529, Overloaded, True),
     ],
 )
 async def test_http_status_has_its_error_with_the_servers_message(

@@ -19,7 +19,14 @@ _step = msgspec.json.Decoder(ProcessStep)
 _error = msgspec.json.Decoder(ErrorEvent)
 _done = msgspec.json.Decoder(Done)
 
-STATUS_OF_KIND = {"rate_limited": 429, "context_too_long": 400, "internal_error": 500}
+STATUS_OF_KIND = {
+    "rate_limited": 429,
+    "provider_quota": 429,
+    "provider_overloaded": 503,
+    "context_too_long": 400,
+    "provider_content_refused": 400,
+    "internal_error": 500,
+}
 """The HTTP status for kinds of errors that end a run; the others are the provider's, 502."""
 
 LOST = ErrorEvent(

@@ -15,7 +15,7 @@ from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.conversations.search_index import index_message
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.domain.usage.reserve import charge_orphaned_reserve
-from luxx.errors import LimitReached, LuxxError, ProviderError
+from luxx.errors import ContentRefused, LimitReached, LuxxError, ProviderError
 from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
@@ -92,6 +92,8 @@ FINISHES = {str(reason): reason.value for reason in (*CUT_SHORT, *WITHHELD)} | {
 
 def finish_of(state: TurnState, ending: Ending) -> str | None:
     """Why the last model call of a turn ended; null if it was cut by a person or a limit of the run."""
+    if isinstance(ending.error, ContentRefused):
+        return "content_filter"
     if ending.status == RunStatus.FAILED:
         return "error"
     if ending.error is not None or ending.status == RunStatus.CANCELLED or not state.notes:

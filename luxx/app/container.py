@@ -275,6 +275,7 @@ class Services(CoreServices):
             self.compositions.read_own_tools,
             self.skill_registry,
             self.tool_images.read_images,
+            self.tool_images.store_images,
         )
 
     def _request_resolver(self) -> RequestResolver:

@@ -75,79 +75,14 @@ class StepImage(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
 
 
-class StepType(StrEnum):
-    THINKING = "thinking"
-    TEXT = "text"
-    TOOL_CALL = "tool_call"
-    TOOL_RESULT = "tool_result"
-
-
-class StepStatus(StrEnum):
-    PENDING = "pending"
-    RUNNING = "running"
-    DONE = "done"
-    ERROR = "error"
-    CANCELLED = "cancelled"
-    INTERRUPTED = "interrupted"
-
-
-class CallOutcome(StrEnum):
-    """`denied`: by level or rule; `rejected`: by a person; `corrected`: run with changes by a person."""
-
-    DENIED = "denied"
-    REJECTED = "rejected"
-    CORRECTED = "corrected"
-
-
-class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """A step. `content` of a tool_result is the result as JSON text `{"success", "data", "error"}`.
-
-    `arguments` is the JSON text that the model wrote; `id_ref` is the call's id on both its steps. Only of a
-    tool_result: `outcome` (what people or rules decided on the call), `note` (the text on that for the
-    model), `is_untrusted` (the result has untrusted content), `images` (shown with the result) and, of a
-    composition, `calls` (how many calls it made).
-    """
-
-    id: str
-    index: int
-    type: StepType
-    content: str = ""
-    name: str | UnsetType = UNSET
-    arguments: str | UnsetType = UNSET
-    id_ref: str | UnsetType = UNSET
-    success: bool | UnsetType = UNSET
-    status: StepStatus = StepStatus.DONE
-    duration_ms: int | UnsetType = UNSET
-    level: str | UnsetType = UNSET
-    outcome: CallOutcome | UnsetType = UNSET
-    note: str | UnsetType = UNSET
-    is_untrusted: bool | UnsetType = UNSET
-    images: list[StepImage] | UnsetType = UNSET
-    calls: int | UnsetType = UNSET
-
-
-def step_id(index: int) -> str:
-    """The id of the step at `index`."""
-    return f"step-{index}"
-
-
-def steps_text(steps: Iterable[Step]) -> str:
-    """The text of the message: all text steps, in order of index.
-
-    Interrupted text steps are left out, because their completion was repeated.
-    """
-    return "".join(
-        step.content for step in steps if step.type == StepType.TEXT and step.status != StepStatus.INTERRUPTED
-    )
-
-
 MAX_URL = 2000
 MAX_TITLE = 300
 MAX_SNIPPET = 300
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """A web page; tools return those they read in the list `sources` of their data."""
+    """A web page. Tools return those that they read in the list `sources` of their data; text steps have
+    those that the provider names."""
 
     url: str
     title: str = ""
@@ -180,6 +115,74 @@ def domain_of(url: str) -> str:
 def _line(text: str, limit: int) -> str:
     line = " ".join(text[: limit * 4].split())
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+class StepType(StrEnum):
+    THINKING = "thinking"
+    TEXT = "text"
+    TOOL_CALL = "tool_call"
+    TOOL_RESULT = "tool_result"
+
+
+class StepStatus(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    DONE = "done"
+    ERROR = "error"
+    CANCELLED = "cancelled"
+    INTERRUPTED = "interrupted"
+
+
+class CallOutcome(StrEnum):
+    """`denied`: by level or rule; `rejected`: by a person; `corrected`: run with changes by a person."""
+
+    DENIED = "denied"
+    REJECTED = "rejected"
+    CORRECTED = "corrected"
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """A step. `content` of a tool_result is the result as JSON text `{"success", "data", "error"}`.
+
+    `arguments` is the JSON text that the model wrote; `id_ref` is the call's id on both its steps. Only of a
+    tool_result: `outcome` (what people or rules decided on the call), `note` (the text on that for the
+    model), `is_untrusted` (the result has untrusted content) and, of a composition, `calls` (how many calls
+    it made). `images` are shown with a result, or with the text of a model that generated them. `sources`
+    are the web pages that the provider names for a text.
+    """
+
+    id: str
+    index: int
+    type: StepType
+    content: str = ""
+    name: str | UnsetType = UNSET
+    arguments: str | UnsetType = UNSET
+    id_ref: str | UnsetType = UNSET
+    success: bool | UnsetType = UNSET
+    status: StepStatus = StepStatus.DONE
+    duration_ms: int | UnsetType = UNSET
+    level: str | UnsetType = UNSET
+    outcome: CallOutcome | UnsetType = UNSET
+    note: str | UnsetType = UNSET
+    is_untrusted: bool | UnsetType = UNSET
+    images: list[StepImage] | UnsetType = UNSET
+    calls: int | UnsetType = UNSET
+    sources: list[Source] | UnsetType = UNSET
+
+
+def step_id(index: int) -> str:
+    """The id of the step at `index`."""
+    return f"step-{index}"
+
+
+def steps_text(steps: Iterable[Step]) -> str:
+    """The text of the message: all text steps, in order of index.
+
+    Interrupted text steps are left out, because their completion was repeated.
+    """
+    return "".join(
+        step.content for step in steps if step.type == StepType.TEXT and step.status != StepStatus.INTERRUPTED
+    )
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,10 @@ BUILT = frozenset({"anthropic", "gemini", "openai"})
 """The dialects that have an adapter."""
 
 
+OPTIONAL = frozenset({"expected_citations", "expected_usage_details"})
+"""A manifest with one of them has all optional fields, so that an absent one means none."""
+
+
 def folders() -> list[Path]:
     named = os.environ.get("LUXX_WIRE_FIXTURES", "")
     return [Path(folder) for folder in named.split(os.pathsep) if folder]
@@ -25,7 +29,12 @@ def may_skip() -> bool:
 
 def all_entries() -> list[dict[str, Any]]:
     """The entries of all manifests; `folder` is the one that holds the entry's file."""
-    return [{**entry, "folder": folder} for folder in folders() for entry in entries_of(folder)]
+    return [
+        {**entry, "folder": folder, "has_optional": any(OPTIONAL & each.keys() for each in manifest)}
+        for folder in folders()
+        for manifest in [entries_of(folder)]
+        for entry in manifest
+    ]
 
 
 def entries_of(folder: Path) -> list[dict[str, Any]]:

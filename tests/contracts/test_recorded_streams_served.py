@@ -80,6 +80,8 @@ async def test_stored_message_is_what_the_sdk_reads(
 
 
 def _assert_citations_and_images(message: Json, entry: Json) -> None:
+    if not entry["has_optional"]:
+        return
     urls = [source.url for source in expected_sources(entry) if source.url]
     assert [citation["url"] for citation in message["citations"]] == list(dict.fromkeys(urls))
     images = [image for step in message["steps"] for image in step.get("images", [])]

@@ -155,8 +155,8 @@ class _ResultStep(msgspec.Struct, tag="tool_result", tag_field="type"):
     content: str = ""
 
 
-class _SkippedText(msgspec.Struct, tag="text", tag_field="type"):
-    pass
+class _SourcedText(msgspec.Struct, tag="text", tag_field="type"):
+    sources: list[Source] = []
 
 
 class SkippedThinking(msgspec.Struct, tag="thinking", tag_field="type"):
@@ -172,7 +172,7 @@ class SkippedResult(msgspec.Struct, tag="tool_result", tag_field="type"):
 
 
 class _StoredAnswer(msgspec.Struct):
-    steps: list[_ResultStep | _SkippedText | SkippedThinking | SkippedCall]
+    steps: list[_ResultStep | _SourcedText | SkippedThinking | SkippedCall]
 
 
 _result = msgspec.json.Decoder(_Result)
@@ -184,11 +184,11 @@ def citations_in(stored: str) -> list[Citation]:
 
     Most answers have none and are not decoded.
     """
-    if _ESCAPED_MARK not in stored:
+    if _ESCAPED_MARK not in stored and _MARK not in stored:
         return []
     citations: dict[str, Citation] = {}
     for step in _stored.decode(stored).steps:
-        for source in _sources(step.content) if type(step) is _ResultStep else ():
+        for source in _sources(step):
             domain = domain_of(source.url)
             if len(source.url) > MAX_URL or not domain or source.url in citations:
                 continue
@@ -205,11 +205,13 @@ def citations_in(stored: str) -> list[Citation]:
     return list(citations.values())
 
 
-def _sources(content: str) -> list[Source]:
-    if _MARK not in content:
+def _sources(step: _ResultStep | _SourcedText | SkippedThinking | SkippedCall) -> list[Source]:
+    if isinstance(step, _SourcedText):
+        return step.sources
+    if not isinstance(step, _ResultStep) or _MARK not in step.content:
         return []
     try:
-        return _result.decode(content).data.sources
+        return _result.decode(step.content).data.sources
     except (msgspec.DecodeError, UnicodeEncodeError):
         # The tool uses the name `sources` for other data.
         return []

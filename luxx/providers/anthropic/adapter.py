@@ -130,6 +130,8 @@ class AnthropicParser:
         if reason is FinishReason.UNKNOWN and self._finish and not self._content.has_text:
             raise unknown_finish(self._finish)
         self._content.close(out, is_cut=reason in CUT_SHORT or reason in WITHHELD)
+        if reason is FinishReason.STOP:
+            self._content.cite_results(out)
         if replay := self._replay(reason):
             out.append(ReplayDelta(data=replay))
         out.append(FinishDelta(reason=reason, raw=self._finish))

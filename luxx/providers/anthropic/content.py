@@ -9,7 +9,8 @@ from typing import Any, cast
 import msgspec
 
 from luxx.errors import MalformedStream
-from luxx.providers.parsing import CUT_ARGUMENTS, parse_arguments, parse_objects
+from luxx.providers.citations import Citations
+from luxx.providers.parsing import CUT_ARGUMENTS, json_objects, parse_arguments, parse_objects
 from luxx.wire.turn import Delta, TextDelta, ThinkingDelta, ToolCallDelta
 
 ContentBlock = dict[str, Any]
@@ -137,6 +138,7 @@ class ContentReader:
         self._blocks: list[OpenBlock] = []
         self._calls = 0
         self._call_ids: set[str] = set()
+        self._citations = Citations()
 
     @property
     def has_calls(self) -> bool:
@@ -157,6 +159,8 @@ class ContentReader:
             out.append(_call_delta(block, ""))
         elif block.type == "text":
             _emit_text(block, _text(fields, "text"), TextDelta, out)
+            for citation in json_objects(fields.get("citations")):
+                self._cite(citation, out)
         elif block.type == "thinking":
             _emit_text(block, _text(fields, "thinking"), ThinkingDelta, out)
 
@@ -177,6 +181,7 @@ class ContentReader:
                 if not isinstance(citations, list):
                     citations = block.fields["citations"] = []
                 cast("list[Any]", citations).append(delta.citation)
+                self._cite(delta.citation, out)
             case "compaction_delta", "compaction":
                 block.fields["content"] = delta.content
                 if delta.encrypted_content is not None:
@@ -187,6 +192,20 @@ class ContentReader:
                 self._append_input(block, delta.partial_json, out)
             case _:
                 pass
+
+    def _cite(self, citation: object, out: list[Delta]) -> None:
+        """A citation of a page, or of a document, which is known by its title."""
+        for fields in json_objects([citation]):
+            url = fields.get("url") or fields.get("source")
+            title = fields.get("title") or fields.get("document_title")
+            self._citations.add(out, url, title, fields.get("cited_text"))
+
+    def cite_results(self, out: list[Delta]) -> None:
+        """Emits the pages that the server's search found, for an answer that cites none of them."""
+        if not self._citations.has_any:
+            for block in self._blocks:
+                if block.type == "web_search_tool_result":
+                    self._citations.add_listed(out, block.fields.get("content"))
 
     def stop(self, index: int | None) -> None:
         block = self._block_at(index)

@@ -13,9 +13,11 @@ import msgspec
 from luxx.errors import MalformedStream, ProviderError, ProviderFailed, StreamInterrupted
 from luxx.infra.clock import new_id
 from luxx.providers.adapter import Adapter, Target, UpstreamRequest
+from luxx.providers.citations import Citations
 from luxx.providers.failures import as_provider_error, read_error, read_error_body, truncate
 from luxx.providers.gemini.content import (
     ArraySplitter,
+    Candidate,
     FunctionCallReader,
     GeminiChunk,
     UsageCounts,
@@ -28,6 +30,7 @@ from luxx.providers.gemini.request import (
     build_completion_request,
     build_models_request,
 )
+from luxx.providers.images import GeneratedImages
 from luxx.providers.parsing import (
     FramingDetector,
     RetainedBytes,
@@ -35,6 +38,7 @@ from luxx.providers.parsing import (
     SseSplitter,
     finish_reason,
     incomplete_error,
+    json_objects,
     trailing_error,
 )
 from luxx.wire.turn import (
@@ -108,6 +112,8 @@ class GeminiParser:
         self._retained = RetainedBytes()  # Bounds what is recorded besides text.
         self._calls = FunctionCallReader(new_call_id)
         self._recorder = PartRecorder()
+        self._citations = Citations()
+        self._images = GeneratedImages()
         self._failure: ProviderError | None = None
         self._usage: UsageDelta | None = None
         self._is_marked_done = False
@@ -206,6 +212,7 @@ class GeminiParser:
                 self._read_part(part, out)
             if candidate.continuation_token:
                 self._continuation = candidate.continuation_token
+            self._read_sources(candidate, out)
             if candidate.finish_reason:
                 self._finish_reason = candidate.finish_reason
                 self._finish_message = candidate.finish_message or ""
@@ -217,6 +224,14 @@ class GeminiParser:
             self._read_usage(chunk.usage_metadata)
         if chunk.error:
             self._failure = as_provider_error(read_error({"error": chunk.error}))
+
+    def _read_sources(self, candidate: Candidate, out: list[Delta]) -> None:
+        grounding, recited = candidate.grounding_metadata, candidate.citation_metadata
+        for chunk in (grounding.grounding_chunks or []) if grounding is not None else ():
+            for source in json_objects(list(chunk.values())):
+                self._citations.add(out, source.get("uri"), source.get("title"))
+        for source in (recited.citations or recited.citation_sources or []) if recited is not None else ():
+            self._citations.add(out, source.get("uri"), source.get("title"))
 
     def _read_part(self, part: dict[str, Any], out: list[Delta]) -> None:
         reported = part.get("thoughtSignature")
@@ -232,6 +247,7 @@ class GeminiParser:
         if raw_text is None and any(kind in part for kind in REPLAYED_PARTS):
             self._retained.retain_event()
             self._recorder.add_replayed_part(part)
+            self._read_image(part, out)
             return
         text = raw_text if isinstance(raw_text, str) else ""
         is_thought = part.get("thought") is True
@@ -243,6 +259,13 @@ class GeminiParser:
         elif text:
             self._has_text = True
             out.append(TextDelta(text=text))
+
+    def _read_image(self, part: dict[str, Any], out: list[Delta]) -> None:
+        """Images of thoughts are drafts, which are not shown."""
+        image = part.get("inlineData")
+        if isinstance(image, dict) and part.get("thought") is not True:
+            fields = cast("dict[str, Any]", image)
+            self._images.add_base64(out, fields.get("mimeType"), fields.get("data"))
 
     def _read_usage(self, reported: UsageCounts) -> None:
         prompt = (reported.prompt_token_count or 0) + (reported.tool_use_prompt_token_count or 0)

@@ -41,12 +41,27 @@ class CandidateContent(msgspec.Struct):
     parts: list[dict[str, Any]] | None = None
 
 
+class GroundingMetadata(msgspec.Struct, rename="camel"):
+    """Each chunk is a source: a page (`web`), a place (`maps`) or a document (`retrievedContext`)."""
+
+    grounding_chunks: list[dict[str, Any]] | None = None
+
+
+class CitationMetadata(msgspec.Struct, rename="camel"):
+    """The sources of what the answer recites: `citationSources`, at Vertex AI `citations`."""
+
+    citation_sources: list[dict[str, Any]] | None = None
+    citations: list[dict[str, Any]] | None = None
+
+
 class Candidate(msgspec.Struct, rename="camel"):
     index: int | None = None
     content: CandidateContent | None = None
     finish_reason: str | None = None
     finish_message: str | None = None
     continuation_token: str | None = None
+    grounding_metadata: GroundingMetadata | None = None
+    citation_metadata: CitationMetadata | None = None
 
 
 class PromptFeedback(msgspec.Struct, rename="camel"):

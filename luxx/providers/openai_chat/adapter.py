@@ -13,7 +13,9 @@ import msgspec
 from luxx.errors import MalformedStream, ProviderError, ProviderFailed
 from luxx.infra.clock import new_id
 from luxx.providers.adapter import Adapter
+from luxx.providers.citations import Citations
 from luxx.providers.failures import as_provider_error, read_error, read_error_body, truncate
+from luxx.providers.images import GeneratedImages
 from luxx.providers.openai_chat.content import (
     ChunkChoice,
     ChunkMessage,
@@ -114,6 +116,8 @@ class OpenAIParser:
         self._finish = ""
         self._refusal: list[str] = []
         self._details = ReasoningDetails()
+        self._citations = Citations()
+        self._images = GeneratedImages()
         self._signature: dict[str, str] | None = None
         self._reasoning_field = ""
 
@@ -197,6 +201,8 @@ class OpenAIParser:
                     self._choice = choice.index
                 if choice.index is None or choice.index == self._choice:
                     self._read_choice(choice, out)
+        if chunk.citations or chunk.search_results:
+            self._citations.add_search(out, chunk.citations, chunk.search_results)
         if chunk.usage is not None:
             self._read_usage(chunk.usage, out)
             self._has_closing_usage = self._has_chunks and not choices
@@ -231,6 +237,12 @@ class OpenAIParser:
             self._signature = signature
         if message.content:
             self._read_content(message.content, message.extra_content, out)
+        if message.annotations:
+            self._retained.retain_event()
+            self._citations.add_annotations(out, message.annotations)
+        if message.images:
+            self._retained.retain_event()
+            self._images.add_parts(out, message.images, self._citations)
         if message.tool_calls:
             self._retained.retain_event()
             self._inline.flush(out)
@@ -272,6 +284,9 @@ class OpenAIParser:
             elif reasoning := part.thinking or part.summary:
                 for inner in [reasoning] if isinstance(reasoning, str) else reasoning:
                     self._emit_thinking(inner if isinstance(inner, str) else inner.text, out)
+            elif part.image_url:
+                self._retained.retain_event()
+                self._images.add_parts(out, [{"image_url": part.image_url}], self._citations)
             elif part.text and part.type in _REASONING_PARTS:
                 self._emit_thinking(part.text, out)
             elif part.text:

@@ -46,6 +46,7 @@ class ContentPart(msgspec.Struct):
 
     type: str | None = None
     text: str | None = None
+    image_url: Any = None
     summary: "str | list[ContentPart | str] | None" = None
     thinking: "str | list[ContentPart | str] | None" = None
 
@@ -56,6 +57,8 @@ class ChunkMessage(msgspec.Struct):
     reasoning: str | None = None
     reasoning_details: list[dict[str, Any]] | None = None
     refusal: str | None = None
+    annotations: list[dict[str, Any]] | None = None
+    images: list[dict[str, Any]] | None = None
     extra_content: dict[str, Any] | None = None
     tool_calls: list[ChunkToolCall] | None = None
 
@@ -77,9 +80,13 @@ class GroqExtra(msgspec.Struct):
 
 
 class OpenAIChunk(msgspec.Struct):
+    """`citations` (addresses or objects) and `search_results`: Perplexity and xAI."""
+
     choices: list[ChunkChoice] | None = None
     usage: ChunkUsage | None = None
     x_groq: GroqExtra | None = None
+    citations: Any = None
+    search_results: Any = None
     error: Any = None
     object: str | None = None
     message: Any = None

@@ -4,10 +4,11 @@ A thinking step closes when a text step begins, and the reverse. Tool calls may 
 together at the end.
 """
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, assert_never, cast
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from luxx.errors import MalformedStream
@@ -28,7 +29,9 @@ from luxx.wire.turn import (
     FinishReason,
     ImageDelta,
     ReplayDelta,
+    Source,
     Step,
+    StepImage,
     StepStatus,
     StepType,
     TextDelta,
@@ -38,6 +41,8 @@ from luxx.wire.turn import (
     TurnRef,
     Usage,
     UsageDelta,
+    citable,
+    step_id,
 )
 
 NOTICES = {
@@ -72,6 +77,10 @@ MAX_NAME_CHARACTERS = 10_000
 """Limit for a call's name and id together, which each of its frames repeats."""
 
 MAX_REASON_CHARACTERS = 100
+MAX_SOURCES = 100
+"""Of one completion."""
+
+NOT_SHOWN = "\n\n[An image that the model generated is not shown: {why}.]"
 
 Output = Frame | Step
 """A frame to publish, or a closed step, which must be logged before any later output."""
@@ -108,6 +117,12 @@ class CompletionReader:
         self._current_step: OpenStep | None = None
         self._calls: dict[int, OpenStep] = {}
         self._size = 0
+        self._last_text: Step | None = None
+        """The newest text step that is logged."""
+        self._sources: dict[str, Source] = {}
+        self._images: list[StepImage] = []
+        self.new_images: list[bytes] = []
+        """Images that are not stored yet; `show_images` shows them."""
         self.usage = Usage()
         self.finish = FinishReason.UNKNOWN
         self.raw_finish = ""
@@ -141,10 +156,11 @@ class CompletionReader:
                     self.usage = _clamped(usage)
                 case ReplayDelta(data=data):
                     self.replay.update({key: self._with_new_call_ids(value) for key, value in data.items()})
-                case CitationDelta():
-                    pass  # No step shows it.
-                case ImageDelta():
+                case CitationDelta(source=source):
+                    self._add_source(source)
+                case ImageDelta(data=data):
                     self._has_answer = True
+                    self.new_images.append(data)
                 case FinishDelta(reason=reason, raw=raw):
                     self.finish, self.raw_finish = reason, raw
                     if reason == FinishReason.PAUSED and not self._calls:
@@ -163,7 +179,40 @@ class CompletionReader:
             of_calls = StepStatus.ERROR
         elif status == StepStatus.DONE and not calls_end:
             of_calls = StepStatus.PENDING
-        return [step.closed(of_calls if step.type == StepType.TOOL_CALL else status) for step in closing]
+        steps = [step.closed(of_calls if step.type == StepType.TOOL_CALL else status) for step in closing]
+        return self._with_sources_and_images(steps) if self._sources or self._images else steps
+
+    def show_images(self, stored: Iterable[StepImage | str]) -> Iterator[Output]:
+        """Adds the stored images to the text; one that cannot be shown is a sentence, given why."""
+        self.new_images = []
+        for one in stored:
+            if isinstance(one, str):
+                yield from self._append_text(StepType.TEXT, NOT_SHOWN.format(why=one))
+            else:
+                self._images.append(one)
+
+    def _with_sources_and_images(self, steps: list[Step]) -> list[Step]:
+        """The steps with what the last text shows beside it; a logged text is logged again, at its place."""
+        sources, images = list(self._sources.values()) or UNSET, self._images or UNSET
+        at = next((at for at in reversed(range(len(steps))) if steps[at].type == StepType.TEXT), None)
+        if at is not None:
+            return [*steps[:at], replace(steps[at], sources=sources, images=images), *steps[at + 1 :]]
+        if self._last_text is not None:
+            return [replace(self._last_text, sources=sources, images=images), *steps]
+        if not self._images:
+            return steps
+        step = Step(id=step_id(self._next), index=self._next, type=StepType.TEXT)
+        return [*steps, replace(step, sources=sources, images=images)]
+
+    def _add_source(self, source: Source) -> None:
+        """Keeps a web page once, with the first title and the first snippet that are given."""
+        known = self._sources.get(source.url)
+        if known is not None:
+            self._sources[source.url] = replace(
+                known, title=known.title or source.title, snippet=known.snippet or source.snippet
+            )
+        elif citable(source) and len(self._sources) < MAX_SOURCES:
+            self._sources[source.url] = source
 
     def replay_of(self, model: str) -> dict[str, Any]:
         """The replay note of the completion, which `model` made."""
@@ -243,6 +292,8 @@ class CompletionReader:
             self._note_text(closed)
             if step.is_chunk:
                 self._preceding += closed.content
+            if closed.type == StepType.TEXT:
+                self._last_text = closed
             yield closed
 
     def _append_missing_text(self) -> Iterator[Output]:

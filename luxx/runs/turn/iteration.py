@@ -1,6 +1,7 @@
 """One iteration: one model call, then the tool calls it asks for; each is logged before the next begins."""
 
 import asyncio
+from collections.abc import Iterable
 from functools import partial
 
 import msgspec
@@ -26,7 +27,7 @@ from luxx.runs.turn.call_entries import (
     result_entry,
     status_entry,
 )
-from luxx.runs.turn.completion import CompletionReader, notices_for
+from luxx.runs.turn.completion import CompletionReader, Output, notices_for
 from luxx.runs.turn.delegation import Delegator
 from luxx.runs.turn.resources import CompletionCut, CompletionRecord, RunResources
 from luxx.runs.turn.restrictions import (
@@ -41,7 +42,7 @@ from luxx.tools.core import NeedsAnswer, ToolContext
 from luxx.tools.history import Executed
 from luxx.wire.event import CompletionNote, ContextCompressed, CostUpdate, ProcessStep, Retrying, Warning
 from luxx.wire.run import RunPhase
-from luxx.wire.tool import SkillHead, ToolSpec
+from luxx.wire.tool import SkillHead
 from luxx.wire.turn import Step, StepStatus, StepType, Usage, steps_text
 
 _encode = msgspec.json.Encoder().encode
@@ -96,7 +97,8 @@ class Iteration:
             notices=notices_for(steps, is_read=not (request.given or request.delegated)),
         )
         self._deltas = 0
-        tools = self._offered() if with_tools else []
+        offered = self._resources.tools if with_tools else []
+        tools = allowed_specs(offered, self._executor.registry, self._log.state)
         await self._resources.read_images(self._spec, self._log.state)
         prompt, compressed = self._resources.completion_request(self._spec, self._log.state, tools)
         if compressed is not None:
@@ -190,7 +192,6 @@ class Iteration:
         await self._log.append([status_entry(step, StepStatus.INTERRUPTED) for step in steps])
 
     async def _read(self, reader: CompletionReader, request: CompletionRequest) -> None:
-        publish = self._channel.publish
         stream = self._client.stream_completion(
             request,
             self._resources.target,
@@ -202,19 +203,24 @@ class Iteration:
             while deltas := await answer.read():
                 self._deltas += len(deltas)
                 if (frame := reader.feed_text(deltas)) is not None:
-                    publish(frame)
+                    self._channel.publish(frame)
                     continue
-                for output in reader.feed(deltas):
-                    if isinstance(output, Frame):
-                        publish(output)
-                    else:
-                        await self._log.append([ProcessStep(step=output)])
+                await self._publish(reader.feed(deltas))
+                if reader.new_images:
+                    stored = await self._resources.store_images(reader.new_images)
+                    await self._publish(reader.show_images(stored))
+
+    async def _publish(self, outputs: Iterable[Output]) -> None:
+        for output in outputs:
+            if isinstance(output, Frame):
+                self._channel.publish(output)
+            else:
+                await self._log.append([ProcessStep(step=output)])
 
     async def _on_retry(self, reader: CompletionReader, request: CompletionRequest, retry: Retry) -> None:
         event = Retrying(attempt=retry.attempt, delay_ms=retry.delay_ms, reason=retry.reason)
-        lost = None
-        if retry.may_be_billed and self._spending.has_limits:
-            lost = self._estimated(reader, request, [])
+        is_lost = retry.may_be_billed and self._spending.has_limits
+        lost = self._estimated(reader, request, []) if is_lost else None
         await self._spending.log_retry(event, lost)
 
     async def _before_retry(self) -> None:
@@ -226,9 +232,6 @@ class Iteration:
         """The event that leaves out half of a prompt that was refused as too long, once in a turn."""
         state = self._log.state
         return None if state.has_overflowed else self._resources.after_overflow(self._spec, state)
-
-    def _offered(self) -> list[ToolSpec]:
-        return allowed_specs(self._resources.tools, self._executor.registry, self._log.state)
 
     def _completion_record(
         self, reader: CompletionReader, request: CompletionRequest, *, has_tools: bool
@@ -367,9 +370,8 @@ class Iteration:
         entries += new_taint(self._log.state, executed_calls)
         entries += skill_entries(self._log.state, self._activated_skills, executed_calls)
         entries += self._delegator.end_entries(executed_calls)
-        run_id = self._spec.run_id
         full_output_rows = [
-            full_output_row(run_id, one.call_id, one.full_output)
+            full_output_row(self._spec.run_id, one.call_id, one.full_output)
             for one in executed_calls
             if one.full_output is not None
         ]
@@ -380,12 +382,11 @@ class Iteration:
 
         # The model reads the results next. Writing that phase here saves a transaction.
         phase = RunPhase.THINKING if is_last else RunPhase.OBSERVING
-        size = sum(len(row["output"]) for row in full_output_rows)
         await self._log.append(
             entries,
             phase=phase,
             extra_write=store_full_outputs if full_output_rows else None,
-            extra_bytes=size,
+            extra_bytes=sum(len(row["output"]) for row in full_output_rows),
         )
 
     async def _log_ready(self, tasks: CallTasks) -> None:

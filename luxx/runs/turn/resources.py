@@ -44,6 +44,7 @@ from luxx.tools.core import (
     available_own_tools,
 )
 from luxx.tools.executor import READ_RESULT_TOOL, ToolExecutor
+from luxx.tools.hooks import StoreImages
 from luxx.tools.permissions.rules import ACTIVATE_TOOL
 from luxx.tools.permissions.service import read_effective_rules
 from luxx.tools.service_tools import tool_caller
@@ -98,6 +99,7 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
     context: ToolContext
     read_context: Callable[[Connection], ToolContext | LuxxError]
     read_files: ReadImages
+    store_images: Callable[[Sequence[bytes]], Awaitable[list[StepImage | str]]]
     images: RequestImages = msgspec.field(default_factory=RequestImages)
 
     async def read_images(self, spec: RunSpec, state: TurnState) -> None:
@@ -239,6 +241,7 @@ class ResourceFinder:
     read_own_tools: ReadOwnTools
     skill_registry: SkillRegistry
     read_images: ReadImages
+    store_images: StoreImages
 
     def read(self, session: Session, spec: RunSpec) -> RunInputs:
         """Reads the inputs, in the transaction that reads the `RunSpec`.
@@ -335,6 +338,7 @@ class ResourceFinder:
             context=make_context(inputs.caller, inputs.rules, inputs.own_tools),
             read_context=read_context,
             read_files=self.read_images,
+            store_images=partial(self._store_images, spec),
         )
 
     async def _workspace(self, spec: RunSpec) -> Path:
@@ -343,6 +347,13 @@ class ResourceFinder:
             return self.workspaces.path_of(spec.user_id)
         # In a thread, and before any transaction: a slow disk must not block database writes.
         return await asyncio.to_thread(self.workspaces.prepare_if_enabled, spec.user_id)
+
+    async def _store_images(self, spec: RunSpec, images: Sequence[bytes]) -> list[StepImage | str]:
+        """Stores images that the model generated as files of the user; of one that cannot be, why."""
+        if spec.request.given is not None:
+            return ["a call without a conversation stores no files"] * len(images)
+        workspace = await asyncio.to_thread(self.workspaces.prepare_if_enabled, spec.user_id)
+        return await self.store_images(spec.user_id, workspace, images)
 
     async def _read_result(
         self, caller: Caller, run_id: str, ref: str, offset: int, limit: int

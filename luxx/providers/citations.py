@@ -1,0 +1,61 @@
+"""The sources that a provider names for its answer: as deltas, each one once, within a limit."""
+
+from typing import Any, cast
+
+from luxx.providers.parsing import json_objects
+from luxx.wire.turn import CitationDelta, Delta, Source, source_of
+
+MAX_SOURCES = 1_000
+"""Sources of one completion; more are left out."""
+
+
+class Citations:
+    """Collects the sources of one completion."""
+
+    def __init__(self) -> None:
+        self._emitted: set[Source] = set()
+
+    @property
+    def has_any(self) -> bool:
+        return bool(self._emitted)
+
+    def add(self, out: list[Delta], url: object, title: object = "", snippet: object = "") -> None:
+        """Emits a source, unless it was emitted before. One without a web address is known by its title."""
+        source = source_of(_text(url), _text(title), _text(snippet))
+        if not (source.url or source.title) or source in self._emitted:
+            return
+        if len(self._emitted) < MAX_SOURCES:
+            self._emitted.add(source)
+            out.append(CitationDelta(source=source))
+
+    def add_listed(self, out: list[Delta], listed: object) -> None:
+        """Emits the sources of a list: addresses, or objects with `url` and `title`."""
+        for item in cast("list[object]", listed) if isinstance(listed, list) else []:
+            if isinstance(item, str):
+                self.add(out, item)
+            else:
+                for fields in json_objects([item]):
+                    self.add(out, fields.get("url"), fields.get("title"), fields.get("snippet"))
+
+    def add_search(self, out: list[Delta], cited: object, found: object) -> None:
+        """Emits the cited sources, then what the search says of them; without cited ones, all it found."""
+        self.add_listed(out, cited)
+        urls = (
+            [url for url in cast("list[object]", cited) if isinstance(url, str)]
+            if isinstance(cited, list)
+            else []
+        )
+        results = json_objects(found)
+        self.add_listed(out, [each for each in results if not urls or each.get("url") in urls])
+
+    def add_annotations(self, out: list[Delta], annotations: list[dict[str, Any]]) -> None:
+        """Emits the `annotations` of OpenAI's dialects; the fields may be in an object named as the type."""
+        for annotation in annotations:
+            inner = annotation.get(str(annotation.get("type")))
+            fields = cast("dict[str, Any]", inner) if isinstance(inner, dict) else annotation
+            title = fields.get("title") or fields.get("filename")
+            self.add(out, fields.get("url"), title, fields.get("content"))
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

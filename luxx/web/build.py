@@ -106,8 +106,10 @@ def _install(command: list[str], environ: dict[str, str], *, with_development: b
     lock = hashlib.sha256((WEB / "package-lock.json").read_bytes()).hexdigest()
     mark = WEB / "node_modules" / ".luxx-installed"
     installed = mark.read_text("utf-8").split() if mark.exists() else []
-    if installed[:1] == [lock] and (not with_development or "dev" in installed):
+    has_development = "dev" in installed
+    if installed[:1] == [lock] and (has_development or not with_development):
         return
+    with_development |= has_development
     parts = [] if with_development else ["--omit=dev"]
     _run([*command, *NPM_CI, *parts], environ, "npm could not install the packages of the web UI")
     mark.write_text(f"{lock} {'dev' if with_development else ''}", "utf-8")

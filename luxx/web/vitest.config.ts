@@ -3,5 +3,5 @@ import viteConfig from './vite.config'
 
 export default mergeConfig(
   viteConfig,
-  defineConfig({ test: { environment: 'happy-dom', include: ['src/**/*.test.ts'], pool: 'threads' } }),
+  defineConfig({ test: { include: ['src/**/*.test.ts'], pool: 'threads' } }),
 )

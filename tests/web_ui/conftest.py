@@ -12,6 +12,7 @@ from playwright.sync_api import Browser
 from luxx.providers.scripted import Script, ScriptedProvider
 from luxx.web.build import build
 from web_ui.browser import Tab, open_tab, running_browser
+from web_ui.person import Person
 from web_ui.scripts import SCRIPT
 
 OpenTab = Callable[..., AbstractContextManager[Tab]]
@@ -46,7 +47,9 @@ def server(
     built_ui: None, models: ScriptedProvider, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LiveServer]:
     folder: Path = tmp_path_factory.mktemp("server")
-    with live_server(folder, models.url, LUXX_LIMITS__LOGINS_PER_MINUTE="1000") as running:
+    with live_server(
+        folder, models.url, LUXX_LIMITS__LOGINS_PER_MINUTE="1000", LUXX_AUTH__DEFAULT_PERMISSION_LEVEL="3"
+    ) as running:
         yield running
 
 
@@ -54,3 +57,11 @@ def server(
 def new_tab(browser: Browser, server: LiveServer) -> OpenTab:
     """`with new_tab() as tab:` opens a page of a profile of its own."""
     return partial(open_tab, browser, server.url)
+
+
+@pytest.fixture
+def person(server: LiveServer, browser: Browser) -> Iterator[Person]:
+    """A new user, who is signed in in each profile that they open."""
+    new = Person(server, browser)
+    yield new
+    new.api.close()

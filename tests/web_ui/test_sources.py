@@ -10,6 +10,7 @@ def test_the_types_of_the_api_are_generated_from_the_present_document() -> None:
     assert TYPES.read_text("utf-8").startswith(first_line(api_shape())), "run make ui-types"
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(600)
 def test_the_tests_of_the_sources_pass() -> None:
     assert run_script("test") == 0

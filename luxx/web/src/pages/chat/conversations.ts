@@ -1,15 +1,19 @@
 /** The list of conversations: one query for the list pane, and the changes that it shows at once. */
 import { useQueryCache } from '@pinia/colada'
-import { api, ask } from '@/api/client'
+import { api, ask, failureOf, signedFetch } from '@/api/client'
 import type { Schema } from '@/api/types'
 
 export type Conversation = Schema<'ConversationView'>
 export const LIST_KEY = ['conversations'] as const
+export const PROJECTS_KEY = ['projects'] as const
 export const PAGE_SIZE = 50
 
 export interface ListFilter {
   words: string
   isArchived: boolean
+  /** Empty: all. */
+  projectId: string
+  tag: string
   pages: number
 }
 
@@ -20,6 +24,8 @@ export async function listConversations(filter: ListFilter): Promise<{ items: Co
     sort: 'updated' as const,
     page_size: PAGE_SIZE,
     ...(filter.words ? { q: filter.words } : {}),
+    ...(filter.projectId ? { project_id: filter.projectId } : {}),
+    ...(filter.tag ? { tag: filter.tag } : {}),
   }
   const pages = Array.from({ length: filter.pages }, (_, index) => index + 1)
   const found = await Promise.all(
@@ -46,5 +52,16 @@ export function useConversationChanges() {
     await reload()
   }
 
-  return { change, remove, reload }
+  /** Imports a file of Luxx, ChatGPT or Claude. */
+  async function importFile(file: File): Promise<Schema<'ImportReport'>> {
+    const body = new FormData()
+    body.append('file', file)
+    const address = new URL('/conversations/import', window.location.origin)
+    const response = await signedFetch(new Request(address, { method: 'POST', body }))
+    if (!response.ok) throw await failureOf(response)
+    await reload()
+    return ((await response.json()) as Schema<'Success_ImportReport'>).data
+  }
+
+  return { change, remove, reload, importFile }
 }

@@ -1,0 +1,49 @@
+import { defineText, type Texts } from '../text'
+
+const en = {
+  thinking: 'Thinking',
+  thought: 'Thought',
+  thoughtFor: (duration: string) => `Thought for ${duration}`,
+  interrupted: 'Interrupted; written again below',
+  arguments: 'Arguments',
+  output: 'Output',
+  noOutput: 'No output',
+  untrusted: 'From outside: this text may try to mislead the model.',
+  cut: 'This output was cut.',
+  showAll: 'Show the whole output',
+  outcomes: { denied: 'Denied by a rule', rejected: 'Rejected', corrected: 'Rejected with a note' },
+  calls: (count: number) => (count === 1 ? '1 call' : `${count} calls`),
+  subagent: 'Subagent',
+  subagentCalls: (count: number) => (count === 1 ? '1 tool call' : `${count} tool calls`),
+  question: 'Question',
+  permission: 'Permission',
+  risk: (level: string) => `Risk: ${level}`,
+  because: (reason: string) => `Asked because ${reason}.`,
+  once: 'Once',
+  onceHint: 'Run this call',
+  always: 'Always',
+  alwaysHint: (usual: string) => `Run it, and add a rule that allows ${usual}`,
+  reject: 'Reject',
+  editArguments: 'Edit the arguments',
+  argumentsWrong: 'This is not valid JSON.',
+  note: 'Note to the model',
+  notePlaceholder: 'Why, or what to do instead',
+  ownAnswer: 'Your own answer',
+  recommended: 'recommended',
+  send: 'Answer',
+  optional: 'Without an answer the recommended one is taken.',
+  answered: (answer: string) => `Answered: ${answer}`,
+  answeredByTimeout: (answer: string) => `Nobody answered in time: ${answer}`,
+  answeredByRule: 'Allowed by the rule of another answer',
+  retrying: (attempt: number, reason: string) => `Trying again (${attempt}): ${reason}`,
+  compressed: (messages: number) =>
+    messages === 1
+      ? 'The context is full: the oldest message is left out of what the model reads.'
+      : `The context is full: the ${messages} oldest messages are left out of what the model reads.`,
+  tainted: (tool: string) => `${tool} brought in text from outside. Calls that could do harm with it ask first.`,
+  skill: (name: string) => `Skill ${name} is active`,
+  sources: 'Sources',
+}
+
+export type StepsText = Texts<typeof en>
+export const useStepsText = defineText(en, () => import('../zh/steps'))

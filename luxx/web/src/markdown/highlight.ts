@@ -1,0 +1,15 @@
+/** Colours code; the languages are loaded when the first code is shown. */
+let loading: Promise<typeof import('highlight.js/lib/common')> | null = null
+
+const LONGEST = 60_000
+
+export async function highlight(element: HTMLElement): Promise<void> {
+  const code = element.textContent ?? ''
+  const language = element.dataset.language ?? ''
+  if (!language || code.length > LONGEST) return
+  loading ??= import('highlight.js/lib/common')
+  const { default: hljs } = await loading
+  if (!hljs.getLanguage(language)) return
+  // The library escapes the code; only its own spans are HTML.
+  element.innerHTML = hljs.highlight(code, { language, ignoreIllegals: true }).value
+}

@@ -1,0 +1,89 @@
+/**
+ * Renders a growing text: blocks that are over are rendered once, and only the last one again. Together they are
+ * exactly what the whole text gives.
+ */
+import { markdown, type RenderEnv, sanitize } from './parser'
+
+export interface Block {
+  key: number
+  html: string
+  /** It cannot change any more. */
+  isOver: boolean
+}
+
+const NO_CITATIONS: ReadonlySet<number> = new Set()
+/** A link definition changes what is before it. */
+const DEFINITION = /^ {0,3}\[[^\]]+\]:/m
+
+export class IncrementalMarkdown {
+  private source = ''
+  private citations = NO_CITATIONS
+  /** Blocks that are over, and where the text after them begins. */
+  private over: Block[] = []
+  private offset = 0
+
+  /** The blocks of `source`, of which an earlier call had the beginning. */
+  update(source: string, citations: ReadonlySet<number> = NO_CITATIONS): Block[] {
+    const continues = source.startsWith(this.source) && sameNumbers(citations, this.citations)
+    if (!continues || DEFINITION.test(source.slice(this.offset))) this.reset()
+    this.source = source
+    this.citations = citations
+    const env: RenderEnv = { citations }
+    if (DEFINITION.test(source)) {
+      // Rare: the text is rendered whole, so that each link finds its definition.
+      markdown.parse(source, env)
+      return this.blocksOf(source, 0, { citations, references: env.references }).map((block) => ({
+        ...block,
+        isOver: false,
+      }))
+    }
+    this.closeBlocks(env)
+    return [...this.over, ...this.blocksOf(source.slice(this.offset), this.over.length, env)]
+  }
+
+  private reset(): void {
+    this.over = []
+    this.offset = 0
+  }
+
+  /** Only whole lines decide what is over: the beginning of a line can still become something else. */
+  private closeBlocks(env: RenderEnv): void {
+    const tail = this.source.slice(this.offset)
+    const lines = tail.slice(0, tail.lastIndexOf('\n') + 1)
+    const starts = topLevelStarts(lines, env)
+    const last = starts.at(-1)
+    if (last === undefined || starts.length < 2) return
+    const end = offsetOfLine(lines, last)
+    const blocks = this.blocksOf(lines.slice(0, end), this.over.length, env)
+    this.over = [...this.over, ...blocks.map((block) => ({ ...block, isOver: true }))]
+    this.offset += end
+  }
+
+  private blocksOf(text: string, firstKey: number, env: RenderEnv): Block[] {
+    const tokens = markdown.parse(text, env)
+    const blocks: Block[] = []
+    let begin = 0
+    tokens.forEach((token, index) => {
+      if (token.level !== 0 || token.nesting === 1) return
+      const html = markdown.renderer.render(tokens.slice(begin, index + 1), markdown.options, env)
+      blocks.push({ key: firstKey + blocks.length, html: sanitize(html), isOver: false })
+      begin = index + 1
+    })
+    return blocks
+  }
+}
+
+function topLevelStarts(text: string, env: RenderEnv): number[] {
+  const tokens = markdown.parse(text, { ...env })
+  return tokens.flatMap((token) => (token.level === 0 && token.nesting >= 0 && token.map ? [token.map[0]] : []))
+}
+
+function offsetOfLine(text: string, line: number): number {
+  let offset = 0
+  for (let count = 0; count < line; count++) offset = text.indexOf('\n', offset) + 1
+  return offset
+}
+
+function sameNumbers(first: ReadonlySet<number>, second: ReadonlySet<number>): boolean {
+  return first.size === second.size && [...first].every((number) => second.has(number))
+}

@@ -1,0 +1,102 @@
+/** Markdown as safe HTML: CommonMark with tables, math and citations; raw HTML is shown as text. */
+import DOMPurify from 'dompurify'
+import MarkdownIt, { type Env } from 'markdown-it'
+import { addMath } from './math'
+
+/** `citations`: the numbers of the message's sources; only these become links. */
+export type RenderEnv = Env & { citations: ReadonlySet<number> }
+
+export const markdown = new MarkdownIt({ html: false, linkify: true, breaks: false, typographer: false })
+markdown.linkify.set({ fuzzyEmail: false, fuzzyLink: false })
+
+const SAFE_LINK = /^(https?:|mailto:)/i
+const SAFE_IMAGE = /^(data:image\/(png|jpeg|gif|webp);base64,|blob:)/i
+
+markdown.validateLink = (url) => SAFE_LINK.test(url) || SAFE_IMAGE.test(url)
+addMath(markdown)
+
+// `[2]` is the second source of the message, where it has one.
+markdown.inline.ruler.after('link', 'citation', (state, isSilent) => {
+  const match = /^\[(\d{1,3})\](?![([:])/.exec(state.src.slice(state.pos, state.pos + 6))
+  if (!match || !(state.env as unknown as RenderEnv).citations?.has(Number(match[1]))) return false
+  if (!isSilent) {
+    const token = state.push('citation', '', 0)
+    token.content = match[1] ?? ''
+  }
+  state.pos += match[0].length
+  return true
+})
+markdown.renderer.rules.citation = (tokens, index) => {
+  const number = escape(tokens[index]?.content ?? '')
+  return `<button type="button" class="citation" data-citation="${number}">${number}</button>`
+}
+
+markdown.renderer.rules.image = (tokens, index) => {
+  const token = tokens[index]
+  const source = String(token?.attrGet('src') ?? '')
+  const alt = escape(token?.content ?? '')
+  if (SAFE_IMAGE.test(source)) return `<img src="${escape(source)}" alt="${alt}">`
+  // A remote image would tell its server who reads this; it is offered as a link.
+  return `<a class="remote-image" href="${escape(source)}">${alt || escape(source)}</a>`
+}
+
+const codeBlock = (code: string, language: string): string =>
+  `<div class="code-block"><div class="code-head"><span>${escape(language)}</span>` +
+  '<button type="button" class="copy-code" data-copy></button></div>' +
+  `<pre tabindex="0"><code data-language="${escape(language)}">${escape(code)}</code></pre></div>`
+
+markdown.renderer.rules.fence = (tokens, index) => {
+  const token = tokens[index]
+  return codeBlock(token?.content ?? '', /^\S*/.exec(token?.info.trim() ?? '')?.[0] ?? '')
+}
+markdown.renderer.rules.code_block = (tokens, index) => codeBlock(tokens[index]?.content ?? '', '')
+markdown.renderer.rules.table_open = () => '<div class="table-frame" tabindex="0"><table>'
+markdown.renderer.rules.table_close = () => '</table></div>'
+for (const cell of ['th_open', 'td_open']) {
+  markdown.renderer.rules[cell] = (tokens, index, options, _env, self) => {
+    const token = tokens[index]
+    const alignment = /text-align:(\w+)/.exec(String(token?.attrGet('style') ?? ''))?.[1]
+    if (token) token.attrs = alignment ? [['class', `align-${alignment}`]] : null
+    return self.renderToken(tokens, index, options)
+  }
+}
+
+const TAGS = [
+  ...['p', 'br', 'hr', 'h1', 'h2', 'h3', 'h4', 'h5', 'h6', 'strong', 'em', 's', 'code', 'pre', 'blockquote'],
+  ...['ul', 'ol', 'li', 'a', 'img', 'table', 'thead', 'tbody', 'tr', 'th', 'td', 'div', 'span', 'button'],
+]
+/** Attributes whose values are no addresses. */
+const PLAIN_ATTRIBUTES = [
+  ...['title', 'class', 'start', 'alt', 'type', 'tabindex', 'target', 'rel'],
+  ...['data-language', 'data-copy', 'data-citation', 'data-math'],
+]
+
+const purifier = DOMPurify(window)
+purifier.addHook('afterSanitizeAttributes', (node) => {
+  if (node.tagName === 'A') {
+    if (!SAFE_LINK.test(node.getAttribute('href') ?? '')) node.removeAttribute('href')
+    node.setAttribute('target', '_blank')
+    node.setAttribute('rel', 'noopener noreferrer')
+  }
+  if (node.tagName === 'IMG' && !SAFE_IMAGE.test(node.getAttribute('src') ?? '')) node.remove()
+})
+
+export function sanitize(html: string): string {
+  return purifier.sanitize(html, {
+    ALLOWED_TAGS: TAGS,
+    ALLOWED_ATTR: ['href', 'src', ...PLAIN_ATTRIBUTES],
+    ADD_URI_SAFE_ATTR: PLAIN_ATTRIBUTES,
+    ALLOW_DATA_ATTR: false,
+    ALLOWED_URI_REGEXP: /^(?:https?:|mailto:|data:image\/|blob:)/i,
+  })
+}
+
+/** The whole text at once. */
+export function renderMarkdown(source: string, citations: ReadonlySet<number> = new Set()): string {
+  const env: RenderEnv = { citations }
+  return sanitize(markdown.render(source, env))
+}
+
+function escape(text: string): string {
+  return markdown.utils.escapeHtml(text)
+}

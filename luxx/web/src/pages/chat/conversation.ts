@@ -1,0 +1,215 @@
+/** One conversation as its page shows it: messages, the run in progress, and all that a person can do with them. */
+import { computed, onScopeDispose, shallowRef, watch } from 'vue'
+import { ApiError, api, ask } from '@/api/client'
+import { subscribe } from '@/api/socket'
+import type { Schema } from '@/api/types'
+import { type LiveRun, useLiveRuns } from '@/run/liveRun'
+import { isActive } from '@/run/state'
+import type { Conversation } from './conversations'
+import { useConversationChanges } from './conversations'
+import { type Message, useMessages } from './messages'
+
+export type AnswerOptions = Schema<'AnswerOptionsBody'>
+
+export interface Draft {
+  text: string
+  attachments: Schema<'AttachmentBody'>[]
+  options: AnswerOptions
+}
+
+/** Why the newest answer is missing or not whole. */
+export interface Failure {
+  sentence: string
+  kind: string
+}
+
+export function useConversation(id: () => string | undefined) {
+  const messages = useMessages(() => id() ?? '')
+  const changes = useConversationChanges()
+  const runs = useLiveRuns()
+  const conversation = shallowRef<Conversation | null>(null)
+  const live = shallowRef<LiveRun | null>(null)
+  const failure = shallowRef<Failure | null>(null)
+  const loadError = shallowRef<unknown>(null)
+  /** A message that is being sent. */
+  const sending = shallowRef<Draft | null>(null)
+
+  const isBusy = computed(() => sending.value !== null || (live.value !== null && !live.value.state.value.done))
+
+  watch(id, (now, before) => now !== before && void open(), { immediate: true })
+
+  async function open(): Promise<void> {
+    runs.stopAll()
+    messages.reset()
+    conversation.value = null
+    live.value = null
+    failure.value = null
+    loadError.value = null
+    if (id() !== undefined) await reload()
+  }
+
+  async function reload(): Promise<void> {
+    const wanted = id()
+    if (wanted === undefined) return
+    try {
+      const params = { path: { conversation_id: wanted } }
+      const [found] = await Promise.all([ask(api.GET('/conversations/{conversation_id}', { params })), messages.load()])
+      if (wanted !== id()) return
+      conversation.value = found
+      if (found.run_id) attach(found.run_id)
+      else await findFailure(wanted)
+    } catch (error) {
+      if (wanted === id()) loadError.value = error
+    }
+  }
+
+  /** After an answer that is not whole: why its run ended. */
+  async function findFailure(conversationId: string): Promise<void> {
+    const last = messages.path.value.at(-1)
+    if (!last || (last.role === 'assistant' && last.status === 'complete')) {
+      failure.value = null
+      return
+    }
+    const query = { subject_id: conversationId, kind: 'chat' as const, page_size: 1 }
+    const run = (await ask(api.GET('/runs', { params: { query } }))).items[0]
+    if (conversationId !== id() || !run || isActive(run.status)) return
+    const isMine = last.role === 'user' || run.message_id === last.id
+    failure.value = isMine && run.status === 'failed' && run.error ? { sentence: run.error, kind: '' } : null
+  }
+
+  function attach(runId: string): void {
+    if (live.value?.runId === runId) return
+    live.value?.stop()
+    const run = runs.follow(runId)
+    live.value = run
+    failure.value = null
+    run.ended.then(
+      () => void finish(run),
+      (error: unknown) => {
+        if (live.value === run) live.value = null
+        loadError.value = error
+      },
+    )
+  }
+
+  async function finish(run: LiveRun): Promise<void> {
+    if (live.value !== run || !run.state.value.done) return
+    const { error } = run.state.value
+    await messages.load().catch(() => undefined)
+    if (live.value !== run) return
+    live.value = null
+    failure.value = error ? { sentence: error.message, kind: error.code } : null
+    await Promise.all([changes.reload(), refreshConversation()])
+  }
+
+  async function refreshConversation(): Promise<void> {
+    const wanted = id()
+    if (wanted === undefined) return
+    const params = { path: { conversation_id: wanted } }
+    const found = await ask(api.GET('/conversations/{conversation_id}', { params })).catch(() => null)
+    if (found && wanted === id()) conversation.value = found
+  }
+
+  // Another tab, or another device, may have sent a message.
+  watch(
+    id,
+    (sessionId, _before, onCleanup) => {
+      if (sessionId === undefined) return
+      const stop = subscribe(sessionId, (state) => {
+        const isNew = state.run_id !== null && state.run_id !== live.value?.runId
+        if (isNew && messages.isLoaded.value && (isActive(state.status as Schema<'RunStatus'>) || isUnknown(state))) {
+          void reload()
+        }
+      })
+      onCleanup(stop)
+      onScopeDispose(stop)
+    },
+    { immediate: true },
+  )
+
+  function isUnknown(state: { message_id: string | null }): boolean {
+    return state.message_id !== null && !messages.tree.value?.nodes.some((node) => node.id === state.message_id)
+  }
+
+  async function start(request: Promise<Schema<'Run'>>): Promise<void> {
+    failure.value = null
+    try {
+      const run = await request
+      attach(run.id)
+      await Promise.all([messages.load(), refreshConversation()])
+    } catch (error) {
+      // Another tab was faster: its run is what there is to see.
+      if (error instanceof ApiError && error.kind === 'run_active') await reload()
+      throw error
+    }
+  }
+
+  async function send(draft: Draft): Promise<void> {
+    sending.value = draft
+    const { text: content, attachments, options } = draft
+    try {
+      const body = { ...options, conversation_id: id() ?? '', content, attachments }
+      await start(askRun(api.POST('/messages/stream', { body, headers: AS_JSON })))
+    } finally {
+      sending.value = null
+    }
+  }
+
+  /** Answers a message of a person once more, or the message of an answer. */
+  async function regenerate(messageId: string, options: AnswerOptions = {}): Promise<void> {
+    const params = { path: { message_id: messageId } }
+    await start(askRun(api.POST('/messages/{message_id}/regenerate', { params, body: options, headers: AS_JSON })))
+  }
+
+  async function edit(messageId: string, content: string, options: AnswerOptions = {}): Promise<void> {
+    const params = { path: { message_id: messageId } }
+    const edited = await ask(api.PUT('/messages/{message_id}', { params, body: { content } }))
+    await messages.load()
+    await regenerate(edited.id, options)
+  }
+
+  async function remove(messageId: string): Promise<void> {
+    await ask(api.DELETE('/messages/{message_id}', { params: { path: { message_id: messageId } } }))
+    await messages.load()
+  }
+
+  /** Shows another branch. */
+  async function select(messageId: string): Promise<void> {
+    conversation.value = await changes.change(id() ?? '', { selected_leaf_id: messageId })
+    failure.value = null
+    await messages.load()
+  }
+
+  async function stop(): Promise<void> {
+    const run = live.value
+    if (run) await ask(api.POST('/runs/{run_id}/cancel', { params: { path: { run_id: run.runId } } }))
+  }
+
+  return {
+    ...messages,
+    conversation,
+    live,
+    failure,
+    loadError,
+    sending,
+    isBusy,
+    open,
+    refreshConversation,
+    send,
+    regenerate,
+    edit,
+    remove,
+    select,
+    stop,
+  }
+}
+
+export type ConversationModel = ReturnType<typeof useConversation>
+export type { Message }
+
+const AS_JSON = { accept: 'application/json' }
+
+/** These routes answer with a run, where the client accepts JSON only; their document names the stream. */
+function askRun(answered: Promise<{ data?: unknown; error?: unknown; response: Response }>): Promise<Schema<'Run'>> {
+  return ask(answered as Promise<{ data?: { data?: Schema<'Run'>; success: true }; error?: unknown; response: Response }>)
+}

@@ -1,0 +1,82 @@
+/** The steps of a message as they are shown: a tool call and its result are one item. */
+import type { Step } from './events'
+import type { Question } from './state'
+
+export type ShownStep = Step & { isOpen?: boolean; startedAt?: string }
+
+export interface ToolItem {
+  kind: 'tool'
+  key: string
+  call: ShownStep
+  result: ShownStep | null
+  questions: Question[]
+}
+
+export type StepItem = { kind: 'thinking' | 'text'; key: string; step: ShownStep } | ToolItem
+
+export function itemsOf(steps: readonly ShownStep[], questions: readonly Question[] = []): StepItem[] {
+  const items: StepItem[] = []
+  const calls = new Map<string, ToolItem>()
+  for (const step of steps) {
+    if (step.type === 'tool_result') {
+      const item = calls.get(step.id_ref ?? '')
+      if (item) item.result = step
+    } else if (step.type === 'tool_call') {
+      const own = questions.filter((question) => question.asked.call_id === step.id_ref)
+      const item: ToolItem = { kind: 'tool', key: step.id, call: step, result: null, questions: own }
+      calls.set(step.id_ref ?? '', item)
+      items.push(item)
+    } else {
+      items.push({ kind: step.type === 'thinking' ? 'thinking' : 'text', key: step.id, step })
+    }
+  }
+  return items
+}
+
+/** Questions whose tool call is not among the steps. */
+export function looseQuestions(steps: readonly ShownStep[], questions: readonly Question[]): Question[] {
+  const calls = new Set(steps.filter((step) => step.type === 'tool_call').map((step) => step.id_ref))
+  return questions.filter((question) => !calls.has(question.asked.call_id))
+}
+
+const TELLING = ['command', 'path', 'query', 'url', 'expression', 'pattern', 'question', 'context', 'goal', 'task', 'name', 'code']
+
+/** The argument that says most about a call, in one line. */
+export function mainArgument(json: string | undefined): string {
+  const values = parseObject(json)
+  if (!values) return ''
+  const name = TELLING.find((each) => typeof values[each] === 'string') ?? Object.keys(values)[0]
+  const value = name === undefined ? '' : values[name]
+  const text = typeof value === 'string' ? value : JSON.stringify(value)
+  return (text ?? '').replace(/\s+/g, ' ').slice(0, 200)
+}
+
+export function parseObject(json: string | undefined): Record<string, unknown> | null {
+  try {
+    const value: unknown = JSON.parse(json ?? '')
+    return typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as Record<string, unknown>) : null
+  } catch {
+    return null
+  }
+}
+
+/** A result for people: its error, or its data as text. */
+export function resultText(content: string): { text: string; isError: boolean } {
+  const result = parseObject(content)
+  if (!result || !('success' in result)) return { text: content, isError: false }
+  if (result.success === false) return { text: String(result.error ?? ''), isError: true }
+  const { data } = result
+  if (data === null || data === undefined) return { text: '', isError: false }
+  return { text: typeof data === 'string' ? data : readable(data), isError: false }
+}
+
+/** JSON without quotes around the texts of several lines. */
+function readable(data: unknown): string {
+  if (typeof data !== 'object' || data === null || Array.isArray(data)) return JSON.stringify(data, null, 2)
+  return Object.entries(data)
+    .map(([name, value]) => {
+      const text = typeof value === 'string' ? value : JSON.stringify(value, null, 2)
+      return text.includes('\n') ? `${name}:\n${text}` : `${name}: ${text}`
+    })
+    .join('\n')
+}

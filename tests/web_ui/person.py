@@ -1,0 +1,72 @@
+"""A user of the server under test: requests of their own, and a browser profile that is signed in."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+import httpx
+from live_server import LiveServer
+from playwright.sync_api import Browser, BrowserContext
+
+from web_ui.browser import LAPTOP, WAIT_MS, Tab, open_tab
+
+NUMBERS = count(1)
+PASSWORD = "a good long password"
+
+
+class Person:
+    """A new user. `api` sends requests as this user; profiles of `profile()` are signed in."""
+
+    def __init__(self, server: LiveServer, browser: Browser) -> None:
+        self.server = server
+        self.name = f"person{next(NUMBERS)}"
+        self.browser = browser
+        body = {"username": self.name, "password": PASSWORD}
+        signed_in = httpx.post(f"{server.url}/auth/register", json=body).raise_for_status().json()["data"]
+        self._tokens = signed_in
+        self.api = httpx.Client(
+            base_url=server.url,
+            headers={"authorization": f"Bearer {signed_in['access_token']}", "accept": "application/json"},
+            timeout=30,
+        )
+
+    def get(self, path: str, **query: Any) -> Any:
+        return self.api.get(path, params=query).raise_for_status().json()["data"]
+
+    def post(self, path: str, body: object = None) -> Any:
+        return self.api.post(path, json=body).raise_for_status().json()["data"]
+
+    def put(self, path: str, body: object) -> Any:
+        return self.api.put(path, json=body).raise_for_status().json()["data"]
+
+    @contextmanager
+    def profile(self, size: tuple[int, int] = LAPTOP) -> Iterator[BrowserContext]:
+        """A browser profile, signed in with a sign-in of its own."""
+        signed_in = self.post("/auth/login", {"username": self.name, "password": PASSWORD})
+        stored = {
+            "access": signed_in["access_token"],
+            "refresh": signed_in["refresh_token"],
+            "expiresAt": (time.time() + signed_in["expires_in"]) * 1000,
+        }
+        context = self.browser.new_context(viewport={"width": size[0], "height": size[1]}, locale="en-GB")
+        context.set_default_timeout(WAIT_MS)
+        entry = json.dumps(json.dumps(stored))
+        context.add_init_script(
+            f"if (!localStorage.getItem('luxx.sign-in')) localStorage.setItem('luxx.sign-in', {entry})"
+        )
+        try:
+            yield context
+        finally:
+            context.close()
+
+    @contextmanager
+    def tab(self, size: tuple[int, int] = LAPTOP) -> Iterator[Tab]:
+        """A tab of a profile of its own."""
+        with self.profile(size) as context, open_tab(self.browser, self.server.url, context=context) as tab:
+            yield tab
+
+
+NewPerson = Callable[[], Person]

@@ -1,0 +1,76 @@
+"""The chat page: answers as they are written, steps, and what model output must not do."""
+
+import pytest
+from playwright.sync_api import expect
+
+from luxx.providers.scripted import ScriptedProvider
+from web_ui.browser import PHONE, take_screenshots
+from web_ui.person import Person
+
+pytestmark = pytest.mark.heavy
+
+
+def test_a_first_message_begins_a_conversation(person: Person) -> None:
+    with person.tab() as tab:
+        page = tab.open()
+        take_screenshots(tab, "chat-start")
+        page.get_by_label("Message", exact=True).fill("hello")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("article", name="Answer")).to_contain_text("Hello to you")
+        expect(page.get_by_role("heading", name="hello")).to_be_visible()
+        expect(page.get_by_role("link", name="hello")).to_be_visible()
+        assert person.get("/conversations")["total"] == 1
+
+
+def test_thinking_closes_with_its_duration_and_a_tool_card_shows_arguments_and_output(
+    person: Person, models: ScriptedProvider
+) -> None:
+    with person.tab() as tab:
+        page = tab.open()
+        page.get_by_role("button", name="Tools for the next messages").click()
+        page.get_by_role("option", name="All I may use").click()
+        page.keyboard.press("Escape")
+        page.get_by_label("Message", exact=True).fill("calculate")
+        page.get_by_role("button", name="Send").click()
+        expect(page.get_by_text("I need the tool for this.")).to_be_visible()
+        models.release("thought")
+        expect(page.get_by_text("42", exact=True)).to_be_visible()
+        expect(page.get_by_text("I need the tool for this.")).to_be_hidden()
+        thought = page.get_by_role("button", name="Thought for")
+        thought.click()
+        expect(page.get_by_text("I need the tool for this.")).to_be_visible()
+        card = page.get_by_role("button", name="python_eval")
+        expect(card).to_contain_text("6 * 7")
+        expect(card).to_contain_text("Done")
+        card.click()
+        expect(page.get_by_text('"expression": "6 * 7"')).to_be_visible()
+        expect(page.get_by_text("result: 42")).to_be_visible()
+        take_screenshots(tab, "chat-tool")
+
+
+def test_markdown_is_drawn_with_code_math_tables_and_diagrams(person: Person) -> None:
+    with person.tab() as tab:
+        page = tab.open()
+        page.get_by_label("Message", exact=True).fill("markdown")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("heading", name="Greenhouses")).to_be_visible()
+        expect(page.locator(".katex").first).to_be_visible()
+        expect(page.locator(".hljs-keyword").first).to_be_visible()
+        expect(page.locator("img.diagram")).to_be_visible()
+        take_screenshots(tab, "chat-markdown")
+        page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
+        take_screenshots(tab, "chat-markdown-phone")
+
+
+def test_hostile_output_stays_inert(person: Person) -> None:
+    with person.tab() as tab:
+        page = tab.open()
+        page.get_by_label("Message", exact=True).fill("hostile")
+        page.keyboard.press("Enter")
+        expect(page.get_by_text("pixel", exact=True)).to_be_visible()
+        expect(page.get_by_role("button", name="Answer again")).to_be_visible()
+        assert page.evaluate("window.hacked") is None
+        assert page.locator("article iframe, article script, article img").count() == 0
+        for link in page.locator("article a").all():
+            assert (link.get_attribute("href") or "https:").startswith("https:")
+            assert link.get_attribute("rel") == "noopener noreferrer"

@@ -1,0 +1,270 @@
+"""Runs on the chat page: questions, refresh, lost connections, several tabs, stop, branches, failures."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from live_server import LiveServer
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from luxx.providers.scripted import Call, Gate, Pause, Rule, Script, ScriptedProvider, Text, When
+from web_ui.browser import WAIT_MS, Tab, open_tab, take_screenshots
+from web_ui.person import Person
+
+pytestmark = pytest.mark.heavy
+
+CLARIFY = {
+    "question_type": "scope",
+    "question": "Which colour?",
+    "options": [
+        {"label": "red", "description": "like a rose"},
+        {"label": "blue", "description": "like the sea", "is_recommended": True},
+    ],
+    "required": True,
+}
+
+
+GATES = ("refresh", "offline", "tabs", "stop", "first")
+LINES = [part for number in range(400) for part in (Text(text=f"Line {number}.\n\n"), Pause(seconds=0.02))]
+
+
+def gated(name: str) -> Rule:
+    """An answer that waits in its middle until the test goes on."""
+    reply = [Text(text="one two three", pieces=3), Gate(name=name), Text(text=" four five.")]
+    return Rule(when=When(user=f"gated {name}"), reply=reply)
+
+
+def with_call(user: str, call: Call, text: str) -> list[Rule]:
+    """An answer with a tool call."""
+    return [
+        Rule(when=When(user=user, has_tool_result=False), reply=[call]),
+        Rule(when=When(user=user, has_tool_result=True), reply=[Text(text=text)]),
+    ]
+
+
+@pytest.fixture(scope="module")
+def script() -> Script:
+    return Script(
+        rules=[
+            *with_call("evaluate", Call(name="python_eval", arguments={"expression": "1 + 1"}), "Evaluated."),
+            *with_call("colour", Call(name="ask_clarification", arguments=CLARIFY), "A good choice."),
+            *(gated(name) for name in GATES),
+            Rule(when=When(user="endless"), reply=LINES),
+            Rule(when=When(user="broken", call=1), status=401, message="bad key"),
+            Rule(when=When(user="broken"), reply=[Text(text="Now it works.")]),
+            Rule(when=When(user="which", call=1), reply=[Text(text="Answer one.")]),
+            Rule(when=When(user="which"), reply=[Text(text="Answer two.")]),
+            Rule(when=When(user="other words"), reply=[Text(text="Answer three.")]),
+        ]
+    )
+
+
+def send(page: Page, text: str) -> None:
+    page.get_by_label("Message", exact=True).fill(text)
+    page.keyboard.press("Enter")
+
+
+def choose_all_tools(page: Page) -> None:
+    page.get_by_role("button", name="Tools for the next messages").click()
+    page.get_by_role("option", name="All I may use").click()
+    page.keyboard.press("Escape")
+
+
+def said(page: Page, text: str) -> Locator:
+    """A paragraph of an answer."""
+    return page.get_by_role("article", name="Answer").get_by_text(text, exact=True)
+
+
+def answer_of(page: Page) -> str:
+    return page.get_by_role("article", name="Answer").last.inner_text()
+
+
+@contextmanager
+def two_tabs(person: Person, browser: Browser, server: LiveServer) -> Iterator[tuple[Tab, Tab]]:
+    with (
+        person.profile() as context,
+        open_tab(browser, server.url, context=context) as first,
+        open_tab(browser, server.url, context=context) as second,
+    ):
+        yield first, second
+
+
+def test_a_permission_is_asked_in_place_and_disappears_in_every_tab(
+    person: Person, browser: Browser, server: LiveServer
+) -> None:
+    person.put("/permissions/rules?scope=user", [{"tool": "python_eval", "action": "ask"}])
+    with two_tabs(person, browser, server) as (first, second):
+        page = first.open()
+        choose_all_tools(page)
+        send(page, "evaluate")
+        expect(page.get_by_role("button", name="Once")).to_be_visible()
+        take_screenshots(first, "chat-permission")
+        other = second.open(page.url.removeprefix(server.url))
+        expect(other.get_by_role("button", name="Always")).to_be_visible()
+        page.get_by_role("button", name="Edit the arguments").click()
+        page.get_by_role("textbox", name="Arguments").fill('{"expression": "2 + 2"}')
+        page.get_by_role("button", name="Once").click()
+        for each in (page, other):
+            expect(said(each, "Evaluated.")).to_be_visible()
+            expect(each.get_by_role("button", name="Once")).to_be_hidden()
+        page.get_by_role("button", name="python_eval").click()
+        expect(page.get_by_text("result: 4")).to_be_visible()
+
+
+def test_a_rejected_call_is_not_run_and_the_note_reaches_the_model(person: Person) -> None:
+    person.put("/permissions/rules?scope=user", [{"tool": "python_eval", "action": "ask"}])
+    with person.tab() as tab:
+        page = tab.open()
+        choose_all_tools(page)
+        send(page, "evaluate")
+        page.get_by_role("button", name="Note to the model").click()
+        page.get_by_label("Note to the model").fill("too risky")
+        page.get_by_role("button", name="Reject").click()
+        expect(said(page, "Evaluated.")).to_be_visible()
+        expect(page.get_by_role("button", name="python_eval")).to_contain_text("Rejected")
+
+
+def test_a_clarification_blocks_only_its_own_run(person: Person, models: ScriptedProvider) -> None:
+    with person.tab() as tab:
+        page = tab.open()
+        choose_all_tools(page)
+        send(page, "colour")
+        expect(page.get_by_text("Which colour?").last).to_be_visible()
+        expect(page.get_by_role("radio", name="blue")).to_be_checked()
+        take_screenshots(tab, "chat-clarification")
+        page.get_by_role("link", name="New chat").click()
+        send(page, "gated first")
+        models.release("first")
+        expect(said(page, "one two three four five.")).to_be_visible()
+        page.get_by_role("link", name="colour").click()
+        page.get_by_role("radio", name="red").check()
+        page.get_by_role("button", name="Answer", exact=True).click()
+        expect(said(page, "A good choice.")).to_be_visible()
+
+
+def test_a_refresh_in_mid_stream_loses_and_repeats_nothing(person: Person, models: ScriptedProvider) -> None:
+    with person.tab() as tab:
+        page = tab.open()
+        send(page, "gated refresh")
+        expect(said(page, "one two three")).to_be_visible()
+        page.reload()
+        expect(said(page, "one two three")).to_be_visible()
+        models.release("refresh")
+        expect(said(page, "one two three four five.")).to_be_visible()
+        expect(page.get_by_role("button", name="Answer again")).to_be_visible()
+        assert answer_of(page).count("one") == 1
+
+
+def test_after_a_lost_connection_the_answer_goes_on_where_it_was(
+    person: Person, models: ScriptedProvider
+) -> None:
+    with person.profile() as context, open_tab(person.browser, person.server.url, context=context) as tab:
+        tab.expected_problems += ["ERR_INTERNET_DISCONNECTED", "ERR_NETWORK", "WebSocket"]
+        page = tab.open()
+        send(page, "gated offline")
+        expect(said(page, "one two three")).to_be_visible()
+        context.set_offline(True)
+        expect(page.get_by_text("The server cannot be reached.")).to_be_visible()
+        take_screenshots(tab, "chat-offline")
+        models.release("offline")
+        page.wait_for_timeout(1500)
+        context.set_offline(False)
+        expect(said(page, "one two three four five.")).to_be_visible()
+        expect(page.get_by_text("The server cannot be reached.")).to_be_hidden()
+        assert answer_of(page).count("one") == 1
+
+
+def test_two_tabs_show_the_same(
+    person: Person, browser: Browser, server: LiveServer, models: ScriptedProvider
+) -> None:
+    with two_tabs(person, browser, server) as (first, second):
+        page = first.open()
+        send(page, "which")
+        expect(said(page, "Answer one.").or_(said(page, "Answer two."))).to_be_visible()
+        other = second.open(page.url.removeprefix(server.url))
+        expect(said(other, "Answer one.").or_(said(other, "Answer two."))).to_be_visible()
+        send(page, "gated tabs")
+        for each in (page, other):
+            expect(said(each, "one two three")).to_be_visible()
+        models.release("tabs")
+        for each in (page, other):
+            expect(said(each, "one two three four five.")).to_be_visible()
+            expect(each.get_by_text("gated tabs", exact=True)).to_have_count(1)
+
+
+def test_stop_takes_half_a_second_and_what_was_said_stays(person: Person) -> None:
+    with person.tab() as tab:
+        page = tab.open()
+        send(page, "gated stop")
+        expect(said(page, "one two three")).to_be_visible()
+        began = time.monotonic()
+        page.get_by_role("button", name="Stop").click()
+        expect(page.get_by_text("Stopped; this is what was written.")).to_be_visible()
+        assert time.monotonic() - began < 1.5  # with the time that the test itself takes
+        expect(said(page, "one two three")).to_be_visible()
+        page.reload()
+        expect(said(page, "one two three")).to_be_visible()
+
+
+def test_regenerating_and_editing_make_branches(person: Person) -> None:
+    with person.tab() as tab:
+        page = tab.open()
+        send(page, "which")
+        expect(said(page, "Answer one.").or_(said(page, "Answer two."))).to_be_visible()
+        page.get_by_role("button", name="Answer again").click()
+        expect(page.get_by_text("2 of 2")).to_be_visible()
+        page.get_by_role("button", name="Earlier version").click()
+        expect(page.get_by_text("1 of 2")).to_be_visible()
+        message = page.get_by_role("article", name="You")
+        message.hover()
+        message.get_by_role("button", name="Edit").click()
+        message.get_by_label("Edit").fill("other words")
+        message.get_by_role("button", name="Save and answer").click()
+        expect(said(page, "Answer three.")).to_be_visible()
+        expect(page.get_by_role("article", name="You").get_by_text("2 of 2")).to_be_visible()
+        take_screenshots(tab, "chat-branches")
+        page.get_by_role("button", name="Earlier version").click()
+        expect(said(page, "Answer three.")).to_be_hidden()
+
+
+TO_END = """() => {
+  const region = document.querySelector('main [role=region]')
+  return region.scrollHeight - region.scrollTop - region.clientHeight
+}"""
+
+
+def test_scrolling_up_stops_following_and_a_button_resumes_it(person: Person) -> None:
+    with person.tab() as tab:
+        page = tab.open()
+        send(page, "endless")
+        expect(page.get_by_text("Line 60.", exact=True)).to_be_attached()
+        assert page.evaluate(TO_END) < 60
+        page.get_by_role("region", name="Conversations").hover()
+        page.mouse.wheel(0, -600)
+        jump = page.get_by_role("button", name="Jump to latest")
+        expect(jump).to_be_visible()
+        top = "document.querySelector('main [role=region]').scrollTop"
+        here = page.evaluate(top)
+        expect(page.get_by_text("Line 120.", exact=True)).to_be_attached()
+        assert abs(page.evaluate(top) - here) < 2
+        jump.click()
+        expect(jump).to_be_hidden()
+        expect(page.get_by_text("Line 200.", exact=True)).to_be_attached(timeout=WAIT_MS)
+        assert page.evaluate(TO_END) < 60
+        page.get_by_role("button", name="Stop").click()
+        expect(page.get_by_text("Stopped; this is what was written.")).to_be_visible()
+
+
+def test_a_failed_answer_says_why_and_can_be_tried_again(person: Person) -> None:
+    with person.tab() as tab:
+        page = tab.open()
+        send(page, "broken")
+        alert = page.get_by_role("alert")
+        expect(alert).to_contain_text("bad key")
+        take_screenshots(tab, "chat-failed")
+        page.reload()
+        expect(alert).to_contain_text("bad key")
+        alert.get_by_role("button", name="Answer again").click()
+        expect(said(page, "Now it works.")).to_be_visible()
+        expect(alert).to_be_hidden()

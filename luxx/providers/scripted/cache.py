@@ -78,13 +78,13 @@ def _blocks(fields: dict[str, Any], *, by_marks: bool) -> Iterator[tuple[object,
     """
     for tool in json_objects(fields.get("tools")):
         yield "tools", tool
-    system = fields.get("system") or fields.get("systemInstruction")
+    system = fields.get("system") or fields.get("systemInstruction") or fields.get("instructions")
     if system:
         for block in cast("list[object]", system) if isinstance(system, list) else [system]:
             yield "system", block
     # Messages are cached together with what switches thinking and the choice of tools.
     switches = [fields.get("thinking"), fields.get("tool_choice")] if by_marks else []
-    for message in json_objects(fields.get("messages") or fields.get("contents")):
+    for message in json_objects(fields.get("messages") or fields.get("contents") or fields.get("input")):
         content = message.get("content") if by_marks else None
         blocks = cast("list[object]", content) if isinstance(content, list) else [message]
         for block in blocks:

@@ -1,10 +1,11 @@
-"""Writes the three dialects for the scripted provider: streams, complete bodies and errors."""
+"""Writes the dialects for the scripted provider: streams, complete bodies and errors."""
 
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 import msgspec
 
+from luxx.providers.scripted.responses import ResponsesWriter, responses_body
 from luxx.providers.scripted.script import (
     Call,
     Counts,
@@ -16,6 +17,7 @@ from luxx.providers.scripted.script import (
     ScriptedRequest,
     Text,
     Thinking,
+    arguments_text,
     complete_reply,
 )
 
@@ -28,6 +30,8 @@ def dialect_writer_for(request: ScriptedRequest, *, is_crlf: bool) -> DialectWri
     match request.dialect:
         case "openai":
             return OpenAIWriter(request.model, line)
+        case "openai_responses":
+            return ResponsesWriter(request.model, line)
         case "anthropic":
             return AnthropicWriter(request.model, line)
         case _:
@@ -37,7 +41,7 @@ def dialect_writer_for(request: ScriptedRequest, *, is_crlf: bool) -> DialectWri
 def error_body(request: ScriptedRequest | None, status: int, message: str) -> dict[str, Any]:
     """The body of an HTTP error in the request's dialect."""
     match request.dialect if request is not None else "openai":
-        case "openai":
+        case "openai" | "openai_responses":
             return {"error": {"message": message, "type": "scripted", "code": status}}
         case "anthropic":
             return {"type": "error", "error": {"type": "scripted", "message": message}}
@@ -82,7 +86,7 @@ class OpenAIWriter:
         return {**self._head, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
 
     def _fragments(self, event: Call) -> list[dict[str, Any]]:
-        index, text = self._calls, _arguments_text(event)
+        index, text = self._calls, arguments_text(event)
         self._calls += 1
         half = len(text) // 2
         named = {
@@ -154,7 +158,7 @@ class AnthropicWriter:
         return head + b"data: " + msgspec.json.encode(value) + self._line * 2
 
     def _call(self, event: Call) -> list[Any]:
-        text = _arguments_text(event)
+        text = arguments_text(event)
         block: dict[str, Any] = {
             "type": "tool_use",
             "id": _call_id(event, self._calls),
@@ -288,6 +292,8 @@ def whole_body(request: ScriptedRequest, reply: list[ReplyEvent]) -> dict[str, A
     match request.dialect:
         case "openai":
             return _openai(request, events)
+        case "openai_responses":
+            return responses_body(request.model, events)
         case "anthropic":
             return _anthropic(request, events)
         case _:
@@ -302,7 +308,7 @@ def _openai(request: ScriptedRequest, events: list[ReplyEvent]) -> dict[str, Any
         {
             "id": _call_id(call, number),
             "type": "function",
-            "function": {"name": call.name, "arguments": _arguments_text(call)},
+            "function": {"name": call.name, "arguments": arguments_text(call)},
         }
         for number, call in enumerate(_calls(events))
     ]
@@ -379,9 +385,3 @@ def _reason(events: list[ReplyEvent]) -> str:
 
 def _call_id(event: Call, number: int) -> str:
     return event.id or f"call_{number}"
-
-
-def _arguments_text(event: Call) -> str:
-    if isinstance(event.arguments, str):
-        return event.arguments
-    return msgspec.json.encode(event.arguments).decode()

@@ -1,6 +1,6 @@
 """The HTTP/1.1 side of the scripted provider: reads requests, writes replies with injected faults.
 
-`parse_request` reads the three dialects, `overflow_body` writes their errors for a full context window.
+`parse_request` reads the dialects, `overflow_body` writes their errors for a full context window.
 """
 
 import asyncio
@@ -192,7 +192,7 @@ class Reply:
 def overflow_body(request: ScriptedRequest, window: int) -> dict[str, Any]:
     """The body of the vendor's error for a prompt that does not fit the context window."""
     match request.dialect:
-        case "openai":
+        case "openai" | "openai_responses":
             message = (
                 f"This model's maximum context length is {window} tokens. However, you requested "
                 f"{request.tokens + request.max_tokens} tokens ({request.tokens} in the messages, "
@@ -225,7 +225,8 @@ def parse_request(method: str, path: str, body: bytes) -> ScriptedRequest | None
     except msgspec.DecodeError:
         return None
     request = _read_dialect(path, fields)
-    longest = fields.get("max_completion_tokens") or fields.get("max_tokens")
+    limits = (fields.get(name) for name in ("max_completion_tokens", "max_tokens", "max_output_tokens"))
+    longest = next((limit for limit in limits if limit), 0)
     return request and msgspec.structs.replace(
         request,
         tokens=len(body) // BYTES_PER_TOKEN,
@@ -237,6 +238,8 @@ def _read_dialect(path: str, fields: dict[str, Any]) -> ScriptedRequest | None:
     path, _, query = path.partition("?")
     if path.endswith("/chat/completions"):
         return _openai(fields)
+    if path.endswith("/responses"):
+        return _responses(fields)
     if path.endswith("/messages"):
         return _anthropic(fields)
     name, _, verb = path.rpartition("/")[2].partition(":")
@@ -264,6 +267,21 @@ def _openai(fields: dict[str, Any]) -> ScriptedRequest:
         ),
         user=_last([_text(m.get("content")) for m in messages if m.get("role") == "user"]),
         has_tool_result="tool" in roles[_after_last(roles, "user") :],
+        stream=bool(fields.get("stream")),
+    )
+
+
+def _responses(fields: dict[str, Any]) -> ScriptedRequest:
+    given = fields.get("input")
+    items = [{"role": "user", "content": given}] if isinstance(given, str) else json_objects(given)
+    kinds = [str(item.get("role") or item.get("type")) for item in items]
+    systems = [item.get("content") for item in items if item.get("role") in ("system", "developer")]
+    return ScriptedRequest(
+        dialect="openai_responses",
+        model=str(fields.get("model", "")),
+        system="\n".join(filter(None, map(_text, [fields.get("instructions"), *systems]))),
+        user=_last([_text(item.get("content")) for item in items if item.get("role") == "user"]),
+        has_tool_result="function_call_output" in kinds[_after_last(kinds, "user") :],
         stream=bool(fields.get("stream")),
     )
 

@@ -1,7 +1,7 @@
 """The server of the scripted provider, for tests of Luxx and of its users.
 
-It speaks the three dialects, replies by the rules of a script (`script.py`), injects faults, and fails on a
-call without a rule and on an unused rule. In a test, point a client at `server.url` inside
+It speaks the dialects of all adapters, replies by the rules of a script (`script.py`), injects faults, and
+fails on a call without a rule and on an unused rule. In a test, point a client at `server.url` inside
 `async with ScriptedProvider(Script(rules=[…])) as server:`; on the command line, run
 `python -m luxx.providers.scripted --script FILE.yaml --port 8099`.
 """

@@ -230,6 +230,11 @@ def counted_reply(
     return [*reply, counts]
 
 
+def arguments_text(call: Call) -> str:
+    """The JSON text of a call's arguments."""
+    return call.arguments if isinstance(call.arguments, str) else msgspec.json.encode(call.arguments).decode()
+
+
 def complete_reply(reply: list[ReplyEvent]) -> list[ReplyEvent]:
     """Adds the finish event that a real server sends, unless the reply has Finish, Fail or Bytes."""
     if any(isinstance(event, Finish | Fail | Bytes) for event in reply):

@@ -2,6 +2,7 @@
 import { EventSourceParserStream } from 'eventsource-parser/stream'
 import type { RunEvent } from '@/run/events'
 import { endsStream } from '@/run/events'
+import { isActive } from '@/run/state'
 import { ApiError, failureOf, signedFetch } from './client'
 import { connection, untilReachable } from './connection'
 
@@ -76,14 +77,21 @@ async function readOnce(
       .pipeThrough(alive)
       .pipeThrough(new TextDecoderStream())
       .pipeThrough(new EventSourceParserStream())
+    // A pause in the middle of the log ends nothing: the run went on after it.
+    let known = 0
+    let isOver = false
     for await (const frame of frames as unknown as AsyncIterable<{ id?: string; data: string }>) {
       const event = JSON.parse(frame.data) as RunEvent
       const seq = frame.id ? Number(frame.id) : null
       if (seq !== null) position.seq = Math.max(position.seq, seq)
+      if (event.type === 'run') {
+        known = event.run.last_seq
+        isOver = !isActive(event.run.status) && known <= position.seq
+      }
       follower.onEvent(event, seq)
-      if (endsStream(event)) return true
+      if (endsStream(event) && position.seq >= known) return true
     }
-    return false
+    return isOver
   } finally {
     window.clearTimeout(watchdog)
     signal.removeEventListener('abort', close)

@@ -18,13 +18,14 @@ export interface LiveRun {
   stop(): void
 }
 
-export function useLiveRuns(): { follow(runId: string): LiveRun; stopAll(): void } {
+/** `from`: what is known of a run that paused, which is followed from there. */
+export function useLiveRuns(): { follow(runId: string, from?: RunState): LiveRun; stopAll(): void } {
   const running = new Set<LiveRun>()
   const stopAll = (): void => running.forEach((run) => run.stop())
   onScopeDispose(stopAll)
   return {
-    follow(runId) {
-      const run = followLive(runId)
+    follow(runId, from = EMPTY) {
+      const run = followLive(runId, from)
       running.add(run)
       void run.ended.catch(() => undefined).finally(() => running.delete(run))
       return run
@@ -33,8 +34,8 @@ export function useLiveRuns(): { follow(runId: string): LiveRun; stopAll(): void
   }
 }
 
-function followLive(runId: string): LiveRun {
-  const state = shallowRef(EMPTY)
+function followLive(runId: string, from: RunState): LiveRun {
+  const state = shallowRef(from)
   const isConnected = shallowRef(true)
   const closing = new AbortController()
   let queue: { event: RunEvent; seq: number | null }[] = []
@@ -60,6 +61,6 @@ function followLive(runId: string): LiveRun {
       isConnected.value = connected
     },
   }
-  const ended = followRun(runId, follower, closing.signal).finally(flush)
+  const ended = followRun(runId, follower, closing.signal, from.seq).finally(flush)
   return { runId, state, isConnected, ended, stop: () => closing.abort() }
 }

@@ -1,0 +1,89 @@
+/** What one does with a room: each request says where it failed, and the room is read again. */
+import { ref } from 'vue'
+import { useRouter } from 'vue-router'
+import { api, ask } from '@/api/client'
+import type { Schema } from '@/api/types'
+import { useNotices } from '@/stores/notices'
+import { pathOf, resumeRoom, type Seat, startRoom, useRoomLists } from './rooms'
+import type { LiveRoom } from './useRoom'
+
+export function useRoomActions(room: LiveRoom) {
+  const notices = useNotices()
+  const router = useRouter()
+  const { reload } = useRoomLists()
+  const params = pathOf(room.id)
+  const busy = ref('')
+
+  /** Returns whether it succeeded. */
+  async function run(name: string, work: () => Promise<unknown>): Promise<boolean> {
+    if (busy.value) return false
+    busy.value = name
+    try {
+      await work()
+      return true
+    } catch (error) {
+      notices.showError(error)
+      return false
+    } finally {
+      busy.value = ''
+      void room.refresh()
+    }
+  }
+
+  const seatParams = (seat: Seat) => ({ path: { ...params.path, seat_id: seat.id } })
+  const changeSeat = (seat: Seat, body: Schema<'SeatChanges'>) =>
+    ask(api.PUT('/chat-rooms/{room_id}/agents/{seat_id}', { params: seatParams(seat), body }))
+
+  return {
+    busy,
+    start: () => run('start', () => startRoom(room.id)),
+    resume: () => run('resume', () => resumeRoom(room.id)),
+    pause: () => run('pause', () => ask(api.POST('/chat-rooms/{room_id}/stop', { params }))),
+    skip: () => run('skip', () => ask(api.POST('/chat-rooms/{room_id}/skip', { params }))),
+    finish: () => run('finish', () => ask(api.POST('/chat-rooms/{room_id}/finish', { params }))),
+    giveFloor: (seat: Seat) =>
+      run('floor', () => ask(api.POST('/chat-rooms/{room_id}/floor', { params, body: { seat_id: seat.id } }))),
+    speak: (content: string) =>
+      run('speak', async () => {
+        room.add(await ask(api.POST('/chat-rooms/{room_id}/messages', { params, body: { content } })))
+      }),
+    change: (body: Schema<'RoomChanges'>) =>
+      run('change', () => ask(api.PUT('/chat-rooms/{room_id}', { params, body }))),
+    mute: (seat: Seat, muted: boolean) => run('mute', () => changeSeat(seat, { muted })),
+    changeSeat: (seat: Seat, body: Schema<'SeatChanges'>) => run('seat', () => changeSeat(seat, body)),
+    addSeat: (body: Schema<'NewSeat'>) =>
+      run('seat', () => ask(api.POST('/chat-rooms/{room_id}/agents', { params, body }))),
+    removeSeat: (seat: Seat) =>
+      run('seat', () => ask(api.DELETE('/chat-rooms/{room_id}/agents/{seat_id}', { params: seatParams(seat) }))),
+    /** Moves a seat to another place in the order of turns. */
+    move: (seats: readonly Seat[], seat: Seat, to: number) =>
+      run('move', async () => {
+        const order = seats.filter((each) => each.id !== seat.id).toSpliced(to, 0, seat)
+        const moved = order.map((each, index) => ({ each, index })).filter(({ each, index }) => each.turn_order !== index)
+        for (const { each, index } of moved) await changeSeat(each, { turn_order: index })
+      }),
+    reset: () =>
+      run('reset', async () => {
+        await ask(api.POST('/chat-rooms/{room_id}/reset', { params }))
+        await room.clear()
+      }),
+    fork: (messageId: string | null) =>
+      run('fork', async () => {
+        const body = messageId === null ? {} : { message_id: messageId }
+        const copy = await ask(api.POST('/chat-rooms/{room_id}/fork', { params, body }))
+        await reload()
+        await router.push(`/rooms/${copy.id}`)
+      }),
+    async remove(): Promise<void> {
+      try {
+        await ask(api.DELETE('/chat-rooms/{room_id}', { params }))
+        await reload()
+        await router.push('/rooms')
+      } catch (error) {
+        notices.showError(error)
+      }
+    },
+  }
+}
+
+export type RoomActions = ReturnType<typeof useRoomActions>

@@ -1,0 +1,124 @@
+/** Seats as forms change them, and what is sent for them. */
+import type { Schema } from '@/api/types'
+import type { Seat } from './rooms'
+
+export interface SeatDraft {
+  key: number
+  agentId: number | null
+  /** What the agent has: shown where the seat has nothing of its own. */
+  agent: Partial<Record<'name' | 'role' | 'model' | 'systemPrompt', string>>
+  name: string
+  role: string
+  systemPrompt: string
+  /** Empty: the agent's, or the default. */
+  provider: string
+  model: string
+  tools: string
+  hasTools: boolean
+  skills: string
+  hasSkills: boolean
+  temperature: string
+  maxTokens: string
+  maxIterations: string
+  thinking: '' | 'on' | 'off'
+}
+
+let lastKey = 0
+
+export function emptySeat(name = ''): SeatDraft {
+  return {
+    key: ++lastKey,
+    agentId: null,
+    agent: {},
+    name,
+    role: '',
+    systemPrompt: '',
+    provider: '',
+    model: '',
+    tools: '',
+    hasTools: false,
+    skills: '',
+    hasSkills: false,
+    temperature: '',
+    maxTokens: '',
+    maxIterations: '',
+    thinking: '',
+  }
+}
+
+export function seatOfAgent(agent: Schema<'AgentView'>): SeatDraft {
+  const own = { name: agent.name, role: agent.role, model: agent.model ?? '', systemPrompt: agent.system_prompt }
+  return { ...emptySeat(agent.name), agentId: agent.id, agent: own }
+}
+
+/** The seat as its form begins: with an agent, only what is the seat's own. */
+export function draftOf(seat: Seat): SeatDraft {
+  const isOwn = (field: string): boolean => seat.agent_id === null || seat.overrides.includes(field)
+  const text = (field: keyof Seat): string => (isOwn(field) && seat[field] !== null ? String(seat[field]) : '')
+  const names = (field: 'tools' | 'skills'): string => (isOwn(field) ? (seat[field] ?? []).join(', ') : '')
+  const thinking = isOwn('thinking_enabled') ? seat.thinking_enabled : null
+  return {
+    ...emptySeat(seat.name),
+    agentId: seat.agent_id,
+    agent:
+      seat.agent_id === null
+        ? {}
+        : { role: seat.role, model: seat.model ?? '', systemPrompt: seat.system_prompt ?? '' },
+    role: text('role'),
+    systemPrompt: text('system_prompt'),
+    provider: text('provider_id'),
+    model: text('model'),
+    tools: names('tools'),
+    hasTools: isOwn('tools') && seat.tools !== null,
+    skills: names('skills'),
+    hasSkills: isOwn('skills') && seat.skills !== null,
+    temperature: text('temperature'),
+    maxTokens: text('max_tokens'),
+    maxIterations: text('max_iterations'),
+    thinking: thinking === null ? '' : thinking ? 'on' : 'off',
+  }
+}
+
+function namesIn(text: string): string[] {
+  return text.split(/[,，\s]+/).filter(Boolean)
+}
+
+function numberIn(text: string): number | null {
+  return String(text).trim() === '' ? null : Number(text)
+}
+
+/** All fields; null where the agent's value or the default counts. */
+export function bodyOf(draft: SeatDraft): Schema<'NewSeat'> {
+  return {
+    agent_id: draft.agentId,
+    name: draft.name.trim() || null,
+    role: draft.role.trim() || null,
+    system_prompt: draft.systemPrompt.trim() || null,
+    provider_id: numberIn(draft.provider),
+    model: draft.model.trim() || null,
+    tools: draft.hasTools ? namesIn(draft.tools) : null,
+    skills: draft.hasSkills ? namesIn(draft.skills) : null,
+    temperature: numberIn(draft.temperature),
+    max_tokens: numberIn(draft.maxTokens),
+    max_iterations: numberIn(draft.maxIterations),
+    thinking_enabled: draft.thinking === '' ? null : draft.thinking === 'on',
+  }
+}
+
+/** The fields that the form changed. */
+export function changesOf(before: SeatDraft, after: SeatDraft): Schema<'SeatChanges'> {
+  const old = bodyOf(before)
+  const changed = Object.entries(bodyOf(after)).filter(
+    ([field, value]) => field !== 'agent_id' && JSON.stringify(value) !== JSON.stringify(old[field as keyof typeof old]),
+  )
+  return Object.fromEntries(changed) as Schema<'SeatChanges'>
+}
+
+/** A name that no other seat has, without regard to letter case. */
+export function freeName(name: string, taken: readonly string[]): string {
+  const others = new Set(taken.map((each) => each.toLowerCase()))
+  if (!others.has(name.toLowerCase())) return name
+  let number = 2
+  while (others.has(`${name} ${number}`.toLowerCase())) number += 1
+  return `${name} ${number}`
+}

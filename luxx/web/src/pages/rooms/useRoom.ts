@@ -1,0 +1,166 @@
+/** One room as its page shows it: settings and seats, stored messages, and its newest run, followed live. */
+import { useQuery, useQueryCache } from '@pinia/colada'
+import { computed, type ComputedRef, onScopeDispose, type Ref, ref, shallowRef, watch } from 'vue'
+import { api, ask } from '@/api/client'
+import { subscribe } from '@/api/socket'
+import type { Schema } from '@/api/types'
+import { type LiveRun, useLiveRuns } from '@/run/liveRun'
+import { EMPTY, type RunState } from '@/run/state'
+import { LIST_KEY, pathOf, type Room } from './rooms'
+import { type Entry, type StoredMessage, transcriptOf } from './transcript'
+
+const STORED_PAGE = 50
+
+export type ShownStatus = Schema<'RoomStatus'> | 'waiting'
+
+export interface LiveRoom {
+  id: string
+  room: ComputedRef<Room | null>
+  error: ComputedRef<unknown>
+  live: ComputedRef<RunState>
+  status: ComputedRef<ShownStatus>
+  entries: ComputedRef<Entry[]>
+  hasEarlier: Readonly<Ref<boolean>>
+  isConnected: ComputedRef<boolean>
+  isLoaded: Readonly<Ref<boolean>>
+  refresh(): Promise<void>
+  loadEarlier(): Promise<void>
+  add(message: StoredMessage): void
+  /** After a reset. */
+  clear(): Promise<void>
+}
+
+export function useRoom(id: string): LiveRoom {
+  const cache = useQueryCache()
+  const query = useQuery({
+    key: () => ['room', id],
+    query: () => ask(api.GET('/chat-rooms/{room_id}', { params: pathOf(id) })),
+  })
+  const room = computed(() => query.data.value ?? null)
+  const stored = useStored(id)
+  const run = useFollowedRun(() => void refresh())
+
+  async function refresh(): Promise<void> {
+    await Promise.all([query.refetch(), cache.invalidateQueries({ key: [...LIST_KEY] })])
+    if (room.value?.status === 'running') run.follow(room.value.run_id)
+  }
+
+  watch(
+    () => room.value?.run_id,
+    (runId) => run.follow(runId ?? null),
+    { immediate: true },
+  )
+  void stored.load()
+  onScopeDispose(
+    subscribe(id, (state) => {
+      const isNews = state.run_id !== room.value?.run_id || (!run.isFollowing.value && state.status !== status.value)
+      if (isNews) void refresh()
+    }),
+  )
+
+  const status = computed<ShownStatus>(() => shownStatus(room.value, run.live.value))
+  const entries = computed(() => transcriptOf(stored.messages.value, run.live.value))
+
+  return {
+    id,
+    room,
+    error: computed(() => query.error.value),
+    live: run.live,
+    status,
+    entries,
+    hasEarlier: stored.hasEarlier,
+    isConnected: run.isConnected,
+    isLoaded: stored.isLoaded,
+    refresh,
+    loadEarlier: stored.loadEarlier,
+    add: stored.add,
+    async clear() {
+      stored.clear()
+      run.follow(null)
+      await query.refetch()
+    },
+  }
+}
+
+/** The run knows more than the room was read with, as long as it is the same run. */
+function shownStatus(room: Room | null, live: RunState): ShownStatus {
+  if (!room) return 'idle'
+  if (!live.run || live.run.id !== room.run_id) return room.status
+  const { status } = live
+  if (status === 'waiting') return 'waiting'
+  if (status === 'running' || status === 'queued') return 'running'
+  if (status === 'paused') return room.status === 'error' ? 'error' : 'paused'
+  return 'completed'
+}
+
+/** The messages of the room that are stored, from the newest back as far as they were loaded. */
+function useStored(id: string) {
+  const messages = shallowRef<readonly StoredMessage[]>([])
+  const hasEarlier = ref(false)
+  const isLoaded = ref(false)
+
+  async function read(before?: string): Promise<void> {
+    const query = before ? { before, limit: STORED_PAGE } : { limit: STORED_PAGE }
+    const page = await ask(api.GET('/chat-rooms/{room_id}/messages', { params: { ...pathOf(id), query } }))
+    const known = new Set(messages.value.map((message) => message.id))
+    const added = page.items.filter((message) => !known.has(message.id))
+    messages.value = [...added.toReversed(), ...messages.value]
+    hasEarlier.value = page.has_more ?? false
+    isLoaded.value = true
+  }
+
+  return {
+    messages,
+    hasEarlier,
+    isLoaded,
+    load: () =>
+      read().catch(() => {
+        isLoaded.value = true // The query of the room says why.
+      }),
+    loadEarlier: () => read(messages.value[0]?.id),
+    add(message: StoredMessage): void {
+      if (messages.value.some((each) => each.id === message.id)) return
+      messages.value = [...messages.value, message]
+    },
+    clear(): void {
+      messages.value = []
+      hasEarlier.value = false
+    },
+  }
+}
+
+/** Follows one run at a time; `onEnd` is called when its stream has ended. */
+function useFollowedRun(onEnd: () => void) {
+  const runs = useLiveRuns()
+  const current = shallowRef<LiveRun | null>(null)
+  const isFollowing = ref(false)
+
+  /** Follows the run from its beginning, or from where it paused. */
+  function follow(wanted: string | null): void {
+    const present = current.value
+    const isSame = (present?.runId ?? null) === wanted
+    if (isSame && (isFollowing.value || wanted === null)) return
+    present?.stop()
+    if (wanted === null) {
+      current.value = null
+      isFollowing.value = false
+      return
+    }
+    const run = runs.follow(wanted, isSame ? present?.state.value : undefined)
+    current.value = run
+    isFollowing.value = true
+    // The log of an old run may be deleted: its messages are stored all the same.
+    void run.ended.catch(() => undefined).finally(() => {
+      if (current.value !== run) return
+      isFollowing.value = false
+      onEnd()
+    })
+  }
+
+  return {
+    live: computed(() => current.value?.state.value ?? EMPTY),
+    isConnected: computed(() => current.value?.isConnected.value ?? true),
+    isFollowing,
+    follow,
+  }
+}

@@ -12,6 +12,9 @@ UI_SOURCES := $(shell find luxx/web/src luxx/web/public -type f) luxx/web/packag
 # Public MCP servers, which heavy tests use.
 MCP_SERVERS := tests/mcp_servers/public
 MCP_STAMP := $(VENV)/.installed-mcp-servers
+# Other people's clients of /v1, which heavy tests use.
+CLIENTS := tests/openai_api/clients
+CLIENTS_STAMP := $(VENV)/.installed-openai-clients
 
 # ARGS passes options on: make run ARGS="--port 9000", make test ARGS="-k tools".
 ARGS ?=
@@ -59,7 +62,7 @@ ui-types: $(DEV_STAMP) ## Write the TypeScript types of the API anew, after its 
 test: $(DEV_STAMP) ## Run the tests that take seconds (ARGS="-k tools")
 	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m "not long and not heavy" --timeout=120 -rfEs $(ARGS)
 
-test-heavy: $(DEV_STAMP) $(MCP_STAMP) ## Run slow tests, and the rest of matrices that make test runs a part of
+test-heavy: $(DEV_STAMP) $(MCP_STAMP) $(CLIENTS_STAMP) ## Run slow tests, and the rest of matrices that make test runs a part of
 	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m "heavy and not long" --timeout=240 -rfEs $(ARGS)
 
 test-long: $(DEV_STAMP) ## Run the tests that take minutes (PART=name: only matching tests)
@@ -125,4 +128,9 @@ $(DEV_STAMP): pyproject.toml constraints.txt | $(PYTHON)
 $(MCP_STAMP): $(wildcard $(MCP_SERVERS)/*) | $(DEV_STAMP)
 	@echo "Installing the public MCP servers of the heavy tests"
 	@$(MCP_SERVERS)/install $(VENV)/mcp-servers $(PYTHON)
+	@touch $@
+
+$(CLIENTS_STAMP): $(wildcard $(CLIENTS)/*) | $(DEV_STAMP)
+	@echo "Installing the clients of the OpenAI-compatible API that heavy tests use"
+	@$(CLIENTS)/install $(VENV)/openai-clients $(PYTHON)
 	@touch $@

@@ -5,6 +5,7 @@ a package with an `Adapter` and a row in `registry.py`; it must pass `tests/cont
 """
 
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 from typing import Any, Protocol
 
 import msgspec
@@ -16,6 +17,20 @@ from luxx.wire.turn import Delta
 
 CACHE_MARK = "cache_control"
 """The field that marks how much of a prompt the provider should cache; some servers refuse it by name."""
+
+
+class Adaptation(StrEnum):
+    """A change to requests that a server demands when it refuses one; see `adaptations.py`."""
+
+    RESPONSES = "responses"
+    CHAT_COMPLETIONS = "chat_completions"
+    MAX_COMPLETION_TOKENS = "max_completion_tokens"
+    MAX_TOKENS = "max_tokens"
+    NO_TEMPERATURE = "no_temperature"
+    NO_SUMMARY = "no_summary"
+    NO_ENCRYPTED_REASONING = "no_encrypted_reasoning"
+    NO_NOTES = "no_notes"
+    NO_CACHE_MARKS = "no_cache_marks"
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +51,8 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     `stop`: texts that end the completion. `tool_choice` and `parallel_tool_calls`: None leaves the choice of
     tools, and whether several are called at once, to the model. `uncallable`: tools of earlier calls of the
     run that the model must not call now. `caches_prompt`: later requests begin like this one, so that a
-    provider which caches only what it is asked to cache should do so.
+    provider which caches only what it is asked to cache should do so. `adaptations`: what the server demanded
+    of requests.
     """
 
     model: str
@@ -51,6 +67,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     parallel_tool_calls: bool | None = None
     uncallable: list[ToolSpec] = []
     caches_prompt: bool = False
+    adaptations: frozenset[Adaptation] = frozenset()
 
 
 class UpstreamRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +105,8 @@ class BuildRequest(Protocol):
 
 
 class Adapter(msgspec.Struct, frozen=True, kw_only=True):
-    """The functions of one dialect. `parser` makes the parser of one response.
+    """The functions of one dialect. `parser` makes the parser of one response; `bound_parser`, if there is
+    one, that of the response to a request, whose notes say where they can be sent.
 
     `models_request` builds the request for the model list, or for its first page, `next_models_request` the
     one for the page that follows a body (None after the last page). `parse_models`: the names in a body.
@@ -97,9 +115,14 @@ class Adapter(msgspec.Struct, frozen=True, kw_only=True):
     dialect: str
     build_request: BuildRequest
     parser: Callable[[], StreamParser]
+    bound_parser: Callable[[CompletionRequest, Target], StreamParser] | None = None
     models_request: Callable[[Target], UpstreamRequest]
     parse_models: Callable[[bytes], list[str]]
     next_models_request: Callable[[Target, bytes], UpstreamRequest | None]
+
+    def parser_for(self, request: CompletionRequest, target: Target) -> StreamParser:
+        """The parser of the response to this request."""
+        return self.parser() if self.bound_parser is None else self.bound_parser(request, target)
 
 
 def post_request(url: str, headers: dict[str, str], body: dict[str, Any], *, stream: bool) -> UpstreamRequest:

@@ -38,6 +38,10 @@ CACHE_SECONDS = 5.0
 """How long this process may miss another process's change of the allowed hosts."""
 
 
+_VERSION_QUERY = re.compile(r"api-version=[A-Za-z0-9._-]{1,40}")
+"""The only query that a base URL may have: Azure's addresses end in one."""
+
+
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A base URL in canonical form, so that every other parser reads the same host."""
 
@@ -45,6 +49,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     port: int
     path: str
+    query: str = ""
 
     @property
     def host_port(self) -> str:
@@ -54,7 +59,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     def url(self) -> str:
         default = DEFAULT_PORTS[self.scheme] == self.port
         authority = self.host_port.rpartition(":")[0] if default else self.host_port
-        return f"{self.scheme}://{authority}{self.path}"
+        query = f"?{self.query}" if self.query else ""
+        return f"{self.scheme}://{authority}{self.path}{query}"
 
 
 def parse_base_url(text: str) -> Endpoint:
@@ -77,6 +83,7 @@ def parse_base_url(text: str) -> Endpoint:
         host=canonical_host(host_part(parts.netloc)),
         port=DEFAULT_PORTS[scheme] if port is None else port,
         path=parts.path.rstrip("/"),
+        query=parts.query,
     )
 
 
@@ -85,8 +92,10 @@ def _reject_unsupported_parts(text: str, parts: SplitResult) -> None:
         raise InvalidInput("base_url must begin with http:// or https://")
     if "@" in parts.netloc:
         raise InvalidInput("base_url must not contain a user name or password; the key goes into api_key")
-    if "?" in text or "#" in text:
-        raise InvalidInput("base_url must not contain a query (?…) or a fragment (#…)")
+    if "#" in text or ("?" in text and not _VERSION_QUERY.fullmatch(parts.query)):
+        raise InvalidInput(
+            "base_url must not contain a query (?…), apart from ?api-version=…, nor a fragment (#…)"
+        )
     if not parts.hostname:
         raise InvalidInput("base_url has no host; write it like https://api.openai.com/v1")
     if parts.port == 0:
@@ -120,12 +129,15 @@ class AddressGuard:
         self._allowed_cache: dict[str, tuple[bool, float]] = {}
         self._generation = 0
 
-    async def check_base_url(self, caller: Caller, base_url: str) -> CheckedBaseUrl:
+    async def check_base_url(self, caller: Caller, base_url: str, *, query: bool = False) -> CheckedBaseUrl:
         """The canonical URL to save. Raises InvalidInput, or NotAllowed if the caller may not use it.
 
-        A name that does not resolve passes: `check_connect` runs before anything is sent to it.
+        A name that does not resolve passes: `check_connect` runs before anything is sent to it. `query`:
+        whether the URL may have one.
         """
         endpoint = parse_base_url(base_url)
+        if endpoint.query and not query:
+            raise InvalidInput(f"base_url must not contain a query here; leave out ?{endpoint.query}")
         reach = reach_of_name(endpoint.host)
         if reach is not Reach.FORBIDDEN and not is_literal(endpoint.host):
             reach = max_reach(reach, await self._reach_resolved(endpoint))

@@ -13,13 +13,15 @@ from typing import Self
 
 import msgspec
 
-from luxx.errors import MalformedStream, ProviderError, ProviderRefused, StreamInterrupted, StreamStalled
+from luxx.errors import MalformedStream, ProviderError, StreamInterrupted, StreamStalled
 from luxx.infra.config.schema import ProvidersConfig
-from luxx.providers.adapter import CACHE_MARK, CompletionRequest, StreamParser, Target
+from luxx.providers.adaptations import Adaptations
+from luxx.providers.adapter import CompletionRequest, StreamParser, Target
 from luxx.providers.failures import redact_error
 from luxx.providers.parsing import OutputBounds
-from luxx.providers.registry import ProviderType, adapter_for
+from luxx.providers.registry import ProviderType, adapter_for, completion_adapter
 from luxx.providers.transport import ResponseBody, Transport
+from luxx.providers.vendors import AZURE, vendor_of
 from luxx.wire.tool import ToolCall
 from luxx.wire.turn import (
     Delta,
@@ -38,7 +40,6 @@ MAX_TOTAL_DELAY_SECONDS = 180.0
 FIRST_DELAY_SECONDS = 0.5
 MAX_DELAY_SECONDS = 16.0
 MAX_MODEL_PAGES = 20
-MAX_WITHOUT_MARKS = 1_000
 MAX_COMPLETION_CHARACTERS = 100_000
 """The bound of a collected completion; a delta without text counts as one character."""
 
@@ -90,7 +91,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 class ModelClient:
     """Shared by all runs. `sleep` and `rand` (0 to 1) are injected; they set the delay between attempts.
 
-    It remembers the servers that refused marks for their prompt cache, and sends them none.
+    It remembers what servers demanded of requests when they refused one.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class ModelClient:
         self._retries = min(config.retries, MAX_RETRIES)
         self._sleep = sleep
         self._rand = rand
-        self._without_marks: set[str] = set()
+        self._adaptations = Adaptations()
 
     def stream_completion(
         self,
@@ -126,7 +127,7 @@ class ModelClient:
             on_retry=on_retry,
             before_retry=before_retry or _do_nothing,
         )
-        return CompletionStream(self._transport, request, target, retry_schedule, self._without_marks)
+        return CompletionStream(self._transport, request, target, retry_schedule, self._adaptations)
 
     async def complete(self, request: CompletionRequest, target: Target) -> Completion:
         """Collects the completion of one attempt, without retries. Provider checks use it.
@@ -139,7 +140,7 @@ class ModelClient:
         calls: dict[int, ToolCall] = {}
         usage = Usage()
         finish = FinishReason.UNKNOWN
-        async with CompletionStream(self._transport, request, target, None) as stream:
+        async with CompletionStream(self._transport, request, target, None, self._adaptations) as stream:
             while deltas := await stream.read():
                 for delta in deltas:
                     remaining -= _size(delta)
@@ -183,14 +184,15 @@ class ModelClient:
                 page_request = next_request
         except ProviderError as error:
             raise redact_error(error, target.api_key) from None
-        return names
+        # Azure lists models, while requests name the deployments of a resource.
+        return [] if vendor_of(target) == AZURE else names
 
 
 class CompletionStream:
     """Use: `async with client.stream_completion(…) as stream: while deltas := await stream.read(): …`.
 
     Leaving the block closes the socket. Without a retry schedule, the first failure is final. `read` is one
-    flat function because it runs for every token. `without_marks`: addresses that refuse marks for a cache.
+    flat function because it runs for every token.
     """
 
     def __init__(
@@ -199,13 +201,11 @@ class CompletionStream:
         request: CompletionRequest,
         target: Target,
         retry_schedule: RetrySchedule | None,
-        without_marks: set[str] | None = None,
+        adaptations: Adaptations,
     ) -> None:
         self._transport = transport
-        self._without_marks = set[str]() if without_marks is None else without_marks
-        if target.base_url in self._without_marks:
-            request = msgspec.structs.replace(request, caches_prompt=False)
-        self._request = request
+        self._adaptations = adaptations
+        self._request = adaptations.adapt(request, target)
         self._target = target
         self._retry_schedule = retry_schedule
         self._bounds = OutputBounds(
@@ -267,12 +267,12 @@ class CompletionStream:
         return self.was_sent and isinstance(error, StreamInterrupted | StreamStalled)
 
     async def _open(self) -> tuple[StreamParser, ResponseBody]:
-        adapter = adapter_for(self._target.provider_type)
+        adapter = completion_adapter(self._request, self._target)
         upstream_request = adapter.build_request(self._request, self._target, stream=True)
         # By number: a late callback of a failed attempt must not mark the next attempt as sent.
         on_sent = partial(self._sent_attempts.add, self._failed_attempts)
         body = await self._transport.open(upstream_request, secret=self._target.api_key, on_sent=on_sent)
-        parser = adapter.parser()
+        parser = adapter.parser_for(self._request, self._target)
         self._parser, self._body = parser, body
         return parser, body
 
@@ -310,7 +310,10 @@ class CompletionStream:
     async def _recover(self, error: ProviderError) -> None:
         """Waits for the next attempt. Raises `error`, redacted, if there is none."""
         redact_error(error, self._target.api_key)
-        if self._is_refusal_of_marks(error):
+        if not self._has_emitted and (
+            adapted := self._adaptations.adapt_after(error, self._request, self._target)
+        ):
+            self._request = adapted
             await self._close()
             return
         schedule, failed_attempts = self._retry_schedule, self._failed_attempts
@@ -339,20 +342,6 @@ class CompletionStream:
         await schedule.on_retry(retry)
         await schedule.sleep(delay)
         await schedule.before_retry()
-
-    def _is_refusal_of_marks(self, error: ProviderError) -> bool:
-        """Whether the server refuses only the marks for its cache. The request then has none any more."""
-        if not (
-            self._request.caches_prompt
-            and not self._has_emitted
-            and isinstance(error, ProviderRefused)
-            and CACHE_MARK in error.message
-        ):
-            return False
-        self._request = msgspec.structs.replace(self._request, caches_prompt=False)
-        if len(self._without_marks) < MAX_WITHOUT_MARKS:
-            self._without_marks.add(self._target.base_url)
-        return True
 
     async def _close(self) -> None:
         body, self._body, self._parser, self._is_drained = self._body, None, None, False

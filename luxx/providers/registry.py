@@ -3,15 +3,19 @@
 from enum import StrEnum
 
 from luxx.errors import InvalidInput
-from luxx.providers.adapter import Adapter
+from luxx.providers.adapter import Adaptation, Adapter, CompletionRequest, Target
 from luxx.providers.anthropic.adapter import ANTHROPIC
 from luxx.providers.gemini.adapter import GEMINI
 from luxx.providers.openai_chat.adapter import OPENAI
+from luxx.providers.openai_responses.adapter import RESPONSES
+from luxx.providers.vendors import AZURE, prefers_responses
 
 
 class ProviderType(StrEnum):
     OPENAI = "openai"
+    OPENAI_RESPONSES = "openai_responses"
     OPENAI_COMPATIBLE = "openai_compatible"
+    AZURE_OPENAI = AZURE
     DEEPSEEK = "deepseek"
     GLM = "glm"
     OPENROUTER = "openrouter"
@@ -26,7 +30,9 @@ class ProviderType(StrEnum):
 
 _ROWS: dict[str, tuple[Adapter, str]] = {
     ProviderType.OPENAI: (OPENAI, "https://api.openai.com/v1"),
+    ProviderType.OPENAI_RESPONSES: (RESPONSES, "https://api.openai.com/v1"),
     ProviderType.OPENAI_COMPATIBLE: (OPENAI, ""),
+    ProviderType.AZURE_OPENAI: (OPENAI, ""),
     ProviderType.DEEPSEEK: (OPENAI, "https://api.deepseek.com/v1"),
     ProviderType.GLM: (OPENAI, "https://api.z.ai/api/paas/v4"),
     ProviderType.OPENROUTER: (OPENAI, "https://openrouter.ai/api/v1"),
@@ -51,6 +57,24 @@ def adapter_for(provider_type: str) -> Adapter:
     return row[0]
 
 
+def completion_adapter(request: CompletionRequest, target: Target) -> Adapter:
+    """The adapter for this request: some models are called through another API of their vendor.
+
+    Raises InvalidInput (`unknown_provider_type`).
+    """
+    adapter = adapter_for(target.provider_type)
+    if adapter is not OPENAI or Adaptation.CHAT_COMPLETIONS in request.adaptations:
+        return adapter
+    if Adaptation.RESPONSES in request.adaptations or prefers_responses(target, request.model):
+        return RESPONSES
+    return adapter
+
+
 def default_base_url(provider_type: str) -> str:
     """The vendor's address for this provider type; empty if the type has none."""
     return _ROWS.get(provider_type, (None, ""))[1]
+
+
+def takes_query(provider_type: str) -> bool:
+    """Whether the address of this type may end in `?api-version=…`, as Azure's do."""
+    return adapter_for(provider_type) in (OPENAI, RESPONSES)

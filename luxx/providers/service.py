@@ -66,7 +66,7 @@ from luxx.providers.queries import (
     visible_row,
     visible_to,
 )
-from luxx.providers.registry import adapter_for, default_base_url
+from luxx.providers.registry import adapter_for, default_base_url, takes_query
 
 NO_LIST = frozenset({404, 405, 501})  # The statuses of a server without a list of models.
 REFETCH_SECONDS = 5.0
@@ -367,7 +367,7 @@ class ProviderService:
         if not base_url:
             raise InvalidInput(f"provider_type {provider_type} needs a base_url", field="$.base_url")
         try:
-            checked = await self._guard.check_base_url(caller, base_url)
+            checked = await self._guard.check_base_url(caller, base_url, query=takes_query(provider_type))
         except InvalidInput as error:
             raise error.about("$.base_url") from error
         return checked.url, checked.newly_allowed

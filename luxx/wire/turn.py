@@ -145,6 +145,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """A step. `content` of a tool_result is the result as JSON text `{"success", "data", "error"}`.
 
     `arguments` is the JSON text that the model wrote; `id_ref` is the call's id on both its steps. Only of a
+    tool_call: `is_hosted` (the provider ran the tool itself, so there is no tool_result). Only of a
     tool_result: `outcome` (what people or rules decided on the call), `note` (the text on that for the
     model), `is_untrusted` (the result has untrusted content) and, of a composition, `calls` (how many calls
     it made). `images` are shown with a result, or with the text of a model that generated them. `sources`
@@ -162,6 +163,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     status: StepStatus = StepStatus.DONE
     duration_ms: int | UnsetType = UNSET
     level: str | UnsetType = UNSET
+    is_hosted: bool | UnsetType = UNSET
     outcome: CallOutcome | UnsetType = UNSET
     note: str | UnsetType = UNSET
     is_untrusted: bool | UnsetType = UNSET
@@ -269,6 +271,14 @@ class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True):
     arguments: str = ""
 
 
+class HostedCallDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of a tool that ran at the provider. It is shown and never run; `arguments` is JSON text."""
+
+    call_id: str
+    name: str
+    arguments: str = "{}"
+
+
 class UsageDelta(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
 
@@ -321,6 +331,7 @@ Delta = (
     | TextDelta
     | TextWasThinking
     | ToolCallDelta
+    | HostedCallDelta
     | CitationDelta
     | ImageDelta
     | UsageDelta

@@ -13,6 +13,17 @@ def loaded_sdks() -> None:
     sdk_types.load()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Removes tests of a dialect of which the given folders have no stream."""
+    if recorded.folders():
+        items[:] = [item for item in items if not _has_no_stream(item)]
+
+
+def _has_no_stream(item: pytest.Item) -> bool:
+    reasons = [str(mark.kwargs.get("reason")) for mark in item.iter_markers("skip")]
+    return any("empty parameter set" in reason for reason in reasons)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if not recorded.folders():
         terminalreporter.write_line("recorded streams: none, LUXX_WIRE_FIXTURES is not set")

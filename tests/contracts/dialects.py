@@ -7,12 +7,18 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from sdk_types import accepted_by_anthropic, accepted_by_google, accepted_by_openai
+from sdk_types import (
+    accepted_by_anthropic,
+    accepted_by_google,
+    accepted_by_openai,
+    accepted_by_responses,
+)
 
 from luxx.providers.adapter import Adapter, CompletionRequest, Target
 from luxx.providers.anthropic.adapter import ANTHROPIC
 from luxx.providers.gemini.adapter import GEMINI
 from luxx.providers.openai_chat.adapter import OPENAI
+from luxx.providers.openai_responses.adapter import RESPONSES
 from luxx.wire.message import AssistantPrompt, PromptMessage, SystemPrompt, ToolPrompt, UserPrompt
 
 Json = dict[str, Any]
@@ -35,6 +41,40 @@ def openai_rules(body: Json, asked: CompletionRequest) -> None:
     assert [at for at, message in enumerate(messages) if message["role"] == "system"] in ([], [0])
     _assert_all_said([_openai_text(message) for message in messages], asked.messages)
     assert len([1 for message in messages if message["role"] == "tool"]) == _results(asked.messages)
+
+
+def responses_rules(body: Json, asked: CompletionRequest) -> None:
+    """Nothing is stored; the calls of a turn get their results before anything else is said; ids are unique;
+    reasoning is followed by what it led to."""
+    assert body["store"] is False
+    assert body.get("max_output_tokens", 16) >= 16
+    assert all(tool["strict"] is False for tool in body.get("tools", []))
+    items = body["input"]
+    assert items
+    wanted: list[str] = []
+    seen: set[str] = set()
+    outputs = 0
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        kind = item.get("type", "message")
+        if kind in ("function_call", "custom_tool_call"):
+            assert item["call_id"] not in seen
+            assert re.fullmatch("[a-zA-Z0-9_-]{1,64}", item["call_id"])
+            seen.add(item["call_id"])
+            wanted.append(item["call_id"])
+        elif kind in ("function_call_output", "custom_tool_call_output"):
+            wanted.remove(item["call_id"])
+            outputs += 1
+        elif item.get("role") in ("user", "developer"):
+            assert not wanted, f"calls without results: {wanted}"
+        if kind == "reasoning":
+            assert item["encrypted_content"]
+            assert following is not None
+            assert following.get("role") != "user"
+    assert not wanted
+    assert outputs == _results(asked.messages)
+    said = [_blocks_text(item["content"]) for item in items if isinstance(item.get("content"), list)]
+    said += [item["content"] for item in items if isinstance(item.get("content"), str)]
+    _assert_all_said([body.get("instructions", ""), *said], asked.messages)
 
 
 def anthropic_rules(body: Json, asked: CompletionRequest) -> None:
@@ -147,7 +187,11 @@ def _openai_text(message: Json) -> str:
 
 def _blocks_text(blocks: list[Json]) -> str:
     """The texts of blocks or parts; the text of thoughts and other types does not count."""
-    said = [block for block in blocks if block.get("type", "text") == "text" and not block.get("thought")]
+    said = [
+        block
+        for block in blocks
+        if block.get("type", "text") in ("text", "input_text") and not block.get("thought")
+    ]
     return "".join(block.get("text") or "" for block in said)
 
 
@@ -174,11 +218,18 @@ ROWS = {
         OPENAI,
         [
             "openai", "openai_compatible", "deepseek", "glm", "openrouter", "mistral", "groq", "qwen",
-            "ollama", "local",
+            "ollama", "local", "azure_openai",
         ],
         accepted_by_openai,
         openai_rules,
         ["gpt-4.1-mini", "gpt-5", "o3", "deepseek-reasoner"],
+    ),
+    "openai-responses": Row(
+        RESPONSES,
+        ["openai_responses", "openai", "azure_openai"],
+        accepted_by_responses,
+        responses_rules,
+        ["gpt-5", "gpt-5.6-mini", "o3-pro", "gpt-4.1"],
     ),
     "anthropic": Row(
         ANTHROPIC,

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-BUILT = frozenset({"anthropic", "gemini", "openai"})
+BUILT = frozenset({"anthropic", "gemini", "openai", "openai-responses"})
 """The dialects that have an adapter."""
 
 

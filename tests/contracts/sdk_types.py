@@ -20,6 +20,7 @@ def load() -> None:
     _google()
     _anthropic()
     _openai()
+    _responses()
 
 
 @cache
@@ -36,6 +37,13 @@ def _anthropic() -> TypeAdapter[Any]:
 def _openai() -> TypeAdapter[Any]:
     return _closed(
         import_module("openai.types.chat.completion_create_params").CompletionCreateParamsStreaming
+    )
+
+
+@cache
+def _responses() -> TypeAdapter[Any]:
+    return _closed(
+        import_module("openai.types.responses.response_create_params").ResponseCreateParamsStreaming
     )
 
 
@@ -67,6 +75,12 @@ def accepted_by_openai(body: bytes, provider_type: str) -> Json:
         if calls := message.get("tool_calls"):
             message["tool_calls"] = [_without(call, own) for call in calls]
     _read_through(_openai().validate_python([{**_without(value, own), "messages": messages}]))
+    return value
+
+
+def accepted_by_responses(body: bytes, _provider_type: str = "openai_responses") -> Json:
+    value = msgspec.json.decode(body)
+    _read_through(_responses().validate_python([value]))
     return value
 
 

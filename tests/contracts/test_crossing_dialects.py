@@ -8,6 +8,7 @@ import gemini_answers
 import openai_answers
 import pytest
 import recorded
+import responses_answers
 from dialects import ROWS
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
@@ -27,12 +28,13 @@ class Source(NamedTuple):
 
 SOURCES = {
     "openai": Source(openai_answers.answers(), openai_answers.stream_of),
+    "openai-responses": Source(responses_answers.answers(), responses_answers.stream_of),
     "anthropic": Source(anthropic_answers.answers(), anthropic_answers.stream_of),
     "gemini": Source(gemini_answers.answers, gemini_answers.stream_of),
 }
 KINDS = [(dialect, provider) for dialect, row in ROWS.items() for provider in row.provider_types]
 FOREIGN = [(source, *kind) for source in SOURCES for kind in KINDS if source != kind[0]]
-STRICT = ["openai", "mistral", "groq"]
+STRICT = ["openai", "azure_openai", "mistral", "groq"]
 """Providers of the OpenAI dialect that refuse a request with an unknown key in its messages."""
 
 

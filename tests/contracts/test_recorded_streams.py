@@ -12,11 +12,14 @@ from wire_reading import (
     joined_calls,
     read_in_pieces,
     values_at_paths,
+    without_blanks,
 )
 
 from luxx.providers.anthropic.adapter import ANTHROPIC
 from luxx.providers.gemini.adapter import GEMINI
 from luxx.providers.openai_chat.adapter import OPENAI
+from luxx.providers.openai_responses.adapter import RESPONSES
+from luxx.providers.openai_responses.notes import NOTE_KEY, RESENT_TYPES
 
 PIECE_SIZES = (1, 7, 4096)
 
@@ -119,6 +122,48 @@ def _with_numbers(usage: dict[str, Any] | None) -> dict[str, int] | None:
     read, written = usage["cache_read"] or 0, usage["cache_write"] or 0
     prompt = usage["prompt"] + read + written
     return {"prompt": prompt, "completion": usage["completion"], "cache_read": read}
+
+
+@pytest.mark.parametrize("size", PIECE_SIZES)
+@pytest.mark.parametrize("entry", recorded.entries("openai-responses"), ids=recorded.name_of)
+def test_responses_stream_reads_as_its_sdk_reads_it(entry: dict[str, Any], size: int) -> None:
+    reading = read_in_pieces(RESPONSES.parser, recorded.stream_of(entry), size)
+
+    assert reading.text == entry["expected_text"]
+    assert without_blanks(reading.thinking) == without_blanks(entry["expected_reasoning"])
+    assert [
+        (call["id"], call["name"], as_sdk_arguments(call["arguments"], entry)) for call in reading.calls
+    ] == [
+        (call["id"], call["name"], as_sdk_arguments(call["arguments"], entry))
+        for call in entry["expected_tool_calls"]
+    ]
+    assert reading.usage == entry["expected_usage"]
+    assert_usage_details(reading, entry)
+    assert_optional_fields(reading, entry)
+    _assert_items_are_kept(reading, entry)
+    assert [call.call_id for call in reading.hosted] == [
+        call["id"] for call in entry["expected_server_tool_calls"]
+    ]
+    if entry["expected_error"] is None:
+        assert reading.error is None
+        assert reading.finish is not None
+        assert reading.finish.raw == (entry.get("expected_incomplete_reason") or entry["expected_finish"])
+        assert reading.finishes == 1
+    else:
+        assert reading.error is not None
+        assert entry["expected_error"]["message"] in reading.error.message
+        assert reading.finish is None
+
+
+def _assert_items_are_kept(reading: Reading, entry: dict[str, Any]) -> None:
+    """The note has the items that can be sent back, in order, also those of hosted tools."""
+    kept = [item["type"] for item in reading.replay.get(NOTE_KEY, {"items": []})["items"]]
+    if not kept:
+        assert not RESENT_TYPES & set(entry["expected_items"])
+        return
+    assert [kind for kind in kept if kind != "reasoning"] == [
+        kind for kind in entry["expected_items"] if kind != "reasoning"
+    ]
 
 
 @pytest.mark.parametrize("size", PIECE_SIZES)

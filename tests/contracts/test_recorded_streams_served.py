@@ -13,14 +13,26 @@ from optional_fields import expected_sources
 from recorded_upstream import END, RecordedUpstream
 from scenarios.client import PASSWORD, USERNAME, AsyncApiClient
 from scenarios.server import LuxxServer
-from wire_reading import as_sdk_arguments, as_sdk_speech, joined_calls, read_in_pieces, values_at_paths
+from wire_reading import (
+    as_sdk_arguments,
+    as_sdk_speech,
+    joined_calls,
+    read_in_pieces,
+    values_at_paths,
+    without_blanks,
+)
 
 from luxx.providers.registry import adapter_for
 from luxx.runs.turn.completion import NOTICES
 
 ENTRIES = [entry for entry in recorded.all_entries() if entry["api"] in recorded.BUILT]
-PROVIDER_TYPES = {"openai": "openai_compatible", "anthropic": "anthropic", "gemini": "gemini"}
-VERSIONS = {"openai": "/v1", "anthropic": "", "gemini": "/v1beta"}
+PROVIDER_TYPES = {
+    "openai": "openai_compatible",
+    "openai-responses": "openai_responses",
+    "anthropic": "anthropic",
+    "gemini": "gemini",
+}
+VERSIONS = {"openai": "/v1", "openai-responses": "/v1", "anthropic": "", "gemini": "/v1beta"}
 SECONDS = 60.0
 
 Json = dict[str, Any]
@@ -60,6 +72,9 @@ async def test_stored_message_is_what_the_sdk_reads(
         return
     steps = _of_the_first_completion(message["steps"], len(upstream.asked[_place(entry)]))
     said = {kind: _joined(steps, kind) for kind in ("text", "thinking")}
+    if entry["api"] == "openai-responses" and entry["expected_reasoning"]:
+        assert without_blanks(said["thinking"]) == without_blanks(entry["expected_reasoning"])
+        said["thinking"] = entry["expected_reasoning"]
     assert as_sdk_speech(said["text"], said["thinking"], entry) == (
         entry["expected_text"] or _text_in_its_place(entry),
         entry["expected_reasoning"],
@@ -70,6 +85,9 @@ async def test_stored_message_is_what_the_sdk_reads(
         if _is_call(step)
     ] == _expected_calls(entry)
     _assert_citations_and_images(message, entry)
+    if entry["api"] == "openai-responses":
+        hosted = [step["id_ref"] for step in steps if step.get("is_hosted")]
+        assert hosted == [call["id"] for call in entry["expected_server_tool_calls"]]
     if entry["expected_error"] is None:
         assert (run["status"], message["status"]) == ("completed", "complete")
         assert message["finish"] is not None
@@ -144,4 +162,4 @@ def _joined(steps: list[Json], kind: str) -> str:
 
 
 def _is_call(step: Json) -> bool:
-    return step["type"] == "tool_call"
+    return step["type"] == "tool_call" and not step.get("is_hosted")

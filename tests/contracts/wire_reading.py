@@ -13,6 +13,7 @@ from luxx.wire.turn import (
     CitationDelta,
     Delta,
     FinishDelta,
+    HostedCallDelta,
     ImageDelta,
     ReplayDelta,
     Source,
@@ -31,6 +32,7 @@ class Reading(msgspec.Struct, kw_only=True):
     calls: list[dict[str, str]] = []
     sources: list[Source] = []
     images: list[ImageDelta] = []
+    hosted: list[HostedCallDelta] = []
     usage: dict[str, int] | None = None
     cached: int = 0
     spent: Usage = Usage()
@@ -57,7 +59,7 @@ def read_in_pieces(make_parser: Callable[[], StreamParser], stream: bytes, size:
 
 
 def reading_of(deltas: list[Delta]) -> Reading:
-    reading = Reading(calls=[], sources=[], images=[], replay={})
+    reading = Reading(calls=[], sources=[], images=[], hosted=[], replay={})
     for delta in deltas:
         match delta:
             case TextDelta():
@@ -69,6 +71,8 @@ def reading_of(deltas: list[Delta]) -> Reading:
                 reading.text = ""
             case ToolCallDelta():
                 _grow(reading.calls, delta)
+            case HostedCallDelta():
+                reading.hosted.append(delta)
             case CitationDelta():
                 reading.sources.append(delta.source)
             case ImageDelta():
@@ -128,6 +132,11 @@ _TAGS = [
     ("[THINK]", "[/THINK]"),
     ("", "</think>"),
 ]
+
+
+def without_blanks(text: str) -> str:
+    """The text without white space: what is between two parts of a reasoning is the reader's choice."""
+    return "".join(text.split())
 
 
 def values_at_paths(value: Any, path: str = "$") -> dict[str, Any]:

@@ -21,6 +21,7 @@ NO_HOST_AT_ALL = [
     "http://models.example\\@127.0.0.1/v1",
     "http://models.example#@127.0.0.1/",
     "https://models.example/v1?x=1",
+    "https://models.example/v1?api-version=1&x=1",
     "https://models.example/v1#top",
     "https://models.example/v 1",
     "https://models.example\t/v1",
@@ -55,6 +56,14 @@ async def test_private_spelling_is_refused_to_a_user_and_allowed_by_an_operator_
             await guard.check_base_url(refused, url)
         assert "allowed-hosts" in caught.value.message
     assert (await guard.check_base_url(ADMIN, url)).newly_allowed == parse_base_url(url).host_port
+
+
+async def test_version_of_azures_api_is_kept_where_the_dialect_sends_it(services: ProviderServices) -> None:
+    guard, url = services.guard(), "https://models.example/openai/v1?api-version=preview"
+
+    assert (await guard.check_base_url(ANN, url, query=True)).url == url
+    with pytest.raises(InvalidInput, match="leave out"):
+        await guard.check_base_url(ANN, url)
 
 
 @pytest.mark.parametrize("host", METADATA)

@@ -163,7 +163,7 @@ class AnswerReader:
 
     def _closed(self, event: ProcessStep) -> bytes:
         step = event.step
-        if step.type == StepType.TOOL_RESULT:
+        if step.type == StepType.TOOL_RESULT or step.is_hosted is True:
             return b""
         place = (turn_of(event).key, step.index)
         if step.status == StepStatus.INTERRUPTED:

@@ -4,12 +4,11 @@ User and assistant messages alternate; tool results come first in the user messa
 content blocks (`CONTENT_KEY`) are sent back unchanged as far as they match the stored text and calls.
 """
 
-import re
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
-from hashlib import sha256
 from typing import Any, cast
 
+from luxx.providers.call_ids import CallIds, accepted_name
 from luxx.providers.parsing import json_objects, parse_arguments
 from luxx.wire.message import (
     AssistantPrompt,
@@ -32,7 +31,6 @@ EARLIER_CONVERSATION_TEXT = "(The conversation began earlier.)"
 BlockJson = dict[str, Any]
 RequestMessage = dict[str, Any]
 
-_VALID_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # What the API accepts as a tool's name or a call's id.
 _THINKING_TYPES = frozenset({"thinking", "redacted_thinking"})
 _SERVER_CALL_TYPES = frozenset({"server_tool_use", "mcp_tool_use"})
 _USER_BLOCK_TYPES = frozenset({"tool_result", "image", "document", "search_result"})
@@ -55,7 +53,7 @@ def build_messages(
     last_user_index = max(
         (index for index, message in enumerate(messages) if isinstance(message, UserPrompt)), default=-1
     )
-    ids = _CallIds()
+    ids = CallIds()
     request_messages: list[RequestMessage] = []
     for index, message in enumerate(messages):
         match message:
@@ -95,28 +93,6 @@ def called_tools(request_messages: list[RequestMessage]) -> list[str]:
     return list(dict.fromkeys(block["name"] for block in blocks if block["type"] == "tool_use"))
 
 
-class _CallIds:
-    """Maps call ids to the ids that are sent: only characters the API accepts, unique in the history."""
-
-    def __init__(self) -> None:
-        self._used_ids: set[str] = set()
-        self._sent_ids: dict[str, str] = {}
-
-    def assign(self, call_id: str) -> str:
-        """The id to send for a call; its result is sent under the same id."""
-        sent = (
-            call_id if _VALID_NAME.fullmatch(call_id) else f"call_{sha256(call_id.encode()).hexdigest()[:24]}"
-        )
-        if sent in self._used_ids:
-            sent = f"{sent[:48]}_{len(self._used_ids)}"  # At most 64 characters.
-        self._used_ids.add(sent)
-        self._sent_ids[call_id] = sent
-        return sent
-
-    def sent_id(self, call_id: str) -> str:
-        return self._sent_ids.get(call_id, call_id)
-
-
 def _append_content(request_messages: list[RequestMessage], role: str, content: list[BlockJson]) -> None:
     if not content:
         return
@@ -138,7 +114,7 @@ def _user_blocks(message: UserPrompt) -> list[BlockJson]:
     return blocks or [{"type": "text", "text": EMPTY_TEXT}]
 
 
-def _tool_result_block(message: ToolPrompt, ids: _CallIds) -> BlockJson:
+def _tool_result_block(message: ToolPrompt, ids: CallIds) -> BlockJson:
     block: BlockJson = {"type": "tool_result", "tool_use_id": ids.sent_id(message.call_id)}
     if message.content.strip():
         block["content"] = message.content
@@ -152,7 +128,7 @@ def _tool_result_block(message: ToolPrompt, ids: _CallIds) -> BlockJson:
 
 
 def _assistant_blocks(
-    message: AssistantPrompt, ids: _CallIds, *, includes_thinking: bool, takes_unsigned: bool
+    message: AssistantPrompt, ids: CallIds, *, includes_thinking: bool, takes_unsigned: bool
 ) -> list[BlockJson]:
     calls = {call.call_id: call for call in message.tool_calls}
     content: list[BlockJson] = []
@@ -223,12 +199,11 @@ def _is_sendable(block: BlockJson, *, includes_thinking: bool, takes_unsigned: b
             return True
 
 
-def _tool_use_block(call: ToolCall, ids: _CallIds) -> BlockJson:
-    name = call.name if _VALID_NAME.fullmatch(call.name) else re.sub(r"[^A-Za-z0-9_-]", "_", call.name)[:64]
+def _tool_use_block(call: ToolCall, ids: CallIds) -> BlockJson:
     return {
         "type": "tool_use",
         "id": ids.assign(call.call_id),
-        "name": name or "unnamed",
+        "name": accepted_name(call.name),
         "input": parse_arguments(call.arguments),
     }
 

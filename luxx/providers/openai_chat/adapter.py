@@ -354,7 +354,7 @@ class OpenAIParser:
         return replay
 
 
-def _parse_models(body: bytes) -> list[str]:
+def parse_models(body: bytes) -> list[str]:
     """The ids of a model list: `{"data": […]}`, `{"models": […]}` or a bare array."""
     try:
         value = msgspec.json.decode(body)
@@ -382,6 +382,6 @@ OPENAI = Adapter(
     build_request=build_completion_request,
     parser=OpenAIParser,
     models_request=build_models_request,
-    parse_models=_parse_models,
+    parse_models=parse_models,
     next_models_request=lambda _target, _body: None,  # The list has one page.
 )

@@ -5,9 +5,9 @@ from base64 import b64encode
 from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
-from urllib.parse import urlsplit
 
 from luxx.providers.adapter import (
+    Adaptation,
     CompletionRequest,
     Target,
     UpstreamRequest,
@@ -17,6 +17,7 @@ from luxx.providers.adapter import (
 )
 from luxx.providers.openai_chat.reasoning import DETAILS_KEY, FIELD_KEY, INLINE_FIELD, signed_content
 from luxx.providers.parsing import json_objects, parse_arguments
+from luxx.providers.vendors import AZURE, endpoint, is_reasoning_model, key_headers, vendor_of
 from luxx.wire.message import (
     AssistantPrompt,
     PromptImage,
@@ -28,8 +29,7 @@ from luxx.wire.message import (
 from luxx.wire.tool import ToolCall, ToolSpec
 from luxx.wire.turn import REFUSAL_KEY
 
-# Reasoning models take an effort and no temperature.
-_OPENAI_REASONING_MODELS = re.compile(r"^(o\d|gpt-(?:[5-9]|\d\d)(?!.*chat))")
+_OPENAI_VENDORS = frozenset({"openai", AZURE})
 _JSON_OBJECT_ONLY = frozenset({"deepseek", "glm"})
 _SENDS_USAGE_BY_DEFAULT = frozenset({"mistral"})
 _TAKES_REASONING_DETAILS = frozenset({"openrouter", "openai_compatible", "minimax"})
@@ -37,6 +37,7 @@ _TAKES_SIGNATURES = frozenset({"openai_compatible", "google"})
 # These reject a request whose messages have unknown keys, or know only one of the names of reasoning.
 _REASONING_FIELDS = {
     "openai": (),
+    AZURE: (),
     "mistral": (),
     "google": (),
     "groq": ("reasoning",),
@@ -59,8 +60,9 @@ IMAGES_OF_RESULTS = "These are the images of the tool results above, in their or
 
 
 def build_completion_request(request: CompletionRequest, target: Target, *, stream: bool) -> UpstreamRequest:
-    """The POST for one completion; `base_url` is used as given, with or without /v1."""
-    kind = provider_kind(target)
+    """The POST for one completion; `base_url` is used as given, with or without /v1, apart from Azure's."""
+    kind = vendor_of(target)
+    is_reasoning = kind in _OPENAI_VENDORS and is_reasoning_model(request.model)
     messages = request.messages
     if kind not in _TAKES_IMAGES_OF_RESULTS:
         messages = with_images_after_results(messages, IMAGES_OF_RESULTS)
@@ -74,14 +76,16 @@ def build_completion_request(request: CompletionRequest, target: Target, *, stre
     if request.tools:
         body["tools"] = [_tool(tool) for tool in request.tools]
         body |= _tool_options(request)
-    if request.stop and not (kind == "openai" and _OPENAI_REASONING_MODELS.match(request.model)):
+    if request.stop and not is_reasoning:
         body["stop"] = request.stop
-    if request.temperature is not None and not (
-        kind == "openai" and _OPENAI_REASONING_MODELS.match(request.model)
+    if (
+        request.temperature is not None
+        and not is_reasoning
+        and Adaptation.NO_TEMPERATURE not in request.adaptations
     ):
         body["temperature"] = request.temperature
     if request.max_tokens is not None:
-        body["max_completion_tokens" if kind == "openai" else "max_tokens"] = request.max_tokens
+        body[_limit_name(request, kind)] = request.max_tokens
     if request.response_schema is not None:
         schema = {"name": "answer", "schema": request.response_schema}
         body["response_format"] = (
@@ -90,53 +94,21 @@ def build_completion_request(request: CompletionRequest, target: Target, *, stre
             else {"type": "json_schema", "json_schema": schema}
         )
     body.update(_thinking_switch(request, kind))
-    url = endpoint(target.base_url, "chat/completions")
-    return post_request(url, _headers(target), body, stream=stream)
+    return post_request(endpoint(target, "chat/completions"), key_headers(target), body, stream=stream)
 
 
 def build_models_request(target: Target) -> UpstreamRequest:
-    return get_request(endpoint(target.base_url, "models"), _headers(target))
+    return get_request(endpoint(target, "models"), key_headers(target))
 
 
-def endpoint(base_url: str, path: str) -> str:
-    """`base_url` with the path; a `/chat/completions` at the end of `base_url` is removed."""
-    return f"{base_url.strip().rstrip('/').removesuffix('/chat/completions').rstrip('/')}/{path}"
-
-
-def provider_kind(target: Target) -> str:
-    """The provider's type; for `openai_compatible` with a known host, the type of that vendor."""
-    if target.provider_type != "openai_compatible":
-        return target.provider_type
-    try:
-        host = urlsplit(target.base_url).hostname or ""
-    except ValueError:
-        return target.provider_type
-    for domain, kind in _KNOWN_HOSTS.items():
-        if host == domain or host.endswith("." + domain):
-            return kind
-    return target.provider_type
-
-
-_KNOWN_HOSTS = {
-    "api.openai.com": "openai",
-    "deepseek.com": "deepseek",
-    "mistral.ai": "mistral",
-    "openrouter.ai": "openrouter",
-    "groq.com": "groq",
-    "z.ai": "glm",
-    "bigmodel.cn": "glm",
-    "aliyuncs.com": "qwen",
-    "googleapis.com": "google",
-    "cerebras.ai": "cerebras",
-    "moonshot.ai": "moonshot",
-    "moonshot.cn": "moonshot",
-    "minimax.io": "minimax",
-    "minimaxi.com": "minimax",
-}
-
-
-def _headers(target: Target) -> dict[str, str]:
-    return {"authorization": f"Bearer {target.api_key}"} if target.api_key else {}
+def _limit_name(request: CompletionRequest, kind: str) -> str:
+    """The name of the limit of tokens; which one a deployment at Azure takes depends on its model."""
+    if Adaptation.MAX_COMPLETION_TOKENS in request.adaptations:
+        return "max_completion_tokens"
+    if Adaptation.MAX_TOKENS in request.adaptations:
+        return "max_tokens"
+    takes_new_name = kind == "openai" or (kind == AZURE and is_reasoning_model(request.model))
+    return "max_completion_tokens" if takes_new_name else "max_tokens"
 
 
 def _message(message: PromptMessage, kind: str, request: CompletionRequest) -> dict[str, Any] | None:
@@ -242,7 +214,7 @@ def _call_id(call_id: str, kind: str) -> str:
     """
     if kind == "mistral" and not re.fullmatch(r"[A-Za-z0-9]{9}", call_id):
         return sha256(call_id.encode()).hexdigest()[:9]
-    if kind == "openai" and len(call_id) > _MAX_CALL_ID_LENGTH:
+    if kind in _OPENAI_VENDORS and len(call_id) > _MAX_CALL_ID_LENGTH:
         return f"call_{sha256(call_id.encode()).hexdigest()[:24]}"
     return call_id
 
@@ -275,12 +247,8 @@ def _thinking_switch(request: CompletionRequest, kind: str) -> dict[str, Any]:
             return {"thinking": {"type": "enabled" if wanted else "disabled"}}
         case "openrouter":
             return {"reasoning": {"enabled": True}} if wanted else {}
-        case "openai":
-            return (
-                {"reasoning_effort": "medium"}
-                if wanted and _OPENAI_REASONING_MODELS.match(request.model)
-                else {}
-            )
+        case "openai" | "azure_openai":
+            return {"reasoning_effort": "medium"} if wanted and is_reasoning_model(request.model) else {}
         case "qwen":
             return {"enable_thinking": wanted}
         case "local":

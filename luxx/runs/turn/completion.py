@@ -27,6 +27,7 @@ from luxx.wire.turn import (
     Delta,
     FinishDelta,
     FinishReason,
+    HostedCallDelta,
     ImageDelta,
     ReplayDelta,
     Source,
@@ -116,6 +117,7 @@ class CompletionReader:
         self._open = open_steps
         self._current_step: OpenStep | None = None
         self._calls: dict[int, OpenStep] = {}
+        self._hosted: list[Step] = []
         self._size = 0
         self._last_text: Step | None = None
         """The newest text step that is logged."""
@@ -152,6 +154,8 @@ class CompletionReader:
                     yield from self._retype_text()
                 case ToolCallDelta():
                     yield from self._call(delta)
+                case HostedCallDelta():
+                    yield from self._hosted_call(delta)
                 case UsageDelta(usage=usage):
                     self.usage = _clamped(usage)
                 case ReplayDelta(data=data):
@@ -161,11 +165,8 @@ class CompletionReader:
                 case ImageDelta(data=data):
                     self._has_answer = True
                     self.new_images.append(data)
-                case FinishDelta(reason=reason, raw=raw):
-                    self.finish, self.raw_finish = reason, raw
-                    if reason == FinishReason.PAUSED and not self._calls:
-                        self.replay[PAUSED_KEY] = True
-                    yield from self._append_missing_text()
+                case FinishDelta():
+                    yield from self._finish(delta)
                 case _:
                     assert_never(delta)
 
@@ -180,6 +181,7 @@ class CompletionReader:
         elif status == StepStatus.DONE and not calls_end:
             of_calls = StepStatus.PENDING
         steps = [step.closed(of_calls if step.type == StepType.TOOL_CALL else status) for step in closing]
+        steps = sorted([*steps, *self._hosted], key=lambda step: step.index)
         return self._with_sources_and_images(steps) if self._sources or self._images else steps
 
     def show_images(self, stored: Iterable[StepImage | str]) -> Iterator[Output]:
@@ -226,6 +228,12 @@ class CompletionReader:
         text = f"The provider ended this answer for a reason that Luxx does not know ({reason})"
         return [Warning(message=f"{text}; the answer may be incomplete.")]
 
+    def _finish(self, delta: FinishDelta) -> Iterator[Output]:
+        self.finish, self.raw_finish = delta.reason, delta.raw
+        if delta.reason == FinishReason.PAUSED and not self._calls:
+            self.replay[PAUSED_KEY] = True
+        yield from self._append_missing_text()
+
     def _append_text(self, type_: StepType, text: str) -> Iterator[Output]:
         if not text:
             return
@@ -259,6 +267,26 @@ class CompletionReader:
             )
             self._calls[delta.slot] = self._add_open_step(step)
         yield self._grow(step, delta.arguments)
+
+    def _hosted_call(self, delta: HostedCallDelta) -> Iterator[Output]:
+        """The complete step of a hosted call; while other calls are open, it is kept for `close`."""
+        yield from self._close_current_step()
+        self._size += len(delta.arguments)
+        self._check_bounds(self._next, delta.name + delta.call_id)
+        step = Step(
+            id=step_id(self._next),
+            index=self._next,
+            type=StepType.TOOL_CALL,
+            name=delta.name,
+            arguments=delta.arguments,
+            id_ref=self._unique_call_id(delta.call_id),
+            is_hosted=True,
+        )
+        self._next += 1
+        if self._calls:
+            self._hosted.append(step)
+        else:
+            yield step
 
     def _unique_call_id(self, call_id: str) -> str:
         if call_id not in self._used_call_ids:
@@ -317,15 +345,18 @@ class CompletionReader:
         self._has_answer = self._has_answer or (step.type == StepType.TEXT and bool(step.content.strip()))
 
     def _add_open_step(self, step: OpenStep) -> OpenStep:
-        if step.index - self._first >= MAX_STEPS or len(step.name) + len(step.call_id) > MAX_NAME_CHARACTERS:
+        self._check_bounds(step.index, step.name + step.call_id)
+        self._open[step.index] = step
+        self._next = step.index + 1
+        return step
+
+    def _check_bounds(self, index: int, name_and_id: str) -> None:
+        if index - self._first >= MAX_STEPS or len(name_and_id) > MAX_NAME_CHARACTERS:
             raise MalformedStream(
                 f"The provider's answer has more than {MAX_STEPS:,} steps, or a call with more than "
                 f"{MAX_NAME_CHARACTERS:,} characters of name and id; it was cut there.",
                 retryable=False,
             )
-        self._open[step.index] = step
-        self._next = step.index + 1
-        return step
 
     def _grow(self, step: OpenStep, text: str) -> Frame:
         self._size += len(text)

@@ -1,0 +1,219 @@
+"""The adapter and the stream parser of OpenAI's Responses API.
+
+`request.py` builds requests, `content.py` decodes events and builds output items, `notes.py` has what is sent
+back in later requests.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from luxx.errors import MalformedStream, ProviderError, ProviderFailed
+from luxx.infra.clock import new_id
+from luxx.providers.adapter import Adapter, CompletionRequest, Target
+from luxx.providers.failures import as_provider_error, read_error, read_error_body
+from luxx.providers.openai_chat.adapter import parse_models
+from luxx.providers.openai_responses.content import (
+    OutputReader,
+    ResponsesEvent,
+    ResponsesObject,
+    ResponsesUsage,
+    decode_event,
+    decode_response,
+)
+from luxx.providers.openai_responses.notes import note_of, origin_of
+from luxx.providers.openai_responses.request import build_models_request, build_response_request
+from luxx.providers.parsing import (
+    FramingDetector,
+    RetainedBytes,
+    SseEvent,
+    SseSplitter,
+    decode_body,
+    incomplete_error,
+    trailing_error,
+)
+from luxx.wire.turn import (
+    CUT_SHORT,
+    REFUSAL_KEY,
+    WITHHELD,
+    Delta,
+    FinishDelta,
+    FinishReason,
+    ReplayDelta,
+    TextDelta,
+    Usage,
+    UsageDelta,
+)
+
+_INCOMPLETE_REASONS = {
+    "max_output_tokens": FinishReason.LENGTH,
+    "max_tokens": FinishReason.LENGTH,
+    "max_messages": FinishReason.LENGTH,
+    "content_filter": FinishReason.CONTENT_FILTER,
+    "steered": FinishReason.STOP,
+}
+_ENDS = frozenset({"completed", "incomplete", "failed", "cancelled"})
+_TEXT_DELTA = "response.output_text.delta"
+
+
+class ResponsesParser:
+    """Parses one response: server-sent events or, from servers that ignore `stream`, one JSON body.
+
+    An error inside the stream is raised after the earlier deltas were returned. The response is complete with
+    the event that has its final status. `origin`: whose encrypted reasoning it is, see `notes.py`.
+    """
+
+    drain_seconds = 0.2
+
+    def __init__(self, new_call_id: Callable[[], str] = new_id, origin: str = "") -> None:
+        self._splitter = SseSplitter()
+        self._output = OutputReader(new_call_id)
+        self._framing = FramingDetector()
+        self._retained = RetainedBytes()
+        self._origin = origin
+        self._failure: ProviderError | None = None
+        self._has_begun = False
+        self._has_ended = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the final status arrived; the body may still be open."""
+        return self._has_ended
+
+    def feed(self, piece: bytes) -> list[Delta]:
+        if self._failure is not None:
+            raise self._failure
+        if not self._framing.is_events:
+            piece = self._framing.gather(piece)
+        out: list[Delta] = []
+        try:
+            self._read_events(self._splitter.feed(piece), out)
+        except ProviderError as error:
+            self._failure = error
+        # Deltas before a failure are returned first; the next call raises it.
+        if self._failure is not None and not out:
+            raise self._failure
+        return out
+
+    def close(self) -> list[Delta]:
+        out: list[Delta] = []
+        if self._failure is None and self._framing.is_json:
+            self._read_end(decode_body(decode_response, bytes(self._framing.body)), out)
+        elif self._failure is None:
+            with suppress(MalformedStream):  # The stream was cut within its last event.
+                self._read_events(self._splitter.finish(), out)
+        if self._failure is not None:
+            raise self._failure
+        unparsed = self._splitter.unparsed
+        if (error := trailing_error(unparsed)) is not None:
+            raise error
+        if not self._has_ended:
+            raise incomplete_error(unparsed, has_begun=self._has_begun)
+        return out
+
+    def _read_events(self, events: list[SseEvent], out: list[Delta]) -> None:
+        for name, data in events:
+            if self._has_ended or not data or data.startswith(b"[DONE]"):
+                continue
+            event = decode_event(data)
+            if event.type == _TEXT_DELTA:
+                if event.delta:
+                    self._output.at(event.output_index).text_length += len(event.delta)
+                    out.append(TextDelta(text=event.delta))
+                continue
+            if name == b"error" or event.type == "error" or (event.type is None and event.error):
+                self._failure = as_provider_error(read_error_body(data))
+                return
+            if event.delta is None or "reasoning" not in (event.type or ""):
+                self._retained.event_bytes = len(data)
+                self._retained.retain_event()
+            self._read_event(event, out)
+            if self._failure is not None:
+                return
+
+    def _read_event(self, event: ResponsesEvent, out: list[Delta]) -> None:
+        match event.type:
+            case "response.reasoning_summary_text.delta":
+                self._output.add_thinking(event, "summary", out)
+            case "response.reasoning_text.delta":
+                self._output.add_thinking(event, "text", out)
+            case "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta":
+                self._output.add_arguments(event, out)
+            case "response.output_item.added":
+                self._output.begin(event, out)
+            case "response.output_item.done" if event.item is not None:
+                self._output.finish(event.item, event.output_index, out)
+            case "response.output_text.annotation.added":
+                self._output.add_citation(event, out)
+            case "response.refusal.delta" if event.delta:
+                self._output.at(event.output_index).refusal.append(event.delta)
+            case _ if event.response is not None:
+                self._has_begun = True
+                if event.response.status in _ENDS:
+                    self._read_end(event.response, out)
+            case _:
+                pass  # Pings, parts that their deltas already gave, states of hosted tools, unknown events.
+
+    def _read_end(self, response: ResponsesObject, out: list[Delta]) -> None:
+        if response.error or response.status not in _ENDS:
+            self._failure = _failure_of(response)
+            return
+        self._output.complete(response.output or [], out)
+        if response.usage is not None:
+            out.append(UsageDelta(usage=_usage(response.usage)))
+        if response.status in ("failed", "cancelled"):
+            self._failure = _failure_of(response)
+            return
+        self._has_ended = True
+        details = response.incomplete_details
+        raw = (details.reason if details else None) or response.status or ""
+        reason = self._reason(response.status or "", raw)
+        self._output.close(out, is_cut=reason in CUT_SHORT or reason in WITHHELD)
+        replay = note_of(self._output, self._origin)
+        if refusal := self._output.refusal:
+            replay[REFUSAL_KEY] = refusal
+        if replay:
+            out.append(ReplayDelta(data=replay))
+        out.append(FinishDelta(reason=reason, raw=raw))
+
+    def _reason(self, status: str, raw: str) -> FinishReason:
+        if status == "incomplete":
+            return _INCOMPLETE_REASONS.get(raw, FinishReason.UNKNOWN)
+        if self._output.refusal:
+            return FinishReason.REFUSAL
+        return FinishReason.TOOL_CALLS if self._output.has_calls else FinishReason.STOP
+
+
+def _failure_of(response: ResponsesObject) -> ProviderError:
+    if response.error:
+        return as_provider_error(read_error({"error": response.error}))
+    if response.status in _ENDS:
+        return ProviderFailed(f"The provider ended its response with the status '{response.status}'.")
+    return MalformedStream("The provider's response contains no text, thinking or tool call.")
+
+
+def _usage(reported: ResponsesUsage) -> Usage:
+    prompt, completion = reported.input_tokens or 0, reported.output_tokens or 0
+    of_input, of_output = reported.input_tokens_details, reported.output_tokens_details
+    return Usage(
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        total_tokens=reported.total_tokens or prompt + completion,
+        reasoning_tokens=(of_output.reasoning_tokens or 0) if of_output else 0,
+        cached_tokens=(of_input.cached_tokens or 0) if of_input else 0,
+        cache_write_tokens=(of_input.cache_write_tokens or 0) if of_input else 0,
+    )
+
+
+def _parser_for(request: CompletionRequest, target: Target) -> ResponsesParser:
+    return ResponsesParser(origin=origin_of(request.model, target))
+
+
+RESPONSES = Adapter(
+    dialect="openai_responses",
+    build_request=build_response_request,
+    parser=ResponsesParser,
+    bound_parser=_parser_for,
+    models_request=build_models_request,
+    parse_models=parse_models,
+    next_models_request=lambda _target, _body: None,  # The list has one page.
+)

@@ -1,0 +1,152 @@
+"""A request that a server refuses is sent once more as the refusal demands, and later ones begin so."""
+
+from typing import Any
+
+import pytest
+from provider_calls import ASK, CallResult, calling, target_of
+
+from luxx.errors import ProviderRefused
+from luxx.providers.adapter import CompletionRequest, Target
+from luxx.providers.registry import completion_adapter
+from luxx.providers.scripted import Rule, Script, ScriptedProvider, Text
+from luxx.wire.message import AssistantPrompt, ToolPrompt, UserPrompt
+from luxx.wire.tool import ToolCall
+
+ANSWER = Rule(reply=[Text(text="ok")])
+
+ONLY_IN_RESPONSES = "This model is only supported in v1/responses and not in v1/chat/completions."
+NO_TOOLS_WITH_EFFORT = (
+    "Function tools with reasoning_effort are not supported for gpt-5.6 in /v1/chat/completions."
+)
+WANTS_NEW_LIMIT = (
+    "Unsupported parameter: 'max_tokens' is not supported with this model. "
+    "Use 'max_completion_tokens' instead."
+)
+WANTS_OLD_LIMIT = "Unrecognized request argument supplied: max_completion_tokens"
+NO_TEMPERATURE = "Unsupported value: 'temperature' does not support 0.5 with this model."
+NO_SUMMARIES = "Your organization must be verified to generate reasoning summaries."
+NOTHING_ENCRYPTED = "Encrypted content is not supported with this model."
+UNREADABLE = "The encrypted content gAAA could not be verified. Reason: it could not be decrypted."
+
+
+async def asked_twice(
+    provider_type: str, request: CompletionRequest, status: int, message: str
+) -> tuple[list[tuple[str, dict[str, Any]]], list[CallResult]]:
+    """The path and the body of each request when the first is refused, and the two results."""
+    rules = [Rule(status=status, message=message, times=1), ANSWER]
+    async with ScriptedProvider(Script(rules=rules)) as server, calling() as caller:
+        results = [await caller.call(target_of(server.url, provider_type), request) for _ in range(2)]
+        return [(received.path, received.json) for received in server.requests], results
+
+
+@pytest.mark.parametrize(
+    ("provider_type", "fields", "status", "message", "refused", "accepted"),
+    [
+        ("azure_openai", {"max_tokens": 9}, 400, WANTS_NEW_LIMIT, "max_tokens", "max_completion_tokens"),
+        ("openai_compatible", {"max_tokens": 9}, 400, WANTS_NEW_LIMIT, "max_tokens", "max_completion_tokens"),
+        ("openai", {"max_tokens": 9}, 400, WANTS_OLD_LIMIT, "max_completion_tokens", "max_tokens"),
+        ("azure_openai", {"temperature": 0.5}, 400, NO_TEMPERATURE, "temperature", "messages"),
+        ("openai_responses", {"temperature": 0.5}, 400, NO_TEMPERATURE, "temperature", "input"),
+        ("openai_responses", {}, 400, NOTHING_ENCRYPTED, "include", "input"),
+        ("openai_responses", {"thinking_enabled": True}, 400, NO_SUMMARIES, "reasoning", "input"),
+        ("openai", {}, 404, ONLY_IN_RESPONSES, "messages", "input"),
+        ("openai", {}, 400, NO_TOOLS_WITH_EFFORT, "messages", "input"),
+        ("azure_openai", {}, 400, "The chatCompletion operation does not work with it.", "messages", "input"),
+    ],
+)
+async def test_refused_request_is_sent_as_demanded_and_the_next_ones_too(
+    provider_type: str, fields: dict[str, Any], status: int, message: str, refused: str, accepted: str
+) -> None:
+    request = CompletionRequest(model="m", messages=[UserPrompt(text="hello")], **fields)
+
+    sent, results = await asked_twice(provider_type, request, status, message)
+
+    assert [(result.text, result.error, result.waits) for result in results] == [("ok", None, [])] * 2
+    assert [refused in body for _, body in sent] == [True, False, False]
+    assert all(accepted in body for _, body in sent[1:])
+    assert [path.endswith("/responses") for path, _ in sent] == ["input" in body for _, body in sent]
+
+
+async def test_unreadable_reasoning_is_left_out_of_this_conversation_only() -> None:
+    call = ToolCall(call_id="call_1", name="add", arguments="{}")
+    reasoning = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"}
+    items = [reasoning, {"type": "function_call", "call": "call_1"}]
+    note = {"openai_responses": {"origin": "127.0.0.1 m", "items": items}}
+    answer = AssistantPrompt(tool_calls=[call], replay=note)
+    result = ToolPrompt(call_id="call_1", name="add", content="{}")
+    request = CompletionRequest(model="m", messages=[UserPrompt(text="hello"), answer, result])
+
+    sent, results = await asked_twice("openai_responses", request, 400, UNREADABLE)
+
+    assert [result.text for result in results] == ["ok", "ok"]
+    assert [reasoning in body["input"] for _, body in sent] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("provider_type", "message"),
+    [
+        ("openai_compatible", ONLY_IN_RESPONSES),
+        ("openai_responses", ONLY_IN_RESPONSES),
+        ("openai_responses", "no such model"),
+        ("openai", WANTS_NEW_LIMIT),
+        ("anthropic", ONLY_IN_RESPONSES),
+    ],
+)
+async def test_refusal_that_demands_nothing_possible_is_the_error(provider_type: str, message: str) -> None:
+    async with (
+        ScriptedProvider(Script(rules=[Rule(status=400, message=message)])) as server,
+        calling() as caller,
+    ):
+        result = await caller.call(target_of(server.url, provider_type), ASK)
+
+        assert isinstance(result.error, ProviderRefused)
+        assert len(server.requests) == 1
+
+
+async def test_server_that_refuses_every_form_is_asked_once_in_each() -> None:
+    rules = [
+        Rule(status=400, message=WANTS_NEW_LIMIT, times=1),
+        Rule(status=400, message=WANTS_OLD_LIMIT),
+    ]
+    request = CompletionRequest(model="m", messages=[UserPrompt(text="hello")], max_tokens=9)
+    async with ScriptedProvider(Script(rules=rules)) as server, calling() as caller:
+        result = await caller.call(target_of(server.url, "openai_compatible"), request)
+
+        assert isinstance(result.error, ProviderRefused)
+        assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize(
+    ("provider_type", "base_url", "model", "dialect"),
+    [
+        ("openai", "https://api.openai.com/v1", "gpt-5.4-mini", "openai_responses"),
+        ("openai", "https://api.openai.com/v1", "o3-pro", "openai_responses"),
+        ("openai", "https://api.openai.com/v1", "gpt-5-codex", "openai_responses"),
+        ("openai", "https://api.openai.com/v1", "computer-use-preview", "openai_responses"),
+        ("openai", "https://api.openai.com/v1", "ft:o4-mini:acme", "openai_responses"),
+        ("openai", "https://eu.api.openai.com/v1", "gpt-6", "openai_responses"),
+        ("openai_compatible", "https://api.openai.com/v1", "gpt-5", "openai_responses"),
+        ("openai", "https://api.openai.com/v1", "gpt-4.1-mini", "openai"),
+        ("openai", "https://api.openai.com/v1", "gpt-5-chat-latest", "openai"),
+        ("openai", "http://127.0.0.1:8000/v1", "gpt-5", "openai"),
+        ("openai_compatible", "https://models.example/v1", "gpt-5", "openai"),
+        ("openrouter", "https://openrouter.ai/api/v1", "openai/gpt-5", "openai"),
+        ("openai_responses", "https://models.example/v1", "any", "openai_responses"),
+        ("azure_openai", "https://acme.openai.azure.com", "gpt-5", "openai_responses"),
+        ("openai", "https://acme.openai.azure.com/openai/v1", "gpt-5", "openai_responses"),
+        ("azure_openai", "https://acme.openai.azure.com/openai/v1", "my-deployment", "openai"),
+        (
+            "azure_openai",
+            "https://acme.openai.azure.com/openai/deployments/gpt-5?api-version=2024-10-21",
+            "gpt-5",
+            "openai",
+        ),
+    ],
+)
+def test_openais_models_that_need_responses_are_called_there(
+    provider_type: str, base_url: str, model: str, dialect: str
+) -> None:
+    target = Target(provider_id=1, provider_type=provider_type, base_url=base_url)
+    request = CompletionRequest(model=model, messages=[])
+
+    assert completion_adapter(request, target).dialect == dialect

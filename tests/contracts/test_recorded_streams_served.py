@@ -23,7 +23,9 @@ from wire_reading import (
 )
 
 from luxx.providers.registry import adapter_for
-from luxx.runs.turn.completion import NOTICES
+from luxx.runs.turn.completion import NOT_SHOWN, NOTICES
+
+pytestmark = pytest.mark.heavy
 
 ENTRIES = [entry for entry in recorded.all_entries() if entry["api"] in recorded.BUILT]
 PROVIDER_TYPES = {
@@ -72,6 +74,10 @@ async def test_stored_message_is_what_the_sdk_reads(
         return
     steps = _of_the_first_completion(message["steps"], len(upstream.asked[_place(entry)]))
     said = {kind: _joined(steps, kind) for kind in ("text", "thinking")}
+    if "shortened" in (entry.get("note") or "") and not _images(message):
+        # Part of the recorded image is missing, so that it cannot be shown; the text says so.
+        assert said["text"].startswith(NOT_SHOWN.partition("{")[0])
+        return
     if entry["api"] == "openai-responses" and entry["expected_reasoning"]:
         assert without_blanks(said["thinking"]) == without_blanks(entry["expected_reasoning"])
         said["thinking"] = entry["expected_reasoning"]
@@ -102,8 +108,7 @@ def _assert_citations_and_images(message: Json, entry: Json) -> None:
         return
     urls = [source.url for source in expected_sources(entry) if source.url]
     assert [citation["url"] for citation in message["citations"]] == list(dict.fromkeys(urls))
-    images = [image for step in message["steps"] for image in step.get("images", [])]
-    assert [(image["media_type"], image["sha256"]) for image in images] == [
+    assert [(image["media_type"], image["sha256"]) for image in _images(message)] == [
         (image["mime"], image["sha256"]) for image in entry.get("expected_images", [])
     ]
 
@@ -122,6 +127,10 @@ async def _chat(url: str, token: str, upstream: RecordedUpstream, entry: Json) -
         async with ann.send_and_follow(conversation) as stream:
             screen = await stream.to_the_end(SECONDS)
         return await ann.answer_shown_by(conversation, screen), await ann.run(screen.run_id)
+
+
+def _images(message: Json) -> list[Json]:
+    return [image for step in message["steps"] for image in step.get("images", [])]
 
 
 def _expected_calls(entry: Json) -> list[tuple[str, Json]]:

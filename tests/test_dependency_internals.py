@@ -8,6 +8,7 @@ children.py` (asyncio) and `luxx/infra/store/engine.py` (SQLAlchemy). It uses no
 import ast
 import asyncio
 import inspect
+import re
 from asyncio.subprocess import Process, SubprocessStreamProtocol
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -60,6 +61,10 @@ def test_uvicorn_has_the_state_of_a_request_that_our_protocol_changes() -> None:
     for name in ("disconnected", "keep_alive", "message_event", "response_complete", "response_started"):
         assert f"self.{name} = " in source, name
     assert "self.waiting_for_100_continue = expect_100_continue" in source
+    # `_LingeringTransport` replaces it, and has what a request uses of it.
+    assert "self.transport = transport" in source
+    used = set(re.findall(r"self\.transport\.(\w+)", inspect.getsource(RequestResponseCycle)))
+    assert used == {"close", "is_closing", "write"}
     assert parameters(FlowControl.__init__) == ["self", "transport"]
     assert {"read_paused", "write_paused"} <= vars(FlowControl(cast("Any", None))).keys()
     assert parameters(FlowControl.resume_reading) == ["self"]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 
+import structlog
 from litestar import Controller, Litestar
 from litestar.di import Provide
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
@@ -41,6 +42,7 @@ from luxx.api.routes.usage import UsageController
 from luxx.api.routes.users import SettingsController, TenantController, TenantsController, UserController
 from luxx.app.container import Services
 from luxx.app.startup import PYDANTIC_PACKAGES, hidden_modules
+from luxx.infra.observe import Metrics
 from luxx.web.files import WebFiles
 
 CONTROLLERS: list[type[Controller]] = [
@@ -99,7 +101,7 @@ for handler in [member for controller in CONTROLLERS for member in vars(controll
 
 def create_app(services: Services) -> Litestar:
     """The web application of `services`; its start-up opens them and its shutdown closes them."""
-    peers = PeerReader(services.config.server.trusted_proxies)
+    peers = PeerReader(services.config.server.trusted_proxies, _untrusted_proxy_report(services.metrics))
     web_files = WebFiles()
     with hidden_modules(*PYDANTIC_PACKAGES):
         app = Litestar(
@@ -121,6 +123,20 @@ def create_app(services: Services) -> Litestar:
         )
     app.asgi_handler = protection(services.config, services.metrics)(app.asgi_handler)
     return app
+
+
+def _untrusted_proxy_report(metrics: Metrics) -> Callable[[str], None]:
+    """Counts requests that a proxy has forwarded which is not trusted, and logs the first of them."""
+    logged: list[str] = []
+
+    def report(address: str) -> None:
+        metrics.untrusted_forwards_total.inc()
+        if not logged:
+            logged.append(address)
+            fix = "if this is your proxy, add it to server.trusted_proxies"
+            structlog.get_logger().warning("untrusted_proxy", address=address, fix=fix)
+
+    return report
 
 
 def create_probes(services: Services) -> Litestar:

@@ -254,6 +254,9 @@ class Metrics:
         self.http_request_seconds = self._histogram(
             "http_request_seconds", "Seconds until the response started.", "method", "route"
         )
+        self.untrusted_forwards_total = self._counter(
+            "untrusted_forwards", "Requests with X-Forwarded-For from an address that is no trusted proxy."
+        )
         self.sse_clients = self._gauge("sse_clients", "Clients subscribed to a run's events.")
         self.sockets = self._gauge("sockets", "Open WebSockets.")
 

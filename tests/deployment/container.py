@@ -78,12 +78,14 @@ class Container:
         has_filter: bool = True,
         has_masks: bool = True,
         is_read_only: bool = False,
+        has_volumes: bool = True,
     ) -> None:
         self._stage = stage
         self._environ = {"HOME": "/srv/luxx", **(environ or {})}
         self._code = DOCKER_FILTER if has_filter else b""
         self._prepare = NETWORK + (DOCKER_PATHS if has_masks else "")
         self._limit = READ_ONLY if is_read_only else ""
+        self._has_volumes = has_volumes
         self._log = stage.folder / "container.log"
 
     @property
@@ -97,7 +99,7 @@ class Container:
             namespaces=["--net", "--uts", "--ipc"],
             prepare=self._prepare,
             limit=self._limit,
-            with_volumes=True,
+            with_volumes=self._has_volumes,
         )
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(line, env=environ, stdout=log, stderr=log)

@@ -73,6 +73,9 @@ def test_the_image_serves_as_an_ordinary_user_and_sandboxes_programs_with_landlo
         assert report["data"].startswith("ok")
         assert report["permissions"].startswith("ok")
         assert report["workspaces"].startswith("ok")
+        assert "volume" not in report
+        assert "container" not in report
+        assert container.run("luxx", "key", "list").returncode == 0
         printed = container.run("python", "-c", RUN_A_PROGRAM)
         assert printed.stdout == PRINTED, printed
         assert container.stop() == 0
@@ -87,8 +90,9 @@ def test_programs_run_in_bubblewrap_where_docker_is_told_to_allow_namespaces(ima
         assert container.run("python", "-c", RUN_A_PROGRAM).stdout == PRINTED
 
 
-def test_the_embedded_model_and_the_other_extras_can_be_loaded(image: Stage) -> None:
-    with Container(image) as container:
+def test_extras_can_be_loaded_and_a_container_without_volumes_is_warned_of(image: Stage) -> None:
+    with Container(image, has_volumes=False) as container:
+        assert doctor(container)["volume"].startswith("BAD")
         names = "xllamacpp, psycopg, mcp, redis, ddgs"
         loaded = container.run("python", "-c", f"import {names}")
         assert loaded.returncode == 0, loaded.stderr

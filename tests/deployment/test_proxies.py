@@ -1,5 +1,6 @@
 """nginx and Caddy as documented, before a real server: streams, sockets, uploads, addresses of clients."""
 
+import asyncio
 import json
 import subprocess
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from live_server import free_port
 from websockets.sync.client import connect as connect_socket
 
 from deployment.proxies import NAME, PROXIES, ReverseProxy, reverse_proxy
+from luxx.app.cli.doctor.deployment import examine_proxy
+from luxx.infra.config.schema import AppConfig, Config, ServerConfig
 from luxx.providers.scripted import Counts, Finish, Gate, Rule, Script, ScriptedProvider, Text, When
 
 pytestmark = pytest.mark.heavy
@@ -228,6 +231,13 @@ def test_the_default_password_is_refused_through_a_proxy(trusted: str, tmp_path:
                     refused = http.post("/auth/login", json=body, headers=headers)
                     assert refused.json()["detail"]["kind"] == "default_password", refused.text
         assert httpx.post(f"{server.url}/auth/login", json=body, trust_env=False).is_success
+        app = AppConfig(port=int(address.rpartition(":")[2]))
+        proxies = ServerConfig(trusted_proxies=[trusted] if trusted else [], allowed_hosts=[NAME])
+        (finding,) = asyncio.run(examine_proxy(Config(app=app, server=proxies)))
+        assert finding.text.startswith(
+            "X-Forwarded-For of 127.0.0.1 is used" if trusted else "4 requests had"
+        )
+        assert server.output.count("untrusted_proxy") == (0 if trusted else 1)
 
 
 # --- several servers --------------------------------------------------------------------------------

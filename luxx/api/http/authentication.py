@@ -59,9 +59,13 @@ PEER = "luxx_peer"
 
 
 class PeerReader:
-    """Finds the peer of a request. `trusted_proxies`: addresses or networks whose X-Forwarded-For is used."""
+    """Finds the peer of a request. `trusted_proxies`: addresses or networks whose X-Forwarded-For is used.
+    `on_untrusted` gets the address of each other sender of X-Forwarded-For."""
 
-    def __init__(self, trusted_proxies: Sequence[str] = ()) -> None:
+    def __init__(
+        self, trusted_proxies: Sequence[str] = (), on_untrusted: Callable[[str], None] | None = None
+    ) -> None:
+        self._on_untrusted = on_untrusted
         try:
             self._trusted = [ipaddress.ip_network(network, strict=False) for network in trusted_proxies]
         except ValueError as error:
@@ -82,6 +86,8 @@ class PeerReader:
                 host = str(address)
                 if not self._is_trusted(address):
                     break
+        elif is_forwarded and self._on_untrusted is not None and "x-forwarded-for" in connection.headers:
+            self._on_untrusted(host)
         scope = cast("Mapping[str, Any]", connection.scope)
         request_id = str(scope.get(REQUEST_ID, ""))
         is_direct = is_local and not _may_be_proxied(scope)

@@ -17,6 +17,7 @@ from sqlalchemy import URL, Engine, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from luxx.app.cli.doctor.deployment import examine_container, examine_proxy, examine_unit
 from luxx.app.cli.doctor.machine import (
     examine_mcp,
     examine_permissions,
@@ -67,6 +68,9 @@ async def examine_installation(config: Config, environ: Mapping[str, str] = os.e
             fix="set workspace.root to a directory the server may write",
         ),
         *examine_permissions(config, data_dir),
+        *examine_container(config, data_dir, environ),
+        *await examine_unit(),
+        *await examine_proxy(config),
         _disk(data_dir),
         *await examine_sandbox(config),
         *examine_skills(config),
@@ -83,6 +87,10 @@ def _directory(part: str, path: Path, *, is_created: bool, fix: str) -> Finding:
         if not path.is_dir():
             return bad(part, f"{path} is not a directory", fix)
         if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+            owner, user = path.stat().st_uid, os.geteuid()
+            if owner != user:
+                text = f"{path} belongs to user {owner}, and Luxx runs as user {user}"
+                return bad(part, text, f"chown -R {user} {path} (for a volume of a container, on its host)")
             return bad(part, f"{path} cannot be written", fix)
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & stat.S_IWOTH:

@@ -9,6 +9,7 @@ from pathlib import Path
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from luxx.app.cli.doctor.deployment import is_container
 from luxx.app.cli.doctor.runtime import Finding, bad, ok
 from luxx.domain.accounts.tenants import tenant_ids_by_name
 from luxx.domain.mcp.approval import McpDefinitions
@@ -134,6 +135,10 @@ READERS_PART = "readers"
 _SANDBOX_FIX = (
     "allow unprivileged user namespaces, for bubblewrap, or use a kernel of 6.2 or later with Landlock"
 )
+_CONTAINER_FIX = (
+    "use Docker 23 or later, containerd 1.6 or later, on a kernel of 6.2 or later with Landlock, or allow "
+    "namespaces and an unmasked /proc, as docs/operate/deployment.md says"
+)
 
 
 async def examine_sandbox(config: Config) -> list[Finding]:
@@ -158,7 +163,8 @@ def _backend_finding(sandbox: Sandbox, others: str) -> Finding:
         text = "none, as set in tools.sandbox: programs that tools start have all rights of the Luxx process"
         return bad(SANDBOX_PART, text, "set tools.sandbox to auto")
     if sandbox.backend_name == "none":
-        return bad(SANDBOX_PART, f"no backend works, so no tool starts a program ({others})", _SANDBOX_FIX)
+        fix = _CONTAINER_FIX if is_container(os.environ) else _SANDBOX_FIX
+        return bad(SANDBOX_PART, f"no backend works, so no tool starts a program ({others})", fix)
     return ok(SANDBOX_PART, f"{sandbox.backend_name} is active ({others})")
 
 

@@ -62,11 +62,7 @@ export function useRoomActions(room: LiveRoom) {
         const moved = order.map((each, index) => ({ each, index })).filter(({ each, index }) => each.turn_order !== index)
         for (const { each, index } of moved) await changeSeat(each, { turn_order: index })
       }),
-    reset: () =>
-      run('reset', async () => {
-        await ask(api.POST('/chat-rooms/{room_id}/reset', { params }))
-        await room.clear()
-      }),
+    reset: () => run('reset', () => ask(api.POST('/chat-rooms/{room_id}/reset', { params }))),
     fork: (messageId: string | null) =>
       run('fork', async () => {
         const body = messageId === null ? {} : { message_id: messageId }

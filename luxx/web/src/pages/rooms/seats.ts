@@ -13,9 +13,9 @@ export interface SeatDraft {
   /** Empty: the agent's, or the default. */
   provider: string
   model: string
-  tools: string
+  tools: string[]
   hasTools: boolean
-  skills: string
+  skills: string[]
   hasSkills: boolean
   temperature: string
   maxTokens: string
@@ -35,9 +35,9 @@ export function emptySeat(name = ''): SeatDraft {
     systemPrompt: '',
     provider: '',
     model: '',
-    tools: '',
+    tools: [],
     hasTools: false,
-    skills: '',
+    skills: [],
     hasSkills: false,
     temperature: '',
     maxTokens: '',
@@ -55,7 +55,7 @@ export function seatOfAgent(agent: Schema<'AgentView'>): SeatDraft {
 export function draftOf(seat: Seat): SeatDraft {
   const isOwn = (field: string): boolean => seat.agent_id === null || seat.overrides.includes(field)
   const text = (field: keyof Seat): string => (isOwn(field) && seat[field] !== null ? String(seat[field]) : '')
-  const names = (field: 'tools' | 'skills'): string => (isOwn(field) ? (seat[field] ?? []).join(', ') : '')
+  const names = (field: 'tools' | 'skills'): string[] => (isOwn(field) ? [...(seat[field] ?? [])] : [])
   const thinking = isOwn('thinking_enabled') ? seat.thinking_enabled : null
   return {
     ...emptySeat(seat.name),
@@ -79,10 +79,6 @@ export function draftOf(seat: Seat): SeatDraft {
   }
 }
 
-function namesIn(text: string): string[] {
-  return text.split(/[,，\s]+/).filter(Boolean)
-}
-
 function numberIn(text: string): number | null {
   return String(text).trim() === '' ? null : Number(text)
 }
@@ -96,8 +92,8 @@ export function bodyOf(draft: SeatDraft): Schema<'NewSeat'> {
     system_prompt: draft.systemPrompt.trim() || null,
     provider_id: numberIn(draft.provider),
     model: draft.model.trim() || null,
-    tools: draft.hasTools ? namesIn(draft.tools) : null,
-    skills: draft.hasSkills ? namesIn(draft.skills) : null,
+    tools: draft.hasTools ? draft.tools : null,
+    skills: draft.hasSkills ? draft.skills : null,
     temperature: numberIn(draft.temperature),
     max_tokens: numberIn(draft.maxTokens),
     max_iterations: numberIn(draft.maxIterations),

@@ -1,5 +1,6 @@
 /** One room as its page shows it: settings and seats, stored messages, and its newest run, followed live. */
 import { useQuery, useQueryCache } from '@pinia/colada'
+import { useEventListener } from '@vueuse/core'
 import { computed, type ComputedRef, onScopeDispose, type Ref, ref, shallowRef, watch } from 'vue'
 import { api, ask } from '@/api/client'
 import { subscribe } from '@/api/socket'
@@ -26,8 +27,6 @@ export interface LiveRoom {
   refresh(): Promise<void>
   loadEarlier(): Promise<void>
   add(message: StoredMessage): void
-  /** After a reset. */
-  clear(): Promise<void>
 }
 
 export function useRoom(id: string): LiveRoom {
@@ -41,15 +40,29 @@ export function useRoom(id: string): LiveRoom {
   const run = useFollowedRun(() => void refresh())
 
   async function refresh(): Promise<void> {
-    await Promise.all([query.refetch(), cache.invalidateQueries({ key: [...LIST_KEY] })])
+    const work = [query.refetch(), cache.invalidateQueries({ key: [...LIST_KEY] }), stored.load()]
+    await Promise.all(work)
     if (room.value?.status === 'running') run.follow(room.value.run_id)
   }
 
   watch(
     () => room.value?.run_id,
-    (runId) => run.follow(runId ?? null),
+    (runId, before) => {
+      if (runId === null && before) void restart() // Somebody reset the room.
+      else run.follow(runId ?? null)
+    },
     { immediate: true },
   )
+
+  async function restart(): Promise<void> {
+    run.follow(null)
+    stored.clear()
+    await stored.load()
+  }
+
+  useEventListener(document, 'visibilitychange', () => {
+    if (document.visibilityState === 'visible') void refresh()
+  })
   void stored.load()
   onScopeDispose(
     subscribe(id, (state) => {
@@ -74,11 +87,6 @@ export function useRoom(id: string): LiveRoom {
     refresh,
     loadEarlier: stored.loadEarlier,
     add: stored.add,
-    async clear() {
-      stored.clear()
-      run.follow(null)
-      await query.refetch()
-    },
   }
 }
 
@@ -90,7 +98,7 @@ function shownStatus(room: Room | null, live: RunState): ShownStatus {
   if (status === 'waiting') return 'waiting'
   if (status === 'running' || status === 'queued') return 'running'
   if (status === 'paused') return room.status === 'error' ? 'error' : 'paused'
-  return 'completed'
+  return room.status === 'running' ? 'completed' : room.status
 }
 
 /** The messages of the room that are stored, from the newest back as far as they were loaded. */
@@ -102,10 +110,12 @@ function useStored(id: string) {
   async function read(before?: string): Promise<void> {
     const query = before ? { before, limit: STORED_PAGE } : { limit: STORED_PAGE }
     const page = await ask(api.GET('/chat-rooms/{room_id}/messages', { params: { ...pathOf(id), query } }))
-    const known = new Set(messages.value.map((message) => message.id))
-    const added = page.items.filter((message) => !known.has(message.id))
-    messages.value = [...added.toReversed(), ...messages.value]
-    hasEarlier.value = page.has_more ?? false
+    const known = new Map([...page.items, ...messages.value].map((message) => [message.id, message]))
+    const isFirst = messages.value.length === 0
+    if (known.size > messages.value.length) {
+      messages.value = [...known.values()].toSorted((a, b) => (a.id < b.id ? -1 : 1))
+    }
+    if (before || isFirst) hasEarlier.value = page.has_more ?? false
     isLoaded.value = true
   }
 

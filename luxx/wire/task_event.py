@@ -67,11 +67,12 @@ class StepStart(EventBase, frozen=True, kw_only=True, tag="step_start"):
 
 class StepComplete(EventBase, frozen=True, kw_only=True, tag="step_complete"):
     """A step is `completed`, `failed`, or `pending` again because it was cut. `error` is set if it failed.
-    Provider and model are those that carried it out."""
+    Provider and model are those that carried it out; `finish` is why its last model call ended."""
 
     status: str
     duration_ms: int
     error: str | UnsetType = UNSET
+    finish: str | None = None
     provider_id: int | None = None
     provider_name: str | None = None
     model: str | None = None

@@ -96,7 +96,7 @@ def test_tasks_and_templates_are_imported_with_their_graphs_and_projects(
     (task,) = before["tasks"]
     assert (task["document"]["agent"], task["document"]["provider"]) == ("Writer ✍", "p")
     answered_by = {"provider_name": None, "model": None}
-    expected = {"status": "completed", "output": "Notes ✍", "error": None, **answered_by}
+    expected = {"status": "completed", "output": "Notes ✍", "error": None, "finish": None, **answered_by}
     assert task["results"] == {"read": expected}
     assert task["result"] == "Done."
     assert after == {**before, "tasks": [{**task, "result": None, "results": {}}]}

@@ -6,6 +6,7 @@ from luxx.providers.scripted import Bytes, Call, Finish, Rule, Script, ScriptedP
 from scenarios.client import AsyncApiClient, Json
 from scenarios.rooms import new_room, run_to_the_end, says
 from scenarios.server import LuxxServer
+from scenarios.test_tasks import execute, new_task, statuses, step
 
 
 async def ended(ann: AsyncApiClient, conversation: str, **more: object) -> tuple[Json, Json, Json]:
@@ -155,3 +156,27 @@ async def test_rooms_say_how_a_message_ended(server: LuxxServer) -> None:
         ends = [frame.data for frame in frames if frame.event == "message_end"]
         assert [one["finish"] for one in ends] == ["stop", "content_filter"]
         assert "content filter" in ends[1]["content"]
+
+
+async def test_a_step_that_was_cut_says_so_and_one_that_was_refused_fails(server: LuxxServer) -> None:
+    def does(step_id: str, text: str, reason: str) -> Rule:
+        name = rf"Your step \[{step_id}\]"
+        return Rule(name=step_id, when=When(user=name), reply=[Text(text=text), Finish(reason=reason)])
+
+    rules = [
+        does("a", "Half of it", "length"),
+        does("b", "It beg", "refusal"),
+        does("c", "Together", "stop"),
+        Rule(name="result", reply=[Text(text="Done")]),
+    ]
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
+        task_id = await new_task(ann, model.url, step("a"), step("b"), step("c", "a"))
+        frames = await execute(ann, task_id)
+        ends = {frame.data["step_id"]: frame.data for frame in frames if frame.event == "step_complete"}
+        assert [ends[one]["finish"] for one in "abc"] == ["length", "refusal", "stop"]
+        assert "stopped the answer" in ends["b"]["error"]
+        assert await statuses(ann, task_id) == {"a": "completed", "b": "failed", "c": "completed"}
+        steps = (await ann.get(f"/tasks/{task_id}"))["steps"]
+        assert [one["finish"] for one in steps] == ["length", "refusal", "stop"]
+        read = next(one for one in model.requests if one.rule == "c").json["messages"][-1]["content"]
+        assert "Result of step [a] (cut at the limit of tokens of its model):\nHalf of it" in read

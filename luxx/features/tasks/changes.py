@@ -265,7 +265,7 @@ def reset_step(row: TaskStepRow) -> None:
     row.tool_calls, row.usage = "[]", "{}"
     row.output = row.error = row.cost = row.duration_ms = None
     row.skipped_because = row.tainted_by = None
-    row.provider_id = row.provider_name = row.model = None
+    row.provider_id = row.provider_name = row.model = row.finish = None
     row.approved_at = row.started_at = row.finished_at = None
     row.attempts = 0
 

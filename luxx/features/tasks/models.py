@@ -105,6 +105,7 @@ class TaskStepRow(Base):
     provider_id: Mapped[int | None] = mapped_column()
     provider_name: Mapped[str | None] = mapped_column(String(100))
     model: Mapped[str | None] = mapped_column(String(MODEL_LENGTH))
+    finish: Mapped[str | None] = mapped_column(String(20))
     usage: Mapped[str] = mapped_column(Text, default="{}")
     cost: Mapped[float | None] = mapped_column()
     duration_ms: Mapped[int | None] = mapped_column()
@@ -265,6 +266,7 @@ class TaskStepView(Struct, frozen=True, kw_only=True):
     provider_id: int | None
     provider_name: str | None
     model: str | None
+    finish: str | None
     usage: Usage
     cost: float | None
     duration_ms: int | None

@@ -36,6 +36,7 @@ from luxx.features.tasks.run_rows import (
     write_skipped,
 )
 from luxx.features.tasks.turns import (
+    CUT_RESULT,
     PLAN,
     RESULT,
     BegunTurn,
@@ -77,6 +78,7 @@ from luxx.wire.task_event import (
     TaskComplete,
     TaskPaused,
 )
+from luxx.wire.turn import CUT_SHORT
 
 _request = msgspec.json.Decoder(ChatRequest)
 
@@ -112,6 +114,7 @@ class TaskOrchestration:
         self._graph = graph_of_task(self._task)
         self._statuses = StepStatuses(self._graph, statuses)
         self._outputs, self._tainted = dict(self._task.outputs), dict(self._task.tainted)
+        self._finishes = dict(self._task.finishes)
         self._open: dict[str, TurnNote] = {}
         self._started: dict[str, datetime] = {}
         self._is_pausing = False
@@ -160,7 +163,7 @@ class TaskOrchestration:
 
     @property
     def _values(self) -> TaskValues:
-        return replace(self._task, outputs=self._outputs, tainted=self._tainted)
+        return replace(self._task, outputs=self._outputs, finishes=self._finishes, tainted=self._tainted)
 
     def to_cut(self) -> Collection[str]:
         return list(self._open) if self._is_pausing or self._error is not None else list(self._skipping)
@@ -330,7 +333,7 @@ class TaskOrchestration:
         else:
             self._statuses.set(step_id, end.status)
         if end.status == TaskStepStatus.COMPLETED:
-            self._outputs[step_id] = end.output
+            self._outputs[step_id], self._finishes[step_id] = end.output, end.finish
             if (tainted_by := taint_of(start, state)) is not None:
                 self._tainted[step_id] = tainted_by
         started = self._started.get(step_id) or utc_now()
@@ -342,11 +345,13 @@ class TaskOrchestration:
         events: list[LogEntry] = [] if cut is None else [CostUpdate(usage=cut.usage, cost=cut.cost)]
         if end.status == TaskStepStatus.COMPLETED:
             self._result = end.output
+            if end.finish in CUT_SHORT:
+                events.append(Warning(message=CUT_RESULT))
         elif end.error is not None:
             events.append(Warning(message=f"The final result could not be written: {end.error}"))
         else:
             self._has_result_turn = False  # It was cut by a pause and is written after it.
-        complete = StepComplete(step_id=RESULT, status=end.status.value, duration_ms=0)
+        complete = StepComplete(step_id=RESULT, status=end.status.value, duration_ms=0, finish=end.finish)
         return Closing(events=[*events, complete], changes={}, write=write_nothing, size=0)
 
     def _close_plan(

@@ -28,7 +28,7 @@ FINISH_STEP = _set_step.values(
         name: bindparam(name)
         for name in (
             "status", "output", "error", "skipped_because", "tainted_by", "tool_calls", "usage", "cost",
-            "duration_ms", "finished_at", "provider_id", "provider_name", "model",
+            "duration_ms", "finished_at", "provider_id", "provider_name", "model", "finish",
         )
     }
 )  # fmt: skip
@@ -58,7 +58,7 @@ _set_result = _tasks.update().where(_tasks.c.id == bindparam("b_id")).values(res
 
 
 class TaskValues(msgspec.Struct, frozen=True, kw_only=True):
-    """A task with its steps and their outputs so far."""
+    """A task with its steps, their outputs so far, and why these ended."""
 
     task_id: str
     user_id: int
@@ -71,6 +71,7 @@ class TaskValues(msgspec.Struct, frozen=True, kw_only=True):
     require_approval: bool
     steps: tuple[NewTaskStep, ...]
     outputs: Mapping[str, str]
+    finishes: Mapping[str, str | None]
     tainted: Mapping[str, str]
     attempts: Mapping[str, int]
 
@@ -91,6 +92,7 @@ def read_task(session: Session, task_id: str) -> tuple[TaskValues, dict[str, Tas
         outputs={
             one.id: one.output or "" for one in rows if one.status == TaskStepStatus.COMPLETED.value
         },
+        finishes={one.id: one.finish for one in rows},
         tainted={one.id: one.tainted_by for one in rows if one.tainted_by is not None},
         attempts={one.id: one.attempts for one in rows},
     )  # fmt: skip

@@ -257,5 +257,5 @@ _WHAT = {TaskStepStatus.FAILED: "has failed", TaskStepStatus.SKIPPED: "was skipp
 def _set_pending(row: TaskStepRow) -> None:
     row.status = TaskStepStatus.PENDING.value
     row.output = row.error = row.skipped_because = row.tainted_by = None
-    row.provider_id = row.provider_name = row.model = None
+    row.provider_id = row.provider_name = row.model = row.finish = None
     row.duration_ms = row.finished_at = None

@@ -30,6 +30,7 @@ class ExportedStepResult(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     provider_name: str | None = None
     model: str | None = None
+    finish: str | None = None
 
 
 class ExportedTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,11 +75,7 @@ def read_tasks(session: Session, caller: Caller, project_ids: Sequence[str]) -> 
                 result=row.result,
                 results={
                     step.id: ExportedStepResult(
-                        status=step.status,
-                        output=step.output,
-                        error=step.error,
-                        provider_name=step.provider_name,
-                        model=step.model,
+                        **{name: getattr(step, name) for name in ExportedStepResult.__struct_fields__}
                     )
                     for step in step_rows(session, row.id)
                     if step.attempts or step.output is not None

@@ -19,14 +19,14 @@ from luxx.runs.models import TOOL_LENGTH
 from luxx.runs.orchestration.interface import TurnStart
 from luxx.runs.question_rows import close_questions
 from luxx.runs.turn.call_entries import full_output_row
-from luxx.runs.turn.ending import Closing, Ending
+from luxx.runs.turn.ending import Closing, Ending, finish_of
 from luxx.runs.turn.state import ChatRequest, TurnState, model_used
 from luxx.tools.executor import READ_RESULT_TOOL
 from luxx.wire.event import CostUpdate, TurnNote
 from luxx.wire.message import UserContent
 from luxx.wire.run import RunStatus
 from luxx.wire.task_event import StepComplete, StepSkipped, StepStart
-from luxx.wire.turn import StepStatus, StepType, TurnRef, steps_text
+from luxx.wire.turn import CUT_SHORT, NOTICE_KEY, WITHHELD, StepStatus, StepType, TurnRef, steps_text
 
 PLAN, RESULT = "task:plan", "task:result"
 """The `step_id` of the turns that plan and that write the final result; no step has such an id."""
@@ -42,6 +42,8 @@ RESULT_PROMPT = (
     "All steps of a task are done. Write its final result for the person who set the goal, from the results "
     "of the steps. Refer to a step as [its id] where you use its result, and name what is missing."
 )
+REFUSED_RESULT = "The model, or a filter of its provider, stopped the answer of this step."
+CUT_RESULT = "The final result was cut at the limit of tokens of its model."
 _encode = msgspec.json.Encoder().encode
 
 
@@ -65,10 +67,14 @@ def turn_input_of(note: TurnNote) -> TurnInput:
 
 
 def cut_outputs(
-    outputs: Mapping[str, str], limit: int = OUTPUT_CHARACTERS, *, can_read: bool = True
+    outputs: Mapping[str, str],
+    limit: int = OUTPUT_CHARACTERS,
+    *,
+    can_read: bool = True,
+    finishes: Mapping[str, str | None] | None = None,
 ) -> tuple[str, list[str]]:
     """The outputs of steps as text, each with its id, within about `limit` characters in all; and which are
-    cut. `can_read`: the model has the tool that reads the rest.
+    cut. `can_read`: the model has the tool that reads the rest. `finishes`: why the outputs ended.
 
     Short outputs stay whole; what they leave of the limit is shared by the long ones.
     """
@@ -86,7 +92,9 @@ def cut_outputs(
             how = f"{READ_RESULT_TOOL} with the ref {output_ref(step_id)} reads them"
             more = len(output) - len(shown)
             shown += f"\n[{more:,} more characters; {how if can_read else 'they are left out'}]"
-        parts.append(f"Result of step [{step_id}]:\n{shown}")
+        is_cut_short = (finishes or {}).get(step_id) in CUT_SHORT
+        how_it_ended = " (cut at the limit of tokens of its model)" if is_cut_short else ""
+        parts.append(f"Result of step [{step_id}]{how_it_ended}:\n{shown}")
     return "\n\n".join(parts), cut
 
 
@@ -139,7 +147,7 @@ def _begun(
     inputs: Mapping[str, str],
     request: ChatRequest,
 ) -> BegunTurn:
-    results, cut = cut_outputs(inputs, can_read=bool(request.tools))
+    results, cut = cut_outputs(inputs, can_read=bool(request.tools), finishes=task.finishes)
     text = "\n\n".join([*parts, results] if results else parts)
     tainted = next((task.tainted[one] for one in inputs if one in task.tainted), None)
     given = TurnInput(text=text, tainted_by=tainted)
@@ -158,22 +166,38 @@ def input_turn(step_id: str, given: TurnInput, request: ChatRequest) -> TurnStar
 
 
 class StepEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """How the turn of a step ended."""
+    """How the turn of a step ended; `finish` is why its last model call did."""
 
     status: TaskStepStatus
     output: str
     error: str | None
+    finish: str | None = None
 
 
 def step_end(state: TurnState, ending: Ending) -> StepEnd:
-    """Completed with the text of the turn, failed, or pending again if a person or a limit cut it."""
+    """Completed with the text of the turn, failed, or pending again if a person or a limit cut it.
+
+    A step without a result, because that was refused or cut before its first word, has failed: other steps
+    would build on it.
+    """
     text = steps_text(state.steps).replace("\0", "\ufffd")
+    finish = finish_of(state, ending)
     if ending.status == RunStatus.COMPLETED and ending.error is None:
-        return StepEnd(status=TaskStepStatus.COMPLETED, output=text, error=None)
+        missing = _missing_result(state, finish)
+        status = TaskStepStatus.COMPLETED if missing is None else TaskStepStatus.FAILED
+        return StepEnd(status=status, output=text, error=missing, finish=finish)
     if ending.status == RunStatus.CANCELLED or isinstance(ending.error, LimitReached):
         return StepEnd(status=TaskStepStatus.PENDING, output=text, error=None)
     error = "the step failed" if ending.error is None else ending.error.message.replace("\0", "\ufffd")
-    return StepEnd(status=TaskStepStatus.FAILED, output=text, error=error)
+    return StepEnd(status=TaskStepStatus.FAILED, output=text, error=error, finish=finish)
+
+
+def _missing_result(state: TurnState, finish: str | None) -> str | None:
+    """Why there is no result; None: there is one."""
+    notice = state.notes[-1].replay.get(NOTICE_KEY) if state.notes else None
+    if isinstance(notice, str) and finish != "stop":
+        return notice
+    return REFUSED_RESULT if finish in WITHHELD else None
 
 
 def close_step(
@@ -191,7 +215,10 @@ def close_step(
     now, step_id = utc_now(), start.turn.step_id
     duration = max(0, int((now - started).total_seconds() * 1000))
     events: list[LogEntry] = [] if cut is None else [CostUpdate(usage=cut.usage, cost=cut.cost)]
-    used = msgspec.structs.asdict(model_used(start.request, state))
+    used: dict[str, Any] = {
+        **msgspec.structs.asdict(model_used(start.request, state)),
+        "finish": end.finish,
+    }
     complete = StepComplete(step_id=step_id, status=end.status.value, duration_ms=duration, **used)
     if end.error is not None:
         complete = msgspec.structs.replace(complete, error=end.error)

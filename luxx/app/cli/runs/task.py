@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import msgspec
 
 from luxx.app.cli.runs.transcript import Choice, GrowingText, RunFrame, RunTranscript, choice_question
-from luxx.app.cli.screen import Piece, PieceKind, note
+from luxx.app.cli.screen import FINISH_NOTES, Piece, PieceKind, note
 from luxx.features.tasks.graph import TaskStepStatus
 from luxx.features.tasks.models import TaskStatus
 from luxx.features.tasks.turns import PLAN, RESULT
@@ -136,6 +136,8 @@ class TaskTranscript(RunTranscript):
             return [note(f"  [{frame.step_id}] {step.name} was cut")]
         mark, color = MARKS.get(frame.status, ("·", ""))
         why = f": {frame.error}" if frame.error else ""
+        if not why and frame.finish in FINISH_NOTES:
+            why = f": its result {FINISH_NOTES[frame.finish]}"
         return [
             note(f"{mark} [{frame.step_id}] {step.name} ({frame.duration_ms / 1000:.1f} s){why}", color),
             *self._counts(),

@@ -1,4 +1,4 @@
-"""The rows of providers: who may see, use and change one; keys, the default, allowed hosts, audit entries.
+"""The rows of providers: who may see, use and change one; the default, allowed hosts, audit entries.
 
 A shared provider receives the prompts of the whole tenant, so only a user who is currently ADMIN in the
 database may change it.
@@ -19,8 +19,9 @@ from luxx.domain.audit import MAX_NAMES, Action, Actor, AuditEntry, Detail, reco
 from luxx.errors import ConfigError, Conflict, InvalidInput, NotAllowed, NotFound, Unavailable
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import AuthConfig, LimitsConfig
-from luxx.infra.secrets import Vault, mask
+from luxx.infra.secrets import Vault
 from luxx.infra.store.tables import read_once
+from luxx.providers.keys import key_identity
 from luxx.providers.models import AllowedHostRow, ProviderChanges, ProviderRow, ServerValueRow
 from luxx.providers.registry import adapter_for
 
@@ -111,28 +112,6 @@ def apply_changes(row: ProviderRow, changes: ProviderChanges) -> None:
         value: Any = getattr(changes, name)
         if value is not UNSET:
             setattr(row, name, value.strip() if isinstance(value, str) else value)
-
-
-def key_identity(provider_id: int) -> str:
-    """The identity that a provider's encrypted key is bound to."""
-    return f"llm_providers:{provider_id}:api_key"
-
-
-def store_key(vault: Vault, row: ProviderRow, api_key: str) -> None:
-    """Encrypts the key into a row that has its id; an empty key removes the stored one."""
-    row.api_key = vault.seal(api_key, identity=key_identity(row.id)) if api_key else ""
-
-
-def read_key(vault: Vault, row: ProviderRow) -> str:
-    """The decrypted key, empty if there is none. Raises Unavailable if it cannot be decrypted."""
-    return vault.open(row.api_key, identity=key_identity(row.id)) if row.api_key else ""
-
-
-def masked_key(vault: Vault, row: ProviderRow) -> str:
-    try:
-        return mask(read_key(vault, row)) if row.api_key else ""
-    except Unavailable:
-        return mask("")
 
 
 def allow_host(session: Session, caller: Caller, host_port: str | None) -> None:

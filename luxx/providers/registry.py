@@ -70,6 +70,14 @@ def completion_adapter(request: CompletionRequest, target: Target) -> Adapter:
     return adapter
 
 
+def base_url_of_type(provider_type: str, old_type: str, base_url: str) -> str:
+    """The address of a provider that gets another type: a custom one stays, a vendor's is replaced by that of
+    the new vendor. Empty for the default of the type."""
+    is_custom = base_url.rstrip("/") != default_base_url(old_type).rstrip("/")
+    stays = is_custom or not default_base_url(provider_type)
+    return base_url if stays and provider_type != ProviderType.LOCAL else ""
+
+
 def default_base_url(provider_type: str) -> str:
     """The vendor's address for this provider type; empty if the type has none."""
     return _ROWS.get(provider_type, (None, ""))[1]

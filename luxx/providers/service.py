@@ -36,6 +36,7 @@ from luxx.providers.catalog import (
 )
 from luxx.providers.check import ProviderCheck, check_provider
 from luxx.providers.client import ModelClient
+from luxx.providers.keys import change_key, masked_key, read_key, store_key
 from luxx.providers.local.model import LOCAL, LocalModel
 from luxx.providers.models import (
     AllowedHostRow,
@@ -54,19 +55,16 @@ from luxx.providers.queries import (
     check_sharing,
     enabled_rows,
     has_no_provider,
-    masked_key,
-    read_key,
     record_provider_change,
     replace_allowed_hosts,
     row_to_change,
     row_to_delete,
     select_provider_row,
     set_default,
-    store_key,
     visible_row,
     visible_to,
 )
-from luxx.providers.registry import adapter_for, default_base_url, takes_query
+from luxx.providers.registry import adapter_for, base_url_of_type, default_base_url, takes_query
 
 NO_LIST = frozenset({404, 405, 501})  # The statuses of a server without a list of models.
 REFETCH_SECONDS = 5.0
@@ -155,7 +153,9 @@ class ProviderService:
             self._guard.clear_cache()  # Saving may have allowed a host.
 
     async def update(self, caller: Caller, provider_id: int, changes: ProviderChanges) -> ProviderView:
-        """A new base_url or type removes the stored key unless the changes have a new key."""
+        """A new base_url removes the stored key unless the changes have a new key. A new type alone keeps it
+        or, if it has another address, is refused.
+        """
         current = await self._store.read(
             lambda session: row_to_change(session, caller, provider_id, changes, is_write=False)
         )
@@ -164,13 +164,14 @@ class ProviderService:
             _check_type(caller, provider_type)
         url, newly_allowed = current.base_url, None
         if changes.base_url is not UNSET or provider_type != current.provider_type:
-            wanted = "" if changes.base_url is UNSET else changes.base_url
+            kept = base_url_of_type(provider_type, current.provider_type, current.base_url)
+            wanted = kept if changes.base_url is UNSET else changes.base_url
             url, newly_allowed = await self._check_base_url(caller, provider_type, wanted)
 
         def work(session: Session) -> ProviderView:
             row = row_to_change(session, caller, provider_id, changes, is_write=True)
             check_may_connect_provider(session, caller)
-            self._change_key(row, changes, is_url_changed=url != row.base_url)
+            change_key(self._vault, row, changes, url)
             row.provider_type, row.base_url = provider_type, url
             apply_changes(row, changes)
             if changes.is_default is not UNSET:
@@ -371,15 +372,6 @@ class ProviderService:
         except InvalidInput as error:
             raise error.about("$.base_url") from error
         return checked.url, checked.newly_allowed
-
-    def _change_key(self, row: ProviderRow, changes: ProviderChanges, *, is_url_changed: bool) -> None:
-        """Stores a new key. The mask of the stored key, which a form sends back unchanged, is no new key."""
-        new_key = changes.api_key
-        if new_key is UNSET or (new_key and new_key == masked_key(self._vault, row)):
-            if is_url_changed:
-                row.api_key = ""
-            return
-        store_key(self._vault, row, validate_api_key(new_key or ""))
 
     def _view(self, row: ProviderRow, caller: Caller) -> ProviderView:
         is_own = row.user_id == caller.user_id

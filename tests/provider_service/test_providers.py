@@ -197,13 +197,41 @@ async def test_new_base_url_drops_the_key_unless_a_new_one_comes_with_it(service
         assert await key_of(service, echoed) == ""
 
 
-async def test_new_type_without_a_url_gets_that_types_default_url_and_drops_the_key(
-    services: ProviderServices,
-) -> None:
+async def test_a_new_type_alone_keeps_a_custom_address_and_its_key(services: ProviderServices) -> None:
     async with services.open() as service:
         mine = await service.create(ANN, new_provider())
-        moved = await service.update(ANN, mine.id, ProviderChanges(provider_type="deepseek"))
-        assert (moved.base_url, moved.api_key) == ("https://api.deepseek.com/v1", "")
+        for provider_type in ("deepseek", "anthropic", "openai_compatible"):
+            same = await service.update(ANN, mine.id, ProviderChanges(provider_type=provider_type))
+            assert (same.provider_type, same.base_url) == (provider_type, mine.base_url)
+            assert await key_of(service, same) == KEY
+
+
+async def test_a_new_type_alone_never_removes_a_key(services: ProviderServices) -> None:
+    openai = new_provider(provider_type="openai", base_url="")
+    deepseek = ProviderChanges(provider_type="deepseek")
+    async with services.open() as service:
+        mine = await service.create(ANN, openai)
+        compatible = await service.update(ANN, mine.id, ProviderChanges(provider_type="openai_compatible"))
+        assert (compatible.base_url, await key_of(service, compatible)) == (mine.base_url, KEY)
+
+        mine = await service.create(ANN, openai)
+        for changes in (deepseek, msgspec.structs.replace(deepseek, api_key=mine.api_key)):
+            with pytest.raises(InvalidInput, match="keep address and key") as caught:
+                await service.update(ANN, mine.id, changes)
+            assert (caught.value.kind, mine.base_url in caught.value.message) == ("key_would_be_lost", True)
+        assert (await key_of(service, mine), (await service.get(ANN, mine.id)).provider_type) == (
+            KEY,
+            "openai",
+        )
+
+        with_key = msgspec.structs.replace(deepseek, api_key="a-key-of-deepseek")
+        moved = await service.update(ANN, mine.id, with_key)
+        assert (moved.base_url, await key_of(service, moved)) == (
+            "https://api.deepseek.com/v1",
+            "a-key-of-deepseek",
+        )
+        without_key = await service.update(ANN, mine.id, ProviderChanges(provider_type="groq", api_key=None))
+        assert (without_key.base_url, without_key.api_key) == ("https://api.groq.com/openai/v1", "")
 
 
 async def test_mask_sent_back_leaves_the_key_and_an_empty_key_removes_it(services: ProviderServices) -> None:

@@ -3,7 +3,7 @@
 import sqlite3
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,12 @@ def content_in(data_dir: Path, content: Sequence[str] = CONTENT) -> list[str]:
 def runs_in(data_dir: Path) -> list[str]:
     with closing(sqlite3.connect(data_dir / "luxx.db")) as database:
         return [run_id for (run_id,) in database.execute("SELECT id FROM runs ORDER BY id DESC")]
+
+
+def log_texts(data_dir: Path) -> list[str]:
+    """The events of all runs."""
+    with closing(sqlite3.connect(data_dir / "luxx.db")) as database:
+        return [data.decode() for (data,) in database.execute("SELECT data FROM run_events")]
 
 
 def newest_run(person: Person) -> dict[str, Any]:
@@ -106,7 +112,7 @@ def test_cancelled_call_leaves_nothing(ann: Person, upstream: ScriptedProvider, 
 
 
 @pytest.mark.heavy
-def test_call_of_a_killed_server_leaves_nothing_and_is_not_made_again(
+def test_calls_of_a_killed_server_leave_nothing_and_are_not_made_again(
     tmp_path: Path, upstream: ScriptedProvider
 ) -> None:
     with ServerProcess(tmp_path) as killed:
@@ -115,19 +121,28 @@ def test_call_of_a_killed_server_leaves_nothing_and_is_not_made_again(
             admin.good("PUT", "/admin/allowed-hosts", json={"hosts": hosts})
         person = new_person(killed, "ann", upstream)
         person.api.good("POST", "/agents", json={"name": "Filing", "tools": ["file_list"]})
-        request = body("list my files, then wait", "agent/Filing", stream=True)
-        with person.api.http.stream("POST", "/v1/chat/completions", json=request) as sent:
-            lines = sent.iter_lines()  # Until it is released, the connection stays open.
-            assert any("Let" in line for line in lines)
+        room = {"title": "Pair", "task": "Decide.", "agents": [{"name": "Hill"}, {"name": "Thinker"}]}
+        person.api.good("POST", "/chat-rooms", json=room)
+        with ExitStack() as streams:
+            for model, text in (("agent/Filing", "list my files, then wait"), ("room/Pair", "Why?")):
+                request = body(text, model, stream=True)
+                stream = person.api.http.stream("POST", "/v1/chat/completions", json=request)
+                lines = streams.enter_context(stream).iter_lines()
+                begun = "Let" if "agent" in model else ' am"'
+                assert any(begun in line for line in lines), text
+                streams.callback(lines.close)  # Until then the connection stays open.
             until = time.monotonic() + SECONDS
-            while '"tool"' not in upstream.requests[-1].body.decode():
+            while not any('"tool"' in one.body.decode() for one in upstream.requests[-3:]):
                 assert time.monotonic() < until, "the model was not called with the result"
             calls = len(upstream.requests)
-            assert content_in(killed.data_dir)
+            assert any("Hills" in line for line in log_texts(killed.data_dir))
             killed.kill()
-        run_id = next(iter(runs_in(killed.data_dir)))
+        run_ids = runs_in(killed.data_dir)
+        assert len(run_ids) == 2
     with ServerProcess(tmp_path) as restarted:
         with ApiClient(restarted, None).sign_in("ann", PASSWORD) as api:
-            await_status(person._replace(api=api), run_id, "cancelled")
+            for run_id in run_ids:
+                await_status(person._replace(api=api), run_id, "cancelled")
         await_nothing(restarted.data_dir)
+        assert not [line for line in log_texts(restarted.data_dir) if "Hills" in line]
         assert len(upstream.requests) == calls

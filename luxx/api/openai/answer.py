@@ -26,6 +26,8 @@ STATUS_OF_KIND = {
     "context_too_long": 400,
     "provider_content_refused": 400,
     "internal_error": 500,
+    "room_paused": 409,
+    "no_seat_left": 409,
 }
 """The HTTP status for kinds of errors that end a run; the others are the provider's, 502."""
 

@@ -31,7 +31,7 @@ from luxx.wire.turn import Step, StepType, step_id
 UNNAMED = "Assistant"
 """The author of a given answer, or a part of one, under which no seat's name stands."""
 
-_heading = re.compile(r"^\*\*(.{1,100}):\*\*[ \t]*$", re.MULTILINE)
+_heading = re.compile(r"^\*\*(.{1,100}):\*\*[ \t\r]*$", re.MULTILINE)
 _encode = msgspec.json.Encoder().encode
 
 

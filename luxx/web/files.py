@@ -11,7 +11,7 @@ from threading import Lock
 
 import msgspec
 
-from luxx.web.build import DIST, REPORT_NAME, WEB, has_sources
+from luxx.web.build import DIST, MANIFEST_NAME, REPORT_NAME, WEB, has_sources
 
 MEDIA_TYPES = {
     ".css": "text/css",
@@ -118,7 +118,7 @@ class WebFiles:
 
     def _list_names(self) -> Iterator[str]:
         for file in self._dist.rglob("*"):
-            if file.is_file() and file.name != REPORT_NAME:
+            if file.is_file() and not file.name.startswith((REPORT_NAME, MANIFEST_NAME)):
                 yield file.relative_to(self._dist).as_posix()
 
     def _encoded(self, name: str, accepted: str) -> tuple[str, _StoredFile]:

@@ -37,6 +37,8 @@ export default defineConfig({
   build: {
     target: 'es2023',
     assetsInlineLimit: 0,
+    // For the test of the sizes; it is not served.
+    manifest: 'manifest.json',
     modulePreload: { polyfill: false },
     reportCompressedSize: false,
     chunkSizeWarningLimit: 4000,

@@ -42,6 +42,13 @@ class Person:
     def put(self, path: str, body: object) -> Any:
         return self.api.put(path, json=body).raise_for_status().json()["data"]
 
+    def sign_in_as_admin(self) -> httpx.Client:
+        body = {"username": "admin", "password": "admin123"}
+        signed_in = httpx.post(f"{self.server.url}/auth/login", json=body).raise_for_status().json()["data"]
+        return httpx.Client(
+            base_url=self.server.url, headers={"authorization": f"Bearer {signed_in['access_token']}"}
+        )
+
     @contextmanager
     def profile(self, size: tuple[int, int] = LAPTOP) -> Iterator[BrowserContext]:
         """A browser profile, signed in with a sign-in of its own."""

@@ -268,3 +268,21 @@ def test_a_failed_answer_says_why_and_can_be_tried_again(person: Person) -> None
         alert.get_by_role("button", name="Answer again").click()
         expect(said(page, "Now it works.")).to_be_visible()
         expect(alert).to_be_hidden()
+
+
+def test_a_question_of_another_conversation_is_a_notice_that_can_be_answered(person: Person) -> None:
+    with person.tab() as tab:
+        page = tab.open()
+        expect(page.get_by_label("Message", exact=True)).to_be_focused()
+        chat = person.post("/conversations", {"title": "Elsewhere"})["id"]
+        person.put("/permissions/rules?scope=user", [{"tool": "python_eval", "action": "ask"}])
+        body = {"conversation_id": chat, "content": "evaluate", "tools": True}
+        run = person.api.post("/messages/stream", json=body).raise_for_status().json()["data"]
+        notices = page.get_by_role("region", name="Notices")
+        expect(notices).to_contain_text("Elsewhere", timeout=WAIT_MS)
+        take_screenshots(tab, "notice")
+        expect(page.get_by_role("link", name="Chat, Waiting for you: 1")).to_be_visible()
+        notices.get_by_role("button", name="Once").click()
+        expect(notices.get_by_role("button", name="Once")).to_be_hidden()
+        expect(notices).to_contain_text("Done", timeout=WAIT_MS)
+        assert person.get(f"/runs/{run['id']}")["status"] == "completed"

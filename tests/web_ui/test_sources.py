@@ -1,8 +1,11 @@
-"""The sources of the web UI: the types of the API are current, and the tests of vitest pass."""
+"""The sources of the web UI: the types of the API are current, the tests of vitest pass, pages are small."""
+
+import json
+from typing import Any
 
 import pytest
 
-from luxx.web.build import WEB, run_script
+from luxx.web.build import DIST, MANIFEST_NAME, WEB, run_script
 from web_ui.api_types import TYPES, api_shape, first_line
 
 
@@ -18,3 +21,43 @@ def test_the_tests_of_the_sources_pass() -> None:
 
 def test_the_lock_file_names_no_registry() -> None:
     assert "resolved" not in (WEB / "package-lock.json").read_text("utf-8")
+
+
+ENTRY_KB = 130
+CHAT_KB = 210
+"""With the entry."""
+
+PAGE_KB = 80
+"""Of every other page, besides the entry and what it shares with the chat."""
+
+
+def loaded_files(manifest: dict[str, Any], source: str) -> set[str]:
+    """The scripts that a file of the UI loads, without those that it loads later."""
+    files: set[str] = set()
+    waiting = [source]
+    while waiting:
+        entry = manifest[waiting.pop()]
+        if entry["file"] not in files:
+            files.add(entry["file"])
+            waiting.extend(entry.get("imports", ()))
+    return files
+
+
+def kilobytes(files: set[str]) -> float:
+    return sum((DIST / f"{file}.gz").stat().st_size for file in files if file.endswith(".js")) / 1000
+
+
+def test_the_page_is_small(built_ui: None) -> None:
+    manifest = json.loads((DIST / MANIFEST_NAME).read_bytes())
+    entry = loaded_files(manifest, "index.html")
+    assert kilobytes(entry) <= ENTRY_KB
+    pages = {
+        name for name in manifest if name.startswith("src/pages/") and manifest[name].get("isDynamicEntry")
+    }
+    chat_pages = {"src/pages/chat/ChatPage.vue", "src/pages/chat/ConversationView.vue"}
+    assert chat_pages <= pages
+    chat = entry.union(*(loaded_files(manifest, page) for page in chat_pages))
+    print(f"entry {kilobytes(entry):.0f} kB, with the chat {kilobytes(chat):.0f} kB")
+    assert kilobytes(chat) <= CHAT_KB
+    for page in pages - chat_pages:
+        assert kilobytes(loaded_files(manifest, page) - chat) <= PAGE_KB, page

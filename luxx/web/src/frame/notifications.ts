@@ -2,6 +2,7 @@
 import { onScopeDispose, ref } from 'vue'
 import { api, ask } from '@/api/client'
 import { onNotification } from '@/api/socket'
+import type { Question } from '@/run/state'
 import { useNotices } from '@/stores/notices'
 
 /** By the name of an area. */
@@ -20,6 +21,18 @@ export async function countWaiting(): Promise<void> {
   waitingCounts.value = counts
 }
 
+/** The questions of a run that wait for an answer. */
+async function questionsOf(runId: string): Promise<Question[]> {
+  const params = { path: { run_id: runId }, query: { page_size: 5 } }
+  const found = await ask(api.GET('/runs/{run_id}/questions', { params }))
+  return found.items
+    .filter((question) => question.status === 'open')
+    .map((question) => {
+      const { id, created_at: timestamp } = question
+      return { asked: { ...question, type: 'question_asked', question_id: id, timestamp }, answered: null }
+    })
+}
+
 /** The address of the page of a run's conversation, room or task. */
 async function addressOf(runId: string, sessionId: string): Promise<string> {
   const run = await ask(api.GET('/runs/{run_id}', { params: { path: { run_id: runId } } }))
@@ -36,7 +49,8 @@ export function showNotifications(): void {
     refresh()
     const to = await addressOf(notification.run_id, notification.session_id).catch(() => undefined)
     const kind = notification.status === 'waiting' ? 'waiting' : notification.status === 'failed' ? 'failed' : 'done'
-    notices.show({ kind, text: `${notification.title}: ${notification.message}`, to })
+    const questions = kind === 'waiting' ? await questionsOf(notification.run_id).catch(() => []) : []
+    notices.show({ kind, text: `${notification.title}: ${notification.message}`, to, questions })
   })
   refresh()
   onScopeDispose(() => {

@@ -1,6 +1,7 @@
 /** Short messages at the edge of the page: of the server, or about what one just did. */
 import { defineStore } from 'pinia'
 import { ref } from 'vue'
+import type { Question } from '@/run/state'
 
 const SHOWN_MS = 8_000
 
@@ -10,6 +11,8 @@ export interface Notice {
   text: string
   /** An address of the UI that the notice leads to. */
   to?: string
+  /** What a run asks; it can be answered in the notice. */
+  questions?: Question[]
 }
 
 export const useNotices = defineStore('notices', () => {

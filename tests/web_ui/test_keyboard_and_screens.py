@@ -1,0 +1,145 @@
+"""Keyboard only, input methods, screen readers, small screens, and axe on every page in both themes."""
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from luxx.providers.scripted import Call, Rule, Script, Text, When
+from luxx.web.build import WEB
+from web_ui.browser import PHONE, Tab, take_screenshots
+from web_ui.person import Person
+
+pytestmark = pytest.mark.heavy
+AXE = WEB / "node_modules" / "axe-core" / "axe.min.js"
+
+
+@pytest.fixture(scope="module")
+def script() -> Script:
+    call = Call(name="python_eval", arguments={"expression": "1 + 1"})
+    return Script(
+        rules=[
+            Rule(when=When(user="evaluate", has_tool_result=False), reply=[call]),
+            Rule(when=When(user="evaluate", has_tool_result=True), reply=[Text(text="Evaluated.")]),
+            Rule(when=When(user="hello"), reply=[Text(text="Hello to you")]),
+        ]
+    )
+
+
+def serious_violations(page: Page, axe: Path = AXE) -> list[str]:
+    """What axe finds that keeps people from using the page. The policy of the page forbids adding a script
+    element, so that axe runs as evaluated text."""
+    page.evaluate(axe.read_text("utf-8"))
+    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
+    return [
+        f"{each['id']}: {node['html'][:150]}"
+        for each in found["violations"]
+        if each["impact"] in ("serious", "critical")
+        for node in each["nodes"]
+    ]
+
+
+def check_both_themes(tab: Tab, name: str) -> None:
+    take_screenshots(tab, name)
+    for theme in ("light", "dark"):
+        tab.page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
+        tab.page.wait_for_timeout(200)
+        assert serious_violations(tab.page) == [], f"{name}, {theme}"
+
+
+def test_chat_approval_and_commands_with_the_keyboard_only(person: Person) -> None:
+    person.put("/permissions/rules?scope=user", [{"tool": "python_eval", "action": "ask"}])
+    with person.tab() as tab:
+        page = tab.open()
+        expect(page.get_by_label("Message", exact=True)).to_be_focused()
+        page.get_by_role("button", name="Tools for the next messages").focus()
+        page.keyboard.press("Enter")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        page.keyboard.press("Escape")
+        expect(page.get_by_role("button", name="Tools for the next messages: All I may use")).to_be_focused()
+        page.keyboard.press("Control+k")
+        page.keyboard.type("new chat")
+        page.keyboard.press("Enter")
+        page.get_by_label("Message", exact=True).focus()
+        page.keyboard.type("evaluate")
+        page.keyboard.press("Enter")
+        once = page.get_by_role("button", name="Once")
+        expect(once).to_be_visible()
+        for _ in range(40):
+            if once.evaluate("each => each === document.activeElement"):
+                break
+            page.keyboard.press("Shift+Tab")
+        expect(once).to_be_focused()
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("article", name="Answer")).to_contain_text("Evaluated.")
+        page.keyboard.press("Control+k")
+        page.keyboard.type("theme dark")
+        page.keyboard.press("Enter")
+        expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+
+
+def test_enter_of_an_input_method_never_sends(person: Person) -> None:
+    with person.tab() as tab:
+        page = tab.open()
+        field = page.get_by_label("Message", exact=True)
+        field.fill("ni hao")
+        for composing in ({"isComposing": True}, {"keyCode": 229}):
+            field.dispatch_event(
+                "keydown", {"key": "Enter", "bubbles": True, "cancelable": True, **composing}
+            )
+        expect(field).to_have_value("ni hao")
+        assert person.get("/conversations")["total"] == 0
+
+
+def test_screen_readers_hear_the_finished_answer(person: Person) -> None:
+    with person.tab() as tab:
+        page = tab.open()
+        page.get_by_label("Message", exact=True).fill("hello")
+        page.keyboard.press("Enter")
+        expect(page.locator("main [aria-live=polite], [aria-live=polite].sr-only").first).to_contain_text(
+            "Hello to you"
+        )
+        assert page.locator("article[aria-label=Answer]").get_attribute("aria-live") is None
+
+
+def test_axe_finds_nothing_serious_on_the_chat_pages(person: Person) -> None:
+    person.put("/permissions/rules?scope=user", [{"tool": "python_eval", "action": "ask"}])
+    with person.tab() as tab:
+        page = tab.open()
+        expect(page.get_by_text("No conversations yet")).to_be_visible()
+        check_both_themes(tab, "axe-start")
+        page.get_by_role("button", name="Tools for the next messages").click()
+        page.get_by_role("option", name="All I may use").click()
+        page.keyboard.press("Escape")
+        page.get_by_label("Message", exact=True).fill("evaluate")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("button", name="Once")).to_be_visible()
+        page.get_by_role("button", name="Details").click()
+        expect(page.get_by_role("heading", name="System prompt")).to_be_visible()
+        check_both_themes(tab, "chat-details")
+        page.get_by_role("button", name="Once").click()
+        expect(page.get_by_role("button", name="Answer again")).to_be_visible()
+        page.keyboard.press("Control+k")
+        expect(page.get_by_role("option", name="New chat")).to_be_visible()
+        check_both_themes(tab, "palette")
+
+
+def test_everything_can_be_reached_on_a_phone(person: Person) -> None:
+    with person.tab(PHONE) as tab:
+        page = tab.open()
+        expect(page.get_by_role("heading", name="Conversations")).to_be_visible()
+        take_screenshots(tab, "phone-list")
+        page.get_by_role("link", name="New chat").click()
+        page.get_by_label("Message", exact=True).fill("hello")
+        page.get_by_role("button", name="Send").click()
+        expect(page.get_by_role("article", name="Answer")).to_contain_text("Hello to you")
+        page.get_by_role("button", name="Details").click()
+        expect(page.get_by_role("heading", name="System prompt")).to_be_visible()
+        take_screenshots(tab, "phone-details")
+        page.get_by_role("button", name="Close the details").click()
+        page.get_by_role("button", name="Conversations").click()
+        expect(page.get_by_role("link", name="hello")).to_be_visible()
+        width = page.evaluate("document.documentElement.scrollWidth")
+        assert width <= PHONE[0]
+        check_both_themes(tab, "phone-list-2")

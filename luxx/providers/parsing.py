@@ -169,19 +169,19 @@ class SseSplitter:
     def unparsed(self) -> bytes:
         return bytes(self._unparsed)
 
-    def single_event(self, piece: bytes) -> bytes | None:
-        """The data of a piece that is exactly one unnamed event, as nearly all are.
+    def single_event(self, piece: bytes, head: bytes = b"data: ") -> bytes | None:
+        """The data of a piece that is exactly one event, as nearly all are, with this text before its data.
 
         None for any other piece, which must then be fed.
         """
         if (
-            piece.startswith(b"data: ")
-            and piece.find(b"\n") == len(piece) - 2
+            piece.startswith(head)
+            and piece.find(b"\n", len(head)) == len(piece) - 2
             and piece[-1] == _LINE_FEED
             and not (self._buffer or self._after_cr or self._at_start)
             and b"\r" not in piece
         ):
-            return piece[6:-2]
+            return piece[len(head) : -2]
         return None
 
     def feed(self, piece: bytes) -> list[SseEvent]:

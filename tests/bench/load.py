@@ -48,13 +48,13 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return head + b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
 
 
-def openai_target(name: str, port: int, headers: bytes = b"") -> Target:
+def openai_target(name: str, port: int, headers: bytes = b"", model: str = "bench-model") -> Target:
     """A server of the upstream's own dialect: a relay, or the upstream itself."""
 
     def body_of(_conversation: str, prompt: str) -> bytes:
         messages = [{"role": "user", "content": prompt}]
         return msgspec.json.encode(
-            {"model": "bench-model", "stream": True, "stream_options": {"include_usage": True}}
+            {"model": model, "stream": True, "stream_options": {"include_usage": True}}
             | {"messages": messages}
         )
 

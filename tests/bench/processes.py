@@ -142,21 +142,22 @@ class Api:
     def close(self) -> None:
         self._http.close()
 
-    def connect_upstream(self, port: int) -> None:
-        """Makes the fake model server the user's default provider."""
-        self._post(
-            "/providers",
-            {
-                "name": "bench",
-                "provider_type": "openai_compatible",
-                "base_url": f"http://127.0.0.1:{port}/v1",
-                "default_model": "bench-model",
-                "is_default": True,
-            },
-        )
+    def connect_upstream(self, port: int, provider_type: str = "openai_compatible") -> str:
+        """Makes the fake model server a provider of the user, with chat completions the default one; returns
+        its id."""
+        is_default = provider_type == "openai_compatible"
+        provider = {
+            "name": provider_type,
+            "provider_type": provider_type,
+            "base_url": f"http://127.0.0.1:{port}/v1",
+            "default_model": "bench-model",
+            "is_default": is_default,
+        }
+        return self._post("/providers", provider)["id"]
 
-    def new_conversations(self, count: int) -> list[str]:
-        return [self._post("/conversations", {})["id"] for _ in range(count)]
+    def new_conversations(self, count: int, provider_id: str | None = None) -> list[str]:
+        body = {} if provider_id is None else {"provider_id": provider_id}
+        return [self._post("/conversations", body)["id"] for _ in range(count)]
 
     def new_room(self, names: tuple[str, ...], rounds: int, marker: str) -> str:
         """A room with seats of these names, whose models answer as the marker says. Returns its id."""

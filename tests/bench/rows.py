@@ -139,11 +139,15 @@ async def token_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncI
         luxx, api = start_luxx(stack, upstream)
         others = start_relays(stack, upstream)
         target = luxx_target(luxx.port, api.token, tools=False)
-        compatible = openai_target("luxx /v1", luxx.port, target.headers)
+        named = "openai_compatible/bench-model"
+        compatible = openai_target("luxx /v1", luxx.port, target.headers, named)
+        responses = api.connect_upstream(upstream.port, "openai_responses")
         for number in range(rounds + 1):
             conversations = await asyncio.to_thread(api.new_conversations, STREAMS)
             mine = await relay(upstream, target, luxx, conversations)
             through_v1 = await relay(upstream, compatible, luxx, [""] * STREAMS)
+            conversations = await asyncio.to_thread(api.new_conversations, STREAMS, responses)
+            of_responses = await relay(upstream, target, luxx, conversations)
             theirs = {
                 name: await relay(upstream, other.target, other.server, [""] * STREAMS)
                 for name, other in others.items()
@@ -152,6 +156,9 @@ async def token_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncI
                 _report_tokens(figures, mine, theirs)
                 figures.add("token", "luxx /v1", through_v1.token, "µs")
                 figures.add("token", "luxx /v1 / luxx", through_v1.token / mine.token, "×", at_most=1.1)
+                figures.add("token", "luxx, Responses API", of_responses.token, "µs")
+                ratio = of_responses.token / mine.token
+                figures.add("token", "luxx, Responses API / chat completions", ratio, "×", at_most=1.15)
                 yield
 
 

@@ -1,4 +1,5 @@
 """A model server that is never the bottleneck: OpenAI's chat completions in raw bytes, on a uvloop Protocol.
+Answers without tools are also served in the dialect of OpenAI's Responses API.
 
 The marker in the last user message determines the answer or, if it has none, the one in the system prompt:
 - `[[n=250 closed=7]]` 250 chunks, each written when `release(7)` reports that the one before arrived, so
@@ -54,10 +55,53 @@ OPENING = choice(b'{"role":"assistant","content":"","refusal":null}')
 TOKEN_BEFORE, TOKEN_AFTER = choice(b'{"content":" 00000@00000000"}').split(b"00000@00000000")
 
 
-def token(number: int) -> bytes:
+def response_event(kind: bytes, fields: bytes) -> bytes:
+    """An event of the Responses API in an HTTP chunk of its own."""
+    data = b'{"type":"%s",%s}' % (kind, fields)
+    return b"%x\r\nevent: %s\ndata: %s\n\n\r\n" % (len(kind) + len(data) + 16, kind, data)
+
+
+ITEM = b"msg_0123456789abcdef0123456789abcdef0123456789abcdef"
+IN_ITEM = b'"item_id":"%s","output_index":0,"content_index":0,' % ITEM
+RESPONSE = (
+    b'{"id":"resp_bench","object":"response","status":"%s","model":"bench-model","output":[],"usage":%s}'
+)
+RESPONSE_USAGE = (
+    b'{"input_tokens":42,"input_tokens_details":{"cached_tokens":7},"output_tokens":%d,'
+    b'"output_tokens_details":{"reasoning_tokens":0},"total_tokens":%d}'
+)
+RESPONSE_OPENING = response_event(
+    b"response.created", b'"sequence_number":0,"response":' + RESPONSE % (b"in_progress", b"null")
+) + response_event(
+    b"response.output_item.added",
+    b'"sequence_number":1,"output_index":0,"item":{"id":"%s","type":"message","status":"in_progress",'
+    b'"role":"assistant","content":[]}' % ITEM,
+)
+RESPONSE_TOKEN = response_event(
+    b"response.output_text.delta",
+    IN_ITEM + b'"delta":" 00000@00000000","logprobs":[],"sequence_number":1000',
+)
+
+
+def response_tail(tokens: int) -> bytes:
+    """The end of a response: its complete item, its usage, the end of the body."""
+    item = b'{"id":"%s","type":"message","status":"completed","role":"assistant","content":[]}' % ITEM
+    response = RESPONSE % (b"completed", RESPONSE_USAGE % (tokens, tokens + 42))
+    return (
+        response_event(b"response.output_item.done", b'"output_index":0,"item":%s' % item)
+        + response_event(b"response.completed", b'"response":%s' % response)
+        + b"0\r\n\r\n"
+    )
+
+
+RESPONSE_BEFORE, RESPONSE_AFTER = RESPONSE_TOKEN.split(b"00000@00000000")
+
+
+def token(number: int, *, is_response: bool = False) -> bytes:
     """The content chunk of this number, with the current time."""
     stamp = (time.monotonic_ns() // 1000) & 0xFFFFFFFF
-    return b"%s%05d@%08x%s" % (TOKEN_BEFORE, number, stamp, TOKEN_AFTER)
+    before, after = (RESPONSE_BEFORE, RESPONSE_AFTER) if is_response else (TOKEN_BEFORE, TOKEN_AFTER)
+    return b"%s%05d@%08x%s" % (before, number, stamp, after)
 
 
 class Plan(msgspec.Struct):
@@ -122,6 +166,7 @@ class _Connection(asyncio.Protocol):
         self._transport: Any = None
         self._received = b""
         self._plan = Plan()
+        self._is_response = False
         self._sent = 0
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
@@ -155,23 +200,26 @@ class _Connection(asyncio.Protocol):
 
     def _begin(self, path: bytes, body: bytes) -> None:
         self._upstream.requests += 1
-        if not path.endswith(b"/chat/completions"):
+        self._is_response = path.endswith(b"/responses")
+        if not (self._is_response or path.endswith(b"/chat/completions")):
             self._transport.write(
                 b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
                 % (len(MODELS), MODELS)
             )
             return
-        self._plan = read_plan(msgspec.json.decode(body)["messages"])
+        fields = msgspec.json.decode(body)
+        self._plan = read_plan(fields["input"] if self._is_response else fields["messages"])
         self._sent = 0
+        opening = RESPONSE_OPENING if self._is_response else OPENING
         if self._plan.tools:
             self._transport.write(HEAD + OPENING + self._calls() + tail(b"tool_calls", 16))
             return
         if self._plan.closed >= 0:
             self._upstream.streams[self._plan.closed] = self
-            self._transport.write(HEAD + OPENING)
+            self._transport.write(HEAD + opening)
             self.emit()
             return
-        self._transport.write(HEAD + OPENING)
+        self._transport.write(HEAD + opening)
         self._due = asyncio.get_running_loop().time()
         self._tick()
 
@@ -197,10 +245,10 @@ class _Connection(asyncio.Protocol):
         """Writes the next chunk; with the last one, the end."""
         if self._sent >= self._plan.n:
             return
-        piece = token(self._sent)
+        piece = token(self._sent, is_response=self._is_response)
         self._sent += 1
         if self._sent == self._plan.n:
-            piece += tail(b"stop", self._plan.n)
+            piece += response_tail(self._plan.n) if self._is_response else tail(b"stop", self._plan.n)
             self._forget()
         self._transport.write(piece)
 

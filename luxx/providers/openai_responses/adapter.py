@@ -53,6 +53,7 @@ _INCOMPLETE_REASONS = {
 }
 _ENDS = frozenset({"completed", "incomplete", "failed", "cancelled"})
 _TEXT_DELTA = "response.output_text.delta"
+_TEXT_HEAD = f"event: {_TEXT_DELTA}\ndata: ".encode()
 
 
 class ResponsesParser:
@@ -86,7 +87,8 @@ class ResponsesParser:
             piece = self._framing.gather(piece)
         out: list[Delta] = []
         try:
-            self._read_events(self._splitter.feed(piece), out)
+            data = self._splitter.single_event(piece, _TEXT_HEAD)
+            self._read_events(self._splitter.feed(piece) if data is None else [(b"", data)], out)
         except ProviderError as error:
             self._failure = error
         # Deltas before a failure are returned first; the next call raises it.

@@ -100,7 +100,9 @@ def test_three_agents_speak_at_once_and_a_reload_loses_nothing(
     person: Person, models: ScriptedProvider
 ) -> None:
     room = new_greenhouse(person)
-    with person.tab() as tab:
+    with person.tab() as tab, person.tab() as other:
+        other.open(f"/ui/rooms/{room}")
+        expect(other.page.get_by_role("heading", name="Greenhouse")).to_be_visible()
         page = tab.open(f"/ui/rooms/{room}")
         page.get_by_role("button", name="Start", exact=True).click()
         beginnings = {"Gardener": PLANTS[0], "Builder": GLASS[0], "Treasurer": MONEY[0]}
@@ -119,6 +121,8 @@ def test_three_agents_speak_at_once_and_a_reload_loses_nothing(
         page.get_by_label("Say something to the room").fill("Keep it simple, please.")
         page.keyboard.press("Enter")
         expect(page.get_by_role("article", name=person.name)).to_contain_text("Keep it simple, please.")
+        expect(other.page.get_by_role("article", name="Builder")).to_contain_text(GLASS[0])
+        expect(other.page.get_by_role("article", name=person.name)).to_contain_text("Keep it simple, please.")
         take_screenshots(tab, "room-parallel")
         page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
         take_screenshots(tab, "room-parallel-phone")
@@ -131,6 +135,7 @@ def test_three_agents_speak_at_once_and_a_reload_loses_nothing(
         for name in beginnings:
             models.release(name)
         card = page.get_by_role("region", name="The discussion has ended")
+        expect(other.page.get_by_text("All rounds are done.")).to_be_visible()
         expect(card).to_contain_text("All rounds are done.")
         for name, (beginning, end) in zip(beginnings, (PLANTS, GLASS, MONEY), strict=True):
             first_words = end.split("\n")[0].replace("*", "")

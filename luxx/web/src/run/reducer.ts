@@ -92,7 +92,7 @@ function applyCommon(state: RunState, event: RunEvent): RunState {
     case 'done': {
       const status = event.status === 'failed' ? 'failed' : event.status === 'stopped' ? 'cancelled' : 'completed'
       const turns = state.turns[''] ? { ...state.turns, '': endTurn(state.turns[''], event) } : state.turns
-      return { ...state, done: event, status, usage: event.usage, turns, stopReason: event.finish }
+      return { ...withoutOpenQuestions(state), done: event, status, usage: event.usage, turns, stopReason: event.finish }
     }
     default:
       return state
@@ -114,7 +114,7 @@ function applyRoom(state: RunState, event: RunEvent): RunState {
         round: event.round_number,
       }))
     case 'message_end':
-      return changeTurn(state, event.msg_id ?? '', (turn) => ({
+      return changeTurn(withoutOpenQuestions(state, event.msg_id ?? ''), event.msg_id ?? '', (turn) => ({
         ...endTurn(turn, event),
         text: event.content,
         status: event.status === 'complete' ? 'complete' : 'partial',
@@ -130,7 +130,11 @@ function applyRoom(state: RunState, event: RunEvent): RunState {
     case 'room_paused':
       return { ...state, status: 'paused' }
     case 'room_completed':
-      return { ...state, status: statusAtEnd(state, event.stop_reason), stopReason: event.stop_reason }
+      return {
+        ...withoutOpenQuestions(state),
+        status: statusAtEnd(state, event.stop_reason),
+        stopReason: event.stop_reason,
+      }
     default:
       return state
   }
@@ -155,7 +159,8 @@ function applyTask(state: RunState, event: RunEvent): RunState {
     }
     case 'step_complete': {
       const key = event.step_id ?? ''
-      const ended = state.turns[key] ? changeTurn(state, key, (turn) => endTurn(turn, event)) : state
+      const closed = withoutOpenQuestions(state, key)
+      const ended = closed.turns[key] ? changeTurn(closed, key, (turn) => endTurn(turn, event)) : closed
       return changeTaskStep(ended, key, {
         state: event.status as TaskStep['state'],
         durationMs: event.duration_ms ?? null,
@@ -168,7 +173,7 @@ function applyTask(state: RunState, event: RunEvent): RunState {
       return { ...state, status: 'paused' }
     case 'task_complete': {
       const status = event.status === 'terminated' ? 'cancelled' : event.status === 'failed' ? 'failed' : 'completed'
-      return { ...state, status, result: event.result ?? null }
+      return { ...withoutOpenQuestions(state), status, result: event.result ?? null }
     }
     default:
       return state
@@ -185,6 +190,16 @@ function running(state: RunState): RunState {
   if (state.status === 'running') return state
   const isAsked = Object.values(state.questions).some((question) => question.answered === null)
   return isAsked || state.done ? state : { ...state, status: 'running' }
+}
+
+/** Nobody answers the questions of a turn that is over, or of a run that has ended. */
+function withoutOpenQuestions(state: RunState, key?: string): RunState {
+  const all = Object.entries(state.questions)
+  const left = all.filter(([, { asked, answered }]) => answered || (key !== undefined && keyOf(asked) !== key))
+  if (left.length === all.length) return state
+  const isOpen = left.some(([, { answered }]) => answered === null)
+  const status = state.status === 'waiting' && !isOpen ? 'running' : state.status
+  return { ...state, questions: Object.fromEntries(left), status }
 }
 
 // --- turns and their steps

@@ -95,6 +95,7 @@ const en = {
     thinking: 'Thinking',
     tool: 'Using a tool',
     waiting: 'Waiting for you',
+    waitingForOther: 'Waiting for an answer',
     muted: 'Muted',
     failed: 'Failed',
   },

@@ -31,6 +31,7 @@ const en = {
   ownAnswer: 'Your own answer',
   recommended: 'recommended',
   send: 'Answer',
+  mayNotAnswer: 'The owner, or a member who may steer, answers this.',
   optional: 'Without an answer the recommended one is taken.',
   answered: (answer: string) => `Answered: ${answer}`,
   answeredByTimeout: (answer: string) => `Nobody answered in time: ${answer}`,

@@ -94,6 +94,7 @@ const zh: RoomsText = {
     thinking: '思考中',
     tool: '使用工具',
     waiting: '等待你',
+    waitingForOther: '等待回答',
     muted: '已静音',
     failed: '失败',
   },

@@ -30,6 +30,7 @@ const zh: StepsText = {
   notePlaceholder: '原因，或者应当怎么做',
   ownAnswer: '自行填写',
   recommended: '推荐',
+  mayNotAnswer: '由房主或有主持权限的成员回答。',
   send: '回答',
   optional: '如不回答，将采用推荐选项。',
   answered: (answer) => `已回答：${answer}`,

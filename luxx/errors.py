@@ -98,8 +98,8 @@ class UnlistedModel(InvalidInput):
 
     kind = "model_unlisted"
 
-    def __init__(self, message: str, provider_id: int) -> None:
-        super().__init__(message, field="$.model")
+    def __init__(self, message: str, provider_id: int, field: str = "$.model") -> None:
+        super().__init__(message, field=field)
         self.provider_id = provider_id
 
 

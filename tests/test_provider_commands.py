@@ -53,8 +53,10 @@ def test_a_provider_is_added_tested_listed_chosen_and_removed(
     models = printed(plain_server, token, "provider", "models", name.upper())
     assert models == "scripted\t1048576 tokens\ttools\tdefault\n"
     assert printed(plain_server, token, "model", "list", "--provider", name) == models
-    chosen = printed(plain_server, token, "provider", "default", name, "--model", "other")
-    assert chosen == f"{name} is your default, with other\n"
+    chosen = printed(plain_server, token, "provider", "default", name, "--model", "scripted")
+    assert chosen == f"{name} is your default, with scripted\n"
+    unlisted = refusal(plain_server, token, "provider", "default", name, "--model", "scriped")
+    assert f"provider '{name}' has no model 'scriped'; it has scripted" in unlisted
     assert printed(plain_server, token, "provider", "remove", name) == f"removed {name}\n"
     missing = refusal(plain_server, token, "provider", "test", name)
     assert missing == f"there is no provider {name!r}; `luxx provider list` lists yours"

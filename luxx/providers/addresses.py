@@ -33,6 +33,7 @@ from luxx.infra.network.hosts import (
 from luxx.infra.network.urls import host_part
 from luxx.infra.store.engine import Store
 from luxx.providers.models import AllowedHostRow
+from luxx.providers.registry import ProviderType, default_base_url, takes_query
 
 CACHE_SECONDS = 5.0
 """How long this process may miss another process's change of the allowed hosts."""
@@ -272,3 +273,27 @@ def parse_allowed_host(text: str) -> str:
     if reach_of_name(host) is Reach.FORBIDDEN:
         raise InvalidInput(f"'{text}' is a metadata or link-local address and cannot be allowed")
     return join_host_port(host, port)
+
+
+async def check_provider_url(
+    guard: AddressGuard, caller: Caller, provider_type: str, base_url: str
+) -> tuple[str, str | None]:
+    """The address of a provider to store, and its `host:port` if saving it allows a private host.
+
+    Raises InvalidInput.
+    """
+    if provider_type == ProviderType.LOCAL:
+        if base_url:
+            raise InvalidInput(
+                "the embedded model takes no base_url; its address is assigned when it starts",
+                field="$.base_url",
+            )
+        return "", None
+    base_url = base_url or default_base_url(provider_type)
+    if not base_url:
+        raise InvalidInput(f"provider_type {provider_type} needs a base_url", field="$.base_url")
+    try:
+        checked = await guard.check_base_url(caller, base_url, query=takes_query(provider_type))
+    except InvalidInput as error:
+        raise error.about("$.base_url") from error
+    return checked.url, checked.newly_allowed

@@ -1,9 +1,6 @@
-"""The model catalog: context windows, capabilities and prices by model name, from `catalog.toml`; the lists
-of models that providers have; and the choice of a provider and a model."""
+"""The model catalog: context windows, capabilities and prices by model name, from `catalog.toml`; and the
+choice of a provider and a model."""
 
-import difflib
-import re
-import time
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -11,7 +8,6 @@ from importlib.resources import files
 
 import msgspec
 
-from luxx.errors import UnlistedModel
 from luxx.infra.config.schema import ModelConfig
 from luxx.providers.adapter import Target
 from luxx.providers.models import ModelView, ProviderRow
@@ -172,62 +168,6 @@ class ResolvedProvider(msgspec.Struct, frozen=True, kw_only=True):
 
     choice: ProviderChoice
     target: Target
-
-
-MAX_LISTS, MAX_LISTED = 1_000, 10_000
-FRESH_SECONDS = 30.0  # A list of this age is not fetched again before a model is refused.
-MAX_NEAR_NAMES = 5
-
-_ALIAS = re.compile(r"(?:[-:@](?:latest|preview|\d{8}|\d{4}-\d\d-\d\d|\d\d-\d{4}|\d{3,4}))+$")
-"""What distinguishes an alias from a dated name: `-latest`, a date, a version of three digits."""
-
-
-class ModelLists:
-    """The lists of models that this process has fetched, by the provider's id."""
-
-    def __init__(self) -> None:
-        self._lists: dict[int, tuple[float, frozenset[str], Sequence[str]]] = {}
-
-    def keep(self, provider_id: int, names: Sequence[str]) -> None:
-        """Keeps the list of a provider; an empty one, or one that may be cut, means that it is not known."""
-        self._lists.pop(provider_id, None)
-        if 0 < len(names) < MAX_LISTED:
-            self._lists[provider_id] = (time.monotonic(), frozenset(map(_stem, names)), names)
-        if len(self._lists) > MAX_LISTS:
-            del self._lists[next(iter(self._lists))]
-
-    def is_fresh(self, provider_id: int) -> bool:
-        """Whether the list was fetched a moment ago."""
-        listed = self._lists.get(provider_id)
-        return listed is not None and time.monotonic() - listed[0] < FRESH_SECONDS
-
-    def check(self, provider_id: int, provider_name: str | None, model: str) -> None:
-        """Raises UnlistedModel if the list is known and has neither the model nor one of its aliases."""
-        listed = self._lists.get(provider_id)
-        # Providers resolve some names in ways of their own.
-        is_special = model.endswith("latest") or "@" in model or model.startswith("ft:")
-        if listed is not None and not is_special and _stem(model) not in listed[1]:
-            raise unlisted(provider_id, provider_name or "", model, listed[2])
-
-
-def unlisted(provider_id: int, provider_name: str, model: str, names: Sequence[str]) -> UnlistedModel:
-    """The error that names the listed models which are most like the one that was asked for."""
-    by_lower = {name.lower(): name for name in names}
-    near = difflib.get_close_matches(model.lower(), by_lower, n=MAX_NEAR_NAMES, cutoff=0.5)
-    shown = [by_lower[name] for name in near] or sorted(names)[:MAX_NEAR_NAMES]
-    more = len(by_lower) - len(shown)
-    others = f" and {more} more: see GET /providers/{provider_id}/models" if more else ""
-    return UnlistedModel(
-        f"provider '{provider_name}' has no model '{model}'; it has {', '.join(shown)}{others}", provider_id
-    )
-
-
-def _stem(model: str) -> str:
-    """The name without vendor, variant (`:free`) and version."""
-    vendor, slash, name = model.lower().strip().rpartition("/")
-    if slash and vendor != "models":
-        name = name.partition(":")[0]
-    return _ALIAS.sub("", name)
 
 
 def model_view(name: str, card: ModelCard) -> ModelView:

@@ -20,7 +20,8 @@ class ProviderRow(Base):
     """`api_key` is encrypted, empty if there is none. A user has at most one default.
 
     `base_url` is empty for the embedded model, whose address exists only while it runs. Ids are never
-    reused, so that a stored id of a deleted provider cannot refer to another one.
+    reused, so that a stored id of a deleted provider cannot refer to another one. `models` is the list of its
+    models as JSON, fetched at `models_at`; both are null where it is not known.
     """
 
     __tablename__ = "llm_providers"
@@ -50,6 +51,8 @@ class ProviderRow(Base):
     enabled: Mapped[bool] = mapped_column(default=True)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    models: Mapped[str | None] = mapped_column(Text, deferred=True)
+    models_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
 class ServerValueRow(Base):
@@ -133,6 +136,10 @@ class ProviderView(Struct, frozen=True, kw_only=True):
     enabled: bool
     created_at: datetime
     updated_at: datetime
+    models_at: Annotated[
+        datetime | None,
+        Meta(description="when its list of models was fetched; null: not known, no name is checked"),
+    ] = None
 
 
 class ModelView(Struct, frozen=True, kw_only=True):

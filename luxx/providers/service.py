@@ -22,22 +22,21 @@ from luxx.infra.clock import utc_now
 from luxx.infra.secrets import Vault
 from luxx.infra.store.engine import Store
 from luxx.providers.adapter import Target
-from luxx.providers.addresses import AddressGuard, parse_allowed_host
+from luxx.providers.addresses import AddressGuard, check_provider_url, parse_allowed_host
 from luxx.providers.catalog import (
     Catalog,
     ModelCard,
-    ModelLists,
     ProviderChoice,
     ProviderSelection,
     ResolvedProvider,
     embedded_card,
     model_view,
-    unlisted,
 )
 from luxx.providers.check import ProviderCheck, check_provider
 from luxx.providers.client import ModelClient
 from luxx.providers.keys import change_key, masked_key, read_key, store_key
 from luxx.providers.local.model import LOCAL, LocalModel
+from luxx.providers.model_lists import ModelLists, is_fresh, store_list, unlisted
 from luxx.providers.models import (
     AllowedHostRow,
     AllowedHostView,
@@ -64,7 +63,7 @@ from luxx.providers.queries import (
     visible_row,
     visible_to,
 )
-from luxx.providers.registry import adapter_for, base_url_of_type, default_base_url, takes_query
+from luxx.providers.registry import adapter_for, base_url_of_type
 
 NO_LIST = frozenset({404, 405, 501})  # The statuses of a server without a list of models.
 REFETCH_SECONDS = 5.0
@@ -114,7 +113,7 @@ class ProviderService:
         _check_type(caller, new.provider_type)
         check_sharing(new.is_shared, is_admin=caller.is_admin)
         api_key = validate_api_key(new.api_key)
-        url, newly_allowed = await self._check_base_url(caller, new.provider_type, new.base_url)
+        url, newly_allowed = await check_provider_url(self._guard, caller, new.provider_type, new.base_url)
         now = utc_now()
 
         def work(session: Session) -> ProviderView:
@@ -166,14 +165,20 @@ class ProviderService:
         if changes.base_url is not UNSET or provider_type != current.provider_type:
             kept = base_url_of_type(provider_type, current.provider_type, current.base_url)
             wanted = kept if changes.base_url is UNSET else changes.base_url
-            url, newly_allowed = await self._check_base_url(caller, provider_type, wanted)
+            url, newly_allowed = await check_provider_url(self._guard, caller, provider_type, wanted)
 
         def work(session: Session) -> ProviderView:
             row = row_to_change(session, caller, provider_id, changes, is_write=True)
             check_may_connect_provider(session, caller)
+            before = row.base_url, row.api_key
             change_key(self._vault, row, changes, url)
             row.provider_type, row.base_url = provider_type, url
+            if (row.base_url, row.api_key) != before:
+                # The provider may have other models there, or for the other key.
+                row.models = row.models_at = None
             apply_changes(row, changes)
+            if isinstance(changes.default_model, str) and row.default_model:
+                self.model_lists.check(row, row.default_model, "$.default_model")
             if changes.is_default is not UNSET:
                 set_default(session, row, changes.is_default)
             allow_host(session, caller, newly_allowed)
@@ -205,7 +210,7 @@ class ProviderService:
         except Unavailable as error:
             return ProviderCheck(ok=False, latency_ms=0, kind=error.kind, error=error.message)
         check = await check_provider(self._client, target, model)
-        self.model_lists.keep(row.id, check.models or ())
+        await self._store.write(lambda session: store_list(session, row.id, check.models or ()))
         return check
 
     async def list_models(self, caller: Caller, provider_id: int) -> UpstreamModels:
@@ -220,7 +225,7 @@ class ProviderService:
             names = []
         if not names:
             note = f"{row.base_url} does not list its models; any name is sent to it"
-        self.model_lists.keep(row.id, names)
+        await self._store.write(lambda session: store_list(session, row.id, names))
         cards = [model_view(name, self._card(row, name)) for name in names]
         return UpstreamModels(models=names, cards=cards, is_known=note is None, note=note)
 
@@ -229,13 +234,14 @@ class ProviderService:
 
         A list that cannot be fetched counts as not known.
         """
-        if self.model_lists.is_fresh(provider_id):
+        row = await self._store.read(lambda session: visible_row(session, caller, provider_id))
+        if is_fresh(row):
             return False
         try:
             async with asyncio.timeout(REFETCH_SECONDS):
                 await self.list_models(caller, provider_id)
         except (LuxxError, TimeoutError):
-            self.model_lists.keep(provider_id, ())
+            await self._store.write(lambda session: store_list(session, provider_id, ()))
         return True
 
     async def usable(self, caller: Caller) -> list[UsableProvider]:
@@ -352,26 +358,6 @@ class ProviderService:
         if self._local is None:
             raise Unavailable("the embedded model is disabled (local.enabled); choose another provider")
         return self._local
-
-    async def _check_base_url(
-        self, caller: Caller, provider_type: str, base_url: str
-    ) -> tuple[str, str | None]:
-        """The address to store, and its `host:port` if saving allows a private host. Raises InvalidInput."""
-        if provider_type == LOCAL:
-            if base_url:
-                raise InvalidInput(
-                    "the embedded model takes no base_url; its address is assigned when it starts",
-                    field="$.base_url",
-                )
-            return "", None
-        base_url = base_url or default_base_url(provider_type)
-        if not base_url:
-            raise InvalidInput(f"provider_type {provider_type} needs a base_url", field="$.base_url")
-        try:
-            checked = await self._guard.check_base_url(caller, base_url, query=takes_query(provider_type))
-        except InvalidInput as error:
-            raise error.about("$.base_url") from error
-        return checked.url, checked.newly_allowed
 
     def _view(self, row: ProviderRow, caller: Caller) -> ProviderView:
         is_own = row.user_id == caller.user_id

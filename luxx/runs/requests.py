@@ -111,18 +111,14 @@ class RequestResolver:
         UnlistedModel if the provider's list of models, which may be old, lacks the model.
         """
         agent = _agent_of(session, caller, conversation)
-        return self._listed(self._resolve(session, caller, options, (conversation, agent), agent, attached))
+        return self._resolve(session, caller, options, (conversation, agent), agent, attached)
 
     def resolve_invocation(
         self, session: Session, caller: Caller, invocation: NewInvocation, attached: MessageAttachments
     ) -> ChatRequest:
         """The request for an answer of an agent without a conversation. Raises what `resolve` raises."""
         agent = read_agent(session, caller, invocation.agent_id)
-        return self._listed(self._resolve(session, caller, invocation, (agent,), agent, attached))
-
-    def _listed(self, request: ChatRequest) -> ChatRequest:
-        self.providers.model_lists.check(request.provider_id, request.provider_name, request.model)
-        return request
+        return self._resolve(session, caller, invocation, (agent,), agent, attached)
 
     def resolve_call(self, session: Session, caller: Caller, call: NewCall) -> ChatRequest:
         """The request for a call without a conversation. Raises what `resolve` raises.
@@ -132,7 +128,7 @@ class RequestResolver:
         agent = NO_AGENT if call.agent_id is None else read_agent(session, caller, call.agent_id)
         options = call if call.agent_id is not None else msgspec.structs.replace(call, tools=False)
         attached = MessageAttachments(images=call.images)
-        request = self._listed(self._resolve(session, caller, options, (agent,), agent, attached, NO_AGENT))
+        request = self._resolve(session, caller, options, (agent,), agent, attached, NO_AGENT)
         system_prompt = "\n\n".join(part for part in (request.system_prompt, call.instructions) if part)
         return msgspec.structs.replace(request, given=call.given, system_prompt=system_prompt)
 
@@ -164,9 +160,11 @@ class RequestResolver:
         settings = read_once(session, ("settings", caller.user_id), lambda: read_settings(session, caller))
         provider_id, model = _provider_and_model((options, *defaults))
         with _agents_provider(agent if options.provider_id is None else NO_AGENT, provider_id):
-            choice = self.providers.select_provider(
+            selection = self.providers.select_provider(
                 session, caller, provider_id, model, preferred_id=settings.default_provider_id
-            ).choice
+            )
+        choice = selection.choice
+        self.providers.model_lists.check(selection.row, choice.model)
         self._check(choice, options, attached)
         sources = (*defaults, settings if last_defaults is None else last_defaults)
         return ChatRequest(
@@ -211,9 +209,11 @@ class RequestResolver:
         targets: list[FallbackTarget] = []
         for fallback in agent.fallbacks:
             with suppress(NotFound, InvalidInput):
-                choice = self.providers.select_provider(
+                selection = self.providers.select_provider(
                     session, caller, fallback.provider_id, fallback.model
-                ).choice
+                )
+                choice = selection.choice
+                self.providers.model_lists.check(selection.row, choice.model)
                 target = FallbackTarget(
                     provider_id=choice.provider_id, provider_name=choice.name, model=choice.model
                 )

@@ -1,11 +1,15 @@
 """Models that a provider does not list are refused; where its list is not known, every name is sent to it."""
 
+import msgspec
 import pytest
 
 from luxx.errors import UnlistedModel
-from luxx.providers import catalog
-from luxx.providers.catalog import ModelLists
+from luxx.infra.clock import utc_now
+from luxx.providers import model_lists
 from luxx.providers.local.model import LOCAL
+from luxx.providers.model_lists import MAX_LISTED, ModelLists, store_list
+from luxx.providers.models import ProviderChanges, ProviderRow
+from luxx.providers.service import ProviderService
 from provider_service.services import ADMIN, FakeLocal, ProviderServices, Upstream, new_provider
 
 LISTED = [
@@ -19,10 +23,12 @@ LISTED = [
 ]
 
 
-def lists(*names: str) -> ModelLists:
-    kept = ModelLists()
-    kept.keep(1, names)
-    return kept
+def check(model: str, *names: str) -> None:
+    """Checks a name against a provider with this list; none: its list is not known."""
+    models = msgspec.json.encode(names).decode() if names else None
+    row = ProviderRow(id=1, name="work", provider_type="openai", models=models)
+    row.models_at = utc_now() if names else None
+    ModelLists().check(row, model)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +49,7 @@ def lists(*names: str) -> ModelLists:
     ],
 )
 def test_listed_models_and_their_aliases_are_not_refused(model: str) -> None:
-    lists(*LISTED).check(1, "work", model)
+    check(model, *LISTED)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +58,7 @@ def test_listed_models_and_their_aliases_are_not_refused(model: str) -> None:
 )
 def test_another_model_is_refused_with_names_like_it(model: str, near: str) -> None:
     with pytest.raises(UnlistedModel) as refused:
-        lists(*LISTED).check(1, "work", model)
+        check(model, *LISTED)
     message = refused.value.message
     assert message.startswith(f"provider 'work' has no model '{model}'; it has ")
     assert near in message
@@ -60,27 +66,52 @@ def test_another_model_is_refused_with_names_like_it(model: str, near: str) -> N
 
 
 def test_without_a_list_nothing_is_refused() -> None:
-    kept = lists("one")
-    kept.check(2, "other", "any")
-    kept.keep(1, ())
-    kept.check(1, "work", "any")
-    kept.keep(1, [f"m{number}" for number in range(catalog.MAX_LISTED)])
-    kept.check(1, "work", "any")
+    check("any")
+
+
+async def test_a_list_that_may_be_cut_is_not_stored(services: ProviderServices) -> None:
+    async with services.open() as service:
+        mine = await service.create(ADMIN, new_provider())
+        names = [f"m{number}" for number in range(MAX_LISTED)]
+        for listed, is_known in ((names[1:], True), (names, False), (["one"], True), ([], False)):
+            services.store.write_now(lambda session, kept=listed: store_list(session, mine.id, kept))
+            assert ((await service.get(ADMIN, mine.id)).models_at is not None) == is_known
 
 
 async def test_the_list_is_fetched_again_before_a_model_is_refused(
     services: ProviderServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with Upstream().serve() as upstream, services.open() as service:
+    async with Upstream().serve() as upstream, services.open() as service, services.open() as other:
         mine = await service.create(ADMIN, new_provider(base_url=upstream.base_url))
-        service.model_lists.keep(mine.id, ["old"])
+        services.store.write_now(lambda session: store_list(session, mine.id, ["old"]))
         assert not await service.refetch_models(ADMIN, mine.id), "it was fetched a moment ago"
-        monkeypatch.setattr(catalog, "FRESH_SECONDS", 0.0)
+        await refused(other, mine.id, "two")
+        monkeypatch.setattr(model_lists, "FRESH_SECONDS", 0.0)
         assert await service.refetch_models(ADMIN, mine.id)
-        service.model_lists.check(mine.id, "mine", "two")
+        for each in (service, other):
+            await choose(each, mine.id, "two")
+        await refused(other, mine.id, "old")
         upstream.lists = False
         assert await service.refetch_models(ADMIN, mine.id)
-        service.model_lists.check(mine.id, "mine", "three")
+        await choose(other, mine.id, "three")
+
+
+async def test_the_list_of_another_address_is_forgotten(services: ProviderServices) -> None:
+    async with Upstream().serve() as upstream, services.open() as service:
+        mine = await service.create(ADMIN, new_provider(base_url=upstream.base_url))
+        await service.list_models(ADMIN, mine.id)
+        await service.update(ADMIN, mine.id, ProviderChanges(base_url=f"{upstream.base_url}/v1"))
+        assert (await service.get(ADMIN, mine.id)).models_at is None
+
+
+async def choose(service: ProviderService, provider_id: int, model: str) -> None:
+    await service.update(ADMIN, provider_id, ProviderChanges(default_model=model))
+
+
+async def refused(service: ProviderService, provider_id: int, model: str) -> None:
+    with pytest.raises(UnlistedModel) as refusal:
+        await choose(service, provider_id, model)
+    assert set(refusal.value.detail["fields"]) == {"$.default_model"}
 
 
 async def test_a_provider_without_a_list_says_so(services: ProviderServices) -> None:

@@ -39,6 +39,7 @@ FIELDS = {
     "enabled",
     "created_at",
     "updated_at",
+    "models_at",
 }
 
 

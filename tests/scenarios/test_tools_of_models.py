@@ -1,10 +1,13 @@
 """Which models get tools and which limit of tokens: what the catalog knows, what somebody asks for."""
 
+import httpx
+
 from luxx.providers.scripted import Rule, Script, ScriptedProvider, Text
 from scenarios.client import AsyncApiClient, Json
 from scenarios.server import LuxxServer
 
 KNOWN, UNKNOWN, SMALL = "gpt-4o", "nobody-knows-me", "smollm2-135m-instruct"
+ONE_MODEL = Script(rules=[], models=["gpt-4.1-mini"])
 ANSWER = Rule(name="answers", reply=[Text(text="Yes")])
 
 
@@ -73,3 +76,58 @@ async def test_a_model_that_the_provider_does_not_list_is_refused_before_a_run(s
             assert "has no model 'gpt-4.1-mimi'; it has gpt-4.1-mini" in response.json()["error"]
         assert (await ann.get("/messages", conversation_id=conversation))["total"] == 2
         assert (await ann.post("/messages", {**body, "model": "gpt-4o"}))["model"] == "gpt-4o"
+
+
+async def test_a_model_that_is_not_listed_is_refused_wherever_it_is_saved(server: LuxxServer) -> None:
+    async with ScriptedProvider(ONE_MODEL) as model, AsyncApiClient(server.url) as ann:
+        mine = await ann.connect(model.url)
+        await ann.get(f"/providers/{mine}/models")
+        assert (await ann.get(f"/providers/{mine}"))["models_at"] is not None
+        agent = await ann.post("/agents", {"name": f"of {mine}", "provider_id": mine})
+        room = await ann.post("/chat-rooms", {"title": "t", "task": "t"})
+        seats = f"/chat-rooms/{room['id']}/agents"
+        seat = await ann.post(seats, {"agent_id": agent["id"], "model": "gpt-4.1-mini"})
+        wrong = {"provider_id": mine, "model": "gpt-4.1-mimi"}
+        refusals: dict[str, tuple[str, str, Json]] = {
+            "$.default_model": ("PUT", f"/providers/{mine}", {"default_model": wrong["model"]}),
+            "$.model": ("PUT", f"/agents/{agent['id']}", wrong),
+            "$.fallbacks[0].model": ("POST", "/agents", {"name": "falls", "fallbacks": [wrong]}),
+            "$.policy.model": (
+                "PUT",
+                f"/chat-rooms/{room['id']}",
+                {"policy": {"name": "selector", **wrong}},
+            ),
+        }
+        for field, (method, path, body) in refusals.items():
+            await assert_unlisted(await ann.ask(method, path, body), field)
+        for body in (wrong, {"model": wrong["model"]}):
+            await assert_unlisted(await ann.ask("PUT", f"{seats}/{seat['id']}", body), "$.model")
+        of_agent = {"agent_id": agent["id"], "name": "second", "model": wrong["model"]}
+        await assert_unlisted(await ann.ask("POST", seats, of_agent), "$.model")
+
+
+async def assert_unlisted(response: httpx.Response, field: str) -> None:
+    assert response.status_code == 400, response.text
+    (told,) = [text for name, text in response.json()["detail"]["fields"].items() if name == field]
+    assert "has no model 'gpt-4.1-mimi'; it has gpt-4.1-mini" in told
+
+
+async def test_a_turn_whose_model_is_not_listed_says_so_and_asks_no_provider(
+    server: LuxxServer,
+) -> None:
+    async with ScriptedProvider(ONE_MODEL) as model, AsyncApiClient(server.url) as ann:
+        mine = await ann.connect(model.url)
+        seat = {"name": "Ida", "provider_id": mine, "model": "gpt-4.1-mimi"}
+        room = await ann.post("/chat-rooms", {"title": "t", "task": "t", "agents": [seat]})
+        agent = await ann.post("/agents", {**seat, "name": f"Ida of {mine}"})
+        step = {"id": "one", "name": "one", "goal": "g"}
+        task = await ann.post("/tasks", {"name": "t", "goal": "g", "agent_id": agent["id"], "steps": [step]})
+        await ann.get(f"/providers/{mine}/models")
+        for path in (f"/chat-rooms/{room['id']}/start", f"/tasks/{task['id']}/execute"):
+            response = await ann.ask("POST", path, headers={"accept": "application/json"})
+            assert response.status_code == 202, response.text
+            run_id = response.json()["data"]["id"]
+            await ann.follow_all(run_id)
+            events = await ann.ask("GET", f"/runs/{run_id}/events", headers={"accept": "application/json"})
+            assert "has no model 'gpt-4.1-mimi'; it has gpt-4.1-mini" in events.text
+        assert [request.method for request in model.requests] == ["GET"]

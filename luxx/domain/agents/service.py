@@ -38,6 +38,7 @@ from luxx.domain.skills.registry import SkillRegistry
 from luxx.errors import InvalidInput, NotAllowed, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store
+from luxx.providers.model_lists import ModelLists
 from luxx.providers.queries import provider_named
 from luxx.providers.queries import visible_row as visible_provider
 from luxx.tools.compositions.service import ReadOwnTools
@@ -199,7 +200,7 @@ class AgentService:
     ) -> None:
         """Raises InvalidInput or NotFound for a provider, fallback, tool or skill that cannot be used."""
         changed = set(fields)
-        if changed & {"provider_id", "fallbacks", "is_shared"}:
+        if changed & {"provider_id", "model", "fallbacks", "is_shared"}:
             with session.no_autoflush:
                 _check_providers(session, caller, row)
         tools = _names.decode(row.tools) if "tools" in changed and row.tools is not None else None
@@ -323,13 +324,14 @@ def _check_sharing(is_shared: bool | UnsetType, *, is_admin: bool) -> None:
 
 
 def _check_providers(session: Session, caller: Caller, row: AgentRow) -> None:
-    """Everybody who may use the agent must be able to use its providers."""
-    ids = [(row.provider_id, "$.provider_id")] if row.provider_id is not None else []
-    ids += [
-        (fallback.provider_id, f"$.fallbacks[{index}].provider_id")
+    """Everybody who may use the agent must be able to use its providers, which have its models."""
+    named = [(row.provider_id, row.model, "$")] if row.provider_id is not None else []
+    named += [
+        (fallback.provider_id, fallback.model, f"$.fallbacks[{index}]")
         for index, fallback in enumerate(_fallbacks.decode(row.fallbacks))
     ]
-    for provider_id, field in ids:
+    for provider_id, model, path in named:
+        field = f"{path}.provider_id"
         try:
             provider = visible_provider(session, caller, provider_id)
         except NotFound as error:
@@ -342,6 +344,8 @@ def _check_providers(session: Session, caller: Caller, row: AgentRow) -> None:
                 "the provider first, or leave provider_id out"
             )
             raise InvalidInput(problem, kind="provider_not_shared", detail={"fields": {field: problem}})
+        if model:
+            ModelLists().check(provider, model, f"{path}.model")
 
 
 def _add_unknown(

@@ -11,10 +11,11 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.agents.models import AgentRow
 from luxx.domain.agents.queries import visible_agent
-from luxx.errors import InvalidInput, NotFound
+from luxx.errors import InvalidInput, NotFound, UnlistedModel
 from luxx.features.rooms.models import RoomPolicy
 from luxx.features.rooms.policies import PolicyName
 from luxx.features.rooms.stops import Stop, check_stop
+from luxx.providers.model_lists import ModelLists
 from luxx.providers.queries import visible_row as visible_provider
 
 FindUnknownNames = Callable[[Session, Caller, Sequence[str] | None, Sequence[str] | None], dict[str, str]]
@@ -54,15 +55,24 @@ class Problems:
 
 
 def check_provider(
-    session: Session, caller: Caller, provider_id: int | None, field: str, problems: Problems
+    session: Session,
+    caller: Caller,
+    provider_id: int | None,
+    model: str | None,
+    path: str,
+    problems: Problems,
 ) -> None:
-    """Adds a problem unless the caller may use the provider."""
+    """Adds a problem unless the caller may use the provider and it may have the model."""
     if provider_id is None:
         return
     try:
-        visible_provider(session, caller, provider_id)
+        provider = visible_provider(session, caller, provider_id)
+        if model is not None and model.strip():
+            ModelLists().check(provider, model.strip())
     except NotFound as error:
-        problems.add(field, error.message, error.kind)
+        problems.add(f"{path}.provider_id", error.message, error.kind)
+    except UnlistedModel as error:
+        problems.add(f"{path}.model", error.message)
 
 
 def check_agent(
@@ -84,7 +94,7 @@ def checked_policy(
         return RoomPolicy(name=policy)
     given = [name for name in SELECTOR_OPTIONS if getattr(policy, name) is not None]
     if policy.name == PolicyName.SELECTOR:
-        check_provider(session, caller, policy.provider_id, "$.policy.provider_id", problems)
+        check_provider(session, caller, policy.provider_id, policy.model, "$.policy", problems)
     else:
         for name in given:
             problems.add(

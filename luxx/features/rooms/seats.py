@@ -125,8 +125,24 @@ class SeatService:
             agent = check_agent(session, caller, new.agent_id, f"{path}.agent_id", problems)
         elif new.name is None:
             problems.add(f"{path}.name", "a seat without an agent (agent_id) needs a name")
+        inherited = None if agent is None else agent.provider_id
+        check_provider(session, caller, new.provider_id or inherited, new.model, path, problems)
         self._check_references(session, caller, new, path, problems)
         return seat_row(room, new, agent)
+
+    @staticmethod
+    def _check_changed_model(
+        session: Session, caller: Caller, row: RoomAgentRow, changes: SeatChanges, problems: Problems
+    ) -> None:
+        """Checks provider and model as they are after the changes, if these have one of them."""
+        if changes.provider_id is UNSET and changes.model is UNSET:
+            return
+        agent = None if row.agent_id is None else session.get(AgentRow, row.agent_id)
+        provider_id = row.provider_id if changes.provider_id is UNSET else changes.provider_id
+        if provider_id is None and agent is not None:
+            provider_id = agent.provider_id
+        model = row.model if changes.model is UNSET else changes.model
+        check_provider(session, caller, provider_id, model, "$", problems)
 
     def _check_references(
         self,
@@ -136,8 +152,6 @@ class SeatService:
         path: str,
         problems: Problems,
     ) -> None:
-        if given.provider_id is not UNSET:
-            check_provider(session, caller, given.provider_id, f"{path}.provider_id", problems)
         tools = None if given.tools is UNSET else given.tools
         skills = None if given.skills is UNSET else given.skills
         for name, problem in self.unknown_names(session, caller, tools, skills).items():
@@ -158,6 +172,7 @@ class SeatService:
             if isinstance(changes.name, str):
                 name_key = changes.name.strip().casefold()
                 _check_name(name_key, _other_names(session, room, seat_id), "$", problems)
+            self._check_changed_model(session, caller, row, changes, problems)
             self._check_references(session, caller, changes, "$", problems)
             problems.raise_if_any()
             _set_values(row, {field: getattr(changes, field) for field in given})

@@ -272,7 +272,9 @@ class ResourceFinder:
         agent = settings_of(agent_named(session, caller, name))
         model = agent.model or (request.model if agent.provider_id is None else None)
         provider_id = agent.provider_id or request.provider_id
-        choice = self.providers.select_provider(session, caller, provider_id, model).choice
+        selection = self.providers.select_provider(session, caller, provider_id, model)
+        choice = selection.choice
+        self.providers.model_lists.check(selection.row, choice.model)
         return replace(
             request,
             agent_id=agent.id,

@@ -23,7 +23,7 @@ TOOL = ToolSpec(name="add", description="Adds.", parameters={"type": "object", "
 
 
 class Speaker(NamedTuple):
-    """A model: the row of its dialect, its provider, its answer with a call, and how it signs its reasoning."""
+    """A model: its dialect and provider, its answer with a call, and the signature of its reasoning."""
 
     row: str
     provider: str

@@ -54,6 +54,8 @@ SCRIPT = Script(
         Rule(when=When(user="wait here"), reply=[Text(text="I am"), Gate(name="open"), Text(text=" back.")]),
         Rule(when=When(user="wait silently"), reply=[Gate(name="silent"), Text(text="Late.")]),
         Rule(when=When(user="be cut"), reply=[Text(text="One two"), Finish(reason="length")]),
+        Rule(when=When(user="be full"), reply=[Text(text="One"), Finish(reason="model_length")]),
+        Rule(when=When(user="be filtered"), reply=[Text(text="One"), Finish(reason="content_filter")]),
         Rule(when=When(user="as JSON"), reply=[Text(text='{"city": "Oslo"}')]),
         Rule(when=When(user="refuse this"), status=401, message="wrong key"),
         Rule(when=When(user="too many"), status=429, message="slow down", headers={"retry-after": "0"}),

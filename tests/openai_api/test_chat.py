@@ -253,3 +253,20 @@ def test_disconnecting_stops_the_call_to_the_model(
     until = time.monotonic() + 10
     while ann.api.good("GET", "/runs?page_size=1")["items"][0]["status"] != "cancelled":
         assert time.monotonic() < until, "the run was not cancelled"
+
+
+@pytest.mark.parametrize(
+    ("content", "finish", "text"),
+    [("be cut", "length", "One two"), ("be full", "length", "One"), ("be filtered", "content_filter", "One")],
+)
+def test_the_end_of_an_answer_has_openais_words(
+    client: openai.OpenAI, content: str, finish: str, text: str
+) -> None:
+    answer = client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": content}])
+    response = client.responses.create(model=MODEL, input=content)
+
+    assert (answer.choices[0].message.content, answer.choices[0].finish_reason) == (text, finish)
+    assert response.status == "incomplete"
+    assert response.incomplete_details is not None
+    reason = {"length": "max_output_tokens"}.get(finish, finish)
+    assert (response.output_text, response.incomplete_details.reason) == (text, reason)

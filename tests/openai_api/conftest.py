@@ -38,6 +38,7 @@ SCRIPT = Script(
         Rule(when=When(system="You are Slow in"), reply=[
             Text(text="Let me"), Gate(name="slow"), Text(text=" think."), Counts(prompt=5, completion=2)]),
         Rule(when=When(system="You are Thinker in"), reply=[Text(text="I am"), Gate(name="thought")]),
+        Rule(when=When(system="You choose who speaks next"), reply=[Text(text="I choose Lake!")]),
         Rule(when=When(system="You are Mute in"), status=401, message="wrong key"),
         Rule(when=When(user="weather", has_tool_result=False), reply=[
             Call(name="get_weather", arguments={"city": "Oslo"}, id="call_a"),

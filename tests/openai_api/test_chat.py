@@ -139,6 +139,23 @@ def test_tools_of_the_client_are_called_by_the_client(
     assert [message["content"] for message in sent[2:]] == ["rain", "sun"]
 
 
+def test_streamed_chat_with_a_tool_and_an_image(client: openai.OpenAI, upstream: ScriptedProvider) -> None:
+    parts = [{"type": "text", "text": "weather"}, {"type": "image_url", "image_url": {"url": IMAGE_URL}}]
+    messages: list[Any] = [{"role": "user", "content": parts}]
+    with client.chat.completions.stream(model=MODEL, tools=WEATHER, messages=messages) as stream:
+        asked = stream.get_final_completion().choices[0]
+    assert asked.finish_reason == "tool_calls"
+    messages.append(asked.message.model_dump(exclude_none=True, exclude={"parsed"}))
+    for call in asked.message.tool_calls or []:
+        messages.append({"role": "tool", "tool_call_id": call.id, "content": "rain"})
+    with client.chat.completions.stream(model=MODEL, tools=WEATHER, messages=messages) as stream:
+        texts = [event.delta for event in stream if event.type == "content.delta"]
+    assert "".join(texts) == "It rains in Oslo."
+    sent = last_body(upstream)["messages"]
+    assert {"type": "image_url", "image_url": {"url": IMAGE_URL}} in sent[0]["content"]
+    assert [message["role"] for message in sent] == ["user", "assistant", "tool", "tool"]
+
+
 def test_image_in_a_data_url_reaches_the_model(client: openai.OpenAI, upstream: ScriptedProvider) -> None:
     parts: Any = [
         {"type": "text", "text": "What is this?"},

@@ -91,6 +91,19 @@ def test_seats_that_speak_at_once_do_not_mix(
     assert text == "**Slow:**\n\nLet me think.\n\n**Hill:**\n\nHills: yes."
 
 
+@pytest.mark.parametrize(
+    ("policy", "text"), [("selector", "Shall we build?"), ("mention", "What do you say, @Lake?")]
+)
+def test_policy_of_the_room_chooses_who_answers(
+    client: openai.OpenAI, ann: Person, policy: str, text: str
+) -> None:
+    make_room(ann, policy, "Hill", "Lake", policy=policy, stop={"messages": 2})  # The question and an answer.
+    answer = client.chat.completions.create(
+        model=f"room/{policy}", messages=[{"role": "user", "content": text}]
+    )
+    assert answer.choices[0].message.content == "**Lake:**\n\nLakes: no."
+
+
 def test_failed_seat_is_named_and_a_room_of_failed_ones_fails(client: openai.OpenAI, ann: Person) -> None:
     room = make_room(ann, "Partly", "Mute", "Hill", max_rounds=3)
     answer = client.chat.completions.create(model="room/Partly", messages=ASK)

@@ -1,17 +1,14 @@
 """Keyboard only, input methods, screen readers, small screens, and axe on every page in both themes."""
 
-from pathlib import Path
-
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from luxx.providers.scripted import Call, Rule, Script, Text, When
-from luxx.web.build import WEB
-from web_ui.browser import PHONE, Tab, take_screenshots
+from web_ui.axe import check_both_themes
+from web_ui.browser import PHONE, take_screenshots
 from web_ui.person import Person
 
 pytestmark = pytest.mark.heavy
-AXE = WEB / "node_modules" / "axe-core" / "axe.min.js"
 
 
 @pytest.fixture(scope="module")
@@ -24,27 +21,6 @@ def script() -> Script:
             Rule(when=When(user="hello"), reply=[Text(text="Hello to you")]),
         ]
     )
-
-
-def serious_violations(page: Page, axe: Path = AXE) -> list[str]:
-    """What axe finds that keeps people from using the page. The policy of the page forbids adding a script
-    element, so that axe runs as evaluated text."""
-    page.evaluate(axe.read_text("utf-8"))
-    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
-    return [
-        f"{each['id']}: {node['html'][:150]}"
-        for each in found["violations"]
-        if each["impact"] in ("serious", "critical")
-        for node in each["nodes"]
-    ]
-
-
-def check_both_themes(tab: Tab, name: str) -> None:
-    take_screenshots(tab, name)
-    for theme in ("light", "dark"):
-        tab.page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
-        tab.page.wait_for_timeout(200)
-        assert serious_violations(tab.page) == [], f"{name}, {theme}"
 
 
 def test_chat_approval_and_commands_with_the_keyboard_only(person: Person) -> None:

@@ -6,6 +6,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from luxx.providers.scripted import Call, Gate, Rule, Script, ScriptedProvider, Text, Thinking, When
+from web_ui.axe import check_both_themes
 from web_ui.browser import PHONE, take_screenshots
 from web_ui.person import Person
 
@@ -123,7 +124,7 @@ def test_three_agents_speak_at_once_and_a_reload_loses_nothing(
         expect(page.get_by_role("article", name=person.name)).to_contain_text("Keep it simple, please.")
         expect(other.page.get_by_role("article", name="Builder")).to_contain_text(GLASS[0])
         expect(other.page.get_by_role("article", name=person.name)).to_contain_text("Keep it simple, please.")
-        take_screenshots(tab, "room-parallel")
+        check_both_themes(tab, "room-parallel")
         page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
         take_screenshots(tab, "room-parallel-phone")
         page.set_viewport_size({"width": 1280, "height": 800})
@@ -159,7 +160,7 @@ def test_three_agents_speak_at_once_and_a_reload_loses_nothing(
         expect(page.get_by_role("complementary", name="What the model was given")).to_contain_text(
             "You are the Gardener"
         )
-        take_screenshots(tab, "room-input")
+        check_both_themes(tab, "room-input")
 
 
 def test_a_room_is_created_from_agents_paused_spoken_in_and_resumed(person: Person) -> None:
@@ -176,7 +177,7 @@ def test_a_room_is_created_from_agents_paused_spoken_in_and_resumed(person: Pers
         page.get_by_label("When it ends").last.select_option("phrase")
         page.get_by_label("Phrase").fill("AGREED")
         page.get_by_label("Said by").select_option(label="Critic")
-        take_screenshots(tab, "room-new")
+        check_both_themes(tab, "room-new")
         page.get_by_role("button", name="Create and start").click()
 
         expect(page.get_by_role("article", name="Writer")).to_contain_text("A first draft of")
@@ -213,7 +214,7 @@ def test_a_person_gives_the_floor_answers_a_seat_mutes_one_and_ends_the_room(per
         expect(guide).to_contain_text("Which side of the valley?")
         expect(page.get_by_role("list", name="Seats")).to_contain_text("Waiting for you")
         guide.get_by_role("radio", name="north").check()
-        take_screenshots(tab, "room-question")
+        check_both_themes(tab, "room-question")
         guide.get_by_role("button", name="Answer").or_(guide.get_by_role("button", name="Send")).first.click()
         expect(guide).to_contain_text("Then the north.")
         page.get_by_role("button", name="Cook").first.click()
@@ -249,7 +250,7 @@ def test_the_example_is_loaded_found_changed_copied_and_deleted(person: Person) 
         page.get_by_role("menuitem", name="Edit the seat").click()
         dialog.get_by_label("Role").fill("plans the evening")
         dialog.get_by_role("button", name="More settings").click()
-        take_screenshots(tab, "room-seat")
+        check_both_themes(tab, "room-seat")
         dialog.get_by_role("button", name="Save").click()
         expect(page.get_by_role("list", name="Seats")).to_contain_text("plans the evening")
         page.get_by_role("button", name="More actions").click()

@@ -1,0 +1,31 @@
+"""Checks pages with axe, in both themes."""
+
+from pathlib import Path
+
+from playwright.sync_api import Page
+
+from luxx.web.build import WEB
+from web_ui.browser import Tab, take_screenshots
+
+AXE = WEB / "node_modules" / "axe-core" / "axe.min.js"
+
+
+def serious_violations(page: Page, axe: Path = AXE) -> list[str]:
+    """What axe finds that keeps people from using the page. The policy of the page forbids adding a script
+    element, so that axe runs as evaluated text."""
+    page.evaluate(axe.read_text("utf-8"))
+    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
+    return [
+        f"{each['id']}: {node['html'][:150]}"
+        for each in found["violations"]
+        if each["impact"] in ("serious", "critical")
+        for node in each["nodes"]
+    ]
+
+
+def check_both_themes(tab: Tab, name: str) -> None:
+    take_screenshots(tab, name)
+    for theme in ("light", "dark"):
+        tab.page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
+        tab.page.wait_for_timeout(200)
+        assert serious_violations(tab.page) == [], f"{name}, {theme}"

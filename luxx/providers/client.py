@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 
@@ -18,6 +18,7 @@ from luxx.infra.config.schema import ProvidersConfig
 from luxx.providers.adaptations import Adaptations
 from luxx.providers.adapter import CompletionRequest, StreamParser, Target
 from luxx.providers.failures import redact_error
+from luxx.providers.listed_facts import facts_in
 from luxx.providers.parsing import OutputBounds
 from luxx.providers.registry import ProviderType, adapter_for, completion_adapter
 from luxx.providers.transport import ResponseBody, Transport
@@ -171,13 +172,19 @@ class ModelClient:
 
     async def list_models(self, target: Target) -> list[str]:
         """The names of the models that the provider offers, from at most 20 pages. Raises ProviderError."""
+        return (await self.list_models_with_facts(target))[0]
+
+    async def list_models_with_facts(self, target: Target) -> tuple[list[str], dict[str, dict[str, Any]]]:
+        """The names, and what the list says of each model, see `listed_facts.py`. Raises ProviderError."""
         adapter = adapter_for(target.provider_type)
         names: list[str] = []
+        facts: dict[str, dict[str, Any]] = {}
         page_request = adapter.models_request(target)
         try:
             for _ in range(MAX_MODEL_PAGES):
                 body = await self._transport.fetch(page_request, secret=target.api_key)
                 names += adapter.parse_models(body)
+                facts |= facts_in(body)
                 next_request = adapter.next_models_request(target, body)
                 if next_request is None:
                     break
@@ -185,7 +192,7 @@ class ModelClient:
         except ProviderError as error:
             raise redact_error(error, target.api_key) from None
         # Azure lists models, while requests name the deployments of a resource.
-        return [] if vendor_of(target) == AZURE else names
+        return ([] if vendor_of(target) == AZURE else names), facts
 
 
 class CompletionStream:

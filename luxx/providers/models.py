@@ -143,7 +143,8 @@ class ProviderView(Struct, frozen=True, kw_only=True):
 
 
 class ModelView(Struct, frozen=True, kw_only=True):
-    """The properties of a model, by its name; assumed ones if `is_known` is false.
+    """The properties of a model, by its name. If `is_known` is false, the catalogue does not know it: they
+    are those that the provider's list states, and assumed ones.
 
     Windows are in tokens, prices in US dollars per million tokens, null if unknown.
     """

@@ -35,6 +35,7 @@ from luxx.providers.catalog import (
 from luxx.providers.check import ProviderCheck, check_provider
 from luxx.providers.client import ModelClient
 from luxx.providers.keys import change_key, masked_key, read_key, store_key
+from luxx.providers.listed_facts import with_facts
 from luxx.providers.local.model import LOCAL, LocalModel
 from luxx.providers.model_lists import ModelLists, is_fresh, store_list, unlisted
 from luxx.providers.models import (
@@ -216,9 +217,9 @@ class ProviderService:
     async def list_models(self, caller: Caller, provider_id: int) -> UpstreamModels:
         """The models that the upstream offers. Raises ProviderError."""
         row = await self._store.read(lambda session: visible_row(session, caller, provider_id))
-        note = None
+        note, facts = None, dict[str, dict[str, Any]]()
         try:
-            names = await self._client.list_models(await self._target(row))
+            names, facts = await self._client.list_models_with_facts(await self._target(row))
         except ProviderError as error:
             if error.status not in NO_LIST:
                 raise
@@ -226,7 +227,7 @@ class ProviderService:
         if not names:
             note = f"{row.base_url} does not list its models; any name is sent to it"
         await self._store.write(lambda session: store_list(session, row.id, names))
-        cards = [model_view(name, self._card(row, name)) for name in names]
+        cards = [model_view(name, with_facts(self._card(row, name), facts.get(name))) for name in names]
         return UpstreamModels(models=names, cards=cards, is_known=note is None, note=note)
 
     async def refetch_models(self, caller: Caller, provider_id: int) -> bool:

@@ -213,7 +213,11 @@ class Upstream:
                     JSON,
                     b'{"error": {"message": "bad key %s"}}' % authorization.encode(),
                 )
-            return 200, JSON, b'{"object": "list", "data": [{"id": "one"}, {"id": "two"}]}'
+            return (
+                200,
+                JSON,
+                b'{"object": "list", "data": [{"id": "one"}, {"id": "two", "max_model_len": 9000}]}',
+            )
         if path == "/v1/chat/completions":
             if not knows:
                 return (

@@ -6,6 +6,7 @@ import pytest
 from luxx.errors import UnlistedModel
 from luxx.infra.clock import utc_now
 from luxx.providers import model_lists
+from luxx.providers.catalog import UNKNOWN
 from luxx.providers.local.model import LOCAL
 from luxx.providers.model_lists import MAX_LISTED, ModelLists, store_list
 from luxx.providers.models import ProviderChanges, ProviderRow
@@ -119,6 +120,8 @@ async def test_a_provider_without_a_list_says_so(services: ProviderServices) -> 
         mine = await service.create(ADMIN, new_provider(base_url=upstream.base_url))
         offered = await service.list_models(ADMIN, mine.id)
         assert (offered.models, offered.is_known, offered.note) == (["one", "two"], True, None)
+        windows = [(card.context_window, card.is_known) for card in offered.cards]
+        assert windows == [(UNKNOWN.context_window, False), (9000, False)]
         upstream.lists = False
         offered = await service.list_models(ADMIN, mine.id)
         assert (offered.models, offered.is_known) == ([], False)

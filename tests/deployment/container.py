@@ -53,7 +53,8 @@ done
 """Paths that Docker masks or makes read-only, unless `systempaths=unconfined` is set."""
 
 NETWORK = "ip link set lo up; mount -t sysfs -o ro sysfs sys;"
-READ_ONLY = "mount -o remount,ro /"
+READ_ONLY = "mount -o remount,ro /; mount -t tmpfs -o exec,nosuid,nodev tmpfs /tmp"
+"""`--read-only --tmpfs /tmp:exec`: without `exec`, Docker allows no program in a tmpfs."""
 
 LAUNCH = """
 import ctypes, os, struct, sys

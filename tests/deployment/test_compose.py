@@ -121,6 +121,7 @@ def test_containers_of_luxx_have_no_rights_that_they_do_not_need() -> None:
     for name in LUXX:
         service = SERVICES[name]
         assert (service["read_only"], service["cap_drop"], service["init"]) == (True, ["ALL"], True)
+        assert service["tmpfs"] == ["/tmp:exec"]
         assert "privileged" not in service
         assert "ports" not in service
     assert [rest for name, rest in DOCKERFILE if name == "USER"] == ["10001:10001"]

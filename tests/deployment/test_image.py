@@ -28,10 +28,11 @@ token = post("/auth/login", {"username": "admin", "password": "admin123"})["acce
 for name, arguments in (
     ("python_execute", {"code": "print(sum(range(10)))"}),
     ("shell_execute", {"command": "cat /srv/luxx/data/secret_key || echo hidden"}),
+    ("shell_execute", {"command": "cp /bin/echo $TMPDIR/e && $TMPDIR/e ran || echo not run"}),
 ):
     print(repr(post(f"/tools/{name}/execute", {"arguments": arguments}, token)["data"]["stdout"]))
 """
-PRINTED = "'45\\n'\n'hidden\\n'\n"
+PRINTED = "'45\\n'\n'hidden\\n'\n'ran\\n'\n"
 
 
 @pytest.fixture(scope="module")

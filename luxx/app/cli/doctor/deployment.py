@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import shutil
+import tempfile
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Mapping
 from ipaddress import ip_network
@@ -51,7 +52,12 @@ def examine_container(config: Config, data_dir: Path, environ: Mapping[str, str]
         mounts = MOUNTS.read_text("utf-8", "replace")
     except OSError:
         mounts = ""
-    lost = [path for path in (data_dir, Path(config.workspace.root)) if is_in_container_layer(path, mounts)]
+    # Who uses the temporary directory knows that it does not last.
+    temporary = tempfile.gettempdir()
+    paths = [path.absolute() for path in (data_dir, Path(config.workspace.root))]
+    lost = [
+        path for path in paths if is_in_container_layer(path, mounts) and not path.is_relative_to(temporary)
+    ]
     if lost:
         text = f"{' and '.join(str(path) for path in lost)} are deleted with the container"
         findings.append(bad("volume", text, "mount a volume at each of them (docker run --volume)"))

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from luxx.wire.turn import (
     Delta,
     FinishDelta,
     FinishReason,
+    HostedCallDelta,
     ReplayDelta,
     Step,
     StepStatus,
@@ -266,3 +268,20 @@ def test_a_call_with_a_repeated_id_gets_a_new_one_also_for_the_adapter() -> None
     assert first.id_ref not in ("call_0", "call_1")
     own = [{"call": first.id_ref, "signature": "s"}, {"call": "call_1"}]
     assert reader.replay == {"gemini": own, "said": "call_0"}
+
+
+def test_a_call_that_the_provider_ran_is_a_complete_step_in_its_place() -> None:
+    search = HostedCallDelta(call_id="ws_1", name="web_search", arguments='{"query":"x"}')
+    deltas: list[Delta] = [TextDelta(text="I look."), search, TextDelta(text="Found."), call(0, "{}")]
+    deltas += [msgspec.structs.replace(search, call_id="ws_2"), FinishDelta(reason=FinishReason.TOOL_CALLS)]
+
+    steps = fold_steps(deltas, [1] * len(deltas), StepStatus.DONE).steps
+
+    assert [(step.index - FIRST, step.name or step.content, step.status) for step in steps] == [
+        (0, "I look.", "done"),
+        (1, "web_search", "done"),
+        (2, "Found.", "done"),
+        (3, "tool_0", "pending"),
+        (4, "web_search", "done"),
+    ]
+    assert [step.is_hosted for step in steps if step.name == "web_search"] == [True, True]

@@ -142,8 +142,8 @@ def _reason(output: str) -> str:
     """The most telling line of what a program printed."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [re.sub(r"^npm (ERR!|error)\s*", "", line) for line in lines if re.search(r"(?i)error", line)]
-    told = [line for line in errors if not re.match(r"(code|errno|type|A complete log)\b", line)]
-    return [*told, *lines[-1:], "it printed nothing"][0][:300]
+    reasons = [line for line in errors if not re.match(r"(code|errno|syscall|type|A complete log)\b", line)]
+    return [*reasons, *lines[-1:], "it printed nothing"][0][:300]
 
 
 def _npm() -> tuple[list[str], dict[str, str]]:

@@ -69,7 +69,7 @@ class Tab:
     def check(self) -> None:
         """Raises AssertionError for what went wrong and was not expected (part of the text)."""
         found = [each for each in self.problems if not any(part in each for part in self.expected_problems)]
-        assert found == []
+        assert not found, found
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from playwright.sync_api import expect
 from luxx.providers.scripted import ScriptedProvider
 from web_ui.browser import PHONE, take_screenshots
 from web_ui.person import Person
+from web_ui.scripts import hostile_corpus
 
 pytestmark = pytest.mark.heavy
 
@@ -63,14 +64,26 @@ def test_markdown_is_drawn_with_code_math_tables_and_diagrams(person: Person) ->
 
 
 def test_hostile_output_stays_inert(person: Person) -> None:
+    assert len(hostile_corpus()) >= 200
     with person.tab() as tab:
+        # Only the frame that draws diagrams has this directive; it refuses what the library lets through.
+        tab.expected_problems.append(
+            "Executing inline event handler violates the following Content Security "
+            "Policy directive 'script-src 'self''"
+        )
         page = tab.open()
         page.get_by_label("Message", exact=True).fill("hostile")
         page.keyboard.press("Enter")
-        expect(page.get_by_text("pixel", exact=True)).to_be_visible()
         expect(page.get_by_role("button", name="Answer again")).to_be_visible()
+        answer = page.get_by_role("article", name="Answer")
+        expect(answer.get_by_text("The end.", exact=True)).to_be_visible()
+        expect(answer.locator("img.diagram, .hljs-tag").first).to_be_visible()
+        forbidden = "script, style, iframe, object, embed, form, input, video, audio, link, meta, base"
+        forbidden += ", [style]:not(.katex *)"
+        assert answer.locator(forbidden).evaluate_all("all => all.map(each => each.outerHTML)") == []
+        for element in answer.locator("a, img").all():
+            address = element.get_attribute("href") or element.get_attribute("src") or "https:"
+            assert address.startswith(("https:", "http:", "mailto:", "blob:")), address
+        for button in answer.locator("a:not([href]), .citation").all():
+            button.click()
         assert page.evaluate("window.hacked") is None
-        assert page.locator("article iframe, article script, article img").count() == 0
-        for link in page.locator("article a").all():
-            assert (link.get_attribute("href") or "https:").startswith("https:")
-            assert link.get_attribute("rel") == "noopener noreferrer"

@@ -10,7 +10,7 @@ export const markdown = new MarkdownIt({ html: false, linkify: true, breaks: fal
 markdown.linkify.set({ fuzzyEmail: false, fuzzyLink: false })
 
 const SAFE_LINK = /^(https?:|mailto:)/i
-const SAFE_IMAGE = /^(data:image\/(png|jpeg|gif|webp);base64,|blob:)/i
+const SAFE_IMAGE = /^data:image\/(png|jpeg|gif|webp);base64,/i
 
 markdown.validateLink = (url) => SAFE_LINK.test(url) || SAFE_IMAGE.test(url)
 addMath(markdown)
@@ -87,7 +87,7 @@ export function sanitize(html: string): string {
     ALLOWED_ATTR: ['href', 'src', ...PLAIN_ATTRIBUTES],
     ADD_URI_SAFE_ATTR: PLAIN_ATTRIBUTES,
     ALLOW_DATA_ATTR: false,
-    ALLOWED_URI_REGEXP: /^(?:https?:|mailto:|data:image\/|blob:)/i,
+    ALLOWED_URI_REGEXP: /^(?:https?:|mailto:|data:image\/)/i,
   })
 }
 

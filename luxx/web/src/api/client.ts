@@ -3,6 +3,7 @@ import createClient from 'openapi-fetch'
 import { connection } from './connection'
 import type { paths } from './schema'
 import { accessToken, dropTokens } from './tokens'
+import type { Schema } from './types'
 
 export class ApiError extends Error {
   /** `status` is 0 where the server could not be reached. `fields`: wrong fields of the body, by their path. */
@@ -62,6 +63,11 @@ export async function ask<T>(answered: Promise<Answered<T>>): Promise<T> {
   }
   if (answer.data !== undefined && answer.response.ok) return answer.data.data as T
   throw failure(answer.response.status, answer.error)
+}
+
+/** Starting and resuming answer with a stream, or with the run to those who accept JSON, as this client does. */
+export function askForRun(answered: Promise<{ data?: unknown; error?: unknown; response: Response }>): Promise<Schema<'Run'>> {
+  return ask(answered as Promise<Answered<Schema<'Run'>>>)
 }
 
 /** A failed response of a request that was sent with `signedFetch`. */

@@ -1,6 +1,6 @@
 /** Rooms: the queries of the list and of one room, and the changes that they show at once. */
 import { useQueryCache } from '@pinia/colada'
-import { ApiError, api, ask, asApiError, failureOf, signedFetch } from '@/api/client'
+import { ApiError, api, ask, askForRun, asApiError, failureOf, signedFetch } from '@/api/client'
 import type { Schema } from '@/api/types'
 
 export type Room = Schema<'RoomDetail'>
@@ -65,17 +65,6 @@ async function findRooms(words: string, pages: number): Promise<{ items: ListedR
 
 export function pathOf(roomId: string): { path: { room_id: string } } {
   return { path: { room_id: roomId } }
-}
-
-interface Steered {
-  data?: unknown
-  error?: unknown
-  response: Response
-}
-
-/** Starting and resuming answer with a stream, or with the run to those who accept JSON, as this client does. */
-function askForRun(answered: Promise<Steered>): Promise<Schema<'Run'>> {
-  return ask(answered as Promise<{ data?: { data: Schema<'Run'>; success: true }; error?: unknown; response: Response }>)
 }
 
 export function startRoom(roomId: string): Promise<Schema<'Run'>> {

@@ -5,8 +5,8 @@ import { computed, type ComputedRef, onScopeDispose, type Ref, ref, shallowRef, 
 import { api, ask } from '@/api/client'
 import { subscribe } from '@/api/socket'
 import type { Schema } from '@/api/types'
-import { type LiveRun, useLiveRuns } from '@/run/liveRun'
-import { EMPTY, type RunState } from '@/run/state'
+import { useFollowedRun } from '@/run/followedRun'
+import type { RunState } from '@/run/state'
 import { LIST_KEY, pathOf, type Room } from './rooms'
 import { type Entry, type StoredMessage, transcriptOf } from './transcript'
 
@@ -136,41 +136,5 @@ function useStored(id: string) {
       messages.value = []
       hasEarlier.value = false
     },
-  }
-}
-
-/** Follows one run at a time; `onEnd` is called when its stream has ended. */
-function useFollowedRun(onEnd: () => void) {
-  const runs = useLiveRuns()
-  const current = shallowRef<LiveRun | null>(null)
-  const isFollowing = ref(false)
-
-  /** Follows the run from its beginning, or from where it paused. */
-  function follow(wanted: string | null): void {
-    const present = current.value
-    const isSame = (present?.runId ?? null) === wanted
-    if (isSame && (isFollowing.value || wanted === null)) return
-    present?.stop()
-    if (wanted === null) {
-      current.value = null
-      isFollowing.value = false
-      return
-    }
-    const run = runs.follow(wanted, isSame ? present?.state.value : undefined)
-    current.value = run
-    isFollowing.value = true
-    // The log of an old run may be deleted: its messages are stored all the same.
-    void run.ended.catch(() => undefined).finally(() => {
-      if (current.value !== run) return
-      isFollowing.value = false
-      onEnd()
-    })
-  }
-
-  return {
-    live: computed(() => current.value?.state.value ?? EMPTY),
-    isConnected: computed(() => current.value?.isConnected.value ?? true),
-    isFollowing,
-    follow,
   }
 }

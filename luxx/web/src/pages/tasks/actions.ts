@@ -1,0 +1,75 @@
+/** What one does with a task: each request says where it failed, and the task is read again. */
+import { ref } from 'vue'
+import { useRouter } from 'vue-router'
+import { copyText } from '@/components/clipboard'
+import { api, ask, askForRun } from '@/api/client'
+import type { Schema } from '@/api/types'
+import { useTasksText } from '@/i18n/en/tasks'
+import { useNotices } from '@/stores/notices'
+import { pathOf, readFile, useTaskLists } from './tasks'
+import type { LiveTask } from './useTask'
+
+export function useTaskActions(task: LiveTask) {
+  const text = useTasksText()
+  const notices = useNotices()
+  const router = useRouter()
+  const { reload } = useTaskLists()
+  const params = pathOf(task.id)
+  const busy = ref('')
+
+  /** Returns whether it succeeded. */
+  async function run(name: string, work: () => Promise<unknown>): Promise<boolean> {
+    if (busy.value) return false
+    busy.value = name
+    try {
+      await work()
+      return true
+    } catch (error) {
+      notices.showError(error)
+      return false
+    } finally {
+      busy.value = ''
+      void task.refresh()
+    }
+  }
+
+  const stepParams = (stepId: string) => ({ path: { ...params.path, step_id: stepId } })
+  return {
+    busy,
+    execute: () => run('execute', () => askForRun(api.POST('/tasks/{task_id}/execute', { params }))),
+    resume: () => run('resume', () => askForRun(api.POST('/tasks/{task_id}/resume', { params }))),
+    pause: () => run('pause', () => ask(api.POST('/tasks/{task_id}/pause', { params }))),
+    cancel: () => run('cancel', () => ask(api.POST('/tasks/{task_id}/cancel', { params }))),
+    approve: (stepIds: string[] | null) =>
+      run('approve', () =>
+        ask(api.POST('/tasks/{task_id}/approve', { params, ...(stepIds ? { body: { step_ids: stepIds } } : {}) })),
+      ),
+    skip: (stepId: string) =>
+      run('skip', () => ask(api.POST('/tasks/{task_id}/steps/{step_id}/skip', { params: stepParams(stepId) }))),
+    retry: (stepId: string) =>
+      run('retry', () => askForRun(api.POST('/tasks/{task_id}/steps/{step_id}/retry', { params: stepParams(stepId) }))),
+    change: (body: Schema<'TaskChanges'>) => run('change', () => ask(api.PUT('/tasks/{task_id}', { params, body }))),
+    changeStep: (stepId: string, body: Schema<'TaskStepChanges'>) =>
+      run('step', () => ask(api.PUT('/tasks/{task_id}/steps/{step_id}', { params: stepParams(stepId), body }))),
+    addStep: (step: Schema<'NewTaskStep'>) =>
+      run('step', () => ask(api.POST('/tasks/{task_id}/steps', { params, body: { steps: [step] } }))),
+    removeStep: (stepId: string) =>
+      run('step', () => ask(api.DELETE('/tasks/{task_id}/steps/{step_id}', { params: stepParams(stepId) }))),
+    copyMermaid: () =>
+      run('mermaid', async () => {
+        await copyText(await (await readFile(`/tasks/${task.id}/graph?format=mermaid`)).text())
+        notices.show({ kind: 'info', text: text.mermaidCopied })
+      }),
+    async remove(): Promise<void> {
+      try {
+        await ask(api.DELETE('/tasks/{task_id}', { params }))
+        await reload()
+        await router.push('/tasks')
+      } catch (error) {
+        notices.showError(error)
+      }
+    },
+  }
+}
+
+export type TaskActions = ReturnType<typeof useTaskActions>

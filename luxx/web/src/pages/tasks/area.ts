@@ -1,0 +1,18 @@
+import { Workflow } from 'lucide-vue-next'
+import { defineArea } from '@/frame/areas'
+
+export default defineArea({
+  name: 'tasks',
+  rail: { icon: Workflow, label: 'tasks', path: '/tasks', order: 30, group: 'work' },
+  routes: [
+    {
+      path: '/tasks',
+      component: () => import('./TasksPage.vue'),
+      children: [
+        { path: '', name: 'tasks', component: () => import('./TasksHome.vue') },
+        { path: 'new', name: 'task-new', component: () => import('./NewTaskView.vue') },
+        { path: ':id', name: 'task', component: () => import('./TaskView.vue'), props: true },
+      ],
+    },
+  ],
+})

@@ -1,0 +1,107 @@
+/** Tasks: the queries of the list, and what is computed from a task and its run. */
+import { useQueryCache } from '@pinia/colada'
+import { api, ask, asApiError, failureOf, signedFetch } from '@/api/client'
+import type { Schema } from '@/api/types'
+import type { RunState, TaskStepState } from '@/run/state'
+
+export type Task = Schema<'TaskView'>
+export type TaskStepView = Schema<'TaskStepView'>
+export type PlannedStep = Schema<'NewTaskStep'>
+export type ShownTaskStatus = Schema<'TaskStatus'> | 'waiting' | 'paused'
+
+export const LIST_KEY = ['tasks'] as const
+export const PAGE_SIZE = 50
+/** The key of the turn that writes the final result. */
+export const RESULT_KEY = 'task:result'
+
+export function pathOf(taskId: string): { path: { task_id: string } } {
+  return { path: { task_id: taskId } }
+}
+
+/** The newest tasks, or those whose name or goal contains the words. */
+export async function listTasks(words: string, pages: number): Promise<{ items: Schema<'TaskSummary'>[]; hasMore: boolean }> {
+  const numbers = Array.from({ length: pages }, (_, index) => index + 1)
+  const query = words ? { q: words, page_size: PAGE_SIZE } : { page_size: PAGE_SIZE }
+  const found = await Promise.all(numbers.map((page) => ask(api.GET('/tasks', { params: { query: { ...query, page } } }))))
+  const items = new Map(found.flatMap((each) => each.items.map((task) => [task.id, task])))
+  return { items: [...items.values()], hasMore: (found[0]?.total ?? 0) > pages * PAGE_SIZE }
+}
+
+/** A plan for the goal; nothing is stored. */
+export function proposePlan(body: Schema<'NewPlan'>): Promise<Schema<'PlanView'>> {
+  const answered = api.POST('/tasks/plan', { body }) as Promise<{ response: Response }>
+  return ask(answered as Promise<{ data?: { data?: Schema<'PlanView'>; success: true }; response: Response }>)
+}
+
+/** Creates a task from a task file: YAML or JSON text. */
+export async function importTask(document: string, type: string): Promise<Task> {
+  const address = new URL('/tasks/import', window.location.origin)
+  const request = new Request(address, { method: 'POST', body: document, headers: { 'content-type': type } })
+  const response = await signedFetch(request).catch((error: unknown) => {
+    throw asApiError(error)
+  })
+  if (!response.ok) throw await failureOf(response)
+  return ((await response.json()) as { data: Task }).data
+}
+
+/** The bytes of an answer that is no JSON envelope: an exported file, or a drawing of the graph. */
+export async function readFile(path: string): Promise<Blob> {
+  const response = await signedFetch(new Request(new URL(path, window.location.origin))).catch((error: unknown) => {
+    throw asApiError(error)
+  })
+  if (!response.ok) throw await failureOf(response)
+  return response.blob()
+}
+
+/** Saves the task's file on the reader's machine. */
+export async function downloadTask(task: Task, format: 'yaml' | 'json'): Promise<void> {
+  const url = URL.createObjectURL(await readFile(`/tasks/${task.id}/export?format=${format}`))
+  const link = document.createElement('a')
+  link.href = url
+  link.download = `${task.name.replaceAll(/[\\/:*?"<>|\s]+/g, '-').slice(0, 80)}.${format}`
+  link.click()
+  window.setTimeout(() => URL.revokeObjectURL(url), 10_000)
+}
+
+/** The state of each step: as the run that is followed says, else as it is stored. */
+export function stepStates(task: Task, live: RunState, isFollowing: boolean): Record<string, TaskStepState> {
+  const states: Record<string, TaskStepState> = {}
+  for (const step of task.steps) states[step.id] = (isFollowing && live.taskSteps[step.id]?.state) || step.status
+  return states
+}
+
+/** The steps in an order in which each stands behind those that it needs; those of a cycle come last. */
+export function inOrder<T extends { id?: string | null; depends_on?: string[] }>(steps: readonly T[]): T[] {
+  const ordered: T[] = []
+  const done = new Set<string>()
+  let rest = [...steps]
+  while (rest.length) {
+    const ready = rest.filter((step) => (step.depends_on ?? []).every((id) => done.has(id)))
+    if (ready.length === 0) return [...ordered, ...rest]
+    for (const step of ready) done.add(step.id ?? '')
+    ordered.push(...ready)
+    rest = rest.filter((step) => !ready.includes(step))
+  }
+  return ordered
+}
+
+/** The ids of the steps that need this one, directly or through others. */
+export function descendants(steps: readonly { id: string; depends_on: string[] }[], id: string): Set<string> {
+  const found = new Set<string>()
+  const waiting = [id]
+  while (waiting.length) {
+    const parent = waiting.pop() as string
+    for (const step of steps) {
+      if (step.depends_on.includes(parent) && !found.has(step.id)) {
+        found.add(step.id)
+        waiting.push(step.id)
+      }
+    }
+  }
+  return found
+}
+
+export function useTaskLists(): { reload: () => Promise<unknown> } {
+  const cache = useQueryCache()
+  return { reload: () => cache.invalidateQueries({ key: [...LIST_KEY] }) }
+}

@@ -1,0 +1,109 @@
+"""The pages of tasks: a plan that is changed and run, the graph as it runs, a failure, a refused cycle."""
+
+import pytest
+from playwright.sync_api import expect
+
+from luxx.providers.scripted import Call, Gate, Rule, Script, ScriptedProvider, Text, When
+from web_ui.axe import serious_violations
+from web_ui.browser import PHONE, take_screenshots
+from web_ui.person import Person
+
+pytestmark = pytest.mark.heavy
+
+PLAN = """{"steps": [
+  {"id": "yield", "name": "Estimate the yield", "goal": "Kilowatt hours of a year."},
+  {"id": "cost", "name": "Collect the costs", "goal": "Prices of the parts."},
+  {"id": "advice", "name": "Give advice", "depends_on": ["yield", "cost"]}
+]}"""
+
+
+@pytest.fixture(scope="module")
+def script() -> Script:
+    return Script(
+        rules=[
+            Rule(when=When(system="Split the goal"), reply=[Text(text=PLAN, pieces=5)]),
+            Rule(
+                when=When(user="Kilowatt hours of a year", has_tool_result=False),
+                reply=[Call(name="python_eval", arguments={"expression": "0.8 * 850"})],
+            ),
+            Rule(
+                when=When(user="Kilowatt hours of a year", has_tool_result=True),
+                reply=[Text(text="The sun gives "), Gate(name="sun"), Text(text="**680** kilowatt hours.")],
+            ),
+            Rule(when=When(user="Prices of the parts"), reply=[Text(text="It costs 400 euros.")]),
+            Rule(when=When(user="Fails once"), status=400, message="no such thing", times=1),
+            Rule(when=When(user="Fails once"), reply=[Text(text="Now it works.")]),
+            Rule(reply=[Text(text="Buy it [yield], it pays off.", pieces=3)]),
+        ]
+    )
+
+
+def test_a_goal_becomes_a_plan_that_is_changed_and_runs_as_a_graph(
+    person: Person, models: ScriptedProvider
+) -> None:
+    with person.tab() as tab:
+        page = tab.open("/ui/tasks")
+        take_screenshots(tab, "tasks-empty")
+        page.get_by_role("main").get_by_role("button", name="Create a task").click()
+        page.get_by_label("Goal").fill("Is a balcony power station worth it?")
+        page.get_by_role("button", name="Propose steps").click()
+        steps = page.get_by_role("region", name="Steps")
+        expect(steps.get_by_role("listitem")).to_have_count(3)
+        expect(steps).to_contain_text("Needs the results of: Estimate the yield, Collect the costs")
+        steps.get_by_role("button", name="Give advice").click()
+        steps.get_by_label("What the result looks like").fill("One sentence.")
+        take_screenshots(tab, "task-plan")
+        page.get_by_role("button", name="Create and run").click()
+
+        graph = page.get_by_role("group", name="The steps as a graph")
+        expect(graph.get_by_role("button", name="Collect the costs")).to_contain_text("Done")
+        sun = graph.get_by_role("button", name="Estimate the yield")
+        expect(sun).to_contain_text("Running")
+        sun.click()
+        panel = page.get_by_role("complementary", name="Estimate the yield")
+        expect(panel.get_by_role("button", name="python_eval")).to_be_visible()
+        expect(panel).to_contain_text("The sun gives")
+        take_screenshots(tab, "task-running")
+        page.reload()
+        expect(sun).to_contain_text("Running")
+        models.release("sun")
+        expect(graph.get_by_role("button", name="Give advice")).to_contain_text("Done")
+        result = page.get_by_role("complementary", name="Result")
+        expect(result).to_contain_text("Buy it [yield], it pays off.")
+        assert serious_violations(page) == []
+        take_screenshots(tab, "task-done")
+        page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
+        take_screenshots(tab, "task-done-phone")
+
+
+def test_a_failed_step_names_what_it_held_up_and_a_cycle_is_refused(person: Person) -> None:
+    steps = [
+        {"id": "a", "name": "First", "goal": "Fails once"},
+        {"id": "b", "name": "Second", "depends_on": ["a"]},
+        {"id": "c", "name": "Third", "depends_on": ["b"]},
+    ]
+    task = person.post("/tasks", {"name": "Chain", "goal": "Try it", "steps": steps})["id"]
+    with person.tab() as tab:
+        page = tab.open(f"/ui/tasks/{task}")
+        graph = page.get_by_role("group", name="The steps as a graph")
+        third, first = (graph.locator(f"[data-id='{each}'] .vue-flow__handle") for each in ("c", "a"))
+        third.last.drag_to(first.first)
+        expect(page.get_by_text("First cannot need Third")).to_be_visible()
+        assert person.get(f"/tasks/{task}")["steps"][0]["depends_on"] == []
+        graph.locator("[data-id='a'] .vue-flow__handle").last.drag_to(
+            graph.locator("[data-id='c'] .vue-flow__handle").first
+        )
+        expect(page.get_by_text("Third needs First now")).to_be_visible()
+        assert sorted(person.get(f"/tasks/{task}")["steps"][2]["depends_on"]) == ["a", "b"]
+
+        page.get_by_role("button", name="Run", exact=True).click()
+        expect(graph.get_by_role("button", name="Third")).to_contain_text("Skipped")
+        graph.get_by_role("button", name="First").click()
+        panel = page.get_by_role("complementary", name="First")
+        expect(panel).to_contain_text("Held up by this: Second, Third.")
+        take_screenshots(tab, "task-failed")
+        panel.get_by_role("button", name="Try again").click()
+        expect(graph.get_by_role("button", name="Third")).to_contain_text("Done")
+        expect(panel).to_contain_text("Now it works.")
+        page.get_by_role("button", name="List", exact=True).click()
+        expect(page.get_by_role("list", name="Steps").get_by_role("button")).to_have_count(3)

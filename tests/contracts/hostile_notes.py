@@ -13,7 +13,7 @@ Json = dict[str, Any]
 
 KEYS = [
     "anthropic_content", "anthropic_model", "gemini", "reasoning_details", "reasoning_field", "refusal",
-    "google_signatures", "paused", "another",
+    "google_signatures", "openai_responses", "paused", "another",
 ]  # fmt: skip
 INNER = [
     "type", "text", "thinking", "signature", "data", "id", "tool_use_id", "name", "input", "content",
@@ -63,6 +63,7 @@ def well_formed(draw: st.DrawFn, answer: AssistantPrompt) -> Json:
             {"vendor": "google", "signature": "c2ln"},
             *({"call": c.call_id, "vendor": "vertex", "signature": "c2ln"} for c in answer.tool_calls),
         ],
+        "openai_responses": {"origin": "models.example gpt-5", "items": _responses(answer, said)},
     }
 
 
@@ -106,6 +107,15 @@ def _gemini(draw: st.DrawFn, answer: AssistantPrompt, said: list[str]) -> list[J
         *([ran] if draw(st.booleans()) else []),
         *({"text": len(piece), "signature": "c2ln"} for piece in said),
         *({"call": call.call_id, "signature": "c2ln"} for call in answer.tool_calls),
+    ]
+
+
+def _responses(answer: AssistantPrompt, said: list[str]) -> list[Json]:
+    summary = [{"type": "summary_text", "text": "a"}]
+    return [
+        {"type": "reasoning", "id": "rs_1", "summary": summary, "encrypted_content": "c2ln"},
+        *({"type": "message", "length": len(piece), "phase": "commentary"} for piece in said),
+        *({"type": "function_call", "call": call.call_id, "namespace": "a"} for call in answer.tool_calls),
     ]
 
 

@@ -128,14 +128,22 @@ def _is_valid(item: ItemJson) -> bool:
             )
             return isinstance(item.get("call"), str) and has_fields
         case "reasoning":
-            has_texts = all(isinstance(part.get("text"), str) for part in json_objects(item.get("summary")))
-            return has_texts and _has_texts(item, "id", "encrypted_content") and "summary" in item
+            has_parts = _are_parts(item.get("summary"), "summary_text")
+            has_parts = has_parts and _are_parts(item.get("content") or [], "reasoning_text")
+            return has_parts and _has_texts(item, "id", "encrypted_content")
         case "compaction":
             return _has_texts(item, "id", "encrypted_content")
-        case kind if kind in RESENT_TYPES:
-            return _has_texts(item, "id")
-        case kind:
-            return isinstance(kind, str)
+        case str(kind):
+            return kind not in RESENT_TYPES or _has_texts(item, "id")
+        case _:
+            return False
+
+
+def _are_parts(value: object, kind: str) -> bool:
+    """Whether it is a list of texts of this type."""
+    parts = json_objects(value)
+    is_list = isinstance(value, list) and len(parts) == len(cast("list[object]", value))
+    return is_list and all(part.get("type") == kind and isinstance(part.get("text"), str) for part in parts)
 
 
 def _has_texts(item: ItemJson, *names: str) -> bool:

@@ -138,10 +138,15 @@ class Steps:
         for deltas in [*map(parser.feed, pieces), parser.close()]:
             for output in reader.feed(deltas):
                 if isinstance(output, Step):
-                    self.steps.append(output)
+                    self._log(output)
                     del open_steps[output.index]
-        self.steps += reader.close(StepStatus.DONE)
+        for step in reader.close(StepStatus.DONE):
+            self._log(step)
         self.notes.append(reader.replay)
+
+    def _log(self, step: Step) -> None:
+        """A step that is logged again replaces the one at its place."""
+        self.steps[step.index : step.index + 1] = [step]
 
     def answer_calls(self) -> None:
         for call in [step for step in self.steps if step.type == StepType.TOOL_CALL]:

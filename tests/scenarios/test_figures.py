@@ -116,13 +116,18 @@ async def test_figures_past_the_quota_are_reported_and_the_program_does_not_fail
             assert json.dumps(result["data"]["stdout"]) == '"drawn\\n"'
 
 
+def waiting_for(path: str) -> str:
+    """The beginning or the end of a program: it waits until this figure is complete."""
+    complete = f"os.path.exists({path!r}) and os.path.getsize({path!r}) == {len(png())}"
+    return f"import os, time\nwhile not ({complete}): time.sleep(0.01)\n"
+
+
 async def test_parallel_programs_see_each_others_figures_under_the_same_ids(server: LuxxServer) -> None:
     async with AsyncApiClient(server.url) as ann:
-        other = "figures/figure-side2.png"
-        complete = f"os.path.exists({other!r}) and os.path.getsize({other!r}) == {len(png())}"
-        wait = f"import time\nwhile not ({complete}): time.sleep(0.01)"
+        # The second figure is drawn once the first program runs, and the first program waits for it.
         first, second = await asyncio.gather(
-            execute(ann, drawing(side1=png()) + wait), execute(ann, drawing(side2=png()))
+            execute(ann, drawing(side1=png()) + waiting_for("figures/figure-side2.png")),
+            execute(ann, waiting_for("figures/figure-side1.png") + drawing(side2=png())),
         )
         if not is_started(first):
             pytest.skip("no sandbox works here")

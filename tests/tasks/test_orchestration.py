@@ -68,7 +68,8 @@ class SimulatedRun:
         task = TaskValues(
             task_id="t", user_id=1, tenant_id=1, name="T", goal="G", provider_id=None, agent_id=None,
             max_concurrent_steps=slots, require_approval=False, steps=steps,
-            outputs={one: "" for one in needs if statuses[one] == COMPLETED}, tainted={}, attempts={},
+            outputs={one: "" for one in needs if statuses[one] == COMPLETED}, finishes={}, tainted={},
+            attempts={},
         )  # fmt: skip
         head = RunHead(
             id="r", kind=RunKind.TASK, subject_id="t", user_id=1, tenant_id=1, fence=1, is_cancelled=False,

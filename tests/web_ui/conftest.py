@@ -24,7 +24,7 @@ def built_ui() -> None:
     assert build() is None
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with running_browser() as running:
         yield running

@@ -170,7 +170,7 @@ def test_a_room_is_created_from_agents_paused_spoken_in_and_resumed(person: Pers
         page = tab.open("/ui/rooms")
         take_screenshots(tab, "rooms-empty")
         page.get_by_role("main").get_by_role("button", name="Create a room").click()
-        page.get_by_label("Task").fill("Write the notes for the next release.")
+        page.get_by_label("Task", exact=True).fill("Write the notes for the next release.")
         page.get_by_role("button", name="Writer", exact=True).click()
         page.get_by_role("button", name="Critic", exact=True).click()
         page.get_by_role("button", name="Add a condition").click()

@@ -83,11 +83,17 @@ def build() -> str | None:
 
 def run_script(script: str, arguments: Sequence[str] = ()) -> int:
     """Runs a script of package.json with all development packages; returns its exit code."""
+    command, environ = install_development()
+    full = [*command, "run", "--silent", script, "--", *arguments]
+    return subprocess.run(full, cwd=WEB, env=environ, check=False).returncode
+
+
+def install_development() -> tuple[list[str], dict[str, str]]:
+    """Installs the development packages; the command npm and its environment. Raises BuildFailed."""
     with _lock():
         command, environ = _npm()
         _install(command, environ, with_development=True)
-    full = [*command, "run", "--silent", script, "--", *arguments]
-    return subprocess.run(full, cwd=WEB, env=environ, check=False).returncode
+    return command, environ
 
 
 def _build_files() -> None:

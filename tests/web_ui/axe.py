@@ -4,7 +4,7 @@ from pathlib import Path
 
 from playwright.sync_api import Page
 
-from luxx.web.build import WEB
+from luxx.web.build import WEB, install_development
 from web_ui.browser import Tab, take_screenshots
 
 AXE = WEB / "node_modules" / "axe-core" / "axe.min.js"
@@ -13,6 +13,8 @@ AXE = WEB / "node_modules" / "axe-core" / "axe.min.js"
 def serious_violations(page: Page, axe: Path = AXE) -> list[str]:
     """What axe finds that keeps people from using the page. The policy of the page forbids adding a script
     element, so that axe runs as evaluated text."""
+    if not axe.exists():
+        install_development()
     page.evaluate(axe.read_text("utf-8"))
     found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
     return [

@@ -39,15 +39,17 @@ def ancestors(pid: int) -> list[int]:
 
 
 async def ready(client: SandboxClient, user_id: int = 1, *, after: int | None = None) -> int:
-    """Waits for the process that is prewarmed for the user, and returns its pid.
+    """Waits until the process that is prewarmed for the user can be used, and returns its pid.
 
     `after`: the process that was used before it, which may still be ending.
     """
+    workspace = client.workspace(user_id)
     found: list[int] = []
 
     def is_ready() -> bool:
-        found[:] = waiting(client.workspace(user_id))
-        return len(found) == 1 and found[0] != after
+        found[:] = waiting(workspace)
+        is_offered = any(key.workspace == workspace for key in client.sandbox._prewarmed._waiting)
+        return is_offered and len(found) == 1 and found[0] != after
 
     await wait_until(is_ready)
     return found[0]

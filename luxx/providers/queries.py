@@ -20,6 +20,7 @@ from luxx.errors import ConfigError, Conflict, InvalidInput, NotAllowed, NotFoun
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import AuthConfig, LimitsConfig
 from luxx.infra.secrets import Vault
+from luxx.infra.store.locks import Lock, lock_until_commit
 from luxx.infra.store.tables import read_once
 from luxx.providers.keys import key_identity
 from luxx.providers.models import AllowedHostRow, ProviderChanges, ProviderRow, ServerValueRow
@@ -336,6 +337,7 @@ def secret_key_problem(session: Session, vault: Vault) -> str | None:
 
 def check_and_reseal_keys(session: Session, vault: Vault) -> None:
     """Checks the secret key and re-encrypts what a previous key encrypted. Raises ConfigError."""
+    lock_until_commit(session.connection(), Lock.SECRET_CHECK)
     problem = secret_key_problem(session, vault)
     if problem is not None:
         raise ConfigError(problem)
@@ -354,7 +356,6 @@ def check_and_reseal_keys(session: Session, vault: Vault) -> None:
             continue
         session.execute(update(ProviderRow).where(ProviderRow.id == row.id).values(api_key=resealed))
         resealed_count += 1
-    # Another process may write its own value at the same time, which is equally valid.
     session.merge(ServerValueRow(name=SECRET_CHECK, value=vault.seal(_CHECK_TEXT, identity=SECRET_CHECK)))
     if resealed_count or unreadable_count:
         logger.info("provider_keys_resealed", count=resealed_count, unknown=unreadable_count)

@@ -28,6 +28,9 @@ class Lock(IntEnum):
     SHIPPED_AGENTS = 7_402_121
     """Of several starting processes, one stores the agents that ship with Luxx."""
 
+    SECRET_CHECK = 7_402_122
+    """Of several starting processes, one stores the value that checks the secret key."""
+
     TENANT_RULES = 7_402_133
     """Changing permission rules. A transaction takes it before any other lock."""
 

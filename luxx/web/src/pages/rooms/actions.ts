@@ -1,8 +1,8 @@
 /** What one does with a room: each request says where it failed, and the room is read again. */
-import { ref } from 'vue'
 import { useRouter } from 'vue-router'
 import { api, ask } from '@/api/client'
 import type { Schema } from '@/api/types'
+import { useBusy } from '@/components/busy'
 import { useNotices } from '@/stores/notices'
 import { pathOf, resumeRoom, type Seat, startRoom, useRoomLists } from './rooms'
 import type { LiveRoom } from './useRoom'
@@ -12,23 +12,7 @@ export function useRoomActions(room: LiveRoom) {
   const router = useRouter()
   const { reload } = useRoomLists()
   const params = pathOf(room.id)
-  const busy = ref('')
-
-  /** Returns whether it succeeded. */
-  async function run(name: string, work: () => Promise<unknown>): Promise<boolean> {
-    if (busy.value) return false
-    busy.value = name
-    try {
-      await work()
-      return true
-    } catch (error) {
-      notices.showError(error)
-      return false
-    } finally {
-      busy.value = ''
-      void room.refresh()
-    }
-  }
+  const { busy, run } = useBusy(room.refresh)
 
   const seatParams = (seat: Seat) => ({ path: { ...params.path, seat_id: seat.id } })
   const changeSeat = (seat: Seat, body: Schema<'SeatChanges'>) =>

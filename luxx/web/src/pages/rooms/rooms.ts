@@ -1,6 +1,7 @@
 /** Rooms: the queries of the list and of one room, and the changes that they show at once. */
 import { useQueryCache } from '@pinia/colada'
-import { ApiError, api, ask, askForRun, asApiError, failureOf, signedFetch } from '@/api/client'
+import { api, ask, askForRun } from '@/api/client'
+import { postDocument, saveFile } from '@/api/files'
 import type { Schema } from '@/api/types'
 
 export type Room = Schema<'RoomDetail'>
@@ -76,39 +77,14 @@ export function resumeRoom(roomId: string): Promise<Schema<'Run'>> {
 }
 
 /** Creates a room from a room file: YAML or JSON text, or a document. */
-export async function importRoom(document: string | object, type = 'application/json'): Promise<Room> {
-  const body = typeof document === 'string' ? document : JSON.stringify(document)
-  const address = new URL('/chat-rooms/import', window.location.origin)
-  const request = new Request(address, { method: 'POST', body, headers: { 'content-type': type } })
-  const response = await signedFetch(request).catch((error: unknown) => {
-    throw asApiError(error)
-  })
-  if (!response.ok) throw withFields(await failureOf(response))
-  return ((await response.json()) as { data: Room }).data
+export function importRoom(document: string | object, mediaType = 'application/json'): Promise<Room> {
+  const text = typeof document === 'string' ? document : JSON.stringify(document)
+  return postDocument('/chat-rooms/import', text, mediaType)
 }
 
-/** An error whose sentence also names the wrong fields. */
-function withFields(error: ApiError): ApiError {
-  const fields = Object.entries(error.fields).map(([field, problem]) => `${field.replace(/^\$\.?/, '')}: ${problem}`)
-  if (fields.length === 0) return error
-  return new ApiError(`${error.message} ${fields.join('; ')}`, error.status, error.kind, error.detail)
-}
-
-const ENDINGS = { md: 'md', yaml: 'yaml', json: 'json' } as const
-
-/** Saves the transcript or the room's file on the reader's machine. */
-export async function downloadRoom(room: { id: string; title: string }, format: keyof typeof ENDINGS): Promise<void> {
-  const address = new URL(`/chat-rooms/${room.id}/export?format=${format}`, window.location.origin)
-  const response = await signedFetch(new Request(address)).catch((error: unknown) => {
-    throw asApiError(error)
-  })
-  if (!response.ok) throw await failureOf(response)
-  const link = document.createElement('a')
-  const url = URL.createObjectURL(await response.blob())
-  link.href = url
-  link.download = `${room.title.replaceAll(/[\\/:*?"<>|\s]+/g, '-').slice(0, 80)}.${ENDINGS[format]}`
-  link.click()
-  window.setTimeout(() => URL.revokeObjectURL(url), 10_000)
+/** Saves the transcript (`md`) or the room's file on the reader's machine. */
+export function downloadRoom(room: { id: string; title: string }, format: 'md' | 'yaml' | 'json'): Promise<void> {
+  return saveFile(`/chat-rooms/${room.id}/export?format=${format}`, room.title, format)
 }
 
 export function useRoomLists(): { reload: () => Promise<unknown> } {

@@ -1,12 +1,13 @@
 /** What one does with a task: each request says where it failed, and the task is read again. */
-import { ref } from 'vue'
 import { useRouter } from 'vue-router'
-import { copyText } from '@/components/clipboard'
 import { api, ask, askForRun } from '@/api/client'
+import { readFile } from '@/api/files'
 import type { Schema } from '@/api/types'
+import { useBusy } from '@/components/busy'
+import { copyText } from '@/components/clipboard'
 import { useTasksText } from '@/i18n/en/tasks'
 import { useNotices } from '@/stores/notices'
-import { pathOf, readFile, useTaskLists } from './tasks'
+import { pathOf, useTaskLists } from './tasks'
 import type { LiveTask } from './useTask'
 
 export function useTaskActions(task: LiveTask) {
@@ -15,23 +16,7 @@ export function useTaskActions(task: LiveTask) {
   const router = useRouter()
   const { reload } = useTaskLists()
   const params = pathOf(task.id)
-  const busy = ref('')
-
-  /** Returns whether it succeeded. */
-  async function run(name: string, work: () => Promise<unknown>): Promise<boolean> {
-    if (busy.value) return false
-    busy.value = name
-    try {
-      await work()
-      return true
-    } catch (error) {
-      notices.showError(error)
-      return false
-    } finally {
-      busy.value = ''
-      void task.refresh()
-    }
-  }
+  const { busy, run } = useBusy(task.refresh)
 
   const stepParams = (stepId: string) => ({ path: { ...params.path, step_id: stepId } })
   return {

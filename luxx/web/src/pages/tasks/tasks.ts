@@ -1,6 +1,7 @@
 /** Tasks: the queries of the list, and what is computed from a task and its run. */
 import { useQueryCache } from '@pinia/colada'
-import { api, ask, asApiError, failureOf, signedFetch } from '@/api/client'
+import { api, ask } from '@/api/client'
+import { postDocument, saveFile } from '@/api/files'
 import type { Schema } from '@/api/types'
 import type { RunState, TaskStepState } from '@/run/state'
 
@@ -34,33 +35,13 @@ export function proposePlan(body: Schema<'NewPlan'>): Promise<Schema<'PlanView'>
 }
 
 /** Creates a task from a task file: YAML or JSON text. */
-export async function importTask(document: string, type: string): Promise<Task> {
-  const address = new URL('/tasks/import', window.location.origin)
-  const request = new Request(address, { method: 'POST', body: document, headers: { 'content-type': type } })
-  const response = await signedFetch(request).catch((error: unknown) => {
-    throw asApiError(error)
-  })
-  if (!response.ok) throw await failureOf(response)
-  return ((await response.json()) as { data: Task }).data
-}
-
-/** The bytes of an answer that is no JSON envelope: an exported file, or a drawing of the graph. */
-export async function readFile(path: string): Promise<Blob> {
-  const response = await signedFetch(new Request(new URL(path, window.location.origin))).catch((error: unknown) => {
-    throw asApiError(error)
-  })
-  if (!response.ok) throw await failureOf(response)
-  return response.blob()
+export function importTask(document: string, mediaType: string): Promise<Task> {
+  return postDocument('/tasks/import', document, mediaType)
 }
 
 /** Saves the task's file on the reader's machine. */
-export async function downloadTask(task: Task, format: 'yaml' | 'json'): Promise<void> {
-  const url = URL.createObjectURL(await readFile(`/tasks/${task.id}/export?format=${format}`))
-  const link = document.createElement('a')
-  link.href = url
-  link.download = `${task.name.replaceAll(/[\\/:*?"<>|\s]+/g, '-').slice(0, 80)}.${format}`
-  link.click()
-  window.setTimeout(() => URL.revokeObjectURL(url), 10_000)
+export function downloadTask(task: Task, format: 'yaml' | 'json'): Promise<void> {
+  return saveFile(`/tasks/${task.id}/export?format=${format}`, task.name, format)
 }
 
 /** The state of each step: as the run that is followed says, else as it is stored. */

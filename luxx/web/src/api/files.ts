@@ -1,0 +1,40 @@
+/** Bytes of the API that are no JSON envelope: exported files, and imported ones. */
+import { ApiError, asApiError, failureOf, signedFetch } from './client'
+
+async function fetchOrFail(request: Request): Promise<Response> {
+  const response = await signedFetch(request).catch((error: unknown) => {
+    throw asApiError(error)
+  })
+  if (!response.ok) throw withFields(await failureOf(response))
+  return response
+}
+
+/** An error whose sentence also names the wrong fields. */
+function withFields(error: ApiError): ApiError {
+  const fields = Object.entries(error.fields).map(([field, problem]) => `${field.replace(/^\$\.?/, '')}: ${problem}`)
+  if (fields.length === 0) return error
+  return new ApiError(`${error.message} ${fields.join('; ')}`, error.status, error.kind, error.detail)
+}
+
+/** The bytes at an address of the API. */
+export async function readFile(path: string): Promise<Blob> {
+  return (await fetchOrFail(new Request(new URL(path, window.location.origin)))).blob()
+}
+
+/** Posts a document (YAML or JSON text) and returns the `data` of the answer. */
+export async function postDocument<T>(path: string, document: string, mediaType: string): Promise<T> {
+  const address = new URL(path, window.location.origin)
+  const headers = { 'content-type': mediaType }
+  const response = await fetchOrFail(new Request(address, { method: 'POST', body: document, headers }))
+  return ((await response.json()) as { data: T }).data
+}
+
+/** Saves what an address of the API returns on the reader's machine, as `title.ending`. */
+export async function saveFile(path: string, title: string, ending: string): Promise<void> {
+  const url = URL.createObjectURL(await readFile(path))
+  const link = document.createElement('a')
+  link.href = url
+  link.download = `${title.replaceAll(/[\\/:*?"<>|\s]+/g, '-').slice(0, 80)}.${ending}`
+  link.click()
+  window.setTimeout(() => URL.revokeObjectURL(url), 10_000)
+}

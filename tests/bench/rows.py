@@ -26,6 +26,7 @@ from tests.bench.processes import ROOT, Api, MeasuredServer, free_port, luxx_ser
 from tests.bench.sandboxes import sandbox_row
 from tests.bench.turns import fold_row, room_row, rooms_row, steps_row
 from tests.bench.upstream import Upstream
+from tests.bench.web_ui import ui_row
 from tests.bench.wide import attach_row, streams_row, writes_row
 
 STREAMS = 32
@@ -390,4 +391,5 @@ ROWS: dict[str, Row] = {
     "sandbox": sandbox_row,
     "pages": pages_row,
     "idle": idle_row,
+    "ui": ui_row,
 }

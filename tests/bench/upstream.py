@@ -4,7 +4,8 @@ Answers without tools are also served in the dialect of OpenAI's Responses API.
 The marker in the last user message determines the answer or, if it has none, the one in the system prompt:
 - `[[n=250 closed=7]]` 250 chunks, each written when `release(7)` reports that the one before arrived, so
   a relay reads exactly one chunk at a time on any machine;
-- `[[n=100 delay=20]]` 100 chunks, one every 20 ms;
+- `[[n=100 delay=20]]` 100 chunks, one every 20 ms; with `paragraph=40` a new paragraph begins after every
+  40 chunks;
 - `[[loop=20 tools=a,b,c,d]]` parallel tool calls, 20 times, then one word.
 Each content chunk is ` NNNNN@TTTTTTTT`: its number and the time of its write (CLOCK_MONOTONIC in µs, low
 32 bits, hex), so that a client can detect losses and measure one-way latency.
@@ -97,9 +98,12 @@ def response_tail(tokens: int) -> bytes:
 RESPONSE_BEFORE, RESPONSE_AFTER = RESPONSE_TOKEN.split(b"00000@00000000")
 
 
-def token(number: int, *, is_response: bool = False) -> bytes:
-    """The content chunk of this number, with the current time."""
+def token(number: int, *, is_response: bool = False, is_paragraph: bool = False) -> bytes:
+    """The content chunk of this number, with the current time. `is_paragraph`: the first of a new one,
+    in chat completions only."""
     stamp = (time.monotonic_ns() // 1000) & 0xFFFFFFFF
+    if is_paragraph:
+        return choice(b'{"content":"\\n\\n%05d@%08x"}' % (number, stamp))
     before, after = (RESPONSE_BEFORE, RESPONSE_AFTER) if is_response else (TOKEN_BEFORE, TOKEN_AFTER)
     return b"%s%05d@%08x%s" % (before, number, stamp, after)
 
@@ -110,6 +114,7 @@ class Plan(msgspec.Struct):
     n: int = 3
     closed: int = -1
     delay: float = 0.0
+    paragraph: int = 0
     tools: tuple[str, ...] = ()
 
 
@@ -122,6 +127,7 @@ def read_plan(messages: list[dict[str, Any]]) -> Plan:
         n=int(words.get("n", 3)),
         closed=int(words.get("closed", -1)),
         delay=float(words.get("delay", 0)) / 1000,
+        paragraph=int(words.get("paragraph", 0)),
     )
     rounds = sum(1 for message in messages[last:] if message.get("tool_calls"))
     if rounds < int(words.get("loop", 0)):
@@ -245,7 +251,9 @@ class _Connection(asyncio.Protocol):
         """Writes the next chunk; with the last one, the end."""
         if self._sent >= self._plan.n:
             return
-        piece = token(self._sent, is_response=self._is_response)
+        paragraph = self._plan.paragraph
+        is_paragraph = paragraph > 0 and self._sent > 0 and self._sent % paragraph == 0
+        piece = token(self._sent, is_response=self._is_response, is_paragraph=is_paragraph)
         self._sent += 1
         if self._sent == self._plan.n:
             piece += response_tail(self._plan.n) if self._is_response else tail(b"stop", self._plan.n)

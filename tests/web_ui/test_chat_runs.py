@@ -286,3 +286,19 @@ def test_a_question_of_another_conversation_is_a_notice_that_can_be_answered(per
         expect(notices.get_by_role("button", name="Once")).to_be_hidden()
         expect(notices).to_contain_text("Done", timeout=WAIT_MS)
         assert person.get(f"/runs/{run['id']}")["status"] == "completed"
+
+
+def test_a_run_that_began_to_wait_without_the_page_is_a_notice_when_it_opens(person: Person) -> None:
+    chat = person.post("/conversations", {"title": "Earlier"})["id"]
+    person.put("/permissions/rules?scope=user", [{"tool": "python_eval", "action": "ask"}])
+    body = {"conversation_id": chat, "content": "evaluate", "tools": True}
+    run = person.api.post("/messages/stream", json=body).raise_for_status().json()["data"]
+    person.api.get(f"/runs/{run['id']}/events").raise_for_status()  # ends when the run waits
+    with person.tab() as tab:
+        page = tab.open()
+        notices = page.get_by_role("region", name="Notices")
+        expect(notices.get_by_role("button", name="Once")).to_be_visible()
+        questions = person.get(f"/runs/{run['id']}/questions")["items"]
+        person.post(f"/runs/{run['id']}/questions/{questions[0]['id']}/answer", {"answer": "once"})
+        expect(notices.get_by_role("button", name="Once")).to_be_hidden()
+        expect(notices).to_contain_text("Done")

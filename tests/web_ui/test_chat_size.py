@@ -1,32 +1,15 @@
 """Long conversations and fast streams: what the page keeps in its DOM, and how soon it shows things."""
 
-import json
-
 import pytest
 from playwright.sync_api import expect
 
 from luxx.providers.scripted import Gate, Rule, Script, ScriptedProvider, Text, When
 from web_ui.person import Person
+from web_ui.timing import FIRST_TOKEN, OPENING, long_conversation
 
 pytestmark = pytest.mark.heavy
 
 MESSAGES = 2_000
-FILLER = "Some **words** with `code`, as long as an answer often is.\n\n- one\n- two\n\nAnd an end. " * 2
-
-FIRST_TOKEN = """() => {
-  window.tokenTimes = {}
-  const parse = JSON.parse
-  JSON.parse = text => {
-    const value = parse(text)
-    if (value?.type === 'process_step' && value.step.delta && !window.tokenTimes.received)
-      window.tokenTimes.received = performance.now()
-    return value
-  }
-  new MutationObserver(() => {
-    const texts = [...document.querySelectorAll('main .prose')].map(each => each.textContent)
-    if (texts.some(text => text.includes('first'))) window.tokenTimes.shown ??= performance.now()
-  }).observe(document.body, { subtree: true, childList: true, characterData: true })
-}"""
 
 
 @pytest.fixture(scope="module")
@@ -36,19 +19,9 @@ def script() -> Script:
 
 
 def import_conversation(person: Person, count: int) -> str:
-    messages = [
-        {
-            "uuid": str(number),
-            "sender": "human" if number % 2 == 0 else "assistant",
-            "text": f"Message {number}. {FILLER}",
-            "created_at": f"2026-02-01T{number // 3600:02}:{number // 60 % 60:02}:{number % 60:02}Z",
-        }
-        for number in range(count)
-    ]
-    document = [{"uuid": "1", "name": "A long talk", "chat_messages": messages}]
     answer = person.api.post(
         "/conversations/import",
-        content=json.dumps(document),
+        content=long_conversation(count),
         headers={"content-type": "application/json"},
     )
     return str(answer.raise_for_status().json()["data"]["conversation_ids"][0])
@@ -60,18 +33,7 @@ def test_two_thousand_messages_are_usable_at_once_and_few_are_in_the_page(person
         page = tab.open()
         link = page.get_by_role("link", name="A long talk")
         expect(link).to_be_visible()
-        page.evaluate(
-            """id => {
-              const began = performance.now()
-              new MutationObserver((_, observer) => {
-                if (!document.querySelector('main')?.textContent.includes('Message 1999.')) return
-                observer.disconnect()
-                requestAnimationFrame(() => { window.openedIn = performance.now() - began })
-              }).observe(document.body, { subtree: true, childList: true })
-              document.querySelector(`a[href$="${id}"]`).click()
-            }""",
-            conversation_id,
-        )
+        page.evaluate(OPENING, conversation_id)
         page.wait_for_function("() => window.openedIn !== undefined")
         opened_in = page.evaluate("window.openedIn")
         nodes = page.evaluate("document.querySelectorAll('*').length")
@@ -89,7 +51,7 @@ def test_two_thousand_messages_are_usable_at_once_and_few_are_in_the_page(person
 def test_a_first_token_is_shown_soon_after_its_event(person: Person, models: ScriptedProvider) -> None:
     with person.tab() as tab:
         page = tab.open()
-        page.evaluate(FIRST_TOKEN)
+        page.evaluate(FIRST_TOKEN, "first")
         page.get_by_label("Message", exact=True).fill("token")
         page.keyboard.press("Enter")
         expect(page.get_by_role("article", name="Answer")).to_be_visible()

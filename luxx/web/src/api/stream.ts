@@ -1,5 +1,5 @@
 /** The events of a run: reads its stream, and connects again where it broke until the run has ended. */
-import { EventSourceParserStream } from 'eventsource-parser/stream'
+import { createParser } from 'eventsource-parser'
 import type { RunEvent } from '@/run/events'
 import { endsStream } from '@/run/events'
 import { isActive } from '@/run/state'
@@ -8,6 +8,7 @@ import { connection, untilReachable } from './connection'
 
 /** The server sends a comment every 15 seconds; a stream that is silent for longer is broken. */
 const SILENCE_MS = 40_000
+const WATCH_MS = 5_000
 const FIRST_WAIT_MS = 300
 const LONGEST_WAIT_MS = 8_000
 
@@ -58,12 +59,24 @@ async function readOnce(
   const close = (): void => closing.abort()
   signal.addEventListener('abort', close, { once: true })
   window.addEventListener('offline', close)
-  let watchdog = window.setTimeout(close, SILENCE_MS)
-  const alive = new TransformStream<Uint8Array<ArrayBuffer>, Uint8Array<ArrayBuffer>>({
-    transform(chunk, controller) {
-      window.clearTimeout(watchdog)
-      watchdog = window.setTimeout(close, SILENCE_MS)
-      controller.enqueue(chunk)
+  let heardAt = performance.now()
+  const watchdog = window.setInterval(() => performance.now() - heardAt > SILENCE_MS && close(), WATCH_MS)
+  // A pause in the middle of the log ends nothing: the run went on after it.
+  let known = 0
+  let isOver = false
+  let isEnded = false
+  const parser = createParser({
+    onEvent(frame) {
+      if (isEnded) return
+      const event = JSON.parse(frame.data) as RunEvent
+      const seq = frame.id ? Number(frame.id) : null
+      if (seq !== null) position.seq = Math.max(position.seq, seq)
+      if (event.type === 'run') {
+        known = event.run.last_seq
+        isOver = !isActive(event.run.status) && known <= position.seq
+      }
+      follower.onEvent(event, seq)
+      if (endsStream(event) && position.seq >= known) isEnded = true
     },
   })
   try {
@@ -73,27 +86,17 @@ async function readOnce(
     const response = await signedFetch(new Request(address, { headers, signal: closing.signal }))
     if (!response.ok || response.body === null) throw await failureOf(response)
     follower.onConnection?.(true)
-    const frames = response.body
-      .pipeThrough(alive)
-      .pipeThrough(new TextDecoderStream())
-      .pipeThrough(new EventSourceParserStream())
-    // A pause in the middle of the log ends nothing: the run went on after it.
-    let known = 0
-    let isOver = false
-    for await (const frame of frames as unknown as AsyncIterable<{ id?: string; data: string }>) {
-      const event = JSON.parse(frame.data) as RunEvent
-      const seq = frame.id ? Number(frame.id) : null
-      if (seq !== null) position.seq = Math.max(position.seq, seq)
-      if (event.type === 'run') {
-        known = event.run.last_seq
-        isOver = !isActive(event.run.status) && known <= position.seq
-      }
-      follower.onEvent(event, seq)
-      if (endsStream(event) && position.seq >= known) return true
+    const reader = response.body.getReader()
+    const decoder = new TextDecoder()
+    while (!isEnded) {
+      const { done, value } = await reader.read()
+      if (done) return isOver
+      heardAt = performance.now()
+      parser.feed(decoder.decode(value, { stream: true }))
     }
-    return isOver
+    return true
   } finally {
-    window.clearTimeout(watchdog)
+    window.clearInterval(watchdog)
     signal.removeEventListener('abort', close)
     window.removeEventListener('offline', close)
     closing.abort()

@@ -9,10 +9,21 @@ function locale(): string {
   return language.value === 'zh' ? 'zh-CN' : 'en-GB'
 }
 
+/** Creating a formatter costs more than what it formats. */
+const counts = new Map<string, Intl.NumberFormat>()
+
+function countFormat(isLarge: boolean): Intl.NumberFormat {
+  const key = `${locale()} ${isLarge}`
+  const known = counts.get(key)
+  if (known) return known
+  const created = new Intl.NumberFormat(locale(), isLarge ? { notation: 'compact', maximumFractionDigits: 1 } : {})
+  counts.set(key, created)
+  return created
+}
+
 /** 950, 12.4k, 1.2M. */
 export function formatCount(value: number): string {
-  const options = { notation: 'compact', maximumFractionDigits: 1 } as const
-  return new Intl.NumberFormat(locale(), value < 10_000 ? {} : options).format(value)
+  return countFormat(value >= 10_000).format(value)
 }
 
 export function formatCost(dollars: number): string {

@@ -2,6 +2,7 @@
 import { describe, expect, test } from 'vitest'
 import { IncrementalMarkdown } from './incremental'
 import { renderMarkdown } from './parser'
+import { patchHtml } from './patch'
 
 const TEXTS: Record<string, string> = {
   paragraphs: 'One line\nand more.\n\nAnother *with* `code` and **bold**.\n\nThird.',
@@ -46,6 +47,27 @@ describe.each(Object.entries(TEXTS))('%s', (_, text) => {
       expect(blocks.map((block) => block.html).join(''), `after ${end}`).toBe(renderMarkdown(part))
     }
   })
+
+  test('are the same in an element that is patched character by character', () => {
+    const patched = document.createElement('div')
+    const written = document.createElement('div')
+    for (let end = 0; end <= text.length; end++) {
+      const html = renderMarkdown(text.slice(0, end))
+      patchHtml(patched, html)
+      written.innerHTML = html
+      expect(patched.innerHTML, `after ${end}`).toBe(written.innerHTML)
+    }
+  })
+})
+
+test('a growing paragraph keeps its text node', () => {
+  const root = document.createElement('div')
+  patchHtml(root, '<p>One <em>two</em> thr</p>')
+  const [paragraph, last] = [root.firstChild, root.firstChild?.lastChild]
+  patchHtml(root, '<p>One <em>two</em> three <code>four</code></p>')
+  expect(root.firstChild).toBe(paragraph)
+  expect(paragraph?.childNodes[2]).toBe(last)
+  expect(last?.nodeValue).toBe(' three ')
 })
 
 test('blocks that are over keep their HTML and their key while the text grows', () => {

@@ -11,7 +11,9 @@ export interface Notice {
   text: string
   /** An address of the UI that the notice leads to. */
   to?: string
-  /** What a run asks; it can be answered in the notice. */
+  /** The run that it is about; a newer notice of the same run replaces it. */
+  runId?: string
+  /** What the run asks; it can be answered in the notice. */
   questions?: Question[]
 }
 
@@ -22,7 +24,9 @@ export const useNotices = defineStore('notices', () => {
   /** One that waits for a person stays until it is closed. */
   function show(notice: Omit<Notice, 'id'>): void {
     const id = ++lastId
-    notices.value = [...notices.value.filter((each) => each.text !== notice.text), { ...notice, id }].slice(-4)
+    const isReplaced = (each: Notice): boolean =>
+      notice.runId ? each.runId === notice.runId : !each.runId && each.text === notice.text
+    notices.value = [...notices.value.filter((each) => !isReplaced(each)), { ...notice, id }].slice(-4)
     if (notice.kind !== 'waiting') window.setTimeout(() => close(id), SHOWN_MS)
   }
 
@@ -34,5 +38,10 @@ export const useNotices = defineStore('notices', () => {
     notices.value = notices.value.filter((each) => each.id !== id)
   }
 
-  return { notices, show, showError, close }
+  /** Closes what waited for a person in runs that do not wait any more. */
+  function keepWaiting(runIds: ReadonlySet<string>): void {
+    notices.value = notices.value.filter((each) => each.kind !== 'waiting' || !each.runId || runIds.has(each.runId))
+  }
+
+  return { notices, show, keepWaiting, showError, close }
 })

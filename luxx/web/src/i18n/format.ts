@@ -48,7 +48,12 @@ export function formatRelative(iso: string, now = Date.now()): string {
   if (age < HOUR) return relative.format(-Math.floor(age / MINUTE), 'minute')
   if (age < DAY) return relative.format(-Math.floor(age / HOUR), 'hour')
   if (age < 7 * DAY) return relative.format(-Math.floor(age / DAY), 'day')
-  return new Intl.DateTimeFormat(locale(), { dateStyle: 'medium' }).format(new Date(iso))
+  return formatDay(new Date(iso))
+}
+
+/** 3 Nov 2026. */
+export function formatDay(day: Date): string {
+  return new Intl.DateTimeFormat(locale(), { dateStyle: 'medium' }).format(day)
 }
 
 export function formatExact(iso: string): string {

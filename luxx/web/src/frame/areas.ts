@@ -6,8 +6,8 @@ import type { CommonText } from '@/i18n/en/common'
 export interface Area {
   name: string
   routes: RouteRecordRaw[]
-  /** `group`: above or below in the rail; `order`: from top to bottom. */
-  rail?: { icon: Component; label: keyof CommonText['areas']; path: string; order: number; group: 'work' | 'setup' }
+  /** `group`: above or below in the rail; `order`: from top to bottom; `level`: shown from this level on. */
+  rail?: { icon: Component; label: keyof CommonText['areas']; path: string; order: number; group: 'work' | 'setup'; level?: number }
 }
 
 export function defineArea(area: Area): Area {
@@ -15,5 +15,10 @@ export function defineArea(area: Area): Area {
 }
 
 const modules = import.meta.glob<{ default: Area }>('../pages/*/area.ts', { eager: true })
+
+/** Whether a person of this level sees the area in the rail and among the commands. */
+export function isShownTo(area: Area, level: number): boolean {
+  return area.rail !== undefined && level >= (area.rail.level ?? 0)
+}
 
 export const areas: Area[] = Object.values(modules).map((module) => module.default)

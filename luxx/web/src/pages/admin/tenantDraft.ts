@@ -1,0 +1,31 @@
+/** What a form changes of a tenant. */
+import type { Schema } from '@/api/types'
+import type { Tenant } from './tenants'
+
+export interface TenantDraft {
+  name: string
+  isRegistrationOpen: boolean
+  hasOwnProviders: boolean
+  agentId: string
+}
+
+export function draftOf(tenant: Tenant | null): TenantDraft {
+  return {
+    name: tenant?.name ?? '',
+    isRegistrationOpen: tenant?.allow_registration ?? false,
+    hasOwnProviders: tenant?.allow_own_providers ?? true,
+    agentId: tenant?.default_agent_id ? String(tenant.default_agent_id) : '',
+  }
+}
+
+/** Only what differs from the tenant. */
+export function changesOf(tenant: Tenant, draft: TenantDraft): Schema<'TenantBody'> {
+  const before = draftOf(tenant)
+  const name = draft.name.trim()
+  return {
+    ...(name === before.name ? {} : { name }),
+    ...(draft.isRegistrationOpen === before.isRegistrationOpen ? {} : { allow_registration: draft.isRegistrationOpen }),
+    ...(draft.hasOwnProviders === before.hasOwnProviders ? {} : { allow_own_providers: draft.hasOwnProviders }),
+    ...(draft.agentId === before.agentId ? {} : { default_agent_id: draft.agentId === '' ? null : Number(draft.agentId) }),
+  }
+}

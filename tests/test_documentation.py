@@ -118,10 +118,12 @@ def test_every_command_of_the_page_runs(page: Path, tmp_path: Path) -> None:
     assert '"success":false' not in finished.stdout.replace('"success":false,"data"', "")
 
 
-def test_the_readme_gets_a_streamed_answer_with_three_commands() -> None:
-    (script,) = [block for block in blocks(ROOT / "README.md", "sh") if "curl" in block]
+def test_getting_started_gets_a_streamed_answer_with_three_requests() -> None:
+    page = ROOT / "docs" / "start" / "getting-started.md"
+    (script,) = [block for block in blocks(page, "sh") if "curl" in block]
     assert script.count("curl") == 3
-    assert "/messages/stream" in script.splitlines()[-1]
+    assert "/messages/stream" in script
+    assert "curl" not in text_of("README.md")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -42,6 +42,14 @@ class Person:
     def put(self, path: str, body: object) -> Any:
         return self.api.put(path, json=body).raise_for_status().json()["data"]
 
+    def wait_for(self, run_id: str, status: str) -> None:
+        """Waits until the run has this status. Raises TimeoutError."""
+        until = time.monotonic() + WAIT_MS / 1000
+        while (present := self.get(f"/runs/{run_id}")["status"]) != status:
+            if time.monotonic() > until:
+                raise TimeoutError(f"the run is {present}, not {status}")
+            time.sleep(0.05)
+
     def sign_in_as_admin(self) -> httpx.Client:
         body = {"username": "admin", "password": "admin123"}
         signed_in = httpx.post(f"{self.server.url}/auth/login", json=body).raise_for_status().json()["data"]

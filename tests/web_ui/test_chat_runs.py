@@ -293,7 +293,7 @@ def test_a_run_that_began_to_wait_without_the_page_is_a_notice_when_it_opens(per
     person.put("/permissions/rules?scope=user", [{"tool": "python_eval", "action": "ask"}])
     body = {"conversation_id": chat, "content": "evaluate", "tools": True}
     run = person.api.post("/messages/stream", json=body).raise_for_status().json()["data"]
-    person.api.get(f"/runs/{run['id']}/events").raise_for_status()  # ends when the run waits
+    person.wait_for(run["id"], "waiting")
     with person.tab() as tab:
         page = tab.open()
         notices = page.get_by_role("region", name="Notices")

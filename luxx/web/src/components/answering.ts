@@ -1,7 +1,10 @@
-/** Whether the reader may answer the questions that a page shows: also with a rule (`always`), once, or not at all. */
+/**
+ * Whether the reader may answer the questions that a page shows: also with a rule (`always`), once, or not at all;
+ * `past`: the page shows a moment of a run that is over.
+ */
 import { inject, type InjectionKey, provide, ref, type Ref } from 'vue'
 
-export type AnswerRight = 'always' | 'once' | 'none'
+export type AnswerRight = 'always' | 'once' | 'none' | 'past'
 
 const RIGHT: InjectionKey<Readonly<Ref<AnswerRight>>> = Symbol('answer right')
 

@@ -56,6 +56,8 @@ const en = {
   regenerate: 'Answer again',
   editMessage: 'Edit',
   editSave: 'Save and answer',
+  openTimeline: 'Open the timeline',
+  noTimeline: 'This answer was not written by a run of this server.',
   forkHere: 'Copy the conversation up to here',
   deleteMessage: 'Delete from here on',
   deleteMessageText: 'This message and all that follow it will be gone for good.',

@@ -224,6 +224,7 @@ const en = {
   exportYaml: 'Room file (YAML)',
   exportJson: 'Room file (JSON)',
 
+  openTimeline: 'Open the timeline',
   settings: 'Title and task',
   members: 'Members',
   membersHint: 'Users of this server who may take part.',

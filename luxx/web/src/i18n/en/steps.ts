@@ -32,6 +32,7 @@ const en = {
   recommended: 'recommended',
   send: 'Answer',
   mayNotAnswer: 'The owner, or a member who may steer, answers this.',
+  wasAsked: 'The run waited for an answer at this moment.',
   optional: 'Without an answer the recommended one is taken.',
   answered: (answer: string) => `Answered: ${answer}`,
   answeredByTimeout: (answer: string) => `Nobody answered in time: ${answer}`,

@@ -108,6 +108,7 @@ const en = {
   exportJson: 'Task file (JSON)',
   copyMermaid: 'Copy as Mermaid',
   mermaidCopied: 'The graph is copied as Mermaid text',
+  openTimeline: 'Open the timeline',
   settings: 'Name and goal',
   deleteTitle: 'Delete this task?',
   deleteText: (name: string) => `“${name}”, its steps and results are deleted for good. What runs in it is stopped.`,

@@ -56,6 +56,8 @@ const zh: ChatText = {
   regenerate: '重新回答',
   editMessage: '编辑',
   editSave: '保存并回答',
+  openTimeline: '打开时间线',
+  noTimeline: '这个回答不是由此服务器的运行写成的。',
   forkHere: '复制到此处为止的对话',
   deleteMessage: '从此处起删除',
   deleteMessageText: '这条消息及其后的全部消息将被永久删除。',

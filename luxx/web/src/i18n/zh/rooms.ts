@@ -223,6 +223,7 @@ const zh: RoomsText = {
   exportYaml: '房间文件（YAML）',
   exportJson: '房间文件（JSON）',
 
+  openTimeline: '打开时间线',
   settings: '标题与任务',
   members: '成员',
   membersHint: '可以参加的本服务器用户。',

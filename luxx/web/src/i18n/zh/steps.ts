@@ -32,6 +32,7 @@ const zh: StepsText = {
   recommended: '推荐',
   mayNotAnswer: '由房主或有主持权限的成员回答。',
   send: '回答',
+  wasAsked: '此时运行在等待回答。',
   optional: '如不回答，将采用推荐选项。',
   answered: (answer) => `已回答：${answer}`,
   answeredByTimeout: (answer) => `超时未回答：${answer}`,

@@ -107,6 +107,7 @@ const zh: TasksText = {
   exportJson: '任务文件 (JSON)',
   copyMermaid: '复制为 Mermaid',
   mermaidCopied: '图已作为 Mermaid 文本复制',
+  openTimeline: '打开时间线',
   settings: '名称和目标',
   deleteTitle: '删除此任务？',
   deleteText: (name) => `“${name}”及其步骤和结果将被永久删除。正在运行的内容会被停止。`,

@@ -1,0 +1,17 @@
+import { History } from 'lucide-vue-next'
+import { defineArea } from '@/frame/areas'
+
+export default defineArea({
+  name: 'runs',
+  rail: { icon: History, label: 'runs', path: '/runs', order: 40, group: 'work' },
+  routes: [
+    {
+      path: '/runs',
+      component: () => import('./RunsPage.vue'),
+      children: [
+        { path: '', name: 'runs', component: () => import('./RunsHome.vue') },
+        { path: ':id', name: 'run', component: () => import('./RunView.vue'), props: true },
+      ],
+    },
+  ],
+})

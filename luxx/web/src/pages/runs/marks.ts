@@ -1,0 +1,66 @@
+/** What the timeline shows of an event: its name, a few words of it, and the kind that its mark has. */
+import type { RunsText } from '@/i18n/en/runs'
+import type { RunEvent } from '@/run/events'
+import { mainArgument } from '@/run/steps'
+
+export type MarkKind = 'model' | 'tool' | 'question' | 'error' | 'other'
+
+const ERRORS: ReadonlySet<string> = new Set(['error', 'agent_error', 'warning'])
+
+export function markOf(event: RunEvent): MarkKind {
+  if (event.type === 'process_step') return event.step.type.startsWith('tool') ? 'tool' : 'model'
+  if (event.type === 'cost_update') return 'model'
+  if (event.type === 'question_asked' || event.type === 'question_answered') return 'question'
+  if (event.type === 'step_complete' && event.status === 'failed') return 'error'
+  return ERRORS.has(event.type) ? 'error' : 'other'
+}
+
+export function nameOf(event: RunEvent, text: RunsText): string {
+  if (event.type === 'process_step') return text.step[event.step.type as keyof RunsText['step']] ?? event.step.type
+  const names: Record<string, string> = text.eventNames
+  return names[event.type] ?? event.type
+}
+
+/** At most about 120 characters. */
+export function detailOf(event: RunEvent): string {
+  return shorten(wordsOf(event))
+}
+
+function wordsOf(event: RunEvent): string {
+  switch (event.type) {
+    case 'process_step': {
+      const { step } = event
+      if (step.type === 'tool_call') return `${step.name ?? ''} ${mainArgument(step.arguments)}`
+      return step.type === 'tool_result' ? (step.name ?? '') : (step.content ?? '')
+    }
+    case 'question_asked':
+      return event.prompt
+    case 'question_answered':
+      return String(event.answer)
+    case 'error':
+    case 'agent_error':
+    case 'warning':
+      return event.message
+    case 'retrying':
+      return event.reason
+    case 'message_start':
+      return event.sender_name
+    case 'message_end':
+      return event.content
+    case 'step_start':
+      return event.name
+    case 'step_complete':
+      return event.error ?? event.status
+    case 'skill_activated':
+      return event.name
+    case 'tainted':
+      return event.by
+    default:
+      return ''
+  }
+}
+
+function shorten(words: string): string {
+  const line = words.replace(/\s+/g, ' ').trim()
+  return line.length > 120 ? `${line.slice(0, 119)}…` : line
+}

@@ -28,6 +28,7 @@ from luxx.api.routes.keys import KeyController
 from luxx.api.routes.mcp import McpController
 from luxx.api.routes.messages import ConversationBranchController, MessageBranchController, MessageController
 from luxx.api.routes.permissions import PermissionController
+from luxx.api.routes.prompts import PromptController
 from luxx.api.routes.providers import AllowedHostsController, ProvidersController
 from luxx.api.routes.room_runs import RoomRunController
 from luxx.api.routes.rooms import RoomController, RoomMemberController, SeatController
@@ -65,6 +66,7 @@ CONTROLLERS: list[type[Controller]] = [
     ProbeController,
     ProcessController,
     ProjectController,
+    PromptController,
     ProvidersController,
     QuestionController,
     ReplayController,
@@ -227,6 +229,7 @@ def _tool_dependencies(services: Services) -> dict[str, Provide]:
 def _feature_dependencies(services: Services) -> dict[str, Provide]:
     return {
         "members": _provide(lambda: services.members),
+        "prompts": _provide(lambda: services.prompts),
         "rooms": _provide(lambda: services.rooms),
         "task_runs": _provide(lambda: services.task_runs),
         "plans": _provide(lambda: services.plans),

@@ -29,6 +29,7 @@ from luxx.domain.audit import REFUSAL_WINDOW_SECONDS, delete_old_entries
 from luxx.domain.conversations.branches import BranchService
 from luxx.domain.conversations.service import ConversationService, ProjectService
 from luxx.domain.skills.registry import log_problems
+from luxx.features.prompts.service import PromptService
 from luxx.features.rooms.calls import RoomCallService
 from luxx.features.rooms.forking import RoomForks
 from luxx.features.rooms.members import MemberService
@@ -319,6 +320,7 @@ class Services(CoreServices):
         self.task_runs = TaskRunService(self.orchestrated_runs, self.planner)
         self.plans = PlanService(self.orchestrated_runs, self.runs, self.planner)
         self.task_templates = TaskTemplateService(self.store, references)
+        self.prompts = PromptService(self.store)
 
     def _make_account_services(self) -> None:
         self.tenants = TenantService(self.store, check_agent=check_default_agent)

@@ -36,6 +36,7 @@ from luxx.domain.skills.registry import read_skills
 from luxx.domain.skills.tools import skill_tools
 from luxx.domain.transfer.service import TransferService
 from luxx.domain.usage.report import UsageService
+from luxx.features.prompts.service import transfer_shared_prompts
 from luxx.features.rooms.models import ChatRoomRow
 from luxx.features.rooms.queries import searched_rooms
 from luxx.features.rooms.seats import copy_agent_to_seats
@@ -241,3 +242,4 @@ def _transfer_shared(session: Session, user_id: int, successor_id: int | None, a
     transfer_shared_providers(session, user_id, successor_id, actor)
     transfer_shared_agents(session, user_id, successor_id, actor, copy_agent_to_seats)
     transfer_shared_templates(session, user_id, successor_id)
+    transfer_shared_prompts(session, user_id, successor_id)

@@ -1,1 +1,1 @@
-"""Features on top of the engine: rooms of agents, and tasks."""
+"""Features on top of the engine: rooms of agents, tasks, and saved prompts."""

@@ -109,6 +109,7 @@ class ApiClient:
             "/keys",
             "/tasks",
             "/task-templates",
+            "/prompts",
         ):
             answers[path] = self.good("GET", f"{path}?page_size=100")
         for conversation in answers["/conversations"]["items"]:

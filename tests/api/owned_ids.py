@@ -71,6 +71,11 @@ def _task_template(person: ApiClient, _ids: IdsByName, secret: str) -> str:
     return person.good("POST", "/task-templates", json=body)["id"]
 
 
+def _prompt(person: ApiClient, _ids: IdsByName, secret: str) -> str:
+    body = {"name": "own", "title": secret, "description": secret, "content": secret}
+    return person.good("POST", "/prompts", json=body)["id"]
+
+
 def _composition(person: ApiClient, _ids: IdsByName, secret: str) -> str:
     members = [{"id": "read", "tool": "file_read", "arguments": {"path": secret}}]
     body = {"name": "reads_a_secret", "description": secret, "members": members}
@@ -154,6 +159,7 @@ ID_KINDS: dict[str, IdKind] = {
     "step_id": IdKind("no-such-step", lambda _person, _ids, _secret: "step"),
     "number": IdKind(NO_NUMBER, lambda _person, _ids, _secret: 1),
     "template_id": IdKind(NO_UUID, _task_template),
+    "prompt_id": IdKind(NO_UUID, _prompt),
     "composition_id": IdKind(NO_UUID, _composition),
     "file_id": IdKind(NO_UUID, _file),
     "key_id": IdKind(NO_UUID, _key),

@@ -79,6 +79,7 @@ def sample_ids(admin: ApiClient, upstream: ScriptedProvider) -> dict[str, str | 
         "task_id": tasks[0],
         "step_id": "step",
         "template_id": admin.good("POST", "/task-templates", json=template)["id"],
+        "prompt_id": admin.good("POST", "/prompts", json={"name": "p", "content": "c"})["id"],
         "composition_id": admin.good("POST", "/tools/compositions", json=body)["id"],
         "file_id": file["id"],
         "key_id": admin.good("POST", "/keys", json={"name": "k", "scopes": ["read"]})["id"],

@@ -54,6 +54,7 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "PUT /tasks/{task_id}/steps/{step_id}": {"name": "changed"},
     "PUT /tasks/{task_id}/graph": {"steps": [{"id": "step", "name": "changed"}]},
     "PUT /task-templates/{template_id}": {"name": "changed"},
+    "PUT /prompts/{prompt_id}": {"name": "changed"},
     "PUT /tools/compositions/{composition_id}": {
         "name": "changed",
         "description": "changed",

@@ -20,6 +20,7 @@ from luxx.domain.conversations.models import ConversationRow, MessageRow, Projec
 from luxx.domain.conversations.search_index import index_message, index_title
 from luxx.domain.files.service import FileRow
 from luxx.domain.usage.ledger import UsageRow
+from luxx.features.prompts.service import add_prompts
 from luxx.features.rooms.messages import NewRoomMessage, add_message
 from luxx.features.rooms.models import ChatRoomRow, NewSeat
 from luxx.features.rooms.seats import seat_row
@@ -198,6 +199,9 @@ def _add_task(session: Any, project_id: str) -> None:
     )
     template = NewTaskTemplate(name="Reports", description="two\nlines", document=document, is_shared=True)
     add_template(session, caller, template)
+    prompt = {"name": "translate", "title": "Translate ✍", "content": "Into {{language:French}}:\n{{text}}"}
+    exported = {"prompt": prompt, "created_at": NOON, "updated_at": NOON}
+    assert add_prompts(session, caller, [], [exported]) == []
 
 
 def _add_room(session: Any) -> None:

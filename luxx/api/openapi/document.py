@@ -1,7 +1,5 @@
-"""Builds the OpenAPI document from the routes. msgspec, which decodes the requests, makes the type schemas.
-
-This module adds what signatures do not contain: streams, errors and public routes. `page.py` renders it.
-"""
+"""Builds the OpenAPI document from the routes, and from what signatures do not contain: streams, errors and
+public routes. msgspec, which decodes the requests, makes the type schemas. `page.py` renders the document."""
 
 import inspect
 import re
@@ -50,6 +48,7 @@ TAGS = {
     "users": "Administering users.",
     "tenants": "The group of users that the caller belongs to.",
     "agents": "Templates of agents: model, system prompt, tools and skills under one name.",
+    "prompts": "Saved texts with variables, inserted into messages by a slash command.",
     "tasks": "Goals as graphs of steps, their documents and templates.",
     "conversations": "Create, list, change and delete conversations.",
     "rooms": "Discussions of several agents and people: seats, members, and the run of a room.",

@@ -14,6 +14,7 @@ from luxx.domain.backup.restore import restore
 from luxx.domain.backup.user_export import check_database_revision, export_user
 from luxx.domain.backup.user_import import import_user
 from luxx.errors import LuxxError
+from luxx.features.prompts.service import PROMPT_EXPORT
 from luxx.features.rooms.user_export import ROOM_EXPORT
 from luxx.features.tasks.transfer import TASK_EXPORT
 from luxx.infra.config.schema import Config
@@ -28,7 +29,7 @@ Work = Callable[[DataPaths, argparse.Namespace, Config], list[str]]
 MAX_NOTES = 20
 """The most notes that are printed. A backup may leave out thousands of files, with one note each."""
 
-FEATURES = (TASK_EXPORT, ROOM_EXPORT)
+FEATURES = (TASK_EXPORT, ROOM_EXPORT, PROMPT_EXPORT)
 
 
 def add_backup_commands(add_command: AddCommand, load_config: LoadConfig) -> None:

@@ -37,6 +37,9 @@ class Lock(IntEnum):
     USER_COMPOSITIONS = 7_402_134
     """Changing compositions, whose names and number are checked before the write."""
 
+    USER_PROMPTS = 7_402_135
+    """Adding and renaming prompts, whose names and number are checked before the write."""
+
 
 _lock = text("SELECT pg_advisory_xact_lock(:lock)")
 _lock_of_owner = text("SELECT pg_advisory_xact_lock(:lock, :owner_id)")

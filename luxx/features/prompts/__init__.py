@@ -1,0 +1,1 @@
+"""Prompts: texts with variables that people insert into messages by a short name."""

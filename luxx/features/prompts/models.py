@@ -1,0 +1,109 @@
+"""The table of prompts, and their API structs."""
+
+import re
+from datetime import datetime
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+from sqlalchemy import ForeignKey, Index, String, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from luxx.infra.store.tables import Base, UtcDateTime
+from luxx.wire.line import IN_LINE, LINE
+
+MAX_PROMPTS = 500
+"""Prompts of one user."""
+
+MAX_VARIABLES = 20
+"""Different variables in one prompt."""
+
+NAME_LENGTH = 40
+
+
+class PromptRow(Base):
+    """`name` is unique among the prompts of a user."""
+
+    __tablename__ = "prompts"
+    __table_args__ = (
+        Index("uq_prompts_user_id_name", "user_id", "name", unique=True),
+        Index("ix_prompts_tenant_id_is_shared", "tenant_id", "is_shared"),
+    )
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
+    tenant_id: Mapped[int] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"))
+    name: Mapped[str] = mapped_column(String(NAME_LENGTH))
+    title: Mapped[str] = mapped_column(String(200))
+    description: Mapped[str] = mapped_column(Text)
+    content: Mapped[str] = mapped_column(Text)
+    is_shared: Mapped[bool] = mapped_column()
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+COMMAND = r"^[a-z0-9][a-z0-9-]*$(?!\n)"
+IN_COMMAND = "lowercase letters, digits and hyphens, not beginning with a hyphen"
+TEXT = r"[^\s\x00-\x1f\x7f]"
+IN_TEXT = "text with a visible character"
+
+PromptName = Annotated[
+    str, Meta(min_length=1, max_length=NAME_LENGTH, pattern=COMMAND, description=IN_COMMAND)
+]
+PromptTitle = Annotated[str, Meta(max_length=200, pattern=LINE, description=IN_LINE)]
+PromptDescription = Annotated[str, Meta(max_length=2_000)]
+PromptContent = Annotated[str, Meta(min_length=1, max_length=50_000, pattern=TEXT, description=IN_TEXT)]
+
+VARIABLE = re.compile(r"\{\{[ \t]*([^\s{}:]{1,40})[ \t]*(?::([^{}]{0,500}))?\}\}")
+"""`{{name}}` or `{{name:default}}`. What has another form is text."""
+
+
+class NewPrompt(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`name` is the slash command. `content` may have variables: `{{name}}` or `{{name:default}}`."""
+
+    name: PromptName
+    title: PromptTitle = ""
+    description: PromptDescription = ""
+    content: PromptContent
+    is_shared: bool = False
+
+
+class PromptChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Omitted fields do not change."""
+
+    name: PromptName | UnsetType = UNSET
+    title: PromptTitle | UnsetType = UNSET
+    description: PromptDescription | UnsetType = UNSET
+    content: PromptContent | UnsetType = UNSET
+    is_shared: bool | UnsetType = UNSET
+
+
+class PromptVariable(Struct, frozen=True, kw_only=True):
+    """`default` is what stands for the variable if nothing is given; null: something must be given."""
+
+    name: str
+    default: str | None
+
+
+class PromptView(Struct, frozen=True, kw_only=True):
+    """A prompt as the API shows it. `variables`: those of the content, in the order of their first use."""
+
+    id: str
+    user_id: int
+    name: str
+    title: str
+    description: str
+    content: str
+    variables: list[PromptVariable]
+    is_shared: bool
+    is_own: bool
+    created_at: datetime
+    updated_at: datetime
+
+
+def variables_of(content: str) -> list[PromptVariable]:
+    """The variables of a text, each once; the first default that is given for a name counts."""
+    defaults: dict[str, str | None] = {}
+    for name, default in ((found[1], found[2]) for found in VARIABLE.finditer(content)):
+        if defaults.get(name) is None:
+            defaults[name] = default
+    return [PromptVariable(name=name, default=default) for name, default in defaults.items()]

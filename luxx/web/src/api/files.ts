@@ -30,11 +30,16 @@ export async function postDocument<T>(path: string, document: string, mediaType:
 }
 
 /** Saves what an address of the API returns on the reader's machine, as `title.ending`. */
-export async function saveFile(path: string, title: string, ending: string): Promise<void> {
+export function saveFile(path: string, title: string, ending: string): Promise<void> {
+  return saveFileAs(path, `${title.replaceAll(/[\\/:*?"<>|\s]+/g, '-').slice(0, 80)}.${ending}`)
+}
+
+/** The same under exactly this name. */
+export async function saveFileAs(path: string, name: string): Promise<void> {
   const url = URL.createObjectURL(await readFile(path))
   const link = document.createElement('a')
   link.href = url
-  link.download = `${title.replaceAll(/[\\/:*?"<>|\s]+/g, '-').slice(0, 80)}.${ending}`
+  link.download = name
   link.click()
   window.setTimeout(() => URL.revokeObjectURL(url), 10_000)
 }

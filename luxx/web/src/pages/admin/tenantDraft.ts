@@ -1,6 +1,6 @@
 /** What a form changes of a tenant. */
 import type { Schema } from '@/api/types'
-import type { Tenant } from './tenants'
+import type { Tenant } from '@/stores/tenants'
 
 export interface TenantDraft {
   name: string

@@ -1,0 +1,62 @@
+/** The workspace of the signed-in user: folders, uploads with their progress, and downloads. */
+import { api, ask } from '@/api/client'
+import { readFile } from '@/api/files'
+import { accessToken } from '@/api/tokens'
+import type { Schema } from '@/api/types'
+
+export type StoredFile = Schema<'FileView'>
+export const PAGE_SIZE = 100
+/** Longer texts are shown in part. */
+export const PREVIEW_BYTES = 200_000
+const IMAGE_BYTES = 10_000_000
+const TEXT_TYPES = /^(text\/|application\/(json|xml|yaml|x-yaml|javascript|toml|x-sh|sql))/
+const IMAGE_TYPES = /^image\/(png|jpeg|gif|webp)$/
+
+export async function listFolder(path: string, pages: number): Promise<{ items: StoredFile[]; hasMore: boolean }> {
+  const numbers = Array.from({ length: pages }, (_, index) => index + 1)
+  const query = { page_size: PAGE_SIZE, ...(path ? { path } : {}) }
+  const found = await Promise.all(numbers.map((page) => ask(api.GET('/files', { params: { query: { ...query, page } } }))))
+  const items = new Map(found.flatMap((each) => each.items.map((file) => [file.id, file])))
+  return { items: [...items.values()], hasMore: (found[0]?.total ?? 0) > pages * PAGE_SIZE }
+}
+
+export function previewKind(file: StoredFile): 'text' | 'image' | 'none' {
+  if (IMAGE_TYPES.test(file.media_type)) return file.size <= IMAGE_BYTES ? 'image' : 'none'
+  return TEXT_TYPES.test(file.media_type) ? 'text' : 'none'
+}
+
+export async function readText(file: StoredFile): Promise<{ text: string; isCut: boolean }> {
+  const blob = await readFile(`/files/${file.id}`)
+  return { text: await blob.slice(0, PREVIEW_BYTES).text(), isCut: blob.size > PREVIEW_BYTES }
+}
+
+/** Sends files into a folder. `onProgress` gets the share that is sent, 0 to 1. Raises Error with the server's reason. */
+export async function upload(files: readonly File[], path: string, onProgress: (share: number) => void): Promise<void> {
+  const body = new FormData()
+  for (const file of files) body.append('file', file)
+  if (path) body.append('path', path)
+  const token = await accessToken()
+  await new Promise<void>((resolve, reject) => {
+    // Only this interface reports how much of a body is sent.
+    const request = new XMLHttpRequest()
+    request.open('POST', '/files')
+    request.setRequestHeader('accept', 'application/json')
+    if (token) request.setRequestHeader('authorization', `Bearer ${token}`)
+    request.upload.onprogress = (event) => event.lengthComputable && onProgress(event.loaded / event.total)
+    request.onerror = () => reject(new Error('The upload was broken off.'))
+    request.onload = () => {
+      if (request.status < 300) resolve()
+      else reject(new Error(reasonOf(request.responseText) ?? `The server answered with status ${request.status}.`))
+    }
+    request.send(body)
+  })
+}
+
+function reasonOf(body: string): string | null {
+  try {
+    const { error } = JSON.parse(body) as { error?: string }
+    return error ? `${error.charAt(0).toUpperCase()}${error.slice(1)}${/[.!?]$/.test(error) ? '' : '.'}` : null
+  } catch {
+    return null
+  }
+}

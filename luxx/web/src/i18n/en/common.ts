@@ -11,6 +11,7 @@ const en = {
     tools: 'Tools',
     memory: 'Memory',
     skills: 'Skills',
+    prompts: 'Prompts',
     providers: 'Providers',
     usage: 'Usage',
     settings: 'Settings',

@@ -11,6 +11,7 @@ const zh: CommonText = {
     tools: '工具',
     memory: '记忆',
     skills: '技能',
+    prompts: '提示词',
     providers: '模型服务',
     usage: '用量',
     settings: '设置',

@@ -1,6 +1,7 @@
 /** The list of conversations: one query for the list pane, and the changes that it shows at once. */
 import { useQueryCache } from '@pinia/colada'
 import { api, ask, failureOf, signedFetch } from '@/api/client'
+import { saveFile } from '@/api/files'
 import type { Schema } from '@/api/types'
 
 export type Conversation = Schema<'ConversationView'>
@@ -33,6 +34,11 @@ export async function listConversations(filter: ListFilter): Promise<{ items: Co
   )
   const items = new Map(found.flatMap((each) => each.items.map((item) => [item.id, item])))
   return { items: [...items.values()], total: found[0]?.total ?? 0 }
+}
+
+/** Saves a conversation on the reader's machine. */
+export function downloadConversation({ id, title }: Conversation, format: 'json' | 'md'): Promise<void> {
+  return saveFile(`/conversations/${id}/export?format=${format}`, title || 'conversation', format)
 }
 
 /** Functions that change conversations and then load the lists again. */

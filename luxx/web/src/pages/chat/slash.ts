@@ -1,0 +1,54 @@
+/** Slash commands: what a composer that begins with `/` offers. */
+import { useQuery } from '@pinia/colada'
+import { computed, type Ref, ref, watch } from 'vue'
+import { useListKeys } from '@/components/listKeys'
+import { usePromptsText } from '@/i18n/en/prompts'
+import { listAllPrompts, type Prompt, PROMPTS_KEY } from '@/stores/prompts'
+
+export const COMMANDS = ['new', 'model', 'agent', 'tools', 'fork', 'export', 'stop'] as const
+export type SlashCommand = (typeof COMMANDS)[number]
+
+export interface SlashOption {
+  name: string
+  about: string
+  command?: SlashCommand
+  prompt?: Prompt
+}
+
+/** `offered`: the commands that can be carried out now. */
+export function useSlash(typed: Ref<string>, offered: () => readonly SlashCommand[], choose: (option: SlashOption) => void) {
+  const text = usePromptsText()
+  const isDismissed = ref(false)
+  const words = computed(() => /^\/(\S*)$/u.exec(typed.value)?.[1]?.toLowerCase() ?? null)
+  const prompts = useQuery({ key: [...PROMPTS_KEY, 'all'], enabled: () => words.value !== null, query: listAllPrompts })
+
+  const options = computed<SlashOption[]>(() => {
+    const part = words.value
+    if (part === null || isDismissed.value) return []
+    const commands = offered().map((name) => ({ name, about: text.about[name], command: name }))
+    const own = (prompts.data.value ?? []).map((prompt) => ({ name: prompt.name, about: prompt.title || prompt.description, prompt }))
+    const matching = [...commands.filter(({ name }) => name.startsWith(part)), ...own.filter(({ name, about }) => name.includes(part) || about.toLowerCase().includes(part))]
+    return matching.slice(0, 100)
+  })
+  const keys = useListKeys(options, choose)
+
+  watch(words, (now, before) => {
+    keys.active.value = 0
+    if (now === null || before === null) isDismissed.value = false
+  })
+
+  /** Whether the list took the key; Enter that an input method uses stays with it. */
+  function onKey(event: KeyboardEvent): boolean {
+    if (options.value.length === 0 || event.isComposing || event.keyCode === 229) return false
+    if (event.key === 'Escape') isDismissed.value = true
+    else if (event.key === 'Tab' && !event.shiftKey) {
+      const option = options.value[keys.active.value]
+      if (option) choose(option)
+    } else if (['ArrowDown', 'ArrowUp', 'Enter'].includes(event.key) && !event.shiftKey) keys.onKey(event)
+    else return false
+    event.preventDefault()
+    return true
+  }
+
+  return { options, keys, onKey }
+}

@@ -1,0 +1,127 @@
+"""Prompts in the web UI: the library, slash commands, and a message that becomes a prompt."""
+
+import pytest
+from playwright.sync_api import expect
+
+from web_ui.axe import check_both_themes
+from web_ui.browser import PHONE
+from web_ui.person import Person
+
+pytestmark = pytest.mark.heavy
+
+TRANSLATE = {
+    "name": "translate",
+    "title": "Translate a text",
+    "content": "Into {{language:French}}: {{text}}",
+}
+
+
+def test_a_prompt_is_created_changed_and_deleted_and_a_taken_name_loses_nothing_typed(person: Person) -> None:
+    person.post("/prompts", TRANSLATE)
+    with person.tab() as tab:
+        page = tab.open("/ui/prompts")
+        expect(page.get_by_text("Texts that you use again")).to_be_visible()
+        page.get_by_role("button", name="Create a prompt").click()
+        page.get_by_label("Name").fill("translate")
+        page.get_by_label("Text", exact=True).fill("Review {{text}}")
+        tab.expected_problems += ["409", "400"]
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_text("you already have a prompt named 'translate'")).to_be_visible()
+        page.get_by_label("Name").fill("Two words")
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_text("lowercase letters, digits and hyphens, not beginning")).to_be_visible()
+        expect(page.get_by_label("Text", exact=True)).to_have_value("Review {{text}}")
+        check_both_themes(tab, "prompts-error")
+        page.get_by_label("Name").fill("review")
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_role("heading", name="/review")).to_be_visible()
+        page.get_by_label("Title").fill("Review a text")
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_role("link", name="/review Review a text")).to_be_visible()
+        expect(page.get_by_label("Share with everybody")).to_have_count(0)
+        page.get_by_label("Search prompts").fill("translate")
+        expect(page.get_by_role("link", name="/review")).to_have_count(0)
+        page.get_by_label("Search prompts").fill("")
+        page.get_by_role("button", name="Delete the prompt").click()
+        page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+        expect(page.get_by_role("link", name="/review")).to_have_count(0)
+        assert [each["name"] for each in person.get("/prompts")["items"]] == ["translate"]
+
+
+def test_a_slash_offers_commands_and_prompts_and_sends_nothing(person: Person) -> None:
+    person.post("/prompts", TRANSLATE)
+    with person.tab() as tab:
+        page = tab.open()
+        field = page.get_by_label("Message", exact=True)
+        field.press_sequentially("/")
+        options = page.get_by_role("listbox", name="Commands").get_by_role("option")
+        expect(options.first).to_contain_text("/new")
+        expect(page.get_by_role("option", name="/translate")).to_be_visible()
+        check_both_themes(tab, "slash-list")
+        page.keyboard.press("ArrowUp")
+        expect(options.last).to_have_attribute("aria-selected", "true")
+        expect(field).to_have_attribute("aria-activedescendant", options.last.get_attribute("id") or "")
+        page.keyboard.press("Escape")
+        expect(options).to_have_count(0)
+        field.press_sequentially("tra")
+        expect(options).to_have_count(0)
+        field.fill("")
+        field.press_sequentially("/tra")
+        expect(options).to_have_count(1)
+        field.dispatch_event("keydown", {"key": "Enter", "isComposing": True})
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        page.keyboard.press("Enter")
+        dialog = page.get_by_role("dialog", name="Translate a text")
+        expect(dialog.get_by_label("language")).to_have_value("French")
+        expect(dialog.get_by_role("button", name="Insert")).to_be_disabled()
+        dialog.get_by_label("text").fill("hello")
+        check_both_themes(tab, "slash-form")
+        dialog.get_by_role("button", name="Insert").click()
+        expect(field).to_have_value("Into French: hello")
+        expect(field).to_be_focused()
+        assert person.get("/conversations")["total"] == 0
+        field.fill("/mod")
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("dialog", name="Model")).to_be_visible()
+        page.keyboard.press("Escape")
+        field.fill("/nothing-like-this")
+        expect(options).to_have_count(0)
+
+
+def test_a_command_copies_the_conversation_and_a_message_becomes_a_prompt(person: Person) -> None:
+    with person.tab() as tab:
+        page = tab.open()
+        field = page.get_by_label("Message", exact=True)
+        field.fill("hello")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("article", name="Answer")).to_contain_text("Hello to you")
+        expect(page.get_by_role("button", name="Send")).to_be_visible()
+        field.press_sequentially("/fork")
+        expect(page.get_by_role("option", name="/fork")).to_be_visible()
+        page.keyboard.press("Enter")
+        expect(page.get_by_text("This is a copy")).to_be_visible()
+        assert person.get("/conversations")["total"] == 2
+        message = page.get_by_role("article", name="You").first
+        message.hover()
+        message.get_by_role("button", name="More").click()
+        page.get_by_role("menuitem", name="Save as prompt").click()
+        expect(page.get_by_label("Text", exact=True)).to_have_value("hello")
+        page.get_by_label("Name").fill("greet")
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_role("heading", name="/greet")).to_be_visible()
+        assert person.get("/prompts")["items"][0]["content"] == "hello"
+
+
+def test_the_library_on_a_phone(person: Person) -> None:
+    with person.tab(size=PHONE) as tab:
+        page = tab.open("/ui/prompts")
+        expect(page.get_by_role("button", name="Create a prompt")).to_be_visible()
+        check_both_themes(tab, "prompts-phone-empty")
+        person.post("/prompts", TRANSLATE)
+        page.reload()
+        check_both_themes(tab, "prompts-phone-list")
+        page.get_by_role("link", name="/translate").click()
+        expect(page.get_by_label("Name")).to_have_value("translate")
+        check_both_themes(tab, "prompts-phone-edit")
+        page.get_by_role("button", name="All prompts").click()
+        expect(page.get_by_role("link", name="/translate")).to_be_visible()

@@ -5,7 +5,7 @@ from playwright.sync_api import expect
 
 from luxx.providers.scripted import Call, Gate, Rule, Script, ScriptedProvider, Text, When
 from web_ui.axe import serious_violations
-from web_ui.browser import PHONE, take_screenshots
+from web_ui.browser import LAPTOP, PHONE, take_screenshots
 from web_ui.person import Person
 
 pytestmark = pytest.mark.heavy
@@ -86,6 +86,11 @@ def test_a_failed_step_names_what_it_held_up_and_a_cycle_is_refused(person: Pers
     with person.tab() as tab:
         page = tab.open(f"/ui/tasks/{task}")
         graph = page.get_by_role("group", name="The steps as a graph")
+        expect(graph.get_by_role("button", name="Third")).to_be_in_viewport(ratio=1)
+        page.set_viewport_size({"width": 1020, "height": 600})
+        expect(graph.get_by_role("button", name="First")).to_be_in_viewport(ratio=1)
+        expect(graph.get_by_role("button", name="Third")).to_be_in_viewport(ratio=1)
+        page.set_viewport_size({"width": LAPTOP[0], "height": LAPTOP[1]})
         third, first = (graph.locator(f"[data-id='{each}'] .vue-flow__handle") for each in ("c", "a"))
         third.last.drag_to(first.first)
         expect(page.get_by_text("First cannot need Third")).to_be_visible()

@@ -19,8 +19,8 @@ const en = {
   accountAbout: 'An administrator can change your address and your level.',
   levels: {
     1: { name: 'Read only', about: 'Chat, and use tools that only read.' },
-    2: { name: 'Write', about: 'Chat, and use tools that read, or write files in your workspace.' },
-    3: { name: 'Execute', about: 'Chat, and use tools that read, write files in your workspace, or evaluate code.' },
+    2: { name: 'Write', about: 'Chat, and use tools that read, or write files of the workspace.' },
+    3: { name: 'Execute', about: 'Chat, and use tools that read, write files of the workspace, or evaluate code.' },
     4: { name: 'Administrator', about: 'Use all tools, administer the users of the tenant, and share providers.' },
   },
   passwordAbout: 'A new password ends all your other sign-ins. API keys stay valid.',

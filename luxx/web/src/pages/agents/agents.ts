@@ -1,0 +1,122 @@
+/** Agents: the list, and one as its form changes it. */
+import { useQueryCache } from '@pinia/colada'
+import { api, ask } from '@/api/client'
+import { postDocument } from '@/api/files'
+import type { Schema } from '@/api/types'
+
+export type Agent = Schema<'AgentView'>
+export const LIST_KEY = ['agents'] as const
+const PAGE_SIZE = 100
+export const MOST_FALLBACKS = 5
+
+export interface Fallback {
+  key: number
+  provider: string
+  model: string
+}
+
+export interface AgentDraft {
+  name: string
+  role: string
+  systemPrompt: string
+  /** An id as text; empty: the default of whoever uses the agent. */
+  provider: string
+  model: string
+  tools: string[]
+  hasTools: boolean
+  skills: string[]
+  hasSkills: boolean
+  thinking: '' | 'on' | 'off'
+  temperature: string
+  maxTokens: string
+  maxIterations: string
+  color: string
+  fallbacks: Fallback[]
+  isShared: boolean
+}
+
+let lastKey = 0
+
+export function newFallback(provider = '', model = ''): Fallback {
+  return { key: ++lastKey, provider, model }
+}
+
+export function draftOf(agent: Agent | null): AgentDraft {
+  const text = (value: number | string | null | undefined): string => (value === null || value === undefined ? '' : String(value))
+  const thinking = agent?.thinking_enabled ?? null
+  return {
+    name: agent?.name ?? '',
+    role: agent?.role ?? '',
+    systemPrompt: agent?.system_prompt ?? '',
+    provider: text(agent?.provider_id),
+    model: agent?.model ?? '',
+    tools: [...(agent?.tools ?? [])],
+    hasTools: agent !== null && agent.tools !== null,
+    skills: [...(agent?.skills ?? [])],
+    hasSkills: agent !== null && agent.skills !== null,
+    thinking: thinking === null ? '' : thinking ? 'on' : 'off',
+    temperature: text(agent?.temperature),
+    maxTokens: text(agent?.max_tokens),
+    maxIterations: text(agent?.max_iterations),
+    color: agent?.color ?? '',
+    fallbacks: (agent?.fallbacks ?? []).map((each) => newFallback(String(each.provider_id), each.model ?? '')),
+    isShared: agent?.is_shared ?? false,
+  }
+}
+
+function numberIn(text: string): number | null {
+  return String(text).trim() === '' ? null : Number(text)
+}
+
+export function bodyOf(draft: AgentDraft): Schema<'NewAgent'> {
+  return {
+    name: draft.name.trim(),
+    role: draft.role.trim(),
+    system_prompt: draft.systemPrompt,
+    provider_id: numberIn(draft.provider),
+    model: draft.model.trim() || null,
+    tools: draft.hasTools ? draft.tools : null,
+    skills: draft.hasSkills ? draft.skills : null,
+    thinking_enabled: draft.thinking === '' ? null : draft.thinking === 'on',
+    temperature: numberIn(draft.temperature),
+    max_tokens: numberIn(draft.maxTokens),
+    max_iterations: numberIn(draft.maxIterations),
+    ...(draft.color ? { color: draft.color } : {}),
+    fallbacks: draft.fallbacks
+      .filter((each) => each.provider)
+      .map((each) => ({ provider_id: Number(each.provider), model: each.model.trim() || null })),
+    is_shared: draft.isShared,
+  }
+}
+
+/** The fields that the form changed. */
+export function changesOf(before: AgentDraft, after: AgentDraft): Schema<'AgentChanges'> {
+  const old = bodyOf(before)
+  const changed = Object.entries(bodyOf(after)).filter(
+    ([field, value]) => JSON.stringify(value) !== JSON.stringify(old[field as keyof typeof old]),
+  )
+  return Object.fromEntries(changed) as Schema<'AgentChanges'>
+}
+
+/** All agents that one may use, those whose name or role contains the words. */
+export async function listAgents(words: string, pages: number): Promise<{ items: Agent[]; hasMore: boolean }> {
+  const numbers = Array.from({ length: pages }, (_, index) => index + 1)
+  const found = await Promise.all(
+    numbers.map((page) => ask(api.GET('/agents', { params: { query: { page, page_size: PAGE_SIZE } } }))),
+  )
+  const wanted = words.toLowerCase()
+  const items = found.flatMap((each) => each.items)
+  return {
+    items: items.filter((agent) => `${agent.name} ${agent.role}`.toLowerCase().includes(wanted)),
+    hasMore: (found[0]?.total ?? 0) > pages * PAGE_SIZE,
+  }
+}
+
+export function importAgent(document: string, mediaType: string): Promise<Agent> {
+  return postDocument('/agents/import', document, mediaType)
+}
+
+export function useAgentLists(): { reload: () => Promise<unknown> } {
+  const cache = useQueryCache()
+  return { reload: () => cache.invalidateQueries({ key: [...LIST_KEY] }) }
+}

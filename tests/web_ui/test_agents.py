@@ -1,0 +1,86 @@
+"""The pages of agents: creating, changing, copying, importing, sharing and deleting them."""
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from web_ui.axe import check_both_themes
+from web_ui.browser import PHONE
+from web_ui.person import Person
+
+pytestmark = pytest.mark.heavy
+
+
+def test_an_agent_is_created_changed_and_chatted_with(person: Person) -> None:
+    with person.tab() as tab:
+        page = tab.open("/ui/agents")
+        page.get_by_role("main").get_by_role("button", name="Create an agent").click()
+        page.get_by_label("Name", exact=True).fill("Reviewer")
+        page.get_by_label("Role").fill("reviews Python code")
+        page.get_by_label("Instructions").fill("Name the worst problem first.")
+        page.get_by_label("Tools", exact=True).select_option("chosen")
+        page.get_by_role("button", name="Tools:").click()
+        page.get_by_label("Search tools").fill("file_read")
+        page.get_by_role("option", name="file_read", exact=False).first.click()
+        page.keyboard.press("Escape")
+        page.get_by_label("Temperature").fill("7")
+        tab.expected_problems.append("400")
+        page.get_by_role("button", name="Create the agent").click()
+        # What is wrong is said at its field, and nothing that was typed is lost.
+        expect(page.get_by_text("must be", exact=False)).to_be_visible()
+        expect(page.get_by_label("Instructions")).to_have_value("Name the worst problem first.")
+        page.get_by_label("Temperature").fill("0.2")
+        page.get_by_role("button", name="Create the agent").click()
+        expect(page.get_by_role("heading", name="Reviewer")).to_be_visible()
+        [agent] = [each for each in person.get("/agents")["items"] if each["is_own"]]
+        assert agent["tools"] == ["file_read"]
+        assert agent["temperature"] == 0.2
+        check_both_themes(tab, "agent")
+
+        page.get_by_label("Role").fill("reads code")
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_text("Saved.")).to_be_visible()
+        assert person.get(f"/agents/{agent['id']}")["role"] == "reads code"
+        page.get_by_role("button", name="Start a chat").click()
+        expect(page.get_by_role("button", name="Agent: Reviewer")).to_be_visible()
+
+
+def test_a_built_in_agent_is_copied_exported_and_the_copy_deleted(person: Person, tmp_path: Path) -> None:
+    with person.tab() as tab:
+        page = tab.open("/ui/agents")
+        agents = page.get_by_role("complementary", name="Agents")
+        agents.get_by_label("Search agents").fill("code")
+        agents.get_by_role("link", name="Code").click()
+        expect(page.get_by_label("Instructions")).to_be_disabled()
+        page.get_by_role("button", name="Make a copy").click()
+        expect(page.get_by_role("heading", name="Code (copy)")).to_be_visible()
+        page.get_by_role("button", name="More actions").click()
+        with page.expect_download() as download:
+            page.get_by_role("menuitem", name="Export as YAML").click()
+        file = tmp_path / "code.yaml"
+        download.value.save_as(file)
+        file.write_text(file.read_text().replace("Code (copy)", "From a file"))
+        page.locator("input[type=file]").set_input_files(file)
+        expect(page.get_by_role("heading", name="From a file")).to_be_visible()
+        page.get_by_role("button", name="More actions").click()
+        page.get_by_role("menuitem", name="Delete").click()
+        page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+        expect(page.get_by_role("heading", name="From a file")).to_have_count(0)
+        assert [each["name"] for each in person.get("/agents")["items"] if each["is_own"]] == ["Code (copy)"]
+
+
+def test_changes_that_are_not_saved_are_asked_about(person: Person) -> None:
+    person.post("/agents", {"name": "Helper"})
+    with person.tab(PHONE) as tab:
+        page = tab.open("/ui/agents")
+        page.get_by_role("link", name="Helper").click()
+        page.get_by_label("Role").fill("helps")
+        page.once("dialog", lambda dialog: dialog.dismiss())
+        page.get_by_role("link", name="Back").click()
+        expect(page.get_by_label("Role")).to_have_value("helps")
+        check_both_themes(tab, "phone-agent")
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
+        page.once("dialog", lambda dialog: dialog.accept())
+        page.get_by_role("link", name="Back").click()
+        expect(page.get_by_role("link", name="Helper")).to_be_visible()

@@ -24,6 +24,7 @@ CHAT_TAGS = {
     "messages",
     "openai",
     "projects",
+    "prompts",
     "questions",
     "rooms",
     "runs",

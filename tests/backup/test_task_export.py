@@ -1,4 +1,4 @@
-"""Tasks and templates in the export of one user's data and in its import into another server."""
+"""Tasks, templates and prompts in the export of one user's data and its import into another server."""
 
 import json
 from collections.abc import Iterator
@@ -26,6 +26,7 @@ from luxx.domain.backup.user_export import export_user
 from luxx.domain.backup.user_import import UserImportResult, import_user
 from luxx.domain.conversations.models import ProjectRow
 from luxx.errors import LuxxError
+from luxx.features.prompts.service import read_prompts
 from luxx.features.tasks.models import TaskRow, TaskTemplateRow
 from luxx.features.tasks.transfer import read_tasks
 from luxx.infra.clock import utc_now
@@ -189,3 +190,21 @@ def test_tasks_of_others_are_not_exported(here: DataPaths, tmp_path: Path) -> No
     with store_of(here) as store:
         store.write_now(give_to_ben)
     assert tasks_of(here)[0] == {"tasks": [], "templates": []}
+
+
+def test_prompts_are_imported_and_a_taken_name_is_left_out(
+    here: DataPaths, there: DataPaths, tmp_path: Path
+) -> None:
+    export_user(here, "ann", tmp_path / "ann.zip", FEATURES)
+    assert [note for note in import_archive(there, tmp_path / "ann.zip").notes if "prompt" in note] == []
+    again = import_archive(there, tmp_path / "ann.zip")
+    assert [note for note in again.notes if "prompt" in note] == [
+        "the prompt translate was left out: the name is taken, or there are too many"
+    ]
+
+    def prompts(session: Session) -> Any:
+        caller = caller_without_sign_in(session.get_one(User, 1))
+        return msgspec.to_builtins(read_prompts(session, caller, []))
+
+    with store_of(here) as one, store_of(there) as other:
+        assert one.read_now(prompts) == other.read_now(prompts) != []

@@ -71,8 +71,8 @@ TAGS = {
 CREDENTIALS = (
     "The `access_token` of POST /auth/login, or an API key of POST /keys. A key with the scope `read` may "
     "send GET and HEAD requests and POST /auth/ticket; with `chat` also what changes conversations, "
-    "projects, agents, rooms, tasks, files and runs; with `admin` all that its user may do. No key may "
-    "create keys, change the password or sign out."
+    "projects, agents, rooms, tasks, prompts, files and runs; with `admin` all that its user may do. No "
+    "key may create keys, change the password or sign out."
 )
 """What the Authorization header may have."""
 

@@ -59,7 +59,7 @@ const en = {
   scopeNames: { read: 'Read', chat: 'Read and chat', admin: 'Everything' },
   scopeAbout: {
     read: 'Reads everything that you can read.',
-    chat: 'Also changes conversations, agents, rooms, tasks and files, starts runs and answers their questions.',
+    chat: 'Also changes conversations, agents, rooms, tasks, prompts and files, starts runs and answers their questions.',
     admin: 'Everything that you may do, also for providers, settings, users and tenants.',
   },
   scopeAdminOthers: 'Everything that you may do, also for providers, settings and rules.',

@@ -58,7 +58,7 @@ const zh: SettingsText = {
   scopeNames: { read: '读取', chat: '读取与聊天', admin: '全部' },
   scopeAbout: {
     read: '读取你能读取的一切。',
-    chat: '还可以更改对话、智能体、房间、任务和文件，启动运行并回答其问题。',
+    chat: '还可以更改对话、智能体、房间、任务、提示词和文件，启动运行并回答其问题。',
     admin: '你可以做的一切，包括服务商、设置、用户和租户。',
   },
   scopeAdminOthers: '你可以做的一切，包括服务商、设置和规则。',

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
 import type { RunEvent } from './events'
 import { RunHistory } from './history'
-import { replay } from './reducer'
+import { reduce, replay } from './reducer'
 
 const TIME = Date.parse('2026-01-01T00:00:00Z')
 
@@ -29,4 +29,22 @@ test('positions have the time since the first event', () => {
   const history = new RunHistory(logOf(5))
   expect([0, 1, 2, 5, 9].map((at) => history.offsetAt(at))).toEqual([0, 0, 250, 1000, 0])
   expect(new RunHistory([]).stateAt(3).seq).toBe(0)
+})
+
+test('ten thousand events of several kinds can be moved through anywhere', () => {
+  const events = Array.from({ length: 10_000 }, (_, index) => {
+    const timestamp = new Date(TIME + index).toISOString()
+    const id = `c${index}`
+    if (index % 10 === 0) return { type: 'cost_update', timestamp, usage: { total_tokens: index }, cost: index }
+    if (index % 10 === 5) return { type: 'question_asked', timestamp, question_id: id, call_id: id, prompt: '?', options: [] }
+    if (index % 10 === 6) return { type: 'question_answered', timestamp, question_id: `c${index - 1}`, answer: 'once' }
+    return { type: 'process_step', timestamp, msg_id: `m${Math.floor(index / 50)}`, step: { id, index: index % 50, type: 'text', content: id } }
+  }) as unknown as RunEvent[]
+  const history = new RunHistory(events)
+  let plain = replay([])
+  events.forEach((event, index) => {
+    plain = reduce(plain, event, index + 1)
+    if (index % 487 === 0) expect(history.stateAt(index + 1)).toEqual(plain)
+  })
+  expect(history.stateAt(10_000)).toEqual(plain)
 })

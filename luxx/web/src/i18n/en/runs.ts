@@ -20,7 +20,7 @@ const en = {
   duration: 'Duration',
   tokens: 'Tokens',
   cost: 'Cost',
-  costUnknown: 'unknown',
+  costUnknown: 'cost unknown',
   model: 'Model',
   stopReason: 'Ended because',
   liveHint: 'The timeline can be moved once the run has ended.',

@@ -29,7 +29,7 @@ export function subjectPath(run: Run): string {
   return `/${{ chat: 'chat', room: 'rooms', task: 'tasks' }[run.kind]}/${run.subject_id}`
 }
 
-/** Seconds from the start to the end, or to now. */
+/** Milliseconds from the start to the end, or to now. */
 export function durationOf(run: Run, now: number): number | null {
   if (run.started_at === null) return null
   return (run.finished_at ? Date.parse(run.finished_at) : now) - Date.parse(run.started_at)

@@ -1,0 +1,17 @@
+import { Cable } from 'lucide-vue-next'
+import { defineArea } from '@/frame/areas'
+
+export default defineArea({
+  name: 'providers',
+  rail: { icon: Cable, label: 'providers', path: '/providers', order: 5, group: 'setup' },
+  routes: [
+    {
+      path: '/providers',
+      component: () => import('./ProvidersPage.vue'),
+      children: [
+        { path: '', name: 'providers', component: () => import('./ProvidersHome.vue') },
+        { path: ':id(\\d+)', name: 'provider', component: () => import('./ProviderView.vue'), props: true },
+      ],
+    },
+  ],
+})

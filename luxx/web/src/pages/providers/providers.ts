@@ -1,0 +1,59 @@
+/** The providers that one may use, and one as its form changes it. */
+import { api, ask } from '@/api/client'
+import type { Schema } from '@/api/types'
+
+export type Provider = Schema<'ProviderView'>
+export const LIST_KEY = ['providers', 'list'] as const
+const PAGE_SIZE = 100
+
+export async function listProviders(words: string, pages: number): Promise<{ items: Provider[]; hasMore: boolean }> {
+  const numbers = Array.from({ length: pages }, (_, index) => index + 1)
+  const found = await Promise.all(
+    numbers.map((page) => ask(api.GET('/providers', { params: { query: { page, page_size: PAGE_SIZE } } }))),
+  )
+  const wanted = words.toLowerCase()
+  const items = found.flatMap((each) => each.items)
+  return {
+    items: items.filter((each) => `${each.name} ${each.provider_type} ${each.default_model}`.toLowerCase().includes(wanted)),
+    hasMore: (found[0]?.total ?? 0) > pages * PAGE_SIZE,
+  }
+}
+
+export interface ProviderDraft {
+  name: string
+  baseUrl: string
+  /** A new key; empty: the stored one stays. */
+  key: string
+  defaultModel: string
+  maxTokens: string
+  isDefault: boolean
+  isShared: boolean
+  isEnabled: boolean
+}
+
+export function draftOf(provider: Provider | null): ProviderDraft {
+  return {
+    name: provider?.name ?? '',
+    baseUrl: provider?.base_url ?? '',
+    key: '',
+    defaultModel: provider?.default_model ?? '',
+    maxTokens: provider?.max_tokens ? String(provider.max_tokens) : '',
+    isDefault: provider?.is_default ?? false,
+    isShared: provider?.is_shared ?? false,
+    isEnabled: provider?.enabled ?? true,
+  }
+}
+
+/** The fields that the form changed. */
+export function changesOf(before: ProviderDraft, after: ProviderDraft): Schema<'ProviderChanges'> {
+  const changes: Schema<'ProviderChanges'> = {}
+  if (after.name.trim() !== before.name) changes.name = after.name.trim()
+  if (after.baseUrl.trim() !== before.baseUrl) changes.base_url = after.baseUrl.trim()
+  if (after.key.trim()) changes.api_key = after.key.trim()
+  if (after.defaultModel.trim() !== before.defaultModel) changes.default_model = after.defaultModel.trim()
+  if (String(after.maxTokens) !== before.maxTokens) changes.max_tokens = String(after.maxTokens).trim() ? Number(after.maxTokens) : null
+  if (after.isDefault !== before.isDefault) changes.is_default = after.isDefault
+  if (after.isShared !== before.isShared) changes.is_shared = after.isShared
+  if (after.isEnabled !== before.isEnabled) changes.enabled = after.isEnabled
+  return changes
+}

@@ -1,0 +1,78 @@
+"""The pages of providers: connecting, testing, changing and deleting one."""
+
+import pytest
+from playwright.sync_api import expect
+
+from luxx.providers.scripted import Rule, Script, ScriptedProvider, Text, When
+from web_ui.axe import check_both_themes
+from web_ui.browser import PHONE
+from web_ui.person import Person
+
+pytestmark = pytest.mark.heavy
+
+
+@pytest.fixture(scope="module")
+def script() -> Script:
+    return Script(
+        rules=[
+            Rule(when=When(model="refused"), status=401, message="this key has expired"),
+            Rule(reply=[Text(text="Hello.")]),
+        ]
+    )
+
+
+def connect(person: Person, url: str) -> int:
+    body = {
+        "name": "Work",
+        "provider_type": "openai_compatible",
+        "base_url": f"{url}/v1",
+        "api_key": "sk-secret-of-work",
+        "default_model": "scripted",
+    }
+    return int(person.post("/providers", body)["id"])
+
+
+def test_a_provider_is_tested_changed_and_deleted(person: Person, models: ScriptedProvider) -> None:
+    provider_id = connect(person, models.url)
+    with person.tab() as tab:
+        page = tab.open("/ui/providers")
+        page.get_by_role("link", name="Work").click()
+        page.get_by_role("button", name="Test").click()
+        expect(page.get_by_text("It answers, in")).to_be_visible()
+        expect(page.get_by_role("table", name="Models")).to_contain_text("scripted")
+        # The key is never sent back.
+        assert "sk-secret-of-work" not in page.content()
+        expect(page.get_by_label("API key")).to_have_value("")
+        check_both_themes(tab, "provider")
+
+        page.get_by_label("Name", exact=True).fill("Office")
+        page.get_by_label("Tokens per answer").fill("0")
+        tab.expected_problems.append("400")
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_text("must be", exact=False).first).to_be_visible()
+        expect(page.get_by_label("Name", exact=True)).to_have_value("Office")
+        page.get_by_label("Tokens per answer").fill("512")
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_text("Saved.")).to_be_visible()
+        changed = person.get(f"/providers/{provider_id}")
+        assert (changed["name"], changed["max_tokens"]) == ("Office", 512)
+        expect(page.get_by_role("link", name="Office")).to_be_visible()
+
+        page.get_by_role("button", name="Delete Office").click()
+        page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()
+        expect(page.get_by_role("link", name="Office")).to_have_count(0)
+        assert all(each["id"] != provider_id for each in person.get("/providers")["items"])
+
+
+def test_a_provider_that_does_not_answer_says_why(person: Person, models: ScriptedProvider) -> None:
+    provider_id = connect(person, models.url)
+    person.put(f"/providers/{provider_id}", {"default_model": "refused"})
+    with person.tab(PHONE) as tab:
+        page = tab.open("/ui/providers")
+        page.get_by_role("link", name="Work").click()
+        page.get_by_role("button", name="Test").click()
+        expect(
+            page.get_by_role("main").get_by_role("status").filter(has_text="this key has expired")
+        ).to_be_visible()
+        check_both_themes(tab, "phone-provider")
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]

@@ -72,7 +72,7 @@ def test_a_provider_that_does_not_answer_says_why(person: Person, models: Script
         page.get_by_role("link", name="Work").click()
         page.get_by_role("button", name="Test").click()
         expect(
-            page.get_by_role("main").get_by_role("status").filter(has_text="this key has expired")
+            page.get_by_role("main").get_by_role("status").filter(has_text="refused the key (401)")
         ).to_be_visible()
         check_both_themes(tab, "phone-provider")
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]

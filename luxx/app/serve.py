@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from ipaddress import ip_address
 from types import FrameType
 from typing import Any, cast
 
@@ -93,9 +94,13 @@ class ApiServer(_MaintainedServer):
                 "Open it in a browser, or chat in another terminal: "
                 f"luxx chat{'' if local == DEFAULT_ADDRESS else f' --url {local}'}",
             )
-            if problem := WebFiles().problem():
+            problem = WebFiles().problem()
+            if problem:
                 announce(f"The web UI is missing: {problem}")
-            if token := await self._services.password_setup.token():
+            # Whoever reads this on the terminal signs in at the address above; a log is read elsewhere.
+            is_at_hand = problem is None and sys.stdout.isatty() and is_loopback(host)
+            token = None if is_at_hand else await self._services.password_setup.token()
+            if token:
                 announce(f"Set the administrator's password: {local}/setup?token={token}")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -131,6 +136,13 @@ class ApiServer(_MaintainedServer):
 def announce(*lines: str) -> None:
     """Prints lines on stdout, whose reader may be gone."""
     output_stream(sys.stdout).write("".join(f"{line}\n" for line in lines))
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def local_address(host: str, port: int, allowed_hosts: Sequence[str]) -> str:

@@ -1,9 +1,14 @@
 """The one-time address that sets the first password, and the default password behind a hidden forwarder."""
 
 import asyncio
+import contextlib
 import json
+import os
+import pty
 import re
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -17,11 +22,13 @@ from api.server_process import ServerProcess
 from luxx.app.serve import local_address
 from luxx.domain.accounts.setup import SetupClaims
 from luxx.infra.secrets import derive_key
+from luxx.web.files import WebFiles
 
 ADMIN = {"username": "admin", "password": "admin123"}
 NEW = "a-password-of-the-owner"
 ADDRESS = re.compile(r"Set the administrator's password: (http://\S+/setup\?token=\S+)")
 BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+RUN = Path(__file__).parents[2] / "run.py"
 # The secret of the servers in `conftest.py`.
 SECRET = "a secret of the tests, long enough"
 
@@ -282,3 +289,26 @@ def test_the_address_is_one_under_which_the_server_answers(
     host: str, port: int, allowed: list[str], address: str
 ) -> None:
     assert local_address(host, port, allowed) == address
+
+
+def test_a_start_on_a_terminal_prints_the_address_of_the_web_ui_only(tmp_path: Path) -> None:
+    if WebFiles().problem() is not None:
+        pytest.skip("the web UI is not built: make ui")
+    master, terminal = pty.openpty()
+    environ = {**os.environ, "LUXX_LOCAL__ENABLED": "false", "LUXX_APP__PORT": "0", "LUXX_ADMIN_PASSWORD": ""}
+    command = [sys.executable, str(RUN), "--data-dir", str(tmp_path)]
+    process = subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=terminal, stderr=subprocess.DEVNULL)
+    os.close(terminal)
+    shown = ""
+    try:
+        while "luxx chat" not in shown:
+            shown += os.read(master, 4096).decode()
+    finally:
+        process.terminate()
+        process.wait(30)
+    with contextlib.suppress(OSError):  # the terminal has no writer any more
+        while piece := os.read(master, 4096):
+            shown += piece.decode()
+    os.close(master)
+    assert len(re.findall(r"listens on http://127\.0\.0\.1:\d+", shown)) == 1
+    assert "/setup" not in shown

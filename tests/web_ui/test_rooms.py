@@ -3,7 +3,8 @@
 import re
 
 import pytest
-from playwright.sync_api import Page, expect
+from live_server import LiveServer
+from playwright.sync_api import Browser, Page, expect
 
 from luxx.providers.scripted import Call, Gate, Rule, Script, ScriptedProvider, Text, Thinking, When
 from web_ui.axe import check_both_themes
@@ -271,3 +272,18 @@ def test_the_example_is_loaded_found_changed_copied_and_deleted(person: Person) 
 def page_path(page: Page) -> str:
     """The path of the messages of the room that the page shows."""
     return f"/chat-rooms/{page.url.rsplit('/', 1)[-1]}/messages"
+
+
+def test_what_a_member_writes_into_an_idle_room_appears(
+    person: Person, server: LiveServer, browser: Browser
+) -> None:
+    body = {"title": "Garden", "task": "Plan the garden.", "agents": [{"name": "Anna"}, {"name": "Ben"}]}
+    room = person.post("/chat-rooms", body)["id"]
+    member = Person(server, browser)
+    person.post(f"/chat-rooms/{room}/members", {"username": member.name, "right": "speak"})
+    with person.tab() as tab:
+        page = tab.open(f"/ui/rooms/{room}")
+        expect(page.get_by_role("heading", name="Garden")).to_be_visible()
+        member.post(f"/chat-rooms/{room}/messages", {"content": "I like roses."})
+        expect(page.get_by_text("I like roses.")).to_be_visible()
+    member.api.close()

@@ -10,7 +10,6 @@ import os
 import shutil
 import stat
 from collections.abc import Mapping
-from ipaddress import ip_address
 from pathlib import Path
 
 from sqlalchemy import URL, Engine, select
@@ -28,6 +27,7 @@ from luxx.app.cli.doctor.machine import (
     examine_skills,
 )
 from luxx.app.cli.doctor.runtime import Finding, bad, examine_work, ok
+from luxx.app.serve import is_loopback
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import User
 from luxx.errors import LuxxError
@@ -225,18 +225,11 @@ def _default_passwords(session: Session, host: str) -> Finding:
         return ok("password", "no user has the published default password")
     users = ", ".join(usernames)
     fix = f"luxx user passwd {usernames[0]}"
-    if _is_loopback(host):
+    if is_loopback(host):
         text = f"{users} still has the published default password, and only this machine can use it"
         return ok("password", text, fix)
     text = f"{users} still has the published default password while the server listens on {host}"
     return bad("password", text, fix)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 # Models

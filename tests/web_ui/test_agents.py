@@ -19,7 +19,7 @@ def test_an_agent_is_created_changed_and_chatted_with(person: Person) -> None:
         page.get_by_label("Name", exact=True).fill("Reviewer")
         page.get_by_label("Role").fill("reviews Python code")
         page.get_by_label("Instructions").fill("Name the worst problem first.")
-        page.get_by_label("Tools", exact=True).select_option("chosen")
+        page.get_by_role("combobox", name="Tools").select_option("chosen")
         page.get_by_role("button", name="Tools:").click()
         page.get_by_label("Search tools").fill("file_read")
         page.get_by_role("option", name="file_read", exact=False).first.click()
@@ -84,3 +84,17 @@ def test_changes_that_are_not_saved_are_asked_about(person: Person) -> None:
         page.once("dialog", lambda dialog: dialog.accept())
         page.get_by_role("link", name="Back").click()
         expect(page.get_by_role("link", name="Helper")).to_be_visible()
+
+
+def test_another_agent_of_the_list_is_not_opened_over_changes(person: Person) -> None:
+    person.post("/agents", {"name": "Helper"})
+    with person.tab() as tab:
+        page = tab.open("/ui/agents")
+        page.get_by_role("link", name="Helper").click()
+        page.get_by_label("Role").fill("helps")
+        page.once("dialog", lambda dialog: dialog.dismiss())
+        page.get_by_role("link", name="Plan").click()
+        expect(page.get_by_label("Role")).to_have_value("helps")
+        page.once("dialog", lambda dialog: dialog.accept())
+        page.get_by_role("link", name="Plan").click()
+        expect(page.get_by_role("heading", name="Plan", exact=True)).to_be_visible()

@@ -31,6 +31,7 @@ const en = {
   onlyThese: 'Only these',
   chosenCount: (count: number) => `${count} chosen`,
   nothingFound: 'Nothing found',
+  leaveChanges: 'Leave without saving the changes?',
   cancel: 'Cancel',
   save: 'Save',
   close: 'Close',

@@ -13,6 +13,7 @@ const en = {
   isDefault: 'Default',
   shared: 'Shared',
   sharedAbout: 'This provider is shared with you. Its owner changes it.',
+  sharedManage: 'This provider belongs to somebody else. As an administrator you may switch it off, end its sharing, or delete it.',
   name: 'Name',
   type: 'Type',
   typeHint: 'The dialect that is spoken with it.',

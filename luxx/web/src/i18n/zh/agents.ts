@@ -57,7 +57,6 @@ const zh: AgentsText = {
   create: '创建智能体',
   saved: '已保存。进行中的运行保持开始时的设置。',
   discard: '放弃更改',
-  leave: '不保存更改就离开？',
   activities: '最近的运行',
   deleteTitle: (name) => `删除 ${name}？`,
   deleteText: '它的聊天会保留，但没有智能体；房间的席位保留已有的内容。进行中的运行会继续到结束。',

@@ -31,6 +31,7 @@ const zh: CommonText = {
   onlyThese: '仅这些',
   chosenCount: (count) => `已选 ${count} 个`,
   nothingFound: '没有找到',
+  leaveChanges: '不保存更改就离开？',
   cancel: '取消',
   save: '保存',
   close: '关闭',

@@ -13,6 +13,7 @@ const zh: ProvidersText = {
   isDefault: '默认',
   shared: '已共享',
   sharedAbout: '此提供方与你共享，由其所有者更改。',
+  sharedManage: '此提供方属于他人。作为管理员，你可以关闭、停止共享或删除它。',
   name: '名称',
   type: '类型',
   typeHint: '与它通信所用的协议。',

@@ -1,6 +1,6 @@
 /** Lists that are shown whole: all pages of them. */
-import { api, ask } from '@/api/client'
-import type { Schema } from '@/api/types'
+import { api, ask } from './client'
+import type { Schema } from './types'
 
 const PAGE_SIZE = 100
 

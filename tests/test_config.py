@@ -54,6 +54,8 @@ def test_shipped_file_starts_as_it_is_with_the_default_values() -> None:
         "model": "",
     }
     del defaults["llm"]
+    assert shipped.pop("demo") == {"enabled": True}
+    assert defaults.pop("demo") == {"enabled": False}
     assert shipped == defaults
 
 

@@ -52,6 +52,7 @@ from luxx.infra.store.upgrade import upgrade_database
 from luxx.providers.addresses import AddressGuard
 from luxx.providers.catalog import configured_catalog
 from luxx.providers.client import ModelClient
+from luxx.providers.demo.server import DemoServer, store_demo_provider
 from luxx.providers.discovery import connect_discovered_providers, has_local_provider
 from luxx.providers.environment_keys import connect_environment_keys
 from luxx.providers.local.model import LocalModel
@@ -121,6 +122,7 @@ class Services(CoreServices):
         found = self.store, self.vault, self.environ
         if not await connect_discovered_providers(*found, self.config, self.local):
             await connect_environment_keys(*found)
+        await self._start_demo()
         await self._warn_of_open_registration()
         await self.run_driver.open()
         await self._start_local_model()
@@ -131,6 +133,13 @@ class Services(CoreServices):
     async def _open_sandbox(self) -> None:
         await self.sandbox.open()
         await self.sandbox.readers.open()
+
+    async def _start_demo(self) -> None:
+        is_enabled = self.config.demo.enabled
+        if is_enabled:
+            await self.demo.start()
+        if self.kind is ProcessKind.SERVE:
+            await self.store.write(lambda session: store_demo_provider(session, is_enabled=is_enabled))
 
     async def _start_local_model(self) -> None:
         is_available = self.config.local.enabled and self.local.unavailable_reason() is None
@@ -210,6 +219,7 @@ class Services(CoreServices):
         await self.sandbox.close()
         await self.transport.aclose()
         await self.local.stop()
+        await self.demo.stop()
         await self.relay.close()
         await self.bus.close()
         await asyncio.to_thread(self.release)
@@ -217,13 +227,18 @@ class Services(CoreServices):
     def _make_providers(self) -> None:
         config = self.config
         self.local = LocalModel(config.local, self.data_dir)
-        guard = AddressGuard(self.store, config.providers.allow_private, internal=self.local.host_ports)
+        self.demo = DemoServer()
+        guard = AddressGuard(
+            self.store,
+            config.providers.allow_private,
+            internal=lambda: self.local.host_ports() | self.demo.host_ports(),
+        )
         self.transport = Transport(config.providers, guard)
         self.client = ModelClient(self.transport, config.providers)
         local = self.local if config.local.enabled else None
         catalog = configured_catalog(config.models)
         self.providers = ProviderService(
-            self.store, self.vault, self.client, guard, local=local, catalog=catalog
+            self.store, self.vault, self.client, guard, local=local, demo=self.demo, catalog=catalog
         )
         self.settings = SettingsService(self.store, check_provider=self._check_provider)
 

@@ -33,7 +33,7 @@ from luxx.infra.network.hosts import (
 from luxx.infra.network.urls import host_part
 from luxx.infra.store.engine import Store
 from luxx.providers.models import AllowedHostRow
-from luxx.providers.registry import ProviderType, default_base_url, takes_query
+from luxx.providers.registry import INTERNAL_TYPES, default_base_url, takes_query
 
 CACHE_SECONDS = 5.0
 """How long this process may miss another process's change of the allowed hosts."""
@@ -282,10 +282,10 @@ async def check_provider_url(
 
     Raises InvalidInput.
     """
-    if provider_type == ProviderType.LOCAL:
+    if provider_type in INTERNAL_TYPES:
         if base_url:
             raise InvalidInput(
-                "the embedded model takes no base_url; its address is assigned when it starts",
+                "the embedded model and the demo take no base_url; their address is assigned when they start",
                 field="$.base_url",
             )
         return "", None

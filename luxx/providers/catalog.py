@@ -146,6 +146,12 @@ def embedded_card(name: str) -> ModelCard:
     )
 
 
+DEMO_CARD = ModelCard(
+    pattern="demo", context_window=128_000, max_output=4_096, input_price=0.0, output_price=0.0
+)
+"""The card of the demo provider, whatever the name of the model: it is free."""
+
+
 class ProviderChoice(msgspec.Struct, frozen=True, kw_only=True):
     """The provider and model of a run, and their limits."""
 

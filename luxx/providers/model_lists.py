@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from luxx.errors import UnlistedModel
 from luxx.infra.clock import utc_now
 from luxx.providers.models import ProviderRow
-from luxx.providers.registry import ProviderType
+from luxx.providers.registry import INTERNAL_TYPES
 
 MAX_LISTS, MAX_LISTED = 1_000, 10_000
 FRESH_SECONDS = 30.0  # A list of this age is not fetched again before a model is refused.
@@ -66,7 +66,7 @@ class ModelLists:
         """
         # Providers resolve some names in ways of their own.
         is_special = model.endswith("latest") or "@" in model or model.startswith("ft:")
-        if row.models_at is None or is_special or row.provider_type == ProviderType.LOCAL:
+        if row.models_at is None or is_special or row.provider_type in INTERNAL_TYPES:
             return
         listed = self._read(row, row.models_at)
         if _stem(model) not in listed.stems:

@@ -24,7 +24,7 @@ from luxx.infra.store.locks import Lock, lock_until_commit
 from luxx.infra.store.tables import read_once
 from luxx.providers.keys import key_identity
 from luxx.providers.models import AllowedHostRow, ProviderChanges, ProviderRow, ServerValueRow
-from luxx.providers.registry import adapter_for
+from luxx.providers.registry import ProviderType, adapter_for
 
 MAX_ID = 2**31 - 1  # The largest INTEGER of PostgreSQL, which raises an error for a larger one.
 
@@ -90,11 +90,18 @@ def _caller_parameters(caller: Caller) -> dict[str, int]:
 
 
 def has_no_provider(session: Session, user_id: int) -> bool:
-    return session.scalar(select(ProviderRow.id).where(ProviderRow.user_id == user_id).limit(1)) is None
+    """Whether the user has none besides the demo."""
+    own = select(ProviderRow.id).where(
+        ProviderRow.user_id == user_id, ProviderRow.provider_type != ProviderType.DEMO
+    )
+    return session.scalar(own.limit(1)) is None
 
 
 def set_default(session: Session, row: ProviderRow, is_default: bool) -> None:
     """Raises Conflict. Clears other defaults first: the table allows one default per user at any time."""
+    if is_default and row.provider_type == ProviderType.DEMO:
+        problem = "the demo cannot be the default: its answers are scripted; connect a model"
+        raise InvalidInput(problem, field="$.is_default")
     try:
         if is_default:
             session.execute(
@@ -248,7 +255,8 @@ def _check_shared(row: ProviderRow, *, is_admin: bool) -> None:
 def open_registration_warning(session: Session, auth: AuthConfig, limits: LimitsConfig) -> str | None:
     """A warning if anyone can register and use shared providers, and no daily limit applies to every user."""
     has_limit = limits.tokens_per_day or limits.cost_per_day
-    shared = select(ProviderRow.id).where(ProviderRow.is_shared, ProviderRow.enabled).limit(1)
+    is_charged = ProviderRow.provider_type != ProviderType.DEMO
+    shared = select(ProviderRow.id).where(ProviderRow.is_shared, ProviderRow.enabled, is_charged).limit(1)
     if not auth.allow_registration or has_limit or session.scalar(shared) is None:
         return None
     level1_limit = auth.default_permission_level == 1 and limits.level1_tokens_per_day
@@ -289,7 +297,11 @@ def select_provider_row(
 
 
 def _preferred_row(session: Session, caller: Caller, preferred_id: int | None) -> ProviderRow:
-    usable = [row for row in enabled_rows(session, caller) if _has_adapter(row)]
+    usable = [
+        row
+        for row in enabled_rows(session, caller)
+        if row.provider_type != ProviderType.DEMO and _has_adapter(row)
+    ]
     if not usable:
         raise InvalidInput(
             "connect a model: add a provider with its address and key (POST /providers), "

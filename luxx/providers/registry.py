@@ -24,9 +24,13 @@ class ProviderType(StrEnum):
     QWEN = "qwen"
     OLLAMA = "ollama"
     LOCAL = "local"
+    DEMO = "demo"
     ANTHROPIC = "anthropic"
     GEMINI = "gemini"
 
+
+INTERNAL_TYPES = frozenset({ProviderType.LOCAL, ProviderType.DEMO})
+"""Types whose servers belong to Luxx, so that a provider has no address of its own."""
 
 _ROWS: dict[str, tuple[Adapter, str]] = {
     ProviderType.OPENAI: (OPENAI, "https://api.openai.com/v1"),
@@ -41,6 +45,7 @@ _ROWS: dict[str, tuple[Adapter, str]] = {
     ProviderType.QWEN: (OPENAI, "https://dashscope-intl.aliyuncs.com/compatible-mode/v1"),
     ProviderType.OLLAMA: (OPENAI, "http://127.0.0.1:11434/v1"),
     ProviderType.LOCAL: (OPENAI, ""),
+    ProviderType.DEMO: (OPENAI, ""),
     ProviderType.ANTHROPIC: (ANTHROPIC, "https://api.anthropic.com"),
     ProviderType.GEMINI: (GEMINI, "https://generativelanguage.googleapis.com/v1beta"),
 }
@@ -75,7 +80,7 @@ def base_url_of_type(provider_type: str, old_type: str, base_url: str) -> str:
     the new vendor. Empty for the default of the type."""
     is_custom = base_url.rstrip("/") != default_base_url(old_type).rstrip("/")
     stays = is_custom or not default_base_url(provider_type)
-    return base_url if stays and provider_type != ProviderType.LOCAL else ""
+    return base_url if stays and provider_type not in INTERNAL_TYPES else ""
 
 
 def default_base_url(provider_type: str) -> str:

@@ -24,6 +24,7 @@ from luxx.infra.store.engine import Store
 from luxx.providers.adapter import Target
 from luxx.providers.addresses import AddressGuard, check_provider_url, parse_allowed_host
 from luxx.providers.catalog import (
+    DEMO_CARD,
     Catalog,
     ModelCard,
     ProviderChoice,
@@ -34,6 +35,7 @@ from luxx.providers.catalog import (
 )
 from luxx.providers.check import ProviderCheck, check_provider
 from luxx.providers.client import ModelClient
+from luxx.providers.demo.server import DemoServer
 from luxx.providers.keys import change_key, masked_key, read_key, store_key
 from luxx.providers.listed_facts import with_facts
 from luxx.providers.local.model import LOCAL, LocalModel
@@ -64,7 +66,7 @@ from luxx.providers.queries import (
     visible_row,
     visible_to,
 )
-from luxx.providers.registry import adapter_for, base_url_of_type
+from luxx.providers.registry import ProviderType, adapter_for, base_url_of_type
 
 NO_LIST = frozenset({404, 405, 501})  # The statuses of a server without a list of models.
 REFETCH_SECONDS = 5.0
@@ -72,7 +74,7 @@ LOCAL_START_SECONDS = 60.0  # How long a run waits for the embedded model to sta
 
 
 class ProviderService:
-    """The providers of users. `local`, the embedded model, is None if it is disabled."""
+    """The providers of users. `local`, the embedded model, and `demo` are None if they are disabled."""
 
     def __init__(
         self,
@@ -82,6 +84,7 @@ class ProviderService:
         guard: AddressGuard,
         *,
         local: LocalModel | None = None,
+        demo: DemoServer | None = None,
         catalog: Catalog | None = None,
     ) -> None:
         self._store = store
@@ -89,6 +92,7 @@ class ProviderService:
         self._client = client
         self._guard = guard
         self._local = local
+        self._demo = demo
         self._catalog = catalog or Catalog()
         self.model_lists = ModelLists()
 
@@ -246,7 +250,9 @@ class ProviderService:
         return True
 
     async def usable(self, caller: Caller) -> list[UsableProvider]:
-        """The enabled providers that the caller may use: the caller's own first, each kind oldest first."""
+        """The enabled providers that the caller may use, without the demo: the caller's own first, each kind
+        oldest first.
+        """
 
         def work(session: Session) -> list[UsableProvider]:
             rows = enabled_rows(session, caller)
@@ -260,6 +266,7 @@ class ProviderService:
                     updated_at=row.updated_at,
                 )
                 for row in rows
+                if row.provider_type != ProviderType.DEMO
             ]
             return sorted(found, key=lambda one: not one.is_own)
 
@@ -315,6 +322,8 @@ class ProviderService:
         return running or model or row.default_model or self._embedded().model_name
 
     def _card(self, row: ProviderRow, model: str) -> ModelCard:
+        if row.provider_type == ProviderType.DEMO:
+            return DEMO_CARD
         return embedded_card(model) if row.provider_type == LOCAL else self._catalog.find(model)
 
     async def allowed_hosts(self, caller: Caller) -> list[AllowedHostView]:
@@ -351,6 +360,10 @@ class ProviderService:
         if row.provider_type == LOCAL:
             address = await self._embedded().ensure_ready(LOCAL_START_SECONDS)
             base_url, api_key = address.base_url, address.api_key
+        elif row.provider_type == ProviderType.DEMO:
+            base_url, api_key = self._demo.base_url if self._demo else "", ""
+            if not base_url:
+                raise Unavailable("the demo is disabled (demo.enabled); connect a model")
         else:
             base_url, api_key = row.base_url, read_key(self._vault, row)
         return Target(provider_id=row.id, provider_type=row.provider_type, base_url=base_url, api_key=api_key)
@@ -375,5 +388,8 @@ def _check_type(caller: Caller, provider_type: str) -> None:
         adapter_for(provider_type)
     except InvalidInput as error:
         raise error.about("$.provider_type") from error
+    if provider_type == ProviderType.DEMO:
+        problem = "the demo is added by the configuration (demo.enabled); choose another type"
+        raise InvalidInput(problem, field="$.provider_type")
     if provider_type == LOCAL and not caller.is_admin:
         raise NotAllowed("only an administrator may add the embedded model; it can be shared with you")

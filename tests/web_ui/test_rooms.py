@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from live_server import LiveServer
+from live_server import ROOT, LiveServer
 from playwright.sync_api import Browser, Page, expect
 
 from luxx.providers.scripted import Call, Gate, Rule, Script, ScriptedProvider, Text, Thinking, When
@@ -228,10 +228,12 @@ def test_a_person_gives_the_floor_answers_a_seat_mutes_one_and_ends_the_room(per
         expect(page.get_by_text("A person ended it.")).to_be_visible()
 
 
-def test_the_example_is_loaded_found_changed_copied_and_deleted(person: Person) -> None:
+def test_a_room_is_imported_found_changed_copied_and_deleted(person: Person) -> None:
+    document = (ROOT / "docs/examples/room.yaml").read_bytes()
+    yaml = {"content-type": "application/yaml"}
+    imported = person.api.post("/chat-rooms/import", content=document, headers=yaml).raise_for_status()
     with person.tab() as tab:
-        page = tab.open("/ui/rooms")
-        page.get_by_role("button", name="Load an example").click()
+        page = tab.open(f"/ui/rooms/{imported.json()['data']['id']}")
         expect(page.get_by_role("heading", name="Open day")).to_be_visible()
         expect(page.get_by_role("list", name="Seats").get_by_role("button")).to_have_count(5)
         take_screenshots(tab, "room-idle")
@@ -262,7 +264,8 @@ def test_the_example_is_loaded_found_changed_copied_and_deleted(person: Person) 
         page.get_by_role("button", name="More actions").click()
         page.get_by_role("menuitem", name="Delete").click()
         dialog.get_by_role("button", name="Delete").click()
-        expect(page.get_by_role("button", name="Load an example")).to_be_visible()
+        expect(page.get_by_role("button", name="Create a room")).to_be_visible()
+        expect(page.get_by_role("button", name="Open the sample room")).to_be_hidden()
         page.get_by_role("searchbox", name="Search rooms").fill("observatory")
         expect(page.get_by_role("link", name="Open day")).to_have_count(1)
         page.get_by_role("searchbox", name="Search rooms").fill("nowhere")

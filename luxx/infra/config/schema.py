@@ -210,6 +210,10 @@ class LocalConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     threads: PositiveInt = 2
 
 
+class DemoConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    enabled: bool = False
+
+
 class ObservabilityConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     metrics_public: bool = False
 
@@ -251,5 +255,6 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     runs: RunsConfig = RunsConfig()
     hub: HubConfig = HubConfig()
     local: LocalConfig = LocalConfig()
+    demo: DemoConfig = DemoConfig()
     observability: ObservabilityConfig = ObservabilityConfig()
     data_dir: NonEmptyText = "./data"

@@ -49,12 +49,16 @@ class ScriptBroken(AssertionError):
 class ScriptedProvider:
     """Serves one script. `async with` serves in the running event loop, `with` in its own thread.
 
-    Leaving the block without an exception calls `check`. `requests` are in order of arrival.
+    Leaving the block without an exception calls `check`. `requests` are in order of arrival; without
+    `keeps_requests` none is kept.
     """
 
-    def __init__(self, script: Script, *, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self, script: Script, *, host: str = "127.0.0.1", port: int = 0, keeps_requests: bool = True
+    ) -> None:
         self.requests: list[Received] = []
         self.unscripted: list[str] = []
+        self._keeps_requests = keeps_requests
         self._script = script
         self._rules = RuleMatcher(script.rules)
         self._host = host
@@ -160,7 +164,8 @@ class ScriptedProvider:
         self._tasks.add(task)
         try:
             while (received := await read_request(connection)) is not None:
-                self.requests.append(received)
+                if self._keeps_requests:
+                    self.requests.append(received)
                 self._arrival.set()
                 await self._answer(received)
                 received.is_answered = True

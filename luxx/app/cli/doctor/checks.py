@@ -44,6 +44,7 @@ from luxx.providers.environment_keys import unused_keys
 from luxx.providers.local.model import LOCAL, LocalModel
 from luxx.providers.models import ProviderRow
 from luxx.providers.queries import has_no_provider
+from luxx.providers.registry import ProviderType
 from luxx.providers.service import ProviderService
 from luxx.providers.transport import Transport
 from luxx.wire.tool import CommandPermission
@@ -260,7 +261,8 @@ def _no_model(unavailable_reason: str | None) -> Finding:
 async def _providers(
     store: Store, config: Config, data_dir: Path, environ: Mapping[str, str]
 ) -> list[Finding]:
-    enabled = select(ProviderRow).where(ProviderRow.enabled).order_by(ProviderRow.id)
+    is_real = ProviderRow.provider_type != ProviderType.DEMO
+    enabled = select(ProviderRow).where(ProviderRow.enabled, is_real).order_by(ProviderRow.id)
     rows = await store.read(lambda session: list(session.scalars(enabled)))
     if not rows:
         has_users = await store.read(lambda session: session.scalar(select(User.id).limit(1)) is not None)

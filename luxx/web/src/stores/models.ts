@@ -16,7 +16,10 @@ export const useModels = defineStore('models', () => {
   const offered = ref<Record<number, Schema<'UpstreamModels'>>>({})
   const isLoading = ref(false)
 
-  const enabled = computed<Provider[]>(() => (providers.data.value?.items ?? []).filter((provider) => provider.enabled))
+  const usable = computed<Provider[]>(() => (providers.data.value?.items ?? []).filter((provider) => provider.enabled))
+  const enabled = computed(() => usable.value.filter((provider) => provider.provider_type !== 'demo'))
+  /** The provider of the samples, where the server has it; nothing else offers it. */
+  const demo = computed(() => usable.value.find((provider) => provider.provider_type === 'demo') ?? null)
   const isKnown = computed(() => providers.data.value !== undefined)
   const defaultProvider = computed(() => {
     const wanted = settings.data.value?.default_provider_id
@@ -52,5 +55,5 @@ export const useModels = defineStore('models', () => {
     await Promise.all([providers.refetch(), settings.refetch()])
   }
 
-  return { enabled, isKnown, defaultProvider, offered, isLoading, loadOffered, loadModels, reload }
+  return { enabled, demo, isKnown, defaultProvider, offered, isLoading, loadOffered, loadModels, reload }
 })

@@ -13,8 +13,6 @@ const en = {
   homeText:
     'In a room, agents work on one task together. You give the task and choose who takes part, watch them, speak whenever you like, and decide when it ends.',
   createRoom: 'Create a room',
-  loadExample: 'Load an example',
-  exampleLoaded: 'The example is loaded. It uses your default model. Start it when you like.',
 
   task: 'Task',
   taskPlaceholder: 'What should they work on together?',

@@ -12,8 +12,6 @@ const zh: RoomsText = {
   homeTitle: '多个智能体，一场讨论',
   homeText: '在房间里，多个智能体一起完成一个任务。由你给出任务、选择成员；你可以旁观，随时发言，并决定何时结束。',
   createRoom: '新建房间',
-  loadExample: '载入示例',
-  exampleLoaded: '示例已载入，使用你的默认模型。准备好后即可开始。',
 
   task: '任务',
   taskPlaceholder: '要他们一起完成什么？',

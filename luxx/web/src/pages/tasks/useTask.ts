@@ -42,7 +42,9 @@ export function useTask(id: string) {
   })
   onScopeDispose(
     subscribe(id, (state) => {
-      if (state.run_id !== task.value?.run_id || !run.isFollowing.value) void refresh()
+      // No event of the run says that it waits for an approval.
+      const isOld = (state.status === 'waiting') !== (status.value === 'waiting')
+      if (isOld || state.run_id !== task.value?.run_id || !run.isFollowing.value) void refresh()
     }),
   )
 
@@ -50,8 +52,8 @@ export function useTask(id: string) {
   const isRunning = computed(() => run.isFollowing.value && isActive(live.value.status))
   const status = computed<ShownTaskStatus>(() => {
     if (run.isFollowing.value && live.value.status === 'waiting') return 'waiting'
-    if (isRunning.value) return 'running'
     const stored = task.value?.status ?? 'pending'
+    if (isRunning.value && stored !== 'block') return 'running'
     if (stored === 'block') return live.value.status === 'paused' ? 'paused' : 'waiting'
     return stored
   })

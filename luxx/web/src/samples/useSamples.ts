@@ -1,0 +1,36 @@
+/** Creates a sample with the demo provider and opens it. `isOffered`: the server has that provider. */
+import { useQueryCache } from '@pinia/colada'
+import { computed, ref } from 'vue'
+import { useRouter } from 'vue-router'
+import { postDocument } from '@/api/files'
+import { useModels } from '@/stores/models'
+import { useNotices } from '@/stores/notices'
+import { sampleRoom, sampleTask } from './samples'
+
+export function useSamples() {
+  const models = useModels()
+  const router = useRouter()
+  const notices = useNotices()
+  const cache = useQueryCache()
+  const isBusy = ref(false)
+  const isOffered = computed(() => models.demo !== null)
+
+  async function open(area: 'rooms' | 'tasks'): Promise<void> {
+    const provider = models.demo?.name
+    if (provider === undefined) return
+    isBusy.value = true
+    try {
+      const [path, document] =
+        area === 'rooms' ? ['/chat-rooms/import', sampleRoom(provider)] : ['/tasks/import', sampleTask(provider)]
+      const created = await postDocument<{ id: string }>(path as string, JSON.stringify(document), 'application/json')
+      void cache.invalidateQueries({ key: [area] })
+      await router.push(`/${area}/${created.id}`)
+    } catch (error) {
+      notices.showError(error)
+    } finally {
+      isBusy.value = false
+    }
+  }
+
+  return { isBusy, isOffered, openRoom: () => open('rooms'), openTask: () => open('tasks') }
+}

@@ -1,0 +1,85 @@
+"""The sample room and the sample task: opened by their buttons, run to the end on the demo provider."""
+
+from collections.abc import Iterator
+
+import pytest
+from live_server import LiveServer, live_server
+from playwright.sync_api import expect
+
+from luxx.providers.demo.server import DEMO_NAME
+from luxx.providers.scripted import ScriptedProvider
+from web_ui.axe import serious_violations
+from web_ui.browser import PHONE, take_screenshots
+from web_ui.person import Person
+
+pytestmark = pytest.mark.heavy
+
+SECONDS = 60_000
+
+
+@pytest.fixture(scope="module")
+def server(
+    built_ui: None, models: ScriptedProvider, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LiveServer]:
+    """Has the demo. New users have level 1, with which the samples must work."""
+    with live_server(
+        tmp_path_factory.mktemp("server"),
+        models.url,
+        LUXX_DEMO__ENABLED="true",
+        LUXX_LIMITS__LOGINS_PER_MINUTE="1000",
+    ) as running:
+        yield running
+
+
+def test_the_sample_room_runs_to_its_end_twice(person: Person) -> None:
+    with person.tab() as tab:
+        page = tab.open("/ui/rooms")
+        page.get_by_role("main").get_by_role("button", name="Open the sample room").click()
+        expect(page.get_by_text("The answers here are scripted.")).to_be_visible()
+        room = page.url.rsplit("/", 1)[1]
+        page.get_by_role("button", name="Start", exact=True).click()
+        expect(page.get_by_role("button", name="process_data")).to_be_visible()
+        take_screenshots(tab, "sample-room-running")
+        expect(page.get_by_text("two telescopes, with signs")).to_be_visible(timeout=SECONDS)
+        expect(page.get_by_text("630 euros")).to_be_visible()
+        person.wait_for(person.get(f"/chat-rooms/{room}")["run_id"], "completed")
+        take_screenshots(tab, "sample-room-done")
+        assert serious_violations(page) == []
+    first = person.get(f"/chat-rooms/{room}/messages")["items"]
+    person.post(f"/chat-rooms/{room}/reset")
+    person.wait_for(person.post(f"/chat-rooms/{room}/start")["id"], "completed")
+    again = person.get(f"/chat-rooms/{room}/messages")["items"]
+    texts = [sorted(str(one["content"]) for one in messages) for messages in (first, again)]
+    assert len(texts[0]) == 8
+    assert texts[0] == texts[1]
+    assert not any("This is the demo" in text for text in texts[0])
+
+
+def test_the_sample_task_waits_for_an_approval_and_has_a_result(person: Person) -> None:
+    with person.tab() as tab:
+        page = tab.open("/ui/tasks")
+        page.get_by_role("main").get_by_role("button", name="Open the sample task").click()
+        expect(page.get_by_text("The answers here are scripted.")).to_be_visible()
+        page.get_by_role("button", name="Run", exact=True).click()
+        graph = page.get_by_role("group", name="The steps as a graph")
+        shopping = graph.get_by_role("button", name="Write the shopping list")
+        expect(shopping).to_contain_text("Waiting", timeout=SECONDS)
+        shopping.click()
+        take_screenshots(tab, "sample-task-waiting")
+        page.get_by_role("button", name="Approve", exact=True).click()
+        expect(shopping).to_contain_text("Done", timeout=SECONDS)
+        shopping.click()
+        result = page.get_by_role("complementary", name="Result")
+        expect(result).to_contain_text("and register it online [rules]", timeout=SECONDS)
+        take_screenshots(tab, "sample-task-done")
+        assert serious_violations(page) == []
+    assert person.get("/usage")["sums"]["cost"] == 0
+    assert DEMO_NAME not in str(person.api.get("/v1/models").json())
+
+
+def test_a_phone_offers_the_samples_too(person: Person) -> None:
+    with person.tab(PHONE) as tab:
+        for area, name in (("rooms", "Open the sample room"), ("tasks", "Open the sample task")):
+            page = tab.open(f"/ui/{area}")
+            expect(page.get_by_role("button", name=name)).to_be_visible()
+            take_screenshots(tab, f"sample-{area}-phone")

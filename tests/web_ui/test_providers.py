@@ -60,6 +60,7 @@ def test_a_provider_is_tested_changed_and_deleted(person: Person, models: Script
 
         page.get_by_role("button", name="Delete Office").click()
         page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()
+        expect(page).to_have_url(f"{tab.url}/ui/providers")
         expect(page.get_by_role("link", name="Office")).to_have_count(0)
         assert all(each["id"] != provider_id for each in person.get("/providers")["items"])
 

@@ -31,6 +31,9 @@ class Lock(IntEnum):
     SECRET_CHECK = 7_402_122
     """Of several starting processes, one stores the value that checks the secret key."""
 
+    DEMO_PROVIDER = 7_402_123
+    """Of several starting processes, one stores the demo provider."""
+
     TENANT_RULES = 7_402_133
     """Changing permission rules. A transaction takes it before any other lock."""
 

@@ -9,6 +9,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from luxx.infra.clock import utc_now
+from luxx.infra.store.locks import Lock, lock_until_commit
 from luxx.providers.discovery import first_operator
 from luxx.providers.models import ProviderRow
 from luxx.providers.registry import ProviderType
@@ -50,6 +51,7 @@ def store_demo_provider(session: Session, *, is_enabled: bool) -> None:
     if not is_enabled:
         session.execute(delete(ProviderRow).where(ProviderRow.provider_type == ProviderType.DEMO))
         return
+    lock_until_commit(session.connection(), Lock.DEMO_PROVIDER)
     operator = first_operator(session)
     exists = select(ProviderRow.id).where(ProviderRow.provider_type == ProviderType.DEMO).limit(1)
     if operator is None or session.scalar(exists) is not None:

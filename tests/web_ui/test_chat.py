@@ -1,14 +1,11 @@
 """The chat page: answers as they are written, steps, and what model output must not do."""
 
-import pytest
 from playwright.sync_api import expect
 
 from luxx.providers.scripted import ScriptedProvider
 from web_ui.browser import PHONE, take_screenshots
 from web_ui.person import Person
 from web_ui.scripts import hostile_corpus
-
-pytestmark = pytest.mark.heavy
 
 
 def test_a_first_message_begins_a_conversation(person: Person) -> None:

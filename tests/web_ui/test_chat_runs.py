@@ -12,8 +12,6 @@ from luxx.providers.scripted import Call, Gate, Pause, Rule, Script, ScriptedPro
 from web_ui.browser import WAIT_MS, Tab, open_tab, take_screenshots
 from web_ui.person import Person
 
-pytestmark = pytest.mark.heavy
-
 CLARIFY = {
     "question_type": "scope",
     "question": "Which colour?",

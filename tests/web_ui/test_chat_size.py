@@ -7,8 +7,6 @@ from luxx.providers.scripted import Gate, Rule, Script, ScriptedProvider, Text, 
 from web_ui.person import Person
 from web_ui.timing import FIRST_TOKEN, OPENING, long_conversation
 
-pytestmark = pytest.mark.heavy
-
 MESSAGES = 2_000
 
 

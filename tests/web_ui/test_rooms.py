@@ -11,8 +11,6 @@ from web_ui.axe import check_both_themes
 from web_ui.browser import PHONE, take_screenshots
 from web_ui.person import Person
 
-pytestmark = pytest.mark.heavy
-
 PLANTS = [
     "Tomatoes and peppers want the south side.",
     " Salad grows in their shade, and herbs edge the path.",

@@ -8,8 +8,6 @@ from web_ui.axe import check_both_themes
 from web_ui.browser import PHONE, take_screenshots
 from web_ui.person import Person
 
-pytestmark = pytest.mark.heavy
-
 
 @pytest.fixture(scope="module")
 def script() -> Script:

@@ -8,8 +8,6 @@ from web_ui.axe import serious_violations
 from web_ui.browser import LAPTOP, PHONE, take_screenshots
 from web_ui.person import Person
 
-pytestmark = pytest.mark.heavy
-
 PLAN = """{"steps": [
   {"id": "yield", "name": "Estimate the yield", "goal": "Kilowatt hours of a year."},
   {"id": "cost", "name": "Collect the costs", "goal": "Prices of the parts."},

@@ -60,6 +60,7 @@ def test_rules_are_added_moved_and_decide_in_their_order(person: Person) -> None
         expect(why).to_contain_text("Denied")
         assert [each["action"] for each in person.get("/permissions/rules")] == ["allow", "deny"]
         page.get_by_role("button", name="Remove rule 2").click()
+        page.get_by_role("dialog").get_by_role("button", name="Remove", exact=True).click()
         expect(why).to_contain_text("Allowed")
         trying.get_by_label("Arguments as JSON").fill('{"path"')
         tab.expected_problems.append("400")
@@ -86,6 +87,19 @@ def test_a_question_says_why_it_was_asked_and_leads_to_the_rule(person: Person) 
         trying = page.get_by_role("region", name="Try a call")
         expect(trying.get_by_label("Tool of the call")).to_have_value("python_eval")
         expect(trying).to_contain_text("Rule 1 of yours")
+
+
+def test_the_rules_of_a_project_are_part_of_the_reason(person: Person) -> None:
+    project = person.post("/projects", {"name": "Garden"})["id"]
+    rules = [{"tool": "python_eval", "action": "ask"}]
+    person.put(f"/permissions/rules?scope=project&id={project}", rules)
+    chat = person.post("/conversations", {"title": "Sums", "project_id": project})["id"]
+    person.post("/messages/stream", {"conversation_id": chat, "content": "evaluate", "tools": True})
+    with person.tab() as tab:
+        page = tab.open(f"/ui/chat/{chat}")
+        page.get_by_role("button", name="Why was this asked?").click()
+        why = page.get_by_role("region", name="Why")
+        expect(why).to_contain_text("Rule 1 of the project: ask python_eval")
 
 
 def test_a_composition_is_written_refused_saved_and_deleted(person: Person) -> None:

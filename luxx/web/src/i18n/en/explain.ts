@@ -22,6 +22,8 @@ const en = {
   because: (reason: string) => `Because ${reason}.`,
   rule: (scope: string, number: number) => `Rule ${number} ${scope}:`,
   scopes: { server: 'of the server', tenant: 'of the tenant', user: 'of yours', project: 'of the project', agent: 'of the agent' },
+  now: 'As the rules are now.',
+  nowWithoutContext: 'As the rules are now. Rules of a project or an agent, and text from outside that a run has read, are not considered here.',
   openRules: 'Open the rules',
 }
 

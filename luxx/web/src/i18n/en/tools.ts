@@ -48,6 +48,8 @@ const en = {
   moveUp: (number: number) => `Move rule ${number} up`,
   moveDown: (number: number) => `Move rule ${number} down`,
   removeRule: (number: number) => `Remove rule ${number}`,
+  remove: 'Remove',
+  removeRuleText: (rule: string) => `${rule} no longer applies, also in runs that are in progress.`,
   tryTitle: 'Try a call',
   tryAbout: 'Shows which rule would decide about a call, and why. Nothing is run.',
   triedTool: 'Tool of the call',

@@ -22,6 +22,8 @@ const zh: ExplainText = {
   because: (reason) => `因为：${reason}`,
   rule: (scope, number) => `${scope}第 ${number} 条规则：`,
   scopes: { server: '服务器的', tenant: '租户的', user: '你的', project: '项目的', agent: '智能体的' },
+  now: '按现在的规则。',
+  nowWithoutContext: '按现在的规则。这里不考虑项目或智能体的规则，以及运行读过的外来文本。',
   openRules: '打开规则',
 }
 

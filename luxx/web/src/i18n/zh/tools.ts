@@ -48,6 +48,8 @@ const zh: ToolsText = {
   moveUp: (number) => `上移第 ${number} 条规则`,
   moveDown: (number) => `下移第 ${number} 条规则`,
   removeRule: (number) => `移除第 ${number} 条规则`,
+  remove: '移除',
+  removeRuleText: (rule) => `${rule} 不再适用，包括进行中的运行。`,
   tryTitle: '试一次调用',
   tryAbout: '显示由哪条规则决定一次调用，以及原因。不会运行任何东西。',
   triedTool: '调用的工具',

@@ -100,6 +100,9 @@ def test_the_rules_of_a_project_are_part_of_the_reason(person: Person) -> None:
         page.get_by_role("button", name="Why was this asked?").click()
         why = page.get_by_role("region", name="Why")
         expect(why).to_contain_text("Rule 1 of the project: ask python_eval")
+        why.get_by_role("link", name="Open the rules").click()
+        expect(page.get_by_label("Rules of")).to_have_value("project")
+        expect(page.get_by_role("table", name="Rules")).to_contain_text("python_eval")
 
 
 def test_a_composition_is_written_refused_saved_and_deleted(person: Person) -> None:

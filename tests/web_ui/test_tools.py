@@ -137,6 +137,7 @@ def test_skills_and_servers_say_what_to_do_on_a_phone(person: Person) -> None:
         page.get_by_role("link", name="Back").click()
         page.get_by_role("link", name="MCP servers").click()
         expect(page.get_by_text("No MCP servers")).to_be_visible()
+        check_both_themes(tab, "phone-mcp")
         page.get_by_role("link", name="Back").click()
         page.get_by_role("link", name="Rules").click()
         expect(page.get_by_text("No rules")).to_be_visible()

@@ -66,6 +66,7 @@ def test_a_built_in_agent_is_copied_exported_and_the_copy_deleted(person: Person
         page.get_by_role("button", name="More actions").click()
         page.get_by_role("menuitem", name="Delete").click()
         page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+        expect(page).to_have_url(f"{tab.url}/ui/agents")
         expect(page.get_by_role("heading", name="From a file")).to_have_count(0)
         assert [each["name"] for each in person.get("/agents")["items"] if each["is_own"]] == ["Code (copy)"]
 

@@ -44,6 +44,7 @@ def test_a_prompt_is_created_changed_and_deleted_and_a_taken_name_loses_nothing_
         page.get_by_label("Search prompts").fill("")
         page.get_by_role("button", name="Delete the prompt").click()
         page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+        expect(page).to_have_url(f"{tab.url}/ui/prompts")
         expect(page.get_by_role("link", name="/review")).to_have_count(0)
         assert [each["name"] for each in person.get("/prompts")["items"]] == ["translate"]
 

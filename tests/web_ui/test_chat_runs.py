@@ -296,6 +296,7 @@ def test_a_run_that_began_to_wait_without_the_page_is_a_notice_when_it_opens(per
         page = tab.open()
         notices = page.get_by_role("region", name="Notices")
         expect(notices.get_by_role("button", name="Once")).to_be_visible()
+        expect(notices).to_contain_text("Earlier")
         questions = person.get(f"/runs/{run['id']}/questions")["items"]
         person.post(f"/runs/{run['id']}/questions/{questions[0]['id']}/answer", {"answer": "once"})
         expect(notices.get_by_role("button", name="Once")).to_be_hidden()

@@ -45,6 +45,13 @@ function addressOf(run: Schema<'Run'>): string {
   return `/${AREA_OF_KIND[run.kind]}/${run.subject_id}`
 }
 
+/** What the run belongs to, in the words of its person; empty without a title. */
+async function titleOf({ kind, subject_id: id }: Schema<'Run'>): Promise<string> {
+  if (kind === 'room') return (await ask(api.GET('/chat-rooms/{room_id}', { params: { path: { room_id: id } } }))).title
+  if (kind === 'task') return (await ask(api.GET('/tasks/{task_id}', { params: { path: { task_id: id } } }))).name
+  return (await ask(api.GET('/conversations/{conversation_id}', { params: { path: { conversation_id: id } } }))).title
+}
+
 /** Shows them while the component that calls this is there. */
 export function showNotifications(): void {
   const text = useCommonText()
@@ -66,9 +73,10 @@ export function showNotifications(): void {
     const missed = (await refresh()).filter((run) => !known.has(run.id) && addressOf(run) !== route.path)
     for (const run of missed.slice(0, MISSED_SHOWN).reverse()) {
       known.add(run.id)
-      const questions = await questionsOf(run.id)
+      const [questions, title] = await Promise.all([questionsOf(run.id), titleOf(run).catch(() => '')])
       if (questions.length === 0) continue
-      notices.show({ kind: 'waiting', text: text.areas[AREA_OF_KIND[run.kind]], to: addressOf(run), runId: run.id, questions })
+      const shown = title || text.areas[AREA_OF_KIND[run.kind]]
+      notices.show({ kind: 'waiting', text: shown, to: addressOf(run), runId: run.id, questions })
     }
   }
 

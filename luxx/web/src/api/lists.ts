@@ -1,8 +1,19 @@
-/** Lists that are shown whole: all pages of them. */
+/** Lists of the API, which come in pages: the first of them, or all. */
 import { api, ask } from './client'
 import type { Schema } from './types'
 
 const PAGE_SIZE = 100
+
+/** The first `pages` pages, read at once. An item that moved to a later page meanwhile is there once. */
+export async function firstPages<T extends { id: string | number }>(
+  pages: number,
+  pageSize: number,
+  read: (page: number) => Promise<{ items: T[]; total: number }>,
+): Promise<{ items: T[]; hasMore: boolean }> {
+  const found = await Promise.all(Array.from({ length: pages }, (_, index) => read(index + 1)))
+  const items = new Map(found.flatMap((each) => each.items.map((item) => [item.id, item])))
+  return { items: [...items.values()], hasMore: (found[0]?.total ?? 0) > pages * pageSize }
+}
 
 export async function allPages<T>(read: (page: number) => Promise<{ items: T[]; total: number }>): Promise<T[]> {
   const items: T[] = []

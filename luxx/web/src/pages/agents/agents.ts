@@ -2,6 +2,7 @@
 import { useQueryCache } from '@pinia/colada'
 import { api, ask } from '@/api/client'
 import { postDocument } from '@/api/files'
+import { firstPages } from '@/api/lists'
 import type { Schema } from '@/api/types'
 
 export type Agent = Schema<'AgentView'>
@@ -100,16 +101,9 @@ export function changesOf(before: AgentDraft, after: AgentDraft): Schema<'AgentC
 
 /** All agents that one may use, those whose name or role contains the words. */
 export async function listAgents(words: string, pages: number): Promise<{ items: Agent[]; hasMore: boolean }> {
-  const numbers = Array.from({ length: pages }, (_, index) => index + 1)
-  const found = await Promise.all(
-    numbers.map((page) => ask(api.GET('/agents', { params: { query: { page, page_size: PAGE_SIZE } } }))),
-  )
+  const found = await firstPages(pages, PAGE_SIZE, (page) => ask(api.GET('/agents', { params: { query: { page, page_size: PAGE_SIZE } } })))
   const wanted = words.toLowerCase()
-  const items = found.flatMap((each) => each.items)
-  return {
-    items: items.filter((agent) => `${agent.name} ${agent.role}`.toLowerCase().includes(wanted)),
-    hasMore: (found[0]?.total ?? 0) > pages * PAGE_SIZE,
-  }
+  return { ...found, items: found.items.filter((agent) => `${agent.name} ${agent.role}`.toLowerCase().includes(wanted)) }
 }
 
 export function importAgent(document: string, mediaType: string): Promise<Agent> {

@@ -1,6 +1,7 @@
 /** The workspace of the signed-in user: folders, uploads with their progress, and downloads. */
-import { api, ask } from '@/api/client'
+import { api, ask, failureOf } from '@/api/client'
 import { readFile } from '@/api/files'
+import { firstPages } from '@/api/lists'
 import { accessToken } from '@/api/tokens'
 import type { Schema } from '@/api/types'
 
@@ -12,12 +13,9 @@ const IMAGE_BYTES = 10_000_000
 const TEXT_TYPES = /^(text\/|application\/(json|xml|yaml|x-yaml|javascript|toml|x-sh|sql))/
 const IMAGE_TYPES = /^image\/(png|jpeg|gif|webp)$/
 
-export async function listFolder(path: string, pages: number): Promise<{ items: StoredFile[]; hasMore: boolean }> {
-  const numbers = Array.from({ length: pages }, (_, index) => index + 1)
+export function listFolder(path: string, pages: number): Promise<{ items: StoredFile[]; hasMore: boolean }> {
   const query = { page_size: PAGE_SIZE, ...(path ? { path } : {}) }
-  const found = await Promise.all(numbers.map((page) => ask(api.GET('/files', { params: { query: { ...query, page } } }))))
-  const items = new Map(found.flatMap((each) => each.items.map((file) => [file.id, file])))
-  return { items: [...items.values()], hasMore: (found[0]?.total ?? 0) > pages * PAGE_SIZE }
+  return firstPages(pages, PAGE_SIZE, (page) => ask(api.GET('/files', { params: { query: { ...query, page } } })))
 }
 
 export function previewKind(file: StoredFile): 'text' | 'image' | 'none' {
@@ -46,17 +44,8 @@ export async function upload(files: readonly File[], path: string, onProgress: (
     request.onerror = () => reject(new Error('The upload was broken off.'))
     request.onload = () => {
       if (request.status < 300) resolve()
-      else reject(new Error(reasonOf(request.responseText) ?? `The server answered with status ${request.status}.`))
+      else void failureOf(new Response(request.responseText, { status: request.status })).then(reject)
     }
     request.send(body)
   })
-}
-
-function reasonOf(body: string): string | null {
-  try {
-    const { error } = JSON.parse(body) as { error?: string }
-    return error ? `${error.charAt(0).toUpperCase()}${error.slice(1)}${/[.!?]$/.test(error) ? '' : '.'}` : null
-  } catch {
-    return null
-  }
 }

@@ -1,5 +1,6 @@
 /** The providers that one may use, and one as its form changes it. */
 import { api, ask } from '@/api/client'
+import { firstPages } from '@/api/lists'
 import type { Schema } from '@/api/types'
 
 export type Provider = Schema<'ProviderView'>
@@ -7,16 +8,10 @@ export const LIST_KEY = ['providers', 'list'] as const
 const PAGE_SIZE = 100
 
 export async function listProviders(words: string, pages: number): Promise<{ items: Provider[]; hasMore: boolean }> {
-  const numbers = Array.from({ length: pages }, (_, index) => index + 1)
-  const found = await Promise.all(
-    numbers.map((page) => ask(api.GET('/providers', { params: { query: { page, page_size: PAGE_SIZE } } }))),
-  )
+  const found = await firstPages(pages, PAGE_SIZE, (page) => ask(api.GET('/providers', { params: { query: { page, page_size: PAGE_SIZE } } })))
   const wanted = words.toLowerCase()
-  const items = found.flatMap((each) => each.items)
-  return {
-    items: items.filter((each) => `${each.name} ${each.provider_type} ${each.default_model}`.toLowerCase().includes(wanted)),
-    hasMore: (found[0]?.total ?? 0) > pages * PAGE_SIZE,
-  }
+  const matches = (each: Provider): boolean => `${each.name} ${each.provider_type} ${each.default_model}`.toLowerCase().includes(wanted)
+  return { ...found, items: found.items.filter(matches) }
 }
 
 export interface ProviderDraft {

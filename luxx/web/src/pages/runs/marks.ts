@@ -5,6 +5,14 @@ import { mainArgument } from '@/run/steps'
 
 export type MarkKind = 'model' | 'tool' | 'question' | 'error' | 'other'
 
+export const MARK_COLORS: Record<MarkKind, string> = {
+  model: 'bg-accent',
+  tool: 'bg-running',
+  question: 'bg-waiting',
+  error: 'bg-failed',
+  other: 'bg-line-strong',
+}
+
 const ERRORS: ReadonlySet<string> = new Set(['error', 'agent_error', 'warning'])
 
 export function markOf(event: RunEvent): MarkKind {

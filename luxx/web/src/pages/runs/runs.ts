@@ -1,5 +1,6 @@
 /** Runs: the queries of the list and of one run, and the log of a run that has ended. */
 import { api, ask } from '@/api/client'
+import { firstPages } from '@/api/lists'
 import type { Schema } from '@/api/types'
 import type { RunEvent } from '@/run/events'
 
@@ -17,12 +18,9 @@ export interface RunFilter {
   pages: number
 }
 
-export async function listRuns({ kind, status, pages }: RunFilter): Promise<{ items: Run[]; hasMore: boolean }> {
+export function listRuns({ kind, status, pages }: RunFilter): Promise<{ items: Run[]; hasMore: boolean }> {
   const query = { page_size: PAGE_SIZE, ...(kind ? { kind } : {}), ...(status ? { status } : {}) }
-  const numbers = Array.from({ length: pages }, (_, index) => index + 1)
-  const found = await Promise.all(numbers.map((page) => ask(api.GET('/runs', { params: { query: { ...query, page } } }))))
-  const items = new Map(found.flatMap((each) => each.items.map((run) => [run.id, run])))
-  return { items: [...items.values()], hasMore: (found[0]?.total ?? 0) > pages * PAGE_SIZE }
+  return firstPages(pages, PAGE_SIZE, (page) => ask(api.GET('/runs', { params: { query: { ...query, page } } })))
 }
 
 export function subjectPath(run: Run): string {

@@ -2,6 +2,7 @@
 import { useQueryCache } from '@pinia/colada'
 import { api, ask } from '@/api/client'
 import { postDocument, saveFile } from '@/api/files'
+import { firstPages } from '@/api/lists'
 import type { Schema } from '@/api/types'
 import type { RunState, TaskStepState } from '@/run/state'
 
@@ -20,12 +21,9 @@ export function pathOf(taskId: string): { path: { task_id: string } } {
 }
 
 /** The newest tasks, or those whose name or goal contains the words. */
-export async function listTasks(words: string, pages: number): Promise<{ items: Schema<'TaskSummary'>[]; hasMore: boolean }> {
-  const numbers = Array.from({ length: pages }, (_, index) => index + 1)
+export function listTasks(words: string, pages: number): Promise<{ items: Schema<'TaskSummary'>[]; hasMore: boolean }> {
   const query = words ? { q: words, page_size: PAGE_SIZE } : { page_size: PAGE_SIZE }
-  const found = await Promise.all(numbers.map((page) => ask(api.GET('/tasks', { params: { query: { ...query, page } } }))))
-  const items = new Map(found.flatMap((each) => each.items.map((task) => [task.id, task])))
-  return { items: [...items.values()], hasMore: (found[0]?.total ?? 0) > pages * PAGE_SIZE }
+  return firstPages(pages, PAGE_SIZE, (page) => ask(api.GET('/tasks', { params: { query: { ...query, page } } })))
 }
 
 /** A plan for the goal; nothing is stored. */

@@ -70,6 +70,8 @@ CASES = [
     Case("room", {"stop": {"any": [{"any": [{"any": [{"any": [{"rounds": 1}]}]}]}]}},
          "$.stop.any[0].any[0].any[0].any[0]", {"stop": {"any": [{"any": [{"any": [{"rounds": 1}]}]}]}}),
     Case("room", {"stop": {"phrase": "done", "seat_id": 1}}, "$.stop.seat_id", {"stop": {"phrase": "done"}}),
+    Case("room", {"stop": {"any": [{"any": [{"phrase": "a"}] * 10}] * 4}}, "$.stop",
+         {"stop": {"any": [{"any": [{"phrase": "a"}] * 10}] * 3}}),
     Case("room", {"stop": {"cost": -1}}, "$.stop.cost", {"stop": {"cost": 0.01}}),
     Case("room", seats(*({"name": f"{n}"} for n in range(21))), "$.agents",
          seats(*({"name": f"{n}"} for n in range(20)))),

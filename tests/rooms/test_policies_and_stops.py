@@ -24,9 +24,11 @@ from luxx.features.rooms.policies import (
 from luxx.features.rooms.stops import (
     HARD_MESSAGES,
     HARD_ROUNDS,
+    MAX_CONDITIONS,
     SpokenMessage,
     Stop,
     Totals,
+    check_size,
     check_stop,
     fired_stop,
 )
@@ -164,6 +166,36 @@ def test_a_stop_that_means_nothing_is_refused(stop: Stop, field: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         check_stop(stop)
     assert list(refused.value.detail["fields"]) == [field]
+
+
+@pytest.mark.parametrize("count", [MAX_CONDITIONS, MAX_CONDITIONS + 1])
+def test_a_stop_has_so_many_conditions_whatever_their_nesting(count: int) -> None:
+    parts = [Stop(phrase=f"word {number}") for number in range(count)]
+    stop = Stop(any=[Stop(all=parts[start : start + 10]) for start in range(0, count, 10)])
+    check_stop(stop)
+    if count <= MAX_CONDITIONS:
+        check_size(stop)
+        return
+    with pytest.raises(InvalidInput, match="30 conditions"):
+        check_size(stop)
+
+
+def test_each_message_is_searched_once_for_each_phrase() -> None:
+    class Text(str):
+        folds = 0
+
+        def casefold(self) -> str:
+            self.folds += 1
+            return super().casefold()
+
+    text = Text("Nearly DONE")
+    message = SpokenMessage(seat_id=1, text=text)
+    totals = Totals(messages=(message,))
+    stop = Stop(any=[Stop(phrase="finished"), Stop(all=[Stop(phrase="done"), Stop(phrase="nearly")])])
+    assert [fired_stop(stop, totals) for _ in range(3)] == ["all"] * 3
+    assert text.folds == 1
+    assert fired_stop(Stop(phrase="ly d"), totals) == "phrase"
+    assert text.folds == 2
 
 
 singles = st.one_of(

@@ -280,8 +280,8 @@ def _results(messages: list[Message], position: int, calls: list[GivenCall], fie
         raise InvalidInput("two tool_calls have the same id", field=f"{field}.tool_calls")
     results: dict[str, str] = {}
     for message in messages[position : position + len(calls)]:
-        if isinstance(message, ToolMessage) and message.tool_call_id in wanted - results.keys():
-            results[message.tool_call_id] = _text(message.content)
+        if isinstance(message, ToolMessage) and message.tool_call_id in wanted:
+            results.setdefault(message.tool_call_id, _text(message.content))
     if len(results) != len(calls):
         missing = ", ".join(sorted(wanted - results.keys()))[:200]
         raise InvalidInput(

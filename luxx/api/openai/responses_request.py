@@ -216,6 +216,7 @@ def _add_message(given: Given, item: InputItem, field: str) -> None:
 def _add_calls(given: Given, items: list[InputItem], start: int) -> int:
     """Adds the calls from `start` on with their results; the position after them. Raises InvalidInput."""
     calls: list[tuple[str, str, str]] = []
+    call_ids = set[str]()
     results: dict[str, str] = {}
     position = start
     while position < len(items) and items[position].type in (
@@ -230,8 +231,9 @@ def _add_calls(given: Given, items: list[InputItem], start: int) -> int:
             if not item.call_id or not item.name or item.arguments is None:
                 raise InvalidInput("a function_call needs call_id, name and arguments", field=field)
             calls.append((item.call_id, item.name, item.arguments))
+            call_ids.add(item.call_id)
         elif item.type == "function_call_output":
-            if item.call_id not in {call_id for call_id, _, _ in calls} or item.output is None:
+            if item.call_id not in call_ids or item.output is None:
                 raise InvalidInput(
                     "a function_call_output needs output, and the call_id of a function_call before it",
                     field=field,
@@ -239,7 +241,7 @@ def _add_calls(given: Given, items: list[InputItem], start: int) -> int:
             results[item.call_id or ""] = _text(item.output, f"{field}.output")
         position += 1
     missing = [call_id for call_id, _, _ in calls if call_id not in results]
-    if missing or len({call_id for call_id, _, _ in calls}) != len(calls):
+    if missing or len(call_ids) != len(calls):
         raise InvalidInput(
             "each function_call needs a call_id of its own and one function_call_output after it; missing: "
             f"{', '.join(missing)[:200] or 'none'}",

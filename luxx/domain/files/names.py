@@ -4,6 +4,8 @@ import mimetypes
 import unicodedata
 from urllib.parse import quote
 
+from luxx.infra.composing import composed
+
 MAX_NAME_BYTES = 255
 """The limit of Linux for one name."""
 
@@ -26,7 +28,7 @@ def safe_name(given: str) -> str:
     Control characters and those that change the text direction are replaced, so that a name displays as it
     is stored.
     """
-    last = unicodedata.normalize("NFC", given).replace("\\", "/").rstrip("/").rpartition("/")[2]
+    last = composed(given).replace("\\", "/").rstrip("/").rpartition("/")[2]
     clean = "".join("_" if _is_bad(char) else char for char in last).strip(" ")
     if clean.strip(". ") == "" or clean.startswith(".luxx-"):
         clean = UNNAMED + clean.strip(". ")

@@ -14,7 +14,7 @@ from luxx.domain.agents.queries import visible_agent
 from luxx.errors import InvalidInput, NotFound, UnlistedModel
 from luxx.features.rooms.models import RoomPolicy
 from luxx.features.rooms.policies import PolicyName
-from luxx.features.rooms.stops import Stop, check_stop
+from luxx.features.rooms.stops import Stop, check_size, check_stop
 from luxx.providers.model_lists import ModelLists
 from luxx.providers.queries import visible_row as visible_provider
 
@@ -110,6 +110,7 @@ def check_room_stop(stop: Stop | None, seat_ids: Iterable[int], problems: Proble
         return
     try:
         check_stop(stop)
+        check_size(stop)
     except InvalidInput as error:
         for field, problem in error.detail.get("fields", {}).items():
             problems.add(field, problem)

@@ -30,7 +30,7 @@ from luxx.features.rooms.policies import (
 from luxx.features.rooms.prompt import TranscriptEntry
 from luxx.features.rooms.reading import entry_of, read_messages, read_request, read_room
 from luxx.features.rooms.state import FAILURES_TO_MUTE, RoomState
-from luxx.features.rooms.stops import fired_stop
+from luxx.features.rooms.stops import find_phrases, fired_stop
 from luxx.features.rooms.turns import (
     ResolveTurn,
     begin_choice,
@@ -366,6 +366,8 @@ class RoomOrchestration:
 
     def _read(self, session: Session) -> None:
         self._room = read_room(session, self._head, self._call, self._state.failures)
+        # Here in a thread: a stop that was changed is looked for in all messages.
+        find_phrases(self._room.stop, tuple(self._state.messages))
         self._is_fresh = True
 
     def _said(self, session: Session, message_id: str) -> list[LogEntry]:

@@ -3,7 +3,7 @@
 A stop looks at totals that only grow, so a part of `all` that has fired stays fired.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -16,6 +16,8 @@ HARD_MESSAGES = 1_000
 
 MAX_PARTS = 10
 MAX_DEPTH = 4
+MAX_CONDITIONS = 30
+"""How many conditions a stop has in all, whatever the nesting: each phrase is looked for in each message."""
 
 Count = Annotated[int, Meta(ge=1, le=10_000_000)]
 Amount = Annotated[float, Meta(gt=0, le=1_000_000)]
@@ -43,11 +45,13 @@ class Stop(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     all: "Annotated[list[Stop], Meta(min_length=1, max_length=MAX_PARTS)] | UnsetType" = UNSET
 
 
-class SpokenMessage(Struct, frozen=True, kw_only=True):
-    """A message of the room; `seat_id` is None for a person's."""
+class SpokenMessage(Struct, frozen=True, kw_only=True, eq=False):
+    """A message of the room; `seat_id` is None for a person's. `found`: whether the text has each phrase (in
+    folded case) that was looked for, so that each text is folded and searched once."""
 
     seat_id: int | None
     text: str
+    found: dict[str, bool] = {}
 
 
 class Totals(Struct, frozen=True, kw_only=True):
@@ -82,18 +86,46 @@ def check_stop(stop: Stop, field: str = "$.stop", depth: int = 1) -> None:
             check_stop(part, f"{field}.{name}[{index}]", depth + 1)
 
 
+def check_size(stop: Stop) -> None:
+    """Raises InvalidInput for more than MAX_CONDITIONS conditions in all."""
+    count = sum(1 for _ in _conditions(stop))
+    if count > MAX_CONDITIONS:
+        problem = f"a stop may have {MAX_CONDITIONS} conditions in all, this one has {count}; leave some out"
+        raise InvalidInput(f"the request is not valid: {problem}", detail={"fields": {"$.stop": problem}})
+
+
+def _conditions(stop: Stop) -> Iterator[Stop]:
+    parts = [*(stop.any or []), *(stop.all or [])]
+    if not parts:
+        yield stop
+    for part in parts:
+        yield from _conditions(part)
+
+
 def fired_stop(stop: Stop | None, totals: Totals) -> str | None:
     """The key of the stop that ends the room now, None if none does.
 
     For `any`, the key of its first part that fired; for `all`, `all`.
     """
-    if stop is not None and (key := _fired(stop, totals)) is not None:
-        return key
+    if stop is not None:
+        find_phrases(stop, totals.messages)
+        if (key := _fired(stop, totals)) is not None:
+            return key
     if totals.is_ended_by_person:
         return "person"
     if totals.rounds >= HARD_ROUNDS:
         return "rounds"
     return "messages" if len(totals.messages) >= HARD_MESSAGES else None
+
+
+def find_phrases(stop: Stop | None, messages: Iterable[SpokenMessage]) -> None:
+    """Looks for the phrases of a stop in the messages in which they were not looked for yet."""
+    conditions = () if stop is None else _conditions(stop)
+    phrases = {one.phrase.casefold() for one in conditions if one.phrase is not UNSET}
+    for message in messages if phrases else ():
+        if new := phrases - message.found.keys():
+            text = message.text.casefold()
+            message.found.update((phrase, phrase in text) for phrase in new)
 
 
 def _fired(stop: Stop, totals: Totals) -> str | None:
@@ -122,7 +154,7 @@ def _single(stop: Stop, totals: Totals) -> Iterator[tuple[str, bool]]:
         yield (
             "phrase",
             any(
-                phrase in message.text.casefold()
+                message.found[phrase]
                 for message in totals.messages
                 if seat_id is UNSET or message.seat_id == seat_id
             ),

@@ -14,6 +14,7 @@ from operator import add
 
 import msgspec
 
+from luxx.infra.composing import composed
 from luxx.wire.turn import StepStatus, StepType
 
 MAX_WORDS = 16_000
@@ -22,6 +23,8 @@ MAX_WORDS = 16_000
 WORD_LENGTH = 64
 MAX_BYTES = 500_000
 """PostgreSQL takes at most a megabyte, including what it adds to each word."""
+
+FOLDED_AT_ONCE = 100_000
 
 MOST_PIECES = 16
 """Maximum adjacent words (characters, in scripts without spaces) of one term; a longer phrase becomes several
@@ -117,15 +120,12 @@ def _fold_character(character: str) -> str:
 _fold_table = _Fold()
 
 
-def composed(text: str) -> str:
-    """The text with letter and accent combined into one character where Unicode has one."""
-    return text if unicodedata.is_normalized("NFC", text) else unicodedata.normalize("NFC", text)
-
-
 def fold(text: str) -> str:
     """Keeps letters and digits without case and accents; all else becomes blank. Positions are those of
     `text`."""
-    return text.translate(_fold_table)
+    # In pieces, because `translate` holds the interpreter's lock.
+    pieces = [text[start : start + FOLDED_AT_ONCE] for start in range(0, len(text), FOLDED_AT_ONCE)]
+    return "".join(piece.translate(_fold_table) for piece in pieces)
 
 
 def words_of(text: str) -> list[str]:
@@ -137,7 +137,7 @@ def words_of(text: str) -> list[str]:
     else:
         words: list[str] = []
         for piece in _PIECE.finditer(folded):
-            words += _words_of_piece(piece[0])
+            words += _words_of_piece(piece[0][: MAX_WORDS + 1])
             if len(words) >= MAX_WORDS:
                 break
         del words[MAX_WORDS:]

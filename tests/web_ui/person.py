@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
@@ -58,7 +58,7 @@ class Person:
         )
 
     @contextmanager
-    def profile(self, size: tuple[int, int] = LAPTOP) -> Iterator[BrowserContext]:
+    def profile(self, size: tuple[int, int] = LAPTOP) -> Generator[BrowserContext]:
         """A browser profile, signed in with a sign-in of its own."""
         signed_in = self.post("/auth/login", {"username": self.name, "password": PASSWORD})
         stored = {
@@ -69,8 +69,10 @@ class Person:
         context = self.browser.new_context(viewport={"width": size[0], "height": size[1]}, locale="en-GB")
         context.set_default_timeout(WAIT_MS)
         entry = json.dumps(json.dumps(stored))
+        # The frame that draws diagrams has no origin, and so no storage.
         context.add_init_script(
-            f"if (!localStorage.getItem('luxx.sign-in')) localStorage.setItem('luxx.sign-in', {entry})"
+            "if (self.origin !== 'null' && !localStorage.getItem('luxx.sign-in')) "
+            f"localStorage.setItem('luxx.sign-in', {entry})"
         )
         try:
             yield context
@@ -78,7 +80,7 @@ class Person:
             context.close()
 
     @contextmanager
-    def tab(self, size: tuple[int, int] = LAPTOP) -> Iterator[Tab]:
+    def tab(self, size: tuple[int, int] = LAPTOP) -> Generator[Tab]:
         """A tab of a profile of its own."""
         with self.profile(size) as context, open_tab(self.browser, self.server.url, context=context) as tab:
             yield tab

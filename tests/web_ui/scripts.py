@@ -29,6 +29,13 @@ graph LR
 ```
 
 > Warm air rises.
+
+- [x] order film
+- [ ] order glass
+
+$5 now and 6$ later: echo $HOME:$PATH. Let $$x=1$$ be, as \\[ y^2 \\] says.
+
+**重点：**内容，前文**（测试）**后文。
 """
 
 RUN = "window.hacked=1"

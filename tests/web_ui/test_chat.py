@@ -54,6 +54,13 @@ def test_markdown_is_drawn_with_code_math_tables_and_diagrams(person: Person) ->
         expect(page.get_by_role("heading", name="Greenhouses")).to_be_visible()
         expect(page.locator(".katex").first).to_be_visible()
         expect(page.locator(".hljs-keyword").first).to_be_visible()
+        expect(page.locator(".katex-display")).to_have_count(3)
+        expect(
+            page.get_by_role("paragraph").filter(has_text="$5 now and 6$ later: echo $HOME:$PATH.")
+        ).to_be_visible()
+        expect(page.locator("strong", has_text="（测试）")).to_be_visible()
+        expect(page.get_by_role("checkbox", name="order film")).to_be_checked()
+        expect(page.get_by_role("checkbox", name="order glass")).not_to_be_checked()
         diagram = page.locator("img.diagram")
         expect(diagram).to_be_visible()
         light = diagram.get_attribute("src")
@@ -65,6 +72,51 @@ def test_markdown_is_drawn_with_code_math_tables_and_diagrams(person: Person) ->
         take_screenshots(tab, "chat-markdown")
         page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
         take_screenshots(tab, "chat-markdown-phone")
+
+
+REACHES = """async () => {
+  const found = { origin: self.origin }
+  const tries = {
+    page: () => parent.document.title,
+    storage: () => localStorage.length,
+    session: () => sessionStorage.length,
+    cookies: () => document.cookie,
+    database: () => indexedDB.open('x') && new Promise((ok, no) => setTimeout(no, 300)),
+    network: () => fetch('/health'),
+    image: () => new Promise((ok, no) => {
+      const image = Object.assign(new Image(), { onload: ok, onerror: no })
+      image.src = '/ui/icon.svg'
+    }),
+    window: () => open('/ui/') ?? Promise.reject(),
+  }
+  for (const [name, attempt] of Object.entries(tries)) {
+    found[name] = await (async () => attempt())().then(() => true, () => false)
+  }
+  return found
+}"""
+
+
+def test_the_frame_of_diagrams_reaches_nothing(person: Person) -> None:
+    with person.tab() as tab:
+        page = tab.open()
+        page.get_by_label("Message", exact=True).fill("markdown")
+        page.keyboard.press("Enter")
+        diagram = page.locator("img.diagram")
+        expect(diagram).to_be_visible()
+        assert diagram.evaluate("each => each.naturalWidth") > 100
+        assert page.locator("iframe.diagram-frame").get_attribute("sandbox") == "allow-scripts"
+        (frame,) = (each for each in page.frames if each.url.endswith("/ui/diagram.html"))
+        tab.expected_problems += ["Content Security Policy", "Blocked opening", "sandboxed"]
+        reached = frame.evaluate(REACHES)
+        assert reached.pop("origin") == "null"
+        assert not any(reached.values()), reached
+
+
+def test_the_page_of_diagrams_has_no_origin_when_it_is_opened_by_itself(person: Person) -> None:
+    policy = person.api.get("/ui/diagram.html").headers["content-security-policy"]
+    assert policy.endswith("; sandbox allow-scripts")
+    with person.tab() as tab:
+        assert tab.open("/ui/diagram.html").evaluate("self.origin") == "null"
 
 
 def test_hostile_output_stays_inert(person: Person) -> None:

@@ -1,5 +1,6 @@
 /**
- * Draws Mermaid diagrams within a frame: the library writes style elements, which the policy of the page forbids.
+ * Draws Mermaid diagrams within a frame without an origin: the library writes style elements, which the policy of the
+ * page forbids, and its texts are those of models.
  * A message `{ id, code, isDark }` of the page that shows the frame is answered with `{ id, svg }` or `{ id, error }`.
  */
 import mermaid from 'mermaid'

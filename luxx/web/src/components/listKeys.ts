@@ -16,7 +16,6 @@ export function useListKeys<T>(options: ComputedRef<readonly T[]>, choose: (opti
   }
 
   function onKey(event: KeyboardEvent): void {
-    if (event.isComposing) return
     if (event.key === 'ArrowDown') move(1)
     else if (event.key === 'ArrowUp') move(-1)
     else if (event.key === 'Enter') {

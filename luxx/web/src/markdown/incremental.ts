@@ -73,9 +73,16 @@ export class IncrementalMarkdown {
   }
 }
 
+/** The first lines of the blocks, without those that begin on the last line of a formula. */
 function topLevelStarts(text: string, env: RenderEnv): number[] {
-  const tokens = markdown.parse(text, { ...env })
-  return tokens.flatMap((token) => (token.level === 0 && token.nesting >= 0 && token.map ? [token.map[0]] : []))
+  const starts: number[] = []
+  let end = 0
+  for (const token of markdown.parse(text, { ...env })) {
+    if (token.level !== 0 || token.nesting < 0 || !token.map) continue
+    if (token.map[0] >= end) starts.push(token.map[0])
+    end = token.map[1]
+  }
+  return starts
 }
 
 function offsetOfLine(text: string, line: number): number {

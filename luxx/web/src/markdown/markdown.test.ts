@@ -14,10 +14,12 @@ const TEXTS: Record<string, string> = {
   quotes: '> a\nlazy\n>\n> - b\n> - c\n\n> d\n\ntext',
   tables: 'a | b\n--|:-:\n1 | 2\n3 | 4\n\nno table | here\n\n| x |\n|--:|\n| `y` |\ntext',
   math: 'Price $5 and $6, $x^2$ and \\(y\\).\n\n$$\na\n\nb\n$$\n\nText\n\\[\nc\n\\]\n$$d$$\n\nend $$ open',
+  'math in paragraphs': 'Let $$x=1$$ be, and \\[ y\n= 2 \\] holds.\n\n$$\na\n$$ goes on\n\n\\[ b\n\\] too\n\nend',
+  'check boxes': '- [x] one\n- [ ] two `code`\n\n1. [X] **three**\n   - [x]\n   - [x](y)\n\n[ ] no item',
   references: 'See [one] and [two][2].\n\nText\n\n[one]: https://example.org/1\n[2]: https://example.org/2 "T"\n\nend [one]',
   breaks: 'a  \nb\\\nc\n\n***\n\n---\nd',
   escapes: '\\*no\\* &amp; &lt;b&gt; <b>raw</b>\n\n<div>\n\n*in*\n\n</div>\n',
-  chinese: '标题\n===\n\n列表：\n- 一\n- 二\n\n**粗体**，`代码`。',
+  chinese: '**（测试）**后文，**重点：**内容。\n\n标题\n===\n\n列表：\n- 一\n- 二\n\n**粗体**，`代码`。',
 }
 
 function blocksAsHtml(updates: string[]): string {
@@ -106,4 +108,81 @@ test.each([
 test('only the numbers of sources become citations', () => {
   const html = renderMarkdown('A [1], [2] and [3](https://example.org).', new Set([1, 3]))
   expect(html.match(/data-citation="\d"/g)).toEqual(['data-citation="1"'])
+})
+
+function shown(source: string): { formulas: string[]; displayed: number; words: string } {
+  const root = document.createElement('div')
+  root.innerHTML = renderMarkdown(source)
+  const math = [...root.querySelectorAll('.math')]
+  const formulas = math.map((each) => each.textContent ?? '')
+  const displayed = root.querySelectorAll('[data-math=block]').length
+  for (const each of math) each.remove()
+  return { formulas, displayed, words: root.textContent ?? '' }
+}
+
+test.each([
+  'between $5 and 6$, or $5-$10, US$5 and CA$6',
+  '$20K to 30K$, $1,000 and 2,000$ a year, $100/month or $200/month',
+  '价格从$5到10$之间，$10和$20',
+  'echo $HOME/bin:$PATH, $HOME and $USER, ${A}${B}, $A$B, $HOME/$(pwd), "$a:$b"',
+  'kill $$ and echo $$ now',
+  '$AAPL,$TSLA and $x `y$`',
+  '\\$5 and \\$6$',
+  'see \\[1\\] and \\[\\]',
+  '\\[x] text\n\nmore \\[y] and z',
+])('no formula: %s', (source) => {
+  expect(shown(source).formulas).toEqual([])
+})
+
+test.each([
+  ['$x^2$, $5$, $2 \\times 3$, $5x$ and $a+b$', ['x^2', '5', '2 \\times 3', '5x', 'a+b']],
+  ['the $n$th of $k$-means in $O(n log n)$', ['n', 'k', 'O(n log n)']],
+  ["($x$), \\(y\\), $|z|$ and $f'$", ['x', 'y', '|z|', "f'"]],
+  ['设$x$为$n$的值', ['x', 'n']],
+  ['$5 each, where $p = 5$', ['p = 5']],
+])('formulas within a line: %s', (source, formulas) => {
+  expect(shown(source)).toMatchObject({ formulas, displayed: 0 })
+})
+
+test.each([
+  ['Let $$x=1$$ be.', 'Let  be.', 'x=1'],
+  ['The result \\[ x^2 + 1 \\] holds.', 'The result  holds.', 'x^2 + 1'],
+  ['\\[ a \\] is text', ' is text', 'a'],
+  ['so\n$$\na\n$$ goes\non', 'so\ngoes\non', 'a'],
+  ['- so\n  $$\n  a\n  $$ goes\n  on', 'sogoes\non', 'a'],
+  ['- item: $$a$$', 'item: ', 'a'],
+])('a formula displayed within a paragraph: %s', (source, words, formula) => {
+  const found = shown(source)
+  expect(found).toMatchObject({ formulas: [formula], displayed: 1 })
+  expect(found.words.trim()).toBe(words.trim())
+})
+
+test.each([
+  ['前文**测试**后文', '测试'],
+  ['**测试。**后文', '测试。'],
+  ['前文**（测试）**后文', '（测试）'],
+  ['含**「重点」**内容', '「重点」'],
+  ['テスト**「太字」**です。', '「太字」'],
+  ['한국어**(굵게)**입니다', '(굵게)'],
+])('bold beside punctuation: %s', (source, bold) => {
+  const root = document.createElement('div')
+  root.innerHTML = renderMarkdown(source)
+  expect([...root.querySelectorAll('strong')].map((each) => each.textContent)).toEqual([bold])
+  expect(root.textContent?.trim()).toBe(source.replaceAll('**', ''))
+})
+
+test('items with a mark have check boxes with the words as their names', () => {
+  const root = document.createElement('div')
+  root.innerHTML = renderMarkdown('- [x] buy `milk`\n- [ ] **pay**\n- [x](https://example.org)\n- [x]\n\n[x] text')
+  const boxes = [...root.querySelectorAll('[role=checkbox]')]
+  expect(boxes.map((box) => [box.getAttribute('aria-label'), box.getAttribute('aria-checked')])).toEqual([
+    ['buy milk', 'true'],
+    ['pay', 'false'],
+  ])
+  expect(root.querySelectorAll('li')[0]?.textContent).toBe('buy milk')
+})
+
+test('a long text of open formulas is parsed in time that grows with it', () => {
+  const open = '\\[ a\n'.repeat(20_000)
+  expect(renderMarkdown(`${open}b \\] c`)).toContain('math')
 })

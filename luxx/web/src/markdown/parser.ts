@@ -1,6 +1,7 @@
-/** Markdown as safe HTML: CommonMark with tables, math and citations; raw HTML is shown as text. */
+/** Markdown as safe HTML: CommonMark with tables, check boxes, math and citations; raw HTML is shown as text. */
 import DOMPurify from 'dompurify'
 import MarkdownIt, { type Env } from 'markdown-it'
+import cjkFriendly from 'markdown-it-cjk-friendly'
 import { addMath } from './math'
 
 /** `citations`: the numbers of the message's sources; only these become links. */
@@ -13,7 +14,33 @@ const SAFE_LINK = /^(https?:|mailto:)/i
 const SAFE_IMAGE = /^data:image\/(png|jpeg|gif|webp);base64,/i
 
 markdown.validateLink = (url) => SAFE_LINK.test(url) || SAFE_IMAGE.test(url)
+// `**重点：**后文` is bold, although there is no space between the sign and the next word.
+markdown.use(cjkFriendly)
 addMath(markdown)
+
+// `- [x] done`: a check box that nobody can change, with the words beside it as its name.
+markdown.core.ruler.after('inline', 'check_box', (state) => {
+  state.tokens.forEach((token, index) => {
+    const [item, paragraph] = [state.tokens[index - 2], state.tokens[index - 1]]
+    const first = token.children?.[0]
+    const mark = first?.type === 'text' ? /^\[([ xX])\]\s+/.exec(first.content) : null
+    if (!first || !mark || token.type !== 'inline' || paragraph?.type !== 'paragraph_open' || item?.type !== 'list_item_open') return
+    first.content = first.content.slice(mark[0].length)
+    const name = (token.children ?? []).map((child) => child.content).join('')
+    if (!name.trim()) {
+      first.content = mark[0]
+      return
+    }
+    item.attrJoin('class', 'check-item')
+    const box = new state.Token('check_box', 'span', 0)
+    box.meta = { isChecked: mark[1] !== ' ', name }
+    token.children?.unshift(box)
+  })
+})
+markdown.renderer.rules.check_box = (tokens, index) => {
+  const { isChecked, name } = tokens[index]?.meta as { isChecked: boolean; name: string }
+  return `<span class="check-box" role="checkbox" aria-checked="${isChecked}" aria-disabled="true" aria-label="${escape(name)}"></span>`
+}
 
 // `[2]` is the second source of the message, where it has one.
 markdown.inline.ruler.after('link', 'citation', (state, isSilent) => {
@@ -67,7 +94,8 @@ const TAGS = [
 ]
 /** Attributes whose values are no addresses. */
 const PLAIN_ATTRIBUTES = [
-  ...['title', 'class', 'start', 'alt', 'type', 'tabindex', 'target', 'rel'],
+  ...['title', 'class', 'start', 'alt', 'type', 'tabindex', 'target', 'rel', 'role'],
+  ...['aria-checked', 'aria-disabled', 'aria-label'],
   ...['data-language', 'data-copy', 'data-citation', 'data-math'],
 ]
 

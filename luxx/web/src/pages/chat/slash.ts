@@ -37,9 +37,9 @@ export function useSlash(typed: Ref<string>, offered: () => readonly SlashComman
     if (now === null || before === null) isDismissed.value = false
   })
 
-  /** Whether the list took the key; Enter that an input method uses stays with it. */
+  /** Whether the list took the key. */
   function onKey(event: KeyboardEvent): boolean {
-    if (options.value.length === 0 || event.isComposing || event.keyCode === 229) return false
+    if (options.value.length === 0) return false
     if (event.key === 'Escape') isDismissed.value = true
     else if (event.key === 'Tab' && !event.shiftKey) {
       const option = options.value[keys.active.value]

@@ -4,7 +4,7 @@ import base64
 import struct
 import zlib
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 import openai
@@ -38,6 +38,11 @@ SCRIPT = Script(
         Rule(when=When(system="You are Slow in"), reply=[
             Text(text="Let me"), Gate(name="slow"), Text(text=" think."), Counts(prompt=5, completion=2)]),
         Rule(when=When(system="You are Thinker in"), reply=[Text(text="I am"), Gate(name="thought")]),
+        Rule(when=When(system="You choose who speaks next", user="By a part"), reply=[Text(text="Lakeside")]),
+        Rule(when=When(system="You choose who speaks next", user="By a word"), reply=[
+            Text(text="Also good: Lake")]),
+        Rule(when=When(system="You choose who speaks next", user="In Chinese"), reply=[
+            Text(text="我选小红。")]),
         Rule(when=When(system="You choose who speaks next"), reply=[Text(text="I choose Lake!")]),
         Rule(when=When(system="You are Mute in"), status=401, message="wrong key"),
         Rule(when=When(user="weather", has_tool_result=False), reply=[
@@ -98,13 +103,13 @@ class Person(NamedTuple):
     def base_url(self) -> str:
         return f"{self.api.server.url}/v1"
 
-    def sdk(self, key: str | None = None, **more: object) -> openai.OpenAI:
+    def sdk(self, key: str | None = None, **more: Any) -> openai.OpenAI:
         http = httpx.Client(trust_env=False, timeout=30)
-        options = {"max_retries": 0, "http_client": http, **more}
+        options: dict[str, Any] = {"max_retries": 0, "http_client": http, **more}
         return openai.OpenAI(base_url=self.base_url, api_key=key or self.key, **options)
 
     def async_sdk(self) -> openai.AsyncOpenAI:
-        http = httpx.AsyncClient(trust_env=False, timeout=30)
+        http: Any = httpx.AsyncClient(trust_env=False, timeout=30)
         return openai.AsyncOpenAI(base_url=self.base_url, api_key=self.key, max_retries=0, http_client=http)
 
 

@@ -1,5 +1,6 @@
 """A room as the model of a call: its seats answer, and the room changes only if the call is kept in it."""
 
+import json
 from typing import Any
 
 import openai
@@ -97,11 +98,75 @@ def test_seats_that_speak_at_once_do_not_mix(
 def test_policy_of_the_room_chooses_who_answers(
     client: openai.OpenAI, ann: Person, policy: str, text: str
 ) -> None:
-    make_room(ann, policy, "Hill", "Lake", policy=policy, stop={"messages": 2})  # The question and an answer.
+    make_room(ann, policy, "Hill", "Lake", policy=policy, stop={"messages": 1})
     answer = client.chat.completions.create(
         model=f"room/{policy}", messages=[{"role": "user", "content": text}]
     )
     assert answer.choices[0].message.content == "**Lake:**\n\nLakes: no."
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+@pytest.mark.parametrize("stop", [{"any": [{"phrase": "done"}, {"rounds": 1}]}, {"messages": 2}], ids=str)
+def test_no_stop_looks_at_what_the_caller_says(
+    client: openai.OpenAI, ann: Person, stop: dict[str, Any], is_kept: bool
+) -> None:
+    room = make_room(ann, "Stops", "Hill", "Lake", stop=stop)
+    answer = client.chat.completions.create(
+        model=f"room/{room}",
+        messages=[{"role": "user", "content": "Discuss it, and write DONE at the end."}],
+        metadata={"conversation_id": room} if is_kept else {},
+    )
+    assert answer.choices[0].message.content == ANSWER
+
+
+@pytest.mark.parametrize(
+    ("text", "speaker"),
+    [
+        ("交给@Bob处理", "Bob"),
+        ("请@小红回答", "小红"),
+        ("@小红帽你好", "小红帽"),
+        ("@Bobさん、お願いします", "Bob"),
+        ("＠ＢＯＢ 你来", "Bob"),
+        ("user@Bob.com, @Bobby", "Ann"),
+    ],
+)
+def test_mention_is_read_where_words_have_no_spaces(
+    client: openai.OpenAI, ann: Person, text: str, speaker: str
+) -> None:
+    room = make_room(ann, "Names", "Ann", "小红", "小红帽", "Bob", policy="mention", stop={"messages": 1})
+    answer = client.chat.completions.create(
+        model=f"room/{room}", messages=[{"role": "user", "content": text}]
+    )
+    assert (answer.choices[0].message.content or "").startswith(f"**{speaker}:**")
+
+
+def run_values(person: Person, room: str, *keys: str) -> list[str]:
+    """The different values of these fields of events, in the order of the room's run."""
+    lines = person.api.http.post(f"/chat-rooms/{room}/start").text.splitlines()
+    events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+    return list(dict.fromkeys(event[key] for event in events for key in keys if key in event))
+
+
+def test_mention_before_the_start_counts(ann: Person) -> None:
+    room = make_room(ann, "Before", "Hill", "Lake", policy="mention", stop={"messages": 1})
+    ann.api.good("POST", f"/chat-rooms/{room}/messages", json={"content": "@Lake, please begin."})
+    assert run_values(ann, room, "sender_name") == ["Lake"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "speaker", "by"),
+    [
+        ("By a part", "Ann", "fallback"),
+        ("By a word", "Lake", "selector"),
+        ("In Chinese", "小红", "selector"),
+    ],
+)
+def test_selector_reads_whole_names(ann: Person, prompt: str, speaker: str, by: str) -> None:
+    room = make_room(
+        ann, "Selector", "Ann", "Al", "Lake", "小红",
+        policy={"name": "selector", "prompt": prompt}, stop={"messages": 1},
+    )  # fmt: skip
+    assert run_values(ann, room, "by", "sender_name") == [by, speaker]
 
 
 def test_failed_seat_is_named_and_a_room_of_failed_ones_fails(client: openai.OpenAI, ann: Person) -> None:

@@ -19,6 +19,7 @@ from luxx.features.rooms.policies import (
     Speak,
     WaitForPerson,
     mentioned,
+    names_in,
     next_turn,
 )
 from luxx.features.rooms.stops import (
@@ -107,6 +108,31 @@ def test_without_a_mention_the_next_seat_in_order_speaks() -> None:
 def test_the_longest_name_is_mentioned() -> None:
     seats = [SeatState(seat_id=1, name="Ann"), SeatState(seat_id=2, name="Ann Lee")]
     assert mentioned("@ann lee and @Ann, and @annabel", seats) == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("小红帽和小红", ["小红帽", "小红"]),
+        ("Also good would be: Bob", ["Bob"]),
+        ("Bobby or Ann-Lee", ["Ann"]),
+        ("请Ann Lee回答", ["Ann Lee"]),
+        ("김C++님", ["C++"]),
+        ("", []),
+    ],
+)
+def test_names_are_whole_words_and_the_longest(text: str, names: list[str]) -> None:
+    assert names_in(text, ["Al", "Ann", "Ann Lee", "Bob", "小红", "小红帽", "C++"]) == names
+
+
+def test_name_of_the_last_speaker_names_nobody_else() -> None:
+    floor = Floor(
+        seats=(SeatState(seat_id=1, name="Ann"), SeatState(seat_id=2, name="Ann Lee"), BOB),
+        last_speaker=2,
+        last_text="So says @Ann Lee.",
+    )
+    assert next_turn(PolicyName.MENTION, replace(floor, seats=floor.seats[1:])) == Speak((2,))
+    assert next_turn(PolicyName.MENTION, floor) == Speak((1,))
 
 
 def test_manual_waits_until_a_person_gives_the_floor() -> None:

@@ -30,7 +30,7 @@ from luxx.features.rooms.policies import (
 from luxx.features.rooms.prompt import TranscriptEntry
 from luxx.features.rooms.reading import entry_of, read_messages, read_request, read_room
 from luxx.features.rooms.state import FAILURES_TO_MUTE, RoomState
-from luxx.features.rooms.stops import find_phrases, fired_stop
+from luxx.features.rooms.stops import SpokenMessage, find_phrases, fired_stop
 from luxx.features.rooms.turns import (
     ResolveTurn,
     begin_choice,
@@ -122,16 +122,17 @@ class RoomOrchestration:
     def __init__(self, session: Session, head: RunHead, resolve: ResolveTurn) -> None:
         self._head = head
         self._resolve = resolve
-        self._state = RoomState()
         self._request = read_request(head)
         self._call = self._request.call
-        self._room = read_room(session, head, self._call, self._state.failures)
         self._totals = RunTotals(usage=Usage(), cost=None, seconds=0.0)
         self._limit: LimitReached | None = None
         self._is_fresh = True
         """Whether the room was read after the last turn ended: people may have changed it meanwhile."""
         self._earlier, self._entries = read_messages(session, head, self._call)
         """The messages before this run; and stored ones of this run by their ids."""
+        before = [SpokenMessage(seat_id=one.seat_id, text=one.text) for one in self._earlier[-1:]]
+        self._state = RoomState(*before)
+        self._room = read_room(session, head, self._call, self._state.failures)
         self._transcript: list[TranscriptEntry] = []
         """The messages of this run, in the order of its log."""
         self._choice_context = ContextRecord()
@@ -195,15 +196,17 @@ class RoomOrchestration:
         self._totals = totals
         if not self._is_fresh:
             return Begin()  # `prepare` reads the room, then decides.
-        following = self._follow(state)
+        following = self._follow(state, has_text=False)  # `prepare` reads it, in a thread.
         return following if isinstance(following, Wait | End) else Begin()
 
-    def _follow(self, state: RoomState) -> Speak | Choose | RoundStart | RoundEnd | Wait | End:
-        """What follows after this state in the room as it was read."""
+    def _follow(
+        self, state: RoomState, *, has_text: bool = True
+    ) -> Speak | Choose | RoundStart | RoundEnd | Wait | End:
+        """What follows after this state in the room as it was read; without the text, anybody may speak."""
         fired = fired_stop(self._room.stop, state.totals(self._totals))
         if fired is not None:
             return self._completed(fired)
-        return self._next_turn(state) if state.is_round_open else self._start_round(state)
+        return self._next_turn(state, has_text) if state.is_round_open else self._start_round(state)
 
     def _start_round(self, state: RoomState) -> RoundStart | End:
         room = self._room
@@ -213,8 +216,9 @@ class RoomOrchestration:
             return self._no_seat_left()
         return RoundStart(round=state.round + 1, max_rounds=room.max_rounds)
 
-    def _next_turn(self, state: RoomState) -> Speak | Choose | RoundEnd | Wait | End:
-        following = next_turn(self._room.policy.name, state.floor(self._room.seat_states))
+    def _next_turn(self, state: RoomState, has_text: bool) -> Speak | Choose | RoundEnd | Wait | End:
+        floor = state.floor(self._room.seat_states, has_text=has_text)
+        following = next_turn(self._room.policy.name, floor)
         match following:
             case Speak() | Choose():
                 return following

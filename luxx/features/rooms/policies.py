@@ -5,11 +5,20 @@ or removed seat. A round has as many turns as there were active seats when it be
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import assert_never
 
 from msgspec import Struct
+
+from luxx.infra.store.search_words import UNSPACED
+
+_WORD = rf"[^\W{UNSPACED}]"
+"""A letter or digit of a script that puts spaces between words."""
+
+_unspaced = re.compile(f"[{UNSPACED}]")
+_FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: 0x20, 0xFE6B: 0x40}
+"""The full-width forms of ASCII, the ideographic space and the small commercial at."""
 
 
 class PolicyName(StrEnum):
@@ -137,7 +146,7 @@ def mention(floor: Floor) -> Next:
     if _is_round_full(floor):
         return EndRound()
     candidates = _others(floor)
-    named = mentioned(floor.last_text, [seat for seat in floor.active if seat.seat_id in candidates])
+    named = [one for one in mentioned(floor.last_text, list(floor.seats)) if one in candidates]
     return Speak((named[0] if named else _next_in_order(floor, candidates),))
 
 
@@ -151,12 +160,35 @@ def manual(floor: Floor) -> Next:
 
 def mentioned(text: str, seats: list[SeatState]) -> list[int]:
     """The seats that the text names as @name, in the order of the text; longer names are read first."""
-    by_name = {seat.name.casefold(): seat.seat_id for seat in seats}
-    if not by_name or "@" not in text:
+    by_name = {seat.name: seat.seat_id for seat in reversed(seats)}
+    return [by_name[name] for name in names_in(text, by_name, sign="@")]
+
+
+def names_in(text: str, names: Iterable[str], *, sign: str = "") -> list[str]:
+    """The names that stand in the text as whole words behind `sign`, each once, in the order of the text.
+
+    Letter case and full-width forms make no difference, and a longer name is read before one that it begins
+    with. Where a script puts no spaces between words, any place within them is the edge of a name.
+    """
+    by_fold = {_fold(name): name for name in reversed(list(names))}
+    folded = _fold(text)
+    if not by_fold or sign not in folded:
         return []
-    names = "|".join(re.escape(name) for name in sorted(by_name, key=len, reverse=True))
-    found = re.finditer(rf"(?<!\w)@(?:{names})(?!\w)", text.casefold())
-    return list(dict.fromkeys(by_name[match.group()[1:]] for match in found))
+    longest_first = sorted(by_fold, key=len, reverse=True)
+    found = re.findall("|".join(_pattern(sign, name) for name in longest_first), folded)
+    return list(dict.fromkeys(by_fold[match.removeprefix(sign)] for match in found))
+
+
+def _pattern(sign: str, name: str) -> str:
+    """A name with its edges. It begins with its first character, by which `re` finds candidates fast."""
+    first, rest = (sign or name)[0], name if sign else name[1:]
+    before = "" if _unspaced.match(first) else f"(?<!{_WORD}{re.escape(first)})"
+    after = "" if _unspaced.match(name[-1]) else f"(?!{_WORD})"
+    return re.escape(first) + before + re.escape(rest) + after
+
+
+def _fold(text: str) -> str:
+    return text.translate(_FULL_WIDTH).casefold()
 
 
 def _is_round_full(floor: Floor) -> bool:

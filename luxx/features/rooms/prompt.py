@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from luxx.domain.conversations.prompt import PastMessage, Replay
+from luxx.features.rooms.policies import names_in
 from luxx.wire.message import ContextRecord, UserContent
 from luxx.wire.turn import Step
 
@@ -98,16 +99,17 @@ def choosing_messages(
     ]
 
 
-def chosen_name(answer: str, names: Sequence[str]) -> str | None:
-    """The name that an answer gives: the whole answer, else the only one that it mentions."""
+def chosen_name(answer: str, names: Sequence[str], others: Sequence[str] = ()) -> str | None:
+    """The name that an answer gives: the whole answer, else the only one that it names.
+
+    `others` cannot be chosen; a name that is a part of such a name is not named by it.
+    """
     text = answer.strip().strip("\"'`*.[]@").casefold()
     for name in names:
         if text == name.casefold():
             return name
-    mentioned = [name for name in names if name.casefold() in text]
-    # A name may be part of a longer one.
-    longest = [name for name in mentioned if not any(name != other and name in other for other in mentioned)]
-    return longest[0] if len(longest) == 1 else None
+    named = [name for name in names_in(answer, [*names, *others]) if name in names]
+    return named[0] if len(named) == 1 else None
 
 
 def taint_of(transcript: Sequence[TranscriptEntry]) -> str | None:

@@ -49,9 +49,12 @@ class OpenChoice(Struct, frozen=True, kw_only=True):
 
 
 class RoomState:
-    """`messages` are those of this run, in the order in which they were stored; with their ids."""
+    """`messages` are those of this run, in the order in which they were stored; with their ids.
 
-    def __init__(self) -> None:
+    `before` is the newest message before the run.
+    """
+
+    def __init__(self, before: SpokenMessage | None = None) -> None:
         self.is_started = False
         self.round = 0
         self.is_round_open = False
@@ -63,6 +66,7 @@ class RoomState:
         self.choice: OpenChoice | None = None
         self.skipped: set[str] = set()
         self.failures: dict[int, int] = {}
+        self._before = before
         self._spoken: list[int] = []
         self._chosen: int | None = None
 
@@ -149,14 +153,14 @@ class RoomState:
         """How many rounds are complete."""
         return self.round - 1 if self.is_round_open else self.round
 
-    def floor(self, seats: Sequence[SeatState]) -> Floor:
-        """What the policies see."""
-        last = self.messages[-1] if self.messages else None
+    def floor(self, seats: Sequence[SeatState], *, has_text: bool = True) -> Floor:
+        """What the policies see; `has_text`: also the text of the newest message."""
+        last = self.messages[-1] if self.messages else self._before
         return Floor(
             seats=tuple(seats),
             spoken=tuple(self._spoken),
             last_speaker=None if last is None else last.seat_id,
-            last_text="" if last is None else last.text,
+            last_text=last.text if last is not None and has_text else "",
             chosen=self._chosen,
             ended_rounds=self.ended_rounds,
         )
@@ -165,7 +169,7 @@ class RoomState:
         """What the stops see."""
         return Totals(
             rounds=self.ended_rounds,
-            messages=tuple(self.messages),
+            messages=tuple(message for message in self.messages if message.seat_id is not None),
             tokens=run.usage.prompt_tokens + run.usage.completion_tokens,
             cost=run.cost or 0.0,
             seconds=run.seconds,

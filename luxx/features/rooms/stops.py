@@ -29,8 +29,9 @@ class Stop(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     """Exactly one of the fields is set, but `seat_id` belongs to `phrase`.
 
     `rounds`, `messages` and `tokens` are totals of the run; `cost` is in US dollars; `seconds` count while
-    the room runs, not while it is paused. `phrase`: a message contains it, in any letter case, by that seat
-    if given. `person`: a person with the right to steer ends the room. `any` and `all` combine stops.
+    the room runs, not while it is paused. `messages` and `phrase` look at the messages of seats, not at those
+    of people. `phrase`: a message contains it, in any letter case, by that seat if given. `person`: a person
+    with the right to steer ends the room. `any` and `all` combine stops.
     """
 
     rounds: Count | UnsetType = UNSET
@@ -46,8 +47,11 @@ class Stop(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
 
 
 class SpokenMessage(Struct, frozen=True, kw_only=True, eq=False):
-    """A message of the room; `seat_id` is None for a person's. `found`: whether the text has each phrase (in
-    folded case) that was looked for, so that each text is folded and searched once."""
+    """A message of the room; `seat_id` is None for a person's, which no stop looks at.
+
+    `found`: whether the text has each phrase (in folded case) that was looked for, so that each text is
+    folded and searched once.
+    """
 
     seat_id: int | None
     text: str
@@ -55,7 +59,7 @@ class SpokenMessage(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Totals(Struct, frozen=True, kw_only=True):
-    """What stops look at. `rounds` are ended rounds; `messages` those of the agents and people of the run."""
+    """What stops look at. `rounds` are ended rounds; `messages` those of seats in the run."""
 
     rounds: int = 0
     messages: tuple[SpokenMessage, ...] = ()

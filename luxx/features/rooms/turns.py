@@ -151,8 +151,10 @@ def close_choice(
     Nobody has it after a choice that was cut, by a pause or an end: it is made again after a resume.
     """
     names = {one.name: one.seat_id for one in room.seats if one.seat_id in choose.seat_ids}
+    others = [one.name for one in room.seats if one.name not in names]
     events: list[LogEntry] = [] if cut is None else [CostUpdate(usage=cut.usage, cost=cut.cost)]
-    name = chosen_name(steps_text(state.steps), list(names)) if ending.error is None else None
+    text = steps_text(state.steps)
+    name = chosen_name(text, list(names), others) if ending.error is None else None
     if ending.status == RunStatus.CANCELLED:
         pass
     elif name is not None:

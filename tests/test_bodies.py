@@ -17,6 +17,7 @@ from luxx.api.routes.setup import SetupController
 from luxx.errors import InvalidInput
 from luxx.infra.config.schema import Config
 from luxx.infra.json_keys import has_duplicate_key
+from luxx.infra.json_size import MAX_DIGITS, MAX_VALUES
 from luxx.infra.observe import Metrics
 
 
@@ -55,6 +56,26 @@ def test_a_nested_duplicate_member_is_found_whatever_its_name(name: str) -> None
         assert not has_duplicate_key(b'{"a": [{%s}, {%s}]}' % (member, member))
 
 
+def test_a_body_may_have_a_hundred_thousand_values_and_numbers_of_64_digits() -> None:
+    def body(values: int, digits: int) -> bytes:
+        text = msgspec.json.encode("[{,1" * 300_000 + "7" * 100 + '\\"')
+        texts = b",".join([text, *[b'""'] * (values - 4)])
+        return b'{"name": "a", "tags": [%s], "count": 1%s}' % (texts, b"0" * (digits - 1))
+
+    assert len(read_body(body(MAX_VALUES, 18), ExpectedBody).tags) == MAX_VALUES - 3
+    assert "100,000 values" in str(decode_error(body(MAX_VALUES + 1, 18)))
+    assert "64 digits" in str(decode_error(body(10, MAX_DIGITS + 1)))
+    assert read_body(body(10, MAX_DIGITS), ExpectedBody).count == 10 ** (MAX_DIGITS - 1)
+
+
+@pytest.mark.parametrize("ending", ["", "\\", '"', '\\"', '\\\\"'])
+def test_a_member_is_found_twice_in_a_large_body_whatever_its_texts(ending: str) -> None:
+    text = msgspec.json.encode('":' * 50_000 + ending)
+    assert not has_duplicate_key(b'{"a": %s, "b": "\\":"}' % text)
+    assert has_duplicate_key(b'{"a": %s, "b": {"c\\\\": 1, "c\\u005c": 2}}' % text)
+    assert has_duplicate_key(b'{"a": %s, "b": {"c": 1, "c": 2}}' % text)
+
+
 def test_texts_that_look_like_members_are_no_members() -> None:
     said = {"name": '"a":', "tags": ['"a": 1, "a": 2', ":", ": x"]}
     assert read_body(msgspec.json.encode(said), ExpectedBody).tags == said["tags"]
@@ -80,7 +101,7 @@ def body_with_unknown_members(count: int) -> bytes:
     return b"{" + b",".join(b'"%x":1' % index for index in range(count)) + b"}"
 
 
-WRONG = {
+WRONG: dict[str, Callable[[int], bytes]] = {
     "names that nobody knows": body_with_unknown_members,
     "zeros": lambda count: b'{"tags":[' + b",".join([b"0"] * count) + b"]}",
     "NULs": lambda count: b'{"tags":[' + b",".join([b'"\\u0000"'] * count) + b"]}",

@@ -5,8 +5,10 @@ decoder stops at the first error; a second pass over the invalid body finds the 
 invalid body, so that pass reads at most MAX_INSPECTED_BYTES and reports at most MAX_REPORTED_FIELDS.
 """
 
-import re
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from math import isfinite
 from typing import Annotated, Any, Union, cast, get_args
@@ -25,11 +27,12 @@ from luxx.domain.accounts.caller import Caller
 from luxx.errors import InvalidInput
 from luxx.infra.documents.yaml_text import parse_yaml
 from luxx.infra.json_keys import duplicate_key_paths, has_duplicate_key
+from luxx.infra.json_size import SMALL_BYTES, check_size, decoder, without_escapes
 
 BODY = "data"
 """The parameter of handlers for the body."""
 
-_NUL_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+_NUL_ESCAPE = rb"\u0000"
 """PostgreSQL cannot store NUL in text. In valid JSON it can appear only as this escape."""
 
 NUL_MESSAGE = "text must not contain the character NUL"
@@ -42,6 +45,12 @@ MAX_INSPECTED_BYTES = 64 * 1024
 MAX_REPORTED_FIELDS = 20
 MAX_PATH_CHARS = 200
 """Characters of a reported path. It may repeat names that the client sent."""
+
+SMALL_DOCUMENT_BYTES = 4 * 1024
+"""YAML costs more than JSON: it is parsed value by value."""
+
+_threads = ThreadPoolExecutor(2, thread_name_prefix="large-bodies")
+"""Two, because each thread that works makes the event loop wait longer for the interpreter's lock."""
 
 FieldErrors = dict[str, str]
 
@@ -56,9 +65,27 @@ class JsonRequest(Request[Any, Any, Any]):
         """
         parameter = self.route_handler.parsed_fn_signature.parameters[BODY]
         body = await self.body()
-        return (
-            parameter.default if parameter.has_default and not body else read_body(body, parameter.annotation)
-        )
+        if parameter.has_default and not body:
+            return parameter.default
+        return await parse_body(body, parameter.annotation)
+
+
+async def parse_body(body: bytes, expected_type: Any) -> Any:
+    """`read_body`, in a thread if the body is large."""
+    if len(body) <= SMALL_BYTES:
+        return read_body(body, expected_type)
+    return await _in_thread(read_body, body, expected_type)
+
+
+async def parse_document(body: bytes, expected_type: Any, *, max_characters: int) -> Any:
+    """`read_document`, in a thread if the document is large."""
+    if len(body) <= SMALL_DOCUMENT_BYTES:
+        return read_document(body, expected_type, max_characters=max_characters)
+    return await _in_thread(read_document, body, expected_type, max_characters=max_characters)
+
+
+async def _in_thread(work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    return await asyncio.get_running_loop().run_in_executor(_threads, partial(work, *arguments, **options))
 
 
 def read_body(body: bytes, expected_type: Any) -> Any:
@@ -66,7 +93,8 @@ def read_body(body: bytes, expected_type: Any) -> Any:
     if not body:
         raise invalid_fields({"$": "a JSON object is needed as the body"})
     try:
-        if _NUL_ESCAPE.search(body):
+        check_size(body)
+        if _NUL_ESCAPE in body and _NUL_ESCAPE in without_escapes(body):
             raise _error_at(body, NUL_MESSAGE, lambda body: _nul_paths("$", msgspec.json.decode(body)))
         value = _decode(body, expected_type)
         if has_duplicate_key(body):
@@ -113,7 +141,7 @@ def _error_at(body: bytes, problem: str, find_paths: Callable[[bytes], Iterator[
 
 def _decode(body: bytes, expected_type: Any) -> Any:
     try:
-        return msgspec.json.decode(body, type=expected_type)
+        return decoder(expected_type).decode(body)
     except msgspec.ValidationError as error:
         is_inspected = len(body) <= MAX_INSPECTED_BYTES
         if not is_inspected and "got `float`" not in str(error):

@@ -1,5 +1,6 @@
 """`/agents`: templates of agents, their export and import."""
 
+import asyncio
 from typing import Annotated, Any, Literal
 
 from litestar import Controller, Request, Response, delete, get, post, put
@@ -9,7 +10,7 @@ from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from luxx.api.http.authentication import CHAT
 from luxx.api.http.envelope import Page, Success, page_of, success
 from luxx.api.http.event_streams import Streams
-from luxx.api.http.request_input import OPENAPI_EXTRA, InjectedCaller, PageNumber, PageSize, read_document
+from luxx.api.http.request_input import OPENAPI_EXTRA, InjectedCaller, PageNumber, PageSize, parse_document
 from luxx.api.routes.messages import (
     InvocationBody,
     answer_options,
@@ -132,14 +133,16 @@ class AgentController(Controller):
         """The agent as a YAML or JSON document, with the names of its providers. Its rules: for its owner."""
         document = await agents.export(caller, agent_id)
         media_type = "application/json" if format == "json" else "application/yaml"
-        return Response(encode_document(document, format), media_type=media_type)
+        return Response(await asyncio.to_thread(encode_document, document, format), media_type=media_type)
 
     @post("/import", status_code=201, opt={OPENAPI_EXTRA: {"requestBody": DOCUMENT_BODY}})
     async def import_agent(
         self, request: Request[Any, Any, Any], caller: InjectedCaller, agents: InjectedAgents
     ) -> Success[AgentView]:
         """Create an agent from a document, as YAML or JSON. Providers are found by their names."""
-        document = read_document(await request.body(), AgentDocument, max_characters=MAX_CHARACTERS)
+        document: AgentDocument = await parse_document(
+            await request.body(), AgentDocument, max_characters=MAX_CHARACTERS
+        )
         return success(await agents.import_agent(caller, document), "agent created")
 
 

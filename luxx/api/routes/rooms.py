@@ -1,5 +1,6 @@
 """`/chat-rooms`: rooms, their seats, members and messages, copies, files and outcomes."""
 
+import asyncio
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -18,7 +19,7 @@ from luxx.api.http.request_input import (
     PageNumber,
     PageSize,
     TextId,
-    read_document,
+    parse_document,
 )
 from luxx.api.routes.messages import TOO_LARGE_PAGE, MessagePage, MessageText, check_text
 from luxx.domain.conversations.views import MessageView
@@ -196,7 +197,9 @@ class RoomController(Controller):
         if format == "md":
             text = await room_transfer.export_markdown(caller, room_id)
         else:
-            text = encode_document(await room_transfer.export(caller, room_id), format)
+            text = await asyncio.to_thread(
+                encode_document, await room_transfer.export(caller, room_id), format
+            )
         return Response(text, media_type=MEDIA_TYPES[format])
 
     @post("/import", status_code=201, opt={OPENAPI_EXTRA: {"requestBody": DOCUMENT_BODY}})
@@ -204,7 +207,9 @@ class RoomController(Controller):
         self, request: Request[Any, Any, Any], caller: InjectedCaller, room_transfer: InjectedRoomTransfer
     ) -> Success[RoomDetail]:
         """Create a room from its file, as YAML or JSON. Providers and agents are found by their names."""
-        document = read_document(await request.body(), RoomDocument, max_characters=MAX_CHARACTERS)
+        document: RoomDocument = await parse_document(
+            await request.body(), RoomDocument, max_characters=MAX_CHARACTERS
+        )
         return success(await room_transfer.import_room(caller, document), "room created")
 
 

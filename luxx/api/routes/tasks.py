@@ -17,8 +17,8 @@ from luxx.api.http.request_input import (
     PageNumber,
     PageSize,
     TextId,
-    read_body,
-    read_document,
+    parse_body,
+    parse_document,
 )
 from luxx.features.tasks.document import MAX_CHARACTERS, TaskDocument, encode_document
 from luxx.features.tasks.models import (
@@ -209,7 +209,7 @@ class TaskController(Controller):
         """The task as a YAML or JSON document, with the names of agents and providers, without results."""
         document = await tasks.export(caller, task_id)
         media_type = "application/json" if format == "json" else "application/yaml"
-        return Response(encode_document(document, format), media_type=media_type)
+        return Response(await asyncio.to_thread(encode_document, document, format), media_type=media_type)
 
     @post("/import", status_code=201, opt={OPENAPI_EXTRA: {"requestBody": DOCUMENT_BODY}})
     async def import_task(
@@ -218,12 +218,9 @@ class TaskController(Controller):
         """Create a task from a document: JSON with `Content-Type: application/json`, else YAML."""
         body = await request.body()
         if request.headers.get("content-type", "").partition(";")[0].strip() == "application/json":
-            document: TaskDocument = read_body(body, TaskDocument)
+            document: TaskDocument = await parse_body(body, TaskDocument)
         else:
-            # A long document takes seconds to parse.
-            document = await asyncio.to_thread(
-                read_document, body, TaskDocument, max_characters=MAX_CHARACTERS
-            )
+            document = await parse_document(body, TaskDocument, max_characters=MAX_CHARACTERS)
         return success(await tasks.import_task(caller, document), "task created")
 
 

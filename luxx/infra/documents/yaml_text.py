@@ -10,6 +10,14 @@ import yaml
 from luxx.errors import InvalidInput
 from luxx.infra.json_keys import decode_strict
 
+_FastLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml is a hundred times as fast; PyYAML is built without it on some systems."""
+
+_HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
+MAX_SLOW_CHARACTERS = 50_000
+"""libyaml refuses the escapes of an emoji as JSON writes it. PyYAML's own parser reads a text up to this size
+that has some."""
+
 MAX_DEPTH = 20
 MAX_VALUES = 20_000
 OTHER_BREAKS = re.compile("[\r\x85\u2028\u2029\ufeff]")
@@ -31,11 +39,13 @@ def parse_yaml(text: str, *, max_characters: int) -> Any:
             return _plain("$", decode_strict(text.encode()))
         except (ValueError, RecursionError):
             pass  # YAML, or an error, whose line the YAML parser names.
+    is_slow = len(text) <= MAX_SLOW_CHARACTERS and _HALF_CHARACTER.search(text) is not None
+    loader: Any = yaml.SafeLoader if is_slow else _FastLoader
     try:
-        _check_events(text)
-        root = cast("Any", yaml.compose(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
+        _check_events(text, loader)
+        root = cast("Any", yaml.compose(text, Loader=loader))  # pyright: ignore[reportUnknownMemberType]
         _check_keys(root)
-        value: Any = yaml.safe_load(text)
+        value: Any = yaml.load(text, Loader=loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f" in line {mark.line + 1}" if mark is not None else ""
@@ -75,9 +85,9 @@ def _write_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _write_text)
 
 
-def _check_events(text: str) -> None:
+def _check_events(text: str, loader: Any) -> None:
     depth = 0
-    events = cast("Iterator[object]", yaml.parse(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
+    events = cast("Iterator[object]", yaml.parse(text, Loader=loader))  # pyright: ignore[reportUnknownMemberType]
     for number, event in enumerate(events):
         if isinstance(event, yaml.AliasEvent):
             raise InvalidInput("the document uses a YAML alias (*name), which is not supported; write it out")

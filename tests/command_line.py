@@ -26,10 +26,10 @@ def run(
     return run_luxx(*arguments, cwd=server.folder, env=env, input=given)
 
 
-def printed(server: LiveServer, token: str, *arguments: str, given: str = "") -> str:
-    """What a command prints that must succeed."""
+def printed(server: LiveServer, token: str, *arguments: str, given: str = "", notice: str = "") -> str:
+    """What a command prints that must succeed, with this notice on stderr."""
     finished = run(server, token, *arguments, given=given)
-    assert (finished.returncode, finished.stderr) == (0, ""), finished
+    assert (finished.returncode, finished.stderr) == (0, notice), finished
     return finished.stdout
 
 

@@ -23,10 +23,18 @@ system_prompt: |
 """
 
 
+BROUGHT = "The document brought permission rules for turns of this agent: deny shell_execute(*)\n"
+
+
+def imported(server: LiveServer, token: str, *more: str, given: str) -> str:
+    """What the import of a document with the rule of WRITER prints."""
+    return printed(server, token, "agent", "import", *more, given=given, notice=BROUGHT)
+
+
 def test_an_imported_agent_is_listed_shown_and_exported_as_it_was(
     plain_server: LiveServer, new_user: str, tmp_path: Path
 ) -> None:
-    agent_id, name = printed(plain_server, new_user, "agent", "import", given=WRITER).split()
+    agent_id, name = imported(plain_server, new_user, given=WRITER).split()
     assert name == "Writer"
     lines = [line.split("\t") for line in printed(plain_server, new_user, "agent", "list").splitlines()]
     assert lines[0] == [agent_id, "Writer", "own", "writes short texts"]
@@ -42,25 +50,23 @@ def test_an_imported_agent_is_listed_shown_and_exported_as_it_was(
     as_json = printed(plain_server, new_user, "agent", "export", "Writer", "--format", "json")
     assert json.loads(as_json)["rules"] == [{"tool": "shell_execute", "action": "deny"}]
     for source, given in ((str(file), ""), ("-", as_json)):
-        copy = printed(plain_server, new_user, "agent", "import", source, given=given).split()[0]
+        copy = imported(plain_server, new_user, source, given=given).split()[0]
         assert printed(plain_server, new_user, "agent", "export", copy) == WRITER
 
 
 def test_a_name_of_several_agents_is_refused_with_their_ids(plain_server: LiveServer, new_user: str) -> None:
-    first = printed(plain_server, new_user, "agent", "import", given=WRITER).split()[0]
-    second = printed(plain_server, new_user, "agent", "import", given=WRITER).split()[0]
+    first = imported(plain_server, new_user, given=WRITER).split()[0]
+    second = imported(plain_server, new_user, given=WRITER).split()[0]
     assert refusal(plain_server, new_user, "agent", "show", "Writer") == (
         f"2 agents are named 'Writer'; name one by its id: {second}, {first}"
     )
-    printed(plain_server, new_user, "agent", "import", given=WRITER.replace("name: Writer", "name: writer"))
+    imported(plain_server, new_user, given=WRITER.replace("name: Writer", "name: writer"))
     assert "2 agents" in refusal(plain_server, new_user, "agent", "export", "Writer"), (
         "case decides before the number"
     )
     assert "name: writer\n" in printed(plain_server, new_user, "agent", "show", "writer")
     assert "3 agents" in refusal(plain_server, new_user, "agent", "export", "WRITER")
-    numbered = printed(
-        plain_server, new_user, "agent", "import", given=WRITER.replace("name: Writer", f"name: '{first}'")
-    )
+    numbered = imported(plain_server, new_user, given=WRITER.replace("name: Writer", f"name: '{first}'"))
     assert numbered.split()[1] == first
     assert f"id: {first}\n" in printed(plain_server, new_user, "agent", "show", first), (
         "an id is meant before a name"
@@ -68,7 +74,7 @@ def test_a_name_of_several_agents_is_refused_with_their_ids(plain_server: LiveSe
 
 
 def test_all_agents_are_found_over_several_pages(plain_server: LiveServer, new_user: str) -> None:
-    oldest = printed(plain_server, new_user, "agent", "import", given=WRITER).split()[0]
+    oldest = imported(plain_server, new_user, given=WRITER).split()[0]
     headers = {"authorization": f"Bearer {new_user}"}
     with httpx.Client(base_url=plain_server.url, headers=headers, trust_env=False) as client:
         for number in range(100):

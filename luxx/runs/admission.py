@@ -68,6 +68,16 @@ class RunOwner(msgspec.Struct, frozen=True):
     tenant_id: int
 
 
+class RoomCaller(msgspec.Struct, frozen=True):
+    """Who made a call of which room; both None for other runs."""
+
+    room_id: str | None
+    user_id: int | None
+
+
+NOT_CALLED = RoomCaller(None, None)
+
+
 class NewChat(msgspec.Struct, frozen=True, kw_only=True):
     """A user's message and the request that answers it; `admit` sets the request's `parent_id`.
 
@@ -211,12 +221,16 @@ def create_run(
     connection.execute(_insert_run, row)
 
 
-def insert_run(connection: Connection, run: Run, request: str, owner: RunOwner, process: str) -> None:
+def insert_run(
+    connection: Connection, run: Run, request: str, owner: RunOwner, process: str, called: RoomCaller
+) -> None:
     """Inserts the row of a new run of a room or task, with the JSON `request` of its feature.
 
     Nothing but this and `create_run` inserts runs.
     """
     row = _run_row(run, request, owner, process, 0)
+    called_by = None if called.user_id == owner.user_id else called.user_id
+    row |= {"called_room_id": called.room_id, "called_by": called_by}
     connection.execute(_insert_run, row | {"agent_id": None, "question_id": None})
 
 

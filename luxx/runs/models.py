@@ -67,6 +67,8 @@ class RunRow(Base):
     `losses` counts the claims after the loss of the process that drove the run.
     `stored_bytes` is the size of its messages, log and tool outputs (`admission.py`).
     `driven_seconds` is saved only while time is limited. `provider_id` outlives the provider.
+    `called_room_id` is the room of a call, and `called_by` the member who made it, if it is not the owner:
+    they have the rights to it that they have to the room.
     """
 
     __tablename__ = "runs"
@@ -88,6 +90,14 @@ class RunRow(Base):
             sqlite_where=text(UNDISCARDED_CALL),
             postgresql_where=text(UNDISCARDED_CALL),
         ),
+        # The few calls of rooms: `member_subjects` and `cancel_calls`.
+        *(
+            Index(f"ix_runs_{name}", name, sqlite_where=condition, postgresql_where=condition)
+            for name, condition in (
+                ("called_by", text("called_by IS NOT NULL")),
+                ("called_room_id", text("called_room_id IS NOT NULL")),
+            )
+        ),
     )
 
     id: Mapped[str] = mapped_column(String(36), primary_key=True)
@@ -99,6 +109,8 @@ class RunRow(Base):
     parent_run_id: Mapped[str | None] = mapped_column(String(36), index=True)
     message_id: Mapped[str | None] = mapped_column(String(36))
     question_id: Mapped[str | None] = mapped_column(String(36), index=True)
+    called_room_id: Mapped[str | None] = mapped_column(String(36))
+    called_by: Mapped[int | None] = mapped_column(ForeignKey("users.id", ondelete="SET NULL"))
     status: Mapped[str] = mapped_column(String(20))
     phase: Mapped[str | None] = mapped_column(String(20))
     stop_reason: Mapped[str | None] = mapped_column(String(40))
@@ -260,10 +272,30 @@ _what = {RunRight.STEER: "cancel or resume this run", RunRight.ANSWER: "answer t
 
 _rights = list(MemberRight)
 _members = table_of(SubjectMemberRow)
-_member_right = select(_members.c.right).where(
-    _members.c.subject_id == bindparam("subject"), _members.c.user_id == bindparam("user")
+_all_runs = table_of(RunRow)
+_calls_as_member = _all_runs.join(
+    _members,
+    and_(_members.c.subject_id == _all_runs.c.called_room_id, _members.c.user_id == _all_runs.c.called_by),
 )
-_member_subjects = select(_members.c.subject_id).where(_members.c.user_id == bindparam("user"))
+"""The calls that members of rooms made, each with the membership that its caller has now."""
+
+_is_member = _members.c.user_id == bindparam("user")
+_member_right = (
+    select(_members.c.right)
+    .where(_members.c.subject_id == bindparam("subject"), _is_member)
+    .union_all(
+        select(_members.c.right)
+        .select_from(_calls_as_member)
+        .where(_all_runs.c.id == bindparam("subject"), _all_runs.c.called_by == bindparam("user"))
+    )
+)
+_member_subjects = (
+    select(_members.c.subject_id)
+    .where(_is_member)
+    .union_all(
+        select(_all_runs.c.id).select_from(_calls_as_member).where(_all_runs.c.called_by == bindparam("user"))
+    )
+)
 
 
 def can_access(session: Session, run: RunRow, caller: Caller, right: RunRight) -> bool:
@@ -278,7 +310,8 @@ def can_access(session: Session, run: RunRow, caller: Caller, right: RunRight) -
 
 
 def member_right(session: Session, subject_id: str, user_id: int) -> MemberRight | None:
-    """The user's membership of a room or task of another user; None if they have none."""
+    """The user's right as a member to a room or task of another user; None if they have none. To their own
+    call of a room (`subject_id` is the id of its run) it is that to the room, as long as they have it."""
     right = session.connection().scalar(_member_right, {"subject": subject_id, "user": user_id})
     return None if right is None else MemberRight(right)
 
@@ -289,7 +322,8 @@ def includes(given: MemberRight, needed: MemberRight) -> bool:
 
 
 def member_subjects(session: Session, caller: Caller) -> list[str]:
-    """The ids of the rooms and tasks of others that the caller is a member of, in any tenant."""
+    """The ids of the rooms and tasks of others that the caller is a member of, in any tenant, and of the
+    caller's calls of these rooms."""
     return list(session.connection().scalars(_member_subjects, {"user": caller.user_id}))
 
 

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Select, and_, bindparam, insert, or_, select,
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.authentication import user_as_caller
-from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.caller import Caller, KeyScope
 from luxx.errors import Conflict, InvalidInput, LuxxError
 from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import DATABASE_NOW, database_now, table_of
@@ -162,10 +162,12 @@ def question_of(row: QuestionRow) -> Question:
 
 
 def question_view(row: QuestionRow, subject_id: str, caller: Caller) -> QuestionView:
-    """The row of a question as the API returns it to this caller, without an option that is not theirs."""
+    """The row of a question as the API returns it to this caller, without an option that is not theirs: only
+    who may write the rules of the run's user can answer `always`."""
     copied = ("id", "run_id", "call_id", "created_at", "due_at", "answered_at", "note")
     question = question_of(row)
-    if question.kind == QuestionKind.PERMISSION and row.user_id != caller.user_id:
+    may_write_rules = row.user_id == caller.user_id and caller.has_scope(KeyScope.ADMIN)
+    if question.kind == QuestionKind.PERMISSION and not may_write_rules:
         options = [option for option in question.options if option.label != Permission.ALWAYS]
         question = msgspec.structs.replace(question, options=options, usual=msgspec.UNSET)
     return QuestionView(

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.caller import Caller, KeyScope
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.store.locks import Lock, lock_until_commit
 from luxx.runs.context import RunServices
@@ -110,6 +110,7 @@ class QuestionService:
 
         def write_answer(session: Session) -> tuple[QuestionView, StoredAnswer, bool, int]:
             if given.answer == Permission.ALWAYS:
+                caller.require_scope(KeyScope.ADMIN, "the answer 'always', which writes a permission rule,")
                 lock_until_commit(session.connection(), Lock.TENANT_RULES, caller.tenant_id)
             run, row = _find_question(session, caller, run_id, question_id)
             check_open(row.status)

@@ -269,6 +269,7 @@ def test_an_exported_agent_imports_as_an_equal_one(
     owner.good("PUT", f"/permissions/rules?scope=agent&id={agent['id']}", json=rules)
     exported = owner.ask("GET", f"/agents/{agent['id']}/export?format={format}").text
     copy = owner.good("POST", "/agents/import", content=exported)
+    assert copy.pop("rules") == rules
     varying = {"id", "created_at", "updated_at"}
     assert {name: copy[name] for name in copy if name not in varying} == {
         name: agent[name] for name in agent if name not in varying

@@ -149,3 +149,44 @@ def test_lists_are_paged_newest_first(server: ServerProcess, document: Document,
         assert (page["total"], [key["name"] for key in page["items"]]) == (3, ["first"])
         person.bad("DELETE", "/keys/none", 404)
         person.bad("GET", "/keys?page_size=101", 400)
+
+
+RULES = [{"tool": "*", "pattern": "*", "action": "allow"}]
+
+
+def test_a_document_with_rules_needs_the_scope_that_rules_need(anna: ApiClient) -> None:
+    plain = {"version": 1, "name": "Brought", "tools": ["shell_execute"]}
+    document = {**plain, "rules": RULES}
+    with with_key(anna, "chat") as chat, with_key(anna, "admin") as admin_key:
+        for method, path, body in (
+            ("PUT", "/permissions/rules?scope=user", RULES),
+            ("POST", "/agents/import", document),
+        ):
+            assert kind_of(chat.ask(method, path, json=body)) == "key_scope", path
+        assert "Brought" not in [one["name"] for one in anna.good("GET", "/agents")["items"]]
+        assert chat.good("POST", "/agents/import", json=plain)["rules"] == []
+        agent = admin_key.good("POST", "/agents/import", json=document)
+        assert agent["rules"] == RULES
+        stored = anna.good("GET", f"/permissions/rules?scope=agent&id={agent['id']}")
+        assert [rule["action"] for rule in stored] == ["allow"]
+
+
+def test_a_key_for_chat_answers_once_and_writes_no_rule(anna: ApiClient) -> None:
+    path = "/permissions/rules?scope=user"
+    anna.good("PUT", path, json=[{"tool": "file_list", "action": "ask"}])
+    talk = anna.good("POST", "/conversations", json={})["id"]
+    body = {"conversation_id": talk, "content": "use a tool"}
+    run = anna.good("POST", "/messages/stream", json=body, headers={"accept": "application/json"})
+    questions = f"/runs/{run['id']}/questions"
+    until = time.monotonic() + CUT_SECONDS
+    while not (asked := anna.good("GET", questions)["items"]):
+        assert time.monotonic() < until
+    answer = f"{questions}/{asked[0]['id']}/answer"
+    with with_key(anna, "chat") as chat:
+        labels = [option["label"] for option in chat.good("GET", questions)["items"][0]["options"]]
+        assert labels == ["once", "reject"]
+        refused = chat.ask("POST", answer, json={"answer": "always"})
+        assert (refused.status_code, kind_of(refused)) == (403, "key_scope")
+        assert len(anna.good("GET", path)) == 1
+        assert chat.good("POST", answer, json={"answer": "once"})["answer"] == "once"
+    anna.good("PUT", path, json=[])

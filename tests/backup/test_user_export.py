@@ -52,7 +52,10 @@ def lists(name: str, description: str) -> Composition:
     return Composition(name=name, description=description, members=members)
 
 
-LOST_PROVIDERS = ["the agent Writer ✍ lost its provider p, which does not exist here"]
+LOST_PROVIDERS = [
+    "the agent Writer ✍ lost its provider p, which does not exist here",
+    "the agent Writer ✍ brought permission rules: deny shell_execute(git *)",
+]
 LISTS, BENS = lists("lists", "Lists."), lists("bens", "of ben alone")
 
 

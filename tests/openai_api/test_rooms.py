@@ -1,16 +1,20 @@
 """A room as the model of a call: its seats answer, and the room changes only if the call is kept in it."""
 
 import json
+import threading
+import time
 from typing import Any
 
 import openai
 import pytest
+from api.client import ApiClient
+from api.server_process import ServerProcess
 
 from luxx.providers.scripted import ScriptedProvider
-from openai_api.conftest import IMAGE_URL, Person
+from openai_api.conftest import IMAGE_URL, Person, new_person
 from openai_api.test_bad_requests import check
 from openai_api.test_chat import WEATHER, last_body
-from openai_api.test_stateless import await_status, content_in
+from openai_api.test_stateless import SECONDS, await_status, content_in
 
 ASK: list[Any] = [{"role": "user", "content": "Shall we build?"}]
 ANSWER = "**Hill:**\n\nHills: yes.\n\n**Lake:**\n\nLakes: no."
@@ -234,6 +238,89 @@ def test_only_people_who_may_steer_call_a_room(ann: Person, ben: Person) -> None
     run_id = answer.id.removeprefix("chatcmpl-")
     assert ann.api.good("GET", f"/runs/{run_id}")["usage"]["total_tokens"] == 7
     ben.api.bad("GET", f"/runs/{run_id}", 404)
+
+
+def await_calls(upstream: ScriptedProvider, count: int) -> None:
+    until = time.monotonic() + SECONDS
+    while len(upstream.requests) < count:
+        assert time.monotonic() < until, "the model was not called"
+
+
+def lose_membership(owner: Person, member: Person, room: str, how: str) -> None:
+    path = f"/chat-rooms/{room}/members/{member.api.user['id']}"
+    if how == "is removed":
+        owner.api.good("DELETE", path)
+    elif how == "leaves":
+        member.api.good("DELETE", path)
+    elif how == "may only watch":
+        owner.api.good("PUT", path, json={"right": "watch"})
+    else:
+        owner.api.good("DELETE", f"/chat-rooms/{room}")
+
+
+@pytest.mark.parametrize("how", ["is removed", "leaves", "may only watch", "loses the room"])
+@pytest.mark.parametrize("stream", [True, False])
+def test_call_ends_when_the_member(
+    how: str, stream: bool, ann: Person, ben: Person, upstream: ScriptedProvider
+) -> None:
+    room = make_room(ann, f"Lost {how} {stream}", "Thinker")
+    ann.api.good("POST", f"/chat-rooms/{room}/members", json={"username": "ben", "right": "steer"})
+    before, lines = len(upstream.requests), []
+    body = {"model": f"room/{room}", "messages": ASK, "stream": stream}
+
+    def call() -> None:
+        with ben.api.http.stream("POST", "/v1/chat/completions", json=body) as response:
+            lines.extend(response.iter_lines())
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    await_calls(upstream, before + 1)
+    run = ben.api.good("GET", "/runs?page_size=1")["items"][0]
+    assert run["kind"] == "room"
+    lose_membership(ann, ben, room, how)
+    caller.join(5)
+    assert not caller.is_alive()
+    upstream.wait_closed(upstream.requests[-1], 5)
+    await_status(ann, run["id"], "cancelled")
+    ben.api.bad("GET", f"/runs/{run['id']}", 404)
+    ben.api.bad("GET", f"/runs/{run['id']}/events", 404)
+    assert run["id"] not in [one["id"] for one in ben.api.good("GET", "/runs")["items"]]
+    assert len(upstream.requests) == before + 1
+
+
+def test_call_of_a_disabled_member_ends_and_other_members_see_no_call(
+    server: ServerProcess, admin: ApiClient, ann: Person, ben: Person, upstream: ScriptedProvider
+) -> None:
+    room = make_room(ann, "Disabled", "Thinker")
+    eve = new_person(server, "eve", upstream)
+    for person in (ben, eve):
+        body = {"username": person.api.user["username"], "right": "steer"}
+        ann.api.good("POST", f"/chat-rooms/{room}/members", json=body)
+    body = {"model": f"room/{room}", "messages": ASK, "stream": True}
+    with eve.api, eve.api.http.stream("POST", "/v1/chat/completions", json=body) as response:
+        assert any(' am"' in line for line in response.iter_lines())
+        run = eve.api.good("GET", "/runs?page_size=1")["items"][0]
+        ben.api.bad("GET", f"/runs/{run['id']}", 404)
+        admin.good("PUT", f"/auth/users/{eve.api.user['id']}", json={"is_active": False})
+        await_status(ann, run["id"], "cancelled")
+
+
+def test_answer_of_a_kept_call_is_not_for_a_removed_member(
+    ann: Person, ben: Person, upstream: ScriptedProvider
+) -> None:
+    room = make_room(ann, "Kept by a member", "Slow")
+    ann.api.good("POST", f"/chat-rooms/{room}/members", json={"username": "ben", "right": "steer"})
+    before, answers = len(upstream.requests), []
+    kept = {"metadata": {"conversation_id": room}}
+    caller = threading.Thread(target=lambda: answers.append(refused(ben, f"room/{room}", **kept)))
+    caller.start()
+    await_calls(upstream, before + 1)
+    run_id = ann.api.good("GET", f"/chat-rooms/{room}")["run_id"]
+    lose_membership(ann, ben, room, "is removed")
+    upstream.release("slow")
+    caller.join(10)
+    check(answers[0], 404, None, "run_not_found")
+    await_status(ann, run_id, "completed")
 
 
 def test_rooms_with_the_same_title_are_named_by_id(client: openai.OpenAI, ann: Person) -> None:

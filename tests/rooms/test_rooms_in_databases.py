@@ -63,13 +63,17 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     store.close()
 
 
+async def no_run(_run_id: str) -> None:
+    raise AssertionError("no room of these tests runs")
+
+
 @pytest.fixture
 def rooms(store: Store) -> RoomService:
     async def stop_run(_caller: Caller, _run_id: str) -> None:
         raise AssertionError("no room of these tests runs")
 
     seats = SeatService(store, unknown_names=lambda *_: {})
-    return RoomService(store, seats, stop_run=stop_run, delete_runs=delete_runs)
+    return RoomService(store, seats, stop_run=stop_run, delete_runs=delete_runs, cancel_run=no_run)
 
 
 def count(store: Store, row: Any) -> int:
@@ -80,7 +84,7 @@ def count(store: Store, row: Any) -> int:
 async def test_a_room_lives_and_is_deleted_with_its_owner(store: Store, rooms: RoomService) -> None:
     new = NewRoom(title="t", task="t", agents=[NewSeat(name="A"), NewSeat(name="B")])
     room = await rooms.create(ANN, new)
-    members = MemberService(store, on_ended=lambda *_: None)
+    members = MemberService(store, on_ended=lambda *_: None, cancel_run=no_run)
     await members.add(ANN, room.id, NewMember(user_id=2, right=MemberRight.STEER))
     for person in (ANN, BEN):
         listed, total = await rooms.list_page(person, page=1, page_size=20)

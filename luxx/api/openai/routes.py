@@ -81,7 +81,7 @@ class OpenAIController(Controller):
             )
             return await stream_answer(caller, streams, start, chunks, end_call)
         collected = CollectedAnswer(has_calls=bool(prompt.tools), speakers=speakers)
-        ended = await collect_answer(request, start, collected, end_call)
+        ended = await collect_answer(request, start, collected, end_call, partial(runs.get, caller))
         if isinstance(ended, AnswerFailure):
             return failure_response(ended)
         completion = chat_completion(collected, ended, data.model)
@@ -110,7 +110,7 @@ class OpenAIController(Controller):
             events = ResponseEvents(data, has_calls=bool(prompt.tools), speakers=speakers)
             return await stream_answer(caller, streams, start, events, end_call)
         collected = CollectedAnswer(has_calls=bool(prompt.tools), speakers=speakers)
-        ended = await collect_answer(request, start, collected, end_call)
+        ended = await collect_answer(request, start, collected, end_call, partial(runs.get, caller))
         if isinstance(ended, AnswerFailure):
             return failure_response(ended)
         response = collected_response(data, collected, ended)

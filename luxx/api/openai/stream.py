@@ -17,12 +17,16 @@ from luxx.api.openai.answer import Answer, AnswerFailure, AnswerReader, Collecte
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import LuxxError
 from luxx.runs.streams.watch import FrameEncoder, RunWatch
+from luxx.wire.run import RunKind
 
 StartWatch = Callable[[FrameEncoder], Awaitable[RunWatch]]
 """Starts a run and watches it with this encoder."""
 
 EndCall = Callable[[str], Awaitable[object]]
 """Ends the call of this id, which stores nothing, once its client was served or is gone."""
+
+CheckAccess = Callable[[str], Awaitable[object]]
+"""Raises NotFound for a run that the caller may not see."""
 
 CUT = AnswerFailure(
     status=503,
@@ -99,9 +103,14 @@ async def stream_answer(
 
 
 async def collect_answer(
-    request: Request[Any, Any, Any], start: StartWatch, reader: CollectedAnswer, end_call: EndCall | None
+    request: Request[Any, Any, Any],
+    start: StartWatch,
+    reader: CollectedAnswer,
+    end_call: EndCall | None,
+    check_access: CheckAccess,
 ) -> Answer | AnswerFailure:
-    """Waits until `reader` has the whole answer; the failure, if there is none."""
+    """Waits until `reader` has the whole answer; the failure, if there is none. Raises what `check_access`
+    raises for a caller who has lost the room meanwhile."""
     scope = cast("dict[str, Any]", request.scope)
     disconnect: ClientDisconnect = scope.get(DISCONNECT_KEY) or ClientDisconnect()
     watch = await start(reader)
@@ -114,6 +123,8 @@ async def collect_answer(
         disconnect.remove_callback(watch.stop)
         if end_call is not None:
             await _end_quietly(end_call, watch.run.id)
+    if end_call is None and watch.run.kind == RunKind.ROOM:
+        await check_access(watch.run.id)
     if reader.answer is not None:
         return reader.answer
     return reader.failure or (CUT if watch.is_cut else GONE)

@@ -17,7 +17,7 @@ from luxx.api.routes.messages import (
     check_text,
 )
 from luxx.domain.agents.document import MAX_CHARACTERS, AgentDocument, encode_document
-from luxx.domain.agents.models import AgentChanges, AgentView, NewAgent
+from luxx.domain.agents.models import AgentChanges, AgentView, ImportedAgent, NewAgent
 from luxx.domain.agents.service import AgentService
 from luxx.runs.models import RunFilter
 from luxx.runs.requests import NewInvocation
@@ -138,8 +138,11 @@ class AgentController(Controller):
     @post("/import", status_code=201, opt={OPENAPI_EXTRA: {"requestBody": DOCUMENT_BODY}})
     async def import_agent(
         self, request: Request[Any, Any, Any], caller: InjectedCaller, agents: InjectedAgents
-    ) -> Success[AgentView]:
-        """Create an agent from a document, as YAML or JSON. Providers are found by their names."""
+    ) -> Success[ImportedAgent]:
+        """Create an agent from a document, as YAML or JSON. Providers are found by their names.
+
+        The answer has the permission rules that the document brought. For them, an API key needs the scope
+        `admin`, as for PUT /permissions/rules."""
         document: AgentDocument = await parse_document(
             await request.body(), AgentDocument, max_characters=MAX_CHARACTERS
         )

@@ -20,7 +20,7 @@ from luxx.app.cli.server_commands import (
     write_document,
 )
 from luxx.domain.agents.document import MAX_CHARACTERS
-from luxx.domain.agents.models import AgentView
+from luxx.domain.agents.models import AgentView, ImportedAgent
 from luxx.errors import NotFound
 from luxx.infra.documents.yaml_text import dump_yaml
 
@@ -57,7 +57,11 @@ async def _export(server: ServerApi, _screen: Screen, options: argparse.Namespac
 
 async def _import(server: ServerApi, _screen: Screen, options: argparse.Namespace) -> None:
     document = read_document(options.file, MAX_CHARACTERS)
-    agent = await server.call("POST", "/agents/import", AgentView, document)
+    agent = await server.call("POST", "/agents/import", ImportedAgent, document)
+    if agent.rules:
+        rules = ", ".join(f"{rule.action} {rule.tool}({rule.pattern})" for rule in agent.rules)
+        text = f"The document brought permission rules for turns of this agent: {rules}"
+        print(CONTROL_CHARACTERS.sub("", text), file=sys.stderr)
     print(CONTROL_CHARACTERS.sub("", f"{agent.id}\t{agent.name}"))
 
 

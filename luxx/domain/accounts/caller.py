@@ -87,6 +87,21 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
                 "an administrator can raise it"
             )
 
+    def has_scope(self, scope: KeyScope) -> bool:
+        """Whether a sign-in, or an API key with this scope, sent the request."""
+        return self.key_scopes is None or KeyScope.ADMIN in self.key_scopes or scope in self.key_scopes
+
+    def require_scope(self, scope: KeyScope, purpose: str = "") -> None:
+        """Raises NotAllowed for an API key without the scope. `purpose`: what needs it, if it is not the
+        request as such."""
+        if not self.has_scope(scope):
+            needs = (
+                f"{purpose} needs the scope '{scope}', which this API key lacks"
+                if purpose
+                else (f"this API key lacks the scope '{scope}'")
+            )
+            raise NotAllowed(f"{needs}; use a key that has it", kind="key_scope")
+
     def require_operator(self) -> None:
         """Raises NotAllowed unless the caller is an administrator of the default tenant."""
         if not self.is_operator:

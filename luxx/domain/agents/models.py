@@ -9,6 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.infra.store.tables import Base, UtcDateTime
 from luxx.wire.line import IN_LINE, IN_NAME, LINE, NAME
+from luxx.wire.tool import PermissionRule
 
 MAX_TOOLS = 200
 MAX_FALLBACKS = 5
@@ -148,3 +149,9 @@ class AgentView(Struct, frozen=True, kw_only=True):
     is_own: bool
     created_at: datetime
     updated_at: datetime
+
+
+class ImportedAgent(AgentView, frozen=True, kw_only=True):
+    """A new agent, with the permission rules that its document brought."""
+
+    rules: list[PermissionRule]

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
-from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.caller import Caller, KeyScope
 from luxx.domain.accounts.rights import is_admin_now
 from luxx.domain.agents.document import AgentDocument, FallbackDocument, document_of
 from luxx.domain.agents.models import (
@@ -21,6 +21,7 @@ from luxx.domain.agents.models import (
     AgentFallback,
     AgentRow,
     AgentView,
+    ImportedAgent,
     NewAgent,
 )
 from luxx.domain.agents.queries import (
@@ -154,17 +155,19 @@ class AgentService:
             lambda session: document_for(session, caller, visible_agent(session, caller, agent_id))
         )
 
-    async def import_agent(self, caller: Caller, document: AgentDocument) -> AgentView:
+    async def import_agent(self, caller: Caller, document: AgentDocument) -> ImportedAgent:
         """Creates an agent of the caller from a document, with its rules.
 
-        Raises InvalidInput with the field of each provider, tool and skill that the caller does not have;
-        then nothing is created.
+        Raises InvalidInput with the field of each provider, tool and skill that the caller does not have, and
+        NotAllowed for rules with an API key that may not write rules; then nothing is created.
         """
         rules = [rule.permission_rule() for rule in document.rules]
+        if rules:
+            caller.require_scope(KeyScope.ADMIN, "a document with permission rules ($.rules)")
         for index, rule in enumerate(rules):
             check_rule(f"$.rules[{index}]", rule)
 
-        def work(session: Session) -> AgentView:
+        def work(session: Session) -> ImportedAgent:
             unknown = self.unknown_names(session, caller, document.tools, document.skills)
             problems = {f"$.{name}": problem for name, problem in unknown.items()}
 
@@ -191,7 +194,9 @@ class AgentService:
                 owner = _owner(caller, row.id)
                 replace_list(session.connection(), owner, rules)
                 record_change(session, caller, owner, len(rules))
-            return agent_view(row, caller)
+            view = agent_view(row, caller)
+            fields = {name: getattr(view, name) for name in AgentView.__struct_fields__}
+            return ImportedAgent(**fields, rules=rules)
 
         return await self._store.write(work)
 

@@ -31,7 +31,8 @@ def shipped_ids(session: Session) -> dict[str, int]:
 
 
 def add_agent(session: Session, caller: Caller, document: AgentDocument) -> tuple[int, list[str]]:
-    """Adds an agent with its rules, not shared. Returns its id and notes about what was left out.
+    """Adds an agent with its rules, not shared. Returns its id, and notes about what was left out
+    and about its rules.
 
     A provider that the user does not have is left out. Unknown tools and skills stay: a run offers only those
     that exist.
@@ -58,4 +59,7 @@ def add_agent(session: Session, caller: Caller, document: AgentDocument) -> tupl
     session.flush()
     owner = Owner(tenant_id=caller.tenant_id, user_id=caller.user_id, agent_id=row.id)
     replace_list(session.connection(), owner, [rule.permission_rule() for rule in document.rules])
+    if document.rules:
+        rules = ", ".join(f"{rule.action} {rule.tool}({rule.pattern})" for rule in document.rules)
+        notes.append(f"the agent {document.name} brought permission rules: {rules}")
     return row.id, notes

@@ -67,7 +67,8 @@ MAX_NUMBERED_BYTES = 240
 
 
 class UserImportResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What was imported. `notes` are sentences about what was left out or changed."""
+    """What was imported. `notes` are sentences about what was left out or changed, and about
+    permission rules that came with agents."""
 
     username: str
     report: ImportReport

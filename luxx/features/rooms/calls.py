@@ -21,11 +21,11 @@ from luxx.features.rooms.queries import count_seats, find_room, newest_run, poli
 from luxx.features.rooms.reading import RoomCall, RoomRunRequest, RoomValues, stored_room
 from luxx.features.rooms.running import owner_of
 from luxx.infra.clock import new_id, utc_now
-from luxx.runs.models import SubjectMemberRow
+from luxx.runs.admission import RoomCaller
 from luxx.runs.orchestration.service import OrchestratedRunService
 from luxx.runs.streams.watch import FrameEncoder, RunWatch
 from luxx.wire.message import UserContent
-from luxx.wire.run import ENDED, MemberRight, Run, RunKind, RunStatus
+from luxx.wire.run import ENDED, Run, RunKind, RunStatus
 from luxx.wire.turn import Step, StepType, step_id
 
 UNNAMED = "Assistant"
@@ -69,15 +69,10 @@ class RoomCallService:
             call = RoomCall(room=msgspec.structs.replace(values, task=task), given=entries)
             said = None if given[-1].is_answer else entries[-1].msg_id
             request = RoomRunRequest(said=said, is_unattended=True, call=call)
-            run = self.runs.insert(session, owner_of(room), RunKind.ROOM, None, _encode(request).decode())
-            if caller.user_id != room.user_id:
-                # The run is the owner's, who pays for it.
-                member = SubjectMemberRow(
-                    subject_id=run.id, user_id=caller.user_id, owner_id=room.user_id,
-                    right=MemberRight.STEER.value, created_at=utc_now(),
-                )  # fmt: skip
-                session.add(member)
-            return run
+            # The run is the owner's, who pays for it.
+            called = RoomCaller(room_id=room.id, user_id=caller.user_id)
+            text = _encode(request).decode()
+            return self.runs.insert(session, owner_of(room), RunKind.ROOM, None, text, called)
 
         def owner_id(session: Session) -> int:
             return find_room(session, caller, room_id, RoomRight.STEER)[0].user_id

@@ -1,6 +1,6 @@
 """The members of rooms: users of the owner's tenant who may watch, speak in or steer a room."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import delete, func, select
@@ -13,11 +13,16 @@ from luxx.features.rooms.models import MAX_MEMBERS, ChatRoomRow, MemberView, New
 from luxx.features.rooms.queries import find_room
 from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store
-from luxx.runs.models import SubjectMemberRow
+from luxx.runs.engine.cancel import cancel_calls
+from luxx.runs.models import SubjectMemberRow, includes
 from luxx.wire.run import MemberRight
 
 MembershipEnded = Callable[[int, str], None]
-"""Ends the streams that the user of this id has open on the runs of the room of this id."""
+"""Ends the streams that the user of this id has open on the runs of this subject: a room or a call."""
+
+
+CancelRun = Callable[[str], Awaitable[None]]
+"""Ends a run that is marked as cancelled, in whichever process drives it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,7 @@ class MemberService:
 
     store: Store
     on_ended: MembershipEnded
+    cancel_run: CancelRun
 
     async def list_page(
         self, caller: Caller, room_id: str, *, page: int, page_size: int
@@ -79,30 +85,42 @@ class MemberService:
         return await self.store.write(work)
 
     async def change(self, caller: Caller, room_id: str, user_id: int, right: MemberRight) -> MemberView:
-        """Sets the right of a member. Raises NotFound or NotAllowed."""
+        """Sets the right of a member; without that to steer, their calls of the room end. Raises NotFound or
+        NotAllowed."""
 
-        def work(session: Session) -> MemberView:
+        def work(session: Session) -> tuple[MemberView, list[str]]:
             room, _ = find_room(session, caller, room_id, RoomRight.OWNER, is_locked=True)
             row = _find_member(session, room, user_id)
             row.right = right.value
             session.flush()
-            return _member_view(row, session.get_one(User, user_id).username)
+            calls = [] if includes(right, MemberRight.STEER) else cancel_calls(session, room.id, user_id)
+            return _member_view(row, session.get_one(User, user_id).username), calls
 
-        return await self.store.write(work)
+        view, calls = await self.store.write(work)
+        await self._end(calls)
+        return view
 
     async def remove(self, caller: Caller, room_id: str, user_id: int) -> None:
-        """Removes a member, who loses access at once; members may remove themselves.
+        """Removes a member, who loses access at once and whose calls of the room end; members may remove
+        themselves.
 
         Raises NotFound or NotAllowed.
         """
         right = RoomRight.WATCH if user_id == caller.user_id else RoomRight.OWNER
 
-        def work(session: Session) -> None:
+        def work(session: Session) -> list[str]:
             room, _ = find_room(session, caller, room_id, right, is_locked=True)
             session.delete(_find_member(session, room, user_id))
+            return cancel_calls(session, room.id, user_id)
 
-        await self.store.write(work)
-        self.on_ended(user_id, room_id)
+        calls = await self.store.write(work)
+        for subject_id in (room_id, *calls):
+            self.on_ended(user_id, subject_id)
+        await self._end(calls)
+
+    async def _end(self, calls: Sequence[str]) -> None:
+        for run_id in calls:
+            await self.cancel_run(run_id)
 
 
 def delete_members(session: Session, room_id: str) -> None:

@@ -19,7 +19,7 @@ from luxx.domain.conversations.search_index import index_subject
 from luxx.domain.conversations.views import message_view
 from luxx.errors import Conflict
 from luxx.features.rooms.checks import Problems, check_room_stop, checked_policy
-from luxx.features.rooms.members import delete_members
+from luxx.features.rooms.members import CancelRun, delete_members
 from luxx.features.rooms.messages import last_of_seat, message_page, messages_before
 from luxx.features.rooms.models import (
     ChatRoomRow,
@@ -51,6 +51,7 @@ from luxx.features.rooms.stops import Stop
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store
 from luxx.infra.store.search_words import SearchKind
+from luxx.runs.engine.cancel import cancel_calls
 from luxx.runs.models import RunRow, run_view
 from luxx.wire.run import ENDED, RunStatus
 from luxx.wire.turn import Usage
@@ -80,6 +81,7 @@ class RoomService:
     seats: SeatService
     stop_run: StopRun
     delete_runs: DeleteRuns
+    cancel_run: CancelRun
 
     async def list_page(self, caller: Caller, *, page: int, page_size: int) -> tuple[list[RoomView], int]:
         """The rooms that the caller owns or is a member of, newest first, and their number."""
@@ -189,21 +191,24 @@ class RoomService:
         return await self.store.write(work)
 
     async def delete(self, caller: Caller, room_id: str) -> None:
-        """Stops the run of a room and deletes the room with everything in it. For the owner.
+        """Stops the run and the calls of a room and deletes the room with everything in it. For the owner.
 
         Raises NotFound, NotAllowed, or Conflict if the run does not end in time.
         """
         await self._stop_run(caller, room_id, RoomRight.OWNER)
         await self._clear(caller, room_id, RoomRight.OWNER)
 
-        def work(session: Session) -> None:
+        def work(session: Session) -> list[str]:
             room, _ = find_room(session, caller, room_id, RoomRight.OWNER, is_locked=True)
             # A run may have been started since.
             self.delete_runs(session, room.id)
             delete_members(session, room.id)
+            calls = cancel_calls(session, room.id)
             session.delete(room)
+            return calls
 
-        await self.store.write(work)
+        for run_id in await self.store.write(work):
+            await self.cancel_run(run_id)
 
     async def reset(self, caller: Caller, room_id: str) -> RoomDetail:
         """Deletes the messages and runs of a room, which is then idle; its seats stay.

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import structlog
-from sqlalchemy import ColumnElement, Connection, bindparam
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, or_
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -199,9 +199,23 @@ class WallTime:
 _mark_cancelled = _runs.update().where(is_unended).values(is_cancelled=True).returning(_runs.c.id)
 
 
+def is_caused_by(user_id: int) -> ColumnElement[bool]:
+    """The condition on the runs of a user, and on their calls of the rooms of others."""
+    return or_(_runs.c.user_id == user_id, _runs.c.called_by == user_id)
+
+
 def cancel_runs_of(session: Session, user_id: int) -> None:
-    """Marks the user's runs as cancelled; their processes see that at the next heartbeat."""
-    mark_cancelled(session.connection(), RunRow.user_id == user_id)
+    """Marks the runs and calls of a user as cancelled; their processes see that at the next heartbeat."""
+    mark_cancelled(session.connection(), is_caused_by(user_id))
+
+
+def cancel_calls(session: Session, room_id: str, called_by: int | None = None) -> list[str]:
+    """Marks the calls of a room as cancelled, with `called_by` only those of this member; returns the ids of
+    their runs."""
+    condition = _runs.c.called_room_id == room_id
+    if called_by is not None:
+        condition = and_(condition, _runs.c.called_by == called_by)
+    return mark_cancelled(session.connection(), condition)
 
 
 def mark_cancelled(connection: Connection, condition: ColumnElement[bool]) -> list[str]:

@@ -20,7 +20,7 @@ from luxx.infra.config.schema import Config
 from luxx.infra.store.engine import Store
 from luxx.runs.context import FailRun
 from luxx.runs.engine import processes
-from luxx.runs.engine.cancel import CancelSignal, RunCancelled, cancel_runs_of
+from luxx.runs.engine.cancel import CancelSignal, RunCancelled, cancel_runs_of, is_caused_by
 from luxx.runs.engine.heartbeat import ActiveDrive, Heartbeat
 from luxx.runs.engine.processes import ClaimedRun, ProcessInfo
 from luxx.runs.log.events import LostRun
@@ -261,7 +261,7 @@ class RunStopper:
         """Cancels the user's runs; returns when they have ended, or after MAX_STOP_SECONDS."""
         await self.store.write(lambda session: cancel_runs_of(session, user_id))
         until = time.monotonic() + MAX_STOP_SECONDS
-        unended = select(RunRow.id).where(RunRow.user_id == user_id, is_unended)
+        unended = select(RunRow.id).where(is_caused_by(user_id), is_unended)
         running = await self.store.read(lambda session: session.scalars(unended).all())
         for run_id in running:
             if self.engine is not None:

@@ -24,7 +24,6 @@ from luxx.runs.models import (
     RunEventRow,
     RunResultRow,
     RunRow,
-    SubjectMemberRow,
     ToolCallRow,
     is_unended,
 )
@@ -143,7 +142,6 @@ _delete_of_call = [
         delete(table).where(table.c.run_id.in_(_of_call))
         for table in (table_of(ToolCallRow), table_of(RunResultRow), table_of(QuestionRow))
     ),
-    delete(table_of(SubjectMemberRow)).where(SubjectMemberRow.subject_id == bindparam("call")),
 ]
 _kept_size = (
     select(func.coalesce(func.sum(func.length(_events.c.data)), 0))
@@ -153,7 +151,7 @@ _kept_size = (
 _empty_call = (
     _runs.update()
     .where(_runs.c.subject_id == bindparam("call"))
-    .values(request=DISCARDED, stored_bytes=_kept_size)
+    .values(request=DISCARDED, stored_bytes=_kept_size, called_by=None)
 )
 _ended_call = select(_runs.c.id).where(
     _runs.c.id == bindparam("call"), _runs.c.subject_id == bindparam("call"), ~is_unended

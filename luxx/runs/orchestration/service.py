@@ -12,7 +12,7 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.usage.reserve import check_daily_limits
 from luxx.errors import Conflict, Unavailable
 from luxx.infra.clock import new_id, utc_now
-from luxx.runs.admission import RunOwner, insert_run, new_run
+from luxx.runs.admission import NOT_CALLED, RoomCaller, RunOwner, insert_run, new_run
 from luxx.runs.context import RunServices
 from luxx.runs.engine.driver import RunDriver
 from luxx.runs.engine.processes import ClaimedRun, claim_undriven
@@ -55,18 +55,25 @@ class OrchestratedRunService:
         return watch
 
     def insert(
-        self, session: Session, owner: RunOwner, kind: RunKind, subject_id: str | None, request: str
+        self,
+        session: Session,
+        owner: RunOwner,
+        kind: RunKind,
+        subject_id: str | None,
+        request: str,
+        called: RoomCaller = NOT_CALLED,
     ) -> Run:
         """Inserts the run of a room or task, which starts at once or waits for a slot. Raises TooMany.
 
-        Without a subject it is a call, which stores nothing: then it is its own subject.
+        Without a subject it is a call, which stores nothing: then it is its own subject, and `called` says
+        of which room.
         """
         connection, limits = session.connection(), self.services.config.limits
         status = find_slot(connection, owner.user_id, kind, limits)
         check_daily_limits(connection, owner.user_id, limits, utc_now())
         run_id = new_id()
         run = new_run(run_id, subject_id or run_id, status, kind=kind)
-        insert_run(connection, run, request, owner, self.engine.process)
+        insert_run(connection, run, request, owner, self.engine.process, called)
         return run
 
     async def resume(self, caller: Caller, run_id: str) -> Run:

@@ -5,6 +5,7 @@ const en = {
   newAgent: 'New agent',
   createAgent: 'Create an agent',
   importAgent: 'Import an agent file',
+  broughtRules: (rules: string) => `The file brought permission rules for turns of this agent: ${rules}`,
   search: 'Search agents',
   noneTitle: 'No agents',
   noMatchTitle: 'No such agent',

@@ -5,6 +5,7 @@ const zh: AgentsText = {
   newAgent: '新智能体',
   createAgent: '创建智能体',
   importAgent: '导入智能体文件',
+  broughtRules: (rules) => `该文件为此智能体的回合带来了权限规则：${rules}`,
   search: '搜索智能体',
   noneTitle: '没有智能体',
   noMatchTitle: '没有这样的智能体',

@@ -106,7 +106,7 @@ export async function listAgents(words: string, pages: number): Promise<{ items:
   return { ...found, items: found.items.filter((agent) => `${agent.name} ${agent.role}`.toLowerCase().includes(wanted)) }
 }
 
-export function importAgent(document: string, mediaType: string): Promise<Agent> {
+export function importAgent(document: string, mediaType: string): Promise<Schema<'ImportedAgent'>> {
   return postDocument('/agents/import', document, mediaType)
 }
 

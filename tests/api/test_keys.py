@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import httpx
@@ -16,6 +16,7 @@ from api.server_process import ServerProcess
 from api.socket_client import open_socket
 from api.streams import stream_run
 from api.test_cut_streams import CUT_SECONDS, waiting_run
+from luxx.providers.scripted import ScriptedProvider
 
 CHAT_TAGS = {
     "agents",
@@ -37,7 +38,7 @@ names = itertools.count()
 
 
 @contextmanager
-def with_key(person: ApiClient, *scopes: str) -> Iterator[ApiClient]:
+def with_key(person: ApiClient, *scopes: str) -> Generator[ApiClient]:
     """The same user with a new key, whose id is `user["key_id"]`."""
     body = {"name": f"key {next(names)}", "scopes": list(scopes)}
     new = person.good("POST", "/keys", json=body)
@@ -93,7 +94,7 @@ def test_a_key_for_chat_sends_a_message_and_one_for_reading_reads_it(anna: ApiCl
 
 @pytest.mark.parametrize("how", ["is revoked", "is of a user who is disabled"])
 def test_streams_and_sockets_end_within_5_seconds_when_their_key(
-    how: str, server: ServerProcess, document: Document, admin: ApiClient, upstream: object
+    how: str, server: ServerProcess, document: Document, admin: ApiClient, upstream: ScriptedProvider
 ) -> None:
     with ApiClient(server, document).register(f"keyed{next(names)}") as person:
         connect(person, upstream)
@@ -120,7 +121,7 @@ def test_streams_and_sockets_end_within_5_seconds_when_their_key(
 
 
 def test_a_key_keeps_its_streams_when_another_key_is_revoked_or_the_password_changes(
-    server: ServerProcess, document: Document, admin: ApiClient, upstream: object
+    server: ServerProcess, document: Document, admin: ApiClient, upstream: ScriptedProvider
 ) -> None:
     with ApiClient(server, document).register(f"keyed{next(names)}") as person:
         connect(person, upstream)

@@ -7,6 +7,7 @@ import tarfile
 import zipfile
 from collections.abc import Iterator
 from hashlib import sha256
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,7 @@ def content_of(path: Path) -> Any:
                 positions.get(message["parent_id"]),
             )
         document["conversation"]["selected_leaf_id"] = None
-        document["messages"].sort(key=lambda message: message["text"])
+        document["messages"].sort(key=itemgetter("text"))
     for project in person["projects"]:
         project["conversations"] = len(project["conversations"])
     return person, [sorted(map(repr, document["conversation"].items())) for document in conversations]
@@ -241,7 +242,7 @@ def agents_of(data_paths: DataPaths) -> list[dict[str, Any]]:
         return [dict(row) for row in rows]
 
 
-def agent_of_conversations(data_paths: DataPaths) -> list[int]:
+def agent_of_conversations(data_paths: DataPaths) -> list[int | None]:
     """The agents of ann's conversations, by name."""
     with data_paths.engine.connect() as connection:
         query = select(ConversationRow.agent_id).join(AgentRow).where(ConversationRow.user_id == 1)

@@ -265,7 +265,8 @@ def test_call_ends_when_the_member(
 ) -> None:
     room = make_room(ann, f"Lost {how} {stream}", "Thinker")
     ann.api.good("POST", f"/chat-rooms/{room}/members", json={"username": "ben", "right": "steer"})
-    before, lines = len(upstream.requests), []
+    before = len(upstream.requests)
+    lines: list[str] = []
     body = {"model": f"room/{room}", "messages": ASK, "stream": stream}
 
     def call() -> None:
@@ -310,7 +311,8 @@ def test_answer_of_a_kept_call_is_not_for_a_removed_member(
 ) -> None:
     room = make_room(ann, "Kept by a member", "Slow")
     ann.api.good("POST", f"/chat-rooms/{room}/members", json={"username": "ben", "right": "steer"})
-    before, answers = len(upstream.requests), []
+    before = len(upstream.requests)
+    answers: list[Any] = []
     kept = {"metadata": {"conversation_id": room}}
     caller = threading.Thread(target=lambda: answers.append(refused(ben, f"room/{room}", **kept)))
     caller.start()

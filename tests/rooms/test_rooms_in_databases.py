@@ -63,6 +63,13 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     store.close()
 
 
+def all_known(*_: Any) -> dict[str, str]:
+    return {}
+
+
+def nothing_open(_user_id: int, _subject_id: str) -> None: ...
+
+
 async def no_run(_run_id: str) -> None:
     raise AssertionError("no room of these tests runs")
 
@@ -72,7 +79,7 @@ def rooms(store: Store) -> RoomService:
     async def stop_run(_caller: Caller, _run_id: str) -> None:
         raise AssertionError("no room of these tests runs")
 
-    seats = SeatService(store, unknown_names=lambda *_: {})
+    seats = SeatService(store, unknown_names=all_known)
     return RoomService(store, seats, stop_run=stop_run, delete_runs=delete_runs, cancel_run=no_run)
 
 
@@ -84,7 +91,7 @@ def count(store: Store, row: Any) -> int:
 async def test_a_room_lives_and_is_deleted_with_its_owner(store: Store, rooms: RoomService) -> None:
     new = NewRoom(title="t", task="t", agents=[NewSeat(name="A"), NewSeat(name="B")])
     room = await rooms.create(ANN, new)
-    members = MemberService(store, on_ended=lambda *_: None, cancel_run=no_run)
+    members = MemberService(store, on_ended=nothing_open, cancel_run=no_run)
     await members.add(ANN, room.id, NewMember(user_id=2, right=MemberRight.STEER))
     for person in (ANN, BEN):
         listed, total = await rooms.list_page(person, page=1, page_size=20)

@@ -1,6 +1,7 @@
 """Messages: those of a prompt to a model, and the stored content of user and assistant messages."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -32,7 +33,8 @@ _BACKTICKS = re.compile("`+")
 class Attachment(msgspec.Struct, frozen=True, kw_only=True):
     """A file attached to a user's message: a text with its full content, or an image.
 
-    An image has its type, its size in bytes, the `blob_id` of its stored bytes, and no content.
+    An image has its type, its size in bytes, the `blob_id` of its stored bytes, and no content. `offset`: how
+    many characters of the message's text come before the image; without it the image comes first.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True):
     media_type: str | UnsetType = UNSET
     size: int | UnsetType = UNSET
     blob_id: str | UnsetType = UNSET
+    offset: int | UnsetType = UNSET
 
 
 class UserContent(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,19 +86,66 @@ class PromptImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="user"):
-    """A user's message; the images come before the text."""
+    """A user's message. `offsets`: of each image, how many characters of the text come before it; without
+    them the images come first. `name`: the author, where a client tells several apart."""
 
     text: str
     images: tuple[PromptImage, ...] = ()
+    offsets: tuple[int, ...] = ()
+    name: str = ""
+
+    def parts(self) -> "list[str | PromptImage]":
+        """The texts and images in their order, see `joined_parts`."""
+        if not self.images:
+            return [self.text] if self.text else []
+        parts: list[str | PromptImage] = []
+        start = 0
+        for image, offset in zip(self.images, self.offsets or (0,) * len(self.images), strict=True):
+            end = min(max(offset, start), len(self.text))
+            text = self.text[start:end]
+            parts += [text.removesuffix("\n") if end < len(self.text) else text, image]
+            start = end
+        return [part for part in (*parts, self.text[start:]) if part]
+
+    def labelled(self) -> "UserPrompt":
+        """The message with its author's name in front of the text, for servers that take no names."""
+        if not self.name:
+            return self
+        label = f"[{self.name}] "
+        offsets = tuple(offset and offset + len(label) for offset in self.offsets)
+        return UserPrompt(text=f"{label}{self.text}", images=self.images, offsets=offsets)
+
+
+def joined_parts(parts: "Sequence[str | PromptImage]") -> tuple[str, list[int]]:
+    """The texts, each on lines of its own, and the offset of each image in them, see `UserPrompt`."""
+    texts: list[str] = []
+    offsets: list[int] = []
+    length = 0
+    for part in parts:
+        if isinstance(part, str):
+            texts.append(part)
+            length += len(part) + 1
+        else:
+            offsets.append(length)
+    text = "\n".join(texts)
+    return text, [min(offset, len(text)) for offset in offsets]
 
 
 class AssistantPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="assistant"):
-    """One earlier completion. `replay` is the merged data of its ReplayDeltas."""
+    """One earlier completion. `replay` is the merged data of its ReplayDeltas; `name` is its author, where a
+    client tells several apart."""
 
     text: str = ""
     thinking: str = ""
     tool_calls: list[ToolCall] = []
     replay: dict[str, Any] = {}
+    name: str = ""
+
+    def labelled(self) -> "AssistantPrompt":
+        """The completion with its author's name in front of the text, for servers that take no names."""
+        if not self.name or not self.text:
+            return self
+        return msgspec.structs.replace(self, text=f"[{self.name}] {self.text}", name="")
 
 
 class ToolPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="tool"):

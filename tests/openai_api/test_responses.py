@@ -64,7 +64,7 @@ def test_tools_and_an_image_make_a_round_trip(
         ("call_a", "Oslo"),
         ("call_b", "Rome"),
     ]
-    assert last_body(upstream)["messages"][0]["content"][0]["image_url"]["url"] == IMAGE_URL
+    assert last_body(upstream)["messages"][0]["content"][1]["image_url"]["url"] == IMAGE_URL
     items += [call.model_dump(exclude_none=True) for call in calls]
     items += [{"type": "function_call_output", "call_id": call.call_id, "output": "rain"} for call in calls]
     answer = client.responses.create(**arguments, input=items)

@@ -8,6 +8,7 @@ from msgspec import Meta
 from luxx.api.openai.content import (
     MAX_MESSAGES,
     MAX_TOOLS,
+    AuthorName,
     Effort,
     FunctionName,
     Given,
@@ -23,6 +24,7 @@ from luxx.api.openai.content import (
     wants_thinking,
 )
 from luxx.errors import InvalidInput
+from luxx.providers.openai_chat.reasoning import DETAILS_KEY, FIELD_KEY
 from luxx.runs.turn.state import GivenPrompt
 from luxx.wire.message import PromptImage
 from luxx.wire.question import WhenAsked
@@ -69,9 +71,10 @@ class GivenCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SystemMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="role", tag="system"):
-    """Instructions for the model."""
+    """Instructions for the model. A `name` stands in front of them."""
 
     content: str | list[TextPart]
+    name: AuthorName | None = None
 
 
 class DeveloperMessage(SystemMessage, frozen=True, kw_only=True, tag_field="role", tag="developer"):
@@ -79,17 +82,25 @@ class DeveloperMessage(SystemMessage, frozen=True, kw_only=True, tag_field="role
 
 
 class UserMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="role", tag="user"):
-    """A message of the user."""
+    """A message of the user. `name` tells several users apart."""
 
     content: str | list[TextPart | ImagePart]
+    name: AuthorName | None = None
 
 
 class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="role", tag="assistant"):
-    """An earlier answer. After one with `tool_calls` come the results, each as a message of the role tool."""
+    """An earlier answer. After one with `tool_calls` come the results, each as a message of the role tool.
+
+    The reasoning, in one of the forms that servers use (`reasoning_content`, `reasoning`,
+    `reasoning_details`), goes back to a server that takes it. `name` tells several assistants apart.
+    """
 
     content: str | list[TextPart | RefusalPart] | None = None
+    name: AuthorName | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
+    reasoning_details: list[dict[str, Any]] | None = None
     tool_calls: list[GivenCall] | None = None
 
 
@@ -248,9 +259,10 @@ def read_messages(messages: list[Message]) -> Given:
         position += 1
         match message:
             case SystemMessage():
-                given.instructions.append(_text(message.content))
+                text = _text(message.content)
+                given.instructions.append(f"[{message.name}] {text}" if message.name and text else text)
             case UserMessage():
-                given.add_user(*_user_parts(message, field))
+                given.add_user(_user_parts(message, field), message.name or "")
             case AssistantMessage():
                 calls = message.tool_calls or []
                 results = _results(messages, position, calls, field)
@@ -258,9 +270,11 @@ def read_messages(messages: list[Message]) -> Given:
                 text = _text(message.content) or message.refusal or ""
                 given.add_assistant(
                     text,
-                    message.reasoning_content or "",
+                    message.reasoning_content or message.reasoning or "",
                     [(call.id, call.function.name, call.function.arguments) for call in calls],
                     results,
+                    name=message.name or "",
+                    replay=_reasoning_note(message),
                 )
             case ToolMessage():
                 raise InvalidInput(
@@ -298,13 +312,23 @@ def _text(content: str | list[TextPart] | list[TextPart | RefusalPart] | None) -
     return "\n".join(part.text if isinstance(part, TextPart) else part.refusal for part in content)
 
 
-def _user_parts(message: UserMessage, field: str) -> tuple[list[str], list[PromptImage]]:
+def _reasoning_note(message: AssistantMessage) -> dict[str, Any]:
+    """What servers of the OpenAI dialect want back of the reasoning, as the client has it."""
+    note: dict[str, Any] = {}
+    if message.reasoning_content or message.reasoning:
+        note[FIELD_KEY] = "reasoning_content" if message.reasoning_content else "reasoning"
+    if message.reasoning_details:
+        note[DETAILS_KEY] = message.reasoning_details
+    return note
+
+
+def _user_parts(message: UserMessage, field: str) -> list[str | PromptImage]:
+    """The texts and images in their order."""
     if isinstance(message.content, str):
-        return [message.content], []
-    texts = [part.text for part in message.content if isinstance(part, TextPart)]
-    images = [
-        read_image(part.image_url.url, f"{field}.content[{index}].image_url.url")
+        return [message.content]
+    return [
+        part.text
+        if isinstance(part, TextPart)
+        else read_image(part.image_url.url, f"{field}.content[{index}].image_url.url")
         for index, part in enumerate(message.content)
-        if isinstance(part, ImagePart)
     ]
-    return texts, images

@@ -4,10 +4,11 @@ the conversion of given messages to what a run reads."""
 import base64
 import binascii
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta
 
 from luxx.api.routes.messages import ResponseFormat, response_schema
 from luxx.domain.conversations.images import MAX_PROMPT_IMAGE_BYTES, MAX_PROMPT_IMAGES
@@ -16,7 +17,14 @@ from luxx.domain.files.attachments import GivenAttachment
 from luxx.domain.files.names import image_type
 from luxx.errors import InvalidInput, TooLarge
 from luxx.infra.clock import new_id
-from luxx.wire.message import MAX_IMAGE_BYTES, MAX_MESSAGE_TEXT, Attachment, PromptImage, UserContent
+from luxx.wire.message import (
+    MAX_IMAGE_BYTES,
+    MAX_MESSAGE_TEXT,
+    Attachment,
+    PromptImage,
+    UserContent,
+    joined_parts,
+)
 from luxx.wire.tool import ToolChoice, ToolChoiceMode, ToolSpec
 from luxx.wire.turn import Step, StepStatus, StepType, step_id
 
@@ -32,6 +40,7 @@ FunctionName = Annotated[
     ),
 ]
 ModelName = Annotated[str, Meta(min_length=1, max_length=400)]
+AuthorName = Annotated[str, Meta(max_length=200)]
 MaxTokens = Annotated[int, Meta(ge=1, le=10_000_000)]
 Temperature = Annotated[float, Meta(ge=0, le=2)]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
@@ -54,8 +63,10 @@ class Given(msgspec.Struct, kw_only=True):
     image_count: int = 0
     image_bytes: int = 0
 
-    def add_user(self, texts: list[str], images: list[PromptImage]) -> None:
-        """Adds a message of the user. Raises TooLarge."""
+    def add_user(self, parts: Sequence[str | PromptImage], name: str = "") -> None:
+        """Adds a message of the user, with its texts and images in their order. Raises TooLarge."""
+        text, offsets = joined_parts(parts)
+        images = [part for part in parts if isinstance(part, PromptImage)]
         self.image_count += len(images)
         self.image_bytes += sum(len(image.data) for image in images)
         if self.image_count > MAX_PROMPT_IMAGES:
@@ -72,16 +83,25 @@ class Given(msgspec.Struct, kw_only=True):
                 media_type=image.media_type,
                 size=len(image.data),
                 blob_id=id_,
+                offset=offset,
             )
-            for id_, image in by_id.items()
+            for (id_, image), offset in zip(by_id.items(), offsets, strict=True)
         ]
-        content = UserContent(text="\n".join(texts), attachments=attachments)
-        self.past.append(PastMessage(user=content, images=by_id))
+        content = UserContent(text=text, attachments=attachments)
+        self.past.append(PastMessage(user=content, images=by_id, name=name))
 
     def add_assistant(
-        self, text: str, thinking: str, calls: list[tuple[str, str, str]], results: dict[str, str]
+        self,
+        text: str,
+        thinking: str,
+        calls: list[tuple[str, str, str]],
+        results: dict[str, str],
+        *,
+        name: str = "",
+        replay: dict[str, Any] | None = None,
     ) -> None:
-        """Adds an answer with its calls (id, name, arguments) and their results, by id of the call."""
+        """Adds an answer with its calls (id, name, arguments) and their results, by id of the call. `replay`:
+        what its provider wants back with it."""
         steps: list[Step] = []
         for type_, content in ((StepType.THINKING, thinking), (StepType.TEXT, text)):
             if content:
@@ -96,19 +116,25 @@ class Given(msgspec.Struct, kw_only=True):
         for call_id, name, _ in calls:
             result = _step(len(steps), StepType.TOOL_RESULT, results[call_id])
             steps.append(msgspec.structs.replace(result, name=name, id_ref=call_id, success=True))
-        self.past.append(PastMessage(steps=tuple(steps)))
+        self.past.append(PastMessage(steps=tuple(steps), replay=(replay,) if replay else (), name=name))
 
     def last_user(self) -> tuple[str, list[GivenAttachment]]:
         """The newest message of the user, as one to send in a conversation. Raises InvalidInput."""
         last = next((one for one in reversed(self.past) if one.user is not None), None)
         if last is None or last.user is None:
             raise InvalidInput("there is no message of the user to answer; add one", field="$.messages")
-        text = last.user.text.strip() or "(an image)"
+        label = f"[{last.name}] " if last.name else ""
+        text = f"{label}{last.user.text.strip()}" or "(an image)"
         if len(text) > MAX_MESSAGE_TEXT:
             raise TooLarge(f"a message may have at most {MAX_MESSAGE_TEXT:,} characters; send less")
+        moved = len(label) - len(last.user.text) + len(last.user.text.lstrip())
         images = [
-            GivenAttachment(name=f"image-{number}.{image.media_type.rpartition('/')[2]}", data=image.data)
-            for number, image in enumerate(last.images.values(), 1)
+            GivenAttachment(
+                name=f"image-{number}.{file.extension}",
+                data=last.images[str(file.blob_id)].data,
+                offset=min(max(0, file.offset + moved), len(text)) if file.offset else UNSET,
+            )
+            for number, file in enumerate(last.user.attachments, 1)
         ]
         return text, images
 

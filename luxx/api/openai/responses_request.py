@@ -204,7 +204,7 @@ def _add_message(given: Given, item: InputItem, field: str) -> None:
     if item.role is None or item.content is None:
         raise InvalidInput("a message needs a role and content", field=field)
     if item.role == "user":
-        given.add_user(*_parts(item.content, f"{field}.content"))
+        given.add_user(_parts(item.content, f"{field}.content"))
         return
     text = _text(item.content, f"{field}.content")
     if item.role == "assistant":
@@ -252,24 +252,25 @@ def _add_calls(given: Given, items: list[InputItem], start: int) -> int:
 
 
 def _text(content: Parts, field: str) -> str:
-    texts, images = _parts(content, field)
-    if images:
+    parts = _parts(content, field)
+    texts = [part for part in parts if isinstance(part, str)]
+    if len(texts) < len(parts):
         raise InvalidInput("only messages of the user may have images", field=field)
     return "\n".join(texts)
 
 
-def _parts(content: Parts, field: str) -> tuple[list[str], list[PromptImage]]:
+def _parts(content: Parts, field: str) -> list[str | PromptImage]:
+    """The texts and images in their order."""
     if isinstance(content, str):
-        return [content], []
-    texts: list[str] = []
-    images: list[PromptImage] = []
+        return [content]
+    parts: list[str | PromptImage] = []
     for index, part in enumerate(content):
         path = f"{field}[{index}]"
         if part.type == "input_image":
-            images.append(read_image(part.image_url or "", f"{path}.image_url"))
+            parts.append(read_image(part.image_url or "", f"{path}.image_url"))
             continue
         text = part.refusal if part.type == "refusal" else part.text
         if text is None:
             raise InvalidInput(f"a part of the type {part.type} needs its text", field=path)
-        texts.append(text)
-    return texts, images
+        parts.append(text)
+    return parts

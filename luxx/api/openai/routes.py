@@ -217,7 +217,7 @@ async def start_room(
         text, _ = called.given.last_user()
         return await room_calls.speak(caller, room_id, text, encoder=encoder)
     given = [
-        GivenText(text=one.user.text)
+        GivenText(text=f"[{one.name}] {one.user.text}" if one.name else one.user.text)
         if one.user is not None
         else GivenText(text=steps_text(one.steps), is_answer=True)
         for one in called.given.past

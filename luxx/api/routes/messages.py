@@ -56,7 +56,7 @@ MAX_SCHEMA_VALUES = 2000
 
 class AttachmentBody(GivenAttachment, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One of three: a text (`name`, `content`, optional `extension`), an image (`name`, `data` in base64,
-    optional `media_type`), or a file of the workspace (`file_id`): text, a PDF, or an image.
+    optional `media_type` and `offset`), or a file of the workspace (`file_id`): text, a PDF, or an image.
     """
 
     name: Annotated[str, Meta(min_length=1, max_length=MAX_FILE_NAME)] | UnsetType = UNSET

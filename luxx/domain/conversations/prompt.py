@@ -14,7 +14,6 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from luxx.domain.conversations.images import image_ids
 from luxx.wire.message import (
     AssistantPrompt,
     Attachment,
@@ -37,6 +36,7 @@ class PastMessage(msgspec.Struct, frozen=True, kw_only=True):
     """One message of the selected path: a user's content, or an assistant's steps and replay notes.
 
     `images` are those that the model gets, by `blob_id`. `context`: how the prompt of an answer was made.
+    `name`: the author, where a client tells several apart.
     """
 
     user: UserContent | None = None
@@ -44,6 +44,7 @@ class PastMessage(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[Step, ...] = ()
     replay: tuple[Replay, ...] = ()
     context: ContextRecord | None = None
+    name: str = ""
 
 
 ToolImages = Mapping[str, PromptImage]
@@ -66,9 +67,20 @@ def prompt_messages(
 
 def _past_messages(message: PastMessage, images: ToolImages, model: str = "") -> list[PromptMessage]:
     if message.user is None:
-        return assistant_messages(message.steps, message.replay, images, model)
-    shown = [message.images[id_] for id_ in image_ids(message.user) if id_ in message.images]
-    return [UserPrompt(text=user_text(message.user, message.images), images=tuple(shown))]
+        answer = assistant_messages(message.steps, message.replay, images, model)
+        return _named(answer, message.name) if message.name else answer
+    shown = [file for file in message.user.attachments if file.blob_id in message.images]
+    prompt = UserPrompt(
+        text=user_text(message.user, message.images),
+        images=tuple(message.images[str(file.blob_id)] for file in shown),
+        offsets=tuple(min(file.offset or 0, len(message.user.text)) for file in shown),
+        name=message.name,
+    )
+    return [prompt]
+
+
+def _named(messages: list[PromptMessage], name: str) -> list[PromptMessage]:
+    return [replace(each, name=name) if isinstance(each, AssistantPrompt) else each for each in messages]
 
 
 def user_text(content: UserContent, shown: Container[str] = ()) -> str:

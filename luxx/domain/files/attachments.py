@@ -7,9 +7,10 @@ import asyncio
 import codecs
 import os
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.files.names import extension_of, image_type
@@ -25,7 +26,14 @@ from luxx.infra.documents.reader import (
     RunReader,
     read_in_process,
 )
-from luxx.wire.message import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES, Attachment, PromptImage
+from luxx.wire.message import (
+    MAX_IMAGE_BYTES,
+    MAX_IMAGES,
+    MAX_IMAGES_BYTES,
+    MAX_MESSAGE_TEXT,
+    Attachment,
+    PromptImage,
+)
 
 
 class PdfReader:
@@ -84,12 +92,13 @@ MAX_TEXT = 2_000_000
 """The limit of one text in characters, and of one text file in bytes."""
 
 _HEAD_BYTES = 1024
-_TAKES = {"content": {"name", "extension"}, "file_id": set[str](), "data": {"name", "media_type"}}
+_TAKES = {"content": {"name", "extension"}, "file_id": set[str](), "data": {"name", "media_type", "offset"}}
 """The sources of an attachment, with the fields that may accompany each."""
 
 
 class GivenAttachment(msgspec.Struct, frozen=True, kw_only=True):
-    """An attachment in a request: a text with a name, an image with a name and bytes, or a file id."""
+    """An attachment in a request: a text with a name, an image with a name and bytes, or a file id. `offset`:
+    see `Attachment`."""
 
     name: str | UnsetType = UNSET
     extension: str | UnsetType = UNSET
@@ -97,6 +106,7 @@ class GivenAttachment(msgspec.Struct, frozen=True, kw_only=True):
     file_id: str | UnsetType = UNSET
     media_type: str | UnsetType = UNSET
     data: bytes | UnsetType = UNSET
+    offset: Annotated[int, Meta(ge=0, le=MAX_MESSAGE_TEXT)] | UnsetType = UNSET
 
 
 class MessageAttachments(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,7 +152,7 @@ class AttachmentReader:
             name, image = result
             blob_id = new_id()
             images[blob_id] = image
-            attachments.append(_image_attachment(name, image, blob_id))
+            attachments.append(_image_attachment(name, image, blob_id, each.offset))
             if len(images) > MAX_IMAGES:
                 raise TooLarge(f"a message may have at most {MAX_IMAGES} images")
             if sum(len(image.data) for image in images.values()) > MAX_IMAGES_BYTES:
@@ -195,7 +205,7 @@ def _check_one_source(given: GivenAttachment, path: str) -> None:
             {f"{path}.{source}": f"cannot be combined with {sources[0]}" for source in sources[1:]}
         )
     takes = _TAKES[sources[0]]
-    others = {"name", "extension", "media_type"} - takes
+    others = {"name", "extension", "media_type", "offset"} - takes
     wrong = [name for name in sorted(others) if getattr(given, name) is not UNSET]
     if wrong:
         raise _invalid_fields({f"{path}.{name}": f"cannot be combined with {sources[0]}" for name in wrong})
@@ -209,7 +219,7 @@ def _check_image_size(name: str, image: PromptImage) -> PromptImage:
     return image
 
 
-def _image_attachment(name: str, image: PromptImage, blob_id: str) -> Attachment:
+def _image_attachment(name: str, image: PromptImage, blob_id: str, offset: int | UnsetType) -> Attachment:
     extension = extension_of(name) or image.media_type.rpartition("/")[2]
     return Attachment(
         name=name,
@@ -218,6 +228,7 @@ def _image_attachment(name: str, image: PromptImage, blob_id: str) -> Attachment
         media_type=image.media_type,
         size=len(image.data),
         blob_id=blob_id,
+        offset=offset,
     )
 
 

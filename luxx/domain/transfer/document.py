@@ -42,7 +42,8 @@ MessageKey = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 class ExportedAttachment(msgspec.Struct, frozen=True, kw_only=True):
-    """A text with its full content, or an image with its type, size and base64 bytes."""
+    """A text with its full content, or an image with its type, size and base64 bytes; `offset`: see
+    `Attachment`."""
 
     name: str
     extension: str
@@ -50,6 +51,7 @@ class ExportedAttachment(msgspec.Struct, frozen=True, kw_only=True):
     media_type: str | UnsetType = UNSET
     size: int | UnsetType = UNSET
     data: bytes | UnsetType = UNSET
+    offset: int | UnsetType = UNSET
 
 
 class ExportedMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -310,7 +312,10 @@ def _attachment(file: ExportedAttachment, images: dict[str, PromptImage], losses
         return plain
     blob_id = new_id()
     images[blob_id] = PromptImage(media_type=file.media_type, data=file.data)
-    return msgspec.structs.replace(plain, media_type=file.media_type, size=len(file.data), blob_id=blob_id)
+    offset = max(0, file.offset) if isinstance(file.offset, int) else UNSET
+    return msgspec.structs.replace(
+        plain, media_type=file.media_type, size=len(file.data), blob_id=blob_id, offset=offset
+    )
 
 
 def _steps(steps: list[Step], losses: Losses) -> list[Step]:

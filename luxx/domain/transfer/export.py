@@ -208,6 +208,7 @@ def _attachments(connection: Connection, message_id: str, content: UserContent) 
                 media_type=file.media_type,
                 size=file.size,
                 data=image.data if image is not None else UNSET,
+                offset=file.offset,
             )
         )
     return exported

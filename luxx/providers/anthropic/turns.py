@@ -66,7 +66,7 @@ def build_messages(
             case AssistantPrompt():
                 is_same = _is_same_model(str(message.replay.get(MODEL_KEY, "")), model)
                 content = _assistant_blocks(
-                    message,
+                    message.labelled(),
                     ids,
                     includes_thinking=index > last_user_index or is_same,
                     takes_unsigned=takes_unsigned,
@@ -108,9 +108,11 @@ def _image_block(image: PromptImage) -> BlockJson:
 
 
 def _user_blocks(message: UserPrompt) -> list[BlockJson]:
-    blocks = [_image_block(image) for image in message.images]
-    if message.text.strip():
-        blocks.append({"type": "text", "text": message.text})
+    blocks = [
+        {"type": "text", "text": part} if isinstance(part, str) else _image_block(part)
+        for part in message.labelled().parts()
+        if not isinstance(part, str) or part.strip()
+    ]
     return blocks or [{"type": "text", "text": EMPTY_TEXT}]
 
 

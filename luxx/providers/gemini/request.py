@@ -260,10 +260,10 @@ def _role_and_parts(message: PromptMessage) -> tuple[str, list[GeminiPart]]:
         case SystemPrompt():
             return "", []
         case UserPrompt():
-            text: list[GeminiPart] = [{"text": message.text}] if message.text else []
-            return "user", [*(_image_part(image) for image in message.images), *text]
+            parts = message.labelled().parts()
+            return "user", [{"text": part} if isinstance(part, str) else _image_part(part) for part in parts]
         case AssistantPrompt():
-            return "model", restore_parts(message)
+            return "model", restore_parts(message.labelled())
         case ToolPrompt():
             return "user", [_result_part(message)]
 

@@ -4,7 +4,7 @@ import re
 from base64 import b64encode
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import Any
+from typing import Any, cast
 
 from luxx.providers.adapter import (
     Adaptation,
@@ -49,6 +49,9 @@ _ANY_REASONING_FIELD = ("reasoning_content", "reasoning")
 _REQUIRES_REASONING = frozenset({"deepseek", "moonshot"})
 # The others of Groq's models refuse the field.
 _GROQ_REASONING_MODELS = re.compile(r"gpt-oss|qwen-?3")
+# These give the model the `name` of a message; others ignore it or refuse it.
+_TAKES_NAMES = frozenset({"openai", AZURE, "deepseek", "openrouter"})
+_AUTHOR = re.compile(r"[^\s<|\\/>]{1,64}")
 _GEMINI_3 = re.compile(r"gemini-([3-9]|\d\d)|gemini-.*-latest")
 _SIGNATURE_PLACEHOLDER = {"google": {"thought_signature": "skip_thought_signature_validator"}}
 """What Google's endpoint accepts as the signature of a call that another model made."""
@@ -116,38 +119,53 @@ def _message(message: PromptMessage, kind: str, request: CompletionRequest) -> d
         case SystemPrompt():
             return {"role": "system", "content": message.text}
         case UserPrompt():
-            return {"role": "user", "content": _content(message.text, message.images)}
+            return _user(message, kind)
         case ToolPrompt():
             return {
                 "role": "tool",
                 "tool_call_id": _call_id(message.call_id, kind),
-                "content": _content(message.content, message.images),
+                "content": _content(
+                    [*message.images, message.content] if message.images else [message.content]
+                ),
             }
         case AssistantPrompt():
             return _assistant(message, kind, request)
 
 
-def _content(text: str, images: Sequence[PromptImage]) -> str | list[dict[str, Any]]:
-    """The text alone, or the images and then the text: many servers accept parts only with images."""
-    if not images:
-        return text
-    parts: list[dict[str, Any]] = [
-        {
-            "type": "image_url",
-            "image_url": {"url": f"data:{image.media_type};base64,{b64encode(image.data).decode()}"},
-        }
-        for image in images
-    ]
-    return [*parts, {"type": "text", "text": text}] if text else parts
+def _user(message: UserPrompt, kind: str) -> dict[str, Any]:
+    name = _author(message.name, kind)
+    message = message if name else message.labelled()
+    return {"role": "user", **name, "content": _content(message.parts())}
+
+
+def _author(name: str, kind: str) -> dict[str, Any]:
+    """The field with an author's name, where the vendor takes it; others get the name in the text."""
+    return {"name": name} if kind in _TAKES_NAMES and _AUTHOR.fullmatch(name) else {}
+
+
+def _content(parts: Sequence[str | PromptImage]) -> str | list[dict[str, Any]]:
+    """The text alone, or the parts in their order: many servers accept parts only with images."""
+    if all(isinstance(part, str) for part in parts):
+        return "".join(cast("Sequence[str]", parts))
+    return [_part(part) for part in parts if part]
+
+
+def _part(part: str | PromptImage) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    url = f"data:{part.media_type};base64,{b64encode(part.data).decode()}"
+    return {"type": "image_url", "image_url": {"url": url}}
 
 
 def _assistant(prompt: AssistantPrompt, kind: str, request: CompletionRequest) -> dict[str, Any] | None:
+    name = _author(prompt.name, kind)
+    prompt = prompt if name else prompt.labelled()
     refusal = prompt.replay.get(REFUSAL_KEY)
     text = prompt.text or (refusal if isinstance(refusal, str) else "")
     if not text and not prompt.tool_calls:
         # Several servers reject a message with neither text nor calls.
         return None
-    message: dict[str, Any] = {"role": "assistant", "content": text or None}
+    message: dict[str, Any] = {"role": "assistant", **name, "content": text or None}
     # The details may come from an imported file, so invalid items are dropped.
     stored = json_objects(prompt.replay.get(DETAILS_KEY))
     details = [item for item in stored if isinstance(item.get("type"), str)]

@@ -106,7 +106,7 @@ def build_input(request: CompletionRequest, target: Target) -> list[ItemJson]:
             case AssistantPrompt():
                 results = list(_results_after(messages, index))
                 calls = _Calls(message, results, ids)
-                items += _assistant_items(message, calls, origin)
+                items += _assistant_items(message.labelled(), calls, origin)
                 items += calls.outputs()
             case ToolPrompt():
                 if not _has_call(messages, index, message.call_id):
@@ -217,27 +217,24 @@ def _said(text: str, phase: str | None) -> ItemJson | None:
 
 
 def _user_content(message: UserPrompt) -> str | list[ItemJson]:
+    message = message.labelled()
     if not message.images:
         return message.text
-    parts = _images(message.images)
-    return [*parts, {"type": "input_text", "text": message.text}] if message.text else parts
+    return [
+        {"type": "input_text", "text": part} if isinstance(part, str) else _image(part)
+        for part in message.parts()
+    ]
 
 
 def _output(result: ToolPrompt) -> str | list[ItemJson]:
     if not result.images:
         return result.content
-    return [{"type": "input_text", "text": result.content}, *_images(result.images)]
+    return [{"type": "input_text", "text": result.content}, *(_image(image) for image in result.images)]
 
 
-def _images(images: Sequence[PromptImage]) -> list[ItemJson]:
-    return [
-        {
-            "type": "input_image",
-            "image_url": f"data:{image.media_type};base64,{b64encode(image.data).decode()}",
-            "detail": "auto",
-        }
-        for image in images
-    ]
+def _image(image: PromptImage) -> ItemJson:
+    url = f"data:{image.media_type};base64,{b64encode(image.data).decode()}"
+    return {"type": "input_image", "image_url": url, "detail": "auto"}
 
 
 def _tool(tool: ToolSpec) -> ItemJson:

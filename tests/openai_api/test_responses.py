@@ -1,3 +1,4 @@
+# pyright: basic, reportAttributeAccessIssue=false
 """Responses with the official SDK of OpenAI."""
 
 import json

@@ -25,7 +25,7 @@ def sent(kind: str, *messages: PromptMessage) -> list[dict[str, Any]]:
 
 def contents(message: dict[str, Any]) -> list[str]:
     """Each text, and of each image its data, in their order."""
-    parts = message.get("content", message.get("parts"))
+    parts: Any = message.get("content") or message.get("parts")
     return [parts] if isinstance(parts, str) else [_content(part) for part in parts]
 
 

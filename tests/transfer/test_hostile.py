@@ -43,7 +43,7 @@ def chat(*texts: str, **more: Any) -> dict[str, Any]:
 
 def nodes(*parents: tuple[str, Any], **more: Any) -> dict[str, Any]:
     """A ChatGPT conversation of these nodes, each with its parent; the roles take turns."""
-    mapping = {
+    mapping: dict[str, Any] = {
         key: {
             "id": key,
             "parent": parent,
@@ -151,6 +151,30 @@ def test_names_in_a_zip_are_never_used_as_paths(ann: ApiClient, server: ServerPr
 # --- trees
 
 
+def test_nodes_that_name_only_their_children_are_connected(ann: ApiClient) -> None:
+    conversation = nodes(("a", None), ("b", "a"), ("c", "b"), ("d", "a"))
+    mapping: dict[str, Any] = conversation["mapping"]
+    for node in mapping.values():
+        node["children"] = [key for key, other in mapping.items() if other.get("parent") == node["id"]]
+    for node in mapping.values():
+        del node["parent"]
+    unconnected = nodes(("a", None), ("b", "a"), ("c", "b"))
+    for node in unconnected["mapping"].values():
+        del node["parent"]
+    report = import_data(ann, [conversation, unconnected])
+    joined, separate = (tree(ann, id_) for id_ in report["conversation_ids"])
+    texts = {message["id"]: message["text"] for message in joined}
+    parents = {message["text"]: texts.get(message["parent_id"]) for message in joined}
+    assert parents == {
+        "text of a": None,
+        "text of b": "text of a",
+        "text of c": "text of b",
+        "text of d": "text of a",
+    }
+    assert [message["parent_id"] for message in separate] == [None, None, None]
+    assert loss_counts(report) == {"positions of messages whose predecessor is missing": 2}
+
+
 def test_circles_missing_parents_and_several_roots_keep_every_text(ann: ApiClient) -> None:
     circle = nodes(("a", "c"), ("b", "a"), ("c", "b"), ("d", "c"))
     itself = nodes(("a", "a"), ("b", "a"))
@@ -256,7 +280,7 @@ def test_a_title_of_a_megabyte_and_a_text_of_ten_are_cut(ann: ApiClient) -> None
 
 
 def test_tools_with_invalid_names_and_arguments_become_valid_calls(ann: ApiClient) -> None:
-    blocks = [
+    blocks: list[Any] = [
         {"type": "tool_result", "tool_use_id": "nobody asked", "content": "42"},
         {"type": "tool_use", "id": 5, "name": "a b/c\n" * 50, "input": {"n": 2**80, "f": 1e400, "d": {}}},
         {"type": "tool_result", "content": [{"type": "image", "source": {}}, None], "is_error": True},

@@ -1,16 +1,12 @@
 """Reads ChatGPT's export, a `mapping` of nodes that each name their parent, into a draft.
 
 There an answer has many nodes (thoughts, a call, its result, text); here it is one message with many steps. A
-chain of such nodes becomes one message unless it branches.
+chain of such nodes becomes one message unless it branches. `chatgpt_messages.py` reads each node's message.
 """
 
-import json
-import re
-from enum import StrEnum
 from typing import Any
 
-import msgspec
-
+from luxx.domain.transfer.chatgpt_messages import NOTHING, ChatGptKind, read_message
 from luxx.domain.transfer.document import result_text
 from luxx.domain.transfer.draft import (
     PROMPT_LENGTH,
@@ -27,175 +23,9 @@ from luxx.domain.transfer.draft import (
     time_of,
     title_of,
 )
-from luxx.wire.message import fenced
 from luxx.wire.turn import StepType
 
-REFERENCE_MARKS = re.compile("\ue200[^\ue200\ue201]*\ue201")
-"""References to search results, which the text encloses in private-use characters."""
-
-NAME = re.compile(r"[^A-Za-z0-9_-]")
-NAME_LENGTH = 64
-
-PICTURES = "pictures"
-SOUND = "sound recordings"
-UNKNOWN = "contents of an unknown kind"
-
-
-class ChatGptKind(StrEnum):
-    """The role of a ChatGPT node in a Luxx conversation."""
-
-    TEXT = "text"
-    THINKING = "thinking"
-    CALL = "call"
-    RESULT = "result"
-    INSTRUCTIONS = "instructions"
-    NOTHING = "nothing"
-
-
-class ChatGptMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """One decoded message. `name` and `arguments` belong to a call, `is_error` to a result."""
-
-    kind: ChatGptKind
-    text: str = ""
-    name: str = ""
-    arguments: str = ""
-    is_error: bool = False
-
-
-NOTHING = ChatGptMessage(kind=ChatGptKind.NOTHING)
-
-
-def read_message(message: JsonObject, losses: Losses) -> ChatGptMessage:
-    """Decodes a message; NOTHING for those that have no meaning outside ChatGPT."""
-    author, content = object_of(message.get("author")), object_of(message.get("content"))
-    metadata = object_of(message.get("metadata"))
-    role, kind = author.get("role"), content.get("content_type")
-    if kind == "user_editable_context" or metadata.get("is_user_system_message") is True:
-        return ChatGptMessage(kind=ChatGptKind.INSTRUCTIONS, text=_instructions(content, metadata, losses))
-    if role == "system" or kind == "model_editable_context":
-        losses.add("internal notes of ChatGPT", 1 if _text(content, Losses()) else 0)
-        return NOTHING
-    if metadata.get("is_visually_hidden_from_conversation") is True:
-        losses.add("messages that ChatGPT hides")
-        return NOTHING
-    if role == "user":
-        return ChatGptMessage(kind=ChatGptKind.TEXT, text=_text(content, losses))
-    if role == "tool":
-        text = _text(content, losses)
-        return ChatGptMessage(
-            kind=ChatGptKind.RESULT,
-            text=text,
-            name=valid_name(author.get("name")),
-            is_error=kind == "system_error",
-        )
-    if role != "assistant":
-        losses.add("messages of an unknown author")
-        return NOTHING
-    return _assistant(message, content, losses)
-
-
-def valid_name(name: Any) -> str:
-    """A name with only those characters that every provider accepts for a tool."""
-    return NAME.sub("_", name)[:NAME_LENGTH] if isinstance(name, str) and name else "tool"
-
-
-def _assistant(message: JsonObject, content: JsonObject, losses: Losses) -> ChatGptMessage:
-    kind, recipient = content.get("content_type"), message.get("recipient")
-    if kind == "thoughts":
-        return ChatGptMessage(kind=ChatGptKind.THINKING, text=_thoughts(content, losses))
-    if kind == "reasoning_recap":
-        return NOTHING  # Text such as "Thought for 8 seconds".
-    text = _text(content, losses)
-    if isinstance(recipient, str) and recipient != "all":
-        return ChatGptMessage(
-            kind=ChatGptKind.CALL, name=valid_name(recipient), arguments=_arguments(text, kind)
-        )
-    if kind == "code" and text:
-        language = content.get("language")
-        name = NAME.sub("", language)[:20] if isinstance(language, str) else ""
-        return ChatGptMessage(kind=ChatGptKind.TEXT, text=fenced(text, name))
-    return ChatGptMessage(kind=ChatGptKind.TEXT, text=text)
-
-
-def _arguments(text: str, kind: Any) -> str:
-    """The arguments of a tool call, as a JSON object."""
-    try:
-        if isinstance(json.loads(text), dict):
-            return text
-    except (ValueError, RecursionError):
-        pass
-    return msgspec.json.encode({"code" if kind == "code" else "input": text}).decode()
-
-
-def _instructions(content: JsonObject, metadata: JsonObject, losses: Losses) -> str:
-    data = object_of(metadata.get("user_context_message_data"))
-    texts = [
-        text_of(content.get("user_profile") or data.get("about_user_message"), losses),
-        text_of(content.get("user_instructions") or data.get("about_model_message"), losses),
-    ]
-    return "\n\n".join(text for text in texts if text.strip()) or _text(content, losses)
-
-
-def _thoughts(content: JsonObject, losses: Losses) -> str:
-    thoughts = content.get("thoughts")
-    if isinstance(thoughts, str):
-        return text_of(thoughts, losses)
-    paragraphs: list[str] = []
-    for thought in map(object_of, list_of(thoughts)):
-        summary = text_of(thought.get("summary"), losses).strip()
-        detail = text_of(thought.get("content"), losses).strip()
-        paragraphs += [f"**{summary}**"] if summary else []
-        paragraphs += [detail] if detail else []
-    return text_of("\n\n".join(paragraphs), losses)
-
-
-def _text(content: JsonObject, losses: Losses) -> str:
-    """The readable text of content of any type."""
-    kind = content.get("content_type")
-    match kind:
-        case "text" | "multimodal_text":
-            parts = [_part(part, losses) for part in list_of(content.get("parts"))]
-            text = "\n".join(part for part in parts if part)
-        case "code" | "execution_output":
-            text = text_of(content.get("text"), losses)
-        case "tether_quote" | "sonic_webpage":
-            lines = [text_of(content.get(name), losses) for name in ("title", "url", "text")]
-            text = "\n".join(line for line in lines if line)
-        case "tether_browsing_display":
-            text = text_of(content.get("result") or content.get("summary"), losses)
-        case "system_error":
-            lines = [text_of(content.get(name), losses) for name in ("name", "text")]
-            text = ": ".join(line for line in lines if line)
-        case _:
-            text = text_of(content.get("text"), losses)
-            losses.add(UNKNOWN, 0 if text or kind is None else 1)
-    return _without_marks(text_of(text, losses), losses)
-
-
-def _part(part: Any, losses: Losses) -> str:
-    if isinstance(part, str):
-        return text_of(part, losses)
-    fields = object_of(part)
-    kind = fields.get("content_type")
-    if kind == "image_asset_pointer":
-        losses.add(PICTURES)
-        return ""
-    if isinstance(kind, str) and "audio" in kind and "transcription" not in kind:
-        losses.add(SOUND)
-        return ""
-    text = text_of(fields.get("text"), losses)
-    losses.add(UNKNOWN, 0 if text else 1)
-    return text
-
-
-def _without_marks(text: str, losses: Losses) -> str:
-    if "\ue200" not in text:
-        return text
-    text, count = REFERENCE_MARKS.subn("", text)
-    losses.add("references to search results", count)
-    return text
-
-
+WITHOUT_PREDECESSOR = "positions of messages whose predecessor is missing"
 UNFINISHED = frozenset({"in_progress", "finished_partial_completion"})
 WITHOUT_TEXT = "(a picture or a recording)"
 """Text of a user message without text: models refuse an empty message."""
@@ -229,9 +59,8 @@ class _Tree:
     def __init__(self, mapping: JsonObject, losses: Losses) -> None:
         self._nodes = {key: object_of(node) for key, node in mapping.items()}
         self._raw_messages = {key: object_of(node.get("message")) for key, node in self._nodes.items()}
-        parent_values = {key: node.get("parent") for key, node in self._nodes.items()}
-        self._parents = {key: name if isinstance(name, str) else None for key, name in parent_values.items()}
         self._losses = losses
+        self._parents = self._read_parents()
         self._read = {
             key: read_message(self._raw_messages[key], losses)
             if isinstance(node.get("message"), dict)
@@ -244,6 +73,27 @@ class _Tree:
         self.messages: list[DraftMessage] = []
         self.instructions: dict[str, None] = {}
         self._instructions_length = 0
+
+    def _read_parents(self) -> dict[str, str | None]:
+        """The parent of each node: as it says itself, else the node that names it as a child.
+
+        A node may be a beginning (its parent is null); one that nothing connects is told as a loss.
+        """
+        of_children = {
+            child: key
+            for key, node in self._nodes.items()
+            for child in list_of(node.get("children"))
+            if isinstance(child, str)
+        }
+        parents: dict[str, str | None] = {}
+        lost = 0
+        for key, node in self._nodes.items():
+            parent = node.get("parent")
+            parents[key] = parent if isinstance(parent, str) else of_children.get(key)
+            lost += parents[key] is None and "parent" not in node and bool(self._raw_messages[key])
+        # The first of them is the beginning of the conversation.
+        self._losses.add(WITHOUT_PREDECESSOR, lost - 1 if lost > 1 else 0)
+        return parents
 
     def read(self) -> None:
         """Builds the messages, parents first, whatever order the file has."""
@@ -329,7 +179,7 @@ class _Tree:
                 self._losses.add("positions of messages in a cycle")
                 self._parents[path[-1]] = None
             elif key is not None and key not in order:
-                self._losses.add("positions of messages whose predecessor is missing")
+                self._losses.add(WITHOUT_PREDECESSOR)
             order.update(dict.fromkeys(reversed(path)))
         return list(order)
 

@@ -6,7 +6,7 @@ Newer exports name the parent of every message and have branches; older ones are
 import json
 from typing import Any
 
-from luxx.domain.transfer.chatgpt import UNKNOWN, valid_name
+from luxx.domain.transfer.chatgpt_messages import UNKNOWN, valid_name
 from luxx.domain.transfer.document import result_text
 from luxx.domain.transfer.draft import (
     ConversationDraft,

@@ -206,6 +206,7 @@ def _dependencies(services: Services) -> dict[str, Provide]:
         "tickets": _provide(lambda: services.tickets),
         "searches": _provide_after_caller(lambda: services.searches),
         "usage": _provide(lambda: services.usage),
+        "provider_tests": _provide(lambda: services.provider_tests),
         "service_state": _provide(services.service_state),
         **_tool_dependencies(services),
         **_feature_dependencies(services),

@@ -29,6 +29,7 @@ from luxx.domain.audit import REFUSAL_WINDOW_SECONDS, delete_old_entries
 from luxx.domain.conversations.branches import BranchService
 from luxx.domain.conversations.service import ConversationService, ProjectService
 from luxx.domain.skills.registry import log_problems
+from luxx.domain.usage.provider_tests import ProviderTests
 from luxx.features.prompts.service import PromptService
 from luxx.features.rooms.calls import RoomCallService
 from luxx.features.rooms.forking import RoomForks
@@ -240,6 +241,7 @@ class Services(CoreServices):
         self.providers = ProviderService(
             self.store, self.vault, self.client, guard, local=local, demo=self.demo, catalog=catalog
         )
+        self.provider_tests = ProviderTests(self.store, self.providers, config.limits)
         self.settings = SettingsService(self.store, check_provider=self._check_provider)
 
     def _make_runs(self) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -18,7 +19,8 @@ from luxx.errors import (
     Unreachable,
 )
 from luxx.providers.adapter import CompletionRequest, Target
-from luxx.providers.client import ModelClient
+from luxx.providers.catalog import ModelCard
+from luxx.providers.client import Completion, ModelClient
 from luxx.wire.message import UserPrompt
 
 CHECK_SECONDS = 30.0
@@ -40,6 +42,11 @@ class ProviderCheck(msgspec.Struct, frozen=True, kw_only=True):
     error: str | UnsetType = UNSET
 
 
+OnCompletion = Callable[[CompletionRequest, Completion], None]
+OnAnswer = Callable[[ModelCard, CompletionRequest, Completion], None]
+"""Called with the completion of a check, which the provider bills, and the card of its model."""
+
+
 class _CheckFailure(Exception):
     """Ends a check with the kind of the failure and its message."""
 
@@ -50,11 +57,17 @@ class _CheckFailure(Exception):
 
 
 async def check_provider(
-    client: ModelClient, target: Target, model: str, *, seconds: float = CHECK_SECONDS
+    client: ModelClient,
+    target: Target,
+    model: str,
+    *,
+    seconds: float = CHECK_SECONDS,
+    on_completion: OnCompletion | None = None,
 ) -> ProviderCheck:
     """Lists models, then requests a short completion if `model` is given, within `seconds` in total.
 
     Both, because some servers list models without a key and some do not list them at all.
+    `on_completion` is called with the completion, if there was one.
     """
     started = time.monotonic()
     models: list[str] | None = None
@@ -62,7 +75,9 @@ async def check_provider(
         async with asyncio.timeout(seconds):
             models = await _list_models(client, target, is_required=not model)
             if model:
-                await _request_completion(client, target, model, is_listed=models is not None)
+                answer = await _request_completion(client, target, model, is_listed=models is not None)
+                if on_completion is not None:
+                    on_completion(*answer)
     except _CheckFailure as failure:
         return _result(started, models, failure)
     except TimeoutError:
@@ -91,10 +106,12 @@ async def _list_models(client: ModelClient, target: Target, *, is_required: bool
         raise failure from error
 
 
-async def _request_completion(client: ModelClient, target: Target, model: str, *, is_listed: bool) -> None:
+async def _request_completion(
+    client: ModelClient, target: Target, model: str, *, is_listed: bool
+) -> tuple[CompletionRequest, Completion]:
     request = CompletionRequest(model=model, messages=[UserPrompt(text="Say ok.")], max_tokens=CHECK_TOKENS)
     try:
-        await client.complete(request, target)
+        return request, await client.complete(request, target)
     except LuxxError as error:
         raise _classify_error(error, target, model=model if is_listed else "") from error
 

@@ -7,6 +7,7 @@ checks addresses, `registry.py` has the adapters.
 
 import asyncio
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 from msgspec import UNSET
@@ -33,7 +34,7 @@ from luxx.providers.catalog import (
     embedded_card,
     model_view,
 )
-from luxx.providers.check import ProviderCheck, check_provider
+from luxx.providers.check import OnAnswer, ProviderCheck, check_provider
 from luxx.providers.client import ModelClient
 from luxx.providers.demo.server import DemoServer
 from luxx.providers.keys import change_key, masked_key, read_key, store_key
@@ -204,8 +205,10 @@ class ProviderService:
 
         await self._store.write(work)
 
-    async def test(self, caller: Caller, provider_id: int) -> ProviderCheck:
-        """Checks the provider with real requests: its model list, and a short completion."""
+    async def test(
+        self, caller: Caller, provider_id: int, *, on_answer: OnAnswer | None = None
+    ) -> ProviderCheck:
+        """Checks the provider with real requests: its model list, and a short completion for `on_answer`."""
         row = await self._store.read(lambda session: visible_row(session, caller, provider_id))
         model = row.default_model or (
             self._local.model_name if self._local and row.provider_type == LOCAL else ""
@@ -214,7 +217,8 @@ class ProviderService:
             target = await self._target(row)
         except Unavailable as error:
             return ProviderCheck(ok=False, latency_ms=0, kind=error.kind, error=error.message)
-        check = await check_provider(self._client, target, model)
+        on_completion = on_answer and partial(on_answer, self._card(row, model))
+        check = await check_provider(self._client, target, model, on_completion=on_completion)
         await self._store.write(lambda session: store_list(session, row.id, check.models or ()))
         return check
 

@@ -17,21 +17,20 @@ from luxx.domain.conversations.images import Images, store_images
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.conversations.search_index import index_message, index_title
 from luxx.domain.conversations.views import MessageView, message_view
-from luxx.domain.usage.reserve import check_daily_limits
+from luxx.domain.usage.reserve import check_daily_limits, limits_of
 from luxx.errors import Conflict, ProviderFailed, TooLarge, Unavailable
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
 from luxx.providers.models import ProviderRow
-from luxx.runs.engine.slots import find_slot, find_waiting_subagent
+from luxx.runs.engine.slots import find_slot, find_waiting_subagent, first_slots
 from luxx.runs.log.events import read_last_error
 from luxx.runs.models import RunRow, find_run, is_unended, run_view
 from luxx.runs.turn.spending import no_budget_left
 from luxx.runs.turn.state import ChatRequest, RunSpec, model_used
 from luxx.wire.message import UserContent
 from luxx.wire.run import ENDED, Run, RunKind, RunPhase, RunStatus, StopReason
-from luxx.wire.tool import CommandPermission
 
 RUNS_AT_ONCE = 20
 """How many runs one transaction deletes; each has a log of hundreds of events."""
@@ -243,19 +242,19 @@ def _run_row(
         "subject_id": run.subject_id, "parent_run_id": run.parent_run_id, "message_id": run.message_id,
         "status": run.status.value, "phase": None if run.phase is None else run.phase.value,
         "provider_id": run.provider_id, "provider_name": run.provider_name, "model": run.model,
+        "slots": first_slots(run.parent_run_id),
         "request": request, "owner": process if starts_now else None, "fence": 1 if starts_now else 0,
         "stored_bytes": size + len(request), "created_at": run.created_at, "started_at": run.started_at,
     }  # fmt: skip
 
 
 def limits_for(session: Session, caller: Caller, provider_id: int, limits: LimitsConfig) -> LimitsConfig:
-    """The caller's limits: level 1 with another's provider always has a daily limit of tokens."""
-    if caller.permission_level > CommandPermission.READ_ONLY or limits.tokens_per_day or limits.cost_per_day:
+    """The limits in force for the caller's calls of this provider."""
+    if not limits.level1_tokens_per_day:
         return limits
     provider = session.get(ProviderRow, provider_id)
-    if provider is None or provider.user_id == caller.user_id:
-        return limits
-    return msgspec.structs.replace(limits, tokens_per_day=limits.level1_tokens_per_day)
+    is_own = provider is None or provider.user_id == caller.user_id
+    return limits_of(limits, caller.permission_level, is_own_provider=is_own)
 
 
 def delete_runs_of(session: Session, messages: Select[str]) -> None:

@@ -106,8 +106,9 @@ def new_chat(person: ApiClient, **more: Any) -> str:
 
 def limits_of(person: ApiClient) -> dict[str, Any]:
     limits: dict[str, Any] = person.good("GET", "/usage/limits")
-    assert set(limits) == {"resets_at", "tokens_per_day", "cost_per_day", "per_run"}
-    assert set(limits["tokens_per_day"]) == set(limits["cost_per_day"]) == DAY
+    days = ("tokens_per_day", "shared_tokens_per_day", "cost_per_day")
+    assert set(limits) == {"resets_at", *days, "per_run", "concurrent_turns"}
+    assert all(set(limits[day]) == DAY for day in days)
     return limits
 
 
@@ -127,6 +128,8 @@ def test_a_user_sees_what_may_still_be_spent(carol: ApiClient) -> None:
     whole = {"spent": 0, "reserved": 0}
     assert limits["tokens_per_day"] == {**whole, "limit": TOKENS_PER_DAY, "left": TOKENS_PER_DAY}
     assert limits["cost_per_day"] == {**whole, "limit": 1.0, "left": 1.0}
+    assert limits["shared_tokens_per_day"] == {**whole, "limit": None, "left": None}
+    assert limits["concurrent_turns"] == 20
     assert limits["per_run"] == {
         "tokens": TOKENS_PER_RUN,
         "cost": None,

@@ -83,7 +83,7 @@ class SimulatedRoom:
             act = next(self.acts, None) if isinstance(decision, Begin | Wait) else None
             match decision:
                 case Begin():
-                    self._begin(act)
+                    self._begin(decision, act)
                 case Append():
                     self._log(decision.entries)
                     if decision.write is not None:
@@ -102,12 +102,12 @@ class SimulatedRoom:
                     return decision.stop_reason
         raise AssertionError("the room did not end")
 
-    def _begin(self, act: Act | None) -> None:
+    def _begin(self, decision: Begin, act: Act | None) -> None:
         """`act` happens after the decision: before the turns begin or, for an odd `at`, before they end."""
         if act is not None and act.at % 2 == 0:
             self._act(act)
         can_speak = {seat_id for seat_id, muted in self.seats_now() if not muted}
-        opening = self.orchestration.prepare(self.session)
+        opening = self.orchestration.prepare(self.session, decision.turns)
         for entry in opening.entries:
             event = entry[0] if isinstance(entry, tuple) else entry
             if isinstance(event, MessageStart):

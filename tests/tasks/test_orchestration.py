@@ -92,7 +92,7 @@ class SimulatedRun:
             decision = self._orchestration.decide(self._running.keys(), 0, TOTALS)
             match decision:
                 case Begin():
-                    opening = self._orchestration.prepare(None)  # type: ignore[arg-type]
+                    opening = self._orchestration.prepare(None, decision.turns)  # type: ignore[arg-type]
                     self._log(opening.entries)
                     for start in opening.turns:
                         self._begin(start)

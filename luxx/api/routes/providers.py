@@ -6,6 +6,7 @@ from litestar.params import FromPath, JSONBody
 
 from luxx.api.http.envelope import Page, Success, page_of, success
 from luxx.api.http.request_input import InjectedCaller, PageNumber, PageSize
+from luxx.domain.usage.provider_tests import ProviderTests
 from luxx.providers.check import ProviderCheck
 from luxx.providers.models import (
     AllowedHosts,
@@ -73,10 +74,15 @@ class ProvidersController(Controller):
 
     @post("/{provider_id:int}/test", status_code=200)
     async def test(
-        self, providers: InjectedProviders, caller: InjectedCaller, provider_id: FromPath[int]
+        self,
+        provider_tests: NamedDependency[ProviderTests],
+        caller: InjectedCaller,
+        provider_id: FromPath[int],
     ) -> Success[ProviderCheck]:
-        """Send a small request to the provider and report what is wrong if it does not answer."""
-        return success(await providers.test(caller, provider_id))
+        """Send a small request to the provider and report what is wrong if it does not answer.
+
+        What it took is part of your usage."""
+        return success(await provider_tests.test(caller, provider_id))
 
     @get("/{provider_id:int}/models")
     async def models(

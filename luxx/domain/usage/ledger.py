@@ -38,8 +38,8 @@ class UsageRow(Base):
     """`cost` is in US dollars, null if the price of the model is unknown.
 
     A row stays after its conversation, provider, user or tenant is deleted, without their names. `kind` is
-    the type of `subject_id`. `is_estimated`: the provider reported no usage, or the completion was cut off
-    before it did.
+    the type of `subject_id`, or PROVIDER_TEST without a run and a subject. `is_estimated`: the provider
+    reported no usage, or the completion was cut off before it did.
     """
 
     __tablename__ = "usage_records"
@@ -66,6 +66,9 @@ class UsageRow(Base):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
+PROVIDER_TEST = "test"
+"""The `kind` of the calls that test a provider."""
+
 _insert = insert(table_of(UsageRow))
 
 
@@ -80,7 +83,7 @@ class UsageEntry(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     usage: Usage
     cost: float | None
-    kind: RunKind = RunKind.CHAT
+    kind: RunKind | str = RunKind.CHAT
     is_estimated: bool = False
 
 
@@ -93,7 +96,7 @@ class SpentAmount(msgspec.Struct, frozen=True, kw_only=True):
 
 def record(connection: Connection, entry: UsageEntry) -> None:
     """Adds a completion to the ledger, in the transaction that records its end."""
-    row = asdict(entry) | asdict(entry.usage) | {"kind": entry.kind.value, "created_at": utc_now()}
+    row = asdict(entry) | asdict(entry.usage) | {"kind": str(entry.kind), "created_at": utc_now()}
     del row["usage"], row["total_tokens"]
     connection.execute(_insert, row)
 

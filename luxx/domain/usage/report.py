@@ -18,7 +18,7 @@ from luxx.domain.accounts.models import Tenant, User
 from luxx.domain.conversations.access import own_conversations
 from luxx.domain.conversations.models import ConversationRow
 from luxx.domain.usage.ledger import UsageRow
-from luxx.domain.usage.reserve import midnight_of, read_day
+from luxx.domain.usage.reserve import SpentAndReserved, limits_of, midnight_of, read_day
 from luxx.errors import InvalidInput, NotAllowed
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import LimitsConfig
@@ -57,28 +57,31 @@ class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """`resets_at` is the next midnight UTC."""
+    """`resets_at` is the next midnight UTC.
+
+    `shared_tokens_per_day` is the limit of level 1 at providers of others, and counts only these.
+    `concurrent_turns` is how many turns of yours work at once, null if there is no limit.
+    """
 
     resets_at: datetime
     tokens_per_day: TokenAllowance
+    shared_tokens_per_day: TokenAllowance
     cost_per_day: CostAllowance
     per_run: RunLimits
+    concurrent_turns: int | None
 
 
 def read_limits(session: Session, caller: Caller, limits: LimitsConfig, iterations: int) -> UsageLimits:
     """The caller's limits and what is left of them."""
-    day = read_day(session.connection(), caller.user_id)
+    connection = session.connection()
+    day = read_day(connection, caller.user_id)
+    shared = read_day(connection, caller.user_id, is_shared_only=True)
+    level1 = limits_of(limits, caller.permission_level, is_own_provider=False).level1_tokens_per_day
     spent, reserved = day.spent, day.reserved
     return UsageLimits(
         resets_at=midnight_of(utc_now()) + timedelta(days=1),
-        tokens_per_day=TokenAllowance(
-            limit=limits.tokens_per_day or None,
-            spent=spent.tokens,
-            reserved=reserved.tokens,
-            left=max(0, limits.tokens_per_day - spent.tokens - reserved.tokens)
-            if limits.tokens_per_day
-            else None,
-        ),
+        tokens_per_day=_token_allowance(limits.tokens_per_day, day),
+        shared_tokens_per_day=_token_allowance(level1, shared),
         cost_per_day=CostAllowance(
             limit=limits.cost_per_day or None,
             spent=spent.cost,
@@ -92,7 +95,14 @@ def read_limits(session: Session, caller: Caller, limits: LimitsConfig, iteratio
             tool_calls=limits.tool_calls_per_run or None,
             iterations=iterations,
         ),
+        concurrent_turns=limits.concurrent_runs_per_user or None,
     )
+
+
+def _token_allowance(limit: int, used: SpentAndReserved) -> TokenAllowance:
+    spent, reserved = used.spent.tokens, used.reserved.tokens
+    left = max(0, limit - spent - reserved) if limit else None
+    return TokenAllowance(limit=limit or None, spent=spent, reserved=reserved, left=left)
 
 
 TOTAL_PREFIX = "whole_"

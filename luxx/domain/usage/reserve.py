@@ -11,27 +11,32 @@ from enum import StrEnum
 
 import msgspec
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     Float,
     ForeignKey,
     Select,
     String,
     Table,
+    and_,
     bindparam,
     delete,
     insert,
+    or_,
     select,
     true,
 )
 from sqlalchemy import literal as value
 from sqlalchemy.orm import Mapped, mapped_column
 
-from luxx.domain.usage.ledger import SpentAmount, UsageRow, spent_since, sum_rows, sums_of
+from luxx.domain.usage.ledger import SpentAmount, UsageRow, sum_rows, sums_of
 from luxx.errors import InvalidInput, TooMany
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.store.tables import Base, UtcDateTime, table_of
 from luxx.providers.catalog import ModelCard
+from luxx.providers.models import ProviderRow
+from luxx.wire.tool import CommandPermission
 from luxx.wire.turn import TURN_LENGTH
 
 
@@ -71,19 +76,36 @@ _delete_reserve = delete(_reserves).where(
 )
 
 
-_spent = (
-    select(*sums_of(_ledger))
-    .where(_ledger.c.user_id == bindparam("user_id"), _ledger.c.created_at >= bindparam("midnight"))
-    .subquery()
-)
-_reserved = select(*sums_of(_reserves)).where(_reserves.c.user_id == bindparam("user_id")).subquery()
-# One statement: between two, a reserve could become a ledger row and be counted in neither.
-_day = select(
-    _spent.c.tokens,
-    _spent.c.cost,
-    _reserved.c.tokens.label("reserved_tokens"),
-    _reserved.c.cost.label("reserved_cost"),
-).select_from(_spent.join(_reserved, true()))
+_providers = table_of(ProviderRow)
+_own_providers = select(_providers.c.id).where(_providers.c.user_id == bindparam("user_id"))
+
+
+def _day_of(*, is_shared_only: bool) -> Select[int, float, int, float]:
+    """Sums what a user has spent since midnight and has reserved; or only of it at providers of others.
+
+    One statement: between two, a reserve could become a ledger row and be counted in neither.
+    """
+
+    def is_counted(rows: Table) -> ColumnElement[bool]:
+        is_of_user = rows.c.user_id == bindparam("user_id")
+        if not is_shared_only:
+            return is_of_user
+        # A provider that was deleted counts as shared.
+        is_shared = or_(rows.c.provider_id.is_(None), rows.c.provider_id.not_in(_own_providers))
+        return and_(is_of_user, is_shared)
+
+    is_today = _ledger.c.created_at >= bindparam("midnight")
+    spent = select(*sums_of(_ledger)).where(is_counted(_ledger), is_today).subquery()
+    reserved = select(*sums_of(_reserves)).where(is_counted(_reserves)).subquery()
+    return select(
+        spent.c.tokens,
+        spent.c.cost,
+        reserved.c.tokens.label("reserved_tokens"),
+        reserved.c.cost.label("reserved_cost"),
+    ).select_from(spent.join(reserved, true()))
+
+
+_day, _day_shared = _day_of(is_shared_only=False), _day_of(is_shared_only=True)
 
 
 class SpendingLimit(StrEnum):
@@ -93,6 +115,8 @@ class SpendingLimit(StrEnum):
     COST_PER_RUN = "cost_per_run"
     TOKENS_PER_DAY = "tokens_per_day"
     COST_PER_DAY = "cost_per_day"
+    LEVEL1_TOKENS_PER_DAY = "level1_tokens_per_day"
+    """Of a user of level 1, at providers of others."""
 
     @property
     def is_money(self) -> bool:
@@ -100,7 +124,11 @@ class SpendingLimit(StrEnum):
 
     @property
     def is_daily(self) -> bool:
-        return self in (SpendingLimit.TOKENS_PER_DAY, SpendingLimit.COST_PER_DAY)
+        return not self.is_per_run
+
+    @property
+    def is_per_run(self) -> bool:
+        return self in (SpendingLimit.TOKENS_PER_RUN, SpendingLimit.COST_PER_RUN)
 
 
 class SpentAndReserved(msgspec.Struct, frozen=True):
@@ -112,6 +140,9 @@ class SpentAndReserved(msgspec.Struct, frozen=True):
 
     spent: SpentAmount
     reserved: SpentAmount
+
+
+NO_SPENDING = SpentAmount(tokens=0, cost=0.0)
 
 
 class PlannedCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,6 +215,23 @@ def fit_call(call: PlannedCall, headrooms: Iterable[LimitHeadroom], *, may_wait:
     return ReserveResult(ReserveVerdict.WAITS if may_wait else ReserveVerdict.NEVER, 0, narrowest)
 
 
+def limits_of(limits: LimitsConfig, level: int, *, is_own_provider: bool) -> LimitsConfig:
+    """The limits in force for calls of a provider by a user of this level.
+
+    `level1_tokens_per_day` is 0 unless it holds: for users of level 1 at providers of others, where neither
+    `tokens_per_day` nor `cost_per_day` is set. The functions of this module take limits of this form.
+    """
+    has_other_limit = limits.tokens_per_day or limits.cost_per_day
+    if level > CommandPermission.READ_ONLY or is_own_provider or has_other_limit:
+        return without_level1(limits)
+    return limits
+
+
+def without_level1(limits: LimitsConfig) -> LimitsConfig:
+    """The limits that hold for everybody and for calls of any provider."""
+    return msgspec.structs.replace(limits, level1_tokens_per_day=0)
+
+
 def has_limits(limits: LimitsConfig) -> bool:
     """Whether calls need a reserve."""
     return any(getattr(limits, limit.value) for limit in SpendingLimit)
@@ -208,9 +256,13 @@ def check_price(card: ModelCard, limits: LimitsConfig, model: str) -> None:
         )
 
 
-def read_day(connection: Connection, user_id: int) -> SpentAndReserved:
-    """What the user has spent today and what is reserved, read in one statement."""
-    row = connection.execute(_day, {"user_id": user_id, "midnight": midnight_of(utc_now())}).one()
+def read_day(connection: Connection, user_id: int, *, is_shared_only: bool = False) -> SpentAndReserved:
+    """What the user has spent today and what is reserved, read in one statement.
+
+    `is_shared_only` leaves out the user's own providers.
+    """
+    day = _day_shared if is_shared_only else _day
+    row = connection.execute(day, {"user_id": user_id, "midnight": midnight_of(utc_now())}).one()
     return SpentAndReserved(
         SpentAmount(tokens=int(row.tokens), cost=float(row.cost)),
         SpentAmount(tokens=int(row.reserved_tokens), cost=float(row.reserved_cost)),
@@ -268,23 +320,44 @@ def spent_by_tree(connection: Connection, run_ids: Select[str]) -> SpentAndReser
     return SpentAndReserved(spent, reserved)
 
 
+def daily_headrooms(connection: Connection, user_id: int, limits: LimitsConfig) -> list[LimitHeadroom]:
+    """The headroom of those limits of a day that are set."""
+    headrooms: list[LimitHeadroom] = []
+    if limits.tokens_per_day or limits.cost_per_day:
+        used = read_day(connection, user_id)
+        headrooms += headrooms_of((SpendingLimit.TOKENS_PER_DAY, SpendingLimit.COST_PER_DAY), limits, used)
+    if limits.level1_tokens_per_day:
+        used = read_day(connection, user_id, is_shared_only=True)
+        headrooms += headrooms_of((SpendingLimit.LEVEL1_TOKENS_PER_DAY,), limits, used)
+    return headrooms
+
+
+def headrooms_of(
+    of: Iterable[SpendingLimit], limits: LimitsConfig, used: SpentAndReserved
+) -> list[LimitHeadroom]:
+    """The headroom of those of these limits that are set."""
+    return [
+        LimitHeadroom(
+            limit=limit,
+            amount=amount,
+            spent=used.spent.cost if limit.is_money else used.spent.tokens,
+            reserved=used.reserved.cost if limit.is_money else used.reserved.tokens,
+        )
+        for limit in of
+        if (amount := getattr(limits, limit.value))
+    ]
+
+
 def check_daily_limits(connection: Connection, user_id: int, limits: LimitsConfig, now: datetime) -> None:
     """Called before a run is admitted. Raises TooMany if the user has reached a daily limit."""
     if not has_daily_limits(limits):
         return
-    spent, wait = spent_since(connection, user_id, midnight_of(now)), seconds_to_midnight(now)
-    for limit, amount, used, text in (
-        (
-            SpendingLimit.TOKENS_PER_DAY,
-            limits.tokens_per_day,
-            spent.tokens,
-            f"{limits.tokens_per_day} tokens",
-        ),
-        (SpendingLimit.COST_PER_DAY, limits.cost_per_day, spent.cost, f"${limits.cost_per_day:g}"),
-    ):
-        if amount and used >= amount:
-            problem = f"the daily limit of {text} is reached; it resets at midnight UTC"
-            raise TooMany(problem, retry_after=wait, kind=limit)
+    for headroom in daily_headrooms(connection, user_id, limits):
+        if headroom.spent >= headroom.amount:
+            amount = f"${headroom.amount:g}" if headroom.limit.is_money else f"{headroom.amount} tokens"
+            where = " at shared providers" if headroom.limit == SpendingLimit.LEVEL1_TOKENS_PER_DAY else ""
+            problem = f"the daily limit of {amount}{where} is reached; it resets at midnight UTC"
+            raise TooMany(problem, retry_after=seconds_to_midnight(now), kind=headroom.limit)
 
 
 def midnight_of(now: datetime) -> datetime:

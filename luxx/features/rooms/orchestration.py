@@ -194,10 +194,11 @@ class RoomOrchestration:
             started = RoomStarted(room_id=self._room.room_id, task=self._room.task)
             return Append(entries=[started, *self._spoken(self._request.said)])
         self._totals = totals
-        if not self._is_fresh:
-            return Begin()  # `prepare` reads the room, then decides.
-        following = self._follow(state, has_text=False)  # `prepare` reads it, in a thread.
-        return following if isinstance(following, Wait | End) else Begin()
+        # `prepare` reads the room and its text, in a thread.
+        following = self._follow(state, has_text=False) if self._is_fresh else Begin()
+        if isinstance(following, Wait | End):
+            return following
+        return Begin(len(self._room.seats) if self._room.policy.name == PolicyName.PARALLEL else 1)
 
     def _follow(
         self, state: RoomState, *, has_text: bool = True
@@ -253,7 +254,7 @@ class RoomOrchestration:
         write = None if self._call is None else partial(delete_content, call=self._head.id)
         return msgspec.structs.replace(end, status=RunStatus.CANCELLED, write=write)
 
-    def prepare(self, session: Session) -> Opening:
+    def prepare(self, session: Session, most: int) -> Opening:
         """The end of a round and the start of the next are logged together with the turns that follow."""
         self._read(session)
         rounds: list[RoundStart | RoundEnd] = []
@@ -265,7 +266,7 @@ class RoomOrchestration:
         if isinstance(following, Choose):
             opening = self._prepare_choice(session, following)
         elif isinstance(following, Speak):
-            opening = self._prepare_messages(session, following, state.round)
+            opening = self._prepare_messages(session, following.seat_ids[:most], state.round)
         writes = [opening.write] if opening.write is not None else []
         if state.round != self._state.round and self._call is None:
             writes.append(partial(_write_round, self._room.room_id, state.round))
@@ -276,13 +277,13 @@ class RoomOrchestration:
 
         return Opening(turns=opening.turns, entries=[*rounds, *opening.entries], write=write)
 
-    def _prepare_messages(self, session: Session, speak: Speak, number: int) -> Opening:
+    def _prepare_messages(self, session: Session, seat_ids: Sequence[int], number: int) -> Opening:
         """The turns of seats in round `number`."""
         transcript = [*self._earlier, *self._transcript]
         turns: list[TurnStart] = []
         entries: list[LogEntry] = []
         muted: list[int] = []
-        for seat_id in speak.seat_ids:
+        for seat_id in seat_ids:
             seat = self._room.seat(seat_id)
             if seat is None or seat.is_muted:
                 continue  # Since the decision.

@@ -177,7 +177,7 @@ class TaskOrchestration:
             return Wait() if running else self._stopped()
         if self._open.keys() - running:
             self._next = sorted(self._open.keys() - running)
-            return Begin()
+            return Begin(len(self._next))
         if not self._task.steps:
             self._next = [PLAN]
             return Wait() if running else Begin()
@@ -188,7 +188,7 @@ class TaskOrchestration:
             : max(0, self._task.max_concurrent_steps - len(running) + waiting)
         ]
         if self._next:
-            return Begin()
+            return Begin(len(self._next))
         if running or ready:
             return Wait()  # For a slot, or for the approval of a step.
         if not self._has_result_turn and len(self._outputs) > 1:
@@ -236,13 +236,13 @@ class TaskOrchestration:
 
     # Turns
 
-    def prepare(self, session: Session) -> Opening:
+    def prepare(self, session: Session, most: int) -> Opening:
         turns: list[TurnStart] = []
         entries: list[LogEntry] = []
         started: list[str] = []
         failed: list[tuple[str, list[str], str]] = []
         stored: list[dict[str, str]] = []
-        for step_id in self._next:
+        for step_id in self._next[:most]:
             if step_id in self._open:
                 turns.append(self._turn_of(step_id, self._open[step_id]))
                 continue

@@ -156,8 +156,8 @@ class PlanOrchestration:
             return End(entries=[complete], status=RunStatus.COMPLETED, stop_reason=StopReason.FINISHED.value)
         return Begin()
 
-    def prepare(self, session: Session) -> Opening:
-        del session
+    def prepare(self, session: Session, most: int) -> Opening:
+        del session, most
         if self._open is not None:
             return Opening(turns=self.open_turns())
         start = plan_turn(self._plan.request, self._plan.note)

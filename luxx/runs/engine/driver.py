@@ -238,9 +238,9 @@ class RunDriver:
             driven = self._driven.get(run_id)
             if driven is not None and driven.fence == fence:
                 del self._driven[run_id]
-            self._release_slot()
+            self.release_slot()
 
-    def _release_slot(self) -> None:
+    def release_slot(self) -> None:
         """Requests a scan of the queue, because a slot is free."""
         if not self.heartbeat.has_queue:
             return

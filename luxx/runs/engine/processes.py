@@ -18,6 +18,7 @@ from sqlalchemy import (
     Select,
     and_,
     bindparam,
+    case,
     delete,
     func,
     insert,
@@ -165,6 +166,9 @@ UNDRIVEN = (RunStatus.QUEUED.value, RunStatus.WAITING.value, RunStatus.PAUSED.va
 
 _is_running = _runs.c.status == RunStatus.RUNNING.value
 
+_first_slots = case((_runs.c.parent_run_id.is_(None), 1), else_=0)
+"""The slots of a run at the start of a drive (`slots.py`); its turns take more."""
+
 
 class ClaimedRun(msgspec.Struct, frozen=True):
     """A run that this process owns. `fence` above 1: it was driven before. `losses`: how often its process
@@ -228,7 +232,7 @@ def claim(connection: Connection, owner: str, lost_runs: Sequence[ClaimedRun]) -
         losses = connection.execute(
             update(_runs)
             .where(_runs.c.id == run.run_id, _runs.c.fence == run.fence, _is_running)
-            .values(owner=owner, fence=run.fence + 1, losses=_runs.c.losses + 1)
+            .values(owner=owner, fence=run.fence + 1, losses=_runs.c.losses + 1, slots=_first_slots)
             .returning(_runs.c.losses)
         ).scalar()
         if losses is not None:
@@ -244,6 +248,7 @@ def claim_undriven(connection: Connection, owner: str, run_id: str) -> list[Clai
         .values(
             owner=owner,
             fence=_runs.c.fence + 1,
+            slots=_first_slots,
             status=RunStatus.RUNNING.value,
             phase=RunPhase.THINKING.value,
             started_at=func.coalesce(_runs.c.started_at, utc_now()),

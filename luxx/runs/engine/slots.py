@@ -1,18 +1,20 @@
-"""Slots: how many runs may be in progress, which runs wait for a slot, and which run gets the next one.
+"""Slots: how many turns may work at once, which runs wait for a slot, and which run gets the next one.
 
-A running run needs one slot. Its subagents need none: they would wait for the run that waits for them. A run
-that only waits for subagents which wait for persons frees its slot; the first of these subagents that
-continues needs one again. A free slot goes to the user with the fewest running runs, then to the oldest run.
-Admission and the queue count slots under one lock, so that no slot is used twice.
+A running run has one slot, and takes another for each further turn that works at once: seats, steps,
+subagents; the first subagent of a turn uses that of the turn. A run that only waits for subagents which wait
+for persons frees its slot; the first of these subagents that continues needs one again. A free slot goes to
+the user with the fewest used slots, then to the oldest run; runs that wait come before further turns.
+Admission, the queue and turns count slots under one lock, so that no slot is used twice.
 """
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, assert_never
 
 import msgspec
-from sqlalchemy import Connection, Row, bindparam, func, select
+from sqlalchemy import Connection, Row, bindparam, case, func, select, update
 
 from luxx.errors import TooMany
 from luxx.infra.config.schema import LimitsConfig
@@ -32,12 +34,19 @@ WORKER_KINDS = frozenset({RunKind.ROOM, RunKind.TASK})
 
 _runs = table_of(RunRow)
 _needs_slot = _runs.c.parent_run_id.is_(None)
-_counts = (
-    select(_runs.c.user_id, _runs.c.status, func.count().label("runs"))
-    .where(_runs.c.status.in_([RunStatus.QUEUED.value, RunStatus.RUNNING.value]), _needs_slot)
-    .group_by(_runs.c.user_id, _runs.c.status)
-)
 _queued = _runs.c.status == RunStatus.QUEUED.value
+_slots = case((_queued, case((_needs_slot, 1), else_=0)), else_=_runs.c.slots)
+_counts = (
+    select(_runs.c.user_id, _runs.c.status, func.sum(_slots).label("slots"))
+    .where(_runs.c.status.in_([RunStatus.QUEUED.value, RunStatus.RUNNING.value]))
+    .group_by(_runs.c.user_id, _runs.c.status)
+    .having(func.sum(_slots) > 0)
+)
+_add_slots = (
+    update(_runs)
+    .where(_runs.c.id == bindparam("b_id"), _runs.c.fence == bindparam("b_fence"))
+    .values(slots=_runs.c.slots + bindparam("more"))
+)
 _position_of_user = (
     func.row_number().over(partition_by=_runs.c.user_id, order_by=_runs.c.id).label("user_position")
 )
@@ -100,8 +109,8 @@ class IdleRuns(msgspec.Struct, frozen=True, kw_only=True):
     resuming: Mapping[str, int]
 
 
-class RunCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many runs each user id has in progress and in the queue."""
+class SlotCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How many slots each user id uses, and how many runs it has in the queue."""
 
     running: Mapping[int, int]
     queued: Mapping[int, int]
@@ -139,6 +148,36 @@ def find_slot(connection: Connection, user_id: int, kind: RunKind, limits: Limit
         return RunStatus.QUEUED if is_for_workers else RunStatus.RUNNING
     _check_queue(counts, user_id, limits)
     return RunStatus.QUEUED
+
+
+def first_slots(parent_run_id: str | None) -> int:
+    """The slots of a new run: none of a subagent."""
+    return 1 if parent_run_id is None else 0
+
+
+def take_slots(
+    connection: Connection, run_id: str, fence: int, user_id: int, wanted: int, limits: LimitsConfig
+) -> int:
+    """Gives a running run up to `wanted` more slots, those that are free; returns how many it got.
+
+    None while a run that could use them waits.
+    """
+    if not (limits.concurrent_runs or limits.concurrent_runs_per_user):
+        return wanted
+    counts = _count(connection)
+    if counts.queued or _free_for(counts, user_id, limits) < wanted:
+        counts = _subtract_idle(find_idle(connection), counts)
+    if counts.queued and not _may_overtake(counts, user_id, limits):
+        return 0
+    granted = int(max(0, min(wanted, _free_for(counts, user_id, limits))))
+    if granted:
+        connection.execute(_add_slots, {"b_id": run_id, "b_fence": fence, "more": granted})
+    return granted
+
+
+def return_slots(connection: Connection, run_id: str, fence: int, number: int) -> None:
+    """Returns slots that the run got from `take_slots`; with a negative number, takes them in any case."""
+    connection.execute(_add_slots, {"b_id": run_id, "b_fence": fence, "more": -number})
 
 
 def claim_queued(
@@ -189,40 +228,47 @@ def choose_next(
     return chosen
 
 
-def _count(connection: Connection) -> RunCounts:
+def _count(connection: Connection) -> SlotCounts:
     lock_until_commit(connection, Lock.ADMISSION)
     running: dict[int, int] = {}
     queued: dict[int, int] = {}
     for row in connection.execute(_counts):
         of_status = queued if row.status == RunStatus.QUEUED.value else running
-        of_status[row.user_id] = row.runs
-    return RunCounts(running=running, queued=queued)
+        of_status[row.user_id] = int(row.slots)
+    return SlotCounts(running=running, queued=queued)
 
 
-def _subtract_idle(idle: IdleRuns, counts: RunCounts) -> RunCounts:
+def _subtract_idle(idle: IdleRuns, counts: SlotCounts) -> SlotCounts:
     """The counts without idle runs, and with the queued subagents that need their slots."""
     running = {user: runs - idle.roots.get(user, 0) for user, runs in counts.running.items()}
     queued = dict(counts.queued)
     for user in idle.resuming.values():
         queued[user] = queued.get(user, 0) + 1
-    return RunCounts(running=running, queued=queued)
+    return SlotCounts(running=running, queued=queued)
 
 
-def _free_slots(counts: RunCounts, limits: LimitsConfig) -> int:
+def _free_slots(counts: SlotCounts, limits: LimitsConfig) -> int:
     """The free slots of the whole server; without a limit, as many as queued runs."""
     if not limits.concurrent_runs:
         return sum(counts.queued.values())
     return limits.concurrent_runs - sum(counts.running.values())
 
 
-def _has_free_slot(counts: RunCounts, user_id: int, limits: LimitsConfig) -> bool:
-    per_user = limits.concurrent_runs_per_user
-    if per_user and counts.running.get(user_id, 0) >= per_user:
-        return False
-    return not limits.concurrent_runs or sum(counts.running.values()) < limits.concurrent_runs
+def _free_for(counts: SlotCounts, user_id: int, limits: LimitsConfig) -> float:
+    """The slots that the user may still use, without regard to the queue; infinite without limits."""
+    of_user = limits.concurrent_runs_per_user - counts.running.get(user_id, 0)
+    of_all = limits.concurrent_runs - sum(counts.running.values())
+    return min(
+        of_user if limits.concurrent_runs_per_user else math.inf,
+        of_all if limits.concurrent_runs else math.inf,
+    )
 
 
-def _may_overtake(counts: RunCounts, user_id: int, limits: LimitsConfig) -> bool:
+def _has_free_slot(counts: SlotCounts, user_id: int, limits: LimitsConfig) -> bool:
+    return _free_for(counts, user_id, limits) > 0
+
+
+def _may_overtake(counts: SlotCounts, user_id: int, limits: LimitsConfig) -> bool:
     """Whether no queued run can use the slot, because each user in the queue is at the limit per user."""
     per_user = limits.concurrent_runs_per_user
     if not per_user or user_id in counts.queued or not _has_free_slot(counts, user_id, limits):
@@ -230,7 +276,7 @@ def _may_overtake(counts: RunCounts, user_id: int, limits: LimitsConfig) -> bool
     return all(counts.running.get(other, 0) >= per_user for other in counts.queued)
 
 
-def _check_queue(counts: RunCounts, user_id: int, limits: LimitsConfig) -> None:
+def _check_queue(counts: SlotCounts, user_id: int, limits: LimitsConfig) -> None:
     own_queued, running = counts.queued.get(user_id, 0), counts.running.get(user_id, 0)
     per_user = limits.concurrent_runs_per_user
     if own_queued >= limits.queued_runs_per_user and (own_queued or (per_user and running >= per_user)):

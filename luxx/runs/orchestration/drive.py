@@ -24,7 +24,7 @@ from luxx.infra.store.tables import table_of
 from luxx.runs.context import RunContext, RunServices
 from luxx.runs.engine.cancel import CancelSignal, WallTime
 from luxx.runs.models import RunRow
-from luxx.runs.orchestration.inputs import INPUTS_AT_ONCE, InputKind, RunInput, delete_inputs, read_inputs
+from luxx.runs.orchestration.inputs import INPUTS_AT_ONCE, InputKind, RunInput, deleting_inputs, read_inputs
 from luxx.runs.orchestration.interface import (
     Append,
     Begin,
@@ -37,7 +37,6 @@ from luxx.runs.orchestration.interface import (
     RunTotals,
     TurnStart,
     Wait,
-    Write,
 )
 from luxx.runs.orchestration.shared_log import SharedLog, TurnPart
 from luxx.runs.question_rows import close_questions
@@ -47,6 +46,7 @@ from luxx.runs.turn.resources import RunInputs
 from luxx.runs.turn.spending import Spending
 from luxx.runs.turn.state import RunSpec, TurnLog, fold, initial_state, open_questions, with_fallback
 from luxx.runs.turn.turn import Turn, TurnServices
+from luxx.runs.turn.turn_slots import SLOT_POLL_SECONDS, TurnSlots
 from luxx.wire.event import LoggedEvent, QuestionAnswered, QuestionAsked
 from luxx.wire.run import ENDED, RunPhase, RunStatus
 from luxx.wire.turn import CHAT_TURN, turn_of
@@ -95,6 +95,7 @@ class OrchestratedDrive:
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _may_have_inputs: bool = True
     _charged: set[str] = field(default_factory=set[str])
+    _slots: TurnSlots = field(init=False)
 
     def recover(self, events: list[LoggedEvent]) -> None:
         """Folds the log of earlier drives: the state of the run, and that of each turn in progress."""
@@ -119,6 +120,8 @@ class OrchestratedDrive:
         """Carries out decisions until the run ends, pauses or waits for a person."""
         self.signal.on_fire = self._changed.set
         self.signal.on_input = self._on_input
+        head, engine = self.head, turn_services.engine()
+        self._slots = TurnSlots(self.services, head.id, head.fence, head.user_id, engine.release_slot)
         await self._charge_lost_calls()
         while self.status == RunStatus.RUNNING:
             self._changed.clear()
@@ -144,11 +147,14 @@ class OrchestratedDrive:
 
     async def _carry_out(self, decision: Decision, turn_services: TurnServices) -> None:
         match decision:
-            case Begin():
-                await self._begin(turn_services)
+            case Begin(turns=wanted):
+                working = len(self._tasks())
+                free = await self._slots.take(working + wanted) - working
+                await (self._begin(turn_services, free) if free > 0 else self._wait_for_change())
             case Append():
                 await self.log.append(decision.entries, extra_write=decision.write)
             case Wait() if self._tasks():
+                await self._slots.keep(len(self._tasks()))
                 await self._wait_for_change()
             case Wait():
                 await self._wait_for_people()
@@ -171,9 +177,11 @@ class OrchestratedDrive:
 
         await self.log.append([], extra_write=extra_write)
 
-    async def _begin(self, turn_services: TurnServices) -> None:
+    async def _begin(self, turn_services: TurnServices, most: int) -> None:
+        """Begins at most this number of turns."""
+
         def prepare(session: Session) -> tuple[Opening, list[RunInputs | LuxxError]]:
-            opening = self.orchestration.prepare(session)
+            opening = self.orchestration.prepare(session, most)
             return opening, [self._read_inputs(session, start, turn_services) for start in opening.turns]
 
         opening, inputs = await self.services.store.read(prepare)
@@ -258,11 +266,11 @@ class OrchestratedDrive:
         self._changed.set()
 
     async def _wait_for_change(self) -> None:
-        if self.services.store.is_sqlite:
+        if self.services.store.is_sqlite and not self._slots.is_short:
             await self._changed.wait()
             return
         with suppress(TimeoutError):
-            async with asyncio.timeout(INPUT_POLL_SECONDS):
+            async with asyncio.timeout(SLOT_POLL_SECONDS if self._slots.is_short else INPUT_POLL_SECONDS):
                 await self._changed.wait()
             return
         self._may_have_inputs = True
@@ -288,7 +296,7 @@ class OrchestratedDrive:
                 await self._log_answer(given.id, answer)
             rest = [given.id for given in inputs if given.kind != InputKind.ANSWER]
             if rest:
-                await self.log.append(effect.entries, extra_write=_writing(effect.write, rest))
+                await self.log.append(effect.entries, extra_write=deleting_inputs(rest, effect.write))
             self._may_have_inputs = self._may_have_inputs or len(inputs) == INPUTS_AT_ONCE
 
     async def _log_answer(self, input_id: int, answer: QuestionAnswered) -> None:
@@ -303,7 +311,7 @@ class OrchestratedDrive:
         logged = await self.log.append(
             [answer],
             turn=CHAT_TURN if turn is None else turn.start.turn,
-            extra_write=_writing(None, [input_id]),
+            extra_write=deleting_inputs([input_id]),
         )
         if turn is None:
             return
@@ -314,13 +322,16 @@ class OrchestratedDrive:
         return [turn.task for turn in self._turns.values() if turn.task is not None]
 
     async def _continue_turns(self, turn_services: TurnServices) -> None:
-        """Continues turns that an earlier drive began or whose questions are answered, up to the limit."""
-        limit = self.orchestration.max_turns
-        for turn in list(self._turns.values()):
-            if limit is not None and len(self._tasks()) >= limit:
-                return
-            if turn.task is None and not open_questions(turn.log.state):
-                await self._start(turn, turn_services)
+        """Continues turns that an earlier drive began or whose questions are answered, up to the limits."""
+        idle = [each for each in self._turns.values() if each.task is None]
+        ready = [each for each in idle if not open_questions(each.log.state)]
+        if not ready:
+            return
+        working, most = len(self._tasks()), self.orchestration.max_turns
+        wanted = working + len(ready)
+        free = await self._slots.take(wanted if most is None else max(working, min(wanted, most))) - working
+        for turn in ready[: max(0, free)]:
+            await self._start(turn, turn_services)
 
     async def _cut(self, keys: Collection[str], turn_services: TurnServices) -> None:
         """Ends turns early; what they produced is kept."""
@@ -387,14 +398,3 @@ class OrchestratedDrive:
             self._may_have_inputs = True
         else:
             self.status = end.status
-
-
-def _writing(write: Write | None, input_ids: list[int]) -> Write:
-    """A write that also deletes these inputs."""
-
-    def both(connection: Connection) -> None:
-        if write is not None:
-            write(connection)
-        delete_inputs(connection, input_ids)
-
-    return both

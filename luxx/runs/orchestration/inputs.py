@@ -5,6 +5,7 @@ on, is stored as an input in the transaction of the request; the drive logs it a
 transaction. An input is therefore logged exactly once, whatever crashes.
 """
 
+from collections.abc import Callable
 from enum import StrEnum
 
 import msgspec
@@ -70,6 +71,14 @@ def read_inputs(connection: Connection, run_id: str, limit: int = INPUTS_AT_ONCE
     return [RunInput(id=row.id, kind=InputKind(row.kind), data=row.data) for row in rows]
 
 
-def delete_inputs(connection: Connection, ids: list[int]) -> None:
-    """Deletes inputs, in the transaction that logs them."""
-    connection.execute(_delete, {"ids": ids})
+def deleting_inputs(
+    ids: list[int], write: Callable[[Connection], None] | None = None
+) -> Callable[[Connection], None]:
+    """What the transaction that logs inputs also does: deletes them, after `write`."""
+
+    def both(connection: Connection) -> None:
+        if write is not None:
+            write(connection)
+        connection.execute(_delete, {"ids": ids})
+
+    return both

@@ -63,7 +63,9 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Begin(msgspec.Struct, frozen=True):
-    """Turns begin; `Orchestration.prepare` says which, from the database."""
+    """Turns begin; `Orchestration.prepare` says which, from the database. `turns`: at most this many."""
+
+    turns: int = 1
 
 
 class Append(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,9 +136,11 @@ class Orchestration(Protocol):
         """The keys of the turns in progress that must end now, because a person said so."""
         ...
 
-    def prepare(self, session: Session) -> Opening:
-        """The turns that begin now; called after `decide` returned Begin. An Opening without turns may say in
-        its events why none begins; the next decision then follows. `write` needs an event."""
+    def prepare(self, session: Session, most: int) -> Opening:
+        """The turns that begin now, at most `most`; called after `decide` returned Begin.
+
+        An Opening without turns may say in its events why none begins; the next decision then follows.
+        `write` needs an event."""
         ...
 
     def close(self, start: TurnStart, state: TurnState, ending: Ending, cut: UsageEntry | None) -> Closing:

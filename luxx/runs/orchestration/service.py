@@ -9,7 +9,7 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.usage.reserve import check_daily_limits
+from luxx.domain.usage.reserve import check_daily_limits, without_level1
 from luxx.errors import Conflict, Unavailable
 from luxx.infra.clock import new_id, utc_now
 from luxx.runs.admission import NOT_CALLED, RoomCaller, RunOwner, insert_run, new_run
@@ -70,7 +70,7 @@ class OrchestratedRunService:
         """
         connection, limits = session.connection(), self.services.config.limits
         status = find_slot(connection, owner.user_id, kind, limits)
-        check_daily_limits(connection, owner.user_id, limits, utc_now())
+        check_daily_limits(connection, owner.user_id, without_level1(limits), utc_now())
         run_id = new_id()
         run = new_run(run_id, subject_id or run_id, status, kind=kind)
         insert_run(connection, run, request, owner, self.engine.process, called)
@@ -87,7 +87,7 @@ class OrchestratedRunService:
                 raise Conflict(f"this run is not paused: it is {row.status}", kind="run_not_paused")
             connection, limits = session.connection(), self.services.config.limits
             status = find_slot(connection, row.user_id, RunKind(row.kind), limits)
-            check_daily_limits(connection, row.user_id, limits, utc_now())
+            check_daily_limits(connection, row.user_id, without_level1(limits), utc_now())
             session.execute(update(RunRow).where(RunRow.id == run_id).values(error=None, losses=0))
             claimed: list[ClaimedRun] = []
             if status == RunStatus.RUNNING:

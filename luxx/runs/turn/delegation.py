@@ -26,6 +26,7 @@ from luxx.runs.log.events import LogEntry, read_log
 from luxx.runs.models import RunRow
 from luxx.runs.turn.resources import ResourceFinder
 from luxx.runs.turn.state import ChatRequest, TurnState, count_calls, fold, initial_state
+from luxx.runs.turn.turn_slots import SubagentSlots, TurnSlots
 from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.tools.core import ToolContext
 from luxx.tools.executor import READ_RESULT_TOOL
@@ -93,6 +94,13 @@ class Delegator:
     _append_requests: list[AppendRequest] = field(default_factory=list[AppendRequest], init=False)
     _ends: dict[str, SubagentEnd] = field(default_factory=dict[str, SubagentEnd], init=False)
     _delegated_calls: set[str] = field(default_factory=set[str], init=False)
+    _slots: SubagentSlots = field(init=False)
+
+    def __post_init__(self) -> None:
+        spec = self.run.spec
+        services, engine = self.run.services, self.engine
+        slots = TurnSlots(services, spec.run_id, spec.fence, spec.user_id, engine.release_slot)
+        self._slots = SubagentSlots(slots)
 
     def with_delegate(self, call: Step, context: ToolContext) -> ToolContext:
         """The context for one call, with the function that delegates."""
@@ -177,19 +185,32 @@ class Delegator:
         self._delegated_calls.add(call_id)
         async with self._semaphore:
             assigned = self._assigned(call_id)
-            if assigned is None:
-                template = await self._template(assignment)
-                request = self._request(call_id, context, assignment, template)
-                assigned = SubagentAssigned(
-                    subagent_run_id=new_id(),
-                    call_id=call_id,
-                    task=assignment.task[:TASK_CHARACTERS],
-                    status=RunStatus.RUNNING,
-                )
-                await self._append(AppendRequest(assigned, request))
-            end = await self._wait_for_end(assigned)
+            await self._slots.begin(call_id, must_have_slot=assigned is None)
+            try:
+                end = await self._start_and_wait(call_id, context, assignment, assigned)
+            finally:
+                await self._slots.end(call_id)
         self._ends[call_id] = end
         return _require_answer(end)
+
+    async def _start_and_wait(
+        self,
+        call_id: str,
+        context: ToolContext,
+        assignment: Assignment,
+        assigned: SubagentAssigned | None,
+    ) -> SubagentEnd:
+        if assigned is None:
+            template = await self._template(assignment)
+            request = self._request(call_id, context, assignment, template)
+            assigned = SubagentAssigned(
+                subagent_run_id=new_id(),
+                call_id=call_id,
+                task=assignment.task[:TASK_CHARACTERS],
+                status=RunStatus.RUNNING,
+            )
+            await self._append(AppendRequest(assigned, request))
+        return await self._wait_for_end(assigned)
 
     def _assigned(self, call_id: str) -> SubagentAssigned | None:
         return next((one for one in self.run.log.state.subagents if one.call_id == call_id), None)
@@ -292,6 +313,11 @@ class Delegator:
                 break
             if (status == RunStatus.WAITING) != is_reported:
                 is_reported, began = status == RunStatus.WAITING, time.monotonic()
+                await (
+                    self._slots.end(assigned.call_id)
+                    if is_reported
+                    else self._slots.begin(assigned.call_id, must_have_slot=False)
+                )
                 await self._append(AppendRequest(replace(assigned, status=status)))
             # It waits for a person or a slot, or another process drives it.
             longest = MAX_WAITING_POLL_SECONDS if is_reported else MAX_POLL_SECONDS

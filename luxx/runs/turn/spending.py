@@ -16,6 +16,7 @@ from sqlalchemy import Connection, bindparam, select
 from luxx.domain.usage.ledger import PromptSize, SpentAmount, UsageEntry, prompt_size, record
 from luxx.domain.usage.reserve import (
     MIN_ANSWER_TOKENS,
+    NO_SPENDING,
     LimitHeadroom,
     PlannedCall,
     ReserveResult,
@@ -25,15 +26,17 @@ from luxx.domain.usage.reserve import (
     add_reserve,
     charge_orphaned_reserve,
     check_price,
+    daily_headrooms,
     fit_call,
     has_daily_limits,
     has_limits,
+    headrooms_of,
     is_priced,
-    read_day,
     release_reserve,
     seconds_to_midnight,
     spent_by_run,
     spent_by_tree,
+    without_level1,
 )
 from luxx.errors import InvalidInput, LimitReached, LuxxError, TooMany
 from luxx.infra.clock import utc_now
@@ -62,8 +65,6 @@ TOKENS_OF_PRICE = 1_000_000
 HIDDEN_PER_SECOND = 500
 """Assumed hidden thinking tokens per second; more than current models with hidden thinking produce."""
 
-NO_SPENDING = SpentAmount(tokens=0, cost=0.0)
-
 _runs = table_of(RunRow)
 _root = select(_runs.c.id).where(_runs.c.id == bindparam("root")).cte(recursive=True)
 _tree_ids = select(_root.union_all(select(_runs.c.id).join(_root, _runs.c.parent_run_id == _root.c.id)).c.id)
@@ -83,20 +84,27 @@ class ReservedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Spending:
-    """The spending of one turn, for the process that drives its run."""
+    """The spending of one turn, for the process that drives its run.
+
+    `use_limits` sets the limits of the turn's user and provider; until then those of everybody hold.
+    """
 
     def __init__(self, limits: LimitsConfig, spec: RunSpec, log: TurnLog) -> None:
-        self._limits = limits
         self._spec = spec
         self._log = log
-        self.has_limits = has_limits(limits)
-        """Whether tokens or money are limited."""
-        self._has_daily = has_daily_limits(limits)
+        self.use_limits(without_level1(limits))
         self._extra_spent = NO_SPENDING
         """Spent by calls that a crash interrupted or that were retried: the log does not count them."""
         self._reserved: ReservedCall | None = None
         self.has_recorded_lost_call = False
         """Whether this drive has charged the reservation of the turn's interrupted call."""
+
+    def use_limits(self, limits: LimitsConfig) -> None:
+        """Sets the limits in force, see `limits_of`; a fallback may have others than the first provider."""
+        self._limits = limits
+        self.has_limits = has_limits(limits)
+        """Whether tokens or money are limited."""
+        self._has_daily = has_daily_limits(limits)
 
     async def recover_reservation(self) -> None:
         """Charges the reservation that an earlier drive left, at the start of a drive.
@@ -193,7 +201,7 @@ class Spending:
             headrooms = self._headroom_of_run(self._log.state, connection)
             if self._has_daily:
                 lock_until_commit(connection, Lock.USER_RESERVES, spec.user_id)
-                headrooms += _headrooms(self._limits, read_day(connection, spec.user_id), is_daily=True)
+                headrooms += daily_headrooms(connection, spec.user_id, self._limits)
             answer = fit_call(call, headrooms, may_wait=may_wait)
             if answer.verdict == ReserveVerdict.FITS and answer.tokens < least:
                 answer = replace(answer, verdict=ReserveVerdict.NEVER)
@@ -225,7 +233,7 @@ class Spending:
             lock_until_commit(connection, Lock.USER_RESERVES, self._spec.user_id)
             root = self._spec.run_id if delegated is None else delegated.root_run_id
             used = spent_by_tree(connection, _tree_ids.params(root=root))
-        return _headrooms(limits, used, is_daily=False)
+        return headrooms_of((limit for limit in SpendingLimit if limit.is_per_run), limits, used)
 
     def close(self, connection: Connection, entry: UsageEntry | None) -> None:
         """Records the ledger entry of a completion, if there is one, and releases its reservation."""
@@ -280,20 +288,6 @@ class Spending:
         return self._limits.tool_calls_per_run or None
 
 
-def _headrooms(limits: LimitsConfig, used: SpentAndReserved, *, is_daily: bool) -> list[LimitHeadroom]:
-    """The headroom of those limits of a day, or of a run, that are set."""
-    return [
-        LimitHeadroom(
-            limit=limit,
-            amount=amount,
-            spent=used.spent.cost if limit.is_money else used.spent.tokens,
-            reserved=used.reserved.cost if limit.is_money else used.reserved.tokens,
-        )
-        for limit in SpendingLimit
-        if limit.is_daily == is_daily and (amount := getattr(limits, limit.value))
-    ]
-
-
 def answer_limit(request: CompletionRequest, card: ModelCard) -> int | None:
     """The `max_tokens` to send: at most what the model can produce and what fits beside the prompt.
 
@@ -336,7 +330,8 @@ def limit_reached(headroom: LimitHeadroom, call: PlannedCall) -> LimitReached:
         amount, spent = f"{headroom.amount:,.0f} tokens", f"{headroom.spent:,.0f}"
         needed = f"{call.prompt_tokens:,}"
     if headroom.limit.is_daily:
-        usage_text = f"You may use {amount} a day and have used {spent}"
+        where = " at shared providers" if headroom.limit == SpendingLimit.LEVEL1_TOKENS_PER_DAY else ""
+        usage_text = f"You may use {amount} a day{where} and have used {spent}"
         advice = "The limit resets at midnight UTC; until then a shorter conversation may fit"
     else:
         usage_text = f"This run may use {amount} and has used {spent}"
@@ -353,7 +348,7 @@ def no_budget_left(last_error: ErrorEvent | None, detail: dict[str, Any]) -> Lux
     """The error for a stored message whose answer did not fit a limit."""
     message = "the limits leave nothing for an answer" if last_error is None else last_error.message
     kind = LimitReached.kind if last_error is None else last_error.code
-    if kind not in (SpendingLimit.TOKENS_PER_DAY, SpendingLimit.COST_PER_DAY):
+    if kind not in {limit.value for limit in SpendingLimit if limit.is_daily}:
         return InvalidInput(message, kind=kind, detail=detail)
     refused = TooMany(message, retry_after=seconds_to_midnight(utc_now()), kind=kind)
     refused.detail = detail

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import InterfaceError, OperationalError
 
 from luxx.domain.usage.ledger import UsageEntry, record
-from luxx.domain.usage.reserve import charge_orphaned_reserve
+from luxx.domain.usage.reserve import charge_orphaned_reserve, limits_of
 from luxx.errors import ContextTooLong, LuxxError, ProviderError
 from luxx.infra.store.tables import table_of
 from luxx.providers.client import ModelClient
@@ -121,7 +121,11 @@ class Turn:
             if run.signal.is_fired:
                 raise RunCancelled
             raise inputs
-        depth = run.services.config.limits.delegation_depth
+        limits = run.services.config.limits
+        is_own = inputs.provider_choice.row.user_id == inputs.caller.user_id
+        level = inputs.caller.permission_level
+        self._spending.use_limits(limits_of(limits, level, is_own_provider=is_own))
+        depth = limits.delegation_depth
         resources = await run.signal.wait(
             self._resources.prepare(run.spec, inputs, run.signal, delegation_depth=depth)
         )

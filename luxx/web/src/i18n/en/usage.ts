@@ -27,6 +27,7 @@ const en = {
   estimated: (count: number) => (count === 1 ? 'The tokens of 1 call are estimated: it ended early, or its provider reports none.' : `The tokens of ${count} calls are estimated: they ended early, or their provider reports none.`),
   limits: 'Limits of today',
   tokensToday: 'Tokens',
+  sharedTokensToday: 'Tokens at shared providers',
   costToday: 'Cost',
   noLimit: 'no limit',
   of: (spent: string, limit: string) => `${spent} of ${limit}`,

@@ -27,6 +27,7 @@ const zh: UsageText = {
   estimated: (count) => `${count} 次调用的词元数是估计值：调用提前结束，或提供方没有报告。`,
   limits: '今日限额',
   tokensToday: '词元',
+  sharedTokensToday: '共享服务商的词元',
   costToday: '费用',
   noLimit: '无限制',
   of: (spent, limit) => `${spent} / ${limit}`,

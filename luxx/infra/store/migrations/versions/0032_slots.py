@@ -1,0 +1,12 @@
+"""Slots of runs: how many of their turns work at once."""
+
+# pyright: basic
+import sqlalchemy as sa
+from alembic import op
+
+revision: str = "0032"
+down_revision: str | None = "0031"
+
+
+def upgrade() -> None:
+    op.add_column("runs", sa.Column("slots", sa.Integer(), server_default="1", nullable=False))

@@ -58,7 +58,7 @@ const en = {
   list: 'List',
   view: 'View',
   graphLabel: 'The steps as a graph; each step can be opened',
-  connectHint: 'Drag from the right edge of a step to another one that needs its result.',
+  connectHint: 'Drag from the dot after a step to the one before another step that needs its result.',
   fit: 'Show all',
   edgeAdded: (from: string, to: string) => `${to} needs ${from} now`,
   edgeRefused: (from: string, to: string) => `${to} cannot need ${from}: ${from} needs ${to} already, directly or through others.`,

@@ -57,7 +57,7 @@ const zh: TasksText = {
   list: '列表',
   view: '视图',
   graphLabel: '以图显示的步骤；每个步骤都可以打开',
-  connectHint: '从步骤的右边缘拖到需要其结果的另一个步骤。',
+  connectHint: '从步骤后面的圆点拖到需要其结果的另一个步骤前面的圆点。',
   fit: '显示全部',
   edgeAdded: (from, to) => `“${to}”现在需要“${from}”`,
   edgeRefused: (from, to) => `“${to}”不能需要“${from}”：“${from}”已经直接或间接地需要“${to}”。`,

@@ -33,7 +33,7 @@ class AnswerOptions(msgspec.Struct, frozen=True, kw_only=True):
     `tools`: all that the user may use, none, or the named ones; default: all if the model is known to support
     tools.
     `response_schema` is a JSON schema for the answer's text. `when_asked`: whether the run waits when it must
-    ask a person. `stop`: texts that end a completion.
+    ask a person. `stop`: texts that end a completion. `warnings`: what the run begins with.
     """
 
     tools: bool | list[str] | None = None
@@ -45,6 +45,7 @@ class AnswerOptions(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float | None = None
     max_tokens: int | None = None
     stop: list[str] = []
+    warnings: list[str] = []
 
 
 class NewMessage(AnswerOptions, frozen=True, kw_only=True):
@@ -185,6 +186,7 @@ class RequestResolver:
             response_schema=options.response_schema,
             when_asked=options.when_asked or self.when_asked,
             stop=options.stop,
+            warnings=options.warnings,
         )
 
     def _check(self, choice: ProviderChoice, options: AnswerOptions, attached: MessageAttachments) -> None:

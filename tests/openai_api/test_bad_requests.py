@@ -48,7 +48,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"content": "hello"}]}, "messages[0].role"),
     ({"messages": [{"role": "user"}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
-    ({"messages": [{"role": "system", "content": "Be brief."}]}, "messages"),
+    ({"messages": [{"role": "system", "content": " "}]}, "messages"),
     ({"messages": [*HELLO, {"role": "tool", "tool_call_id": "a", "content": "x"}]}, "messages[1]"),
     ({"messages": [*HELLO, ASKED]}, "messages[1].tool_calls"),
     (
@@ -67,7 +67,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": 0}, "max_tokens"),
     ({"stream": "yes"}, "stream"),
     ({"tools": [{"type": "function"}]}, "tools[0].function"),
-    ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+    ({"tools": [{"type": "web_search"}, {"type": "function"}]}, "tools[1].function"),
+    ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
     ({"tools": [TOOL, TOOL]}, "tools"),
     ({"tool_choice": "required"}, "tool_choice"),
     (
@@ -79,7 +80,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"logprobs": True}, "logprobs"),
     ({"functions": [{"name": "f"}]}, "functions"),
     ({"modalities": ["text", "audio"]}, "modalities"),
-    ({"best_of": 3}, "best_of"),
+    ({"guided_json": {"type": "object"}}, "guided_json"),
+    ({"continue_final_message": True}, "continue_final_message"),
+    ({"reasoning_effort": "a lot"}, "reasoning_effort"),
+    ({"metadata": {"conversation_id": ["x"]}}, "metadata.conversation_id"),
     ({"model": "agent/Code", "tools": [TOOL]}, "tools"),
 ]
 

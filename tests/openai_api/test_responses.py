@@ -4,7 +4,6 @@
 import json
 from typing import Any
 
-import openai
 import pytest
 
 from luxx.providers.scripted import ScriptedProvider
@@ -18,7 +17,7 @@ WEATHER: list[Any] = [
 ]  # fmt: skip
 
 
-def test_response_to_a_text(client: openai.OpenAI, upstream: ScriptedProvider) -> None:
+def test_response_to_a_text(client: Any, upstream: ScriptedProvider) -> None:
     response = client.responses.create(
         model=MODEL, input="Say hello.", instructions="Be brief.", max_output_tokens=30, store=False
     )
@@ -31,7 +30,7 @@ def test_response_to_a_text(client: openai.OpenAI, upstream: ScriptedProvider) -
     assert body["max_completion_tokens"] == 30
 
 
-def test_events_of_a_stream_are_those_of_openai(client: openai.OpenAI) -> None:
+def test_events_of_a_stream_are_those_of_openai(client: Any) -> None:
     events = list(client.responses.create(model=MODEL, input="Say hello.", stream=True))
     assert [event.sequence_number for event in events] == list(range(len(events)))
     types = [event.type.removeprefix("response.") for event in events]
@@ -45,7 +44,7 @@ def test_events_of_a_stream_are_those_of_openai(client: openai.OpenAI) -> None:
 
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_tools_and_an_image_make_a_round_trip(
-    client: openai.OpenAI, upstream: ScriptedProvider, is_streamed: bool
+    client: Any, upstream: ScriptedProvider, is_streamed: bool
 ) -> None:
     parts = [
         {"type": "input_text", "text": "How is the weather here?"},
@@ -75,7 +74,7 @@ def test_tools_and_an_image_make_a_round_trip(
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_cut_answer_is_incomplete(client: openai.OpenAI, is_streamed: bool) -> None:
+def test_cut_answer_is_incomplete(client: Any, is_streamed: bool) -> None:
     if is_streamed:
         *_, last = client.responses.create(model=MODEL, input="be cut", stream=True)
         assert last.type == "response.incomplete"
@@ -87,11 +86,9 @@ def test_cut_answer_is_incomplete(client: openai.OpenAI, is_streamed: bool) -> N
     assert response.incomplete_details.reason == "max_output_tokens"
 
 
-def test_failure_within_a_stream_is_a_failed_response(
-    client: openai.OpenAI, upstream: ScriptedProvider
-) -> None:
+def test_failure_within_a_stream_is_a_failed_response(client: Any, upstream: ScriptedProvider) -> None:
     stream = client.responses.create(model=MODEL, input="break off now", stream=True)
-    events = []
+    events: list[Any] = []
     for event in stream:
         events.append(event)
         upstream.release("broken")
@@ -100,7 +97,7 @@ def test_failure_within_a_stream_is_a_failed_response(
     assert "it broke" in events[-1].response.error.message
 
 
-def test_answer_in_a_schema(client: openai.OpenAI, upstream: ScriptedProvider) -> None:
+def test_answer_in_a_schema(client: Any, upstream: ScriptedProvider) -> None:
     schema = {"type": "object", "properties": {"city": {"type": "string"}}}
     text: Any = {"format": {"type": "json_schema", "name": "city", "schema": schema}}
     response = client.responses.create(model="scripted/gpt-4.1-mini", input="as JSON", text=text)
@@ -108,7 +105,7 @@ def test_answer_in_a_schema(client: openai.OpenAI, upstream: ScriptedProvider) -
     assert last_body(upstream)["response_format"]["json_schema"]["schema"] == schema
 
 
-def test_conversation_keeps_a_response(client: openai.OpenAI, ann: Person) -> None:
+def test_conversation_keeps_a_response(client: Any, ann: Person) -> None:
     talk = ann.api.good("POST", "/conversations", json={"title": "kept"})["id"]
     client.responses.create(model=MODEL, input="Say hello.", metadata={"conversation_id": talk})
     assert ann.api.good("GET", f"/messages?conversation_id={talk}")["total"] == 2
@@ -125,6 +122,7 @@ OUTPUT = {"type": "function_call_output", "call_id": "a", "output": "x"}
         ({"input": [{"role": "user"}]}, "input[0]"),
         ({"input": [{"role": "wizard", "content": "x"}]}, "input[0].role"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
+        ({"input": [{"type": "compaction", "encrypted_content": "x"}]}, "input[0].type"),
         ({"input": [{"role": "user", "content": "x"}, OUTPUT]}, "input[1]"),
         ({"input": [{"role": "user", "content": "x"}, CALL]}, "input[1]"),
         ({"input": [{"role": "user", "content": "x"}, CALL, {**OUTPUT, "call_id": "b"}]}, "input[2]"),
@@ -139,9 +137,16 @@ OUTPUT = {"type": "function_call_output", "call_id": "a", "output": "x"}
         ),
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"background": True}, "background"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "web_search"}, {"type": "function"}]}, "tools[1].name"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
+        ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input[0].content[0].type"),
+        (
+            {"input": [{"role": "user", "content": "x"}, CALL, {**OUTPUT, "output": [{"type": "file"}]}]},
+            "input[2].output[0].type",
+        ),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "response_format"),
-        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user", "content": "x"}]}, "messages"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"model": "nobody/model"}, "model"),
     ],
 )

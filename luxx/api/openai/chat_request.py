@@ -12,22 +12,26 @@ from luxx.api.openai.content import (
     Effort,
     FunctionName,
     Given,
+    ItemType,
     MaxTokens,
+    Metadata,
     ModelName,
     SchemaFormat,
     Temperature,
     check_tools,
     read_image,
+    result_of,
     schema_of,
     tool_choice,
     tool_spec,
-    wants_thinking,
 )
+from luxx.api.openai.ignored import left_out, wants_thinking
 from luxx.errors import InvalidInput
 from luxx.providers.openai_chat.reasoning import DETAILS_KEY, FIELD_KEY
 from luxx.runs.turn.state import GivenPrompt
 from luxx.wire.message import PromptImage
 from luxx.wire.question import WhenAsked
+from luxx.wire.tool import ToolSpec
 
 
 class TextPart(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
@@ -108,7 +112,7 @@ class ToolMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="role", t
     """The result of a call."""
 
     tool_call_id: str
-    content: str | list[TextPart]
+    content: str | list[TextPart | ImagePart] | None
 
 
 Message = SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage
@@ -124,10 +128,10 @@ class FunctionDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool that the client runs."""
+    """A tool that the client runs: a function. Tools of other types are left out."""
 
-    type: Literal["function"]
-    function: FunctionDefinition
+    type: ItemType
+    function: FunctionDefinition | None = None
 
 
 class NamedFunction(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,8 +165,8 @@ Ignored = Any
 """A parameter of OpenAI's that is accepted and has no effect."""
 
 
-class ChatBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A request for an answer."""
+class ChatBody(msgspec.Struct, frozen=True, kw_only=True):
+    """A request for an answer. Unknown members are left out."""
 
     model: ModelName
     messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
@@ -177,7 +181,11 @@ class ChatBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_completion_tokens: MaxTokens | None = None
     stop: str | Annotated[list[str], Meta(max_length=16)] | None = None
     reasoning_effort: Effort | None = None
-    metadata: dict[str, str] | None = None
+    reasoning: Any = None
+    thinking: Any = None
+    enable_thinking: Any = None
+    chat_template_kwargs: Any = None
+    metadata: Metadata | None = None
     n: int | None = None
     logprobs: bool | None = None
     functions: Ignored = None
@@ -221,8 +229,15 @@ class ChatBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def prompt(self, given: Given) -> GivenPrompt:
         """What the run is given. Raises InvalidInput."""
-        functions = [tool.function for tool in self.tools or []]
-        tools = [tool_spec(one.name, one.description, one.parameters) for one in functions]
+        tools: list[ToolSpec] = []
+        for index, tool in enumerate(self.tools or []):
+            function = tool.function
+            if tool.type != "function":
+                continue
+            if function is None:
+                raise InvalidInput("a tool of the type function needs it", field=f"$.tools[{index}].function")
+            tools.append(tool_spec(function.name, function.description, function.parameters))
+        given.warnings += left_out("tools", (one.type for one in self.tools or [] if one.type != "function"))
         check_tools(tools)
         chosen = self.tool_choice
         named = chosen.function.name if isinstance(chosen, NamedToolChoice) else None
@@ -245,7 +260,13 @@ class ChatBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "temperature": self.temperature,
             "max_tokens": self.max_completion_tokens or self.max_tokens,
             "stop": [text for text in stop if text],
-            "thinking_enabled": wants_thinking(self.reasoning_effort),
+            "thinking_enabled": wants_thinking(
+                self.reasoning_effort,
+                self.reasoning,
+                self.thinking,
+                self.enable_thinking,
+                self.chat_template_kwargs,
+            ),
             "when_asked": WhenAsked.DENY,
         }
 
@@ -262,10 +283,10 @@ def read_messages(messages: list[Message]) -> Given:
                 text = _text(message.content)
                 given.instructions.append(f"[{message.name}] {text}" if message.name and text else text)
             case UserMessage():
-                given.add_user(_user_parts(message, field), message.name or "")
+                given.add_user(_parts(message, field), message.name or "")
             case AssistantMessage():
                 calls = message.tool_calls or []
-                results = _results(messages, position, calls, field)
+                results, images = _results(messages, position, calls, field)
                 position += len(results)
                 text = _text(message.content) or message.refusal or ""
                 given.add_assistant(
@@ -273,6 +294,7 @@ def read_messages(messages: list[Message]) -> Given:
                     message.reasoning_content or message.reasoning or "",
                     [(call.id, call.function.name, call.function.arguments) for call in calls],
                     results,
+                    images=images,
                     name=message.name or "",
                     replay=_reasoning_note(message),
                 )
@@ -282,20 +304,28 @@ def read_messages(messages: list[Message]) -> Given:
                     "tool_call_id",
                     field=field,
                 )
+    given.ask_instructions()
     if not given.past:
         raise InvalidInput("there is no message of the user to answer; add one", field="$.messages")
     return given
 
 
-def _results(messages: list[Message], position: int, calls: list[GivenCall], field: str) -> dict[str, str]:
-    """The results of the calls, which follow in any order. Raises InvalidInput if they are not complete."""
+def _results(
+    messages: list[Message], position: int, calls: list[GivenCall], field: str
+) -> tuple[dict[str, str], dict[str, list[PromptImage]]]:
+    """The results of the calls, which follow in any order, and their images. Raises InvalidInput if they are
+    not complete."""
     wanted = {call.id for call in calls}
     if len(wanted) != len(calls):
         raise InvalidInput("two tool_calls have the same id", field=f"{field}.tool_calls")
     results: dict[str, str] = {}
-    for message in messages[position : position + len(calls)]:
+    images: dict[str, list[PromptImage]] = {}
+    for at, message in enumerate(messages[position : position + len(calls)], position):
         if isinstance(message, ToolMessage) and message.tool_call_id in wanted:
-            results.setdefault(message.tool_call_id, _text(message.content))
+            if message.tool_call_id in results:
+                continue
+            text, shown = result_of(_parts(message, f"$.messages[{at}]"))
+            results[message.tool_call_id], images[message.tool_call_id] = text, shown
     if len(results) != len(calls):
         missing = ", ".join(sorted(wanted - results.keys()))[:200]
         raise InvalidInput(
@@ -303,7 +333,7 @@ def _results(messages: list[Message], position: int, calls: list[GivenCall], fie
             f"tool_call_id; missing: {missing}",
             field=f"{field}.tool_calls",
         )
-    return results
+    return results, images
 
 
 def _text(content: str | list[TextPart] | list[TextPart | RefusalPart] | None) -> str:
@@ -322,10 +352,10 @@ def _reasoning_note(message: AssistantMessage) -> dict[str, Any]:
     return note
 
 
-def _user_parts(message: UserMessage, field: str) -> list[str | PromptImage]:
+def _parts(message: UserMessage | ToolMessage, field: str) -> list[str | PromptImage]:
     """The texts and images in their order."""
-    if isinstance(message.content, str):
-        return [message.content]
+    if isinstance(message.content, str) or message.content is None:
+        return [message.content or ""]
     return [
         part.text
         if isinstance(part, TextPart)

@@ -1,15 +1,14 @@
 """What both forms of requests share: images in data URLs, tools and their choice, the answer's format, and
 the conversion of given messages to what a run reads."""
 
-import base64
-import binascii
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, Meta
+from msgspec import UNSET, Meta, UnsetType
 
+from luxx.api.openai.data_url import NoDataUrl, read_data_url
 from luxx.api.routes.messages import ResponseFormat, response_schema
 from luxx.domain.conversations.images import MAX_PROMPT_IMAGE_BYTES, MAX_PROMPT_IMAGES
 from luxx.domain.conversations.prompt import PastMessage
@@ -26,11 +25,12 @@ from luxx.wire.message import (
     joined_parts,
 )
 from luxx.wire.tool import ToolChoice, ToolChoiceMode, ToolSpec
-from luxx.wire.turn import Step, StepStatus, StepType, step_id
+from luxx.wire.turn import Step, StepImage, StepStatus, StepType, step_id
 
 MAX_MESSAGES = 10_000
 MAX_TOOLS = 200
-DATA_URL = re.compile(r"data:[a-zA-Z0-9.+/-]{0,100};base64,", re.ASCII)
+ONLY_IMAGES = "(an image)"
+"""Stands in place of the text of a message, or of a tool's result, that has images only."""
 
 FunctionName = Annotated[
     str,
@@ -43,7 +43,9 @@ ModelName = Annotated[str, Meta(min_length=1, max_length=400)]
 AuthorName = Annotated[str, Meta(max_length=200)]
 MaxTokens = Annotated[int, Meta(ge=1, le=10_000_000)]
 Temperature = Annotated[float, Meta(ge=0, le=2)]
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+ItemType = Annotated[str, Meta(min_length=1, max_length=100)]
+Metadata = dict[str, Any]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max", "auto", "default"]
 
 
 class SchemaFormat(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,10 +58,14 @@ class SchemaFormat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Given(msgspec.Struct, kw_only=True):
-    """Messages as they are read: the system messages, then the others; and the last text of the user."""
+    """Messages as they are read: the system messages, then the others; and the last text of the user.
+
+    `warnings`: what was left out.
+    """
 
     instructions: list[str] = []
     past: list[PastMessage] = []
+    warnings: list[str] = []
     image_count: int = 0
     image_bytes: int = 0
 
@@ -67,13 +73,7 @@ class Given(msgspec.Struct, kw_only=True):
         """Adds a message of the user, with its texts and images in their order. Raises TooLarge."""
         text, offsets = joined_parts(parts)
         images = [part for part in parts if isinstance(part, PromptImage)]
-        self.image_count += len(images)
-        self.image_bytes += sum(len(image.data) for image in images)
-        if self.image_count > MAX_PROMPT_IMAGES:
-            raise TooLarge(f"a request may have at most {MAX_PROMPT_IMAGES} images; leave out the oldest")
-        if self.image_bytes > MAX_PROMPT_IMAGE_BYTES:
-            limit = MAX_PROMPT_IMAGE_BYTES // 2**20
-            raise TooLarge(f"the images of a request may have at most {limit} MiB together; send less")
+        self._count(images)
         by_id = {new_id(): image for image in images}
         attachments = [
             Attachment(
@@ -97,26 +97,55 @@ class Given(msgspec.Struct, kw_only=True):
         calls: list[tuple[str, str, str]],
         results: dict[str, str],
         *,
+        images: Mapping[str, Sequence[PromptImage]] = MappingProxyType({}),
         name: str = "",
         replay: dict[str, Any] | None = None,
     ) -> None:
-        """Adds an answer with its calls (id, name, arguments) and their results, by id of the call. `replay`:
-        what its provider wants back with it."""
+        """Adds an answer with its calls (id, name, arguments), and their results and images by call id.
+
+        `replay`: what its provider wants back with it. Raises TooLarge.
+        """
         steps: list[Step] = []
+        by_id: dict[str, PromptImage] = {}
         for type_, content in ((StepType.THINKING, thinking), (StepType.TEXT, text)):
             if content:
                 steps.append(_step(len(steps), type_, content))
-        for call_id, name, arguments in calls:
+        for call_id, tool, arguments in calls:
             index = len(steps)
             step = Step(
                 id=step_id(index), index=index, type=StepType.TOOL_CALL,
-                name=name, arguments=arguments, id_ref=call_id, status=StepStatus.DONE,
+                name=tool, arguments=arguments, id_ref=call_id, status=StepStatus.DONE,
             )  # fmt: skip
             steps.append(step)
-        for call_id, name, _ in calls:
+        for call_id, tool, _ in calls:
+            shown = {new_id(): image for image in images.get(call_id, ())}
+            by_id |= shown
             result = _step(len(steps), StepType.TOOL_RESULT, results[call_id])
-            steps.append(msgspec.structs.replace(result, name=name, id_ref=call_id, success=True))
-        self.past.append(PastMessage(steps=tuple(steps), replay=(replay,) if replay else (), name=name))
+            steps.append(
+                msgspec.structs.replace(
+                    result, name=tool, id_ref=call_id, success=True, images=_step_images(shown)
+                )
+            )
+        self._count(list(by_id.values()))
+        self.past.append(
+            PastMessage(steps=tuple(steps), images=by_id, replay=(replay,) if replay else (), name=name)
+        )
+
+    def _count(self, images: Sequence[PromptImage]) -> None:
+        """Raises TooLarge."""
+        self.image_count += len(images)
+        self.image_bytes += sum(len(image.data) for image in images)
+        if self.image_count > MAX_PROMPT_IMAGES:
+            raise TooLarge(f"a request may have at most {MAX_PROMPT_IMAGES} images; leave out the oldest")
+        if self.image_bytes > MAX_PROMPT_IMAGE_BYTES:
+            limit = MAX_PROMPT_IMAGE_BYTES // 2**20
+            raise TooLarge(f"the images of a request may have at most {limit} MiB together; send less")
+
+    def ask_instructions(self) -> None:
+        """Makes instructions to which no message belongs the message of the user: some models need one."""
+        if not self.past and any(text.strip() for text in self.instructions):
+            self.add_user(self.instructions)
+            self.instructions = []
 
     def last_user(self) -> tuple[str, list[GivenAttachment]]:
         """The newest message of the user, as one to send in a conversation. Raises InvalidInput."""
@@ -124,7 +153,7 @@ class Given(msgspec.Struct, kw_only=True):
         if last is None or last.user is None:
             raise InvalidInput("there is no message of the user to answer; add one", field="$.messages")
         label = f"[{last.name}] " if last.name else ""
-        text = f"{label}{last.user.text.strip()}" or "(an image)"
+        text = f"{label}{last.user.text.strip()}" or ONLY_IMAGES
         if len(text) > MAX_MESSAGE_TEXT:
             raise TooLarge(f"a message may have at most {MAX_MESSAGE_TEXT:,} characters; send less")
         moved = len(label) - len(last.user.text) + len(last.user.text.lstrip())
@@ -143,19 +172,37 @@ def _step(index: int, type_: StepType, content: str) -> Step:
     return Step(id=step_id(index), index=index, type=type_, content=content)
 
 
+def result_of(parts: Sequence[str | PromptImage]) -> tuple[str, list[PromptImage]]:
+    """The text and the images of a tool's result."""
+    images = [part for part in parts if isinstance(part, PromptImage)]
+    text = "\n".join(part for part in parts if isinstance(part, str))
+    return text or (ONLY_IMAGES if images else ""), images
+
+
+def _step_images(images: dict[str, PromptImage]) -> list[StepImage] | UnsetType:
+    """The images of a result; the prompt finds them by their ids, since they are no files."""
+    shown = [
+        StepImage(
+            file_id="", name=f"image-{number}.{image.media_type.rpartition('/')[2]}", path="", width=0,
+            height=0, media_type=image.media_type, size=len(image.data), sha256=id_,
+        )
+        for number, (id_, image) in enumerate(images.items(), 1)
+    ]  # fmt: skip
+    return shown or UNSET
+
+
 def read_image(url: str, field: str) -> PromptImage:
     """The image of a data URL. Raises InvalidInput or TooLarge."""
-    head = DATA_URL.match(url)
-    if head is None:
+    try:
+        data = read_data_url(url)
+    except NoDataUrl as error:
         raise InvalidInput(
             "images must be data URLs (data:image/png;base64,…); this server does not fetch images from "
             "other addresses",
             kind="image_url_unsupported",
             field=field,
-        )
-    try:
-        data = base64.b64decode(url[head.end() :], validate=True)
-    except (binascii.Error, ValueError) as error:
+        ) from error
+    except ValueError as error:
         raise InvalidInput("the data URL of an image is not valid base64", field=field) from error
     kind = image_type(data[:64])
     if kind is None:
@@ -180,7 +227,7 @@ def tool_choice(mode: str | None, name: str | None, tools: list[ToolSpec]) -> To
         )
     if name is not None:
         return ToolChoice(mode=ToolChoiceMode.REQUIRED, name=name)
-    if mode is not None and mode != "none" and not tools:
+    if mode == "required" and not tools:
         raise InvalidInput("tool_choice needs tools; leave it out or add tools", field="$.tool_choice")
     return None if mode is None or not tools else ToolChoice(mode=ToolChoiceMode(mode))
 
@@ -204,8 +251,3 @@ async def schema_of(kind: str, format: SchemaFormat | None) -> dict[str, Any] | 
             "a response format of type json_schema needs the schema", field="$.response_format"
         )
     return await response_schema(ResponseFormat(type="json_schema", schema=format.schema))
-
-
-def wants_thinking(effort: Effort | None) -> bool | None:
-    """Whether the model thinks; None: as the model does by default."""
-    return None if effort is None else effort not in ("none", "minimal")

@@ -30,7 +30,7 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     usage: JsonObject | None = None
     instructions: str | None = None
     max_output_tokens: int | None = None
-    metadata: dict[str, str] = {}
+    metadata: JsonObject = {}
     parallel_tool_calls: bool = True
     previous_response_id: None = None
     reasoning: JsonObject = {}
@@ -60,7 +60,7 @@ def begun_response(body: ResponsesBody, run_id: str) -> ResponseObject:
         temperature=body.temperature,
         text={"format": {"type": "text"} if format_ is None else msgspec.to_builtins(format_)},
         tool_choice=msgspec.to_builtins(body.tool_choice or "auto"),
-        tools=[{"strict": False, "parameters": {}, **_without_none(tool)} for tool in body.tools or []],
+        tools=[{"strict": False, "parameters": {}, **_without_none(tool)} for tool in body.functions],
     )
 
 

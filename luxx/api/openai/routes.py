@@ -10,11 +10,12 @@ from litestar.params import FromPath, JSONBody
 
 from luxx.api.http.authentication import CHAT
 from luxx.api.http.event_streams import Streams
-from luxx.api.http.request_input import InjectedCaller
+from luxx.api.http.request_input import IGNORES_QUERY, InjectedCaller
 from luxx.api.openai.answer import AnswerFailure, CollectedAnswer
 from luxx.api.openai.chat_answer import ChatChunks, chat_completion
 from luxx.api.openai.chat_request import ChatBody, read_messages
 from luxx.api.openai.content import Given
+from luxx.api.openai.ignored import ignored_members
 from luxx.api.openai.models import AgentModel, ModelEntry, ModelList, ModelNames, ProviderModel, RoomModel
 from luxx.api.openai.responses_answer import ResponseEvents, collected_response
 from luxx.api.openai.responses_request import ResponsesBody
@@ -40,7 +41,7 @@ CONVERSATION = "conversation_id"
 class OpenAIController(Controller):
     path = "/v1"
     tags = ("openai",)
-    opt = CHAT
+    opt = {**CHAT, IGNORES_QUERY: True}  # noqa: RUF012 - Litestar reads it from the class
 
     @get("/models")
     async def list_models(self, caller: InjectedCaller, model_names: InjectedNames) -> ModelList:
@@ -69,18 +70,18 @@ class OpenAIController(Controller):
         `conversation_id`: then only the last message of the user is new."""
         data.check()
         given = read_messages(data.messages)
-        prompt = data.prompt(given)
-        called = Called(data.model, given, prompt, await data.options(), data.metadata or {})
+        given.warnings += ignored_members(await request.body(), ChatBody)
+        called = Called(data.model, given, data.prompt(given), await data.options(), data.metadata or {})
         begun = await self._begin(request, caller, model_names, runs, room_calls, called)
         start, end_call, speakers = begun
         if data.stream:
             options = data.stream_options
             has_usage = options is not None and bool(options.include_usage)
             chunks = ChatChunks(
-                data.model, has_usage=has_usage, has_calls=bool(prompt.tools), speakers=speakers
+                data.model, has_usage=has_usage, has_calls=called.has_tools, speakers=speakers
             )
             return await stream_answer(caller, streams, start, chunks, end_call)
-        collected = CollectedAnswer(has_calls=bool(prompt.tools), speakers=speakers)
+        collected = CollectedAnswer(has_calls=called.has_tools, speakers=speakers)
         ended = await collect_answer(request, start, collected, end_call, partial(runs.get, caller))
         if isinstance(ended, AnswerFailure):
             return failure_response(ended)
@@ -102,14 +103,14 @@ class OpenAIController(Controller):
         `conversation_id`: then only the last message of the user is new."""
         data.check()
         given = data.read_input()
-        prompt = data.prompt_of(given)
-        called = Called(data.model, given, prompt, await data.options(), data.metadata or {})
+        given.warnings += ignored_members(await request.body(), ResponsesBody)
+        called = Called(data.model, given, data.prompt_of(given), await data.options(), data.metadata or {})
         begun = await self._begin(request, caller, model_names, runs, room_calls, called)
         start, end_call, speakers = begun
         if data.stream:
-            events = ResponseEvents(data, has_calls=bool(prompt.tools), speakers=speakers)
+            events = ResponseEvents(data, has_calls=called.has_tools, speakers=speakers)
             return await stream_answer(caller, streams, start, events, end_call)
-        collected = CollectedAnswer(has_calls=bool(prompt.tools), speakers=speakers)
+        collected = CollectedAnswer(has_calls=called.has_tools, speakers=speakers)
         ended = await collect_answer(request, start, collected, end_call, partial(runs.get, caller))
         if isinstance(ended, AnswerFailure):
             return failure_response(ended)
@@ -130,7 +131,7 @@ class OpenAIController(Controller):
         end_call = partial(runs.end_call, caller)
         if isinstance(model, RoomModel):
             check_for_room(called, model)
-            is_kept = CONVERSATION in called.metadata
+            is_kept = called.conversation_id is not None
             start = partial(start_room, room_calls, caller, model.room_id, called)
             return start, None if is_kept else end_call, Speakers()
         submission = new_submission(model, called, size=len(await request.body()))
@@ -149,13 +150,27 @@ class Called:
     given: Given
     prompt: GivenPrompt
     options: dict[str, Any]
-    metadata: dict[str, str]
+    metadata: dict[str, Any]
+
+    @property
+    def has_tools(self) -> bool:
+        """Whether the client has tools of its own."""
+        return bool(self.prompt.tools)
+
+    @property
+    def conversation_id(self) -> str | None:
+        """The conversation, or the room, that keeps the call. Raises InvalidInput."""
+        kept_in = self.metadata.get(CONVERSATION)
+        if not isinstance(kept_in, str | None):
+            raise InvalidInput("must be text: the id of a conversation", field=f"$.metadata.{CONVERSATION}")
+        return kept_in
 
 
 def new_submission(model: ProviderModel | AgentModel, called: Called, *, size: int) -> Submission:
     """What to run. Raises InvalidInput for what does not go together."""
-    given, prompt, options = called.given, called.prompt, called.options
-    conversation_id = called.metadata.get(CONVERSATION)
+    given, prompt = called.given, called.prompt
+    options: dict[str, Any] = {**called.options, "warnings": given.warnings}
+    conversation_id = called.conversation_id
     is_agent = isinstance(model, AgentModel)
     if prompt.tools and (is_agent or conversation_id is not None):
         where = "an agent uses its own tools" if is_agent else "a conversation uses the tools of the server"
@@ -188,7 +203,7 @@ def _target(model: ProviderModel | AgentModel) -> dict[str, Any]:
 
 def check_for_room(called: Called, model: RoomModel) -> None:
     """Raises InvalidInput for what a room cannot do."""
-    kept_in = called.metadata.get(CONVERSATION)
+    kept_in = called.conversation_id
     problems = {
         "$.tools": "the seats of a room use their own tools; leave out tools"
         if called.prompt.tools
@@ -213,9 +228,9 @@ async def start_room(
     room_calls: RoomCallService, caller: Caller, room_id: str, called: Called, encoder: FrameEncoder
 ) -> RunWatch:
     """Starts the run of a room, which is watched."""
-    if CONVERSATION in called.metadata:
+    if called.conversation_id is not None:
         text, _ = called.given.last_user()
-        return await room_calls.speak(caller, room_id, text, encoder=encoder)
+        return await room_calls.speak(caller, room_id, text, encoder=encoder, warnings=called.given.warnings)
     given = [
         GivenText(text=f"[{one.name}] {one.user.text}" if one.name else one.user.text)
         if one.user is not None
@@ -223,4 +238,6 @@ async def start_room(
         for one in called.given.past
     ]
     instructions = "\n\n".join(text for text in called.given.instructions if text.strip())
-    return await room_calls.call(caller, room_id, given, instructions=instructions, encoder=encoder)
+    return await room_calls.call(
+        caller, room_id, given, instructions=instructions, encoder=encoder, warnings=called.given.warnings
+    )

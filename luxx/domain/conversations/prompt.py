@@ -35,8 +35,9 @@ Replay = dict[str, Any]
 class PastMessage(msgspec.Struct, frozen=True, kw_only=True):
     """One message of the selected path: a user's content, or an assistant's steps and replay notes.
 
-    `images` are those that the model gets, by `blob_id`. `context`: how the prompt of an answer was made.
-    `name`: the author, where a client tells several apart.
+    `images` are those that the model gets: of a user's content by `blob_id`, of given results of tools, which
+    are no files, by the `sha256` of the step. `context`: how the prompt of an answer was made. `name`: the
+    author, where a client tells several apart.
     """
 
     user: UserContent | None = None
@@ -67,7 +68,8 @@ def prompt_messages(
 
 def _past_messages(message: PastMessage, images: ToolImages, model: str = "") -> list[PromptMessage]:
     if message.user is None:
-        answer = assistant_messages(message.steps, message.replay, images, model)
+        own = {**images, **message.images} if message.images else images
+        answer = assistant_messages(message.steps, message.replay, own, model)
         return _named(answer, message.name) if message.name else answer
     shown = [file for file in message.user.attachments if file.blob_id in message.images]
     prompt = UserPrompt(

@@ -57,6 +57,7 @@ class RoomCallService:
         *,
         instructions: str,
         encoder: FrameEncoder,
+        warnings: Sequence[str] = (),
     ) -> RunWatch:
         """Lets the room answer the given messages, and stores nothing. `instructions` follow its task."""
 
@@ -68,7 +69,7 @@ class RoomCallService:
             entries = list(_entries(values, caller.username, given))
             call = RoomCall(room=msgspec.structs.replace(values, task=task), given=entries)
             said = None if given[-1].is_answer else entries[-1].msg_id
-            request = RoomRunRequest(said=said, is_unattended=True, call=call)
+            request = RoomRunRequest(said=said, is_unattended=True, call=call, warnings=list(warnings))
             # The run is the owner's, who pays for it.
             called = RoomCaller(room_id=room.id, user_id=caller.user_id)
             text = _encode(request).decode()
@@ -82,7 +83,15 @@ class RoomCallService:
         run = await self.runs.admit(admit)
         return await self.runs.begin_watched(run, encoder=encoder)
 
-    async def speak(self, caller: Caller, room_id: str, text: str, *, encoder: FrameEncoder) -> RunWatch:
+    async def speak(
+        self,
+        caller: Caller,
+        room_id: str,
+        text: str,
+        *,
+        encoder: FrameEncoder,
+        warnings: Sequence[str] = (),
+    ) -> RunWatch:
         """Stores a message of the caller in the room and starts it. Raises Conflict also if it runs or is
         paused."""
 
@@ -95,7 +104,7 @@ class RoomCallService:
                     what = "is running; wait until it has ended, or call it without conversation_id"
                 raise Conflict(f"this room {what}", kind="run_active", detail={"run_id": run.id})
             _check_can_answer(session, room)
-            request = RoomRunRequest(said=new_id(), is_unattended=True)
+            request = RoomRunRequest(said=new_id(), is_unattended=True, warnings=list(warnings))
             started = self.runs.insert(
                 session, owner_of(room), RunKind.ROOM, room.id, _encode(request).decode()
             )

@@ -192,7 +192,7 @@ class RoomOrchestration:
             return self._completed(self._limit.stop_reason, self._limit)
         if not state.is_started:
             started = RoomStarted(room_id=self._room.room_id, task=self._room.task)
-            return Append(entries=[started, *self._spoken(self._request.said)])
+            return Append(entries=[started, *self._request.begin, *self._spoken(self._request.said)])
         self._totals = totals
         # `prepare` reads the room and its text, in a thread.
         following = self._follow(state, has_text=False) if self._is_fresh else Begin()

@@ -20,6 +20,7 @@ from luxx.features.rooms.state import FAILURES_TO_MUTE
 from luxx.features.rooms.stops import Stop
 from luxx.infra.store.tables import table_of
 from luxx.runs.orchestration.interface import RunHead
+from luxx.wire.event import Warning
 from luxx.wire.message import ContextRecord
 from luxx.wire.turn import steps_text
 
@@ -68,11 +69,17 @@ class RoomCall(msgspec.Struct, frozen=True, kw_only=True):
 
 class RoomRunRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the row of a room's run stores. `said`: the message with which a call begins. `is_unattended`:
-    what would have to ask a person is denied."""
+    what would have to ask a person is denied. `warnings`: what the run begins with."""
 
     said: str | None = None
     is_unattended: bool = False
     call: RoomCall | None = None
+    warnings: list[str] = []
+
+    @property
+    def begin(self) -> list[Warning]:
+        """The events with which the run begins."""
+        return [Warning(message=text) for text in self.warnings]
 
 
 _request = msgspec.json.Decoder(RoomRunRequest)

@@ -154,7 +154,9 @@ def close_chat(spec: RunSpec, state: TurnState, ending: Ending, _cut: UsageEntry
     save, size = _prepare_message(spec, state, ending, origin) if stores_message else (None, 0)
     changes = ending_changes(spec, state, ending)
     if given is not None:
-        emptied = replace(spec.request, given=None, system_prompt="", response_schema=None, stop=[])
+        emptied = replace(
+            spec.request, given=None, system_prompt="", response_schema=None, stop=[], warnings=[]
+        )
         changes["request"] = _encode(emptied).decode()
         size = len(changes["request"]) - len(_encode(spec.request))
 

@@ -114,7 +114,8 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
         contents = [message.steps if message.user is None else message.user for message in spec.past]
         newest = frozenset(newest_images([*contents, state.steps]))
         read = {key: image for key, image in self.images.tools.items() if key in newest}
-        missing = [image for key, image in by_hash.items() if key in newest and key not in read]
+        at_hand = {*read, *chain.from_iterable(message.images for message in spec.past)}
+        missing = [image for key, image in by_hash.items() if key in newest and key not in at_hand]
         if missing:
             read |= await self.read_files(spec.user_id, missing)
         self.images.tools, self.images.newest = read, newest

@@ -65,10 +65,9 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     `max_iterations`: model calls with tools; None: as configured. `skills`: names of the skills that the
     model may activate; None: all. `fallbacks` are tried in order. `tools` are the names offered to the model,
     which gets the images with `takes_images`. `response_schema`: a JSON schema for the answer's text.
-    `when_asked`: whether the run waits when it must ask a person. `delegated`: set for a subagent; its task
-    replaces the messages. `stop`: texts that end a completion. `given`: the messages of a call without a
-    conversation, whose answer is not stored as a message; they are removed when the run ends.
-    """
+    `when_asked`: whether the run waits when it must ask a person. `delegated`: a subagent's task, which
+    replaces the messages. `stop`: texts that end a completion. `warnings` begin the log. `given`: messages of
+    a call without a conversation, whose answer is not stored; they are removed when the run ends."""
 
     parent_id: str
     provider_id: int
@@ -90,6 +89,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     delegated: Delegated | None = None
     stop: list[str] = []
     given: GivenPrompt | None = None
+    warnings: list[str] = []
 
     @property
     def rule_agents(self) -> tuple[int, ...]:

@@ -104,6 +104,8 @@ class Turn:
         """Runs the iterations; ends the turn on cancel or on a LuxxError."""
         try:
             iteration = await self._prepare_iteration(inputs)
+            if (warnings := self.run.spec.request.warnings) and not self._log.state.seq:
+                await self._log.append([Warning(message=text) for text in warnings])
             fallback = self._log.state.fallback
             while await self._advance(iteration):
                 if self._log.state.fallback != fallback:

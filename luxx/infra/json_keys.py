@@ -3,12 +3,13 @@
 Every request is checked, so documents without repeated names are accepted without a second decoding.
 """
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
 from typing import Any, cast
 
-from luxx.infra.json_size import check_size, decoder, without_escapes
+from luxx.infra.json_size import SMALL_BYTES, check_size, decoder, without_escapes
 
 _KEY_END = re.compile(rb'"\s*+:')
 """The closing quote of every key."""
@@ -50,6 +51,13 @@ def decode_strict(document: bytes) -> Any:
     if has_duplicate_key(document):
         raise ValueError(f"{next(duplicate_key_paths(document))} appears twice")
     return value
+
+
+async def decode_strict_async(document: bytes) -> Any:
+    """Like `decode_strict`; a large document is read in a thread."""
+    if len(document) <= SMALL_BYTES:
+        return decode_strict(document)
+    return await asyncio.to_thread(decode_strict, document)
 
 
 def _reject_duplicates(members: list[tuple[str, Any]]) -> None:

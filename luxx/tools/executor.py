@@ -15,7 +15,7 @@ import msgspec
 from luxx.errors import ToolFailed
 from luxx.infra.clock import timestamp
 from luxx.infra.config.schema import ToolsConfig
-from luxx.infra.json_keys import decode_strict
+from luxx.infra.json_keys import decode_strict_async
 from luxx.tools.core import Approved, NeedsAnswer, Rejected, ToolContext, ToolDefinition, ToolRegistry
 from luxx.tools.history import CallRecord, CallStatus, Executed, record_of
 from luxx.tools.hooks import CallMetadata, HookedCall, result_of, result_of_error
@@ -83,6 +83,7 @@ class _Stopped(Exception):
 
 
 _CANCELLED = _CallOutcome(status=CallStatus.CANCELLED, output=CutOutput(result=ToolResult.fail("cancelled")))
+ResolvedCall = tuple[ToolDefinition, dict[str, Any]]
 
 
 class ToolExecutor:
@@ -156,7 +157,7 @@ class ToolExecutor:
         if entry is None or (tool := entry[0]).only_asks:
             return entry is not None
         try:
-            arguments = _read_arguments(call.arguments)
+            arguments = await _read_arguments(call.arguments)
         except _Stopped:
             return False
         return (await self.judge.verdict_async(tool, arguments, context)).action == RuleAction.ASK
@@ -220,7 +221,7 @@ class ToolExecutor:
         self._workers.close()
 
     async def _carry_out(self, call: ToolCall, context: ToolContext) -> _CallOutcome:
-        tool, arguments = self._resolve_call(call, context)
+        tool, arguments = await self._resolve_call(call, context)
         approved = await self._approved_call(tool, arguments, context)
         note = approval_note(approved)
         context = with_redirect_check(self.judge, tool, approved.arguments, context, self._on_refused)
@@ -266,7 +267,7 @@ class ToolExecutor:
             self._cache.put(key, result)
         return (CallStatus.DONE if result.success else CallStatus.FAILED), output
 
-    def _resolve_call(self, call: ToolCall, context: ToolContext) -> tuple[ToolDefinition, dict[str, Any]]:
+    async def _resolve_call(self, call: ToolCall, context: ToolContext) -> ResolvedCall:
         entry = context.find(self.registry, call.name)
         unknown_message = partial(self.judge.unknown_message, call.name, self.registry, context)
         if entry is None:
@@ -276,8 +277,8 @@ class ToolExecutor:
         if refused is not None:
             message = unknown_message() if refused.decided_by == DecidedBy.OFFER else refused.because
             raise _Stopped(CallStatus.DENIED, message, verdict=refused)
-        arguments = _read_arguments(call.arguments)
-        _require_valid(tool, check.problems(arguments))
+        arguments = await _read_arguments(call.arguments)
+        _require_valid(tool, await check.problems_async(arguments))
         return tool, arguments
 
     async def _approved_call(
@@ -298,7 +299,7 @@ class ToolExecutor:
             raise _Stopped(CallStatus.DENIED, error.message, verdict=verdict) from error
         if approved.is_edited:
             entry = context.find(self.registry, tool.name)
-            _require_valid(tool, entry[1].problems(approved.arguments) if entry is not None else {})
+            _require_valid(tool, await entry[1].problems_async(approved.arguments) if entry else {})
             try:
                 await self._require_not_denied(tool, approved.arguments, context)
             except _Stopped as stop:
@@ -386,10 +387,10 @@ def _require_valid(tool: ToolDefinition, problems: dict[str, str]) -> None:
         raise _Stopped(CallStatus.INVALID, message, problems)
 
 
-def _read_arguments(text: str) -> dict[str, Any]:
+async def _read_arguments(text: str) -> dict[str, Any]:
     """The arguments as a dict. Some models write an empty text for no arguments."""
     try:
-        arguments = decode_strict((text.strip() or "{}").encode())
+        arguments = await decode_strict_async((text.strip() or "{}").encode())
     except (ValueError, RecursionError) as error:
         message = f"the arguments are not valid JSON: {error}"
         raise _Stopped(CallStatus.INVALID, message, {"arguments": str(error)}) from error

@@ -3,6 +3,7 @@
 `factory.Signature` makes a schema from the signature of a function.
 """
 
+import asyncio
 import difflib
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
@@ -25,7 +26,10 @@ _MAX_NAMES = 100
 """Limit for the argument names that are suggested or listed in a message."""
 
 MAX_CHECK_COST = 50_000
-"""Cost limit of one check of arguments: some tenths of a second, during which the event loop is blocked."""
+"""Cost limit of one check of arguments: some tenths of a second, in a thread."""
+
+MAX_INLINE_COST = 2_000
+"""What a check may cost on the event loop."""
 
 
 def object_schema(
@@ -130,8 +134,21 @@ class ArgumentCheck:
 
     def problems(self, arguments: dict[str, Any]) -> dict[str, str]:
         """At most ten messages by JSON path; empty if the arguments are valid."""
+        try:
+            return self._problems(arguments, MAX_CHECK_COST)
+        except _CostExceeded:
+            return {"arguments": "the arguments are too many to be checked; give fewer or shorter ones"}
+
+    async def problems_async(self, arguments: dict[str, Any]) -> dict[str, str]:
+        """Like `problems`; a check that takes long is made in a thread."""
+        try:
+            return self._problems(arguments, MAX_INLINE_COST)
+        except _CostExceeded:
+            return await asyncio.to_thread(self.problems, arguments)
+
+    def _problems(self, arguments: dict[str, Any], cost: int) -> dict[str, str]:
         violations: dict[str, str] = {}
-        before = _remaining_cost.set(MAX_CHECK_COST)
+        before = _remaining_cost.set(cost)
         try:
             for path, message in self._violations(arguments):
                 violations.setdefault(path[:_MAX_PROBLEM_LENGTH], message[:_MAX_PROBLEM_LENGTH])
@@ -141,8 +158,6 @@ class ArgumentCheck:
             return {"arguments": f"the tool's own schema cannot be used: {error}"}
         except RecursionError:
             return {"arguments": "the arguments are nested too deeply"}
-        except _CostExceeded:
-            return {"arguments": "the arguments are too many to be checked; give fewer or shorter ones"}
         finally:
             _remaining_cost.reset(before)
         return violations

@@ -9,6 +9,7 @@ import yaml
 
 from luxx.errors import InvalidInput
 from luxx.infra.json_keys import decode_strict
+from luxx.infra.json_size import MAX_DIGITS
 
 _FastLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml is a hundred times as fast; PyYAML is built without it on some systems."""
@@ -21,6 +22,7 @@ that has some."""
 MAX_DEPTH = 20
 MAX_VALUES = 20_000
 OTHER_BREAKS = re.compile("[\r\x85\u2028\u2029\ufeff]")
+_NUMBER_TAGS = {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"}
 MAX_PATH = 200
 """Characters of a path in an error message. It repeats keys of the document."""
 
@@ -44,7 +46,7 @@ def parse_yaml(text: str, *, max_characters: int) -> Any:
     try:
         _check_events(text, loader)
         root = cast("Any", yaml.compose(text, Loader=loader))  # pyright: ignore[reportUnknownMemberType]
-        _check_keys(root)
+        _check_nodes(root)
         value: Any = yaml.load(text, Loader=loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -99,8 +101,16 @@ def _check_events(text: str, loader: Any) -> None:
             )
 
 
-def _check_keys(node: Any) -> None:
-    if isinstance(node, yaml.MappingNode):
+def _check_nodes(node: Any) -> None:
+    """Raises InvalidInput for keys that appear twice, and for numbers that would take long to read."""
+    if isinstance(node, yaml.ScalarNode):
+        if len(node.value) > MAX_DIGITS and node.tag in _NUMBER_TAGS:
+            line = cast("Any", node).start_mark.line + 1
+            raise InvalidInput(
+                f"the document has a number with more than {MAX_DIGITS} digits in line {line}; shorten it, "
+                "or put it in quotes if it is text"
+            )
+    elif isinstance(node, yaml.MappingNode):
         seen_keys: set[str] = set()
         for key, value in cast("list[tuple[Any, Any]]", node.value):
             name = str(key.value)
@@ -110,10 +120,11 @@ def _check_keys(node: Any) -> None:
             if key.tag == "tag:yaml.org,2002:merge":
                 raise InvalidInput(f"the document merges keys (<<) in line {line}; write them out")
             seen_keys.add(name)
-            _check_keys(value)
+            _check_nodes(key)
+            _check_nodes(value)
     elif isinstance(node, yaml.SequenceNode):
         for item in cast("list[Any]", node.value):
-            _check_keys(item)
+            _check_nodes(item)
 
 
 def _plain(path: str, value: Any, depth: int = 0) -> Any:

@@ -18,6 +18,8 @@ from luxx.providers.scripted import ScriptedProvider, load_script
 DEMO_NAME = "Demo (scripted answers)"
 DEMO_MODEL = "demo"
 ANSWERS = Path(__file__).with_name("answers.yaml")
+SEARCHED_CHARACTERS = 50_000
+"""What the prompts of the samples have at most. The server runs on the event loop, for prompts of anybody."""
 
 
 class DemoServer:
@@ -36,7 +38,9 @@ class DemoServer:
         return frozenset({self._server.url.removeprefix("http://")} if self._server else ())
 
     async def start(self) -> None:
-        server = ScriptedProvider(load_script(ANSWERS), keeps_requests=False)
+        server = ScriptedProvider(
+            load_script(ANSWERS), keeps_requests=False, searched_characters=SEARCHED_CHARACTERS
+        )
         await server.start()
         self._server = server
 

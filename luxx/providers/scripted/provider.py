@@ -50,17 +50,23 @@ class ScriptedProvider:
     """Serves one script. `async with` serves in the running event loop, `with` in its own thread.
 
     Leaving the block without an exception calls `check`. `requests` are in order of arrival; without
-    `keeps_requests` none is kept.
+    `keeps_requests` none is kept. Patterns are searched in the first `searched_characters` of a text.
     """
 
     def __init__(
-        self, script: Script, *, host: str = "127.0.0.1", port: int = 0, keeps_requests: bool = True
+        self,
+        script: Script,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        keeps_requests: bool = True,
+        searched_characters: int | None = None,
     ) -> None:
         self.requests: list[Received] = []
         self.unscripted: list[str] = []
         self._keeps_requests = keeps_requests
         self._script = script
-        self._rules = RuleMatcher(script.rules)
+        self._rules = RuleMatcher(script.rules, searched_characters)
         self._host = host
         self._port = port
         self._cache = PromptCache()

@@ -79,11 +79,11 @@ ReplyEvent = Thinking | Text | Call | Counts | Finish | Fail | Bytes | Gate | Pa
 
 class When(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All given conditions must be true. `system`, `user` and `model` are regular expressions, searched in
-    the system prompt (the agent), the last user message and the model's name; `call` is the number, from 1,
-    of the request among those that match the other conditions.
+    the system prompt (the agent; all of a list), the last user message and the model's name; `call` is the
+    number, from 1, of the request among those that match the other conditions.
     """
 
-    system: str | None = None
+    system: str | list[str] | None = None
     user: str | None = None
     model: str | None = None
     has_tool_result: bool | None = None
@@ -152,15 +152,20 @@ class ScriptedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RuleMatcher:
-    """Finds the rule for a request and counts the uses of each rule."""
+    """Finds the rule for a request and counts the uses of each rule. Patterns are searched in the first
+    `searched_characters` of a text."""
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
+    def __init__(self, rules: Sequence[Rule], searched_characters: int | None = None) -> None:
+        self._searched = slice(searched_characters)
         self._rules = list(rules)
         self._matched = [0] * len(self._rules)
         self._used = [0] * len(self._rules)
 
     def find_rule(self, request: ScriptedRequest) -> Rule | None:
         """The rule for this request, counted as used; None if there is none."""
+        request = msgspec.structs.replace(
+            request, system=request.system[self._searched], user=request.user[self._searched]
+        )
         matching = [at for at, rule in enumerate(self._rules) if _matches(rule.when, request)]
         for at in matching:
             self._matched[at] += 1
@@ -188,7 +193,9 @@ def load_script(path: Path) -> Script:
 def _matches(when: When, request: ScriptedRequest) -> bool:
     if when.has_tool_result is not None and when.has_tool_result != request.has_tool_result:
         return False
-    wanted = ((when.system, request.system), (when.user, request.user), (when.model, request.model))
+    system = when.system if isinstance(when.system, list) else [when.system]
+    wanted = [(when.user, request.user), (when.model, request.model)]
+    wanted += [(pattern, request.system) for pattern in system]
     return all(pattern is None or re.search(pattern, text) for pattern, text in wanted)
 
 

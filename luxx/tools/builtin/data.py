@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar, cast
 import msgspec
 
 from luxx.errors import ToolFailed
+from luxx.infra.json_size import MAX_VALUES, check_size, decoder
 from luxx.tools.factory import tool
 from luxx.tools.output import indented_size
 from luxx.tools.pattern import CompiledPattern, compile_regex, max_searchable_length
@@ -70,9 +71,11 @@ def _operation(name: str, description: str, *, reads_json: bool = True) -> Calla
 def _parse(data: Any) -> Any:
     if not isinstance(data, str):
         return data
+    document = data.encode()
     try:
-        return msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:
+        check_size(document)
+        return decoder(Any).decode(document)
+    except (ValueError, RecursionError) as error:
         raise ToolFailed(f"the data is not valid JSON: {error}") from error
 
 
@@ -188,6 +191,8 @@ def _keys(data: Any) -> list[str]:
 def _read_csv(data: Any, delimiter: str = ",") -> list[dict[str, Any]]:
     if not isinstance(data, str):
         raise ToolFailed("the data must be CSV text")
+    if data.count("\n") + data.count(delimiter or ",") > MAX_VALUES:
+        raise ToolFailed(f"the data has more than {MAX_VALUES:,} fields; work on less data at once")
     try:
         reader = csv.reader(io.StringIO(data, newline=""), delimiter=delimiter, strict=True)
         header, *rows = list(reader) or [[]]

@@ -25,6 +25,7 @@ from luxx.tools.core import (
     approve_as_caller,
     available_own_tools,
 )
+from luxx.tools.output import takes_more_than
 from luxx.tools.permissions.rules import (
     block_reason,
     blocking_narrowing,
@@ -145,9 +146,9 @@ class Judge:
         reads_links = permissions.workspace is not None and _needs_link_resolution(
             tool, self._rules_for(tool, permissions.rules), context
         )
-        size = sum(len(str(value)) for value in arguments.values())
+        is_long = takes_more_than(_MAX_INLINE_CHARACTERS, arguments)
         rule_count = len(permissions.rules) + len(self._server_rules)
-        if reads_links or size > _MAX_INLINE_CHARACTERS or rule_count > _MAX_INLINE_RULES:
+        if reads_links or is_long or rule_count > _MAX_INLINE_RULES:
             return await asyncio.to_thread(self.verdict, tool, arguments, context)
         return self.verdict(tool, arguments, context)
 

@@ -4,8 +4,8 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision: str = "0032"
-down_revision: str | None = "0031"
+revision: str = "0033"
+down_revision: str | None = "0032"
 
 
 def upgrade() -> None:

@@ -149,7 +149,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     tool_result: `outcome` (what people or rules decided on the call), `note` (the text on that for the
     model), `is_untrusted` (the result has untrusted content) and, of a composition, `calls` (how many calls
     it made). `images` are shown with a result, or with the text of a model that generated them. `sources`
-    are the web pages that the provider names for a text.
+    are the web pages that the provider names for a text. `notice` is a sentence of the server for people
+    about a text or an image that is missing: a text step with it has no content.
     """
 
     id: str
@@ -170,6 +171,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     images: list[StepImage] | UnsetType = UNSET
     calls: int | UnsetType = UNSET
     sources: list[Source] | UnsetType = UNSET
+    notice: str | UnsetType = UNSET
 
 
 def step_id(index: int) -> str:
@@ -313,8 +315,8 @@ REFUSAL_KEY = "refusal"
 """The key in the replay note of the model's own words with which it refused, apart from its text."""
 
 NOTICE_KEY = "notice"
-"""The key in the replay note of a sentence that replaces a text that does not exist. People read it as the
-completion's text; no model gets it."""
+"""The key in the replay note of the adapter's sentence about a text that does not exist; it becomes the
+`notice` of a step. In the stored notes of older versions it marks a text that no model gets."""
 
 REFUSED_BY_KEY = "refused_by"
 """The key in the replay note of the name of the model that refused. This model does not get the answer

@@ -75,16 +75,18 @@ async def test_stored_message_is_what_the_sdk_reads(
     steps = _of_the_first_completion(message["steps"], len(upstream.asked[_place(entry)]))
     said = {kind: _joined(steps, kind) for kind in ("text", "thinking")}
     if "shortened" in (entry.get("note") or "") and not _images(message):
-        # Part of the recorded image is missing, so that it cannot be shown; the text says so.
-        assert said["text"].startswith(NOT_SHOWN.partition("{")[0])
+        # Part of the recorded image is missing, so that it cannot be shown; a notice says so.
+        assert _notice(message).startswith(NOT_SHOWN.partition("{")[0])
         return
     if entry["api"] == "openai-responses" and entry["expected_reasoning"]:
         assert without_blanks(said["thinking"]) == without_blanks(entry["expected_reasoning"])
         said["thinking"] = entry["expected_reasoning"]
+    refusal, notice = _in_place_of_text(entry)
     assert as_sdk_speech(said["text"], said["thinking"], entry) == (
-        entry["expected_text"] or _text_in_its_place(entry),
+        entry["expected_text"] or refusal,
         entry["expected_reasoning"],
     )
+    assert _notice(message) == ("" if said["text"] or entry.get("expected_images") else notice)
     assert [
         (step["name"], values_at_paths(as_sdk_arguments(step["arguments"], entry)))
         for step in steps
@@ -97,7 +99,7 @@ async def test_stored_message_is_what_the_sdk_reads(
     if entry["expected_error"] is None:
         assert (run["status"], message["status"]) == ("completed", "complete")
         assert message["finish"] is not None
-        assert message["text"] or entry.get("expected_images")
+        assert message["text"] or _notice(message) or entry.get("expected_images")
     else:
         assert run["status"] == "failed"
         assert recorded.error_sentence(entry) in run["error"]
@@ -142,14 +144,19 @@ def _expected_calls(entry: Json) -> list[tuple[str, Json]]:
     ]
 
 
-def _text_in_its_place(entry: Json) -> str:
-    """What Luxx shows as text where the SDK returns none: a refusal, or why there is no text."""
+def _notice(message: Json) -> str:
+    return "".join(step.get("notice", "") for step in message["steps"])
+
+
+def _in_place_of_text(entry: Json) -> tuple[str, str]:
+    """What Luxx shows where the SDK returns no text: the text of a refusal, else why there is none."""
     parser = adapter_for(PROVIDER_TYPES[entry["api"]]).parser
     reading = read_in_pieces(parser, recorded.stream_of(entry), 4096)
     if reading.finish is None or reading.calls:
-        return ""
-    given = reading.replay.get("refusal") or reading.replay.get("notice")
-    return given or NOTICES.get(reading.finish.reason, "")
+        return "", ""
+    refusal = str(reading.replay.get("refusal") or "")
+    given = str(reading.replay.get("notice") or NOTICES.get(reading.finish.reason, ""))
+    return refusal, "" if refusal else given
 
 
 def _place(entry: Json) -> str:

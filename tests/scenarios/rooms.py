@@ -32,17 +32,21 @@ def replies(name: str, number: int, *reply: Any, **more: Any) -> Rule:
 
 
 class RoomScreen(Screen):
-    """What a client shows of a room's run. Checks that the text of each message grew to what was stored."""
+    """What a client shows of a room's run. Checks that the text of each message grew to what was stored.
+
+    Over a new connection it keeps the text of open messages, as `Screen` does.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self.kept: set[str] = set()
         self.texts: dict[str, str] = {}
         self.whole: dict[str, str] = {}
 
     def attach(self) -> None:
         """A new connection: open messages come again as snapshots."""
         super().attach()
-        self.texts = {}
+        self.kept = self.texts.keys() - self.whole.keys()
 
     def show(self, frame: Frame) -> None:
         if not self._is_attached:
@@ -58,13 +62,15 @@ class RoomScreen(Screen):
         elif frame.event == "message_end":
             msg_id, content = frame.data["msg_id"], frame.data["content"]
             assert msg_id not in self.whole, f"a second end of {msg_id}"
-            shown = self.texts.get(msg_id, content)
+            shown = content if msg_id in self.kept else self.texts.get(msg_id, content)
             assert shown == content, f"{msg_id} grew to {shown[-80:]!r} and ended as {content[-80:]!r}"
             self.whole[msg_id] = content
 
     def _grow(self, data: Json) -> None:
         msg_id = data["msg_id"]
         assert msg_id not in self.whole, f"a chunk of a message that has ended: {data}"
+        assert data.get("is_snapshot") or msg_id not in self.kept, f"a chunk after kept text: {data}"
+        self.kept.discard(msg_id)
         if data.get("is_snapshot") and not data["content"]:
             # Its text is dropped: it begins anew, or `message_end` has it.
             self.texts.pop(msg_id, None)

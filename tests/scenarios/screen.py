@@ -60,8 +60,9 @@ class FrameReader:
 class Screen:
     """What one client shows of one run, over as many connections as necessary.
 
-    For a client that reads too slowly `may_fall_behind` is set: deltas may be missing if a snapshot or the
-    closing step replaces them.
+    Over a new connection it keeps the text of open steps, which the server must replace or withdraw before it
+    sends more of it. For a client that reads too slowly `may_fall_behind` is set: deltas may be missing if a
+    snapshot or the closing step replaces them.
     """
 
     steps: dict[int, Json] = field(default_factory=dict)
@@ -71,6 +72,7 @@ class Screen:
     done: Json | None = None
     error: Json | None = None
     _open: dict[int, Json] = field(default_factory=dict)
+    _kept: set[int] = field(default_factory=set)
     _is_attached: bool = False
 
     @property
@@ -85,7 +87,7 @@ class Screen:
 
     def attach(self) -> None:
         """A new connection: open steps come again as snapshots."""
-        self._open = {}
+        self._kept = set(self._open)
         self._is_attached = False
 
     def show(self, frame: Frame) -> None:
@@ -99,8 +101,11 @@ class Screen:
             self.last_id = frame.id
         if frame.event == "process_step":
             self._show_step(frame)
+        elif frame.event == "retrying":
+            self._open, self._kept = {}, set()
         elif frame.event == "done":
             self.done = frame.data
+            self._open = {}
         elif frame.event == "error":
             self.error = frame.data
 
@@ -111,6 +116,7 @@ class Screen:
             self._close(index, step)
         elif "delta" in step:
             assert index not in self.steps, f"a delta for a step that is closed: {frame}"
+            assert index not in self._kept, f"a delta after the text of an earlier connection: {frame}"
             shown = self._open.setdefault(index, {**step, "content": ""})
             shown["content"] += step["delta"]
             if "accumulated" in step:
@@ -121,8 +127,11 @@ class Screen:
             if step[key] == "":
                 # Its text is dropped: the step begins anew.
                 self._open.pop(index, None)
+                self._kept.discard(index)
                 return
-            if self.may_fall_behind and index in self._open:
+            if index in self._kept:
+                self._kept.discard(index)
+            elif self.may_fall_behind and index in self._open:
                 assert step[key].startswith(self._open[index]["content"])
             else:
                 assert index not in self._open, f"a second snapshot of a step: {frame}"
@@ -130,7 +139,9 @@ class Screen:
 
     def _close(self, index: int, step: Json) -> None:
         grown = self._open.pop(index, None)
-        if grown is not None:
+        if index in self._kept:
+            self._kept.discard(index)
+        elif grown is not None:
             whole = step["arguments"] if step["type"] == "tool_call" else step["content"]
             same = whole.startswith(grown["content"]) if self.may_fall_behind else grown["content"] == whole
             assert same, f"step {index} grew to {grown['content'][-80:]!r} and closed as {whole[-80:]!r}"

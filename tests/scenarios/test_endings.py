@@ -38,19 +38,24 @@ async def test_every_ending_reaches_the_message_the_event_and_the_run(
         ]
     )
     async with ScriptedProvider(script) as model, AsyncApiClient(server.url) as ann:
-        for content, text in (("Write", "So far"), ("Think", sentence)):
+        for content, text in (("Write", "So far"), ("Think", "")):
             conversation = await ann.conversation(model.url)
             done, answer, run = await ended(ann, conversation, content=content)
 
             assert (done["finish"], answer["finish"]) == (finish, finish)
             assert (done["status"], answer["status"], run["status"]) == ("completed", "complete", "completed")
             assert run["stop_reason"] == ("finished" if finish == "stop" else finish)
-            assert text in answer["text"]
+            assert answer["text"] == text
+            notices = [one["notice"] for one in answer["steps"] if "notice" in one]
+            assert len(notices) == (content == "Think")
+            assert all(sentence in one for one in notices)
         markdown = (await ann.ask("GET", f"/conversations/{conversation}/export", format="md")).text
+        assert sentence in markdown
         assert (f"ended by {finish.replace('_', ' ')}" in markdown) is (finish != "stop")
         document = (await ann.ask("GET", f"/conversations/{conversation}/export", format="json")).json()
         (imported,) = (await ann.post("/conversations/import", document))["conversation_ids"]
-        assert (await ann.get("/messages", conversation_id=imported))["items"][0]["finish"] == finish
+        kept = (await ann.get("/messages", conversation_id=imported))["items"][0]
+        assert (kept["finish"], kept["text"], kept["steps"]) == (finish, "", answer["steps"])
 
 
 async def test_a_refused_answer_is_not_sent_to_the_model_that_refused_but_to_another(
@@ -76,7 +81,7 @@ async def test_a_refused_answer_is_not_sent_to_the_model_that_refused_but_to_ano
             assert any(one["content"] == "It be" for one in sent) is kept
 
 
-async def test_the_sentence_in_place_of_a_text_is_for_people_only(server: LuxxServer) -> None:
+async def test_the_notice_on_a_missing_text_is_for_people_only(server: LuxxServer) -> None:
     script = Script(
         rules=[
             Rule(name="silent", when=When(user="Begin"), reply=[Finish(reason="length")]),
@@ -119,7 +124,7 @@ async def test_a_call_that_was_cut_is_an_error_for_the_model_and_one_of_a_refusa
         assert (answer["text"], answer["finish"], run["stop_reason"]) == ("Well", "stop", "finished")
         _, answer, run = await ended(ann, conversation, content="Refuse", tools=["file_list"])
         assert [one["status"] for one in answer["steps"]] == ["error", "done"]
-        assert "content filter" in answer["text"]
+        assert (answer["text"], "content filter" in answer["steps"][1]["notice"]) == ("", True)
         assert run["stop_reason"] == "content_filter"
 
 
@@ -155,7 +160,27 @@ async def test_rooms_say_how_a_message_ended(server: LuxxServer) -> None:
         frames = await run_to_the_end(ann, room["id"])
         ends = [frame.data for frame in frames if frame.event == "message_end"]
         assert [one["finish"] for one in ends] == ["stop", "content_filter"]
-        assert "content filter" in ends[1]["content"]
+        assert [one["content"].strip() for one in ends] == ["I begin", ""]
+        message = (await ann.get(f"/chat-rooms/{room['id']}/messages"))["items"][0]
+        assert [one.get("notice", "") for one in message["steps"]] == [
+            "A content filter of the provider withheld the answer, and gave no reason."
+        ]
+
+
+async def test_no_seat_reads_a_notice_on_the_missing_text_of_another(server: LuxxServer) -> None:
+    rules = [
+        Rule(name="silent", when=When(system="You are Anna in"), reply=[Finish(reason="stop")]),
+        Rule(name="speaks", when=When(system="You are Bert in"), reply=[Text(text="I speak")]),
+    ]
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
+        room = await new_room(ann, model.url, "Anna", "Bert", max_rounds=2)
+        await run_to_the_end(ann, room["id"])
+        read = [one["content"] for request in model.requests for one in request.json["messages"][1:]]
+        assert {one for one in read if "Find it out" not in one} == {
+            "[Bert] I speak",
+            "I speak",
+            "It is your turn again.",
+        }
 
 
 async def test_a_step_that_was_cut_says_so_and_one_that_was_refused_fails(server: LuxxServer) -> None:
@@ -180,3 +205,45 @@ async def test_a_step_that_was_cut_says_so_and_one_that_was_refused_fails(server
         assert [one["finish"] for one in steps] == ["length", "refusal", "stop"]
         read = next(one for one in model.requests if one.rule == "c").json["messages"][-1]["content"]
         assert "Result of step [a] (cut at the limit of tokens of its model):\nHalf of it" in read
+
+
+async def test_a_step_without_any_text_has_failed_and_its_output_is_empty(server: LuxxServer) -> None:
+    rules = [
+        Rule(
+            name="a", when=When(user=r"Your step \[a\]"), reply=[Thinking(text="Hm"), Finish(reason="stop")]
+        ),
+        Rule(
+            name="b", when=When(user=r"Your step \[b\]"), reply=[Text(text="Half"), Finish(reason="length")]
+        ),
+        Rule(name="d", when=When(user=r"Your step \[d\]"), reply=[Finish(reason="length")]),
+    ]
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
+        task_id = await new_task(ann, model.url, step("a"), step("b"), step("c", "a"), step("d"))
+        await execute(ann, task_id)
+        steps = {one["id"]: one for one in (await ann.get(f"/tasks/{task_id}"))["steps"]}
+        assert {name: (one["status"], one["output"]) for name, one in steps.items()} == {
+            "a": ("failed", ""),
+            "b": ("completed", "Half"),
+            "c": ("skipped", None),
+            "d": ("failed", ""),
+        }
+        assert steps["a"]["error"] == "The model ended its answer without any text."
+        assert "limit of tokens before it wrote any text" in steps["d"]["error"]
+
+
+async def test_a_plan_without_any_text_is_asked_for_again_without_words_of_the_server(
+    server: LuxxServer,
+) -> None:
+    plan = '{"steps": [{"id": "a", "name": "A", "goal": "Do a", "depends_on": []}]}'
+    rules = [
+        Rule(name="silent", when=When(call=1), reply=[Finish(reason="stop")]),
+        Rule(name="plans", when=When(call=2), reply=[Text(text=plan)]),
+        Rule(name="a", reply=[Text(text="Done")]),
+    ]
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
+        task_id = await new_task(ann, model.url)
+        await execute(ann, task_id)
+        assert (await ann.get(f"/tasks/{task_id}"))["status"] == "completed"
+        asked = model.requests[1].json["messages"]
+        assert "assistant" not in [one["role"] for one in asked]
+        assert "This is no valid plan" in asked[-1]["content"]

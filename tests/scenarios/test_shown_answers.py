@@ -121,8 +121,10 @@ async def test_an_image_alone_is_an_answer(server: LuxxServer) -> None:
     ]
 
 
-async def test_an_image_that_cannot_be_shown_is_a_sentence(server: LuxxServer) -> None:
+async def test_an_image_that_cannot_be_shown_is_a_notice(server: LuxxServer) -> None:
     message = await answered(server, *chunks({"content": "Here."}, image_delta(b"no image")))
 
-    assert message["text"].startswith("Here.\n\n[An image that the model generated is not shown: it is")
-    assert "images" not in message["steps"][0]
+    text, notice = message["steps"]
+    assert (message["text"], text["content"], notice["content"]) == ("Here.", "Here.", "")
+    assert notice["notice"].startswith("An image that the model generated is not shown: it is")
+    assert not any("images" in one for one in message["steps"])

@@ -90,6 +90,8 @@ def inline(text: str) -> str:
 def _step(step: Step) -> list[str]:
     name = step.name if isinstance(step.name, str) else "a tool"
     match step.type:
+        case StepType.TEXT if isinstance(step.notice, str):
+            return [f"*{inline(step.notice)}*"]
         case StepType.TEXT if step.status != StepStatus.INTERRUPTED:
             return quoted(step.content)
         case StepType.TEXT:

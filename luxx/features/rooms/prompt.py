@@ -65,14 +65,17 @@ def system_prompt(own_prompt: str, seat_id: int, seats: Sequence[SeatInRoom]) ->
 
 
 def past_messages(task: str, seat_id: int | None, transcript: Sequence[TranscriptEntry]) -> list[PastMessage]:
-    """The messages before a seat's turn; `seat_id` None: for a model that only reads."""
+    """The messages before a seat's turn; `seat_id` None: for a model that only reads.
+
+    A message of another seat that has no text is left out.
+    """
     past = [PastMessage(user=UserContent(text=f"The task of this discussion:\n\n{task}"))]
     for entry in transcript:
         if entry.seat_id is not None and entry.seat_id == seat_id:
             if past[-1].user is None:
                 past.append(PastMessage(user=UserContent(text=OWN_TURN)))
             past.append(PastMessage(steps=entry.steps, replay=entry.replay, context=entry.context))
-        else:
+        elif entry.text.strip():
             past.append(PastMessage(user=UserContent(text=f"[{entry.name}] {entry.text}")))
     if past[-1].user is None:
         past.append(PastMessage(user=UserContent(text=OWN_TURN)))

@@ -224,7 +224,7 @@ def plan_turn(request: ChatRequest, note: PlanNote) -> TurnStart:
     """The turn that plans; after tries that were no valid plan it tells the model what was wrong."""
     past = [PastMessage(user=UserContent(text=note.asked))]
     for one in note.tries:
-        step = Step(id="step-0", index=0, type=StepType.TEXT, content=one.answer or "(nothing)")
+        step = Step(id="step-0", index=0, type=StepType.TEXT, content=one.answer)
         wrong = "\n".join(f"- {problem}" for problem in one.problems)
         text = f"This is no valid plan:\n{wrong}\nAnswer again, with the whole plan as JSON only."
         past += [PastMessage(steps=(step,)), PastMessage(user=UserContent(text=text))]

@@ -26,7 +26,7 @@ from luxx.wire.event import CostUpdate, TurnNote
 from luxx.wire.message import UserContent
 from luxx.wire.run import RunStatus
 from luxx.wire.task_event import StepComplete, StepSkipped, StepStart
-from luxx.wire.turn import CUT_SHORT, NOTICE_KEY, WITHHELD, StepStatus, StepType, TurnRef, steps_text
+from luxx.wire.turn import CUT_SHORT, WITHHELD, StepStatus, StepType, TurnRef, steps_text
 
 PLAN, RESULT = "task:plan", "task:result"
 """The `step_id` of the turns that plan and that write the final result; no step has such an id."""
@@ -43,6 +43,7 @@ RESULT_PROMPT = (
     "of the steps. Refer to a step as [its id] where you use its result, and name what is missing."
 )
 REFUSED_RESULT = "The model, or a filter of its provider, stopped the answer of this step."
+NO_RESULT = "The model ended this step without any text, so it has no result."
 CUT_RESULT = "The final result was cut at the limit of tokens of its model."
 _encode = msgspec.json.Encoder().encode
 
@@ -177,13 +178,13 @@ class StepEnd(msgspec.Struct, frozen=True, kw_only=True):
 def step_end(state: TurnState, ending: Ending) -> StepEnd:
     """Completed with the text of the turn, failed, or pending again if a person or a limit cut it.
 
-    A step without a result, because that was refused or cut before its first word, has failed: other steps
-    would build on it.
+    A step without a result, because the model wrote none or it was refused, has failed: other steps would
+    build on it.
     """
     text = steps_text(state.steps).replace("\0", "\ufffd")
     finish = finish_of(state, ending)
     if ending.status == RunStatus.COMPLETED and ending.error is None:
-        missing = _missing_result(state, finish)
+        missing = _missing_result(state, text, finish)
         status = TaskStepStatus.COMPLETED if missing is None else TaskStepStatus.FAILED
         return StepEnd(status=status, output=text, error=missing, finish=finish)
     if ending.status == RunStatus.CANCELLED or isinstance(ending.error, LimitReached):
@@ -192,12 +193,12 @@ def step_end(state: TurnState, ending: Ending) -> StepEnd:
     return StepEnd(status=TaskStepStatus.FAILED, output=text, error=error, finish=finish)
 
 
-def _missing_result(state: TurnState, finish: str | None) -> str | None:
+def _missing_result(state: TurnState, text: str, finish: str | None) -> str | None:
     """Why there is no result; None: there is one."""
-    notice = state.notes[-1].replay.get(NOTICE_KEY) if state.notes else None
-    if isinstance(notice, str) and finish != "stop":
-        return notice
-    return REFUSED_RESULT if finish in WITHHELD else None
+    if finish in WITHHELD and text:
+        return REFUSED_RESULT
+    notices = [one.notice for one in state.steps if isinstance(one.notice, str)]
+    return None if text.strip() else " ".join(notices) or NO_RESULT
 
 
 def close_step(

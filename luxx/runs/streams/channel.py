@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from luxx.infra.clock import timestamp
 from luxx.wire.event import CLOSING_EVENT_TYPES
-from luxx.wire.run import Run
 from luxx.wire.turn import CHAT_TURN, Step, StepStatus, StepType, TurnRef, step_id
 
 MAX_FRAGMENTS = 32
@@ -33,25 +32,17 @@ def logged_frame(seq: int, event_type: str, data: bytes) -> bytes:
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (seq, event_type.encode(), data)
 
 
-def run_frame(run: Run) -> bytes:
-    """The first frame of every stream: the current state of the run."""
-    return b'event: run\ndata: {"type":"run","run_id":"%s","timestamp":"%s","run":%s}\n\n' % (
-        run.id.encode(),
-        timestamp().encode(),
-        _encode(run),
-    )
-
-
 class OpenStep:
     """A growing step. Mutable: it collects its content for snapshots and for the closed step.
 
     In a room the deltas of a text are `message_chunk` events. `preceding` is the text of the message before
-    this step, which their snapshots repeat.
+    this step, which their snapshots repeat. `is_repeated`: a lost process may have sent text of an earlier
+    model call under this index, which the step replaces.
     """
 
     __slots__ = (
-        "_delta", "_end", "_fragments", "_head", "_joined", "_middle", "call_id", "index", "is_chunk", "name",
-        "preceding", "started", "turn", "type",
+        "_delta", "_end", "_fragments", "_head", "_joined", "_middle", "call_id", "index", "is_chunk",
+        "is_repeated", "name", "preceding", "started", "turn", "type",
     )  # fmt: skip
 
     def __init__(
@@ -65,7 +56,9 @@ class OpenStep:
         name: str = "",
         text: str = "",
         preceding: str = "",
+        is_repeated: bool = False,
     ) -> None:
+        self.is_repeated = is_repeated
         self.index = index
         self.type = type
         self.turn = turn
@@ -197,6 +190,11 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 
 
 GAP = Frame(b"", is_gap=True)
+
+
+def first_frame(step: OpenStep, grown: Frame) -> Frame:
+    """The frame of a step's first text: the delta `grown`, or a snapshot if the step is repeated."""
+    return replace(grown, data=step.snapshot()) if step.is_repeated else grown
 
 
 def event_frame(seq: int, event_type: str, data: bytes) -> Frame:

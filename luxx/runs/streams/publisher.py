@@ -18,7 +18,10 @@ NOT_COUNTED = -1
 
 
 class StepOpened(msgspec.Struct, frozen=True, array_like=True, tag="o", gc=False):
-    """A step has begun; `text` is its text so far, `preceding` that of the message before it."""
+    """A step has begun; `text` is its text so far, `preceding` that of the message before it.
+
+    `is_repeated`: see `OpenStep`.
+    """
 
     turn: TurnRef
     index: int
@@ -27,6 +30,7 @@ class StepOpened(msgspec.Struct, frozen=True, array_like=True, tag="o", gc=False
     name: str
     preceding: str
     text: str
+    is_repeated: bool = False
 
 
 class StepGrown(msgspec.Struct, frozen=True, array_like=True, tag="g", gc=False):
@@ -259,7 +263,9 @@ class RunSubscription:
 
 
 def _opened(step: OpenStep, text: str) -> StepOpened:
-    return StepOpened(step.turn, step.index, step.type, step.call_id, step.name, step.preceding, text)
+    return StepOpened(
+        step.turn, step.index, step.type, step.call_id, step.name, step.preceding, text, step.is_repeated
+    )
 
 
 class RunPublisher:

@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from luxx.infra.store.engine import Store
 from luxx.runs.log.events import StoredEvent, read_page
-from luxx.runs.streams.channel import Channel, Frame, OpenStep, event_frame
+from luxx.runs.streams.channel import Channel, Frame, OpenStep, event_frame, first_frame
 from luxx.runs.streams.publisher import (
     NOT_COUNTED,
     DriveEnded,
@@ -182,6 +182,7 @@ class RemoteSubscriber:
             name=item.name,
             text=text,
             preceding=item.preceding,
+            is_repeated=item.is_repeated,
         )
 
     def _process_queue(self) -> None:
@@ -214,7 +215,8 @@ class RemoteSubscriber:
         if isinstance(item, StepOpened):
             step = self._open_step(item)
             self.channel.steps_of(item.turn)[item.index] = step
-        elif (step := self.channel.open_steps.get(item.turn, {}).get(item.index)) is None:
+            return first_frame(step, Frame(step.grow(item.text), 0, step, item.text))
+        if (step := self.channel.open_steps.get(item.turn, {}).get(item.index)) is None:
             return None
         return Frame(step.grow(item.text), 0, step, item.text)
 

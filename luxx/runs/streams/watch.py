@@ -10,13 +10,15 @@ from collections.abc import Iterator
 from dataclasses import InitVar, dataclass, field
 from typing import Protocol, Self
 
+import msgspec
 from sqlalchemy import bindparam, select
 
+from luxx.infra.clock import timestamp
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
 from luxx.runs.log.events import StoredEvent, read_page
 from luxx.runs.models import RunRow
-from luxx.runs.streams.channel import COMMENT, NO_POSITION, Channel, Frame, OpenStep, logged_frame, run_frame
+from luxx.runs.streams.channel import COMMENT, NO_POSITION, Channel, Frame, OpenStep, logged_frame
 from luxx.runs.streams.hub import Hub
 from luxx.wire.event import ENDING_EVENT_TYPES, PAUSE_EVENT_TYPES
 from luxx.wire.run import ENDED, Run, RunStatus
@@ -28,8 +30,18 @@ QUIET_SECONDS = 10.0
 """After this long without a frame the next wake sends a comment line: at the latest after 15 s."""
 
 
+_encode = msgspec.json.Encoder().encode
 _runs = table_of(RunRow)
 _status = select(_runs.c.status).where(_runs.c.id == bindparam("run_id"))
+
+
+def run_frame(run: Run) -> bytes:
+    """The first frame of every stream: the current state of the run."""
+    return b'event: run\ndata: {"type":"run","run_id":"%s","timestamp":"%s","run":%s}\n\n' % (
+        run.id.encode(),
+        timestamp().encode(),
+        _encode(run),
+    )
 
 
 class Pipe(Protocol):

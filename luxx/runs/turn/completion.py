@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from luxx.errors import MalformedStream
 from luxx.infra.clock import new_id
 from luxx.runs.log.events import LogEntry
-from luxx.runs.streams.channel import Frame, OpenStep
+from luxx.runs.streams.channel import Frame, OpenStep, first_frame
 from luxx.wire.event import Warning
 from luxx.wire.turn import (
     CHAT_TURN,
@@ -44,6 +44,7 @@ from luxx.wire.turn import (
     UsageDelta,
     citable,
     step_id,
+    steps_text,
 )
 
 NOTICES = {
@@ -59,8 +60,7 @@ NOTICES = {
     FinishReason.STOP: "The model ended its answer without any text.",
     FinishReason.UNKNOWN: "The model ended its answer without any text.",
 }
-"""What stands in place of a text that the model did not write. Where a message has other text, a regular end
-needs none."""
+"""The `notice` of a completion without text. Where a message has other text, a regular end needs none."""
 
 REGULAR = frozenset({FinishReason.STOP, FinishReason.UNKNOWN})
 
@@ -81,8 +81,7 @@ MAX_REASON_CHARACTERS = 100
 MAX_SOURCES = 100
 """Of one completion."""
 
-NOT_SHOWN = "\n\n[An image that the model generated is not shown: {why}.]"
-
+NOT_SHOWN = "An image that the model generated is not shown: {why}."
 Output = Frame | Step
 """A frame to publish, or a closed step, which must be logged before any later output."""
 
@@ -92,7 +91,8 @@ class CompletionReader:
 
     `preceding` is the text of the turn's message so far. `used_call_ids` are the ids of the run's earlier
     calls. A call with such an id gets a new one, because results are matched by call id. `notices`: the
-    reasons for which a sentence replaces a text that is missing.
+    reasons for which a missing text gets a notice. `is_repeated`: an earlier process may have sent deltas of
+    this completion to clients.
     """
 
     def __init__(
@@ -105,8 +105,10 @@ class CompletionReader:
         preceding: str = "",
         used_call_ids: set[str] | None = None,
         notices: Container[FinishReason] = frozenset(),
+        is_repeated: bool = False,
     ) -> None:
         self._run_id = run_id
+        self._is_repeated = is_repeated
         self._notices = notices
         self._has_answer = False
         self._turn = turn
@@ -123,6 +125,7 @@ class CompletionReader:
         """The newest text step that is logged."""
         self._sources: dict[str, Source] = {}
         self._images: list[StepImage] = []
+        self._not_shown: list[str] = []
         self.new_images: list[bytes] = []
         """Images that are not stored yet; `show_images` shows them."""
         self.usage = Usage()
@@ -182,16 +185,15 @@ class CompletionReader:
             of_calls = StepStatus.PENDING
         steps = [step.closed(of_calls if step.type == StepType.TOOL_CALL else status) for step in closing]
         steps = sorted([*steps, *self._hosted], key=lambda step: step.index)
+        if notice := "\n".join([*self._not_shown, *self._missing_text(status, steps)]):
+            steps.append(Step(id=step_id(self._next), index=self._next, type=StepType.TEXT, notice=notice))
         return self._with_sources_and_images(steps) if self._sources or self._images else steps
 
-    def show_images(self, stored: Iterable[StepImage | str]) -> Iterator[Output]:
-        """Adds the stored images to the text; one that cannot be shown is a sentence, given why."""
+    def show_images(self, stored: Sequence[StepImage | str]) -> None:
+        """Adds the stored images to the text; one that cannot be shown is a notice, given why."""
         self.new_images = []
-        for one in stored:
-            if isinstance(one, str):
-                yield from self._append_text(StepType.TEXT, NOT_SHOWN.format(why=one))
-            else:
-                self._images.append(one)
+        self._not_shown += [NOT_SHOWN.format(why=one) for one in stored if isinstance(one, str)]
+        self._images += [one for one in stored if not isinstance(one, str)]
 
     def _with_sources_and_images(self, steps: list[Step]) -> list[Step]:
         """The steps with what the last text shows beside it; a logged text is logged again, at its place."""
@@ -232,7 +234,11 @@ class CompletionReader:
         self.finish, self.raw_finish = delta.reason, delta.raw
         if delta.reason == FinishReason.PAUSED and not self._calls:
             self.replay[PAUSED_KEY] = True
-        yield from self._append_missing_text()
+        if self._current_step is not None:
+            self._note_text(self._current_step.closed(StepStatus.DONE))
+        refusal = self.replay.get(REFUSAL_KEY)
+        if delta.reason == FinishReason.REFUSAL and isinstance(refusal, str) and not self._has_answer:
+            yield from self._append_text(StepType.TEXT, refusal)
 
     def _append_text(self, type_: StepType, text: str) -> Iterator[Output]:
         if not text:
@@ -240,8 +246,9 @@ class CompletionReader:
         step = self._current_step
         if step is None or step.type != type_:
             yield from self._close_current_step()
-            opened = OpenStep(self._run_id, self._next, type_, turn=self._turn, preceding=self._preceding)
-            step = self._current_step = self._add_open_step(opened)
+            step = self._current_step = self._add_open_step(type_)
+            yield first_frame(step, self._grow(step, text))
+            return
         yield self._grow(step, text)
 
     def _retype_text(self) -> Iterator[Output]:
@@ -257,15 +264,10 @@ class CompletionReader:
         step = self._calls.get(delta.slot)
         if step is None:
             call_id = self._unique_call_id(delta.call_id)
-            step = OpenStep(
-                self._run_id,
-                self._next,
-                StepType.TOOL_CALL,
-                turn=self._turn,
-                call_id=call_id,
-                name=delta.name,
-            )
-            self._calls[delta.slot] = self._add_open_step(step)
+            step = self._add_open_step(StepType.TOOL_CALL, call_id, delta.name)
+            self._calls[delta.slot] = step
+            yield first_frame(step, self._grow(step, delta.arguments))
+            return
         yield self._grow(step, delta.arguments)
 
     def _hosted_call(self, delta: HostedCallDelta) -> Iterator[Output]:
@@ -324,30 +326,34 @@ class CompletionReader:
                 self._last_text = closed
             yield closed
 
-    def _append_missing_text(self) -> Iterator[Output]:
-        """Adds the refusal's text, which some providers send apart, or the notice that replaces a text."""
+    def _missing_text(self, status: StepStatus, steps: Iterable[Step]) -> list[str]:
+        """The notice on a completion that ended without the text that people expect, if it did."""
         notice = self.replay.pop(NOTICE_KEY, None)
-        if self._current_step is not None:
-            self._note_text(self._current_step.closed(StepStatus.DONE))
-        if self._has_answer or (self._calls and self.finish not in WITHHELD):
-            return
-        refusal = self.replay.get(REFUSAL_KEY)
-        if self.finish == FinishReason.REFUSAL and isinstance(refusal, str):
-            yield from self._append_text(StepType.TEXT, refusal)
-            return
+        for step in steps:
+            self._note_text(step)
+        is_asking = bool(self._calls) and self.finish not in WITHHELD
+        if self._has_answer or is_asking or status != StepStatus.DONE:
+            return []
         if not isinstance(notice, str):
             notice = NOTICES.get(self.finish, "") if self.finish in self._notices else ""
-        if notice:
-            self.replay[NOTICE_KEY] = notice
-            yield from self._append_text(StepType.TEXT, notice)
+        return [notice] if notice else []
 
     def _note_text(self, step: Step) -> None:
         self._has_answer = self._has_answer or (step.type == StepType.TEXT and bool(step.content.strip()))
 
-    def _add_open_step(self, step: OpenStep) -> OpenStep:
-        self._check_bounds(step.index, step.name + step.call_id)
-        self._open[step.index] = step
-        self._next = step.index + 1
+    def _add_open_step(self, type_: StepType, call_id: str = "", name: str = "") -> OpenStep:
+        self._check_bounds(self._next, name + call_id)
+        step = self._open[self._next] = OpenStep(
+            self._run_id,
+            self._next,
+            type_,
+            turn=self._turn,
+            call_id=call_id,
+            name=name,
+            preceding=self._preceding if type_ == StepType.TEXT else "",
+            is_repeated=self._is_repeated,
+        )
+        self._next += 1
         return step
 
     def _check_bounds(self, index: int, name_and_id: str) -> None:
@@ -388,10 +394,7 @@ def _merge_fragments(deltas: list[Delta]) -> list[Delta]:
     return merged
 
 
-def notices_for(steps: Sequence[Step], *, is_read: bool) -> frozenset[FinishReason]:
-    """The reasons for which the next completion gets a notice, after these steps of the message.
-
-    `is_read`: people read the answer. A program gets no sentence that the model did not write.
-    """
-    has_text = any(step.type == StepType.TEXT and step.status != StepStatus.INTERRUPTED for step in steps)
-    return frozenset(NOTICES) - (REGULAR if has_text else frozenset()) if is_read else frozenset()
+def notices_for(steps: Sequence[Step]) -> frozenset[FinishReason]:
+    """The reasons for which the next completion gets a notice, after these steps of the message."""
+    has_text = bool(steps_text(steps))
+    return frozenset(NOTICES) - (REGULAR if has_text else frozenset())

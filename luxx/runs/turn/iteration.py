@@ -80,13 +80,13 @@ class Iteration:
         self._context: ToolContext | LuxxError | None = None
         """For the calls that this drive has started; permissions and rules were read at their start."""
 
-    async def call_model(self, *, with_tools: bool) -> CompletionRecord:
+    async def call_model(self, *, with_tools: bool, is_repeated: bool = False) -> CompletionRecord:
         """Calls the model and publishes its deltas. Logs each step that closes before the end.
 
-        Raises CompletionCut when the provider fails finally or a person cancels, LimitReached where the call
-        does not fit the run's limits.
+        `is_repeated`: a lost process may have sent deltas of the same call. Raises CompletionCut when the
+        provider fails finally or a person cancels, LimitReached where the call does not fit the run's limits.
         """
-        steps, turn, request = self._log.state.steps, self._spec.turn, self._spec.request
+        steps, turn = self._log.state.steps, self._spec.turn
         reader = CompletionReader(
             self._spec.run_id,
             len(steps),
@@ -94,7 +94,8 @@ class Iteration:
             turn=turn,
             preceding=steps_text(steps) if turn.msg_id else "",
             used_call_ids=self._log.used_call_ids(),
-            notices=notices_for(steps, is_read=not (request.given or request.delegated)),
+            notices=notices_for(steps),
+            is_repeated=is_repeated,
         )
         self._deltas = 0
         offered = self._resources.tools if with_tools else []
@@ -207,8 +208,7 @@ class Iteration:
                     continue
                 await self._publish(reader.feed(deltas))
                 if reader.new_images:
-                    stored = await self._resources.store_images(reader.new_images)
-                    await self._publish(reader.show_images(stored))
+                    reader.show_images(await self._resources.store_images(reader.new_images))
 
     async def _publish(self, outputs: Iterable[Output]) -> None:
         for output in outputs:

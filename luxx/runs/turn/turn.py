@@ -42,10 +42,8 @@ from luxx.wire.event import Retrying, Warning
 from luxx.wire.run import ENDED, RunPhase
 from luxx.wire.turn import StepStatus, Usage
 
-RECOVERED = (
-    "The server stopped while the model was being called; the call is made again. "
-    "What the interrupted call cost is not known."
-)
+INTERRUPTED_CALL = "The server stopped while the model was being called."
+UNKNOWN_COST = "What the interrupted model call cost is not known."
 LAST_ITERATION = (
     "This run has reached tools.max_iterations; the next model call asks for the final answer. "
     "Send another message to continue, or ask an administrator to raise the limit."
@@ -86,6 +84,8 @@ class Turn:
         most = run.services.config.tools.max_iterations
         self._max_iterations = min(run.spec.request.max_iterations or most, most)
         self._is_recovered = is_recovered
+        self._is_repeated = False
+        """Whether the model call may repeat one that was lost with its process."""
 
     async def proceed(self, inputs: RunInputs | LuxxError) -> None:
         """Carries out actions until the turn has ended or waits; an unexpected error ends it as failed.
@@ -218,11 +218,14 @@ class Turn:
     async def _call_model(self, iteration: Iteration) -> None:
         if self._is_recovered:
             self._is_recovered = False
+            self._is_repeated = True
             await self._log_lost_call(iteration.lost_call_entry())
         state = self._log.state
         has_tools = state.iterations < self._max_iterations and not self._spending.is_out_of_calls(state)
         try:
-            completion_record = await iteration.call_model(with_tools=has_tools)
+            completion_record = await iteration.call_model(
+                with_tools=has_tools, is_repeated=self._is_repeated
+            )
         except CompletionCut as cut:
             if isinstance(cut.cause, ContextTooLong) and await self._send_less(iteration, cut):
                 return
@@ -232,6 +235,7 @@ class Turn:
             ending = self._stop_ending() if cut.cause is None else failure_ending(cut.cause)
             await self._end(cut.completion_record.entries, ending, cut.completion_record.usage, is_cut=True)
         else:
+            self._is_repeated = False
             await self._log_completion(iteration, completion_record)
 
     def _has_fallback(self, cut: CompletionCut) -> bool:
@@ -268,12 +272,16 @@ class Turn:
         )
 
     async def _log_lost_call(self, lost: UsageEntry) -> None:
+        """Logs that a call is made again; with `retrying`, clients discard what they have of the lost one."""
+
         def extra_write(connection: Connection) -> None:
             # With a limit, the reservation of the call has been charged already.
             if not self._spending.has_recorded_lost_call:
                 record(connection, lost)
 
-        await self._log.append([Warning(message=RECOVERED)], phase=RunPhase.THINKING, extra_write=extra_write)
+        retrying = Retrying(attempt=2, delay_ms=0, reason=INTERRUPTED_CALL)
+        entries: list[LogEntry] = [retrying, Warning(message=UNKNOWN_COST)]
+        await self._log.append(entries, phase=RunPhase.THINKING, extra_write=extra_write)
 
     async def _log_completion(self, iteration: Iteration, completion_record: CompletionRecord) -> None:
         """Logs an ended completion together with the start of its calls, or with the end of the run."""

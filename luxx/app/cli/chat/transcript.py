@@ -14,7 +14,8 @@ SUBAGENT_POLL_SECONDS = 2.0  # See `poll_delay`.
 
 
 class FrameStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step in a frame: `delta` is the new text, `content` and `arguments` are complete."""
+    """A step in a frame: `delta` is the new text, `content` and `arguments` are complete. `notice`: why there
+    is no text."""
 
     index: int
     type: str
@@ -26,6 +27,7 @@ class FrameStep(msgspec.Struct, frozen=True, kw_only=True):
     delta: str | UnsetType = UNSET
     success: bool = True
     duration_ms: int | None = None
+    notice: str = ""
 
 
 class FrameRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,6 +132,8 @@ class Transcript:
 
     def _step(self, step: FrameStep, *, is_logged: bool) -> list[Piece]:
         match step.type:
+            case StepType.TEXT if step.notice:
+                return [note(step.notice)]
             case StepType.TEXT:
                 return self._append(PieceKind.TEXT, step, is_logged=is_logged)
             case StepType.THINKING:

@@ -297,6 +297,8 @@ class RunTranscript(ABC):
                 return [note(f"{name} → {step.name} {_text(step.arguments)}".rstrip())]
             case StepType.TOOL_RESULT:
                 return [note(f"{name} {result_line(step)}")]
+            case StepType.TEXT if step.notice and frame.msg_id:
+                return [note(f"{name}: {step.notice}")]
             case StepType.THINKING if self._is_verbose:
                 return [note(f"{name} thinks: {_shortened(_text(step.content))}")]
             case StepType.TEXT if self._is_verbose and frame.step_id:

@@ -142,6 +142,31 @@ test('a chat shows its growing text, and its steps in order', () => {
   expect(state.notes.map((note) => note.event.type)).toEqual(['warning'])
 })
 
+test('a call that is made again discards the open steps of its turn only', () => {
+  const again = (turn: object): Framed => frame(2, { type: 'retrying', attempt: 2, delay_ms: 0, reason: 'It stopped.', ...turn })
+  const lost = step(null, { id: 'step-1', index: 1, type: 'text', status: 'running', delta: 'lost' })
+  const said = step(1, { id: 'step-0', index: 0, type: 'text', content: 'Well. ', status: 'done' })
+  const anew = step(null, { id: 'step-1', index: 1, type: 'text', status: 'running', delta: 'new' })
+  const texts = (state: RunState, key = ''): string[] => (state.turns[key]?.steps ?? []).map((each) => each.content)
+  expect(texts(replay([said, lost, again({})]))).toEqual(['Well. '])
+  expect(texts(replay([said, lost, again({}), anew]))).toEqual(['Well. ', 'new'])
+
+  const ofStep = { ...lost, event: { ...lost.event, step_id: 'a' } as RunEvent }
+  expect(texts(replay([{ ...again({ step_id: 'b' }), seq: 1 }, ofStep]), 'a')).toEqual(['lost'])
+  expect(texts(replay([ofStep, { ...again({ step_id: 'b' }), seq: 1 }]), 'a')).toEqual(['lost'])
+  expect(texts(replay([ofStep, { ...again({ step_id: 'a' }), seq: 1 }]), 'a')).toEqual([])
+
+  const room = [
+    step(1, { id: 'step-0', index: 0, type: 'text', content: 'Well. ', status: 'done' }, { msg_id: 'a' }),
+    frame(null, { type: 'message_chunk', msg_id: 'a', content: 'Well. ' }),
+    frame(null, { type: 'message_chunk', msg_id: 'a', content: 'lost' }),
+    again({ msg_id: 'a' }),
+  ]
+  expect(replay(room).turns['a']?.text).toBe('Well. ')
+  const chunk = frame(null, { type: 'message_chunk', msg_id: 'a', content: 'Well. new', is_snapshot: true })
+  expect(replay([...room, chunk]).turns['a']?.text).toBe('Well. new')
+})
+
 test('a snapshot replaces the text of its step, and an empty one withdraws it', () => {
   const delta = step(null, { id: 'step-0', index: 0, type: 'text', status: 'running', delta: 'lost' })
   const snapshot = step(null, { id: 'step-0', index: 0, type: 'text', status: 'running', content: 'Hello' })

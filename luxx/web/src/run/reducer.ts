@@ -67,6 +67,8 @@ function applyCommon(state: RunState, event: RunEvent): RunState {
   switch (event.type) {
     case 'process_step':
       return closeStep(running(state), event)
+    case 'retrying':
+      return withdrawOpenSteps(state, keyOf(event))
     case 'cost_update':
       return { ...state, usage: event.usage, cost: event.cost }
     case 'question_asked':
@@ -317,6 +319,16 @@ function put(steps: LiveStep[], step: LiveStep): LiveStep[] {
   const at = steps.findIndex((each) => each.index >= step.index)
   if (at < 0) return [...steps, step]
   return steps[at]?.index === step.index ? steps.with(at, step) : steps.toSpliced(at, 0, step)
+/** The model call is made again: what is shown of it, and not in the log, is discarded. */
+function withdrawOpenSteps(state: RunState, key: string): RunState {
+  const turn = state.turns[key]
+  if (turn?.status !== 'open') return state
+  const steps = turn.steps.filter((step) => !step.isOpen)
+  const written = steps.filter((step) => step.type === 'text' && step.status !== 'interrupted')
+  const text = turn.text && written.map((step) => step.content).join('')
+  return { ...state, turns: { ...state.turns, [key]: { ...turn, steps, text } } }
+}
+
 }
 
 function without(steps: LiveStep[], index: number): LiveStep[] {

@@ -14,6 +14,8 @@ export interface Entry {
   text: string
   /** Thinking and tools; the text is in `text`. */
   steps: readonly (Step | LiveStep)[]
+  /** Why there is no text. */
+  notice: string
   status: 'open' | 'complete' | 'partial'
   finish: string | null
   model: string | null
@@ -57,6 +59,7 @@ function ofTurn(turn: Turn, live: RunState): Entry {
     round: turn.round,
     text: turn.text,
     steps: turn.steps.filter((step) => step.type !== 'text'),
+    notice: noticeOf(turn.steps),
     status: turn.status,
     finish: turn.finish,
     model: turn.model,
@@ -82,6 +85,7 @@ function ofStored(message: StoredMessage): Entry {
     round: message.round_number ?? 0,
     text: message.content,
     steps: message.steps.filter((step) => step.type !== 'text'),
+    notice: noticeOf(message.steps),
     status: message.status === 'partial' ? 'partial' : 'complete',
     finish: message.finish,
     model: message.model,
@@ -96,6 +100,10 @@ function ofStored(message: StoredMessage): Entry {
   return entry
 }
 
+function noticeOf(steps: readonly Step[]): string {
+  return steps.map((step) => step.notice ?? '').filter(Boolean).join(' ')
+}
+
 function ofPerson(message: Schema<'RoomMessage'>): Entry {
   const present = kept.get(message)
   if (present) return present.entry
@@ -107,6 +115,7 @@ function ofPerson(message: Schema<'RoomMessage'>): Entry {
     round: message.round_number ?? 0,
     text: message.content,
     steps: [],
+    notice: '',
     status: 'complete',
     finish: null,
     model: null,

@@ -96,7 +96,6 @@ async def test_a_task_whose_run_fails_pauses_its_steps_and_resumes(server: LuxxS
         assert task["status"] == "block"
         assert (await ann.run(task["run_id"]))["error"] is not None
 
-        run = await ann.post(f"/tasks/{task_id}/resume")
-        await ann.follow_all(run["id"])
+        await execute(ann, task_id, "resume")
         assert await statuses(ann, task_id) == {"a": "completed", "b": "completed", "c": "completed"}
         assert [one.rule for one in model.requests].count("b Second") == 1

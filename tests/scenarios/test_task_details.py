@@ -9,6 +9,7 @@ import pytest
 from luxx.providers.scripted import Call, Gate, Rule, Script, ScriptedProvider, Text, When
 from scenarios.client import AsyncApiClient, AsyncEventStream, Json
 from scenarios.questions import clarification
+from scenarios.restarting_client import RestartingClient
 from scenarios.rooms import USUAL, RoomScreen, order
 from scenarios.scripts import calls
 from scenarios.server import LuxxServer
@@ -140,11 +141,10 @@ async def test_a_task_pauses_at_a_budget_and_continues_after_it_is_raised(tmp_pa
             server.stop()
             with LuxxServer(tmp_path / "data") as richer:
                 async with AsyncApiClient(richer.url) as ann:
-                    run = await ann.post(f"/tasks/{task_id}/resume")
-                    await ann.follow_all(run["id"])
+                    await execute(ann, task_id, "resume")
                     task = await ann.get(f"/tasks/{task_id}")
                     assert (task["status"], task["result"]) == ("completed", "All done [a].")
-                    assert (await ann.run(run["id"]))["error"] is None
+                    assert (await ann.run(task["run_id"]))["error"] is None
 
 
 async def test_requests_that_do_not_fit_the_state_are_refused_with_the_reason(server: LuxxServer) -> None:
@@ -157,7 +157,7 @@ async def test_requests_that_do_not_fit_the_state_are_refused_with_the_reason(se
         task_id = await new_task(ann, model.url, step("a"), step("b", "a"))
         path = f"/tasks/{task_id}"
         never = (409, "task_not_running", "this task has not been executed")
-        for action in ("pause", "resume", "cancel", "approve", "steps/a/skip"):
+        for action in ("pause", "resume", "cancel", "approve"):
             body = {"step_ids": []} if action == "approve" else None
             expected = (409, "nothing_to_approve") if action == "approve" else never[:2]
             assert (await refused(ann, f"{path}/{action}", body))[: len(expected)] == expected, action
@@ -170,10 +170,10 @@ async def test_requests_that_do_not_fit_the_state_are_refused_with_the_reason(se
             assert (await refused(ann, f"{path}/steps/z/skip"))[:2] == (404, "task_step_not_found")
             await ann.post(f"{path}/pause")
             await stream.to_the_end()
-        for action in ("execute", "pause", "steps/a/skip", "steps/a/retry"):
+        for action in ("execute", "pause", "steps/a/retry"):
             status, _kind, why = await refused(ann, f"{path}/{action}")
             assert (status, "is paused; resume it" in why) == (409, True), action
-        await ann.follow_all((await ann.post(f"{path}/resume"))["id"])
+        await execute(ann, task_id, "resume")
         assert (await refused(ann, f"{path}/execute"))[:2] == (409, "nothing_to_execute")
         for action in ("pause", "steps/b/skip"):
             assert (await refused(ann, f"{path}/{action}"))[0] == 409
@@ -269,8 +269,8 @@ async def test_the_stream_of_a_resumed_task_that_is_queued_does_not_end_at_its_p
                 await ann.post(f"/tasks/{task_id}/pause")
                 await stream.to_the_end()
             async with held(ann, other_id):
-                run = await ann.post(f"/tasks/{task_id}/resume")
-                assert run["status"] == "queued"
+                resumed = await ann.ask("POST", f"/tasks/{task_id}/resume", headers=JSON)
+                assert (resumed.status_code, resumed.json()["data"]["status"]) == (202, "queued")
                 async with ann.streaming("GET", f"/tasks/{task_id}/events") as response:
                     screen = RoomScreen()
                     screen.attach()
@@ -280,3 +280,65 @@ async def test_the_stream_of_a_resumed_task_that_is_queued_does_not_end_at_its_p
                     frames = (await stream.to_the_end()).frames
             assert order(frames)[-1] == "task_complete"
             assert (await ann.get(f"/tasks/{task_id}"))["result"] == "Whole"
+
+
+async def test_a_step_can_be_left_out_before_the_first_run_and_while_paused(server: LuxxServer) -> None:
+    gate = Rule(
+        name="slow", when=When(user=r"Your step \[a\]", call=1), reply=[Text(text="x"), Gate(name="g")]
+    )
+    rules = [gate, does("a", "Whole")]
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
+        steps = [step("a"), step("b"), step("c", "b"), step("d"), step("e", "d")]
+        task_id = await new_task(ann, model.url, *steps)
+        path = f"/tasks/{task_id}"
+        assert await ann.post(f"{path}/steps/b/skip") is None
+        before = {
+            one["id"]: (one["status"], one["skipped_because"]) for one in (await ann.get(path))["steps"]
+        }
+        assert before == {
+            "a": ("pending", None), "b": ("skipped", ""), "c": ("skipped", "b"), "d": ("pending", None),
+            "e": ("pending", None),
+        }  # fmt: skip
+        assert (await refused(ann, f"{path}/steps/b/skip"))[:2] == (409, "step_ended")
+        await ann.ask("PUT", path, {"max_concurrent_steps": 1})
+        async with held(ann, task_id) as stream:
+            await ann.post(f"{path}/pause")
+            await stream.to_the_end()
+        run = await ann.post(f"{path}/steps/d/skip")
+        assert run["status"] == "paused"
+        skipped = {"a": "pending", "b": "skipped", "c": "skipped", "d": "skipped", "e": "skipped"}
+        assert await statuses(ann, task_id) == skipped
+        frames = await execute(ann, task_id, "resume")
+        left_out = [
+            (one.data["step_id"], one.data["because"]) for one in frames if one.event == "step_skipped"
+        ]
+        assert left_out == [("d", ""), ("e", "d")]
+        assert await statuses(ann, task_id) == {**skipped, "a": "completed"}
+        assert (await ann.get(path))["result"] == "Whole"
+        assert (await refused(ann, f"{path}/steps/a/skip"))[:2] == (409, "step_ended")
+
+
+async def test_a_plan_that_a_pause_cut_is_drawn_anew_after_a_restart(own_server: LuxxServer) -> None:
+    plan = '{"steps": [{"id": "a", "name": "A", "goal": "Do a", "depends_on": []}]}'
+    rules = [
+        Rule(name="cut", when=When(call=1), reply=[Text(text="Half a plan"), Gate(name="g")]),
+        Rule(name="killed", when=When(call=2), reply=[Text(text="Half again"), Gate(name="k")]),
+        Rule(name="plans", when=When(call=3), reply=[Text(text=plan)]),
+        Rule(name="works", reply=[Text(text="Done")]),
+    ]
+    async with ScriptedProvider(Script(rules=rules)) as model, RestartingClient(own_server) as ann:
+        task_id = await new_task(ann, model.url)
+        async with held(ann, task_id) as stream:
+            await ann.post(f"/tasks/{task_id}/pause")
+            frames = (await stream.to_the_end()).frames
+        assert order(frames) == ["planning", "steered", "task_paused"]
+        run = (await ann.ask("POST", f"/tasks/{task_id}/resume", headers=JSON)).json()["data"]
+        await model.reached("k")
+        await ann.kill_and_start()
+        await ann.follow_all(run["id"])
+        assert (await ann.get(f"/tasks/{task_id}"))["result"] == "Done"
+        events = (await ann.ask("GET", f"/runs/{run['id']}/events", headers=JSON)).json()["data"]["events"]
+        ended = [one["step_id"] for one in events if one["type"] == "step_complete"]
+        assert ended == ["a"]
+        # The attempt after the resume does not begin with the text that the pause cut.
+        assert "assistant" not in [one["role"] for one in model.requests[2].json["messages"]]

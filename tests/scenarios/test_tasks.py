@@ -38,8 +38,9 @@ def step(step_id: str, *depends_on: str, **more: Any) -> Json:
     }
 
 
-async def execute(ann: AsyncApiClient, task_id: str) -> list[Frame]:
-    async with ann.streaming("POST", f"/tasks/{task_id}/execute") as response:
+async def execute(ann: AsyncApiClient, task_id: str, path: str = "execute") -> list[Frame]:
+    """All frames of the task's run from its start, or with the path `resume` from its pause."""
+    async with ann.streaming("POST", f"/tasks/{task_id}/{path}") as response:
         return (await AsyncEventStream(response, RoomScreen()).to_the_end()).frames
 
 
@@ -132,8 +133,9 @@ async def test_a_pause_makes_steps_in_progress_pending_and_resume_runs_them(serv
         assert (paused["status"], order(frames)[-1]) == ("paused", "task_paused")
         assert (await ann.get(f"/tasks/{task_id}"))["status"] == "block"
         assert await statuses(ann, task_id) == {"a": "pending"}
-        run = await ann.post(f"/tasks/{task_id}/resume")
-        await ann.follow_all(run["id"])
+        resumed = await execute(ann, task_id, "resume")
+        assert order(resumed) == ["step_start", "step_complete", "task_complete"]
+        assert next(one.id for one in resumed if one.id is not None) == (frames[-1].id or 0) + 1
         task = await ann.get(f"/tasks/{task_id}")
         assert (task["status"], task["result"], task["steps"][0]["attempts"]) == ("completed", "Whole", 2)
 

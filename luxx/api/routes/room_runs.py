@@ -13,7 +13,7 @@ from luxx.api.http.envelope import Success, success
 from luxx.api.http.event_streams import Streams
 from luxx.api.http.request_input import InjectedCaller, Seq, TextId
 from luxx.api.routes.messages import wants_json
-from luxx.api.routes.runs import LogPageSize, LogPlace, follow_run
+from luxx.api.routes.runs import LogPageSize, LogPlace, follow_resumed, follow_run
 from luxx.features.rooms.running import RoomRunService, SentContext
 from luxx.runs.service import RunService
 from luxx.wire.run import Run
@@ -71,11 +71,7 @@ class RoomRunController(Controller):
         With `Accept: application/json`: 202 and the run.
         """
         run = await room_runs.resume(caller, room_id)
-        if wants_json(request):
-            return Response(success(run, "resumed"), status_code=202, media_type="application/json")
-        return await streams.follow(
-            caller, lambda: runs.watch(caller, run.id, after=run.last_seq, accumulated=accumulated)
-        )
+        return await follow_resumed(request, caller, runs, streams, run, accumulated=accumulated)
 
     @post("/stop", status_code=200)
     async def stop(

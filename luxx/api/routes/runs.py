@@ -146,6 +146,23 @@ async def follow_run(
         raise error.about("Last-Event-ID" if is_header else "last_event_id") from error
 
 
+async def follow_resumed(
+    request: Request[Any, Any, Any],
+    caller: Caller,
+    runs: RunService,
+    streams: Streams,
+    run: Run,
+    *,
+    accumulated: bool,
+) -> Response[Any]:
+    """The stream of a resumed run from its pause on; 202 and the run for a client that accepts JSON."""
+    if wants_json(request):
+        return Response(success(run, "resumed"), status_code=202, media_type="application/json")
+    return await streams.follow(
+        caller, lambda: runs.watch(caller, run.id, after=run.last_seq, accumulated=accumulated)
+    )
+
+
 def _last_event_id(request: Request[Any, Any, Any]) -> int:
     header = request.headers.get("last-event-id", "0").strip(" \t") or "0"
     if not header.isascii() or not header.isdigit() or len(header) > 9:

@@ -16,7 +16,7 @@ from luxx.api.http.envelope import Success, success
 from luxx.api.http.event_streams import DISCONNECT_KEY, ClientDisconnect, Streams
 from luxx.api.http.request_input import InjectedCaller, Seq, TextId
 from luxx.api.routes.messages import wants_json
-from luxx.api.routes.runs import LogPageSize, LogPlace, follow_run
+from luxx.api.routes.runs import LogPageSize, LogPlace, follow_resumed, follow_run
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import LuxxError
 from luxx.features.tasks.models import MAX_STEPS, NewPlan, TaskStepTranscript
@@ -135,10 +135,19 @@ class TaskRunController(Controller):
 
     @post("/resume", status_code=200)
     async def resume(
-        self, caller: InjectedCaller, task_runs: InjectedTaskRuns, task_id: TextId
-    ) -> Success[Run]:
-        """Continue a paused task."""
-        return success(await task_runs.resume(caller, task_id), "resumed")
+        self,
+        request: Request[Any, Any, Any],
+        caller: InjectedCaller,
+        task_runs: InjectedTaskRuns,
+        runs: InjectedRuns,
+        streams: InjectedStreams,
+        task_id: TextId,
+        accumulated: FromQuery[bool] = False,
+    ) -> Response[Any]:
+        """Continue a paused task, and follow its run from there. With `Accept: application/json`: 202 and the
+        run."""
+        run = await task_runs.resume(caller, task_id)
+        return await follow_resumed(request, caller, runs, streams, run, accumulated=accumulated)
 
     @post("/approve", status_code=200)
     async def approve(
@@ -154,8 +163,8 @@ class TaskRunController(Controller):
     @post("/steps/{step_id:str}/skip", status_code=200)
     async def skip(
         self, caller: InjectedCaller, task_runs: InjectedTaskRuns, task_id: TextId, step_id: TextId
-    ) -> Success[Run]:
-        """Leave out a step of a running task, and the steps that need it."""
+    ) -> Success[Run | None]:
+        """Leave out a step, and the steps that need it. Without a run of the task `data` is null."""
         return success(await task_runs.skip(caller, task_id, step_id), "skipped")
 
     @post("/steps/{step_id:str}/retry", status_code=200)

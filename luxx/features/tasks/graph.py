@@ -251,6 +251,13 @@ class StepStatuses:
         return status in self._statuses.values()
 
 
+def pending_after(
+    graph: TaskGraph, step_id: str, statuses: Mapping[str, TaskStepStatus] | StepStatuses
+) -> list[str]:
+    """The pending steps that cannot be carried out without this one."""
+    return [one for one in graph.descendants(step_id) if statuses[one] == TaskStepStatus.PENDING]
+
+
 def _mermaid_text(step: GraphStep) -> str:
     text = " ".join((step.name or step.id).split())
     for character, entity in (("#", "#35;"), ('"', "#quot;"), ("<", "#lt;"), (">", "#gt;"), ("`", "#96;")):

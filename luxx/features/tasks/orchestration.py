@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from luxx.domain.agents.queries import AgentSettings
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import LimitReached, LuxxError
-from luxx.features.tasks.graph import StepStatuses, TaskStepStatus
+from luxx.features.tasks.graph import StepStatuses, TaskStepStatus, pending_after
 from luxx.features.tasks.models import NewTaskStep, TaskStatus
 from luxx.features.tasks.planning import (
     Planner,
@@ -27,6 +27,7 @@ from luxx.features.tasks.planning import (
 )
 from luxx.features.tasks.run_rows import (
     SKIPPED_BY_A_PERSON,
+    TaskInput,
     TaskValues,
     graph_of_task,
     write_begun,
@@ -81,15 +82,6 @@ from luxx.wire.task_event import (
 from luxx.wire.turn import CUT_SHORT
 
 _request = msgspec.json.Decoder(ChatRequest)
-
-
-class TaskInput(msgspec.Struct, frozen=True, kw_only=True):
-    """The data of an input of a person named `user`; `step_ids` are approved or left out."""
-
-    user: str
-    step_ids: list[str] = []
-
-
 _task_input = msgspec.json.Decoder(TaskInput)
 
 
@@ -130,13 +122,14 @@ class TaskOrchestration:
         step_id = str(event.step_id)
         match event:
             case StepStart() | Planning() if isinstance(logged.note, TurnNote):
+                self._end_planning()
                 self._open[step_id] = logged.note
                 self._started[step_id] = datetime.fromisoformat(event.timestamp)
                 self._has_result_turn = self._has_result_turn or step_id == RESULT
             case StepComplete():
                 self._open.pop(step_id, None)
             case PlanCreated():
-                self._open = {one: note for one, note in self._open.items() if not one.startswith(PLAN)}
+                self._end_planning()
             case Steered(action=SteerAction.PAUSE):
                 self._is_pausing = True
             case Steered(action=SteerAction.APPROVE):
@@ -146,8 +139,13 @@ class TaskOrchestration:
                 self._skipping |= set(event.turns) & self._open.keys()
             case TaskPaused():
                 self._is_pausing = False
+                self._end_planning()
             case _:
                 pass
+
+    def _end_planning(self) -> None:
+        """A planning turn ends with the plan, the next attempt or a pause."""
+        self._open = {one: note for one, note in self._open.items() if not one.startswith(PLAN)}
 
     def is_open(self, key: str) -> bool:
         return key in self._open
@@ -307,9 +305,7 @@ class TaskOrchestration:
     def _fail(self, step_id: str, status: TaskStepStatus = TaskStepStatus.FAILED) -> list[str]:
         """Sets the status of a step; returns the pending steps that cannot be carried out any more."""
         self._statuses.set(step_id, status)
-        skipped = [
-            one for one in self._graph.descendants(step_id) if self._statuses[one] == TaskStepStatus.PENDING
-        ]
+        skipped = pending_after(self._graph, step_id, self._statuses)
         for one in skipped:
             self._statuses.set(one, TaskStepStatus.SKIPPED)
         return skipped
@@ -388,6 +384,8 @@ class TaskOrchestration:
                     for step_id in data.step_ids:
                         if step_id in self._statuses and self._statuses[step_id] == TaskStepStatus.PENDING:
                             skipped[step_id] = self._fail(step_id, TaskStepStatus.SKIPPED)
+                        elif data.skipped is not None:
+                            skipped[step_id] = data.skipped
                 case _:
                     pass
         for step_id, others in skipped.items():

@@ -24,7 +24,6 @@ from luxx.domain.conversations.prompt import PastMessage
 from luxx.errors import LuxxError
 from luxx.features.tasks.checks import ReferenceChecker, graph_of
 from luxx.features.tasks.estimate import EstimateBasis, Price, estimate_of, read_basis
-from luxx.features.tasks.graph import TaskStepStatus
 from luxx.features.tasks.models import MAX_PLAN_AGENTS, STEP_ID, NewTaskStep
 from luxx.features.tasks.plan_text import Plan, PlanScope, parse_plan, plan_schema
 from luxx.features.tasks.turns import PLAN
@@ -38,7 +37,7 @@ from luxx.tools.executor import READ_RESULT_TOOL
 from luxx.wire.event import TurnNote, Warning
 from luxx.wire.message import UserContent
 from luxx.wire.run import RunStatus
-from luxx.wire.task_event import PlanCreated, PlannedStepInfo, Planning, StepComplete
+from luxx.wire.task_event import PlanCreated, PlannedStepInfo, Planning
 from luxx.wire.turn import Step, StepType, TurnRef, steps_text
 
 MAX_PLAN_TRIES = 3
@@ -255,9 +254,8 @@ def plan_outcome(
     task_id: str | None, start: TurnStart, turn_note: TurnNote, state: TurnState, ending: Ending
 ) -> PlanOutcome:
     """What follows from the end of a planning turn."""
-    step_id = start.turn.step_id
     if ending.error is not None or ending.status == RunStatus.CANCELLED:
-        return PlanOutcome(entries=[_ended(step_id, TaskStepStatus.PENDING)], error=ending.error)
+        return PlanOutcome(entries=[], error=ending.error)
     note = plan_note_of(turn_note)
     text = steps_text(state.steps)
     plan = parse_plan(text, note.scope)
@@ -268,13 +266,10 @@ def plan_outcome(
             steps=[_info(step) for step in steps],
             estimate=estimate_of(note.basis, steps, graph_of(steps)),
         )
-        return PlanOutcome(entries=[_ended(step_id, TaskStepStatus.COMPLETED), created], steps=steps)
+        return PlanOutcome(entries=[created], steps=steps)
     tries = [*note.tries, PlanTry(text, plan.problems)]
     wrong = "; ".join(plan.problems)
-    entries: list[LogEntry] = [
-        _ended(step_id, TaskStepStatus.FAILED),
-        Warning(message=f"The plan is not valid: {wrong}"),
-    ]
+    entries: list[LogEntry] = [Warning(message=f"The plan is not valid: {wrong}")]
     if len(tries) == MAX_PLAN_TRIES:
         error = LuxxError(
             f"The model drew no valid plan in {MAX_PLAN_TRIES} attempts: {wrong}. Use another model, or add "
@@ -317,7 +312,3 @@ def _info(step: NewTaskStep) -> PlannedStepInfo:
         if (value := getattr(step, name)) is not None
     }
     return replace(info, **given)
-
-
-def _ended(step_id: str, status: TaskStepStatus) -> StepComplete:
-    return StepComplete(step_id=step_id, status=status.value, duration_ms=0)

@@ -122,10 +122,8 @@ class PlanOrchestration:
         match logged.event:
             case Planning() if isinstance(logged.note, TurnNote):
                 self._open = (str(logged.event.step_id), logged.note)
-            case StepComplete() if self._open is not None and self._open[0] == logged.event.step_id:
-                self._open = None
             case PlanCreated():
-                self._is_done = True
+                self._open, self._is_done = None, True
             case _:
                 pass
 

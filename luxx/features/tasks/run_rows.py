@@ -57,6 +57,18 @@ _tasks = table_of(TaskRow)
 _set_result = _tasks.update().where(_tasks.c.id == bindparam("b_id")).values(result=bindparam("text"))
 
 
+class TaskInput(msgspec.Struct, frozen=True, kw_only=True):
+    """The data of an input of a person named `user`; `step_ids` are approved or left out.
+
+    `skipped`: the steps that were skipped with one that was left out while the run was paused; the log lacks
+    both. None: the run is in progress.
+    """
+
+    user: str
+    step_ids: list[str] = []
+    skipped: list[str] | None = None
+
+
 class TaskValues(msgspec.Struct, frozen=True, kw_only=True):
     """A task with its steps, their outputs so far, and why these ended."""
 

@@ -11,9 +11,8 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.usage.reserve import check_daily_limits
 from luxx.errors import Conflict, LuxxError, NotFound
 from luxx.features.tasks.changes import BUSY, index_task
-from luxx.features.tasks.graph import TaskStepStatus
+from luxx.features.tasks.graph import TaskStepStatus, pending_after
 from luxx.features.tasks.models import TaskRow, TaskStepRow, TaskStepTranscript
-from luxx.features.tasks.orchestration import TaskInput
 from luxx.features.tasks.planning import Planner
 from luxx.features.tasks.queries import (
     graph_of_rows,
@@ -23,7 +22,7 @@ from luxx.features.tasks.queries import (
     step_row,
     step_rows,
 )
-from luxx.features.tasks.run_rows import BY_A_PERSON
+from luxx.features.tasks.run_rows import BY_A_PERSON, TaskInput, write_skipped
 from luxx.features.tasks.transcripts import read_transcript
 from luxx.infra.clock import utc_now
 from luxx.runs.admission import RunOwner, limits_for
@@ -158,18 +157,35 @@ class TaskRunService:
         run_id = await self._give(caller, task_id, InputKind.APPROVE, step_ids, check)
         return await self.runs.settled(caller, run_id, 0)
 
-    async def skip(self, caller: Caller, task_id: str, step_id: str) -> Run:
+    async def skip(self, caller: Caller, task_id: str, step_id: str) -> Run | None:
         """Leaves out a step that is pending or in progress, and the steps that need it.
 
-        Raises NotFound, or Conflict if the task does not run or the step has ended.
+        A task that is not in progress does that at once; its paused run logs it when it continues. Returns
+        the newest run, None before the first. Raises NotFound, or Conflict if the step has ended.
         """
 
-        def check(session: Session, task: TaskRow) -> None:
+        def work(session: Session) -> str | None:
+            task = own_task(session, caller, task_id, is_locked=True)
             row = step_row(session, task, step_id)
             if row.status not in (TaskStepStatus.PENDING.value, TaskStepStatus.RUNNING.value):
                 raise Conflict(f"this step has ended: it is {row.status}", kind="step_ended")
+            run = None if task.run_id is None else session.get(RunRow, task.run_id)
+            skipped: list[str] | None = None
+            if run is None or run.status not in BUSY:
+                rows = step_rows(session, task.id)
+                skipped = pending_after(graph_of_rows(rows), step_id, statuses_of(rows))
+                write_skipped(task.id, {step_id: skipped}, session.connection())
+                task.updated_at = utc_now()
+            if run is not None:
+                session.flush()
+                data = TaskInput(user=caller.username, step_ids=[step_id], skipped=skipped)
+                give_input(session.connection(), run.id, InputKind.SKIP, _encode(data).decode())
+            return None if run is None else run.id
 
-        run_id = await self._give(caller, task_id, InputKind.SKIP, [step_id], check)
+        run_id = await self.runs.services.store.write(work)
+        if run_id is None:
+            return None
+        self.runs.engine.deliver(run_id)
         return await self.runs.settled(caller, run_id, 0)
 
     async def executed_run_id(self, caller: Caller, task_id: str) -> str:

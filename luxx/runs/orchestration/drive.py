@@ -47,7 +47,7 @@ from luxx.runs.turn.spending import Spending
 from luxx.runs.turn.state import RunSpec, TurnLog, fold, initial_state, open_questions, with_fallback
 from luxx.runs.turn.turn import Turn, TurnServices
 from luxx.runs.turn.turn_slots import SLOT_POLL_SECONDS, TurnSlots
-from luxx.wire.event import LoggedEvent, QuestionAnswered, QuestionAsked
+from luxx.wire.event import LoggedEvent, QuestionAnswered, QuestionAsked, TurnNote
 from luxx.wire.run import ENDED, RunPhase, RunStatus
 from luxx.wire.turn import CHAT_TURN, turn_of
 
@@ -109,7 +109,9 @@ class OrchestratedDrive:
                 turn_of_question[logged.event.question_id] = key
             if isinstance(logged.event, QuestionAnswered):
                 key = turn_of_question.get(logged.event.question_id, key)
-            if self.orchestration.is_open(key):
+            if isinstance(logged.note, TurnNote) and self.orchestration.is_open(key):
+                by_turn[key] = [logged]  # The turn begins, perhaps after an attempt that a pause cut.
+            elif self.orchestration.is_open(key):
                 by_turn.setdefault(key, []).append(logged)
             else:
                 by_turn.pop(key, None)
@@ -301,21 +303,19 @@ class OrchestratedDrive:
 
     async def _log_answer(self, input_id: int, answer: QuestionAnswered) -> None:
         """Logs the answer to a question of a turn."""
-        asked = [
-            turn
-            for turn in self._turns.values()
-            if any(one.question.question_id == answer.question_id for one in turn.log.state.questions)
-        ]
+
+        def has_asked(turn: LiveTurn) -> bool:
+            return any(one.question.question_id == answer.question_id for one in turn.log.state.questions)
+
         # The turn of a late answer may have been cut.
-        turn = asked[0] if asked else None
+        turn = next(filter(has_asked, self._turns.values()), None)
         logged = await self.log.append(
             [answer],
             turn=CHAT_TURN if turn is None else turn.start.turn,
             extra_write=deleting_inputs([input_id]),
         )
-        if turn is None:
-            return
-        turn.log.add(logged)
+        if turn is not None:
+            turn.log.add(logged)
 
     def _tasks(self) -> list[asyncio.Task[None]]:
         """The tasks of the turns that do not wait for a person."""

@@ -128,7 +128,7 @@ class TaskTranscript(RunTranscript):
 
     def _complete(self, frame: RunFrame) -> list[Piece]:
         self.end_turn(frame.step_id)
-        if frame.step_id == RESULT or frame.step_id.startswith(PLAN):
+        if frame.step_id == RESULT:
             return []
         step = self._steps.setdefault(frame.step_id, StepProgress(name=frame.step_id, depends_on=[]))
         step.status = frame.status

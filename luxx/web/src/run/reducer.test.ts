@@ -142,6 +142,24 @@ test('a chat shows its growing text, and its steps in order', () => {
   expect(state.notes.map((note) => note.event.type)).toEqual(['warning'])
 })
 
+test('a planning turn ends with the next attempt, the plan or a pause, and is no step of the task', () => {
+  const plans = (attempt: number, seq: number): Framed => frame(seq, { type: 'planning', step_id: `task:plan-${attempt}`, task_id: 't', attempt })
+  const text = step(null, { id: 'step-0', index: 0, type: 'text', status: 'running', delta: 'Hm' }, { step_id: 'task:plan-1' })
+  const states = (events: Framed[]): unknown => {
+    const state = replay(events)
+    expect(state.taskSteps).toEqual({})
+    return Object.fromEntries(Object.values(state.turns).map((turn) => [turn.key, [turn.status, turn.steps.length]]))
+  }
+  expect(states([plans(1, 1), text])).toEqual({ 'task:plan-1': ['open', 1] })
+  expect(states([plans(1, 1), text, plans(2, 2)])).toEqual({ 'task:plan-1': ['complete', 0], 'task:plan-2': ['open', 0] })
+  expect(states([plans(1, 1), text, frame(2, { type: 'plan_created', step_id: 'task:plan-1', task_id: 't', steps: [] })])).toEqual({
+    'task:plan-1': ['complete', 0],
+  })
+  const paused = [plans(1, 1), text, frame(2, { type: 'task_paused' })]
+  expect(states(paused)).toEqual({ 'task:plan-1': ['complete', 0] })
+  expect(states([...paused, plans(1, 3), text])).toEqual({ 'task:plan-1': ['open', 1] })
+})
+
 test('a call that is made again discards the open steps of its turn only', () => {
   const again = (turn: object): Framed => frame(2, { type: 'retrying', attempt: 2, delay_ms: 0, reason: 'It stopped.', ...turn })
   const lost = step(null, { id: 'step-1', index: 1, type: 'text', status: 'running', delta: 'lost' })

@@ -144,12 +144,13 @@ function applyRoom(state: RunState, event: RunEvent): RunState {
 
 function applyTask(state: RunState, event: RunEvent): RunState {
   switch (event.type) {
+    case 'planning':
+      return withNewTurn(endPlanning(running(state)), event.step_id ?? '')
     case 'plan_created':
-      return { ...running(state), plan: event }
+      return { ...endPlanning(running(state)), plan: event }
     case 'step_start': {
       const key = event.step_id ?? ''
-      const fresh = { ...state, turns: { ...state.turns, [key]: emptyTurn(key) } }
-      return changeTaskStep(running(withTurnKey(fresh, key)), key, {
+      return changeTaskStep(running(withNewTurn(state, key)), key, {
         name: event.name,
         state: 'running',
         attempt: event.attempt,
@@ -172,14 +173,22 @@ function applyTask(state: RunState, event: RunEvent): RunState {
     case 'step_skipped':
       return changeTaskStep(state, event.step_id ?? '', { state: 'skipped', skippedBecause: event.because })
     case 'task_paused':
-      return { ...state, status: 'paused' }
+      return { ...endPlanning(state), status: 'paused' }
     case 'task_complete': {
       const status = event.status === 'terminated' ? 'cancelled' : event.status === 'failed' ? 'failed' : 'completed'
-      return { ...withoutOpenQuestions(state), status, result: event.result ?? null }
+      return { ...endPlanning(withoutOpenQuestions(state)), status, result: event.result ?? null }
     }
     default:
       return state
   }
+}
+
+/** A planning turn ends with the plan, the next attempt, a pause or the run. */
+function endPlanning(state: RunState): RunState {
+  const open = Object.values(state.turns).filter((turn) => turn.key.startsWith('task:plan') && turn.status === 'open')
+  if (open.length === 0) return state
+  const ended = open.map((turn) => [turn.key, endTurn(turn, {})] as const)
+  return { ...state, turns: { ...state.turns, ...Object.fromEntries(ended) } }
 }
 
 function statusAtEnd(state: RunState, stopReason: string): RunState['status'] {
@@ -231,6 +240,10 @@ function emptyTurn(key: string): Turn {
 
 function withTurnKey(state: RunState, key: string): RunState {
   return state.turnOrder.includes(key) ? state : { ...state, turnOrder: [...state.turnOrder, key] }
+}
+
+function withNewTurn(state: RunState, key: string): RunState {
+  return withTurnKey({ ...state, turns: { ...state.turns, [key]: emptyTurn(key) } }, key)
 }
 
 function changeTurn(state: RunState, key: string, change: (turn: Turn) => Turn): RunState {
@@ -306,6 +319,16 @@ function closeStep(state: RunState, event: ProcessStep): RunState {
   })
 }
 
+/** The model call is made again: what is shown of it, and not in the log, is discarded. */
+function withdrawOpenSteps(state: RunState, key: string): RunState {
+  const turn = state.turns[key]
+  if (turn?.status !== 'open') return state
+  const steps = turn.steps.filter((step) => !step.isOpen)
+  const written = steps.filter((step) => step.type === 'text' && step.status !== 'interrupted')
+  const text = turn.text && written.map((step) => step.content).join('')
+  return { ...state, turns: { ...state.turns, [key]: { ...turn, steps, text } } }
+}
+
 function growMessage(state: RunState, event: MessageChunk): RunState {
   const turn = state.turns[event.msg_id]
   if (turn && turn.status !== 'open') return state
@@ -319,16 +342,6 @@ function put(steps: LiveStep[], step: LiveStep): LiveStep[] {
   const at = steps.findIndex((each) => each.index >= step.index)
   if (at < 0) return [...steps, step]
   return steps[at]?.index === step.index ? steps.with(at, step) : steps.toSpliced(at, 0, step)
-/** The model call is made again: what is shown of it, and not in the log, is discarded. */
-function withdrawOpenSteps(state: RunState, key: string): RunState {
-  const turn = state.turns[key]
-  if (turn?.status !== 'open') return state
-  const steps = turn.steps.filter((step) => !step.isOpen)
-  const written = steps.filter((step) => step.type === 'text' && step.status !== 'interrupted')
-  const text = turn.text && written.map((step) => step.content).join('')
-  return { ...state, turns: { ...state.turns, [key]: { ...turn, steps, text } } }
-}
-
 }
 
 function without(steps: LiveStep[], index: number): LiveStep[] {

@@ -324,10 +324,10 @@ class Services(CoreServices):
     def _make_rooms(self) -> None:
         self.seats = SeatService(self.store, unknown_names=self.agents.unknown_names)
         cancel = self.run_driver.cancel
-        self.members = MemberService(self.store, on_ended=self.streams.end_membership, cancel_run=cancel)
-        self.rooms = RoomService(
-            self.store, self.seats, stop_run=self.runs.stop, delete_runs=delete_runs, cancel_run=cancel
-        )
+        ends = (self.streams.end_membership, self.notices.end_access)
+        self.members = MemberService(self.store, on_ended=ends, cancel_run=cancel)
+        stop = self.runs.stop
+        self.rooms = RoomService(self.store, self.seats, stop, delete_runs=delete_runs, cancel_run=cancel)
         self.model_names = ModelNames(self.providers, self.agents, self.rooms)
         self.room_forks = RoomForks(self.store, quota_mb=self.config.files.quota_mb)
         self.room_transfer = RoomTransfer(self.store, self.rooms)

@@ -114,7 +114,7 @@ class RunService:
         elif not isinstance(submission, Regeneration):
             if submission.attachments:
                 gathered = await self._attachments.read_attachments(caller, submission.attachments)
-            size = len(submission.text.encode()) + sum(len(image.data) for image in gathered.images.values())
+            size = len(submission.text.encode()) + gathered.size
         if not self._engine.is_open:
             raise Unavailable(STOPPING, kind="stopping", retry_after=STOPPING_SECONDS)
         await self._storage.check(caller.user_id, size)

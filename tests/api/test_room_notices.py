@@ -82,12 +82,13 @@ def test_a_member_follows_the_states_of_a_room_until_removed(join: Join) -> None
         for socket in (own, other):
             socket.until(status="paused")
         owner.good("DELETE", f"{path}/members/{watches.user['id']}")
+        ended = other.until(type="error")
+        assert (ended["session_id"], ended["detail"]["kind"]) == (room["id"], "session_not_found")
         owner.good("POST", f"{path}/resume", headers=JSON)
         own.until(status="waiting")
         owner.good("POST", f"{path}/finish")
         assert own.until(status="completed")["data"]["stop_reason"] == "person"
-        other.send({"type": "unsubscribe", "session_id": room["id"]})
-        other.drain()
+        assert other.drain() == []
         assert other.subscribe(room["id"])["detail"]["kind"] == "session_not_found"
 
 

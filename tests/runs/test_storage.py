@@ -77,6 +77,23 @@ def test_messages_past_the_limit_are_refused_until_some_are_deleted(tmp_path: Pa
             assert admin.say(admin.conversation()).is_success
 
 
+def test_texts_that_are_attached_count_like_the_text_of_a_message(tmp_path: Path) -> None:
+    attached = {"name": "notes.txt", "extension": "txt", "content": LARGE}
+    with (
+        scripted_models(SCRIPT) as model,
+        live_server(tmp_path, model.url, **SETTINGS) as server,
+        Client(server) as admin,
+    ):
+        uploaded = admin.http.post("/files", files={"file": ("more.txt", LARGE.encode())}).json()["data"]
+        message = {"conversation_id": admin.conversation(), "content": "Keep these"}
+        both = [attached, {"file_id": uploaded["id"]}]
+        assert admin.http.post("/messages", json={**message, "attachments": both}).is_success
+        assert admin.http.post("/messages", json={**message, "attachments": both}).is_success
+        refused = admin.http.post("/messages", json={**message, "attachments": both})
+        assert (refused.status_code, refused.json()["detail"]["kind"]) == (413, "quota_exceeded")
+        assert admin.say(message["conversation_id"], "a short one").is_success
+
+
 def test_files_that_tools_write_count_towards_the_quota(tmp_path: Path) -> None:
     settings = SETTINGS | {"LUXX_FILES__QUOTA_MB": "1"}
     with (

@@ -115,6 +115,12 @@ class MessageAttachments(msgspec.Struct, frozen=True, kw_only=True):
     attachments: list[Attachment] = []
     images: dict[str, PromptImage] = {}
 
+    @property
+    def size(self) -> int:
+        """The bytes that the message stores for them."""
+        texts = sum(len(one.name.encode()) + len(one.content.encode()) for one in self.attachments)
+        return texts + sum(len(image.data) for image in self.images.values())
+
 
 @dataclass(frozen=True, slots=True)
 class AttachmentReader:

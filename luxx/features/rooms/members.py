@@ -18,7 +18,7 @@ from luxx.runs.models import SubjectMemberRow, includes
 from luxx.wire.run import MemberRight
 
 MembershipEnded = Callable[[int, str], None]
-"""Ends the streams that the user of this id has open on the runs of this subject: a room or a call."""
+"""Ends what the user of this id has open of this subject, a room or a call: streams and subscriptions."""
 
 
 CancelRun = Callable[[str], Awaitable[None]]
@@ -30,7 +30,7 @@ class MemberService:
     """One per process."""
 
     store: Store
-    on_ended: MembershipEnded
+    on_ended: Sequence[MembershipEnded]
     cancel_run: CancelRun
 
     async def list_page(
@@ -115,7 +115,8 @@ class MemberService:
 
         calls = await self.store.write(work)
         for subject_id in (room_id, *calls):
-            self.on_ended(user_id, subject_id)
+            for end in self.on_ended:
+                end(user_id, subject_id)
         await self._end(calls)
 
     async def _end(self, calls: Sequence[str]) -> None:

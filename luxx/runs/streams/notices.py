@@ -65,11 +65,15 @@ class SessionListener(Protocol):
 
 
 class Hint(msgspec.Struct, frozen=True, kw_only=True):
-    """The message between processes. `is_watched`: the run has a watcher in the sending process."""
+    """The message between processes. `is_watched`: the run has a watcher in the sending process.
 
-    run_id: str
+    `session_id`: the user may no longer see this session; then there is no run.
+    """
+
+    run_id: str = ""
     user_id: int | None
-    is_watched: bool
+    is_watched: bool = False
+    session_id: str = ""
 
 
 class Notices:
@@ -107,6 +111,13 @@ class Notices:
         if self._bus.is_alone and not self._listeners:
             return
         hint = Hint(run_id=run_id, user_id=user_id, is_watched=self._is_watched(run_id))
+        if not self._bus.is_alone:
+            self._bus.publish(Topic.NOTICE, msgspec.json.encode(hint))
+        self._accept(hint)
+
+    def end_access(self, user_id: int, session_id: str) -> None:
+        """Announces that the user may no longer see a session: subscriptions to it end."""
+        hint = Hint(user_id=user_id, session_id=session_id)
         if not self._bus.is_alone:
             self._bus.publish(Topic.NOTICE, msgspec.json.encode(hint))
         self._accept(hint)
@@ -162,6 +173,11 @@ class Notices:
             logger.warning("notice_not_decoded", process=process, error=str(error))
 
     def _accept(self, hint: Hint) -> None:
+        if hint.session_id:
+            for listener in self._listeners.get(hint.user_id or 0, ()):
+                if listener.is_subscribed(hint.session_id):
+                    listener.mark_changed(hint.session_id)
+            return
         is_wanted = bool(self._listeners) if hint.user_id is None else hint.user_id in self._listeners
         if not is_wanted or len(self._pending) >= MAX_PENDING:
             return
